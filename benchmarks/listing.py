@@ -125,7 +125,7 @@ def entry(at: int, count: int) -> str:
 
 
 def show_size(listing: Listing) -> None:
-    some = FileTable.of(listing.files[:SAMPLE])
+    some = FileTable.from_files(listing.files[:SAMPLE])
     size = len(pickle.dumps(some))
     print(f"as workers read it: {size / len(some):.0f} bytes a file")
 

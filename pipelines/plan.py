@@ -114,17 +114,17 @@ def _whole_records(source: Any) -> list[str] | None:
 
 def _data_sets(listing: Listing) -> tuple[str, str] | None:
     """Returns (kind, why) of INPUTs that all are data sets' folders, whose JSON and NumPy files are no data."""
-    if not all(root.folder for root in listing.roots):
+    if not all(root.is_folder for root in listing.roots):
         return None
     described, held = set[int](), set[int]()
-    for number, name in listing.files.named():
+    for number, name in listing.files.roots_and_names():
         base = name.rpartition("/")[2]
         described.update((number,) if base in ("dataset_info.json", "features.json") else ())
         held.update((number,) if "tfrecord" in base else ())
     for ordinal, root in enumerate(listing.roots):
         if ordinal not in held or not (ordinal in described or is_data_set(root.path)):
             return None
-    return "tfrecord", f"tfrecord: {listing.roots[0].given} is a data set's folder"
+    return "tfrecord", f"tfrecord: {listing.roots[0].argument} is a data set's folder"
 
 
 def _check_apart(listing: Listing, out: str) -> None:
@@ -132,12 +132,12 @@ def _check_apart(listing: Listing, out: str) -> None:
     target = real_path(out)
     for root in listing.roots:
         if (
-            root.folder
+            root.is_folder
             and is_remote(root.path) == is_remote(target)
             and is_within(target, root.path.rstrip("/") or "/")
         ):
             raise UsageError(
-                f"{option('out', out)} lies inside the INPUT {root.given}: a later build would read its own output; "
+                f"{option('out', out)} lies inside the INPUT {root.argument}: a later build would read its own output; "
                 "put it beside"
             )
 

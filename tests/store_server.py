@@ -127,7 +127,7 @@ def of_s3(endpoint: str, **others: str) -> dict[str, str]:
 
 def _forget() -> None:
     client._connections.clear()
-    REQUEST_LIMIT.set(DEFAULT_MAX_REQUESTS)
+    REQUEST_LIMIT.set_max(DEFAULT_MAX_REQUESTS)
     files._OBJECT_STORAGE.__init__()  # type: ignore[misc]
     assert isinstance(files._OBJECT_STORAGE, ObjectStorage)
 

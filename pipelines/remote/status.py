@@ -115,7 +115,7 @@ def _in_store(out: str) -> list[RunState]:
     for item in list_objects(out):
         run, _, name = item.name.partition("/")
         if name and run.startswith(RUN_PREFIX):
-            put[run][name] = item.changed_sec
+            put[run][name] = item.modified_sec
     return [
         _state(
             run,

@@ -39,7 +39,9 @@ def source(*names: str, splits: tuple[str | None, ...] = ()) -> Planned:
         InputFile(0, name, f"/elsewhere/{name}", Stat(1, 1), splits[i] if splits else None)
         for i, name in enumerate(names)
     )
-    return Planned(FileTable.of(files), tuple(Unit(i, i + 1, rows=10) for i in range(len(names))))
+    return Planned(
+        FileTable.from_files(files), tuple(Unit(i, i + 1, rows=10) for i in range(len(names)))
+    )
 
 
 def place(
@@ -239,7 +241,7 @@ def test_folders_that_say_splits_exclude_fractions() -> None:
         find_split_names(KeyOptions(splits=(("train", 1.0),)), said)
     # dividing one split leaks nothing
     assert find_split_names(
-        KeyOptions(splits=(("a", 0.5), ("b", 0.5))), FileTable.of(said[:1])
+        KeyOptions(splits=(("a", 0.5), ("b", 0.5))), FileTable.from_files(said[:1])
     ) == (
         "a",
         "b",

@@ -63,8 +63,8 @@ def test_a_file_that_is_being_written_is_not_seen(
     hadoop = get_connection(address)
     written = hadoop._written(address.key, parts())  # type: ignore[attr-defined]
     assert seen == [False, False]
-    hadoop.name(written.strip("/"), address.key)
-    hadoop.name(written.strip("/"), address.key)  # as another attempt asks once more
+    hadoop.move_or_copy(written.strip("/"), address.key)
+    hadoop.move_or_copy(written.strip("/"), address.key)  # as another attempt asks once more
     assert store.objects(out) == {"whole": b"firstsecond"}
 
 

@@ -298,6 +298,6 @@ def test_what_is_too_large_to_copy_is_an_error(
     store: Store, out: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.put(f"{out.partition(f'{BUCKET}/')[2]}/old", b"x" * 1001)
-    monkeypatch.setattr(client.ObstoreConnection, "most_named_bytes", 1000)
+    monkeypatch.setattr(client.ObstoreConnection, "max_copy_bytes", 1000)
     with pytest.raises(OSError, match="make smaller shards"):
         uploads.copy_object(f"{out}/old", f"{out}/new", 1001)

@@ -98,7 +98,7 @@ def test_parts_of_an_index_suffice(
     store: Store, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     expected = all_ways(recordmill.open(f"{store.root}/{name}"))
-    monkeypatch.setattr(MAPPED_FILES, "most", 0)
+    monkeypatch.setattr(MAPPED_FILES, "max_slots", 0)
     monkeypatch.setattr(access, "_FAR_INDEX_BYTES", 0)
     assert all_ways(recordmill.open(f"{store.root}/{name}")) == expected
 
@@ -244,14 +244,14 @@ def test_a_forked_child_reads_what_is_there(store: Store, proxy: Proxy, tmp_path
     forget()
     held = files._OBJECT_STORAGE._blocks
     held.get(("there", 0), lambda: np.zeros(3, np.uint8))
-    held.begin(
+    held.start_read(
         ("coming", 1), lambda: np.zeros(3, np.uint8), lambda *work: Future()
     )  # by a thread of this process
     here, there = multiprocessing.Pipe(False)
     context = multiprocessing.get_context("fork")
     child = context.Process(target=lambda: there.send(_in_child(cached, other)))
     try:
-        with held._lock, REQUEST_LIMIT.slots(REQUEST_LIMIT.most):
+        with held._lock, REQUEST_LIMIT.acquire(REQUEST_LIMIT.max_requests):
             child.start()
         assert here.poll(60), "the child waits"
         said = "a forked process can't use connections to stores: start it by spawn"
@@ -345,9 +345,9 @@ def test_no_more_requests_than_said_are_under_way(
         proxy.begin()
         assert main([*command, *flag]) == 0, capsys.readouterr().err
         assert 0 < proxy.most <= most, command
-    REQUEST_LIMIT.set(64)
+    REQUEST_LIMIT.set_max(64)
     dataset = recordmill.open(f"{store.root}/plain", storage_requests=most)
-    REQUEST_LIMIT.set(64)
+    REQUEST_LIMIT.set_max(64)
     dataset = pickle.loads(pickle.dumps(dataset))  # a process that reads it reads it so
     proxy.begin()
     assert len(list(dataset.batches(50, shuffle="global"))) == ROWS // 50

@@ -291,7 +291,7 @@ def test_a_changed_index_is_used_or_refused(
 def test_a_member_table_that_says_too_much_costs_no_memory(tmp_path: Path) -> None:
     """The manifest is fitted to it, up to what so many bytes can hold."""
     out = write_data_set(tmp_path / "set", {"train": mixed_rows(300)}, shards=1, compression="gzip")
-    most = find_codec("gzip").most_bytes(
+    most = find_codec("gzip").max_content_bytes(
         (out / FOLDER / "train-00000-of-00001.tfrecord.gz").stat().st_size
     )
     path = out / FOLDER / "index" / "train-00000.npy"

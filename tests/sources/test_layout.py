@@ -271,14 +271,16 @@ def test_what_folders_called_name_equals_value_say() -> None:
         "dt=2025/country=a%2Fb/1.csv",
         "dt=__HIVE_DEFAULT_PARTITION__/x.csv",
     )
-    files = FileTable.of(InputFile(0, name, f"/in/{name}", Stat(1, 1)) for name in names)
+    files = FileTable.from_files(InputFile(0, name, f"/in/{name}", Stat(1, 1)) for name in names)
     found = {name: column.to_pylist() for name, column in read_partitions(files).items()}
     assert found == {"dt": ["2024", "2025", None], "country": ["JP", "a/b", None]}
     assert note_unused_partitions(files, ["dt"]) == (
         "what folders called country=... say becomes no column",
     )
     assert not note_unused_partitions(files, ["dt", "country"])
-    assert not read_partitions(FileTable.of([InputFile(0, "a=1.csv", "/in/a=1.csv", Stat(1, 1))]))
+    assert not read_partitions(
+        FileTable.from_files([InputFile(0, "a=1.csv", "/in/a=1.csv", Stat(1, 1))])
+    )
 
 
 # What folders called `NAME=VALUE` say becomes columns, the same of every kind whose records are rows

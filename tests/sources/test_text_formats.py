@@ -28,7 +28,7 @@ BAD = None
 
 
 def plan_files(paths: list[Path], parse: tuple[str, ...], **common: Any) -> Any:
-    options, files = CsvOptions(parse=parse), FileTable.of(input_files(*paths))
+    options, files = CsvOptions(parse=parse), FileTable.from_files(input_files(*paths))
     return plan_with_text_formats(
         lambda *given: plan_csv(given[0], options, given[1]), options, files, PlanOptions(**common)
     )

@@ -169,12 +169,14 @@ def test_codecs_are_told_apart_and_say_what_they_are() -> None:
         assert [
             codec.name
             for codec in CODECS
-            if not codec.is_plain and codec.reader.is_head(data[:4096])
+            if not codec.is_plain and codec.algorithm.is_head(data[:4096])
         ] == [name]
-        assert find_codec(name).reader.begin(data, 100)[0][:100] == CONTENT[:100]
-        assert find_codec(name).reader.begin(data, 10_000)[0].startswith(CONTENT[:2000])
-        assert CONTENT.startswith(find_codec(name).reader.begin(data[:300], 10_000)[0])
-        assert find_codec(name).reader.begin(b"garbage, garbage", 100) == (b"", False)
+        assert find_codec(name).algorithm.decompress_head(data, 100)[0][:100] == CONTENT[:100]
+        assert (
+            find_codec(name).algorithm.decompress_head(data, 10_000)[0].startswith(CONTENT[:2000])
+        )
+        assert CONTENT.startswith(find_codec(name).algorithm.decompress_head(data[:300], 10_000)[0])
+        assert find_codec(name).algorithm.decompress_head(b"garbage, garbage", 100) == (b"", False)
     for values in zip(
         *((codec.name, codec.shard_suffix, codec.magic) for codec in CODECS), strict=True
     ):
@@ -276,7 +278,7 @@ def test_both_inflaters_give_the_same_bytes_and_the_same_errors(
         patched.setattr(deflate, "_INPUT_BYTES", input_bytes)
         patched.setattr(compression, "_MIN_SUSPICIOUS_BYTES", 2000)
         exact = inflated(deflate._inflate_exactly(str(path), "file", "gzip", max_ratio))
-        fast = inflated(deflate.Gzip().pieces(str(path), "file", max_ratio))
+        fast = inflated(deflate.Gzip().decompress_file(str(path), "file", max_ratio))
     assert fast[1] == exact[1]
     assert fast[0] == exact[0] or "above the limit" in exact[1]
     assert bool(exact[1]) or damage in ("none", "flip", "cut")
@@ -298,7 +300,9 @@ def test_headers_cut_anywhere(
     )
     for members in range(20):
         (tmp_path / "file.gz").write_bytes(first * members + data)
-        assert inflated(deflate.Gzip().pieces(str(tmp_path / "file.gz"), "file", None)) == (
+        assert inflated(
+            deflate.Gzip().decompress_file(str(tmp_path / "file.gz"), "file", None)
+        ) == (
             content,
             "",
         )

@@ -124,15 +124,15 @@ def listed_of_listed(count: int) -> list[InputFile]:
 
 def test_a_table_is_read_at_any_place_and_travels() -> None:
     files = listed_of_listed(50)
-    held = FileTable.of(iter(files))
+    held = FileTable.from_files(iter(files))
     for one in (held, pickle.loads(pickle.dumps(held))):
         assert (len(one), list(one)) == (50, files)
         assert [one[at] for at in (49, 0, 17, 16, -2)] == [files[at] for at in (49, 0, 17, 16, 48)]
-        assert list(one.some([31, 2, 2, 48])) == [files[at] for at in (31, 2, 2, 48)]
+        assert list(one.items_at([31, 2, 2, 48])) == [files[at] for at in (31, 2, 2, 48)]
         assert one[3:40] == tuple(files[3:40])
         assert (one.size_bytes, one.sizes.tolist()) == (sum(range(50)) + 1, [1, *range(1, 50)])
-        assert [(file.root, file.name) for file in files] == list(one.named())
-    assert list(FileTable.of([])) == []
+        assert [(file.root, file.name) for file in files] == list(one.roots_and_names())
+    assert list(FileTable.from_files([])) == []
 
 
 @settings(deadline=None)
@@ -143,7 +143,7 @@ def test_chosen_files_and_their_columns_are_those_of_lists(
     files = [InputFile(0, f"{at}", f"/in/{at}", Stat(at, at)) for at in range(len(words))]
     numbers = list(range(len(words)))
     one = (
-        FileTable.of(files)
+        FileTable.from_files(files)
         .with_column("number", pa.array(numbers))
         .with_splits(encode_column(words, len(words)))
     )
@@ -162,14 +162,14 @@ def test_chosen_files_and_their_columns_are_those_of_lists(
         ]
         assert list(one) == split == [one[at] for at in range(len(files))] == list(one[:])
         assert one.splits.to_pylist() == words
-        assert one.words("split").to_pylist() == [
-            w for w in one.words("split").to_pylist() if w in words
+        assert one.dictionary_values("split").to_pylist() == [
+            w for w in one.dictionary_values("split").to_pylist() if w in words
         ]
         assert count_column_values(one.splits) == {
             word: words.count(word) for word in dict.fromkeys(words)
         }
         asked = data.draw(st.lists(st.integers(0, len(files) - 1), max_size=9)) if files else []
-        taken = one.take(asked, ("number", "split"))
+        taken = one.take_columns(asked, ("number", "split"))
         assert taken["number"].to_pylist() == [numbers[at] for at in asked]
         assert taken["split"].to_pylist() == [words[at] for at in asked]
         if files:

@@ -96,7 +96,7 @@ def test_a_name_of_meta_characters_works_as_it_stands(tmp_path: Path, name: str)
     make(tmp_path, name, "br1.txt", "aXb.txt", "who1.txt", "q")
     listing = list_inputs([str(tmp_path / name)])
     assert names(listing) == [name]
-    assert [listing.is_named(file) for file in listing.files] == [True]
+    assert [listing.is_explicit(file) for file in listing.files] == [True]
 
 
 def test_a_folder_of_meta_characters_works_too(tmp_path: Path) -> None:
@@ -158,10 +158,10 @@ def test_a_list_is_relative_to_its_own_folder(
     listing = list_inputs(["@../data/list.txt"])
     assert names(listing) == ["a.txt", "d1.csv", "d2.csv", "sub/b.txt", "sub/c [1].txt"]
     assert {Path(file.path).read_text() for file in listing.files} == {"x"}
-    assert [listing.is_named(file) for file in listing.files] == [True, False, False, True, True]
+    assert [listing.is_explicit(file) for file in listing.files] == [True, False, False, True, True]
     (tmp_path / "data" / "list.txt").write_text("a.txt\nd1.csv")
     listing = list_inputs(["@../data/list.txt", "../data/sub"])
-    assert [listing.is_named(file) for file in listing.files] == [True, True, False, False]
+    assert [listing.is_explicit(file) for file in listing.files] == [True, True, False, False]
 
 
 def test_a_list_of_files_elsewhere_is_relative_to_what_they_share(tmp_path: Path) -> None:

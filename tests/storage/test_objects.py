@@ -199,14 +199,14 @@ def test_an_object_that_changes_is_told_to_who_planned_with_it(web: WebFiles) ->
 def test_a_range_is_of_one_content(web: WebFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     url, path = f"{web.url}/a", web.folder / "a"
     stat(url)
-    fetch, old = Downloader.fetch, path.read_bytes()
+    fetch, old = Downloader.fetch_range, path.read_bytes()
 
     def replacing(self: Downloader, address: Address, about: Stat, start: int, into: Bytes) -> None:
         fetch(self, address, about, start, into)
         if start == 0:
             path.write_bytes(old[::-1])
 
-    monkeypatch.setattr(Downloader, "fetch", replacing)
+    monkeypatch.setattr(Downloader, "fetch_range", replacing)
     assert read_range(url, 0, 20_000).tobytes() in (old[:20_000], old[::-1][:20_000])
 
 
@@ -230,8 +230,8 @@ def test_listed_as_on_a_disk(web: WebFiles) -> None:
         (0, "b c.csv", 4),
         (1, "a", SIZE),
     ]
-    assert all(map(listing.is_named, listing.files))
-    assert [root.folder for root in listing.roots] == [False, False]
+    assert all(map(listing.is_explicit, listing.files))
+    assert [root.is_folder for root in listing.roots] == [False, False]
     (web.folder / "list.txt").write_text("b%20c.csv\na\n")
     names = [file.name for file in list_inputs([f"@{web.url}/list.txt"]).files]
     assert names == ["a", "b c.csv"]
@@ -266,14 +266,14 @@ def test_each_call_keeps_blocks_within_its_own_memory_and_ends_with_it(web: WebF
             read_range(f"{web.url}/a", start, start + 1000)
 
     read()
-    assert blocks._used == SIZE
-    most = blocks.most_bytes
+    assert blocks._cached_bytes == SIZE
+    most = blocks.max_bytes
     with limit_block_memory(8 * 10_000):
-        assert blocks._used <= 10_000 == blocks.most_bytes
+        assert blocks._cached_bytes <= 10_000 == blocks.max_bytes
         with limit_block_memory(8 * 50_000):  # another call, of another thread
             read()
-            assert blocks._used <= 10_000
-        assert blocks.most_bytes == 10_000
-    assert blocks.most_bytes == most
+            assert blocks._cached_bytes <= 10_000
+        assert blocks.max_bytes == 10_000
+    assert blocks.max_bytes == most
     read()
-    assert blocks._used == SIZE
+    assert blocks._cached_bytes == SIZE

@@ -231,7 +231,7 @@ def test_an_input_that_changes(
     def changed(plan: BuildPlan, *args: object, **named: object) -> None:
         store.put("changing.csv", b"a,b\n" + b"3,4\n" * 1000)
         files._OBJECT_STORAGE._blocks._cached.clear()  # as in a worker, which has read nothing yet
-        files._OBJECT_STORAGE._blocks._used = 0
+        files._OBJECT_STORAGE._blocks._cached_bytes = 0
         run(plan if keeps else pickle.loads(pickle.dumps(plan)), *args, **named)  # type: ignore[arg-type]
 
     monkeypatch.setattr(builds, "run_build", changed)

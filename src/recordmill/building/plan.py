@@ -111,7 +111,7 @@ class BuildPlan:
 
     def __post_init__(self) -> None:
         if not self.codec_version:
-            object.__setattr__(self, "codec_version", find_codec(self.compression).library)
+            object.__setattr__(self, "codec_version", find_codec(self.compression).library_version)
 
     @property
     def out(self) -> str:

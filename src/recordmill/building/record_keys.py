@@ -249,7 +249,11 @@ def find_split_names(options: KeyOptions, files: FileTable) -> tuple[str, ...]:
     Raises:
         UsageError: Both the inputs and an option determine splits. Mixing them would leak test records into training.
     """
-    used = files.words(SPLIT_COLUMN).to_pylist() if SPLIT_COLUMN in files.columns else [None]
+    used = (
+        files.dictionary_values(SPLIT_COLUMN).to_pylist()
+        if SPLIT_COLUMN in files.extra_columns
+        else [None]
+    )
     said = [split for split in used if split is not None]
     ways = {
         "splits": options.splits,
@@ -418,14 +422,16 @@ class KeyAssigner:
 
     def _splits_from_files(self, file: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint16]:
         """Returns the split that each record's file or folder is named after."""
-        if SPLIT_COLUMN not in self._files.columns:
+        if SPLIT_COLUMN not in self._files.extra_columns:
             return np.full(len(file), self._split_places[DEFAULT_SPLIT], np.uint16)
-        words = self._files.words(SPLIT_COLUMN).to_pylist()
+        words = self._files.dictionary_values(SPLIT_COLUMN).to_pylist()
         places = np.array([self._split_places[word or DEFAULT_SPLIT] for word in words], np.uint16)
         # a chunk of a single file needs a single lookup
         if len(file) and (file == file[0]).all():
-            return np.full(len(file), places[self._files.numbers(SPLIT_COLUMN, file[:1])[0]])
-        found: npt.NDArray[np.uint16] = places[self._files.numbers(SPLIT_COLUMN, file)]
+            return np.full(
+                len(file), places[self._files.dictionary_indices(SPLIT_COLUMN, file[:1])[0]]
+            )
+        found: npt.NDArray[np.uint16] = places[self._files.dictionary_indices(SPLIT_COLUMN, file)]
         return found
 
     def _hash(

@@ -329,13 +329,13 @@ def catalog_files(inputs: Iterable[str], *, lenient: bool = False) -> Catalog:
     current_folders: dict[str, frozenset[str]] = {}
     num_outdated = 0
     for file in listing.files:
-        if not listing.is_named(file) and _is_outdated(file.path, current_folders):
+        if not listing.is_explicit(file) and _is_outdated(file.path, current_folders):
             num_outdated += file.name.lower().endswith(_EXTENSIONS)
             continue
         compression = UNCOMPRESSED if file.stat.size_bytes == 0 else sniff_compression(file.path)
         if (
             compression is None
-            and not listing.is_named(file)
+            and not listing.is_explicit(file)
             and not file.name.lower().endswith(_EXTENSIONS)
         ):
             other_files.append(file.name)

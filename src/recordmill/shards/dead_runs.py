@@ -74,9 +74,9 @@ def _is_dead(path: Path, lock: LockFile) -> bool:
     owner = _read_owner(lock)
     # For a run of another host, or after a restart, the lock does not prove anything. It still
     # excludes other processes that want to claim the folder.
-    lock.take()
+    lock.acquire()
     is_leased = owner.get("leased") is True or exists(path / JOB_NOTE_NAME)
-    return (_is_local(owner) and not is_leased) or time.time() - lock.changed > LEASE_SEC
+    return (_is_local(owner) and not is_leased) or time.time() - lock.modified_sec > LEASE_SEC
 
 
 def _read_owner(lock: LockFile) -> Mapping[str, Any]:

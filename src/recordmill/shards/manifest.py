@@ -351,7 +351,7 @@ def _invalid_shard_fields(
     if shard.name in names:
         yield "name", f"is {format_json_value(shard.name)}, which another shard has"
     # No codec compresses better than this limit, so a larger size is an invalid value.
-    most_bytes = find_codec(compression).most_bytes(shard.bytes)
+    most_bytes = find_codec(compression).max_content_bytes(shard.bytes)
     if shard.framed_bytes > most_bytes:
         yield "framed_bytes", f"is {shard.framed_bytes}, not from 0 to {most_bytes}"
     # A record takes at least the bytes of an empty frame.

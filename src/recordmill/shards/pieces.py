@@ -278,7 +278,7 @@ def _members_of(
     for (at, end), (begin, behind) in zip(
         itertools.pairwise(bounds), itertools.pairwise(begins), strict=True
     ):
-        if behind - begin > min(file.codec.most_bytes(end - at), _MOST_MEMBER_BYTES):
+        if behind - begin > min(file.codec.max_content_bytes(end - at), _MOST_MEMBER_BYTES):
             says = f"says {behind - begin} bytes in a member of {end - at}, which can't hold them"
             raise DataError(f"{says}; verify the data set", source=file.members_path or file.path)
     return bounds, begins
@@ -310,7 +310,7 @@ def _bounds(column: Int64s, first: int, last: int, end: int) -> list[int]:
 
 def _member(data: memoryview, file: ShardFile, at: int, size: int) -> Bytes:
     try:
-        return np.frombuffer(file.codec.members.unpack(data, size), np.uint8)
+        return np.frombuffer(file.codec.member_algorithm.unpack(data, size), np.uint8)
     except ValueError as error:
         reason = f"{file.compression} member {error}"
         raise DataError(reason, source=file.path, place=f"byte {at} of the file") from None

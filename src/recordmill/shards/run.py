@@ -314,7 +314,7 @@ class RunFolder(Run):
         """
         self._lock = lock
         # Waits for processes that only inspect the lock.
-        lock.take(wait=True)
+        lock.acquire(wait=True)
         lock.write(
             json.dumps(
                 {**dead_runs.machine_identity(), "pid": os.getpid(), "leased": leased}
@@ -358,7 +358,7 @@ class RunFolder(Run):
             contextlib.suppress(FileNotFoundError),
             contextlib.closing(LockFile.open(self.path / dead_runs.LOCK_NAME)) as lock,
         ):
-            lock.renew()
+            lock.touch()
 
     @property
     def holds_lease(self) -> bool:

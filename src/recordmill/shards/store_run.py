@@ -278,7 +278,9 @@ class StoreRun(Run):
             name, _, rest = item.name.partition("/")
             if rest and name.startswith(RUN_PREFIX):
                 runs.setdefault(name, []).append(item.name)
-                last_changes[name] = max(last_changes.get(name, item.changed_sec), item.changed_sec)
+                last_changes[name] = max(
+                    last_changes.get(name, item.modified_sec), item.modified_sec
+                )
         # Our own lease was just renewed, so its time is the time now, by the clock of the store. If
         # another run has removed it, no run counts as dead.
         now = last_changes.pop(self.folder_name, 0.0)

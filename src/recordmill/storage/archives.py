@@ -75,9 +75,9 @@ LOCAL_STORAGE, OBJECT_STORAGE = (
 class _Member:
     """start: of its data in a tar, of its header in a ZIP. packed: bytes in the archive. crc: None in a tar."""
 
-    start: int
-    packed: int
-    size: int
+    offset: int
+    packed_bytes: int
+    size_bytes: int
     crc: int | None = None
     deflated: bool = False
 
@@ -89,7 +89,7 @@ class ArchiveMembers:
     about: what the archive was when it was read. codec: what all of it is compressed with.
     """
 
-    about: Stat
+    archive_stat: Stat
     codec: Codec | None = None
     members: dict[str, _Member] = field(default_factory=dict)
     ignored: list[tuple[str, str]] = field(default_factory=list)
@@ -142,7 +142,7 @@ def _detect_tar_codec(file: ReaderFile) -> Codec | None:
     head = file.read(_HEAD_BYTES) or b""
     file.seek(0)
     return next(
-        (codec for codec in CODECS if codec.name in _TAR_CODECS and codec.reader.is_head(head)),
+        (codec for codec in CODECS if codec.name in _TAR_CODECS and codec.algorithm.is_head(head)),
         None,
     )
 
@@ -163,10 +163,10 @@ def read_members(path: str) -> ArchiveMembers:
         UsageError: it is damaged, encrypted, or packed by another method than deflate.
         DataError: it is a tar whose compression is damaged, or that grows beyond `MAX_RATIO`.
     """
-    about = _storage_of_archive(path).last_seen(path)
+    about = _storage_of_archive(path).last_known_stat(path)
     with _lock:
         found = _cached_members.pop(path, None)
-        if found is None or found.about.is_changed(about):
+        if found is None or found.archive_stat.is_changed(about):
             found = _read_archive(path, about)
         _cached_members[path] = found
         while (
@@ -201,16 +201,16 @@ def _read_archive(path: str, about: Stat) -> ArchiveMembers:
 class _HeaderFile(ReaderFile):
     """Gives no more, from where it was sought to, than a member's header takes; newer `tarfile` reads it in chunks."""
 
-    _start = 0
+    _header_start = 0
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        self._start = super().seek(offset, whence)
-        return self._start
+        self._header_start = super().seek(offset, whence)
+        return self._header_start
 
     def read(self, size: int = -1) -> bytes:
-        if size < 0 or self.at + size - self._start > _MAX_HEADER_BYTES:
+        if size < 0 or self.position + size - self._header_start > _MAX_HEADER_BYTES:
             raise tarfile.ReadError(
-                f"the header at byte {self._start} takes more than {_MAX_HEADER_BYTES:,} bytes"
+                f"the header at byte {self._header_start} takes more than {_MAX_HEADER_BYTES:,} bytes"
             )
         return super().read(size) or b""
 
@@ -258,22 +258,22 @@ def _open_archive(path: str, archive: ArchiveMembers) -> Reader:
         return _storage_of_archive(path).open(path)
     with _lock:
         about, file = _decompressed_tars.pop(path, (None, None))
-        if about is None or file is None or about.is_changed(archive.about):
+        if about is None or file is None or about.is_changed(archive.archive_stat):
             file = _decompress_tar(path, archive.codec)
-        _decompressed_tars[path] = archive.about, file
+        _decompressed_tars[path] = archive.archive_stat, file
         if len(_decompressed_tars) > _MAX_DECOMPRESSED_TARS:
             _decompressed_tars.popitem(last=False)
-        if archive.about.is_changed(_storage_of_archive(path).last_seen(path)):
+        if archive.archive_stat.is_changed(_storage_of_archive(path).last_known_stat(path)):
             raise DataError("changed while it was read; start again", source=path)
         descriptor = os.dup(file.fileno())
     return _MemberReader(
-        LocalReader(path, descriptor), os.fstat(descriptor).st_size, 0, about=archive.about
+        LocalReader(path, descriptor), os.fstat(descriptor).st_size, 0, about=archive.archive_stat
     )
 
 
 def _decompress_tar(path: str, codec: Codec) -> BinaryIO:
     file = cast(BinaryIO, tempfile.TemporaryFile(prefix="recordmill-", buffering=0))  # noqa: SIM115
-    for piece in codec.reader.pieces(path, path, MAX_RATIO):
+    for piece in codec.algorithm.decompress_file(path, path, MAX_RATIO):
         try:
             write_all(file, piece)
         except OSError as error:
@@ -304,14 +304,14 @@ def is_archive_member(path: str) -> bool:
     if not archive or _storage_of_archive(archive) is LOCAL_STORAGE:
         return os.path.isfile(archive)
     with contextlib.suppress(FileNotFoundError):
-        return OBJECT_STORAGE.last_seen(archive) is not None
+        return OBJECT_STORAGE.last_known_stat(archive) is not None
     return False
 
 
 def archive_path(path: str) -> str:
     """Returns the path of the archive that a member lies in; of another file "".
 
-    >>> archive_of("/data/a.tar!/b/c.csv"), archive_of("s3://b/c!/d.zip!/e"), archive_of("/data/c.csv")
+    >>> archive_path("/data/a.tar!/b/c.csv"), archive_path("s3://b/c!/d.zip!/e"), archive_path("/data/c.csv")
     ('/data/a.tar', 's3://b/c!/d.zip', '')
     """
     return _split_path(path)[0] if MEMBER_SEPARATOR in path else ""
@@ -332,30 +332,30 @@ class ArchiveStorage:
 
     def stat(self, path: str) -> Stat:
         _storage_of_archive(archive := archive_path(path)).stat(archive)
-        return self.last_seen(path)
+        return self.last_known_stat(path)
 
-    def last_seen(self, path: str) -> Stat:
+    def last_known_stat(self, path: str) -> Stat:
         found, member = _find_member(path)
-        return replace(found.about, size_bytes=_size_as_file(member))
+        return replace(found.archive_stat, size_bytes=_size_as_file(member))
 
     def open(self, path: str) -> Reader:
         found, member = _find_member(path)
         reader = _open_archive(archive_path(path), found)
         try:
-            start = member.start
+            start = member.offset
             if member.crc is None:
-                return _MemberReader(reader, member.size, start)
+                return _MemberReader(reader, member.size_bytes, start)
             header = reader.fill(np.empty(_ZIP_HEADER_BYTES, np.uint8), start)[_ZIP_LENGTH_FIELDS]
             start += _ZIP_HEADER_BYTES + int(header.view("<u2").sum())
             if not member.deflated:
-                return _MemberReader(reader, member.size, start, crc=member.crc, path=path)
+                return _MemberReader(reader, member.size_bytes, start, crc=member.crc, path=path)
             if _is_streamed(member):
-                end = np.array([member.crc, member.size & 0xFFFFFFFF], "<u4").view(np.uint8)
+                end = np.array([member.crc, member.size_bytes & 0xFFFFFFFF], "<u4").view(np.uint8)
                 return _MemberReader(
                     reader, _size_as_file(member), start - len(_GZIP_HEADER), _GZIP_HEADER, end
                 )
-            data = reader.fill(np.empty(member.packed, np.uint8), start)
-            return _MemberReader(reader, member.size, 0, _inflate_member(data, member, path))
+            data = reader.fill(np.empty(member.packed_bytes, np.uint8), start)
+            return _MemberReader(reader, member.size_bytes, 0, _inflate_member(data, member, path))
         except BaseException:
             reader.close()
             raise
@@ -378,7 +378,7 @@ class ArchiveStorage:
         archive, name = _split_path(path)
         return any(one.startswith(f"{name}/") for one in read_members(archive).members)
 
-    def names(self, folder: str) -> list[str]:
+    def list_names(self, folder: str) -> list[str]:
         archive, name = _split_path(folder)
         below = [
             one.removeprefix(f"{name}/")
@@ -413,8 +413,8 @@ class _MemberReader:
             head,
             end,
         )
-        self._about, self._crc, self._path = about, crc, path
-        self._lock, self._read, self._found = (
+        self._archive_stat, self._crc, self._path = about, crc, path
+        self._lock, self._num_checked, self._running_crc = (
             threading.Lock(),
             0,
             0,
@@ -436,13 +436,16 @@ class _MemberReader:
 
     def _check(self, data: Bytes, start: int) -> None:
         with self._lock:
-            if start == self._read:
-                self._read, self._found = start + len(data), zlib.crc32(data.data, self._found)
-                if self._read == self._size and self._found != self._crc:
+            if start == self._num_checked:
+                self._num_checked, self._running_crc = (
+                    start + len(data),
+                    zlib.crc32(data.data, self._running_crc),
+                )
+                if self._num_checked == self._size and self._running_crc != self._crc:
                     raise OSError(errno.EIO, _DAMAGED_MESSAGE, self._path)
 
     def stat(self) -> Stat:
-        return replace(self._about or self._reader.stat(), size_bytes=self._size)
+        return replace(self._archive_stat or self._reader.stat(), size_bytes=self._size)
 
     def close(self) -> None:
         self._reader.close()
@@ -458,19 +461,21 @@ def _find_member(path: str) -> tuple[ArchiveMembers, _Member]:
 
 
 def _is_streamed(member: _Member) -> bool:
-    return member.deflated and member.size > _MAX_INFLATED_BYTES
+    return member.deflated and member.size_bytes > _MAX_INFLATED_BYTES
 
 
 def _size_as_file(member: _Member) -> int:
-    return member.packed + len(_GZIP_HEADER) + 8 if _is_streamed(member) else member.size
+    return (
+        member.packed_bytes + len(_GZIP_HEADER) + 8 if _is_streamed(member) else member.size_bytes
+    )
 
 
 def _inflate_member(data: Bytes, member: _Member, path: str) -> Bytes:
     stream = zlib.decompressobj(-zlib.MAX_WBITS)
     try:
-        found = stream.decompress(data.data, member.size + 1)
+        found = stream.decompress(data.data, member.size_bytes + 1)
     except zlib.error as error:
         raise OSError(errno.EIO, f"is damaged: {error}", path) from None
-    if len(found) != member.size or zlib.crc32(found) != member.crc:
+    if len(found) != member.size_bytes or zlib.crc32(found) != member.crc:
         raise OSError(errno.EIO, _DAMAGED_MESSAGE, path)
     return np.frombuffer(found, np.uint8)

@@ -24,7 +24,7 @@ _BZIP2_BLOCK_MAGICS = (b"1AY&SY", b"\x17rE8P\x90")  # with which a block of bzip
 class _ArrowStream(Algorithm):
     codec = ZSTD  # as pyarrow calls it, too
 
-    def begin(self, head: bytes, most_bytes: int) -> tuple[bytes, bool]:
+    def decompress_head(self, head: bytes, most_bytes: int) -> tuple[bytes, bool]:
         stream = pa.CompressedInputStream(pa.BufferReader(head), self.codec)
         parts: list[bytes] = []
         try:
@@ -37,7 +37,9 @@ class _ArrowStream(Algorithm):
             pass
         return b"".join(parts), False
 
-    def pieces(self, path: str, source: str, max_ratio: int | None) -> Generator[bytes, None, None]:
+    def decompress_file(
+        self, path: str, source: str, max_ratio: int | None
+    ) -> Generator[bytes, None, None]:
         return _decompress_file(path, self.codec, source, max_ratio)
 
 
@@ -66,7 +68,7 @@ class Xz(Algorithm):
     def is_head(self, head: bytes) -> bool:
         return head.startswith(b"\xfd7zXZ\0")
 
-    def begin(self, head: bytes, most_bytes: int) -> tuple[bytes, bool]:
+    def decompress_head(self, head: bytes, most_bytes: int) -> tuple[bytes, bool]:
         stream = _xz_decompressor()
         try:
             found = stream.decompress(head, most_bytes)
@@ -74,7 +76,9 @@ class Xz(Algorithm):
             return b"", False
         return found, stream.eof and not stream.unused_data
 
-    def pieces(self, path: str, source: str, max_ratio: int | None) -> Generator[bytes, None, None]:
+    def decompress_file(
+        self, path: str, source: str, max_ratio: int | None
+    ) -> Generator[bytes, None, None]:
         ratio, stream, begun, at = RatioLimit(source, max_ratio), _xz_decompressor(), 0, 0
         for block in read_blocks(path, _BLOCK_BYTES):
             data, at = block.tobytes(), at + len(block)

@@ -25,13 +25,15 @@ class Algorithm(ABC):
         """Returns whether a file that begins so is compressed with it."""
 
     @abstractmethod
-    def begin(self, head: bytes, most_bytes: int) -> tuple[bytes, bool]:
+    def decompress_head(self, head: bytes, most_bytes: int) -> tuple[bytes, bool]:
         """The first bytes inside a file that begins so, about most_bytes at most, and whether they are all; none of a
         stream that is broken from its beginning.
         """
 
     @abstractmethod
-    def pieces(self, path: str, source: str, max_ratio: int | None) -> Generator[bytes, None, None]:
+    def decompress_file(
+        self, path: str, source: str, max_ratio: int | None
+    ) -> Generator[bytes, None, None]:
         """The file's uncompressed bytes in pieces of 1 MiB at most. source: its name for messages. max_ratio: how many
         times larger than the file so far its content may become; None: without limit.
 
@@ -56,11 +58,11 @@ class MemberAlgorithm(Algorithm):
         """
 
     @abstractmethod
-    def most_bytes(self, packed_bytes: int) -> int:
+    def max_content_bytes(self, packed_bytes: int) -> int:
         """How many bytes members of so many bytes together can hold."""
 
     @abstractmethod
-    def library(self) -> str:
+    def library_version(self) -> str:
         """Names the library that packs in this process, with its version: another one may make other bytes."""
 
 
@@ -80,42 +82,42 @@ class Codec:
 
     name: str
     shard_suffix: str | None
-    tensorflow: str | None
-    algorithm: str = ""
+    tensorflow_name: str | None
+    algorithm_path: str = ""
     magic: bytes = b""
     level: int = 0
 
     @property
     def is_plain(self) -> bool:
         """True if a file's bytes are those of its records."""
-        return not self.algorithm
+        return not self.algorithm_path
 
     @cached_property
-    def reader(self) -> Algorithm:
+    def algorithm(self) -> Algorithm:
         """How files of it are read, which are not plain."""
-        module, _, name = self.algorithm.partition(":")
+        module, _, name = self.algorithm_path.partition(":")
         found = getattr(import_module(f"recordmill.{module}"), name)()
         assert isinstance(found, Algorithm)
         return found
 
     @property
-    def members(self) -> MemberAlgorithm:
+    def member_algorithm(self) -> MemberAlgorithm:
         """How shards of it are written and read, which are not plain."""
-        assert isinstance(self.reader, MemberAlgorithm)
-        return self.reader
+        assert isinstance(self.algorithm, MemberAlgorithm)
+        return self.algorithm
 
-    def most_bytes(self, file_bytes: int) -> int:
+    def max_content_bytes(self, file_bytes: int) -> int:
         """How many bytes of records a shard of so many bytes can hold."""
-        return file_bytes if self.is_plain else self.members.most_bytes(file_bytes)
+        return file_bytes if self.is_plain else self.member_algorithm.max_content_bytes(file_bytes)
 
     def pack(self, data: bytes | memoryview | Bytes) -> bytes:
         """One member of a shard."""
-        return self.members.pack(data, self.level)
+        return self.member_algorithm.pack(data, self.level)
 
     @property
-    def library(self) -> str:
+    def library_version(self) -> str:
         """The library that packs its shards in this process, with its version; "" where none does."""
-        return "" if self.is_plain else self.members.library()
+        return "" if self.is_plain else self.member_algorithm.library_version()
 
 
 UNCOMPRESSED, GZIP, ZLIB, ZSTD, BZ2, XZ = "none", "gzip", "zlib", "zstd", "bz2", "xz"

@@ -27,11 +27,11 @@ def detect_compression(head: bytes) -> str:
     """`gzip`, `zlib`, `zstd`, `bz2`, `xz` or `none`, by the first COMPRESSED_HEAD_BYTES of a file.
 
     >>> import zlib
-    >>> detect(b"a,b\\n1,2\\n"), detect(find_codec("gzip").pack(b"data")), detect(zlib.compress(b"data"))
+    >>> detect_compression(b"a,b\\n1,2\\n"), detect_compression(find_codec("gzip").pack(b"data")), detect_compression(zlib.compress(b"data"))
     ('none', 'gzip', 'zlib')
     """
     return next(
-        (codec.name for codec in CODECS if not codec.is_plain and codec.reader.is_head(head)),
+        (codec.name for codec in CODECS if not codec.is_plain and codec.algorithm.is_head(head)),
         UNCOMPRESSED,
     )
 
@@ -127,7 +127,7 @@ def open_stream(
     return (
         _PlainStream(path)
         if codec.is_plain
-        else _BlockStream(codec.reader.pieces(path, source, max_ratio))
+        else _BlockStream(codec.algorithm.decompress_file(path, source, max_ratio))
     )
 
 
@@ -160,15 +160,15 @@ class RatioLimit:
     """Stops a stream that grows beyond all measure. out: bytes that it had given before."""
 
     def __init__(self, source: str, limit: int | None, out: int = 0) -> None:
-        self._source, self._limit, self._out = source, limit, out
+        self._source, self._limit, self._total_bytes = source, limit, out
 
     def check(self, more: int, compressed: int) -> None:
         """So many bytes more have come of so many compressed ones in all; DataError beyond the limit."""
-        self._out += more
-        if self._limit is not None and self._out > max(
+        self._total_bytes += more
+        if self._limit is not None and self._total_bytes > max(
             _MIN_SUSPICIOUS_BYTES, self._limit * compressed
         ):
-            reason = f"{compressed} compressed bytes have become {self._out}, above the limit of {self._limit} times"
+            reason = f"{compressed} compressed bytes have become {self._total_bytes}, above the limit of {self._limit} times"
             raise DataError(
                 f"{reason}; if they are wanted all the same, decompress the file first",
                 source=self._source,

@@ -31,10 +31,12 @@ class Gzip(MemberAlgorithm):
     def is_head(self, head: bytes) -> bool:
         return head[:3] == b"\x1f\x8b\x08"
 
-    def begin(self, head: bytes, most_bytes: int) -> tuple[bytes, bool]:
+    def decompress_head(self, head: bytes, most_bytes: int) -> tuple[bytes, bool]:
         return _decompress_head(GZIP, head, most_bytes)
 
-    def pieces(self, path: str, source: str, max_ratio: int | None) -> Generator[bytes, None, None]:
+    def decompress_file(
+        self, path: str, source: str, max_ratio: int | None
+    ) -> Generator[bytes, None, None]:
         return _decompress_gzip(path, source, max_ratio)
 
     def pack(self, data: bytes | memoryview | Bytes, level: int) -> bytes:
@@ -60,10 +62,10 @@ class Gzip(MemberAlgorithm):
             raise ValueError("does not end where the member table says")
         return result
 
-    def most_bytes(self, packed_bytes: int) -> int:
+    def max_content_bytes(self, packed_bytes: int) -> int:
         return _MAX_RATIO * packed_bytes
 
-    def library(self) -> str:
+    def library_version(self) -> str:
         return f"zlib {zlib.ZLIB_RUNTIME_VERSION}"
 
 
@@ -82,10 +84,12 @@ class Zlib(Algorithm):
             return False
         return True
 
-    def begin(self, head: bytes, most_bytes: int) -> tuple[bytes, bool]:
+    def decompress_head(self, head: bytes, most_bytes: int) -> tuple[bytes, bool]:
         return _decompress_head(ZLIB, head, most_bytes)
 
-    def pieces(self, path: str, source: str, max_ratio: int | None) -> Generator[bytes, None, None]:
+    def decompress_file(
+        self, path: str, source: str, max_ratio: int | None
+    ) -> Generator[bytes, None, None]:
         return _inflate_exactly(path, source, ZLIB, max_ratio)
 
 

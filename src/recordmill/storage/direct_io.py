@@ -41,16 +41,16 @@ class DirectFiles:
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="recordmill")
-        self._idle: queue.SimpleQueue[Buffer] = queue.SimpleQueue()
-        self._made, self._lock = 0, threading.Lock()
-        self._open: set[DirectFile] = set()
+        self._idle_buffers: queue.SimpleQueue[Buffer] = queue.SimpleQueue()
+        self._num_buffers, self._lock = 0, threading.Lock()
+        self._open_files: set[DirectFile] = set()
 
     def __enter__(self) -> DirectFiles:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._pool.shutdown(wait=True)
-        for file in list(self._open):  # of work that failed
+        for file in list(self._open_files):  # of work that failed
             file.abort()
 
     def create(self, path: str | Path) -> DirectFile:
@@ -58,29 +58,31 @@ class DirectFiles:
         file = DirectFile(
             self, os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         )
-        self._open.add(file)
+        self._open_files.add(file)
         return file
 
-    def closed(self, file: DirectFile) -> None:
+    def discard(self, file: DirectFile) -> None:
         """Takes the file out of its files."""
-        self._open.discard(file)
+        self._open_files.discard(file)
 
-    def take(self) -> Buffer:
+    def acquire_buffer(self) -> Buffer:
         """A buffer to fill, when there is one."""
         with self._lock:
-            if self._idle.empty() and self._made < _MAX_BUFFERS:
-                self._made += 1
+            if self._idle_buffers.empty() and self._num_buffers < _MAX_BUFFERS:
+                self._num_buffers += 1
                 return np.frombuffer(mmap.mmap(-1, _BUFFER_BYTES), np.uint8)  # begins with a page
-        return self._idle.get()
+        return self._idle_buffers.get()
 
-    def submit(self, put: Callable[[Buffer], None], buffer: Buffer, size: int) -> Future[None]:
+    def submit_write(
+        self, put: Callable[[Buffer], None], buffer: Buffer, size: int
+    ) -> Future[None]:
         """Have the buffer's first bytes put into their file, and the buffer be idle then."""
 
         def work() -> None:
             try:
                 put(buffer[:size])
             finally:
-                self._idle.put(buffer)
+                self._idle_buffers.put(buffer)
 
         return self._pool.submit(work)
 
@@ -90,9 +92,9 @@ class DirectFile:
 
     def __init__(self, owner: DirectFiles, descriptor: int) -> None:
         self._owner, self._descriptor = owner, descriptor
-        self._is_direct, self._is_refused = False, not _DIRECT_FLAG
+        self._is_direct, self._is_unsupported = False, not _DIRECT_FLAG
         self._buffer: Buffer | None = None
-        self._filled = 0  # bytes in the buffer
+        self._num_filled = 0  # bytes in the buffer
         self._pending: deque[Future[None]] = deque()
 
     def write(self, data: bytes | memoryview | Buffer) -> int:
@@ -101,17 +103,17 @@ class DirectFile:
         while done < len(view):
             if self._buffer is None:
                 self._raise_errors()
-                self._buffer = self._owner.take()
-            count = min(_BUFFER_BYTES - self._filled, len(view) - done)
-            self._buffer[self._filled : self._filled + count] = view[done : done + count]
-            self._filled, done = self._filled + count, done + count
-            if self._filled == _BUFFER_BYTES:
-                self._hand_on()
+                self._buffer = self._owner.acquire_buffer()
+            count = min(_BUFFER_BYTES - self._num_filled, len(view) - done)
+            self._buffer[self._num_filled : self._num_filled + count] = view[done : done + count]
+            self._num_filled, done = self._num_filled + count, done + count
+            if self._num_filled == _BUFFER_BYTES:
+                self._submit_buffer()
         return len(view)
 
     def close(self) -> None:
         """Nothing more is written; `wait` tells when all is."""
-        self._hand_on()
+        self._submit_buffer()
 
     def wait(self) -> None:
         """Until all is written; OSError as the system says it."""
@@ -130,22 +132,22 @@ class DirectFile:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
-        self._owner.closed(self)
+        self._owner.discard(self)
 
-    def _hand_on(self) -> None:
-        buffer, size, self._buffer, self._filled = self._buffer, self._filled, None, 0
+    def _submit_buffer(self) -> None:
+        buffer, size, self._buffer, self._num_filled = self._buffer, self._num_filled, None, 0
         if buffer is not None:
-            self._pending.append(self._owner.submit(self._put, buffer, size))
+            self._pending.append(self._owner.submit_write(self._write_buffer, buffer, size))
 
     def _raise_errors(self) -> None:
         while self._pending and self._pending[0].done():
             self._pending.popleft().result()
 
-    def _put(self, data: Buffer) -> None:
+    def _write_buffer(self, data: Buffer) -> None:
         """Full buffers go past the cache; what is less, at the end of a file or all of a small one, through it, since
         the disk would have to be waited for then, and `fsync` has several such files written at once.
         """
-        self._set(direct=len(data) == _BUFFER_BYTES)
+        self._set_direct(direct=len(data) == _BUFFER_BYTES)
         done = 0
         while done < len(data):
             try:
@@ -153,15 +155,15 @@ class DirectFile:
             except OSError as error:
                 if error.errno != errno.EINVAL or not self._is_direct:
                     raise
-                self._is_refused = True
+                self._is_unsupported = True
             if (
-                done % _ALIGN_BYTES or self._is_refused
+                done % _ALIGN_BYTES or self._is_unsupported
             ):  # cut short by the system, or nothing for this file system
-                self._set(direct=False)
+                self._set_direct(direct=False)
 
-    def _set(self, *, direct: bool) -> None:
+    def _set_direct(self, *, direct: bool) -> None:
         """Write past the cache, where that can be, or not."""
-        direct = direct and not self._is_refused
+        direct = direct and not self._is_unsupported
         if direct == self._is_direct:
             return
         flags = fcntl.fcntl(self._descriptor, fcntl.F_GETFL)
@@ -175,4 +177,4 @@ class DirectFile:
         except OSError as error:
             if error.errno != errno.EINVAL:
                 raise
-            self._is_refused = True
+            self._is_unsupported = True

@@ -66,9 +66,9 @@ class ItemTable(Sequence[Item]):
     """
 
     def _item(self, at: int) -> Item:
-        return self.some(range(at, at + 1))[0]
+        return self.items_at(range(at, at + 1))[0]
 
-    def some(self, places: Sequence[int]) -> Sequence[Item]:
+    def items_at(self, places: Sequence[int]) -> Sequence[Item]:
         """The items at these places."""
         return [self._item(at) for at in places]
 
@@ -80,7 +80,7 @@ class ItemTable(Sequence[Item]):
 
     def __getitem__(self, at: int | slice) -> Item | tuple[Item, ...]:
         if isinstance(at, slice):
-            return tuple(self.some(range(*at.indices(len(self)))))
+            return tuple(self.items_at(range(*at.indices(len(self)))))
         number = at + len(self) if at < 0 else at
         if not 0 <= number < len(self):
             raise IndexError(f"{at}: there are {len(self)}")
@@ -88,7 +88,7 @@ class ItemTable(Sequence[Item]):
 
     def __iter__(self) -> Iterator[Item]:
         for first in range(0, len(self), _ITEM_BATCH):
-            yield from self.some(range(first, min(first + _ITEM_BATCH, len(self))))
+            yield from self.items_at(range(first, min(first + _ITEM_BATCH, len(self))))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Sequence):
@@ -108,7 +108,7 @@ class FileTable(ItemTable[InputFile]):
         self._rows = rows
 
     @classmethod
-    def of(cls, files: Iterable[InputFile]) -> FileTable:
+    def from_files(cls, files: Iterable[InputFile]) -> FileTable:
         """The same files in the same order."""
         if isinstance(files, FileTable):
             return files
@@ -130,7 +130,7 @@ class FileTable(ItemTable[InputFile]):
         )
 
     @property
-    def columns(self) -> tuple[str, ...]:
+    def extra_columns(self) -> tuple[str, ...]:
         """The names of the columns beside those that all files have."""
         return tuple(name for name in self._rows.schema.names if name not in _FILE_SCHEMA.names)
 
@@ -143,11 +143,11 @@ class FileTable(ItemTable[InputFile]):
             return self
         return FileTable(_drop_unused_values(self._rows.filter(pa.array(keep))))
 
-    def at(self, places: Integers) -> FileTable:
+    def take_files(self, places: Integers) -> FileTable:
         """The files of these ordinals, in this order."""
         return FileTable(_drop_unused_values(self._rows.take(pa.array(places))))
 
-    def followed_by(self, others: FileTable) -> FileTable:
+    def concat(self, others: FileTable) -> FileTable:
         """Returns these files and then the others, which have no value in the columns that they lack."""
         names = self._rows.schema.names
         tables = [
@@ -169,14 +169,16 @@ class FileTable(ItemTable[InputFile]):
 
     def with_column(self, name: str, values: pa.Array) -> FileTable:
         """The files with one more column, or another in place of that: [files]."""
-        rows = self.without((name,))._rows
+        rows = self.drop_columns((name,))._rows
         return FileTable(_drop_unused_values(rows.append_column(name, values)))
 
-    def without(self, names: Sequence[str]) -> FileTable:
+    def drop_columns(self, names: Sequence[str]) -> FileTable:
         """The files without these columns."""
-        return FileTable(self._rows.drop_columns([name for name in names if name in self.columns]))
+        return FileTable(
+            self._rows.drop_columns([name for name in names if name in self.extra_columns])
+        )
 
-    def for_other_hosts(self) -> FileTable:
+    def without_ctimes(self) -> FileTable:
         """The files without the times of their last change of state, which copies on other hosts have of their own."""
         at = _FILE_SCHEMA.get_field_index("file/ctime_ns")
         return FileTable(
@@ -190,23 +192,29 @@ class FileTable(ItemTable[InputFile]):
     @property
     def splits(self) -> pa.DictionaryArray:
         """The split of each file."""
-        return self.column(SPLIT_COLUMN) if SPLIT_COLUMN in self.columns else null_column(len(self))
+        return (
+            self.column(SPLIT_COLUMN)
+            if SPLIT_COLUMN in self.extra_columns
+            else null_column(len(self))
+        )
 
-    def words(self, name: str) -> pa.Array:
+    def dictionary_values(self, name: str) -> pa.Array:
         """The values that files have in the column: of one that is dictionary-encoded each of them once."""
-        return self.column(name).dictionary if self.is_coded(name) else self.column(name)
+        return (
+            self.column(name).dictionary if self.is_dictionary_encoded(name) else self.column(name)
+        )
 
     def column(self, name: str) -> pa.Array:
         """The values of all files, dictionary-encoded where they are few."""
         return self._rows.column(name)
 
-    def is_coded(self, name: str) -> bool:
+    def is_dictionary_encoded(self, name: str) -> bool:
         """Returns whether the column is dictionary-encoded."""
         return bool(pa.types.is_dictionary(self.column(name).type))
 
-    def take(self, files: Indices, names: Sequence[str]) -> dict[str, pa.Array]:
+    def take_columns(self, files: Indices, names: Sequence[str]) -> dict[str, pa.Array]:
         """Returns these columns of the files of these ordinals."""
-        rows = self._take(files, names)
+        rows = self._take_rows(files, names)
         return {
             name: _decode_dictionary(column)
             for name, column in zip(names, rows.columns, strict=True)
@@ -218,20 +226,20 @@ class FileTable(ItemTable[InputFile]):
         found: npt.NDArray[np.int64] = self.column("file/size_bytes").to_numpy()
         return found
 
-    def numbers(self, name: str, files: Indices) -> Integers:
+    def dictionary_indices(self, name: str, files: Indices) -> Integers:
         """Returns the places of these files' values in the words of a column that is dictionary-encoded."""
-        found: Integers = self._take(files, (name,)).column(0).indices.to_numpy()
+        found: Integers = self._take_rows(files, (name,)).column(0).indices.to_numpy()
         return found
 
-    def marked(self, name: str, files: Iterable[int]) -> FileTable:
+    def with_flags(self, name: str, files: Iterable[int]) -> FileTable:
         """The files with a column of truth values, which holds of these; without it where it holds of none."""
         marks = np.zeros(len(self), np.bool_)
         marks[list(files)] = True
         return self.with_column(name, pa.array(marks)) if marks.any() else self
 
-    def is_marked(self, name: str, file: int) -> bool:
+    def has_flag(self, name: str, file: int) -> bool:
         """Returns whether a column of truth values, which need not be there, says it of that file."""
-        return name in self.columns and bool(self.column(name)[file].as_py())
+        return name in self.extra_columns and bool(self.column(name)[file].as_py())
 
     @property
     def size_bytes(self) -> int:
@@ -240,21 +248,21 @@ class FileTable(ItemTable[InputFile]):
 
     def names(self) -> Iterator[str]:
         """The name of each file."""
-        for _, name in self.named():
+        for _, name in self.roots_and_names():
             yield name
 
-    def named(self) -> Iterator[tuple[int, str]]:
+    def roots_and_names(self) -> Iterator[tuple[int, str]]:
         """(root, name) of each file."""
         rows = self._rows.select(["file/root", "file/name"])
         for first in range(0, len(self), _FILE_BATCH):
             roots, names = (column.to_pylist() for column in rows.slice(first, _FILE_BATCH).columns)
             yield from zip(roots, (name.decode(*_NAME_ENCODING) for name in names), strict=True)
 
-    def some(self, places: Sequence[int]) -> list[InputFile]:
-        rows = self._take(places, _FILE_SCHEMA.names)
+    def items_at(self, places: Sequence[int]) -> list[InputFile]:
+        rows = self._take_rows(places, _FILE_SCHEMA.names)
         splits = (
-            self.take(places, (SPLIT_COLUMN,))[SPLIT_COLUMN].to_pylist()
-            if SPLIT_COLUMN in self.columns
+            self.take_columns(places, (SPLIT_COLUMN,))[SPLIT_COLUMN].to_pylist()
+            if SPLIT_COLUMN in self.extra_columns
             else [None] * len(rows)
         )
         columns = [_decode_dictionary(column).to_pylist() for column in rows.columns]
@@ -271,7 +279,7 @@ class FileTable(ItemTable[InputFile]):
             )
         ]
 
-    def _take(self, files: Indices, names: Sequence[str]) -> pa.RecordBatch:
+    def _take_rows(self, files: Indices, names: Sequence[str]) -> pa.RecordBatch:
         rows = self._rows.select(list(names))
         if isinstance(files, range) and files.step == 1:
             return rows.slice(files.start, len(files))
@@ -280,10 +288,11 @@ class FileTable(ItemTable[InputFile]):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, FileTable):
             return super().__eq__(other)
-        if {*self.columns} != {*other.columns} or not super().__eq__(other):
+        if {*self.extra_columns} != {*other.extra_columns} or not super().__eq__(other):
             return False
         return all(
-            self.column(name).to_pylist() == other.column(name).to_pylist() for name in self.columns
+            self.column(name).to_pylist() == other.column(name).to_pylist()
+            for name in self.extra_columns
         )
 
     __hash__ = ItemTable.__hash__

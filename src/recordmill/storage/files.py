@@ -98,9 +98,9 @@ _MAX_MAPPED_FILES, _MIN_MAPPED_FILES = (
     16,
 )  # mapped files: more make nothing quicker, with fewer each batch would map its files again
 _OBJECT_STORAGE, _ARCHIVE_STORAGE = archives.OBJECT_STORAGE, archives.ArchiveStorage()
-os.register_at_fork(after_in_child=_OBJECT_STORAGE.begin_child)
+os.register_at_fork(after_in_child=_OBJECT_STORAGE.reset_after_fork)
 register_settings_handler(
-    lambda terms: _OBJECT_STORAGE.take(terms)
+    lambda terms: _OBJECT_STORAGE.apply_settings(terms)
 )  # also by a process that unpickles them
 
 
@@ -128,7 +128,7 @@ def limit_requests(requests: int | None) -> None:
     """
     if requests is not None and requests < 1:
         raise UsageError(f"{option('storage_requests', requests)}: 1 or more")
-    _OBJECT_STORAGE.bound(REQUEST_LIMIT.most if requests is None else requests)
+    _OBJECT_STORAGE.limit_requests(REQUEST_LIMIT.max_requests if requests is None else requests)
 
 
 @contextlib.contextmanager
@@ -136,7 +136,7 @@ def limit_block_memory(memory_bytes: int) -> Iterator[None]:
     """While a call lasts that may hold so much, blocks that were read from stores take a part of it; of several calls
     at once the tightest bound holds, and each one's ends with it. Tars that were decompressed go with the last call.
     """
-    with _OBJECT_STORAGE.within(memory_bytes), archives.keep_decompressed_tars():
+    with _OBJECT_STORAGE.limit_block_memory(memory_bytes), archives.keep_decompressed_tars():
         yield
 
 
@@ -164,7 +164,7 @@ def apply_store_settings(
                 f"{option('cache', folder)}: can't be made: {error.strerror}"
             ) from None
     terms = StoreSettings(requests, os.path.abspath(folder) if files else "", most_bytes, files)
-    terms.take()
+    terms.apply()
     return terms
 
 
@@ -175,7 +175,7 @@ def stat(path: str) -> Stat:
 
 def last_known_stat(path: str) -> Stat:
     """Returns what the file was when it was read, or listed, last: of a disk, what it is now."""
-    return find_storage(path).last_seen(path)
+    return find_storage(path).last_known_stat(path)
 
 
 def refresh_listing(folder: str) -> None:
@@ -210,7 +210,7 @@ def start_range_read(path: str, start: int, stop: int) -> Callable[[], Bytes]:
         return lambda: read_range(path, start, stop)
     about = last_known_stat(path)
     into = allocate(max(min(stop, about.size_bytes) - start, 0), np.uint8)
-    arrived = _OBJECT_STORAGE.begin(path, about, into, start)
+    arrived = _OBJECT_STORAGE.start_reading(path, about, into, start)
 
     def read() -> Bytes:
         try:
@@ -248,7 +248,7 @@ def read_object_or_member(path: str, most_bytes: int) -> bytes:
     has more bytes than that.
     """
     if _is_object(path):
-        return _OBJECT_STORAGE.whole(path, most_bytes)
+        return _OBJECT_STORAGE.read_object(path, most_bytes)
     if (size := stat(path).size_bytes) > most_bytes:
         raise DataError(f"has {size:,} bytes, above the {most_bytes:,} allowed", source=path)
     return read_range(path).tobytes()
@@ -256,7 +256,7 @@ def read_object_or_member(path: str, most_bytes: int) -> bytes:
 
 def iter_object_stats(folder: str) -> Iterator[tuple[str, Stat]]:
     """(name relative to it, state) of all objects below a folder of a store."""
-    return _OBJECT_STORAGE.below(folder)
+    return _OBJECT_STORAGE.iter_object_stats(folder)
 
 
 def prefetch_files(
@@ -268,9 +268,9 @@ def prefetch_files(
     waiting: deque[_Item] = deque()
     for item in items:
         if (file := of(item)) is not None and _is_object(file[0]):
-            _OBJECT_STORAGE.expect(*file)
+            _OBJECT_STORAGE.prefetch_start(*file)
             waiting.append(item)
-            if len(waiting) <= _OBJECT_STORAGE.most_expected:
+            if len(waiting) <= _OBJECT_STORAGE.max_prefetched:
                 continue
         elif not waiting:
             yield item

@@ -113,7 +113,7 @@ def inode_number(path: Pathlike) -> int:
 
 def list_names(folder: Pathlike) -> list[str]:
     """The names in a folder, sorted."""
-    return find_storage(os.fspath(folder)).names(os.fspath(folder))
+    return find_storage(os.fspath(folder)).list_names(os.fspath(folder))
 
 
 def list_names_if_present(folder: Pathlike) -> list[str]:

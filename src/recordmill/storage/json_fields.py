@@ -92,8 +92,8 @@ def _refuse_constant(word: str) -> NoReturn:
 class Check:
     """A condition on a value, in `Annotated[type, Check(...)]`. says: what is allowed, as "not ..." continues."""
 
-    holds: Callable[[Any], object]
-    says: str
+    predicate: Callable[[Any], object]
+    requirement: str
 
 
 def matches(pattern: str, says: str) -> Check:
@@ -129,8 +129,8 @@ def convert_json(kind: Any, value: Any, source: str, place: str = "") -> Any:
     if origin is Annotated:
         found = convert_json(inner[0], value, source, place)
         for check in inner[1:]:
-            if not check.holds(found):
-                _refuse(f"is {format_json_value(value)}, not {check.says}", source, place)
+            if not check.predicate(found):
+                _refuse(f"is {format_json_value(value)}, not {check.requirement}", source, place)
         return found
     if origin is UnionType:
         return None if value is None else convert_json(inner[0], value, source, place)

@@ -39,14 +39,14 @@ _BLOCK_BYTES = 1 << 20  # of a list of names
 class InputRoot:
     """One INPUT. given: as typed. path: its names are relative to it. folder: it is itself a folder."""
 
-    given: str
+    argument: str
     path: str
-    folder: bool
+    is_folder: bool
 
     @property
     def label(self) -> str:
         """The folder's own name as typed (`data/cats/` is `cats`), which may name a class or a split."""
-        return os.path.basename(os.path.abspath(self.given)) if self.folder else ""
+        return os.path.basename(os.path.abspath(self.argument)) if self.is_folder else ""
 
 
 @dataclass(frozen=True)
@@ -62,20 +62,20 @@ class Listing:
     roots: tuple[InputRoot, ...] = ()
     ignored: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    named: frozenset[str] = frozenset()
-    named_roots: frozenset[int] = frozenset()
+    explicit_paths: frozenset[str] = frozenset()
+    explicit_roots: frozenset[int] = frozenset()
     data_extensions: Collection[str] = ()
 
-    def is_named(self, file: InputFile) -> bool:
+    def is_explicit(self, file: InputFile) -> bool:
         """Returns whether the file was given by its own name, so that nothing may leave it out silently."""
-        return file.root in self.named_roots or file.path in self.named
+        return file.root in self.explicit_roots or file.path in self.explicit_paths
 
-    def are_named(self, some: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    def explicit_mask(self, some: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
         """[files] which of some files were given by their own names."""
         found = np.zeros(len(self.files), np.bool_)
-        if self.named or self.named_roots:
+        if self.explicit_paths or self.explicit_roots:
             for at in np.flatnonzero(some).tolist():
-                found[at] = self.is_named(self.files[at])
+                found[at] = self.is_explicit(self.files[at])
         return found
 
     @property
@@ -129,7 +129,7 @@ def list_inputs(
     for files in found:
         files.sort(key=lambda file: file.name)  # code points sort as their UTF-8 bytes do
     _check_names([file for files in found for file in files])
-    if len(roots) > 1 or not roots[0].folder:  # else each name is a path of its own
+    if len(roots) > 1 or not roots[0].is_folder:  # else each name is a path of its own
         _check_duplicates(found, roots)
     each = (
         InputFile(root, one.name, one.path, one.stat)
@@ -137,9 +137,9 @@ def list_inputs(
         for one in files
     )
     return Listing(
-        FileTable.of(each),
+        FileTable.from_files(each),
         tuple(roots),
-        ignored.count,
+        ignored.counts,
         tuple(ignored.notes()),
         frozenset(named),
         frozenset(all_named),
@@ -158,7 +158,9 @@ def _remove_unfinished(
     that are one.
     """
     unfinished = [
-        path for folder in sorted(ignored.runs_in) for path in walk.find_unfinished(folder)
+        path
+        for folder in sorted(ignored.folders_with_runs)
+        for path in walk.find_unfinished(folder)
     ]
     for folder in unfinished:
         ignored.add(walk.IGNORED_UNFINISHED, folder, folder)
@@ -249,7 +251,7 @@ def _archive_files(path: str, given: str, ignored: walk.IgnoredFiles) -> list[wa
         )
         if (
             why is None
-            and not member.size
+            and not member.size_bytes
             and walk.file_extension(name) not in ignored.data_extensions
         ):
             why = walk.IGNORED_EMPTY
@@ -263,10 +265,10 @@ def _archive_files(path: str, given: str, ignored: walk.IgnoredFiles) -> list[wa
 
 
 def _no_files_error(given: str, is_glob: bool, ignored: walk.IgnoredFiles) -> UsageError:
-    for folder in sorted(ignored.runs_in):
+    for folder in sorted(ignored.folders_with_runs):
         for unfinished in walk.find_unfinished(folder):
             return walk.no_data_set_error(unfinished)
-    left_out = f" that holds data ({'; '.join(ignored.notes())})" if ignored.count else ""
+    left_out = f" that holds data ({'; '.join(ignored.notes())})" if ignored.counts else ""
     return UsageError(f"{given}: no file {'matches' if is_glob else 'in this folder'}{left_out}")
 
 
@@ -416,7 +418,7 @@ def _check_duplicates(
             for path in (file.path, file.target or file.path):
                 first, other = known.setdefault(path, (root, file))
                 if other is not file and (first != root or other.name == file.name):
-                    both = roots[first].given, roots[root].given
+                    both = roots[first].argument, roots[root].argument
                     where = (
                         f"by {both[0]!r} and {both[1]!r}"
                         if first != root

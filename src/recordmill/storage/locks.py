@@ -26,7 +26,7 @@ class LockFile:
             os.open(path, _OPEN_FLAGS | os.O_NONBLOCK | (os.O_CREAT if create else 0), 0o666)
         )
 
-    def take(self, *, wait: bool = False) -> None:
+    def acquire(self, *, wait: bool = False) -> None:
         """Holds it alone; BlockingIOError if another holds it, and is not to be waited for."""
         fcntl.flock(self._descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
 
@@ -38,12 +38,12 @@ class LockFile:
         """Replaces what it says, in one step; what was longer is blanked."""
         os.pwrite(self._descriptor, text.ljust(os.fstat(self._descriptor).st_size), 0)
 
-    def renew(self) -> None:
+    def touch(self) -> None:
         """Makes now the time of its last change."""
         os.utime(self._descriptor)
 
     @property
-    def changed(self) -> float:
+    def modified_sec(self) -> float:
         """The time of its last change, in seconds."""
         return os.fstat(self._descriptor).st_mtime
 

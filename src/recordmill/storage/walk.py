@@ -90,32 +90,32 @@ class IgnoredFiles:
     """
 
     data_extensions: Collection[str] = ()
-    runs_in: set[str] = field(default_factory=set)
-    _found: dict[str, tuple[str, str]] = field(
+    folders_with_runs: set[str] = field(default_factory=set)
+    _entries: dict[str, tuple[str, str]] = field(
         default_factory=dict, init=False
     )  # path to (reason, name)
 
     def add(self, reason: str, name: str, path: str) -> None:
         """Adds a name; where patterns overlap, it may come by more than once."""
-        self._found[path] = reason, name
+        self._entries[path] = reason, name
 
     @property
-    def count(self) -> dict[str, int]:
+    def counts(self) -> dict[str, int]:
         """How many, by reason."""
-        return dict(Counter(reason for reason, _ in self._found.values()))
+        return dict(Counter(reason for reason, _ in self._entries.values()))
 
     def notes(self) -> list[str]:
         """A line for each reason, with the first names.
 
-        >>> ignored = Ignored()
+        >>> ignored = IgnoredFiles()
         >>> ignored.add("hidden", "a/.DS_Store", "/data/a/.DS_Store")
         >>> ignored.notes()
         ['ignored 1 hidden: a/.DS_Store']
         """
         found = []
-        for reason, count in sorted(self.count.items()):
+        for reason, count in sorted(self.counts.items()):
             names = heapq.nsmallest(
-                _MAX_NOTE_NAMES, (name for why, name in self._found.values() if why == reason)
+                _MAX_NOTE_NAMES, (name for why, name in self._entries.values() if why == reason)
             )
             found.append(
                 f"ignored {count} {reason}: {', '.join(names)}{', ...' if count > len(names) else ''}"
@@ -126,7 +126,7 @@ class IgnoredFiles:
 def ignore_reason(name: str) -> str | None:
     """Why a file or folder of this name holds no data, or None.
 
-    >>> [clutter(name) for name in (".DS_Store", "a.txt~", "_SUCCESS", "_run-0123456789ab", "a.txt")]
+    >>> [ignore_reason(name) for name in (".DS_Store", "a.txt~", "_SUCCESS", "_run-0123456789ab", "a.txt")]
     ['hidden', 'temporary', 'marker', 'folder of a run', None]
     """
     if name[0] == ".":
@@ -181,7 +181,7 @@ def note_enclosing_runs(path: str, ignored: IgnoredFiles) -> None:
         above = path[: match.start()].rstrip("/")
         if match[0].startswith(RUN_PREFIX):
             raise no_data_set_error(above)
-        ignored.runs_in.add(above)
+        ignored.folders_with_runs.add(above)
 
 
 def file_extension(name: str) -> str:
@@ -198,7 +198,7 @@ def has_wildcard(text: str) -> bool:
 class _Folder:
     path: str  # real: no link in it
     prefix: str  # of the names in it, relative to the root, "" or with a closing /
-    above: tuple[
+    ancestors: tuple[
         str, ...
     ] = ()  # the real paths of the linked folders it lies under, and of what holds those links
 
@@ -261,7 +261,7 @@ class _DiskWalk:
     def _entries(self, folder: _Folder) -> Iterator[os.DirEntry[str]]:
         for entry in _scan_folder(folder.path):
             if _RUN_FOLDER_NAME.fullmatch(entry.name) is not None:
-                self.ignored.runs_in.add(folder.path)
+                self.ignored.folders_with_runs.add(folder.path)
             yield entry
 
     def _take(
@@ -282,7 +282,7 @@ class _DiskWalk:
         elif entry.is_symlink():
             return self._take_link(folder, entry, name, keep_files)
         elif entry.is_dir():
-            return _Folder(entry.path, name + "/", folder.above)
+            return _Folder(entry.path, name + "/", folder.ancestors)
         elif keep_files:
             return self._take_file(name, entry.path, entry.stat())
         return None
@@ -323,11 +323,11 @@ class _DiskWalk:
         elif not self.follow_links:
             self.ignored.add(IGNORED_LINKED_FOLDER, name, entry.path)
         elif is_within(folder.path, target) or any(
-            is_within(above, target) for above in folder.above
+            is_within(above, target) for above in folder.ancestors
         ):
             self.ignored.add(IGNORED_LOOP, name, entry.path)
         else:
-            return _Folder(target, name + "/", (*folder.above, folder.path))
+            return _Folder(target, name + "/", (*folder.ancestors, folder.path))
         return None
 
 
@@ -367,7 +367,7 @@ def walk_store(folder: str, pattern: str | None, ignored: IgnoredFiles) -> Itera
             if RUN_PREFIX in name
             else ()
         ):
-            ignored.runs_in.add("/".join((root, *parts[:place])))
+            ignored.folders_with_runs.add("/".join((root, *parts[:place])))
         verdict = _check_descendants(parts, 0) if wanted is None else _match_parts(parts, wanted)
         if verdict is None:
             continue

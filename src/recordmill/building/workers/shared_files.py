@@ -251,7 +251,7 @@ def share_plan(plan: BuildPlan, job_folder: JobFolder) -> SharedPlanHandle:
     if is_dataclass(source) and "files" in {
         one.name for one in fields(source)
     }:  # not for a user's own class
-        source = replace(source, files=source.files.for_other_hosts())
+        source = replace(source, files=source.files.without_ctimes())
     return job_folder.share_value(
         "plan", plan.with_changes(folder=job_folder.run_path(), source=source)
     )
@@ -306,7 +306,7 @@ def scratch(job_folder: JobFolder) -> Iterator[str]:
 
 def _check_codec_version(plan: BuildPlan) -> None:
     # Another library compresses to other bytes. A late attempt of this worker could replace the shard of another one.
-    if plan.codec_version != (here := find_codec(plan.compression).library):
+    if plan.codec_version != (here := find_codec(plan.compression).library_version):
         raise RecordmillError(
             f"the worker on {socket.gethostname()} compresses with {here}, and this was planned with {plan.codec_version}: "
             f"{plan.compression} shards would depend on who writes them. Install the same, or build with "

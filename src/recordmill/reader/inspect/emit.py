@@ -142,7 +142,7 @@ def _files_lines(dataset: Dataset, inputs: Sequence[str]) -> Iterator[str]:
         for file, records in files_with_counts:
             if file.split != split:
                 continue
-            if (compression := file.codec.tensorflow) is None:
+            if (compression := file.codec.tensorflow_name) is None:
                 raise UsageError(
                     f"{option('emit', 'reader')}: {file.name} is compressed with {file.compression}, which "
                     "TensorFlow can't read"

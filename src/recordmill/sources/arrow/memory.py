@@ -160,7 +160,7 @@ def plan_memory(source: Any, folder: str | os.PathLike[str], common: PlanOptions
         unifier, _all_batches(writer.segments), common, "the data"
     )
     state = Stat(sum(stat(path).size_bytes for path in writer.segments), 0)
-    inputs = FileTable.of([InputFile(0, MEMORY_NAME, writer.segments[0], state)])
+    inputs = FileTable.from_files([InputFile(0, MEMORY_NAME, writer.segments[0], state)])
     return MemorySource(
         schema=schema,
         files=inputs,

@@ -279,7 +279,9 @@ class NumpySource:
     def read(self, unit: Unit) -> Iterator[Chunk]:
         """Yields the rows of a unit, file by file."""
         for ordinal in range(unit.begin_file, unit.end_file):
-            references = self.files.take((ordinal,), (_ARRAYS_COLUMN,))[_ARRAYS_COLUMN][0].as_py()
+            references = self.files.take_columns((ordinal,), (_ARRAYS_COLUMN,))[_ARRAYS_COLUMN][
+                0
+            ].as_py()
             files = {
                 file_id: self.files[file_id]
                 for file_id in sorted({reference["file"] for reference in references})
@@ -336,7 +338,7 @@ def plan_numpy(listing: Listing, options: NumpyOptions, common: PlanOptions) -> 
             for arrays in opened
         ]
     tables, notes = _group_arrays(input_files, opened, options)
-    files = FileTable.of(file for file, _ in tables)
+    files = FileTable.from_files(file for file, _ in tables)
     references = [
         [(file_id, array.member, array.name) for file_id, array in arrays] for _, arrays in tables
     ]

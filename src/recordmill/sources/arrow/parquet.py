@@ -130,7 +130,7 @@ def plan_parquet(
             other, or there are no rows.
         UsageError: An option names a column that does not exist.
     """
-    files = FileTable.of(files)
+    files = FileTable.from_files(files)
     footers = list(
         thread_map(lambda file: _read_footer(file, options, common), files, common.threads)
     )

@@ -133,7 +133,7 @@ def sniff_kind(head: bytes, name: str, size_bytes: int) -> Content:
         return found
     how = resolve_compression(head)
     if how != UNCOMPRESSED:
-        head, whole = find_codec(how).reader.begin(head, HEAD_BYTES)
+        head, whole = find_codec(how).algorithm.decompress_head(head, HEAD_BYTES)
         found = _match_kinds(
             ContentSample(head, len(head) if whole else 1 << 62, whole, hint), textual=False
         ) or _detect_foreign_format(head)
@@ -380,7 +380,7 @@ def filter_kind(listing: Listing, kind: str) -> Listing:
     keep = np.fromiter(
         (_group_key(name) in keys for name in listing.files.names()), np.bool_, len(listing.files)
     )
-    keep |= listing.are_named(~keep)
+    keep |= listing.explicit_mask(~keep)
     if not keep.any():
         raise UsageError(
             f"no {kind} among {len(listing.files)} file(s): "

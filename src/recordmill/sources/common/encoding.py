@@ -107,7 +107,9 @@ def resolve_compression(head: bytes) -> str:
     """
     found = detect_compression(head)
     if found == ZLIB and len(head) < COMPRESSED_HEAD_BYTES:
-        _, whole = find_codec(ZLIB).reader.begin(head, 2 * MAX_RATIO * COMPRESSED_HEAD_BYTES)
+        _, whole = find_codec(ZLIB).algorithm.decompress_head(
+            head, 2 * MAX_RATIO * COMPRESSED_HEAD_BYTES
+        )
         return ZLIB if whole else UNCOMPRESSED
     return found
 

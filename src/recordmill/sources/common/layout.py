@@ -77,7 +77,7 @@ def read_layout(
             those, so that either reading could mix test data into training; with `folders` or `names`, a file whose
             split they don't say.
     """
-    table = FileTable.of(files)
+    table = FileTable.from_files(files)
     folders = _FileFolders.of(table)
     rest: dict[FolderKey, tuple[str, ...]] = {
         key: tuple(key[1].split("/")) if key[1] else () for key in folders.keys
@@ -170,7 +170,7 @@ class _FileFolders:
     @classmethod
     def of(cls, files: FileTable) -> _FileFolders:
         keys: dict[FolderKey, int] = {}
-        each = ((root, name.rpartition("/")[0]) for root, name in files.named())
+        each = ((root, name.rpartition("/")[0]) for root, name in files.roots_and_names())
         numbers = np.fromiter(
             (keys.setdefault(key, len(keys)) for key in each), np.uint32, len(files)
         )

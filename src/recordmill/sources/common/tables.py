@@ -20,7 +20,7 @@ def take_file_batch(
     files: FileTable, ordinals: Sequence[int], most_bytes: int
 ) -> tuple[Sequence[InputFile], int]:
     """Returns (the first of these files that have no more bytes together, at least one; their bytes)."""
-    some = files.some(ordinals)
+    some = files.items_at(ordinals)
     ends = list(accumulate(file.stat.size_bytes for file in some))
     count = max(bisect_right(ends, most_bytes), 1)
     return some[:count], ends[count - 1]

@@ -265,7 +265,7 @@ def _plan_with_ranges(
     """found: what an earlier look at all rows told."""
     if not files:
         raise UsageError("no CSV files among the inputs")
-    files = FileTable.of(files)
+    files = FileTable.from_files(files)
     threads = max(1, min(common.threads, common.memory_bytes // (4 * range_bytes)))
     expected = prefetch_files(files, lambda file: (file.path, file.stat))
     detected, firsts = list[str](), dict[tuple[tuple[str, ...], str], FirstRow]()

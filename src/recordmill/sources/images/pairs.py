@@ -84,8 +84,8 @@ def pair_files(
         np.array([partners[key] for key in keys]),
     )
     return (
-        files.at(first).with_column(PARTNER_COLUMN, pa.array(np.arange(len(keys)))),
-        files.at(second),
+        files.take_files(first).with_column(PARTNER_COLUMN, pa.array(np.arange(len(keys)))),
+        files.take_files(second),
         rejects,
     )
 
@@ -113,7 +113,7 @@ def append_partners(files: FileTable, partners: FileTable | None) -> FileTable:
     partner_ids = files.column(PARTNER_COLUMN).to_numpy()
     return files.with_column(
         PARTNER_COLUMN, pa.array(np.arange(len(partner_ids)) + len(files))
-    ).followed_by(partners.at(partner_ids))
+    ).concat(partners.take_files(partner_ids))
 
 
 def record_sizes(files: FileTable, partners: FileTable | None) -> npt.NDArray[np.int64]:

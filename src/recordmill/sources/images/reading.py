@@ -50,7 +50,7 @@ def feature_names(files: FileTable) -> list[str]:
     """Returns the names of the features that the file table contains."""
     return [
         name.removeprefix(FEATURE_PREFIX)
-        for name in files.columns
+        for name in files.extra_columns
         if name.startswith(FEATURE_PREFIX)
     ]
 
@@ -69,7 +69,7 @@ def with_features(files: FileTable, columns: Mapping[str, pa.Array]) -> FileTabl
 
 def without_features(files: FileTable) -> FileTable:
     """Returns the files without features, but with their splits."""
-    return files.without([FEATURE_PREFIX + name for name in feature_names(files)])
+    return files.drop_columns([FEATURE_PREFIX + name for name in feature_names(files)])
 
 
 def with_folder_labels(files: FileTable, layout: FolderLayout) -> FileTable:
@@ -84,7 +84,7 @@ def column_feature(files: FileTable, name: str) -> Feature:
 
     float64 becomes float32, and a text label becomes classes.
     """
-    column = files.words(FEATURE_PREFIX + name)
+    column = files.dictionary_values(FEATURE_PREFIX + name)
     feature = from_arrow_field(pa.field(name, column.type, nullable=column.null_count > 0))
     if feature.dtype == "float64":
         feature = replace(feature, dtype="float32")
@@ -114,7 +114,7 @@ def conform_columns(files: FileTable, schema: Schema) -> tuple[FileTable, list[R
         fitted = conform(values, schema.select(names))
         numbers = (
             files.column(FEATURE_PREFIX + names[0]).indices
-            if files.is_coded(FEATURE_PREFIX + names[0])
+            if files.is_dictionary_encoded(FEATURE_PREFIX + names[0])
             else None
         )
         rows = np.arange(len(files)) if numbers is None else numbers.to_numpy()
@@ -163,11 +163,16 @@ def _batches_to_conform(files: FileTable, schema: Schema) -> list[tuple[pa.Recor
     A dictionary-encoded column is a batch of its own, with its distinct values only.
     """
     present = [name for name in schema.names if name in feature_names(files)]
-    encoded = [name for name in present if files.is_coded(FEATURE_PREFIX + name)]
+    encoded = [name for name in present if files.is_dictionary_encoded(FEATURE_PREFIX + name)]
     plain_names = [name for name in present if name not in encoded]
     parts = [[name] for name in encoded] + ([plain_names] if plain_names else [])
     return [
-        (pa.RecordBatch.from_pydict({n: files.words(FEATURE_PREFIX + n) for n in names}), names)
+        (
+            pa.RecordBatch.from_pydict(
+                {n: files.dictionary_values(FEATURE_PREFIX + n) for n in names}
+            ),
+            names,
+        )
         for names in parts
     ]
 
@@ -222,11 +227,11 @@ def _next_files(
     files: FileTable, ordinals: Sequence[int], max_bytes: int
 ) -> tuple[Sequence[InputFile], Sequence[InputFile]]:
     """Returns the first of these files, of about `max_bytes` in total, and their partners."""
-    if PARTNER_COLUMN not in files.columns:
+    if PARTNER_COLUMN not in files.extra_columns:
         return take_file_batch(files, ordinals, max_bytes)[0], ()
     images, partners = (
-        files.some(ordinals),
-        files.some(files.take(ordinals, (PARTNER_COLUMN,))[PARTNER_COLUMN].to_numpy()),
+        files.items_at(ordinals),
+        files.items_at(files.take_columns(ordinals, (PARTNER_COLUMN,))[PARTNER_COLUMN].to_numpy()),
     )
     ends = np.cumsum(
         [
@@ -449,7 +454,7 @@ class _ImageBatch:
     def finish(self, schema: Schema, files: FileTable, absolute_boxes: bool | None) -> Chunk:
         ordinals = self._ordinals[self._rows]
         target = to_arrow(schema)
-        file_columns = files.take(
+        file_columns = files.take_columns(
             ordinals, [FEATURE_PREFIX + name for name in feature_names(files)]
         )
         feature_columns = {

@@ -169,7 +169,7 @@ class _NameSource:
 
     def read(self, unit: Unit) -> Iterator[Chunk]:
         files = range(unit.begin_file, unit.end_file)
-        names = pa.array([file.name for file in self.files.some(files)], pa.large_string())
+        names = pa.array([file.name for file in self.files.items_at(files)], pa.large_string())
         records = pa.RecordBatch.from_arrays([names], schema=to_arrow(self.schema))
         yield Chunk(records, np.array(files, np.uint32), np.zeros(len(files), np.int64))
 
@@ -262,11 +262,11 @@ class _MemberColumns:
         decode, bad = _DECODERS.get(ending.rpartition(".")[2]), dict[int, tuple[str, str]]()
         if self.as_text and decode is _parse_json_object:
             decode = _DECODERS["txt"]
-        places = files.take(ordinals, (_MEMBER_PREFIX + ending,))[_MEMBER_PREFIX + ending]
+        places = files.take_columns(ordinals, (_MEMBER_PREFIX + ending,))[_MEMBER_PREFIX + ending]
         values: list[Any] = [None] * len(ordinals)
         rows, members = (
             np.flatnonzero(places.is_valid()).tolist(),
-            files.some(places.drop_null().to_numpy()),
+            files.items_at(places.drop_null().to_numpy()),
         )
         requests = (
             [(member.path, member.stat, member.name) for member in members]
@@ -323,7 +323,7 @@ def detect_samples(listing: Listing) -> tuple[str, str] | None:
     ):
         return None
     first = " and ".join(
-        file.name for file in listing.files.some(list(multi_file_samples[0].values())[:3])
+        file.name for file in listing.files.items_at(list(multi_file_samples[0].values())[:3])
     )
     alone = (
         " (`build images` takes images alone)" if any(map(_is_image, multi_file_samples[0])) else ""
@@ -338,7 +338,7 @@ def _is_image(ending: str) -> bool:
 def _group_by_stem(files: FileTable) -> tuple[list[dict[str, int]], list[int]]:
     """Returns (for each sample its ordinals by ending, ordinals of files without a sample)."""
     samples, ungrouped = dict[tuple[int, str, str], dict[str, int]](), list[int]()
-    for ordinal, (root, name) in enumerate(files.named()):
+    for ordinal, (root, name) in enumerate(files.roots_and_names()):
         folder, _, base = name.rpartition("/")
         stem, _, ending = base.lower().partition(".")
         key = (root, folder, base[: len(stem)])
@@ -378,12 +378,12 @@ def plan_samples(listing: Listing, options: SampleOptions, common: PlanOptions) 
     if has_images:
         members[row, sample_ids] = -1
         firsts[~is_image[row]] = -1
-    incomplete = listing.files.some(
+    incomplete = listing.files.items_at(
         [min(samples[sample_id].values()) for sample_id in np.flatnonzero(firsts < 0).tolist()]
     )
     rejects = [Reject(file.name, "", "no file", "the sample has no image") for file in incomplete]
     complete = np.flatnonzero(firsts >= 0)
-    files = listing.files.at(firsts[complete])
+    files = listing.files.take_files(firsts[complete])
     for ending, sample_id in zip(endings, members[:, complete], strict=True):
         files = files.with_column(_MEMBER_PREFIX + ending, pa.array(sample_id, mask=sample_id < 0))
     fits, large = reject_oversized(files, sizes[complete], common)
@@ -525,4 +525,4 @@ def _append_members(files: FileTable, all_files: FileTable, endings: Sequence[st
         )
     # the other files are not records, and must not add a split
     split = make_dictionary_column(np.zeros(len(member_ids), np.uint8), [files.splits[0].as_py()])
-    return files.followed_by(all_files.at(member_ids).with_splits(split))
+    return files.concat(all_files.take_files(member_ids).with_splits(split))

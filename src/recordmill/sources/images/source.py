@@ -389,7 +389,7 @@ def _select_images(listing: Listing, annotations_path: str | None) -> tuple[File
         file = files[file_id]
         ending = full_extension(file.name)
         if (
-            ending.split(".")[0] in unopened and not listing.is_named(file)
+            ending.split(".")[0] in unopened and not listing.is_explicit(file)
         ) or not _looks_like_image(file):
             skipped[ending] += annotations_path is None or not is_within(
                 file.path, annotations_path
@@ -428,7 +428,7 @@ def _unread_annotation_notes(
         if not any(name in head for name in names) or not (is_boxes or ending in _TABLE_EXTENSIONS):
             continue
         root = listing.roots[file.root]
-        path = f"{root.given.rstrip('/')}/{file.name}" if root.folder else file.path
+        path = f"{root.argument.rstrip('/')}/{file.name}" if root.is_folder else file.path
         if ending == "xml":  # Pascal VOC has a file per image, so the option needs the folder
             path, name = path.rpartition("/")[0], file.name.rpartition("/")[0] or "."
         option_name = "boxes" if is_boxes else "labels"

@@ -277,7 +277,7 @@ class JsonlSource:
         if (pieces := self.cache.take((ordinal, start))) is not None:
             yield from (replace(piece, batch=layout.finish_batch(piece.batch)) for piece in pieces)
             return
-        streamed = self.files.is_marked(STREAMED_COLUMN, ordinal)
+        streamed = self.files.has_flag(STREAMED_COLUMN, ordinal)
         for block in (
             stream_records(file, self.options.encoding, most)
             if streamed
@@ -310,7 +310,7 @@ def plan_jsonl(
         DataError: no record at all, a place in the records with values of two forms, a file that is damaged or changes.
         UsageError: an option names a column that is not there.
     """
-    files, (common, base64, of_bytes) = FileTable.of(files), resolve_base64(common)
+    files, (common, base64, of_bytes) = FileTable.from_files(files), resolve_base64(common)
     options = replace(options, max_line_bytes=common.cap_line_bytes(options.max_line_bytes))
     common = replace(common, columns=options.columns)
     label, cache, expected = (
@@ -356,7 +356,7 @@ def plan_jsonl(
         TEXT_FROM_SCALARS,
     )
     cache.drop_invalid(lambda used: used.agrees_with(final))
-    marked = files.marked(
+    marked = files.with_flags(
         STREAMED_COLUMN, (part.file_ordinal for part in parts if part.is_streamed)
     )
     blank = note_blank_lines_in_ranges(files, parts)
@@ -424,7 +424,7 @@ def _no_record_error(
     ordinal = next((part.file_ordinal for part in parts if part.records), None)
     if ordinal is None:
         return DataError("there are no lines", source=files[0].name if files else "")
-    marked = files.marked(
+    marked = files.with_flags(
         STREAMED_COLUMN, (part.file_ordinal for part in parts if part.is_streamed)
     )
     empty = JsonlSource(Schema(()), marked, (), options, {})

@@ -309,7 +309,7 @@ class TextSource:
             start, stop = (unit.start, unit.stop) if unit.stop else (0, file.stat.size_bytes)
             blocks = (
                 stream_line_blocks(file, self.options.encoding, most)
-                if self.files.is_marked(STREAMED_COLUMN, ordinal)
+                if self.files.has_flag(STREAMED_COLUMN, ordinal)
                 else read_line_blocks(file, start, stop, most)
             )
             for texts, position, rejects in _read_line_texts(
@@ -355,8 +355,8 @@ class TextSource:
         known: dict[str, pa.Array] = {TEXT_FEATURE: texts}
         if names is not None:
             known[SOURCE_FEATURE] = pa.array(names, pa.large_string())
-        if CLASS_NAME_FEATURE in self.files.columns:
-            known[CLASS_NAME_FEATURE] = known[LABEL_FEATURE] = self.files.take(
+        if CLASS_NAME_FEATURE in self.files.extra_columns:
+            known[CLASS_NAME_FEATURE] = known[LABEL_FEATURE] = self.files.take_columns(
                 files, (CLASS_NAME_FEATURE,)
             )[CLASS_NAME_FEATURE]
             if (classes := next((f.classes for f in self.schema if f.classes), None)) is not None:
@@ -415,7 +415,7 @@ def plan_text(listing: Listing, options: TextOptions, common: contract.PlanOptio
     parts = count_lines(files, options, common.threads)
     if not any(part.records for part in parts):
         raise DataError("there are no lines", source=files[0].name if files else "")
-    marked = files.marked(
+    marked = files.with_flags(
         STREAMED_COLUMN, (part.file_ordinal for part in parts if part.is_streamed)
     )
     notes = (

@@ -220,7 +220,7 @@ def plan_tfrecord(
         check_unchanged(file.path, file.stat, file.name)
     return TfrecordSource(
         schema,
-        FileTable.of(files),
+        FileTable.from_files(files),
         [shard.for_other_hosts() for shard in shards],
         units,
         notes=(*notes, *schema_notes),

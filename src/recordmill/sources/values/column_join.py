@@ -81,7 +81,9 @@ class _FolderColumns:
 
     def values(self, files: FileTable, ordinals: Sequence[int]) -> pa.RecordBatch:
         """Returns the folder values of these files, one row per file."""
-        columns = files.take(ordinals, [_FOLDER_PREFIX + name for name in self.fields]).values()
+        columns = files.take_columns(
+            ordinals, [_FOLDER_PREFIX + name for name in self.fields]
+        ).values()
         words = (pa.array(column.to_pylist(), pa.string()) for column in columns)
         arrays = [
             column.cast(field.type)
@@ -240,8 +242,8 @@ def _partition_fields(files: FileTable) -> dict[str, pa.Field]:
     Otherwise it is string.
     """
     fields = {}
-    for column in (name for name in files.columns if name.startswith(_FOLDER_PREFIX)):
-        values = files.words(column).to_pylist()
+    for column in (name for name in files.extra_columns if name.startswith(_FOLDER_PREFIX)):
+        values = files.dictionary_values(column).to_pylist()
         are_integers = all(value is None or _INTEGER_PATTERN.fullmatch(value) for value in values)
         name = column.removeprefix(_FOLDER_PREFIX)
         fields[name] = pa.field(

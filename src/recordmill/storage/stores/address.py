@@ -64,7 +64,7 @@ def parse_local_path(path: str | os.PathLike[str]) -> str:
     """The path as text; UsageError for an empty one, and for a URI, since only local files are served. Every path that
     a user can type goes through here, or `parse_input_path`, before anything is made.
 
-    >>> local_path("data/a:b.csv"), local_path("file:///tmp/x")
+    >>> parse_local_path("data/a:b.csv"), parse_local_path("file:///tmp/x")
     ('data/a:b.csv', '/tmp/x')
     """
     text = _path_text(path)
@@ -97,7 +97,7 @@ def parse_input_path(path: str | os.PathLike[str]) -> str:
     """Returns the path as `parse_local_path` does, but the URI of an object that can be read is one, written with `//`;
     UsageError for one in which a password may stand.
 
-    >>> input_path("s3:/bucket/a.csv"), input_path("data/a.csv")
+    >>> parse_input_path("s3:/bucket/a.csv"), parse_input_path("data/a.csv")
     ('s3://bucket/a.csv', 'data/a.csv')
     """
     text = _path_text(path)

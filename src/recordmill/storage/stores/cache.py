@@ -33,44 +33,47 @@ class BlockCache:
     """The blocks of all files of this process; safe to share between threads."""
 
     def __init__(self, most_bytes: int = MEMORY_CACHE_BYTES) -> None:
-        self._bounds, self._used = [most_bytes], 0  # of all calls at work, and of this process
+        self._limits, self._cached_bytes = (
+            [most_bytes],
+            0,
+        )  # of all calls at work, and of this process
         self._cached: OrderedDict[BlockKey, Bytes] = (
             OrderedDict()
         )  # the one that was asked for last stands last
-        self.begin_child()
+        self.reset_after_fork()
 
-    def begin_child(self) -> None:
+    def reset_after_fork(self) -> None:
         """This process was forked: what threads of the other one had under way does not come."""
         self._lock = threading.Lock()
-        self._coming: dict[BlockKey, Future[Bytes]] = {}
+        self._pending: dict[BlockKey, Future[Bytes]] = {}
 
     @property
-    def most_bytes(self) -> int:
+    def max_bytes(self) -> int:
         """How much is held: what the tightest of the calls at work allows."""
-        return min(self._bounds)
+        return min(self._limits)
 
     @contextlib.contextmanager
-    def within(self, most_bytes: int) -> Iterator[None]:
+    def limit_to(self, most_bytes: int) -> Iterator[None]:
         """Hold at most so much while a call lasts."""
         with self._lock:
-            self._bounds.append(most_bytes)
-            self._let_go()
+            self._limits.append(most_bytes)
+            self._evict()
         try:
             yield
         finally:
             with self._lock:
-                self._bounds.remove(most_bytes)
+                self._limits.remove(most_bytes)
 
     def __contains__(self, key: BlockKey) -> bool:
-        return key in self._cached or key in self._coming
+        return key in self._cached or key in self._pending
 
-    def begin(
+    def start_read(
         self, key: BlockKey, read: Callable[[], Bytes], submit: Callable[..., Future[None]]
     ) -> None:
         """Have the block read by another thread, unless it is there or on its way."""
         if key in self:
             return
-        found, is_mine = self._find(key)
+        found, is_mine = self._find_or_claim(key)
         if is_mine:
             try:
                 submit(self._read, key, found, read)
@@ -80,22 +83,22 @@ class BlockCache:
 
     def get(self, key: BlockKey, read: Callable[[], Bytes]) -> Bytes:
         """The block, which this thread reads if nobody has it. Whatever `read` raises is raised, and not held."""
-        found, is_mine = self._find(key)
+        found, is_mine = self._find_or_claim(key)
         if is_mine:
             self._read(key, found, read)
         return found.result()
 
-    def _find(self, key: BlockKey) -> tuple[Future[Bytes], bool]:
+    def _find_or_claim(self, key: BlockKey) -> tuple[Future[Bytes], bool]:
         """(the block, there or coming; whether the caller is to read it)."""
         with self._lock:
-            if (coming := self._coming.get(key)) is not None:
+            if (coming := self._pending.get(key)) is not None:
                 return coming, False
             found: Future[Bytes] = Future()
             if (block := self._cached.get(key)) is not None:
                 self._cached.move_to_end(key)
                 found.set_result(block)
                 return found, False
-            self._coming[key] = found
+            self._pending[key] = found
             return found, True
 
     def _read(self, key: BlockKey, mine: Future[Bytes], read: Callable[[], Bytes]) -> None:
@@ -105,20 +108,20 @@ class BlockCache:
             self._fail(key, mine, error)
             return
         with self._lock:
-            del self._coming[key]
+            del self._pending[key]
             self._cached[key] = block
-            self._used += len(block)
-            self._let_go()
+            self._cached_bytes += len(block)
+            self._evict()
         mine.set_result(block)
 
     def _fail(self, key: BlockKey, mine: Future[Bytes], error: BaseException) -> None:
         with self._lock:
-            self._coming.pop(key, None)
+            self._pending.pop(key, None)
         mine.set_exception(error)
 
-    def _let_go(self) -> None:
-        while self._used > self.most_bytes:
-            self._used -= len(self._cached.popitem(last=False)[1])
+    def _evict(self) -> None:
+        while self._cached_bytes > self.max_bytes:
+            self._cached_bytes -= len(self._cached.popitem(last=False)[1])
 
 
 CACHE_FOLDER_NAME = (
@@ -145,14 +148,14 @@ class DiskCache:
     """
 
     def __init__(self, folder: str, most_bytes: int) -> None:
-        self.folder, self.most_bytes = folder, most_bytes
-        self._home = Path(folder, CACHE_FOLDER_NAME)
-        self._is_off, self._lock = False, threading.RLock()
+        self.folder, self.max_bytes = folder, most_bytes
+        self._blocks_folder = Path(folder, CACHE_FOLDER_NAME)
+        self._is_disabled, self._lock = False, threading.RLock()
 
     def get(self, key: Hashable, size: int) -> Bytes | None:
         """Returns the block of that size, or None where it is not there or damaged."""
         name = _block_file_name(key)
-        path = self._home / name[:2] / name
+        path = self._blocks_folder / name[:2] / name
         try:
             whole = np.fromfile(path, np.uint8)
         except OSError:
@@ -167,15 +170,18 @@ class DiskCache:
     def put(self, key: Hashable, block: Bytes) -> None:
         """Keeps a block, where there is room for it."""
         name, size = _block_file_name(key), _HEADER_BYTES + len(block)
-        if self._is_off or size > self.most_bytes * _TARGET_SHARE:
+        if self._is_disabled or size > self.max_bytes * _TARGET_SHARE:
             return
-        path = self._home / name[:2] / name
+        path = self._blocks_folder / name[:2] / name
         temporary = path.with_name(f".{uuid.uuid4().hex}.tmp")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with self._lock, open(self._home / _COUNT_FILE_NAME, "a+b", buffering=0) as used:
+            with (
+                self._lock,
+                open(self._blocks_folder / _COUNT_FILE_NAME, "a+b", buffering=0) as used,
+            ):
                 fcntl.flock(used, fcntl.LOCK_EX)  # until the file is closed
-                count = self._room_for(size, os.pread(used.fileno(), 32, 0))
+                count = self._make_room(size, os.pread(used.fileno(), 32, 0))
                 try:
                     np.concatenate([_block_header(name, block), block]).tofile(temporary)
                     os.replace(temporary, path)
@@ -185,30 +191,30 @@ class DiskCache:
                 used.write(str(count + size).encode())
         except OSError as error:
             with self._lock:
-                if not self._is_off:
+                if not self._is_disabled:
                     reason = error.strerror or os.strerror(
                         errno.ENOSPC
                     )  # NumPy's own error has no reason
                     _log.warning("%s: nothing more is kept there: %s", self.folder, reason)
-                self._is_off = True
+                self._is_disabled = True
 
-    def _room_for(self, size: int, counted: bytes) -> int:
+    def _make_room(self, size: int, counted: bytes) -> int:
         """Returns the bytes of all blocks, after removing some by chance if the limit is near."""
         count = (
             int(counted) if counted.isdigit() else None
         )  # None: nobody has counted, or the process was killed
-        if count is not None and count + size <= self.most_bytes:
+        if count is not None and count + size <= self.max_bytes:
             return count
         found = [
             (path, path.stat().st_size)
-            for path in self._home.glob("[0-9a-f][0-9a-f]/*")
+            for path in self._blocks_folder.glob("[0-9a-f][0-9a-f]/*")
             if _is_cache_file(path)
         ]
         count = sum(length for _, length in found)
-        if count + size > self.most_bytes:
+        if count + size > self.max_bytes:
             random.shuffle(found)
             for path, length in found:
-                if count + size <= self.most_bytes * _TARGET_SHARE:
+                if count + size <= self.max_bytes * _TARGET_SHARE:
                     break
                 path.unlink(missing_ok=True)
                 count -= length

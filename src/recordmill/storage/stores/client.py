@@ -67,7 +67,7 @@ _Result = TypeVar("_Result")
 class ObstoreConnection:
     """See `Connection`; store: obstore's, whose methods it calls."""
 
-    most_named_bytes: int | None = 5 << 30  # 5 GiB: what stores copy by one request
+    max_copy_bytes: int | None = 5 << 30  # 5 GiB: what stores copy by one request
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
@@ -75,16 +75,16 @@ class ObstoreConnection:
     def head(self, key: str) -> ObjectInfo:
         return self._store.head(key)
 
-    def try_range(self, key: str) -> None:
+    def probe(self, key: str) -> None:
         self._store.get_range(key, start=0, end=1)
 
     def get(self, key: str, span: tuple[int, int] | None = None) -> Response:
         return self._store.get(key, options=None if span is None else {"range": span})
 
-    def pages(self, key: str, after: str = "") -> Iterator[Sequence[ObjectInfo]]:
+    def list_pages(self, key: str, after: str = "") -> Iterator[Sequence[ObjectInfo]]:
         return self._store.list(key or None, offset=after or None, chunk_size=LIST_PAGE_OBJECTS)
 
-    def names(self, key: str) -> list[str]:
+    def list_keys(self, key: str) -> list[str]:
         found = self._store.list_with_delimiter(key or None)
         return [*found["common_prefixes"], *(about["path"] for about in found["objects"])]
 
@@ -107,7 +107,7 @@ class ObstoreConnection:
     def delete(self, keys: Sequence[str], root: str) -> None:
         self._store.delete(list(keys))
 
-    def name(self, key: str, new: str) -> None:
+    def move_or_copy(self, key: str, new: str) -> None:
         self._store.copy(key, new)
 
 
@@ -115,41 +115,43 @@ class RequestLimit:
     """Slots for requests; who has one may ask again within it. Safe to share between threads."""
 
     def __init__(self, most: int = DEFAULT_MAX_REQUESTS) -> None:
-        self.most = most
-        self.begin_child()
+        self.max_requests = most
+        self.reset_after_fork()
 
-    def begin_child(self) -> None:
+    def reset_after_fork(self) -> None:
         """This process was forked: whoever had slots in the other one does not give them back here."""
-        self._used = 0
-        self._freed, self._own = threading.Condition(), threading.local()
+        self._num_used = 0
+        self._slots_freed, self._thread = threading.Condition(), threading.local()
 
-    def set(self, most: int) -> None:
+    def set_max(self, most: int) -> None:
         """From now on so many; those that are under way go on."""
-        with self._freed:
-            self.most = most
-            self._freed.notify_all()
+        with self._slots_freed:
+            self.max_requests = most
+            self._slots_freed.notify_all()
 
     @contextlib.contextmanager
-    def slots(self, wanted: int = 1) -> Iterator[int]:
+    def acquire(self, wanted: int = 1) -> Iterator[int]:
         """Wait for so many slots, or for all that there are; gives how many these are."""
-        if getattr(self._own, "held", 0):
-            yield self._own.held
+        if getattr(self._thread, "held", 0):
+            yield self._thread.held
             return
-        with self._freed:
-            self._freed.wait_for(lambda: self._used + min(wanted, self.most) <= self.most)
-            self._own.held = min(wanted, self.most)
-            self._used += self._own.held
+        with self._slots_freed:
+            self._slots_freed.wait_for(
+                lambda: self._num_used + min(wanted, self.max_requests) <= self.max_requests
+            )
+            self._thread.held = min(wanted, self.max_requests)
+            self._num_used += self._thread.held
         try:
-            yield self._own.held
+            yield self._thread.held
         finally:
-            with self._freed:
-                self._used -= self._own.held
-                self._own.held = 0
-                self._freed.notify_all()
+            with self._slots_freed:
+                self._num_used -= self._thread.held
+                self._thread.held = 0
+                self._slots_freed.notify_all()
 
 
 REQUEST_LIMIT = RequestLimit()  # of this process
-os.register_at_fork(after_in_child=REQUEST_LIMIT.begin_child)
+os.register_at_fork(after_in_child=REQUEST_LIMIT.reset_after_fork)
 
 
 _connections: dict[str, Connection] = {}
@@ -166,7 +168,7 @@ def send_request(address: Address, request: Callable[[Connection], _Result]) -> 
         OSError: with one sentence that says what is wrong; FileNotFoundError and PermissionError among them.
     """
     try:
-        with REQUEST_LIMIT.slots():
+        with REQUEST_LIMIT.acquire():
             return request(get_connection(address))
     except request_errors() as error:
         raise to_store_error(error, address) from None  # its own text may hold what was sent
@@ -180,7 +182,7 @@ def iter_objects(address: Address) -> Iterator[tuple[str, ObjectInfo]]:
     def next_page(client: Connection) -> Sequence[ObjectInfo] | None:
         nonlocal found
         if found is None:
-            found = client.pages(address.key, last)
+            found = client.list_pages(address.key, last)
         try:
             return next(found, None)
         except Exception:
@@ -196,7 +198,7 @@ def iter_objects(address: Address) -> Iterator[tuple[str, ObjectInfo]]:
 
 def list_keys(address: Address) -> list[str]:
     """Keys of what is in the folder: objects and folders, which may end in a slash."""
-    return send_list_request(address, lambda client: client.names(address.key))
+    return send_list_request(address, lambda client: client.list_keys(address.key))
 
 
 def send_list_request(address: Address, request: Callable[[Connection], _Result]) -> _Result:
@@ -207,7 +209,7 @@ def send_list_request(address: Address, request: Callable[[Connection], _Result]
     """
     for attempt in range(MAX_RETRIES):
         try:
-            with REQUEST_LIMIT.slots():
+            with REQUEST_LIMIT.acquire():
                 return request(get_connection(address))
         except request_errors() as error:
             if "list response" not in str(error):

@@ -39,19 +39,19 @@ class Downloader:
     """The requests of a process for parts of objects; safe to share between threads."""
 
     def __init__(self) -> None:
-        self._seen: OrderedDict[str, Stat] = OrderedDict()
-        self.begin_child()
+        self._known_stats: OrderedDict[str, Stat] = OrderedDict()
+        self.reset_after_fork()
 
-    def begin_child(self) -> None:
+    def reset_after_fork(self) -> None:
         """This process was forked: it has none of the other one's threads."""
         self._lock = threading.Lock()
         self._threads: ThreadPoolExecutor | None = None
 
-    def bound(self, requests: int) -> None:
+    def limit_requests(self, requests: int) -> None:
         """Have at most so many requests under way."""
-        if requests == REQUEST_LIMIT.most:
+        if requests == REQUEST_LIMIT.max_requests:
             return
-        REQUEST_LIMIT.set(requests)
+        REQUEST_LIMIT.set_max(requests)
         with self._lock:
             old, self._threads = self._threads, None
         if old is not None:
@@ -60,22 +60,24 @@ class Downloader:
     def stat(self, address: Address) -> Stat:
         """Asks what the object is now."""
         try:
-            return self.see(address, send_request(address, lambda client: client.head(address.key)))
+            return self.record_stat(
+                address, send_request(address, lambda client: client.head(address.key))
+            )
         except OSError as error:  # of which the answer to such a request does not say the reason
             if isinstance(error, PermissionError | FileNotFoundError) or error.errno == errno.EIO:
-                send_request(address, lambda client: client.try_range(address.key))
+                send_request(address, lambda client: client.probe(address.key))
             raise
 
-    def last_seen(self, address: Address) -> Stat | None:
+    def last_known_stat(self, address: Address) -> Stat | None:
         """Returns what the object was when it was read, or listed, last; None where it was not yet."""
-        return self._seen.get(address.uri)
+        return self._known_stats.get(address.uri)
 
-    def suppose(self, address: Address, about: Stat) -> None:
+    def assume_stat(self, address: Address, about: Stat) -> None:
         """Take the object to be so until it is seen."""
         with self._lock:
-            self._seen.setdefault(address.uri, about)
+            self._known_stats.setdefault(address.uri, about)
 
-    def see(self, address: Address, about: Any) -> Stat:
+    def record_stat(self, address: Address, about: Any) -> Stat:
         """Remember what a store says of the object."""
         etag = (about["e_tag"] or "").strip('"')
         changed = (
@@ -83,17 +85,17 @@ class Downloader:
         )  # in seconds, as all answers have it
         now = Stat(about["size"], 0 if etag else changed, etag)
         with self._lock:
-            self._seen[address.uri] = now
-            self._seen.move_to_end(address.uri)
-            if len(self._seen) > _MAX_KNOWN_OBJECTS:
-                self._seen.popitem(last=False)
+            self._known_stats[address.uri] = now
+            self._known_stats.move_to_end(address.uri)
+            if len(self._known_stats) > _MAX_KNOWN_OBJECTS:
+                self._known_stats.popitem(last=False)
         return now
 
-    def of_one_content(self, address: Address, read: Callable[[Stat], _Result]) -> _Result:
+    def retry_if_replaced(self, address: Address, read: Callable[[Stat], _Result]) -> _Result:
         """Returns what `read` gives, called again with what the object is now where it was replaced meanwhile."""
         for _ in range(_MAX_ATTEMPTS):
             try:
-                return read(self.last_seen(address) or self.stat(address))
+                return read(self.last_known_stat(address) or self.stat(address))
             except ReplacedError:
                 self.stat(address)
         raise DataError("is replaced again and again while it is read", source=address.uri)
@@ -104,18 +106,20 @@ class Downloader:
         """Fill each (start, array) with what lies in the object from there on, by many requests at once."""
         parts = _split_ranges(ranges)
         if len(parts) == 1:
-            self.fetch(address, about, *parts[0])
+            self.fetch_range(address, about, *parts[0])
             return
-        self.begin(address, about, parts)()
+        self.start_reading(address, about, parts)()
 
-    def begin(
+    def start_reading(
         self, address: Address, about: Stat, ranges: Sequence[tuple[int, Bytes]]
     ) -> Callable[[], None]:
         """Begins to read as `read_parts` does, by other threads; gives what waits for them, and raises what they do."""
-        waiting = [self.submit(self.fetch, address, about, *part) for part in _split_ranges(ranges)]
+        waiting = [
+            self.submit(self.fetch_range, address, about, *part) for part in _split_ranges(ranges)
+        ]
         return lambda: wait_for_all(waiting)
 
-    def fetch(self, address: Address, about: Stat, start: int, into: Bytes) -> None:
+    def fetch_range(self, address: Address, about: Stat, start: int, into: Bytes) -> None:
         """Fill the array with what the object has from there on, by one request; where the answer ends early, the
         client goes on with the same content.
 
@@ -125,7 +129,7 @@ class Downloader:
 
         def read(client: Connection) -> int:
             answer = client.get(address.key, (start, start + len(into)))
-            if self.see(address, answer.meta) != about:
+            if self.record_stat(address, answer.meta) != about:
                 raise ReplacedError
             done = 0
             for chunk in (
@@ -144,7 +148,7 @@ class Downloader:
         with self._lock:
             if self._threads is None:
                 self._threads = ThreadPoolExecutor(
-                    REQUEST_LIMIT.most, thread_name_prefix="recordmill-request"
+                    REQUEST_LIMIT.max_requests, thread_name_prefix="recordmill-request"
                 )
             return self._threads.submit(call, *args)
 

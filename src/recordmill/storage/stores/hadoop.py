@@ -40,7 +40,7 @@ class Hadoop:
     address: names the host, or the name service.
     """
 
-    most_named_bytes: int | None = None  # a rename moves no byte
+    max_copy_bytes: int | None = None  # a rename moves no byte
 
     def __init__(self, address: Address) -> None:
         try:
@@ -58,7 +58,7 @@ class Hadoop:
             raise FileNotFoundError(errno.ENOENT, "is a folder", f"{self._root}/{key}")
         return _about(found, key)
 
-    def try_range(self, key: str) -> None:
+    def probe(self, key: str) -> None:
         self.head(key)
 
     def get(self, key: str, span: tuple[int, int] | None = None) -> _Coming:
@@ -69,7 +69,7 @@ class Hadoop:
         start, stop = (0, about["size"]) if span is None else span
         return _Coming(about, reader, start, min(stop, about["size"]), self, key)
 
-    def pages(self, key: str, after: str = "") -> Iterator[Sequence[ObjectInfo]]:
+    def list_pages(self, key: str, after: str = "") -> Iterator[Sequence[ObjectInfo]]:
         files = (
             _about(found, _key(found))
             for found in self._found(key, recursive=True)
@@ -78,7 +78,7 @@ class Hadoop:
         while page := list(itertools.islice(files, LIST_PAGE_FILES)):
             yield page
 
-    def names(self, key: str) -> list[str]:
+    def list_keys(self, key: str) -> list[str]:
         return [_key(found) for found in self._found(key, recursive=False)]
 
     def put(self, key: str, data: bytes) -> None:
@@ -112,7 +112,7 @@ class Hadoop:
             ):
                 folder = folder.rpartition("/")[0]
 
-    def name(self, key: str, new: str) -> None:
+    def move_or_copy(self, key: str, new: str) -> None:
         try:
             with self._errors_named(key):
                 self._client.rename(f"/{key}", f"/{new}", overwrite=True)

@@ -76,7 +76,7 @@ class LocalStorage:
     def stat(self, path: str) -> Stat:
         return stat_from_os(os.stat(path))
 
-    last_seen = stat
+    last_known_stat = stat
 
     def open(self, path: str) -> LocalReader:
         return LocalReader(path)
@@ -97,5 +97,5 @@ class LocalStorage:
     def is_folder(self, path: str) -> bool:
         return os.path.isdir(path)
 
-    def names(self, folder: str) -> list[str]:
+    def list_names(self, folder: str) -> list[str]:
         return sorted(os.listdir(folder))

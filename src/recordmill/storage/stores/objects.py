@@ -37,17 +37,17 @@ class StoreSettings:
 
     requests: int | None = None
     folder: str = ""
-    most_bytes: int = 0
+    max_bytes: int = 0
     files: Mapping[str, Stat] = field(default_factory=dict, repr=False)
 
-    def take(self) -> None:
+    def apply(self) -> None:
         """This process reads on these settings from now on."""
         for taker in _settings_handlers:
             taker(self)
 
     def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state)
-        self.take()
+        self.apply()
 
 
 def register_settings_handler(taker: Callable[[StoreSettings], None]) -> None:
@@ -67,27 +67,27 @@ class ObjectReader:
 
     def __init__(self, storage: ObjectStorage, address: Address) -> None:
         self._storage, self._address = storage, address
-        storage.last_seen(address.uri)  # FileNotFoundError if it is not there
+        storage.last_known_stat(address.uri)  # FileNotFoundError if it is not there
 
     def fill(self, into: Bytes, start: int) -> Bytes:
         def read(about: Stat) -> Bytes:
             wanted = into[: max(about.size_bytes - start, 0)]
             if not len(wanted):
                 return wanted
-            if len(wanted) >= 2 * downloads.DOWNLOAD_PART_BYTES and self._storage.is_cached(
+            if len(wanted) >= 2 * downloads.DOWNLOAD_PART_BYTES and self._storage.has_disk_cache(
                 self._address
             ):
-                self._storage.read_cached(self._address, about, wanted, start)
+                self._storage.read_through_disk_cache(self._address, about, wanted, start)
             elif len(wanted) >= 2 * downloads.DOWNLOAD_PART_BYTES:
-                self._storage.requests.read_parts(self._address, about, [(start, wanted)])
+                self._storage.downloader.read_parts(self._address, about, [(start, wanted)])
             else:
                 self._storage.read_blocks(self._address, about, wanted, start)
             return wanted
 
-        return self._storage.requests.of_one_content(self._address, read)
+        return self._storage.downloader.retry_if_replaced(self._address, read)
 
     def stat(self) -> Stat:
-        return self._storage.last_seen(self._address.uri)
+        return self._storage.last_known_stat(self._address.uri)
 
     def close(self) -> None:
         """There is nothing to let go of."""
@@ -97,59 +97,59 @@ class ObjectStorage:
     """See `Storage`; one for all stores of this process."""
 
     def __init__(self) -> None:
-        self.requests, self._blocks = Downloader(), BlockCache()
+        self.downloader, self._blocks = Downloader(), BlockCache()
         self._caches: dict[
             str, tuple[DiskCache, bool]
         ] = {}  # of an object: where its blocks are, whether all fit
 
-    def take(self, store_settings: StoreSettings) -> None:
+    def apply_settings(self, store_settings: StoreSettings) -> None:
         """Read on these settings."""
         if store_settings.requests is not None:
-            self.bound(store_settings.requests)
-        cache = DiskCache(store_settings.folder, store_settings.most_bytes)
+            self.limit_requests(store_settings.requests)
+        cache = DiskCache(store_settings.folder, store_settings.max_bytes)
         fits = (
             sum(about.size_bytes for about in store_settings.files.values())
-            <= store_settings.most_bytes * 0.8
+            <= store_settings.max_bytes * 0.8
         )  # and their headers
         for path, about in store_settings.files.items() if store_settings.folder else ():
             address = Address.of(path)
             self._caches[address.uri] = cache, fits
-            self.requests.suppose(address, about)
+            self.downloader.assume_stat(address, about)
 
-    def begin_child(self) -> None:
+    def reset_after_fork(self) -> None:
         """This process was forked: the threads of the other one, and what they hold, are not here. What was read can be
         read; for anything else `check_process` says why not.
         """
-        self._blocks.begin_child()
-        self.requests.begin_child()
+        self._blocks.reset_after_fork()
+        self.downloader.reset_after_fork()
 
-    def bound(self, requests: int) -> None:
+    def limit_requests(self, requests: int) -> None:
         """Have at most so many requests under way."""
-        self.requests.bound(requests)
+        self.downloader.limit_requests(requests)
 
-    def within(self, memory_bytes: int) -> contextlib.AbstractContextManager[None]:
+    def limit_block_memory(self, memory_bytes: int) -> contextlib.AbstractContextManager[None]:
         """Keep blocks in an eighth of the memory that a call may take, while it lasts."""
-        return self._blocks.within(memory_bytes // 8)
+        return self._blocks.limit_to(memory_bytes // 8)
 
     def stat(self, path: str) -> Stat:
         address = Address.of(path)
         _check_has_key(address)
-        return self.requests.stat(address)
+        return self.downloader.stat(address)
 
-    def last_seen(self, path: str) -> Stat:
-        return self.requests.last_seen(Address.of(path)) or self.stat(path)
+    def last_known_stat(self, path: str) -> Stat:
+        return self.downloader.last_known_stat(Address.of(path)) or self.stat(path)
 
     def open(self, path: str) -> ObjectReader:
         return ObjectReader(self, Address.of(path))
 
-    def whole(self, path: str, most_bytes: int) -> bytes:
+    def read_object(self, path: str, most_bytes: int) -> bytes:
         """The object as it is now, by one request where it is small; DataError if it has more bytes than that."""
         address = Address.of(path)
         _check_has_key(address)
 
         def read(client: Connection) -> tuple[int, bytes]:
             answer = client.get(address.key)
-            size = self.requests.see(address, answer.meta).size_bytes
+            size = self.downloader.record_stat(address, answer.meta).size_bytes
             return size, bytes(answer.bytes()) if size <= min(
                 STORE_BLOCK_BYTES, most_bytes
             ) else b""
@@ -194,11 +194,11 @@ class ObjectStorage:
 
     def is_folder(self, path: str) -> bool:
         try:
-            return next(self.below(path), None) is not None
+            return next(self.iter_object_stats(path), None) is not None
         except FileNotFoundError:
             return False
 
-    def names(self, folder: str) -> list[str]:
+    def list_names(self, folder: str) -> list[str]:
         address = Address.of(folder)
         _check_listable(address)
         keys = list_keys(address)
@@ -206,39 +206,43 @@ class ObjectStorage:
             {key.rstrip("/").rpartition("/")[2] for key in keys if key.strip("/") != address.key}
         )
 
-    def below(self, folder: str) -> Iterator[tuple[str, Stat]]:
+    def iter_object_stats(self, folder: str) -> Iterator[tuple[str, Stat]]:
         """(name relative to the folder, state) of all objects below it, as the store lists them, a page at a time."""
         address = Address.of(folder)
         _check_listable(address)
         for name, about in iter_objects(address):
             if name:
-                yield name, self.requests.see(Address(address.root, about["path"]), about)
+                yield name, self.downloader.record_stat(Address(address.root, about["path"]), about)
 
     @property
-    def most_expected(self) -> int:
+    def max_prefetched(self) -> int:
         """The number of objects to ask for ahead: as many as there may be requests, and as half of the blocks kept."""
-        return min(REQUEST_LIMIT.most, max(self._blocks.most_bytes // (2 * STORE_BLOCK_BYTES), 1))
+        return min(
+            REQUEST_LIMIT.max_requests, max(self._blocks.max_bytes // (2 * STORE_BLOCK_BYTES), 1)
+        )
 
-    def expect(self, path: str, about: Stat) -> None:
+    def prefetch_start(self, path: str, about: Stat) -> None:
         """The object is about to be read from its start: have it asked for."""
         address = Address.of(path)
         if about.size_bytes:
-            self._begin(address, about, 0)
+            self._prefetch_block(address, about, 0)
 
-    def begin(self, path: str, about: Stat, into: Bytes, start: int = 0) -> Callable[[], None]:
+    def start_reading(
+        self, path: str, about: Stat, into: Bytes, start: int = 0
+    ) -> Callable[[], None]:
         """Have the array, all of which that content of the object has, filled by other threads; gives what waits for
         them.
 
         Raises, then: OSError, and ReplacedError where the object has another content.
         """
         address = Address.of(path)
-        if self.is_cached(address):
-            return lambda: self._filled(address, about, into, start)
-        return self.requests.begin(address, about, [(start, into)])
+        if self.has_disk_cache(address):
+            return lambda: self._fill_and_check(address, about, into, start)
+        return self.downloader.start_reading(address, about, [(start, into)])
 
-    def _filled(self, address: Address, about: Stat, into: Bytes, start: int) -> None:
+    def _fill_and_check(self, address: Address, about: Stat, into: Bytes, start: int) -> None:
         self.open(address.uri).fill(into, start)
-        if self.last_seen(address.uri) != about:
+        if self.last_known_stat(address.uri) != about:
             raise ReplacedError
 
     def read_ranges(self, path: str, ranges: Sequence[tuple[int, Bytes]]) -> None:
@@ -266,72 +270,76 @@ class ObjectStorage:
                 (start, parts[0][1] if len(parts) == 1 else np.empty(stop - start, np.uint8))
                 for start, stop, parts in runs
             ]
-            if not self.is_cached(address, whole=True):
-                self.requests.read_parts(address, about, wanted)
+            if not self.has_disk_cache(address, whole=True):
+                self.downloader.read_parts(address, about, wanted)
             else:
                 for start, data in wanted:
                     for number in range(
                         start // STORE_BLOCK_BYTES, -(-(start + len(data)) // STORE_BLOCK_BYTES)
                     ):
-                        self._begin(address, about, number)
+                        self._prefetch_block(address, about, number)
                 for start, data in wanted:
                     self.read_blocks(address, about, data, start)
             for (first, data), (_, _, parts) in zip(wanted, runs, strict=True):
                 for start, into in parts if len(parts) > 1 else ():
                     into[:] = data[start - first : start - first + len(into)]
 
-        self.requests.of_one_content(address, read)
+        self.downloader.retry_if_replaced(address, read)
 
     def read_blocks(self, address: Address, about: Stat, into: Bytes, start: int) -> None:
         """Fill the array, all of which the object has, by blocks; the next ones are asked for where it is read on."""
         stop = start + len(into)
         numbers = range(start // STORE_BLOCK_BYTES, -(-stop // STORE_BLOCK_BYTES))
         for number in numbers if len(numbers) > 1 else ():
-            self._begin(address, about, number)
+            self._prefetch_block(address, about, number)
         for number in numbers:
             if number and (_content_key(address, about), number - 1) in self._blocks:
                 for ahead in range(
                     number,
                     min(number + _PREFETCH_BLOCKS + 1, -(-about.size_bytes // STORE_BLOCK_BYTES)),
                 ):
-                    self._begin(address, about, ahead)
+                    self._prefetch_block(address, about, ahead)
             key = (_content_key(address, about), number)
-            block = self._blocks.get(key, partial(self._block, address, about, number))
+            block = self._blocks.get(key, partial(self._read_block, address, about, number))
             _copy_from_block(block, number, into, start)
 
-    def is_cached(self, address: Address, whole: bool = False) -> bool:
+    def has_disk_cache(self, address: Address, whole: bool = False) -> bool:
         """Returns whether the object's blocks are kept on a disk; whole: and all of those that are read with it fit
         there.
         """
         cache = self._caches.get(address.uri)
         return cache is not None and (cache[1] or not whole)
 
-    def read_cached(self, address: Address, about: Stat, into: Bytes, start: int) -> None:
+    def read_through_disk_cache(
+        self, address: Address, about: Stat, into: Bytes, start: int
+    ) -> None:
         """Fills the array, within the object, by blocks of which some are on a disk; others are asked for at once."""
 
         def fetch(number: int) -> None:
-            _copy_from_block(self._fetched(address, about, number), number, into, start)
+            _copy_from_block(self._fetch_block(address, about, number), number, into, start)
 
         waiting = []
         for number in range(
             start // STORE_BLOCK_BYTES, -(-(start + len(into)) // STORE_BLOCK_BYTES)
         ):
-            block = self._from_disk(address, about, number)
+            block = self._read_cached_block(address, about, number)
             if block is None:
-                waiting.append(self.requests.submit(fetch, number))
+                waiting.append(self.downloader.submit(fetch, number))
             else:
                 _copy_from_block(block, number, into, start)
         wait_for_all(waiting)
 
-    def _begin(self, address: Address, about: Stat, number: int) -> None:
+    def _prefetch_block(self, address: Address, about: Stat, number: int) -> None:
         key = (_content_key(address, about), number)
-        self._blocks.begin(key, partial(self._block, address, about, number), self.requests.submit)
+        self._blocks.start_read(
+            key, partial(self._read_block, address, about, number), self.downloader.submit
+        )
 
-    def _block(self, address: Address, about: Stat, number: int) -> Bytes:
-        block = self._from_disk(address, about, number)
-        return self._fetched(address, about, number) if block is None else block
+    def _read_block(self, address: Address, about: Stat, number: int) -> Bytes:
+        block = self._read_cached_block(address, about, number)
+        return self._fetch_block(address, about, number) if block is None else block
 
-    def _from_disk(self, address: Address, about: Stat, number: int) -> Bytes | None:
+    def _read_cached_block(self, address: Address, about: Stat, number: int) -> Bytes | None:
         cache = self._caches.get(address.uri)
         if cache is None:
             return None
@@ -340,10 +348,10 @@ class ObjectStorage:
             min(STORE_BLOCK_BYTES, about.size_bytes - number * STORE_BLOCK_BYTES),
         )
 
-    def _fetched(self, address: Address, about: Stat, number: int) -> Bytes:
+    def _fetch_block(self, address: Address, about: Stat, number: int) -> Bytes:
         start = number * STORE_BLOCK_BYTES
         block = np.empty(min(STORE_BLOCK_BYTES, about.size_bytes - start), np.uint8)
-        self.requests.fetch(address, about, start, block)
+        self.downloader.fetch_range(address, about, start, block)
         if (cache := self._caches.get(address.uri)) is not None:
             cache[0].put((address.uri, about, number), block)
         return block

@@ -51,7 +51,7 @@ class SizedFile(io.RawIOBase):
     """A file of so many bytes, which is read from where it was sought to, `at`."""
 
     def __init__(self, size: int) -> None:
-        self.at, self._size = 0, size
+        self.position, self._size = 0, size
 
     def readable(self) -> bool:
         return True
@@ -60,11 +60,13 @@ class SizedFile(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self.at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self.at, io.SEEK_END: self._size}[whence]
-        return self.at
+        self.position = (
+            offset + {io.SEEK_SET: 0, io.SEEK_CUR: self.position, io.SEEK_END: self._size}[whence]
+        )
+        return self.position
 
     def tell(self) -> int:
-        return self.at
+        return self.position
 
 
 class ReaderFile(SizedFile):
@@ -75,8 +77,8 @@ class ReaderFile(SizedFile):
         self._reader = reader
 
     def readinto(self, into: Any) -> int:
-        got = len(self._reader.fill(np.frombuffer(into, np.uint8), self.at))
-        self.at += got
+        got = len(self._reader.fill(np.frombuffer(into, np.uint8), self.position))
+        self.position += got
         return got
 
     def close(self) -> None:
@@ -91,7 +93,7 @@ class FileStorage(Protocol):
     def stat(self, path: str) -> Stat:
         """The file's state, asked for now."""
 
-    def last_seen(self, path: str) -> Stat:
+    def last_known_stat(self, path: str) -> Stat:
         """Its state when it was read last: on a disk, and where it was not read yet, that of now."""
 
     def open(self, path: str) -> Reader:
@@ -109,7 +111,7 @@ class FileStorage(Protocol):
     def is_folder(self, path: str) -> bool:
         """Returns whether files lie below that name."""
 
-    def names(self, folder: str) -> list[str]:
+    def list_names(self, folder: str) -> list[str]:
         """The names of what is in the folder, sorted."""
 
 
@@ -135,21 +137,21 @@ class Response(Protocol):
 class Connection(Protocol):
     """Requests to a store, each by itself; what they raise, `client.told` says in a sentence."""
 
-    most_named_bytes: int | None  # the largest object that `name` takes; None: any
+    max_copy_bytes: int | None  # the largest object that `name` takes; None: any
 
     def head(self, key: str) -> ObjectInfo:
         """Returns what the object is now."""
 
-    def try_range(self, key: str) -> None:
+    def probe(self, key: str) -> None:
         """Read a byte: the answer says more of a refusal than that to `head`."""
 
     def get(self, key: str, span: tuple[int, int] | None = None) -> Response:
         """The object, or its bytes [start, stop)."""
 
-    def pages(self, key: str, after: str = "") -> Iterator[Sequence[ObjectInfo]]:
+    def list_pages(self, key: str, after: str = "") -> Iterator[Sequence[ObjectInfo]]:
         """Yields all objects below that name, and others that begin so, some at a time; after: only what follows it."""
 
-    def names(self, key: str) -> list[str]:
+    def list_keys(self, key: str) -> list[str]:
         """Keys of what is in the folder: objects and folders, which may end in a slash."""
 
     def put(self, key: str, data: bytes) -> None:
@@ -168,5 +170,5 @@ class Connection(Protocol):
         stores raise FileNotFoundError for one that is gone.
         """
 
-    def name(self, key: str, new: str) -> None:
+    def move_or_copy(self, key: str, new: str) -> None:
         """Make or replace an object of what another holds, which may be gone then; may be asked again, by several."""

@@ -43,7 +43,7 @@ class ListedObject(NamedTuple):
 
     name: str
     size_bytes: int
-    changed_sec: float
+    modified_sec: float
 
 
 def put_objects(root: str, objects: Mapping[str, bytes]) -> None:
@@ -63,7 +63,9 @@ def put_object(uri: str, data: bytes) -> None:
 def upload_file(path: str, uri: str, size_bytes: int) -> None:
     """Make an object of a file of this machine."""
     address, part_bytes = Address.of(uri), max(UPLOAD_PART_BYTES, -(-size_bytes // MAX_PARTS))
-    with REQUEST_LIMIT.slots(min(UPLOAD_CONCURRENCY, -(-size_bytes // part_bytes) or 1)) as at_once:
+    with REQUEST_LIMIT.acquire(
+        min(UPLOAD_CONCURRENCY, -(-size_bytes // part_bytes) or 1)
+    ) as at_once:
         send_request(address, lambda client: client.upload(address.key, path, part_bytes, at_once))
 
 
@@ -121,9 +123,9 @@ def copy_object(source: str, target: str, size_bytes: int) -> None:
     """
     old, new = Address.of(source), Address.of(target)
     assert old.root == new.root, (source, target)
-    most = get_connection(new).most_named_bytes
+    most = get_connection(new).max_copy_bytes
     if most is None or size_bytes <= most:
-        send_request(new, lambda client: client.name(old.key, new.key))
+        send_request(new, lambda client: client.move_or_copy(old.key, new.key))
         return
     what = f"of {size_bytes:,} bytes is more than stores copy ({most:,}): make smaller shards"
     raise OSError(errno.EFBIG, what, target)
@@ -138,7 +140,7 @@ def put_object_if_absent(uri: str, data: bytes) -> bool:
     address = Address.of(uri)
     connection = get_connection(address)
     try:
-        with REQUEST_LIMIT.slots():
+        with REQUEST_LIMIT.acquire():
             created = connection.create(address.key, data)
     except request_errors() as error:
         if _read_object(address) == data:
