@@ -108,7 +108,7 @@ def inspect_lines(summary: Any) -> Iterator[str]:
     if summary.sampled is not None:
         yield f"all of this is of {summary.looked_at:,} records only (--infer-from): {summary.sampled}"
     if summary.rejected.total:
-        yield f"damaged, and left out of all this: {summary.rejected.described()}"
+        yield f"damaged, and left out of all this: {summary.rejected.describe()}"
         yield from (f"  {in_flags(reject)}" for reject in summary.rejected.first)
     if summary.schema.label is not None:
         classes = summary.schema[summary.schema.label].classes

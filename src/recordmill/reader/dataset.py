@@ -157,12 +157,14 @@ def open(
     return Dataset(
         catalog,
         catalog.schema if explicit_schema is None else explicit_schema,
-        [name.strip() for name in columns.split(",")] if isinstance(columns, str) else columns,
-        threads or 0,
-        sample,
-        None if where is None else Predicate(where),
-        View(
-            steps=conversion_steps(decode_raw, reshape, pad, None, ragged),
+        columns=[name.strip() for name in columns.split(",")]
+        if isinstance(columns, str)
+        else columns,
+        threads=threads or 0,
+        infer_from=sample,
+        where=None if where is None else Predicate(where),
+        view=View(
+            steps=conversion_steps(decode_raw, reshape, pad, ragged=ragged),
             images=parse_image_targets(decode_images),
             class_names=class_names,
         ),

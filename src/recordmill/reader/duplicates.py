@@ -416,4 +416,14 @@ def _violation(
             f"take them out of the input, or build with {option('split_by')} a feature that they have in common, which "
             f"keeps them in one split; or allow a share of them ({check}: {{{rule}}})"
         )
-    return Violation(check, problem, remedy, comparison.feature, split, share, limit, file, record)
+    return Violation(
+        check,
+        what=problem,
+        remedy=remedy,
+        feature=comparison.feature,
+        split=split,
+        figure=share,
+        threshold=limit,
+        file=file,
+        record=record,
+    )

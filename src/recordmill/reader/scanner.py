@@ -191,7 +191,9 @@ class Scanner:
         if self.view.images is None:
             return {}
         # The first records decide which features are images, so another view has to read them.
-        plain = type(self)(self.catalog, self.full_schema, None, self.threads, self.infer_from)
+        plain = type(self)(
+            self.catalog, self.full_schema, threads=self.threads, infer_from=self.infer_from
+        )
         plain.files = self.files
         from recordmill.reader.images.columns import images_by_feature
 
@@ -230,9 +232,9 @@ class Scanner:
         scanner = type(self)(
             self.catalog,
             self._explicit_schema,
-            self._columns,
-            self.threads,
-            self.infer_from,
+            columns=self._columns,
+            threads=self.threads,
+            infer_from=self.infer_from,
             view=self.view,
         )
         scanner.files, scanner._is_lenient = lenient_files(self.files), True
@@ -478,7 +480,12 @@ class Scanner:
         if view.images is not None:
             view = replace(view, images=self._stored_images)
         scanner = type(self)(
-            self.catalog, self.full_schema, columns, self.threads, self.infer_from, view=view
+            self.catalog,
+            self.full_schema,
+            columns=columns,
+            threads=self.threads,
+            infer_from=self.infer_from,
+            view=view,
         )
         scanner.files = self.files
         if "ends" in self.__dict__:

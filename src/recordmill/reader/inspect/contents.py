@@ -87,7 +87,13 @@ class Contents:
         )
         heights = joined(self.heights, other.heights, union_range)
         widths = joined(self.widths, other.widths, union_range)
-        return Contents(self.looked_at + other.looked_at, kinds, heights, widths, dtypes)
+        return Contents(
+            looked_at=self.looked_at + other.looked_at,
+            kinds=kinds,
+            heights=heights,
+            widths=widths,
+            dtypes=dtypes,
+        )
 
     @classmethod
     def count(cls, values: pa.Array) -> Contents:

@@ -173,7 +173,14 @@ def make_thumbnail(encoded: bytes, record: int = 0, label: str = "") -> Thumbnai
     packed = io.BytesIO()
     image.save(packed, "JPEG", quality=_JPEG_QUALITY)
     brightness = float(np.asarray(similarity.luma(pixels)).mean())
-    return Thumbnail(record, label, original.height, original.width, brightness, packed.getvalue())
+    return Thumbnail(
+        record=record,
+        label=label,
+        height=original.height,
+        width=original.width,
+        brightness=brightness,
+        jpeg=packed.getvalue(),
+    )
 
 
 def _with_notes(images: Sequence[Thumbnail]) -> list[Thumbnail]:
