@@ -185,7 +185,7 @@ def jensen_shannon_divergence(
 
 
 def grouped_divergence(
-    first_counts: Mapping[str, float], second_counts: Mapping[str, float], groups: int
+    first_counts: Mapping[str, float], second_counts: Mapping[str, float], max_groups: int
 ) -> tuple[float, int]:
     """Returns the Jensen-Shannon divergence of two samples with listed numbers.
 
@@ -194,7 +194,7 @@ def grouped_divergence(
     Args:
         first_counts: Number of occurrences by number, as text.
         second_counts: Counts of the second sample, in the same form.
-        groups: Largest number of groups.
+        max_groups: Largest number of groups.
 
     Returns:
         (divergence in bits, number of groups).
@@ -206,7 +206,9 @@ def grouped_divergence(
     )
     shares = (counts / counts.sum(1, keepdims=True)).mean(0)
     # a number belongs to the group of the middle of its cumulative share
-    group = np.minimum(groups * (np.cumsum(shares) - shares / 2), groups - 1).astype(np.int64)
+    group = np.minimum(max_groups * (np.cumsum(shares) - shares / 2), max_groups - 1).astype(
+        np.int64
+    )
     first, second = (np.asarray(np.bincount(group, row), np.float64) for row in counts)
     return _divergence(first, second) or 0.0, len(np.unique(group))
 
@@ -256,21 +258,21 @@ def l_infinity_distance(
     return max(gaps.items(), key=lambda item: item[1], default=None)
 
 
-def share_allowance(counts: tuple[float, float], figures: int = 1) -> float:
+def share_allowance(sample_sizes: tuple[float, float], num_figures: int = 1) -> float:
     """Returns the difference of two shares that chance may cause.
 
     The largest of several differences exceeds it once in a million times. This is Hoeffding's bound
     for the difference of two means.
 
     Args:
-        counts: Sizes of the two samples.
-        figures: Number of differences.
+        sample_sizes: Number of values of each sample.
+        num_figures: Number of differences.
     """
-    inverse = _inverse_sum(counts)
-    return math.sqrt(inverse * math.log(2 * max(figures, 1) / _FALSE_ALARM_PROBABILITY) / 2)
+    inverse = _inverse_sum(sample_sizes)
+    return math.sqrt(inverse * math.log(2 * max(num_figures, 1) / _FALSE_ALARM_PROBABILITY) / 2)
 
 
-def divergence_allowance(counts: tuple[float, float], buckets: int) -> float:
+def divergence_allowance(sample_sizes: tuple[float, float], num_buckets: int) -> float:
     """Returns the Jensen-Shannon divergence that chance may cause.
 
     2 ln 2 times the divergence, scaled by the sizes of the samples, is close to a chi-square
@@ -278,12 +280,12 @@ def divergence_allowance(counts: tuple[float, float], buckets: int) -> float:
     Massart ("Adaptive estimation of a quadratic functional", 2000).
 
     Args:
-        counts: Sizes of the two samples.
-        buckets: Number of compared buckets.
+        sample_sizes: Number of values of each sample.
+        num_buckets: Number of compared buckets.
     """
-    freedom, chance = max(buckets - 1, 1), math.log(1 / _FALSE_ALARM_PROBABILITY)
+    freedom, chance = max(num_buckets - 1, 1), math.log(1 / _FALSE_ALARM_PROBABILITY)
     quantile = freedom + 2 * math.sqrt(freedom * chance) + 2 * chance
-    return quantile * _inverse_sum(counts) / (8 * math.log(2))
+    return quantile * _inverse_sum(sample_sizes) / (8 * math.log(2))
 
 
 def unseen_share(counts: Iterable[float]) -> float:
@@ -299,8 +301,8 @@ def unseen_share(counts: Iterable[float]) -> float:
     return sum(1 for count in occurrences if count == 1) / max(math.fsum(occurrences), 1.0)
 
 
-def _inverse_sum(counts: tuple[float, float]) -> float:
-    return sum(1 / max(count, 1.0) for count in counts)
+def _inverse_sum(sample_sizes: tuple[float, float]) -> float:
+    return sum(1 / max(size, 1.0) for size in sample_sizes)
 
 
 DRIFT_CHECK, SKEW_CHECK = "drift", "skew"
@@ -318,7 +320,11 @@ _REMEDIES = {
 
 
 def find_drift(
-    statistics: DatasetStatistics, base: DatasetStatistics, schema: Schema, rules: Rules, name: str
+    statistics: DatasetStatistics,
+    base: DatasetStatistics,
+    schema: Schema,
+    rules: Rules,
+    data_set_name: str,
 ) -> Iterator[Violation]:
     """Compares each split with the split of the same name in another data set.
 
@@ -329,13 +335,13 @@ def find_drift(
         base: The other data set.
         schema: Schema of the data set to check.
         rules: The thresholds.
-        name: Name of the other data set, for messages.
+        data_set_name: Name of the other data set, for messages.
     """
     # a base without splits has nothing to compare with
     for split in statistics if base else ():
         base_split = split if split in base else _training_split(base)
-        base_name = f"split {base_split!r} of {name}" if base_split else name
-        yield from _compare(
+        base_name = f"split {base_split!r} of {data_set_name}" if base_split else data_set_name
+        yield from _compare_features(
             DRIFT_CHECK,
             statistics[split],
             base[base_split],
@@ -351,7 +357,7 @@ def find_skew(statistics: DatasetStatistics, schema: Schema, rules: Rules) -> It
     if len(statistics) > 1:
         base_split = _training_split(statistics)
         for split in (split for split in statistics if split != base_split):
-            yield from _compare(
+            yield from _compare_features(
                 SKEW_CHECK,
                 statistics[split],
                 statistics[base_split],
@@ -366,7 +372,7 @@ def _training_split(statistics: DatasetStatistics) -> str:
     return TRAIN_SPLIT if TRAIN_SPLIT in statistics else next(iter(statistics))
 
 
-def _compare(
+def _compare_features(
     check: str,
     features: Mapping[str, FeatureStatistics],
     base_features: Mapping[str, FeatureStatistics],
@@ -516,19 +522,19 @@ class _FeaturePair:
         base_counts = self.base.top_values
         if limit is None or not self.are_listed:
             return
-        new = {
+        new_counts = {
             value: count
             for value, count in self.sample.top_values.items()
             if value not in base_counts
         }
-        share = sum(new.values()) / max(self.sample.values, 1)
+        share = sum(new_counts.values()) / max(self.sample.values, 1)
         # even a sample of the same distribution has some values that this one lacks
         max_share = _max_figure(
             limit, unseen_share(base_counts.values()) + share_allowance(self.counts)
         )
         if share > max_share:
             message = (
-                f"{format_percent(share)} of the values, {format_value(self.feature, next(iter(new)))} among them, do not occur "
+                f"{format_percent(share)} of the values, {format_value(self.feature, next(iter(new_counts)))} among them, do not occur "
                 f"in {self.base_name}: above {format_percent(max_share)}"
             )
             yield self.make_violation(message, share, max_share)
@@ -633,5 +639,5 @@ def _sample_size(statistics: FeatureStatistics) -> float:
     return present if statistics.sampled is None else min(present, float(statistics.sampled))
 
 
-def _max_figure(limit: Threshold, by_chance: float) -> float:
-    return min(limit.maximum + by_chance, 1.0) if limit.is_default else limit.maximum
+def _max_figure(limit: Threshold, allowance: float) -> float:
+    return min(limit.maximum + allowance, 1.0) if limit.is_default else limit.maximum

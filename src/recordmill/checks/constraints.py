@@ -85,8 +85,8 @@ class _FeatureChecker:
     ) -> Violation:
         return Violation(check, message, remedy, self.feature.name, self.split, figure, threshold)
 
-    def _unjudged(self, check: str, why: str, threshold: Any) -> Violation:
-        return _unjudged_violation(check, why, self.feature, self.split, threshold)
+    def _unjudged(self, check: str, reason: str, threshold: Any) -> Violation:
+        return _unjudged_violation(check, reason, self.feature, self.split, threshold)
 
     def _check_presence(self) -> Iterator[Violation]:
         total = self.statistics.present + self.statistics.missing
@@ -114,11 +114,18 @@ class _FeatureChecker:
             )
             remedy = f"see such records by `recordmill.open(OUT, where={condition!r})`"
             yield self._violation("range", message, remedy, figure, bound)
-        infinite, bound = sum(statistics.infinities), rules.max if rules.min is None else rules.min
-        if infinite:
-            message = f"{infinite:,} values are infinite"
+        infinite_count, bound = (
+            sum(statistics.infinities),
+            rules.max if rules.min is None else rules.min,
+        )
+        if infinite_count:
+            message = f"{infinite_count:,} values are infinite"
             yield self._violation(
-                "range", message, "leave them out, or clip them by a transform", infinite, bound
+                "range",
+                message,
+                "leave them out, or clip them by a transform",
+                infinite_count,
+                bound,
             )
         # min and max are unknown if all values are NaN
         elif statistics.values and not statistics.finite:
@@ -169,8 +176,8 @@ class _FeatureChecker:
                 "distinct", message, "look at them by `recordmill stats`", distinct, text
             )
         elif not _is_inside(interval, bounds):
-            why = f"of distinct values there are about {distinct:,}, within {interval[0]:,.0f} to {interval[1]:,.0f}"
-            yield self._unjudged("distinct", why, text)
+            reason = f"of distinct values there are about {distinct:,}, within {interval[0]:,.0f} to {interval[1]:,.0f}"
+            yield self._unjudged("distinct", reason, text)
 
     def _check_values(self) -> Iterator[Violation]:
         statistics, expected = self.statistics, self.rules.values
@@ -183,12 +190,13 @@ class _FeatureChecker:
         # Unlisted values may be expected or not. At best, each unlisted expected value has the
         # largest share that an unlisted value can have.
         unlisted = max(1 - sum(statistics.top_values.values()) / statistics.values, 0.0)
-        in_unlisted = (
+        max_expected_unlisted = (
             sum(value not in statistics.top_values for value in expected) * statistics.unlisted
         )
         low = _share_interval(
             statistics,
-            sum(unexpected.values()) / statistics.values + max(unlisted - in_unlisted, 0.0),
+            sum(unexpected.values()) / statistics.values
+            + max(unlisted - max_expected_unlisted, 0.0),
         )[0]
         high = _share_interval(statistics, sum(unexpected.values()) / statistics.values + unlisted)[
             1
@@ -226,14 +234,14 @@ class _FeatureChecker:
                 remedy = "look for records that are missing or doubled"
                 yield self._violation("shares", message, remedy, share, _format_range(bounds))
             elif not _is_inside(interval, bounds):
-                why = f"{name} is between {format_percent(interval[0])} and {format_percent(interval[1])} of the values"
-                yield self._unjudged("shares", why, _format_range(bounds))
+                reason = f"{name} is between {format_percent(interval[0])} and {format_percent(interval[1])} of the values"
+                yield self._unjudged("shares", reason, _format_range(bounds))
 
 
 def _unjudged_violation(
-    check: str, why: str, feature: Feature, split: str, threshold: Any
+    check: str, reason: str, feature: Feature, split: str, threshold: Any
 ) -> Violation:
-    message = f"can't be judged: {why}, as far as statistics tell"
+    message = f"can't be judged: {reason}, as far as statistics tell"
     return Violation(
         check,
         message,

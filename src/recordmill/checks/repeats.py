@@ -218,18 +218,18 @@ def _add_repeats(rows: npt.NDArray[np.void], num_splits: int, counts: RepeatCoun
     group_count = int(group[-1]) + 1 if len(group) else 0
     split = (rows["record"] >> np.uint64(_SPLIT_SHIFT)).astype(np.int64)
     number = (rows["record"] & np.uint64((1 << _SPLIT_SHIFT) - 1)).astype(np.int64)
-    firsts: Sequence[Int64s] = [
+    first_numbers_by_split: Sequence[Int64s] = [
         _first_numbers(group[split == split_id], number[split == split_id], group_count)
         for split_id in range(num_splits)
     ]
     for split_id in range(num_splits):
         is_member = split == split_id
-        first_numbers = firsts[split_id][group[is_member]]
+        first_numbers = first_numbers_by_split[split_id][group[is_member]]
         is_repeat = first_numbers != number[is_member]
         counts.add(split_id, split_id, number[is_member][is_repeat], first_numbers[is_repeat])
     for split_id, later_split in itertools.permutations(range(num_splits), 2):
         is_member = split == later_split
-        first_numbers = firsts[split_id][group[is_member]]
+        first_numbers = first_numbers_by_split[split_id][group[is_member]]
         counts.add(
             split_id,
             later_split,

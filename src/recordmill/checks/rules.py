@@ -242,9 +242,9 @@ def _fit_feature_rules(rules: FeatureRules, feature: Feature, source: str) -> Fe
         return _rename_values(rules, lambda value: _parse_truth_value(value, place))
     if feature.classes is None:
         return rules
-    numbers = {name: str(number) for number, name in enumerate(feature.classes)}
+    numbers = {name: str(class_number) for class_number, name in enumerate(feature.classes)}
 
-    def number(value: str) -> str:
+    def class_number(value: str) -> str:
         # digits are accepted as a class number
         if value not in numbers and not value.isdigit():
             raise UsageError(
@@ -252,13 +252,15 @@ def _fit_feature_rules(rules: FeatureRules, feature: Feature, source: str) -> Fe
             )
         return numbers.get(value, value)
 
-    return _rename_values(rules, number)
+    return _rename_values(rules, class_number)
 
 
-def _rename_values(rules: FeatureRules, name: Callable[[str], str]) -> FeatureRules:
-    values = None if rules.values is None else tuple(map(name, rules.values))
+def _rename_values(rules: FeatureRules, rename: Callable[[str], str]) -> FeatureRules:
+    values = None if rules.values is None else tuple(map(rename, rules.values))
     return replace(
-        rules, values=values, shares={name(value): bounds for value, bounds in rules.shares.items()}
+        rules,
+        values=values,
+        shares={rename(value): bounds for value, bounds in rules.shares.items()},
     )
 
 
@@ -293,21 +295,21 @@ def _parse_entries(mapping: Any, parsers: Mapping[str, _Parser]) -> dict[str, An
     return entries
 
 
-def _mapping_of(check: _Parser, description: str) -> _Parser:
-    """Returns a parser of mappings that parses each value with `check`."""
+def _mapping_of(parser: _Parser, description: str) -> _Parser:
+    """Returns a parser of mappings that parses each value with `parser`."""
 
-    def check_all(mapping: Any) -> dict[str, Any]:
+    def parse_mapping(mapping: Any) -> dict[str, Any]:
         if not isinstance(mapping, Mapping):
             raise ValueError(f"{_quote(mapping)} is no mapping of {description}")
         entries = {}
         for name, value in mapping.items():
             try:
-                entries[_parse_value(name)] = check(value)
+                entries[_parse_value(name)] = parser(value)
             except ValueError as error:
                 raise ValueError(f"{name}: {error}") from None
         return entries
 
-    return check_all
+    return parse_mapping
 
 
 def _quote(value: object) -> str:
@@ -340,32 +342,32 @@ def _parse_share(value: Any) -> float:
     return float(value)
 
 
-def _parse_positive(value: Any) -> float:
+def _parse_non_negative(value: Any) -> float:
     if (number := _parse_finite(value)) < 0:
         raise ValueError(f"{_quote(value)} is below 0")
     return number
 
 
-def _pair_of(check: _Parser) -> _Parser:
-    def check_pair(value: Any) -> Bounds:
+def _pair_of(parser: _Parser) -> _Parser:
+    def parse_pair(value: Any) -> Bounds:
         if not isinstance(value, list | tuple) or len(value) != 2:
             raise ValueError(
                 f"{_quote(value)} is no pair of a least and a greatest number, as in [0, 10]; null is any"
             )
-        low, high = (None if bound is None else check(bound) for bound in value)
+        low, high = (None if bound is None else parser(bound) for bound in value)
         if low is not None and high is not None and low > high:
             raise ValueError(f"{low} is above {high}")
         return low, high
 
-    return check_pair
+    return parse_pair
 
 
 def _parse_threshold(value: Any) -> Threshold | None:
     return None if value is None else Threshold(_parse_share(value))
 
 
-def _optional(check: _Parser) -> _Parser:
-    return lambda value: None if value is None else check(value)
+def _optional(parser: _Parser) -> _Parser:
+    return lambda value: None if value is None else parser(value)
 
 
 def _parse_value(value: Any) -> str:
@@ -390,7 +392,7 @@ _FEATURE_PARSERS: Mapping[str, _Parser] = {
     "mean": _pair_of(_parse_finite),
     "zeros": _parse_share,
     "nan": _parse_share,
-    "distinct": _pair_of(_parse_positive),
+    "distinct": _pair_of(_parse_non_negative),
     "values": _parse_values,
     "other_values": _parse_share,
     "shares": _mapping_of(_pair_of(_parse_share), "values to pairs of shares"),
@@ -421,12 +423,12 @@ def _parse_thresholds(mapping: Any) -> Thresholds:
 
 
 def _parse_repeat_limits(mapping: Any) -> RepeatLimits:
-    checks = {
+    parsers = {
         "records": _optional(_parse_share),
         "images": _optional(_parse_share),
         "near_images": _optional(_parse_share),
     }
-    return RepeatLimits(**_parse_entries(mapping, {**checks, "keys": _parse_keys}))
+    return RepeatLimits(**_parse_entries(mapping, {**parsers, "keys": _parse_keys}))
 
 
 def _parse_keys(keys: Any) -> dict[str, float]:
@@ -437,15 +439,15 @@ def _parse_keys(keys: Any) -> dict[str, float]:
 
 _RULE_PARSERS: Mapping[str, _Parser] = {
     "features": _mapping_of(_parse_feature_rules, "features to their rules"),
-    "records": _pair_of(_parse_positive),
+    "records": _pair_of(_parse_non_negative),
     "splits": _mapping_of(_pair_of(_parse_share), "splits to pairs of shares"),
     "classes": lambda mapping: ClassRules(
         **_parse_entries(
             mapping,
             {
                 "min_share": _parse_share,
-                "max_ratio": _parse_positive,
-                "min_records": _parse_positive,
+                "max_ratio": _parse_non_negative,
+                "min_records": _parse_non_negative,
             },
         )
     ),

@@ -112,7 +112,7 @@ def _feature_changes(feature: Feature, base: Feature, base_name: str) -> Iterato
         remedy = f"give the same dtype and shape, as by {option('schema')} or {option('dtypes')}"
         yield _schema_violation(feature.name, message, remedy)
     if feature.classes != base.classes and base.classes is not None:
-        message = f"has the classes {_listed(feature.classes)}, and in {base_name} {_listed(base.classes)}"
+        message = f"has the classes {_format_classes(feature.classes)}, and in {base_name} {_format_classes(base.classes)}"
         yield _schema_violation(
             feature.name, message, "build with the same classes: their numbers mean others now"
         )
@@ -127,7 +127,7 @@ def _schema_violation(name: str, message: str, remedy: str) -> Violation:
     return Violation("schema", message, remedy, feature=name)
 
 
-def _listed(classes: tuple[str, ...] | None) -> str:
+def _format_classes(classes: tuple[str, ...] | None) -> str:
     if not classes:
         return "(none)"
     return ", ".join(classes[:5]) + (f", ... ({len(classes)})" if len(classes) > 5 else "")

@@ -74,8 +74,8 @@ class MemorySource:
             )
             row += batch.num_rows
 
-    def _batches(self, start: int, stop: int) -> Iterator[pa.RecordBatch]:
-        for number in range(start, stop):
+    def _batches(self, begin: int, end: int) -> Iterator[pa.RecordBatch]:
+        for number in range(begin, end):
             segment = bisect_right(self.first_batches, number) - 1
             yield map_batches(self.segments[segment]).get_batch(
                 number - self.first_batches[segment]

@@ -70,16 +70,19 @@ from recordmill.storage.listing import Listing
 
 _NPY_MAGIC, _ZIP_MAGIC = b"\x93NUMPY", b"PK"
 _HEAD_BYTES = 16 << 10  # NumPy rejects headers of more than 10,000 characters
-_LOCAL_HEADER = 30  # bytes of the header before a zip member, without name and extra field
+_LOCAL_HEADER_BYTES = 30  # bytes of the header before a zip member, without name and extra field
 _MAX_RANGES = 1 << 18  # per batch: each takes a tuple and a system call
 _ARRAYS_COLUMN = "numpy/arrays"  # column of the file table
 _ARRAYS_TYPE = pa.list_(
     pa.struct({"file": pa.uint32(), "member": pa.string(), "feature": pa.string()})
 )
-_WORDS = f"({'|'.join(SPLIT_WORDS)})"
-_SPLIT_NAME = re.compile(rf"(?:{_WORDS}[-_.])?(.*?)(?:[-_.]{_WORDS})?", re.IGNORECASE | re.DOTALL)
+_SPLIT_WORDS_PATTERN = f"({'|'.join(SPLIT_WORDS)})"
+_SPLIT_NAME_PATTERN = re.compile(
+    rf"(?:{_SPLIT_WORDS_PATTERN}[-_.])?(.*?)(?:[-_.]{_SPLIT_WORDS_PATTERN})?",
+    re.IGNORECASE | re.DOTALL,
+)
 # the same groups as _SPLIT_NAME: word, rest, word
-_NUMBERED = re.compile(r"()(.*?)[-_.]?(\d+)?", re.DOTALL)
+_NUMBERED_NAME_PATTERN = re.compile(r"()(.*?)[-_.]?(\d+)?", re.DOTALL)
 _SAVE_TOGETHER = "save what belongs together as one .npz: numpy.savez('data.npz', x=x, y=y)"
 
 _Rows = np.ndarray[Any, Any]
@@ -327,17 +330,24 @@ def plan_numpy(listing: Listing, options: NumpyOptions, common: PlanOptions) -> 
         numpy_files.files, numpy_files.roots, split_from=options.split_from, class_from=NO_LAYOUT
     )
     input_files = numpy_files.files.with_splits(layout.splits)
-    opened = list(thread_map(_read_headers, input_files, common.threads))
+    arrays_by_input = list(thread_map(_read_headers, input_files, common.threads))
     if options.columns is not None:
         check_columns(
             options.columns,
-            sorted({name for arrays in opened for array in arrays for name in array.option_names}),
+            sorted(
+                {
+                    name
+                    for arrays in arrays_by_input
+                    for array in arrays
+                    for name in array.option_names
+                }
+            ),
         )
-        opened = [
+        arrays_by_input = [
             [array for array in arrays if not array.option_names.isdisjoint(options.columns)]
-            for arrays in opened
+            for arrays in arrays_by_input
         ]
-    tables, notes = _group_arrays(input_files, opened, options)
+    tables, notes = _group_arrays(input_files, arrays_by_input, options)
     files = FileTable.from_files(file for file, _ in tables)
     references = [
         [(file_id, array.member, array.name) for file_id, array in arrays] for _, arrays in tables
@@ -356,13 +366,13 @@ def plan_numpy(listing: Listing, options: NumpyOptions, common: PlanOptions) -> 
     if not any(unit.rows for unit in units):
         raise DataError("there are no rows", source=input_files[0].name)
     batch_bytes = max_batch_bytes(common)
-    labels = (
+    label_arrays_by_file = (
         [array for array in arrays if common.label in array.feature_names]
         for arrays in arrays_by_file
     )
     batches = (
         batch
-        for label_arrays in labels
+        for label_arrays in label_arrays_by_file
         if label_arrays
         for batch in _read_batches(label_arrays, 0, label_arrays[0].shape[0], batch_bytes)
     )
@@ -382,7 +392,9 @@ def plan_numpy(listing: Listing, options: NumpyOptions, common: PlanOptions) -> 
 
 
 def _group_arrays(
-    files: Sequence[InputFile], opened: Sequence[Sequence[_StoredArray]], options: NumpyOptions
+    files: Sequence[InputFile],
+    arrays_by_input: Sequence[Sequence[_StoredArray]],
+    options: NumpyOptions,
 ) -> tuple[list[_RowTable], list[str]]:
     """Groups arrays into tables of rows.
 
@@ -395,10 +407,12 @@ def _group_arrays(
     """
     tables, counts, rowless = list[_RowTable](), Counter[str](), set[str]()
     keys = iter(
-        _group_keys([arrays[0].name for arrays in opened if arrays and not arrays[0].member])
+        _group_keys(
+            [arrays[0].name for arrays in arrays_by_input if arrays and not arrays[0].member]
+        )
     )
     groups = defaultdict[tuple[object, ...], list[tuple[int, _StoredArray]]](list)
-    for file, arrays in zip(files, opened, strict=True):
+    for file, arrays in zip(files, arrays_by_input, strict=True):
         if arrays and not arrays[0].member:
             arrays[0].check()
             feature, key = next(keys)
@@ -520,9 +534,9 @@ def _read_batches(
     )
     step = max(1, min(BATCH_ROWS, batch_bytes // max(sum(widths), 1)))
     with ExitStack() as stack:
-        reads = [array.open_reader(stack) for array in arrays]
+        readers = [array.open_reader(stack) for array in arrays]
         for start in range(begin, end, step):
-            rows = (read(start, min(start + step, end)) for read in reads)
+            rows = (read(start, min(start + step, end)) for read in readers)
             columns = [
                 column
                 for array, rows_of_array in zip(arrays, rows, strict=True)
@@ -542,7 +556,7 @@ def _group_keys(stems: Sequence[str]) -> list[tuple[str, tuple[str | None, ...]]
     ([('X', ('1',)), ('X', ('2',))], [('X', ('train',)), ('y', ('test',))], [('x_1', ())])
     """
     names, keys = list(stems), [tuple[str | None, ...]()] * len(stems)
-    for pattern in (_NUMBERED, _SPLIT_NAME):
+    for pattern in (_NUMBERED_NAME_PATTERN, _SPLIT_NAME_PATTERN):
         splits = [_parse_split(name, pattern) for name in names]
         if None not in (words := {word for word, _ in splits}) and len(words) > 1:
             keys = [(*key, word) for key, (word, _) in zip(keys, splits, strict=True)]
@@ -550,7 +564,9 @@ def _group_keys(stems: Sequence[str]) -> list[tuple[str, tuple[str | None, ...]]
     return list(zip(names, keys, strict=True))
 
 
-def _parse_split(name: str, pattern: re.Pattern[str] = _SPLIT_NAME) -> tuple[str | None, str]:
+def _parse_split(
+    name: str, pattern: re.Pattern[str] = _SPLIT_NAME_PATTERN
+) -> tuple[str | None, str]:
     """Returns (split, rest) of the name of an array.
 
     >>> _parse_split("x_train"), _parse_split("val_images"), _parse_split("latest")
@@ -585,8 +601,8 @@ def _read_headers(file: InputFile) -> list[_StoredArray]:
                     data.seek(info.header_offset)
                     data_offset = (
                         info.header_offset
-                        + _LOCAL_HEADER
-                        + sum(struct.unpack("<HH", data.read(_LOCAL_HEADER)[-4:]))
+                        + _LOCAL_HEADER_BYTES
+                        + sum(struct.unpack("<HH", data.read(_LOCAL_HEADER_BYTES)[-4:]))
                     )
                     start = data_offset if info.compress_type == zipfile.ZIP_STORED else None
                     name = info.filename.removesuffix(".npy")
@@ -615,8 +631,10 @@ def _parse_header(
         return _StoredArray(file, name, np.dtype(np.uint8), (), False, 0, size, start, member)
     source, formats = io.BytesIO(head), np.lib.format
     version = formats.read_magic(source)
-    read = formats.read_array_header_2_0 if version > (1, 0) else formats.read_array_header_1_0
-    shape, is_fortran, dtype = read(source)
+    read_header = (
+        formats.read_array_header_2_0 if version > (1, 0) else formats.read_array_header_1_0
+    )
+    shape, is_fortran, dtype = read_header(source)
     # NumPy decodes headers as Latin-1, but version 3 has field names in UTF-8
     if version == (3, 0) and dtype.names:
         dtype.names = tuple(field.encode("latin-1").decode() for field in dtype.names)

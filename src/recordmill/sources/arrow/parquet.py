@@ -232,14 +232,14 @@ def _open_parquet(
         prefetch: Reads all requested row groups at once, and keeps them as they are stored.
             Otherwise each column is read in small blocks.
     """
-    at_once = _STORE_READ_BYTES if is_remote(file.path) else _DISK_READ_BYTES
+    read_bytes = _STORE_READ_BYTES if is_remote(file.path) else _DISK_READ_BYTES
     in_memory = isinstance(data, pa.BufferReader)
     try:
         parquet = pq.ParquetFile(
             data,
             metadata=metadata,
             pre_buffer=prefetch,
-            buffer_size=0 if in_memory or prefetch else at_once,
+            buffer_size=0 if in_memory or prefetch else read_bytes,
         )
         if metadata is None:
             check_footer(parquet.metadata, data.size())
@@ -300,8 +300,10 @@ def _read_batches(
         ):
             # A text that is stored once but used in many rows makes the batch larger than the
             # footer says.
-            fit = max(1, batch.num_rows * batch_bytes // max(batch.nbytes, 1))
-            yield from (batch.slice(start, fit) for start in range(0, batch.num_rows, fit))
+            fitting_rows = max(1, batch.num_rows * batch_bytes // max(batch.nbytes, 1))
+            yield from (
+                batch.slice(start, fitting_rows) for start in range(0, batch.num_rows, fitting_rows)
+            )
     except (pa.ArrowException, OSError) as error:
         raise DataError(
             f"damaged: {str(error).splitlines()[0]}",
@@ -351,13 +353,13 @@ def _read_label_batches(
     """
     label = common.label
     for file, footer in zip(files, footers, strict=True):
-        tops = [
+        top_columns = [
             name for name in footer.columns if label == name or (label or "").startswith(f"{name}.")
         ]
-        if tops:
+        if top_columns:
             data, groups = open_arrow_file(file.path), range(len(footer.groups))
             yield from map(
-                flatten, _read_batches(file, data, tops, groups, max_batch_bytes(common))
+                flatten, _read_batches(file, data, top_columns, groups, max_batch_bytes(common))
             )
 
 
@@ -395,8 +397,8 @@ def check_footer(metadata: pq.FileMetaData, file_bytes: int) -> None:
     if not groups:
         return
     file = _EmptyFile(file_bytes)
-    with pa.PythonFile(file, "r") as nothing:
-        parquet = pq.ParquetFile(nothing, metadata=metadata, pre_buffer=True)
+    with pa.PythonFile(file, "r") as arrow_file:
+        parquet = pq.ParquetFile(arrow_file, metadata=metadata, pre_buffer=True)
         try:
             next(parquet.iter_batches(1, row_groups=groups, use_threads=False), None)
         # an error before the first read comes from the footer; later ones only show that the file
@@ -422,7 +424,7 @@ def read_null_counts(metadata: pq.FileMetaData, columns: Collection[int]) -> dic
     counts = dict.fromkeys(columns, 0)
     for group in (
         _ThriftReader(sink.getvalue().to_pybytes(), _MAGIC_BYTES)
-        .struct()
+        .read_struct()
         .get(_FIELD_ROW_GROUPS, ())
     ):
         for index in counts:
@@ -444,47 +446,47 @@ class _ThriftReader:
     def __init__(self, data: bytes, position: int) -> None:
         self._data, self._position = data, position
 
-    def struct(self) -> dict[int, Any]:
+    def read_struct(self) -> dict[int, Any]:
         fields: dict[int, Any] = {}
         field = 0
-        while head := self._byte():
+        while head := self._read_byte():
             # a field number is stored as the difference to the field before, or in full after 0
-            field = field + (head >> 4) if head >> 4 else self._integer()
+            field = field + (head >> 4) if head >> 4 else self._read_integer()
             fields[field] = (
                 head & 15 == _TYPE_TRUE
                 if head & 15 in (_TYPE_TRUE, _TYPE_FALSE)
-                else self._value(head & 15)
+                else self._read_value(head & 15)
             )
         return fields
 
-    def _value(self, kind: int) -> Any:
+    def _read_value(self, kind: int) -> Any:
         if kind == _TYPE_STRUCT:
-            return self.struct()
+            return self.read_struct()
         if kind in (_TYPE_LIST, _TYPE_SET):
-            head = self._byte()
-            count = head >> 4 if head >> 4 < 15 else self._varint()
-            return [self._value(head & 15) for _ in range(count)]
+            head = self._read_byte()
+            count = head >> 4 if head >> 4 < 15 else self._read_varint()
+            return [self._read_value(head & 15) for _ in range(count)]
         if kind in (_TYPE_TRUE, _TYPE_FALSE, _TYPE_BYTE):  # in lists, booleans are bytes
-            return self._byte()
+            return self._read_byte()
         if kind in (_TYPE_BINARY, _TYPE_DOUBLE):
-            size = self._varint() if kind == _TYPE_BINARY else 8
+            size = self._read_varint() if kind == _TYPE_BINARY else 8
             self._position += size
             return None
-        return self._integer()
+        return self._read_integer()
 
-    def _byte(self) -> int:
+    def _read_byte(self) -> int:
         self._position += 1
         return self._data[self._position - 1]
 
-    def _integer(self) -> int:
-        value = self._varint()
+    def _read_integer(self) -> int:
+        value = self._read_varint()
         # zigzag encoding: 0, -1, 1, -2, ...
         return value >> 1 ^ -(value & 1)
 
-    def _varint(self) -> int:
+    def _read_varint(self) -> int:
         value = shift = 0
         while True:
-            byte = self._byte()
+            byte = self._read_byte()
             value |= (byte & 127) << shift
             if byte < 128:
                 return value

@@ -443,12 +443,12 @@ def _frame_columns(frame: Any) -> dict[str, Any]:
 
 def _iterable_batches(source: Iterable[Any]) -> Iterator[pa.RecordBatch]:
     rows = iter(source)
-    for first in rows:
-        rest = chain([first], rows)
+    for first_item in rows:
+        items = chain([first_item], rows)
         # the first item decides if the iterable yields batches or rows
-        if isinstance(first, pa.RecordBatch | pa.Table):
-            return (batch for item in rest for batch in _iter_batches(item))
-        return rows_to_batches(rest)
+        if isinstance(first_item, pa.RecordBatch | pa.Table):
+            return (batch for item in items for batch in _iter_batches(item))
+        return rows_to_batches(items)
     return iter([])
 
 

@@ -270,10 +270,13 @@ def _add_coco(objects: _Objects, file: InputFile, finder: FileFinder, memory_byt
     objects.ids.pop(-1, None)
     for entry in document["annotations"]:
         if (owner := owner_of[entry["image_id"]]) >= 0:
-            x_begin, top, width, height = map(float, entry["bbox"])
+            x_begin, y_begin, width, height = map(float, entry["bbox"])
             crowd, area = int(entry.get("iscrowd", 0)), float(entry.get("area", width * height))
             shape = json.dumps(entry.get("segmentation", []), separators=(",", ":"))
-            edges, text = (x_begin, top, x_begin + width, top + height), names[entry["category_id"]]
+            edges, text = (
+                (x_begin, y_begin, x_begin + width, y_begin + height),
+                names[entry["category_id"]],
+            )
             objects.add(owner, edges, text, is_crowd=crowd, area=area, segmentation=shape)
 
 
@@ -294,26 +297,26 @@ def _add_voc(objects: _Objects, file: InputFile, stems: _StemFinder) -> None:
         return
     for element in root.iter("object"):
         box = element.find("bndbox")
-        x_begin, top, right, bottom = (
-            float(_text(box, edge)) for edge in ("xmin", "ymin", "xmax", "ymax")
+        x_begin, y_begin, right, bottom = (
+            float(_child_text(box, edge)) for edge in ("xmin", "ymin", "xmax", "ymax")
         )
         flags = {name: int(element.findtext(name) or 0) for name in ("difficult", "truncated")}
         edges = (
             x_begin - 1,
-            top - 1,
+            y_begin - 1,
             right,
             bottom,
         )  # pixels count from 1, and the last one is inside the box
         objects.add(
             owner,
             edges,
-            _text(element, "name"),
+            _child_text(element, "name"),
             **flags,
             view=element.findtext("pose") or "Unspecified",
         )
 
 
-def _text(element: Any, name: str) -> str:
+def _child_text(element: Any, name: str) -> str:
     text = None if element is None else element.findtext(name)
     if text is None:
         raise KeyError(name)

@@ -88,26 +88,24 @@ class _FileColumns:
     def join(self, files: FileTable, chunk: Chunk) -> Iterator[JoinedRows]:
         """Yields rows with the content of their files, about BATCH_BYTES at once."""
         for rows, files_by_column in self.find_files(files, chunk):
-            ends, first = np.cumsum(_sizes(files_by_column, rows.rows)), 0
-            while first < max(rows.rows, 1):
-                begin_bytes = ends[first - 1] if first else 0
-                stop = max(
-                    int(np.searchsorted(ends, begin_bytes + BATCH_BYTES, "right")), first + 1
-                )
+            ends, begin = np.cumsum(_sizes(files_by_column, rows.rows)), 0
+            while begin < max(rows.rows, 1):
+                begin_bytes = ends[begin - 1] if begin else 0
+                end = max(int(np.searchsorted(ends, begin_bytes + BATCH_BYTES, "right")), begin + 1)
                 yield self._read_content(
-                    _slice(rows, first, stop),
+                    _slice(rows, begin, end),
                     {
-                        name: column_files[first:stop]
+                        name: column_files[begin:end]
                         for name, column_files in files_by_column.items()
                     },
                 )
-                first = stop
+                begin = end
 
     def find_files(self, files: FileTable, chunk: Chunk) -> Iterator[tuple[Chunk, _FilesByColumn]]:
         """Yields slices of a chunk, each with the files that its rows name."""
-        for first in range(0, max(chunk.rows, 1), BATCH_FILES):
+        for begin in range(0, max(chunk.rows, 1), BATCH_FILES):
             rows, files_by_column = (
-                _slice(chunk, first, first + BATCH_FILES),
+                _slice(chunk, begin, begin + BATCH_FILES),
                 dict[str, list[InputFile | BadImage | None]](),
             )
             assert isinstance(rows.records, pa.RecordBatch)
@@ -219,9 +217,9 @@ class _FileColumns:
                     for row, entry in decoded.items()
                     for trait in describe_traits(entry, column_files[row].name)
                 )
-            place = np.full(rows.rows, -1)
-            place[[*decoded]] = np.arange(len(decoded))
-            index = None if len(decoded) == rows.rows else pa.array(place, mask=place < 0)
+            positions = np.full(rows.rows, -1)
+            positions[[*decoded]] = np.arange(len(decoded))
+            index = None if len(decoded) == rows.rows else pa.array(positions, mask=positions < 0)
             data = encoded.column(
                 [number for number, row in enumerate(column_files) if row in decoded]
             )
@@ -341,11 +339,11 @@ def _sizes(files_by_column: _FilesByColumn, rows: int) -> np.ndarray[Any, np.dty
     return sizes
 
 
-def _slice(chunk: Chunk, first: int, stop: int) -> Chunk:
+def _slice(chunk: Chunk, begin: int, end: int) -> Chunk:
     """Returns some rows of a chunk. Rejects and counts go to the first rows."""
     assert isinstance(chunk.records, pa.RecordBatch)
-    rows = slice(first, stop)
-    rest = () if first else (chunk.rejects, chunk.note_counts)
+    rows = slice(begin, end)
+    rest = () if begin else (chunk.rejects, chunk.note_counts)
     return Chunk(chunk.records[rows], chunk.file_ids[rows], chunk.positions[rows], *rest)
 
 
@@ -465,7 +463,7 @@ def _array_feature(
     if shape is not None:
         return Feature(name, dtype, shape)
 
-    def look(unit: Unit) -> dict[pa.Field, str]:
+    def collect_types(unit: Unit) -> dict[pa.Field, str]:
         fields = dict[pa.Field, str]()
         for chunk in source.read(unit):
             for _, files_by_column in replace(columns, forms={name: NPY_FORM}).find_files(
@@ -483,7 +481,7 @@ def _array_feature(
         return fields
 
     unifier, names_by_field = SchemaUnifier(column_options.dtypes), dict[pa.Field, str]()
-    for fields in thread_map(look, source.units, threads):
+    for fields in thread_map(collect_types, source.units, threads):
         names_by_field = {**fields, **names_by_field}
     for field, file_name in names_by_field.items():
         unifier.add(pa.schema([field]), file_name)

@@ -69,29 +69,29 @@ def read_label_file(path: str) -> LabelRows:
         DataError: The file is empty, malformed, or can't be decoded. The message has the line.
     """
     name = os.path.basename(path)
-    planned = _FORMATS.get(name.rpartition(".")[2].lower())
+    plan = _FORMATS.get(name.rpartition(".")[2].lower())
     try:
         read_range(path, 0, 0)  # fails if the file can't be read
         file = InputFile(0, name, path, stat(path))
     except OSError as error:
         raise UsageError(f"{option('labels', path)}: can't be read: {error.strerror}") from error
-    if planned is None:
+    if plan is None:
         raise UsageError(f"{option('labels', path)}: a .csv, .tsv or .jsonl file is needed")
     try:
-        return _read(planned, file)
+        return _read_rows(plan, file)
     except DataError as error:
         reason = f"{error.reason} (a labels file is read with the defaults: mend it)"
         raise DataError(reason, source=error.source, place=error.place) from None
 
 
-def _read(planned: Callable[[InputFile, PlanOptions], Source], file: InputFile) -> LabelRows:
-    source = planned(file, PlanOptions())
+def _read_rows(plan: Callable[[InputFile, PlanOptions], Source], file: InputFile) -> LabelRows:
+    source = plan(file, PlanOptions())
     time_dtypes = {feature.name: feature.dtype for feature in source.schema if feature.timestamp}
     plain_dtypes = {
         feature.name: dtype for feature in source.schema if (dtype := _plain_dtype(feature.dtype))
     }
     if plain_dtypes:
-        source = planned(file, PlanOptions(dtypes=plain_dtypes))
+        source = plan(file, PlanOptions(dtypes=plain_dtypes))
     chunks = [chunk for unit in source.units for chunk in source.read(unit)]
     for reject in (reject for chunk in chunks for reject in chunk.rejects):
         raise DataError(reject.message, source=file.name, place=reject.place)
@@ -162,19 +162,19 @@ def label_columns(
     owner = finder.owners(rows.table.column(column))
     rows, owner, repeated = _without_repeats(rows, owner)
     counts = np.bincount(owner[owner >= 0], minlength=len(files))
-    columns, names = _rename(request, rows.table.drop_columns([column]), name)
+    columns, names = _rename_columns(request, rows.table.drop_columns([column]), name)
     time_dtypes = {
         key: rows.time_dtypes[column_name]
         for key, column_name in names.items()
         if column_name in rows.time_dtypes
     }
     rejects, notes = _report_unmatched(request, rows, column, owner, counts, files, name)
-    notes += _renamed(names, name)
+    notes += _renaming_notes(names, name)
     if repeated:
         notes.append(f"{name}: {repeated} row(s) equal another row of their file, and are left out")
-    aligned, hollow = _align(columns, owner, counts)
+    aligned, files_with_nulls = _align(columns, owner, counts)
     keep = (counts > 0) | (not request.reject)
-    if hollow is not None:
+    if files_with_nulls is not None:
         rejects.extend(
             Reject(
                 files[file_id].name,
@@ -182,9 +182,9 @@ def label_columns(
                 "null",
                 f"{name} has several rows for it, some of which are empty in some column; a list can't hold that",
             )
-            for file_id in hollow
+            for file_id in files_with_nulls
         )
-        keep[hollow] = False
+        keep[files_with_nulls] = False
     return LabelColumns(aligned, keep, time_dtypes, tuple(rejects), tuple(notes))
 
 
@@ -293,7 +293,7 @@ def path_column(declared: str | None, table: pa.RecordBatch, finder: FileFinder,
     )
 
 
-def _rename(
+def _rename_columns(
     request: LabelRequest, table: pa.RecordBatch, name: str
 ) -> tuple[dict[str, pa.Array], dict[str, str]]:
     """Renames columns to their feature names.
@@ -329,7 +329,7 @@ def _rename(
     return renamed, names
 
 
-def _renamed(names: Mapping[str, str], name: str) -> tuple[str, ...]:
+def _renaming_notes(names: Mapping[str, str], name: str) -> tuple[str, ...]:
     """Returns a note on renamed columns.
 
     Args:
@@ -360,11 +360,13 @@ def _report_unmatched(
     name: str,
 ) -> tuple[list[Reject], list[str]]:
     """Returns rejects or notes for rows without a file and files without a row."""
-    unmatched, bare = np.flatnonzero(owner < 0).tolist(), np.flatnonzero(counts == 0).tolist()
+    unmatched, unlabelled = np.flatnonzero(owner < 0).tolist(), np.flatnonzero(counts == 0).tolist()
     if not request.reject:
         notes = [f"{name}: {len(unmatched)} row(s) without a file left out"] if unmatched else []
         return [], notes + (
-            [f"{name}: {len(bare)} file(s) without a row have no labels"] if bare else []
+            [f"{name}: {len(unlabelled)} file(s) without a row have no labels"]
+            if unlabelled
+            else []
         )
     values = rows.table.column(column).take(pa.array(unmatched, pa.int64()))
     rejects = [
@@ -375,7 +377,7 @@ def _report_unmatched(
     ]
     rejects += [
         Reject(files[row].name, "", "no label row", f"{name} has no row for this file")
-        for row in bare
+        for row in unlabelled
     ]
     return rejects, []
 

@@ -122,12 +122,12 @@ def conform_columns(files: FileTable, schema: Schema) -> tuple[FileTable, list[R
             # one bad value of a dictionary is in the rows of several files
             for file_id in np.flatnonzero(rows == row).tolist():
                 faults.setdefault(file_id, (reason, message))
-        place = np.full(values.num_rows, -1)
-        place[fitted.good_rows] = np.arange(len(fitted.good_rows))
-        is_good &= place[rows] >= 0
+        positions = np.full(values.num_rows, -1)
+        positions[fitted.good_rows] = np.arange(len(fitted.good_rows))
+        is_good &= positions[rows] >= 0
         for name, column in zip(fitted.batch.schema.names, fitted.batch.columns, strict=True):
             if fitted.bad_rows:
-                columns[name] = make_dictionary_column(np.maximum(place, 0)[rows], column)
+                columns[name] = make_dictionary_column(np.maximum(positions, 0)[rows], column)
             else:  # one value per file, or the same dictionary indices, which columns may share
                 columns[name] = (
                     column if numbers is None else pa.DictionaryArray.from_arrays(numbers, column)
@@ -219,7 +219,7 @@ def read_images(
             candidates[: len(batch_files)], batch_files, partners, pair, max_pixels, rule
         )
         batch.check(decode_bytes, max_pixels, decode, with_pixels and rule is None)
-        yield batch.finish(schema, files, absolute_boxes)
+        yield batch.to_chunk(schema, files, absolute_boxes)
         first += len(batch_files)
 
 
@@ -451,7 +451,7 @@ class _ImageBatch:
             self._counts[f"{stored.format} with {trait}, written without"] += 1
         self._counts["images turned upright, as their EXIF data says"] += placement.orientation > 1
 
-    def finish(self, schema: Schema, files: FileTable, absolute_boxes: bool | None) -> Chunk:
+    def to_chunk(self, schema: Schema, files: FileTable, absolute_boxes: bool | None) -> Chunk:
         ordinals = self._ordinals[self._rows]
         target = to_arrow(schema)
         file_columns = files.take_columns(

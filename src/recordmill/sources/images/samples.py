@@ -426,10 +426,10 @@ def plan_samples(listing: Listing, options: SampleOptions, common: PlanOptions) 
     )
     ranges = [range(unit.begin_file, unit.end_file) for unit in first_source.units]
 
-    def joined(columns: _MemberColumns) -> Source:
+    def join_members(columns: _MemberColumns) -> Source:
         header_columns = replace(columns, with_bytes=False)
 
-        def good(samples: range) -> pa.RecordBatch:
+        def read_good_rows(samples: range) -> pa.RecordBatch:
             batch, bad = header_columns.values(first_source.files, samples)
             return (
                 batch.take(np.setdiff1d(np.arange(len(samples)), [*bad]))
@@ -437,8 +437,8 @@ def plan_samples(listing: Listing, options: SampleOptions, common: PlanOptions) 
                 else batch
             )
 
-        def parts() -> Iterator[tuple[str, pa.RecordBatch]]:
-            batches = thread_map(good, ranges, common.threads)
+        def iter_parts() -> Iterator[tuple[str, pa.RecordBatch]]:
+            batches = thread_map(read_good_rows, ranges, common.threads)
             places = (first_source.files[samples[0]].name for samples in ranges)
             return (
                 place_and_batch
@@ -447,14 +447,14 @@ def plan_samples(listing: Listing, options: SampleOptions, common: PlanOptions) 
             )
 
         unifier = SchemaUnifier(declared_dtypes(member_options))
-        for place, batch in parts():
+        for place, batch in iter_parts():
             check_feature_count(batch.num_columns, common.memory_bytes, place)
             unifier.add(
                 batch.schema,
                 place,
                 {name: batch.column(name).null_count for name in batch.schema.names},
             )
-        batches = (batch for _, batch in parts())
+        batches = (batch for _, batch in iter_parts())
         return join_columns(
             first_source,
             columns,
@@ -468,11 +468,13 @@ def plan_samples(listing: Listing, options: SampleOptions, common: PlanOptions) 
 
     columns = _MemberColumns(used_endings, frozenset(names), as_text)
     try:
-        return joined(columns)
+        return join_members(columns)
     except DataError:
-        of_forms = columns.with_forms(first_source.files, ranges)
+        majority_columns = columns.with_forms(first_source.files, ranges)
         # without a JoinedSource, all samples are rejects
-        if of_forms is None or not isinstance(joined_source := joined(of_forms), JoinedSource):
+        if majority_columns is None or not isinstance(
+            joined_source := join_members(majority_columns), JoinedSource
+        ):
             raise
         return joined_source
 

@@ -344,8 +344,8 @@ def plan_images(
         is_known, unknown = reject_unknown_classes(files, folder_layout.classes, names)
         files = files.filter(is_known)
         rejects = [*rejects, *unknown]
-    of_images = {feature.name for feature in own_features}
-    column_schema = schema.select([name for name in schema.names if name not in of_images])
+    own_names = {feature.name for feature in own_features}
+    column_schema = schema.select([name for name in schema.names if name not in own_names])
     files, column_rejects, rounding_notes = conform_columns(files, column_schema)
     notes += [*unlabelled_notes, *folder_layout.notes, *schema_notes, *rounding_notes]
     notes = [
@@ -511,18 +511,18 @@ def _build_schema(
         replace(feature, classes=classes.get(feature.name, feature.classes))
         for feature in column_features
     ]
-    of_images = {feature.name for feature in own_features}
+    own_names = {feature.name for feature in own_features}
     features = [*own_features[:-1], *column_features, own_features[-1]]
     schema = Schema(tuple(features), "label" if "label" in feature_names(files) else None)
-    if fixed := of_images & set(common.dtypes):
+    if overridden := own_names & set(common.dtypes):
         raise UsageError(
-            f"{option('dtypes', min(fixed))}: this feature comes from the image itself and keeps its type"
+            f"{option('dtypes', min(overridden))}: this feature comes from the image itself and keeps its type"
         )
     schema = apply_dtypes(schema, common.dtypes)
     if common.schema is None:
         return schema, []
     for feature in common.schema:
-        if feature.name in of_images and (feature.dtype, feature.shape) != (
+        if feature.name in own_names and (feature.dtype, feature.shape) != (
             schema[feature.name].dtype,
             (),
         ):
@@ -530,9 +530,9 @@ def _build_schema(
                 f"the schema says that {feature.name!r} is {feature.describe()}; of images it is "
                 f"{schema[feature.name].describe()}"
             )
-    common, left_out = common.drop_absent_features(schema.names, "the images")
+    common, absent_notes = common.drop_absent_features(schema.names, "the images")
     assert common.schema is not None
     declared, notes = check_declared_schema(common.schema, schema, "the images")
     if not len(declared):
         raise UsageError("the schema names no feature, so there is nothing to build")
-    return declared, [*left_out, *notes]
+    return declared, [*absent_notes, *notes]

@@ -139,8 +139,8 @@ class JoinedSource:
             return self._reader.locate(file, positions)
         return [f"row {position}" for position in positions]
 
-    def _join_chunk(self, joined: JoinedRows) -> Chunk:
-        chunk, columns, bad_rows = joined
+    def _join_chunk(self, joined_rows: JoinedRows) -> Chunk:
+        chunk, columns, bad_rows = joined_rows
         assert isinstance(chunk.records, pa.RecordBatch)
         keep = np.setdiff1d(np.arange(chunk.rows), list(bad_rows))
         fitted = conform(
@@ -163,8 +163,8 @@ class JoinedSource:
         if bad_rows:
             chunk = chunk.take(keep[fitted.good_rows])
         arrays = {
-            **_by_name(self.base.schema, chunk.records),
-            **_by_name(self.joined_schema, fitted.batch),
+            **_columns_by_name(self.base.schema, chunk.records),
+            **_columns_by_name(self.joined_schema, fitted.batch),
         }
         batch = pa.RecordBatch.from_arrays(
             [arrays[f.name] for f in self.schema], schema=to_arrow(self.schema)
@@ -172,7 +172,7 @@ class JoinedSource:
         return replace(chunk, records=batch, rejects=tuple(rejects))
 
 
-def _by_name(schema: Schema, batch: pa.RecordBatch) -> dict[str, pa.Array]:
+def _columns_by_name(schema: Schema, batch: pa.RecordBatch) -> dict[str, pa.Array]:
     return dict(zip(schema.names, batch.columns, strict=True))
 
 

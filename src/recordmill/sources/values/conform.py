@@ -169,9 +169,9 @@ def _fit_all(
     columns: list[pa.Array] = []
     bad: dict[int, tuple[str, str]] = {}
     rounded_counts: dict[str, int] = {}
-    position = {name: i for i, name in enumerate(batch.schema.names)}
+    index_by_name = {name: i for i, name in enumerate(batch.schema.names)}
     for feature in schema:
-        index = position.get(feature.name)
+        index = index_by_name.get(feature.name)
         column = pa.nulls(batch.num_rows) if index is None else batch.column(index)
         classes = None if index is None else class_names_in_metadata(batch.schema.field(index))
         fitted = _fit(column, feature, _ValueFitter(classes, feature.name == text_label))
@@ -319,7 +319,7 @@ def _unwrap_fixed(
         return tensors, _null_mask(tensors), "null-inside"
     inner, parents = tensors, [np.arange(len(tensors))]
     for depth, size in enumerate(feature.inner_shape):
-        flat = int(np.prod(feature.inner_shape[depth:], dtype=np.int64))
+        flat_size = int(np.prod(feature.inner_shape[depth:], dtype=np.int64))
         if not _is_list(inner.type) and depth:
             break  # a flat list contains the remaining dimensions
         lengths = _list_lengths(inner, feature)
@@ -328,7 +328,7 @@ def _unwrap_fixed(
         expected_length = (
             size
             if _is_list(inner.type.value_type) and depth + 1 < len(feature.inner_shape)
-            else flat
+            else flat_size
         )
         bad = (
             # a null tensor is a missing feature, but nothing inside a tensor can be null
@@ -340,7 +340,7 @@ def _unwrap_fixed(
             return tensors, _mark_rows(bad, parents, len(tensors)), "shape"
         parents.append(np.repeat(np.arange(len(inner)), lengths))
         inner = to_plain_array(inner.flatten())
-        if expected_length == flat and not _is_list(inner.type):
+        if expected_length == flat_size and not _is_list(inner.type):
             break
     return inner, None, ""
 
@@ -454,13 +454,13 @@ def suggest_remedy(value: object, feature: Feature) -> str:
         if (getattr(value, "tzinfo", None) is None) == (zone is not None):
             return f", for it has {article} time zone; {option('dtypes', {feature.name: dtype})} keeps it"
     wider = _wider_dtype(value, feature)
-    why = (
+    limit_note = (
         EXAMPLE_LIMIT
         if feature.dtype == "uint64" and isinstance(value, int) and value > INT64_MAX
         else ""
     )
     return (
-        f"{why}; {option('dtypes', {feature.name: wider})} keeps it"
+        f"{limit_note}; {option('dtypes', {feature.name: wider})} keeps it"
         if wider and wider != feature.dtype
         else ""
     )

@@ -164,14 +164,14 @@ def check_column_names(names: Sequence[str], source: str = "") -> None:
         names: The names.
         source: Name of the input, for messages.
     """
-    if wrong := [name for name in names if not is_feature_name(name)]:
+    if invalid := [name for name in names if not is_feature_name(name)]:
         raise DataError(
-            f"a column is called {wrong[0]!r:.99}: {BAD_NAME_MESSAGE}; rename it", source=source
+            f"a column is called {invalid[0]!r:.99}: {BAD_NAME_MESSAGE}; rename it", source=source
         )
     if len(set(names)) < len(names):
-        twice = min(name for name, count in Counter(names).items() if count > 1)
+        duplicate = min(name for name, count in Counter(names).items() if count > 1)
         raise DataError(
-            f"two columns are named {twice!r}; rename one (a nested member takes its dotted path as name)",
+            f"two columns are named {duplicate!r}; rename one (a nested member takes its dotted path as name)",
             source=source,
         )
 

@@ -81,7 +81,7 @@ class SchemaUnifier:
         self._label = self._label or label_in_metadata(schema)
         for field in schema:
             name, has_values = field.name, not _is_null(field.type)
-            feature = self._feature(field, source_name)
+            feature = self._read_feature(field, source_name)
             required = feature.required if null_counts is None else null_counts[name] == 0
             feature = replace(
                 feature, dtype=feature.dtype if has_values else "string", required=required
@@ -96,7 +96,7 @@ class SchemaUnifier:
                 )
                 self._sources[name] = source_name
             elif has_values and name in self._typed:
-                self._features[name] = self._join(previous, feature, source_name)
+                self._features[name] = self._join_features(previous, feature, source_name)
             else:
                 self._features[name] = self._join_untyped(
                     previous, feature, source_name, has_values
@@ -120,16 +120,16 @@ class SchemaUnifier:
         features = [
             f for f in self._features.values() if f.name in self._typed or f.name not in structs
         ]
-        finished = tuple(
+        unified = tuple(
             replace(
                 f,
                 required=f.required and self._part_counts[f.name] == self._parts,
-                classes=self._classes(f),
+                classes=self._unified_classes(f),
             )
             for f in features
         )
         return Schema(
-            finished, self._label if any(f.name == self._label for f in features) else None
+            unified, self._label if any(f.name == self._label for f in features) else None
         )
 
     def check_classes(self, schema: Schema) -> tuple[str, ...]:
@@ -163,7 +163,7 @@ class SchemaUnifier:
             )
         return tuple(notes)
 
-    def _classes(self, feature: Feature) -> tuple[str, ...] | None:
+    def _unified_classes(self, feature: Feature) -> tuple[str, ...] | None:
         tables = self._class_tables.get(feature.name, {})
         class_lists = [names for names in tables if names is not None]
         if not class_lists or feature.dtype != "int64":
@@ -201,7 +201,7 @@ class SchemaUnifier:
                 prefixes.add(name)
         return prefixes
 
-    def _feature(self, field: pa.Field, source_name: str) -> Feature:
+    def _read_feature(self, field: pa.Field, source_name: str) -> Feature:
         try:
             # rows of tables become Examples, which don't have feature lists
             return replace(from_arrow_field(field), per_step=False)
@@ -228,7 +228,7 @@ class SchemaUnifier:
         deeper = max(first, second, key=lambda feature: len(feature.shape))
         return replace(deeper, required=first.required and second.required)
 
-    def _join(self, first: Feature, second: Feature, source_name: str) -> Feature:
+    def _join_features(self, first: Feature, second: Feature, source_name: str) -> Feature:
         dtype, shape = (
             join_dtypes(first.dtype, second.dtype),
             join_shapes(first.shape, second.shape),
@@ -265,14 +265,14 @@ def join_dtypes(first: str, second: str) -> str | None:
     """
     if first == second:
         return first
-    time, moment = Feature("", first).timestamp, Feature("", second).timestamp
-    if time and moment:
-        unit = max(time[0], moment[0], key=_TIME_UNITS.index)
+    first_time, second_time = Feature("", first).timestamp, Feature("", second).timestamp
+    if first_time and second_time:
+        unit = max(first_time[0], second_time[0], key=_TIME_UNITS.index)
         return (
             None
-            if time[1] != moment[1]
+            if first_time[1] != second_time[1]
             else f"timestamp[{unit}, UTC]"
-            if time[1]
+            if first_time[1]
             else f"timestamp[{unit}]"
         )
     if not (is_number_dtype(first) and is_number_dtype(second)):
@@ -477,11 +477,11 @@ def finish_schema(
         for name in empty_columns
         if name not in common.dtypes
     ]
-    common, left_out = common.drop_absent_features(inferred.names, description)
+    common, absent_notes = common.drop_absent_features(inferred.names, description)
     if common.schema is not None:
         schema, schema_notes = check_declared_schema(common.schema, inferred, description)
         schema = apply_dtypes(schema, common.dtypes)
-        notes = [*left_out, *schema_notes, *_class_notes(schema, inferred)]
+        notes = [*absent_notes, *schema_notes, *_class_notes(schema, inferred)]
         classes = None
     else:
         schema = apply_dtypes(inferred, common.dtypes)

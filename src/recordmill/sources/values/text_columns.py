@@ -158,8 +158,8 @@ class TextFields:
             kind: The type to parse.
             values: [rows] Receives the values, in the width that `kind` needs.
         """
-        parsed = values.view(np.uint8), self.valid, self.fault
-        native.read_fields(*self.buffers, kind, *parsed, native.ColumnCounts(), None)
+        outputs = values.view(np.uint8), self.valid, self.fault
+        native.read_fields(*self.buffers, kind, *outputs, native.ColumnCounts(), None)
         return int(np.count_nonzero(self.fault))
 
     def text(self, row: int) -> bytes:
@@ -180,8 +180,8 @@ def parse_values(fields: TextFields, feature: Feature) -> tuple[pa.Array, int]:
         (column, number of faults).
     """
     if feature.dtype in _FLOAT_LIMITS:
-        out, faults = parse_floats(fields, feature.dtype)
-        return build_number_column(fields, feature, out), faults
+        floats, faults = parse_floats(fields, feature.dtype)
+        return build_number_column(fields, feature, floats), faults
     is_bool = feature.dtype == "bool"
     values = allocate(fields.rows, np.uint8 if is_bool else np.int64)
     faults = fields.parse(native_field_type(feature), values)
@@ -259,20 +259,22 @@ def build_text_column(fields: TextFields, *, is_utf8: bool = True) -> tuple[pa.A
     # a quoted text is never a null token
     fields.valid[:] |= (fields.infos & native.FIELD_QUOTED) != 0
     sizes = fields.infos & native.FIELD_LENGTH
-    offsets, out = (
+    offsets, data_out = (
         allocate(fields.rows + 1, np.int64),
         allocate(int(sizes.sum(dtype=np.int64)), np.uint8),
     )
     written = native.join_texts(
-        fields.data, fields.starts, sizes, None, fields.valid == 0, out, offsets
+        fields.data, fields.starts, sizes, None, fields.valid == 0, data_out, offsets
     )
     faults = 0
     if is_utf8:
-        places = allocate(fields.rows, np.int64)
-        if faults := native.find_bad_lines(out[:written], offsets[:-1], offsets[1:], places):
-            fields.fault[places >= 0] = native.FIELD_NOT_UTF8
+        bad_bytes = allocate(fields.rows, np.int64)
+        if faults := native.find_bad_lines(
+            data_out[:written], offsets[:-1], offsets[1:], bad_bytes
+        ):
+            fields.fault[bad_bytes >= 0] = native.FIELD_NOT_UTF8
     return build_array(
-        pa.large_string() if is_utf8 else pa.large_binary(), fields, offsets, out
+        pa.large_string() if is_utf8 else pa.large_binary(), fields, offsets, data_out
     ), faults
 
 
@@ -295,15 +297,15 @@ def parse_floats(fields: TextFields, dtype: str) -> tuple[npt.NDArray[np.float64
     Returns:
         (values, number of faults).
     """
-    out, (bits, overflow_limit) = allocate(fields.rows, np.float64), _FLOAT_LIMITS[dtype]
+    values, (bits, overflow_limit) = allocate(fields.rows, np.float64), _FLOAT_LIMITS[dtype]
     if not fields.parse(
-        native.FieldType(kind=native.FLOAT_FIELDS, bits=bits, beyond=overflow_limit), out
+        native.FieldType(kind=native.FLOAT_FIELDS, bits=bits, beyond=overflow_limit), values
     ):
-        return out, 0
+        return values, 0
     # the native parser leaves a few decimals to Python
     for row in np.flatnonzero(fields.fault == native.UNDECIDED).tolist():
-        out[row], fields.fault[row] = _parse_undecided(fields.text(row), bits, overflow_limit)
-    return out, int(np.count_nonzero(fields.fault))
+        values[row], fields.fault[row] = _parse_undecided(fields.text(row), bits, overflow_limit)
+    return values, int(np.count_nonzero(fields.fault))
 
 
 def _parse_undecided(text: bytes, bits: int, overflow_limit: float) -> tuple[float, int]:

@@ -144,14 +144,18 @@ class TextFormat:
             return pc.if_else(pc.fill_null(is_exact, False), times, pa.scalar(None, times.type))
         prefix, suffix = _AFFIXES[self.kind]
         point, thousands = re.escape(self.point), re.escape(self.thousands)
-        whole = rf"\d{{1,3}}(?:{thousands}\d{{3}})+|\d+" if thousands else r"\d+"
-        pattern = rf"^(?P<sign>[+-]?){prefix}(?P<whole>{whole})(?:{point}(?P<rest>\d+))?{suffix}$"
-        sign, whole, rest = (
+        integer_part = rf"\d{{1,3}}(?:{thousands}\d{{3}})+|\d+" if thousands else r"\d+"
+        pattern = (
+            rf"^(?P<sign>[+-]?){prefix}(?P<whole>{integer_part})(?:{point}(?P<rest>\d+))?{suffix}$"
+        )
+        sign, integer_part, decimals = (
             pc.struct_field(pc.extract_regex(values, pattern), index) for index in range(3)
         )
-        whole = pc.replace_substring(whole, self.thousands, "") if thousands else whole
+        integer_part = (
+            pc.replace_substring(integer_part, self.thousands, "") if thousands else integer_part
+        )
         text = pc.binary_join_element_wise(
-            pc.replace_substring(sign, "+", ""), whole, ".", rest, "0", ""
+            pc.replace_substring(sign, "+", ""), integer_part, ".", decimals, "0", ""
         )
         numbers = pc.cast(text, pa.float64())
         return pc.divide(numbers, 100.0) if self.kind == "percent" else numbers
@@ -248,8 +252,8 @@ def parse_text_formats(items: Sequence[str]) -> dict[str, TextFormat]:
         UsageError: An item is invalid.
     """
     matches = [re.fullmatch(r"(.+?)=([a-z]+(?:\(.*\))?)", item, re.DOTALL) for item in items]
-    if wrong := [item for item, match in zip(items, matches, strict=True) if match is None]:
-        raise UsageError(f"{option('parse', wrong[0])}: {_USAGE}")
+    if invalid := [item for item, match in zip(items, matches, strict=True) if match is None]:
+        raise UsageError(f"{option('parse', invalid[0])}: {_USAGE}")
     return {match[1]: TextFormat.from_text(match[2]) for match in matches if match is not None}
 
 
