@@ -358,7 +358,7 @@ class RunFolder(Run):
             contextlib.suppress(FileNotFoundError),
             contextlib.closing(LockFile.open(self.path / dead_runs.LOCK_NAME)) as lock,
         ):
-            lock.touch()
+            lock.refresh()
 
     @property
     def holds_lease(self) -> bool:

@@ -38,7 +38,7 @@ class LockFile:
         """Replaces what it says, in one step; what was longer is blanked."""
         os.pwrite(self._descriptor, text.ljust(os.fstat(self._descriptor).st_size), 0)
 
-    def touch(self) -> None:
+    def refresh(self) -> None:
         """Makes now the time of its last change."""
         os.utime(self._descriptor)
 
