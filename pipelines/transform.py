@@ -114,7 +114,9 @@ def _take_over(before: SavedBefore, plan: BuildPlan, target: str) -> SavedTransf
         make_folder(target)
         fetch_tree(source, target)
     else:
-        copy_tree(source, target, links=True)  # a link is none of the files that the manifest names
+        copy_tree(
+            source, target, keep_links=True
+        )  # a link is none of the files that the manifest names
     saved = restore(
         target, before.manifest.transform, from_pbtxt(before.manifest.schema, before.out)
     )

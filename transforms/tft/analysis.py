@@ -131,7 +131,7 @@ def publish_transform(target: str, model: str, metadata: Any, asset_map: dict[st
     a repeated or a second attempt leaves what is there.
     """
     attempt = Path(f"{target}.{uuid.uuid4().hex}")
-    copy_tree(model, attempt / TRANSFORM_FN, leave_out=(".tft_metadata", "fingerprint.pb"))
+    copy_tree(model, attempt / TRANSFORM_FN, ignored_patterns=(".tft_metadata", "fingerprint.pb"))
     metadata_io.write_metadata(metadata, os.fspath(attempt / METADATA))
     if asset_map:
         with create_file(attempt / METADATA / "asset_map") as file:

@@ -101,11 +101,11 @@ def _layer_class() -> Any:
 
         def save_assets(self, dir_path: str) -> None:
             assert self._folder is not None
-            copy_tree(self._folder, dir_path, into=True)
+            copy_tree(self._folder, dir_path, exist_ok=True)
 
         def load_assets(self, dir_path: str) -> None:
             folder = make_scratch_folder("recordmill-transform-")
-            copy_tree(dir_path, folder, into=True)
+            copy_tree(dir_path, folder, exist_ok=True)
             self.load(folder)
 
         def compute_output_spec(self, inputs: Mapping[str, Any]) -> dict[str, Any]:

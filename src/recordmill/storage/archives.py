@@ -163,39 +163,44 @@ def read_members(path: str) -> ArchiveMembers:
         UsageError: it is damaged, encrypted, or packed by another method than deflate.
         DataError: it is a tar whose compression is damaged, or that grows beyond `MAX_RATIO`.
     """
-    about = _storage_of_archive(path).last_known_stat(path)
+    archive_stat = _storage_of_archive(path).last_known_stat(path)
     with _lock:
-        found = _cached_members.pop(path, None)
-        if found is None or found.archive_stat.is_changed(about):
-            found = _read_archive(path, about)
-        _cached_members[path] = found
+        archive_members = _cached_members.pop(path, None)
+        if archive_members is None or archive_members.archive_stat.is_changed(archive_stat):
+            archive_members = _read_archive(path, archive_stat)
+        _cached_members[path] = archive_members
         while (
             len(_cached_members) > _MAX_CACHED_ARCHIVES
-            and sum(len(one.members) for one in _cached_members.values()) > _MAX_CACHED_MEMBERS
+            and sum(len(members.members) for members in _cached_members.values())
+            > _MAX_CACHED_MEMBERS
         ):
             _cached_members.popitem(last=False)
-        return found
+        return archive_members
 
 
-def _read_archive(path: str, about: Stat) -> ArchiveMembers:
+def _read_archive(path: str, archive_stat: Stat) -> ArchiveMembers:
     with ReaderFile(_storage_of_archive(path).open(path)) as file:
-        found = ArchiveMembers(about, _detect_tar_codec(file) if is_tar(path) else None)
+        archive_members = ArchiveMembers(
+            archive_stat, _detect_tar_codec(file) if is_tar(path) else None
+        )
         try:
             if is_tar(path):
-                _read_tar(found, path)
-                return found
+                _read_tar(archive_members, path)
+                return archive_members
             with zipfile.ZipFile(cast(BinaryIO, file)) as archive:
                 for info in archive.infolist():
                     if not info.is_dir():
                         is_link = modes.S_ISLNK(info.external_attr >> 16)
-                        found.add(info.filename, None if is_link else _zip_member(info, path), path)
+                        archive_members.add(
+                            info.filename, None if is_link else _zip_member(info, path), path
+                        )
         except (UsageError, DataError):
             raise
         except Exception as error:  # damage makes `zipfile` and `tarfile` raise many kinds
             if isinstance(error, OSError) and error.filename is not None:
                 raise
             raise UsageError(f"{path}: can't be read as an archive: {error}") from None
-    return found
+    return archive_members
 
 
 class _HeaderFile(ReaderFile):
@@ -215,23 +220,25 @@ class _HeaderFile(ReaderFile):
         return super().read(size) or b""
 
 
-def _read_tar(found: ArchiveMembers, path: str) -> None:
+def _read_tar(archive_members: ArchiveMembers, path: str) -> None:
     with (
-        _HeaderFile(_open_archive(path, found)) as file,
+        _HeaderFile(_open_archive(path, archive_members)) as file,
         tarfile.open(fileobj=cast(BinaryIO, file), mode="r:") as tar,
     ):
-        one = tar.next()
-        while one is not None:
-            if not one.isdir():
-                plain = one.isreg() and not one.issparse()
-                found.add(
-                    one.name, _Member(one.offset_data, one.size, one.size) if plain else None, path
+        header = tar.next()
+        while header is not None:
+            if not header.isdir():
+                plain = header.isreg() and not header.issparse()
+                archive_members.add(
+                    header.name,
+                    _Member(header.offset_data, header.size, header.size) if plain else None,
+                    path,
                 )
             file.seek(tar.offset)
             try:
-                one = tarfile.TarInfo.fromtarfile(tar)  # which `next` would keep
+                header = tarfile.TarInfo.fromtarfile(tar)  # which `next` would keep
             except tarfile.HeaderError:  # at the end, too
-                one = None
+                header = None
         if tar.offset > file.seek(0, os.SEEK_END):
             raise tarfile.ReadError("unexpected end of data")
         file.seek(tar.offset)
@@ -257,30 +264,33 @@ def _open_archive(path: str, archive: ArchiveMembers) -> Reader:
     if archive.codec is None:
         return _storage_of_archive(path).open(path)
     with _lock:
-        about, file = _decompressed_tars.pop(path, (None, None))
-        if about is None or file is None or about.is_changed(archive.archive_stat):
+        known_stat, file = _decompressed_tars.pop(path, (None, None))
+        if known_stat is None or file is None or known_stat.is_changed(archive.archive_stat):
             file = _decompress_tar(path, archive.codec)
         _decompressed_tars[path] = archive.archive_stat, file
         if len(_decompressed_tars) > _MAX_DECOMPRESSED_TARS:
             _decompressed_tars.popitem(last=False)
         if archive.archive_stat.is_changed(_storage_of_archive(path).last_known_stat(path)):
             raise DataError("changed while it was read; start again", source=path)
-        descriptor = os.dup(file.fileno())
+        descriptor_copy = os.dup(file.fileno())
     return _MemberReader(
-        LocalReader(path, descriptor), os.fstat(descriptor).st_size, 0, about=archive.archive_stat
+        LocalReader(path, descriptor_copy),
+        os.fstat(descriptor_copy).st_size,
+        0,
+        archive_stat=archive.archive_stat,
     )
 
 
 def _decompress_tar(path: str, codec: Codec) -> BinaryIO:
     file = cast(BinaryIO, tempfile.TemporaryFile(prefix="recordmill-", buffering=0))  # noqa: SIM115
-    for piece in codec.algorithm.decompress_file(path, path, MAX_RATIO):
+    for block in codec.algorithm.decompress_file(path, path, MAX_RATIO):
         try:
-            write_all(file, piece)
+            write_all(file, block)
         except OSError as error:
-            why = (
+            reason = (
                 f"{error.strerror} in {tempfile.gettempdir()} (of TMPDIR), where it is decompressed"
             )
-            raise OSError(error.errno, why, path) from None
+            raise OSError(error.errno, reason, path) from None
         Progress.activity = f"decompressing {os.path.basename(path)}, {file.tell() >> 20:,} MiB"
     Progress.activity = ""
     return file
@@ -288,12 +298,12 @@ def _decompress_tar(path: str, codec: Codec) -> BinaryIO:
 
 def _zip_member(info: zipfile.ZipInfo, path: str) -> _Member:
     if info.flag_bits & 1 or info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        how = (
+        problem = (
             "encrypted"
             if info.flag_bits & 1
             else f"packed by method {info.compress_type}, which is not deflate"
         )
-        raise UsageError(f"{path}: {info.filename!r} is {how}; unpack it, and give the folder")
+        raise UsageError(f"{path}: {info.filename!r} is {problem}; unpack it, and give the folder")
     deflated = info.compress_type == zipfile.ZIP_DEFLATED
     return _Member(info.header_offset, info.compress_size, info.file_size, info.CRC, deflated)
 
@@ -335,12 +345,12 @@ class ArchiveStorage:
         return self.last_known_stat(path)
 
     def last_known_stat(self, path: str) -> Stat:
-        found, member = _find_member(path)
-        return replace(found.archive_stat, size_bytes=_size_as_file(member))
+        archive_members, member = _find_member(path)
+        return replace(archive_members.archive_stat, size_bytes=_size_as_file(member))
 
     def open(self, path: str) -> Reader:
-        found, member = _find_member(path)
-        reader = _open_archive(archive_path(path), found)
+        archive_members, member = _find_member(path)
+        reader = _open_archive(archive_path(path), archive_members)
         try:
             start = member.offset
             if member.crc is None:
@@ -350,9 +360,11 @@ class ArchiveStorage:
             if not member.deflated:
                 return _MemberReader(reader, member.size_bytes, start, crc=member.crc, path=path)
             if _is_streamed(member):
-                end = np.array([member.crc, member.size_bytes & 0xFFFFFFFF], "<u4").view(np.uint8)
+                trailer = np.array([member.crc, member.size_bytes & 0xFFFFFFFF], "<u4").view(
+                    np.uint8
+                )
                 return _MemberReader(
-                    reader, _size_as_file(member), start - len(_GZIP_HEADER), _GZIP_HEADER, end
+                    reader, _size_as_file(member), start - len(_GZIP_HEADER), _GZIP_HEADER, trailer
                 )
             data = reader.fill(np.empty(member.packed_bytes, np.uint8), start)
             return _MemberReader(reader, member.size_bytes, 0, _inflate_member(data, member, path))
@@ -376,16 +388,18 @@ class ArchiveStorage:
 
     def is_folder(self, path: str) -> bool:
         archive, name = _split_path(path)
-        return any(one.startswith(f"{name}/") for one in read_members(archive).members)
+        return any(
+            member_name.startswith(f"{name}/") for member_name in read_members(archive).members
+        )
 
     def list_names(self, folder: str) -> list[str]:
         archive, name = _split_path(folder)
-        below = [
-            one.removeprefix(f"{name}/")
-            for one in read_members(archive).members
-            if one.startswith(f"{name}/")
+        relative_names = [
+            member_name.removeprefix(f"{name}/")
+            for member_name in read_members(archive).members
+            if member_name.startswith(f"{name}/")
         ]
-        return sorted({one.partition("/")[0] for one in below})
+        return sorted({member_name.partition("/")[0] for member_name in relative_names})
 
 
 class _MemberReader:
@@ -400,9 +414,9 @@ class _MemberReader:
         reader: Reader,
         size: int,
         start: int,
-        head: Bytes = _GZIP_HEADER[:0],
-        end: Bytes = _GZIP_HEADER[:0],
-        about: Stat | None = None,
+        header: Bytes = _GZIP_HEADER[:0],
+        trailer: Bytes = _GZIP_HEADER[:0],
+        archive_stat: Stat | None = None,
         crc: int | None = None,
         path: str = "",
     ) -> None:
@@ -410,29 +424,31 @@ class _MemberReader:
             reader,
             size,
             start,
-            head,
-            end,
+            header,
+            trailer,
         )
-        self._archive_stat, self._crc, self._path = about, crc, path
+        self._archive_stat, self._crc, self._path = archive_stat, crc, path
         self._lock, self._num_checked, self._running_crc = (
             threading.Lock(),
             0,
             0,
         )  # bytes that were checked, their CRC
 
-    def fill(self, into: Bytes, start: int) -> Bytes:
-        into = into[: max(self._size - start, 0)]
-        tail = self._size - len(self._end)  # where the end begins
-        first, last = max(len(self._head) - start, 0), max(tail - start, 0)
-        into[:first] = self._head[start : start + len(into)]
-        if len(middle := into[first:last]):
-            got = len(self._reader.fill(middle, self._start + start + first))
-            if got < len(middle):
-                return into[: first + got]
-        into[last:] = self._end[max(start - tail, 0) :][: max(len(into) - last, 0)]
-        if self._crc is not None and len(into):
-            self._check(into, start)
-        return into
+    def fill(self, buffer: Bytes, start: int) -> Bytes:
+        buffer = buffer[: max(self._size - start, 0)]
+        trailer_start = self._size - len(self._end)  # where the end begins
+        header_end, trailer_begin = max(len(self._head) - start, 0), max(trailer_start - start, 0)
+        buffer[:header_end] = self._head[start : start + len(buffer)]
+        if len(middle := buffer[header_end:trailer_begin]):
+            num_read = len(self._reader.fill(middle, self._start + start + header_end))
+            if num_read < len(middle):
+                return buffer[: header_end + num_read]
+        buffer[trailer_begin:] = self._end[max(start - trailer_start, 0) :][
+            : max(len(buffer) - trailer_begin, 0)
+        ]
+        if self._crc is not None and len(buffer):
+            self._check(buffer, start)
+        return buffer
 
     def _check(self, data: Bytes, start: int) -> None:
         with self._lock:
@@ -453,9 +469,9 @@ class _MemberReader:
 
 def _find_member(path: str) -> tuple[ArchiveMembers, _Member]:
     archive, name = _split_path(path)
-    found = read_members(archive)
+    archive_members = read_members(archive)
     try:
-        return found, found.members[name]
+        return archive_members, archive_members.members[name]
     except KeyError:
         raise FileNotFoundError(errno.ENOENT, "is no member of the archive", path) from None
 
@@ -473,9 +489,9 @@ def _size_as_file(member: _Member) -> int:
 def _inflate_member(data: Bytes, member: _Member, path: str) -> Bytes:
     stream = zlib.decompressobj(-zlib.MAX_WBITS)
     try:
-        found = stream.decompress(data.data, member.size_bytes + 1)
+        content = stream.decompress(data.data, member.size_bytes + 1)
     except zlib.error as error:
         raise OSError(errno.EIO, f"is damaged: {error}", path) from None
-    if len(found) != member.size_bytes or zlib.crc32(found) != member.crc:
+    if len(content) != member.size_bytes or zlib.crc32(content) != member.crc:
         raise OSError(errno.EIO, _DAMAGED_MESSAGE, path)
-    return np.frombuffer(found, np.uint8)
+    return np.frombuffer(content, np.uint8)

@@ -24,11 +24,11 @@ _BZIP2_BLOCK_MAGICS = (b"1AY&SY", b"\x17rE8P\x90")  # with which a block of bzip
 class _ArrowStream(Algorithm):
     codec = ZSTD  # as pyarrow calls it, too
 
-    def decompress_head(self, head: bytes, most_bytes: int) -> tuple[bytes, bool]:
+    def decompress_head(self, head: bytes, max_bytes: int) -> tuple[bytes, bool]:
         stream = pa.CompressedInputStream(pa.BufferReader(head), self.codec)
         parts: list[bytes] = []
         try:
-            while sum(map(len, parts)) < most_bytes:
+            while sum(map(len, parts)) < max_bytes:
                 part = stream.read(4096)
                 if not part:
                     return b"".join(parts), True
@@ -68,33 +68,38 @@ class Xz(Algorithm):
     def is_head(self, head: bytes) -> bool:
         return head.startswith(b"\xfd7zXZ\0")
 
-    def decompress_head(self, head: bytes, most_bytes: int) -> tuple[bytes, bool]:
+    def decompress_head(self, head: bytes, max_bytes: int) -> tuple[bytes, bool]:
         stream = _xz_decompressor()
         try:
-            found = stream.decompress(head, most_bytes)
+            content = stream.decompress(head, max_bytes)
         except Exception:  # as of `pieces`
             return b"", False
-        return found, stream.eof and not stream.unused_data
+        return content, stream.eof and not stream.unused_data
 
     def decompress_file(
         self, path: str, source: str, max_ratio: int | None
     ) -> Generator[bytes, None, None]:
-        ratio, stream, begun, at = RatioLimit(source, max_ratio), _xz_decompressor(), 0, 0
+        ratio, stream, stream_start, offset = (
+            RatioLimit(source, max_ratio),
+            _xz_decompressor(),
+            0,
+            0,
+        )
         for block in read_blocks(path, _BLOCK_BYTES):
-            data, at = block.tobytes(), at + len(block)
+            data, offset = block.tobytes(), offset + len(block)
             while data or not (stream.needs_input or stream.eof):
                 if stream.eof:
-                    stream, begun = _xz_decompressor(), at - len(data)
+                    stream, stream_start = _xz_decompressor(), offset - len(data)
                 try:
-                    piece = stream.decompress(data, _BLOCK_BYTES)
+                    content = stream.decompress(data, _BLOCK_BYTES)
                 except Exception as error:  # `lzma` is loaded where it is needed
-                    raise _to_data_error(OSError(str(error)), XZ, at, source) from None
+                    raise _to_data_error(OSError(str(error)), XZ, offset, source) from None
                 data = stream.unused_data
-                if piece:
-                    ratio.check(len(piece), at)
-                    yield piece
+                if content:
+                    ratio.check(len(content), offset)
+                    yield content
         if not stream.eof:
-            raise truncated_error(XZ, begun, at, source)
+            raise truncated_error(XZ, stream_start, offset, source)
 
 
 def _xz_decompressor() -> Any:
@@ -112,28 +117,28 @@ def _decompress_file(
     with open_arrow_file(path) as file, pa.CompressedInputStream(file, codec) as stream:
         while True:
             try:
-                piece = stream.read(_BLOCK_BYTES)
+                content = stream.read(_BLOCK_BYTES)
             except OSError as error:
                 raise _to_data_error(error, codec, file.tell(), source) from None
-            if not piece:
+            if not content:
                 return
-            ratio.check(len(piece), file.tell())
-            yield piece
+            ratio.check(len(content), file.tell())
+            yield content
 
 
-def _to_data_error(error: OSError, codec: str, at: int, source: str) -> OSError | DataError:
+def _to_data_error(error: OSError, codec: str, offset: int, source: str) -> OSError | DataError:
     if error.errno is not None:
         return error
     if "Truncated" in str(error):
-        return truncated_error(codec, 0, at, source)
+        return truncated_error(codec, 0, offset, source)
     if "too much memory" in str(error) or "limit exceeded" in str(error):
         return DataError(
             f"{codec} data of a window above 128 MiB; decompress it, or compress it with a window of 27 bits or less",
             source=source,
-            place=f"before byte {at} of the file",
+            place=f"before byte {offset} of the file",
         )
     return DataError(
         f"{codec} data is damaged, or something follows its end ({error})"[:250],
         source=source,
-        place=f"before byte {at} of the file",
+        place=f"before byte {offset} of the file",
     )

@@ -25,7 +25,7 @@ class Algorithm(ABC):
         """Returns whether a file that begins so is compressed with it."""
 
     @abstractmethod
-    def decompress_head(self, head: bytes, most_bytes: int) -> tuple[bytes, bool]:
+    def decompress_head(self, head: bytes, max_bytes: int) -> tuple[bytes, bool]:
         """The first bytes inside a file that begins so, about most_bytes at most, and whether they are all; none of a
         stream that is broken from its beginning.
         """
@@ -96,9 +96,9 @@ class Codec:
     def algorithm(self) -> Algorithm:
         """How files of it are read, which are not plain."""
         module, _, name = self.algorithm_path.partition(":")
-        found = getattr(import_module(f"recordmill.{module}"), name)()
-        assert isinstance(found, Algorithm)
-        return found
+        instance = getattr(import_module(f"recordmill.{module}"), name)()
+        assert isinstance(instance, Algorithm)
+        return instance
 
     @property
     def member_algorithm(self) -> MemberAlgorithm:

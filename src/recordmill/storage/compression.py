@@ -44,7 +44,7 @@ class ByteStream:
 
     error: DataError | None = None
 
-    def fill(self, into: Bytes) -> int:
+    def fill(self, buffer: Bytes) -> int:
         """Writes the next bytes; gives how many: fewer only at the end, which is a true one if `error` is None."""
         raise NotImplementedError
 
@@ -62,8 +62,8 @@ class _PlainStream(ByteStream):
     def __init__(self, path: str) -> None:
         self._reader, self._at = find_storage(path).open(path), 0
 
-    def fill(self, into: Bytes) -> int:
-        count = len(self._reader.fill(into, self._at))
+    def fill(self, buffer: Bytes) -> int:
+        count = len(self._reader.fill(buffer, self._at))
         self._at += count
         return count
 
@@ -74,19 +74,19 @@ class _PlainStream(ByteStream):
 class _BlockStream(ByteStream):
     """From a generator of byte strings of any size."""
 
-    def __init__(self, pieces: Generator[bytes, None, None]) -> None:
-        self._pieces, self._rest = pieces, np.empty(0, np.uint8)
+    def __init__(self, blocks: Generator[bytes, None, None]) -> None:
+        self._pieces, self._rest = blocks, np.empty(0, np.uint8)
 
-    def fill(self, into: Bytes) -> int:
-        done = 0
-        while done < len(into):
+    def fill(self, buffer: Bytes) -> int:
+        filled = 0
+        while filled < len(buffer):
             if len(self._rest) == 0 and not self._next():
                 break
-            part = self._rest[: len(into) - done]
-            into[done : done + len(part)] = part
+            part = self._rest[: len(buffer) - filled]
+            buffer[filled : filled + len(part)] = part
             self._rest = self._rest[len(part) :]
-            done += len(part)
-        return done
+            filled += len(part)
+        return filled
 
     def _next(self) -> bool:
         try:
@@ -159,27 +159,27 @@ def open_blocks(
 class RatioLimit:
     """Stops a stream that grows beyond all measure. out: bytes that it had given before."""
 
-    def __init__(self, source: str, limit: int | None, out: int = 0) -> None:
-        self._source, self._limit, self._total_bytes = source, limit, out
+    def __init__(self, source: str, limit: int | None, previous_bytes: int = 0) -> None:
+        self._source, self._limit, self._total_bytes = source, limit, previous_bytes
 
-    def check(self, more: int, compressed: int) -> None:
+    def check(self, num_bytes: int, compressed_bytes: int) -> None:
         """So many bytes more have come of so many compressed ones in all; DataError beyond the limit."""
-        self._total_bytes += more
+        self._total_bytes += num_bytes
         if self._limit is not None and self._total_bytes > max(
-            _MIN_SUSPICIOUS_BYTES, self._limit * compressed
+            _MIN_SUSPICIOUS_BYTES, self._limit * compressed_bytes
         ):
-            reason = f"{compressed} compressed bytes have become {self._total_bytes}, above the limit of {self._limit} times"
+            reason = f"{compressed_bytes} compressed bytes have become {self._total_bytes}, above the limit of {self._limit} times"
             raise DataError(
                 f"{reason}; if they are wanted all the same, decompress the file first",
                 source=self._source,
-                place=f"byte {compressed} of the file",
+                place=f"byte {compressed_bytes} of the file",
             )
 
 
-def truncated_error(compression: str, begun: int, size: int, source: str) -> DataError:
+def truncated_error(compression: str, start: int, size: int, source: str) -> DataError:
     """The error of a file of so many bytes that ends within the compressed data that begins at byte `begun`."""
     return DataError(
-        f"truncated: the {compression} data that begins at byte {begun} of the file has no end",
+        f"truncated: the {compression} data that begins at byte {start} of the file has no end",
         source=source,
         place=f"byte {size} of the file",
     )

@@ -31,8 +31,8 @@ class Gzip(MemberAlgorithm):
     def is_head(self, head: bytes) -> bool:
         return head[:3] == b"\x1f\x8b\x08"
 
-    def decompress_head(self, head: bytes, most_bytes: int) -> tuple[bytes, bool]:
-        return _decompress_head(GZIP, head, most_bytes)
+    def decompress_head(self, head: bytes, max_bytes: int) -> tuple[bytes, bool]:
+        return _decompress_head(GZIP, head, max_bytes)
 
     def decompress_file(
         self, path: str, source: str, max_ratio: int | None
@@ -84,8 +84,8 @@ class Zlib(Algorithm):
             return False
         return True
 
-    def decompress_head(self, head: bytes, most_bytes: int) -> tuple[bytes, bool]:
-        return _decompress_head(ZLIB, head, most_bytes)
+    def decompress_head(self, head: bytes, max_bytes: int) -> tuple[bytes, bool]:
+        return _decompress_head(ZLIB, head, max_bytes)
 
     def decompress_file(
         self, path: str, source: str, max_ratio: int | None
@@ -93,10 +93,10 @@ class Zlib(Algorithm):
         return _inflate_exactly(path, source, ZLIB, max_ratio)
 
 
-def _decompress_head(compression: str, head: bytes, most_bytes: int) -> tuple[bytes, bool]:
+def _decompress_head(compression: str, head: bytes, max_bytes: int) -> tuple[bytes, bool]:
     inflater = zlib.decompressobj(_WINDOW_BITS[compression])
     try:
-        inner = inflater.decompress(head, most_bytes)
+        inner = inflater.decompress(head, max_bytes)
     except zlib.error:
         return b"", False
     return inner, inflater.eof
@@ -111,35 +111,41 @@ def _decompress_gzip(path: str, source: str, max_ratio: int | None) -> Generator
         isal_zlib.decompressobj(_WINDOW_BITS[GZIP]),
         _HeaderChecker(),
     )
-    read = begun = before = given = (
+    bytes_read = member_start = previous_bytes = member_bytes = (
         0  # before: bytes of earlier members; given: of the member that begins at begun
     )
     for block in read_blocks(path, _INPUT_BYTES):
-        read += len(block)
+        bytes_read += len(block)
         rest: bytes | memoryview = memoryview(block)
-        more = True
-        while more:
+        has_more = True
+        while has_more:
             if inflater.eof:
-                begun, before, given = read - len(rest), before + given, 0
+                member_start, previous_bytes, member_bytes = (
+                    bytes_read - len(rest),
+                    previous_bytes + member_bytes,
+                    0,
+                )
                 inflater, header = isal_zlib.decompressobj(_WINDOW_BITS[GZIP]), _HeaderChecker()
             try:
                 header.check(rest)
-                piece = inflater.decompress(rest, _OUTPUT_BYTES)
+                content = inflater.decompress(rest, _OUTPUT_BYTES)
                 rest = inflater.unused_data if inflater.eof else inflater.unconsumed_tail
                 ratio.check(
-                    len(piece), max(read - len(rest) - _ISAL_LOOKAHEAD_BYTES, 0)
+                    len(content), max(bytes_read - len(rest) - _ISAL_LOOKAHEAD_BYTES, 0)
                 )  # zlib tells what is above it indeed
             except (_ISAL_ERROR, zlib.error, DataError):
                 yield from _skip_bytes(
-                    _inflate_exactly(path, source, GZIP, max_ratio, begun, before), given
+                    _inflate_exactly(path, source, GZIP, max_ratio, member_start, previous_bytes),
+                    member_bytes,
                 )
                 return
-            more = len(rest) > 0 or (len(piece) == _OUTPUT_BYTES and not inflater.eof)
-            given += len(piece)
-            yield piece
+            has_more = len(rest) > 0 or (len(content) == _OUTPUT_BYTES and not inflater.eof)
+            member_bytes += len(content)
+            yield content
     if not inflater.eof:
         yield from _skip_bytes(
-            _inflate_exactly(path, source, GZIP, max_ratio, begun, before), given
+            _inflate_exactly(path, source, GZIP, max_ratio, member_start, previous_bytes),
+            member_bytes,
         )
 
 
@@ -157,90 +163,97 @@ class _HeaderChecker:
         if 0 <= self._flags_at < len(data) and data[self._flags_at] & _HEADER_CRC_FLAG:
             raise zlib.error("a CRC of the header")
         self._flags_at -= len(data)
-        at = 0
-        while self._inflater is not None and at < len(data):
-            if self._inflater.decompress(data[at : at + 512], 1) or self._inflater.eof:
+        offset = 0
+        while self._inflater is not None and offset < len(data):
+            if self._inflater.decompress(data[offset : offset + 512], 1) or self._inflater.eof:
                 self._inflater = None
-            at += 512
+            offset += 512
 
 
-def _skip_bytes(pieces: Iterator[bytes], skip: int) -> Iterator[bytes]:
+def _skip_bytes(blocks: Iterator[bytes], skipped: int) -> Iterator[bytes]:
     """Yields what follows the first `skip` bytes."""
-    for piece in pieces:
-        if len(piece) > skip:
-            yield piece[skip:]
-        skip = max(skip - len(piece), 0)
+    for block in blocks:
+        if len(block) > skipped:
+            yield block[skipped:]
+        skipped = max(skipped - len(block), 0)
 
 
 def _inflate_exactly(
-    path: str, source: str, compression: str, max_ratio: int | None, begun: int = 0, before: int = 0
+    path: str,
+    source: str,
+    compression: str,
+    max_ratio: int | None,
+    member_start: int = 0,
+    previous_bytes: int = 0,
 ) -> Generator[bytes, None, None]:
     """The content of a gzip file, or of one zlib stream, by zlib, up to the very byte that is at fault; from the member
     on that begins at byte `begun`, before which members gave so many bytes.
     """
-    ratio, inflater, read = (
-        RatioLimit(source, max_ratio, before),
+    ratio, inflater, bytes_read = (
+        RatioLimit(source, max_ratio, previous_bytes),
         zlib.decompressobj(_WINDOW_BITS[compression]),
-        begun,
+        member_start,
     )
-    for block in _aligned_blocks(path, begun):
-        read += len(block)
+    for block in _aligned_blocks(path, member_start):
+        bytes_read += len(block)
         rest: bytes | memoryview = memoryview(block)
-        more = True
-        while more:
+        has_more = True
+        while has_more:
             if inflater.eof:
-                begun = read - len(rest)
+                member_start = bytes_read - len(rest)
                 if compression == ZLIB:
                     raise DataError(
                         "zlib data ends and something follows",
                         source=source,
-                        place=f"byte {begun} of the file",
+                        place=f"byte {member_start} of the file",
                     )
                 inflater = zlib.decompressobj(_WINDOW_BITS[compression])
             # of the 40 KiB that it holds: zlib drops what it had inflated when it meets a fault
-            kept = inflater.copy()
+            checkpoint = inflater.copy()
             try:
-                piece = inflater.decompress(rest, _OUTPUT_BYTES)
+                content = inflater.decompress(rest, _OUTPUT_BYTES)
             except zlib.error as error:
-                yield from _inflate_until_fault(kept, rest)
-                raise _damaged_error(compression, begun, source, error) from None
+                yield from _inflate_until_fault(checkpoint, rest)
+                raise _damaged_error(compression, member_start, source, error) from None
             rest = inflater.unused_data if inflater.eof else inflater.unconsumed_tail
-            more = len(rest) > 0 or (len(piece) == _OUTPUT_BYTES and not inflater.eof)
-            ratio.check(len(piece), read - len(rest))
-            yield piece
+            has_more = len(rest) > 0 or (len(content) == _OUTPUT_BYTES and not inflater.eof)
+            ratio.check(len(content), bytes_read - len(rest))
+            yield content
     if not inflater.eof:
-        raise truncated_error(compression, begun, read, source)
+        raise truncated_error(compression, member_start, bytes_read, source)
 
 
-def _aligned_blocks(path: str, begun: int) -> Iterator[Bytes]:
+def _aligned_blocks(path: str, start: int) -> Iterator[Bytes]:
     """The file's blocks from a byte on, cut where they are cut from its beginning on."""
-    edge = begun - begun % _INPUT_BYTES + _INPUT_BYTES
-    yield from read_blocks(path, _INPUT_BYTES, begun, edge)
+    edge = start - start % _INPUT_BYTES + _INPUT_BYTES
+    yield from read_blocks(path, _INPUT_BYTES, start, edge)
     yield from read_blocks(path, _INPUT_BYTES, edge)
 
 
 def _inflate_until_fault(inflater: Any, data: bytes | memoryview) -> Iterator[bytes]:
     """Yields what data becomes before the fault in it, byte by byte at last."""
-    at, step = 0, 4096
-    while step and at < len(data):
-        before = inflater.copy()
+    offset, step = 0, 4096
+    while step and offset < len(data):
+        checkpoint = inflater.copy()
         try:
-            yield inflater.decompress(data[at : at + step])
-            at += step
+            yield inflater.decompress(data[offset : offset + step])
+            offset += step
         except zlib.error:
-            inflater, step = before, step // 16
+            inflater, step = checkpoint, step // 16
 
 
-def _damaged_error(compression: str, begun: int, source: str, error: zlib.error) -> DataError:
-    what = (
+def _damaged_error(
+    compression: str, member_start: int, source: str, error: zlib.error
+) -> DataError:
+    problem = (
         "damaged"
         if "header" not in str(error)
         else "damaged"
-        if begun == 0
+        if member_start == 0
         else "damaged, or something that is none follows the end"
     )
     return DataError(
-        f"{compression} data is {what} ({error})"[:250],
+        f"{compression} data is {problem} ({error})"[:250],
         source=source,
-        place=f"{compression} member at byte {begun} of the file",
+        place=f"{compression} member at byte {member_start} of the file",
     )

@@ -74,17 +74,17 @@ class DirectFiles:
         return self._idle_buffers.get()
 
     def submit_write(
-        self, put: Callable[[Buffer], None], buffer: Buffer, size: int
+        self, write: Callable[[Buffer], None], buffer: Buffer, size: int
     ) -> Future[None]:
         """Have the buffer's first bytes put into their file, and the buffer be idle then."""
 
-        def work() -> None:
+        def write_and_release() -> None:
             try:
-                put(buffer[:size])
+                write(buffer[:size])
             finally:
                 self._idle_buffers.put(buffer)
 
-        return self._pool.submit(work)
+        return self._pool.submit(write_and_release)
 
 
 class DirectFile:
@@ -99,14 +99,16 @@ class DirectFile:
 
     def write(self, data: bytes | memoryview | Buffer) -> int:
         """Take all of it; gives its number of bytes."""
-        view, done = np.frombuffer(data, np.uint8), 0
-        while done < len(view):
+        view, written = np.frombuffer(data, np.uint8), 0
+        while written < len(view):
             if self._buffer is None:
                 self._raise_errors()
                 self._buffer = self._owner.acquire_buffer()
-            count = min(_BUFFER_BYTES - self._num_filled, len(view) - done)
-            self._buffer[self._num_filled : self._num_filled + count] = view[done : done + count]
-            self._num_filled, done = self._num_filled + count, done + count
+            count = min(_BUFFER_BYTES - self._num_filled, len(view) - written)
+            self._buffer[self._num_filled : self._num_filled + count] = view[
+                written : written + count
+            ]
+            self._num_filled, written = self._num_filled + count, written + count
             if self._num_filled == _BUFFER_BYTES:
                 self._submit_buffer()
         return len(view)
@@ -147,33 +149,33 @@ class DirectFile:
         """Full buffers go past the cache; what is less, at the end of a file or all of a small one, through it, since
         the disk would have to be waited for then, and `fsync` has several such files written at once.
         """
-        self._set_direct(direct=len(data) == _BUFFER_BYTES)
-        done = 0
-        while done < len(data):
+        self._set_direct(enabled=len(data) == _BUFFER_BYTES)
+        written = 0
+        while written < len(data):
             try:
-                done += os.write(self._descriptor, data[done:])
+                written += os.write(self._descriptor, data[written:])
             except OSError as error:
                 if error.errno != errno.EINVAL or not self._is_direct:
                     raise
                 self._is_unsupported = True
             if (
-                done % _ALIGN_BYTES or self._is_unsupported
+                written % _ALIGN_BYTES or self._is_unsupported
             ):  # cut short by the system, or nothing for this file system
-                self._set_direct(direct=False)
+                self._set_direct(enabled=False)
 
-    def _set_direct(self, *, direct: bool) -> None:
+    def _set_direct(self, *, enabled: bool) -> None:
         """Write past the cache, where that can be, or not."""
-        direct = direct and not self._is_unsupported
-        if direct == self._is_direct:
+        enabled = enabled and not self._is_unsupported
+        if enabled == self._is_direct:
             return
         flags = fcntl.fcntl(self._descriptor, fcntl.F_GETFL)
         try:
             fcntl.fcntl(
                 self._descriptor,
                 fcntl.F_SETFL,
-                flags | _DIRECT_FLAG if direct else flags & ~_DIRECT_FLAG,
+                flags | _DIRECT_FLAG if enabled else flags & ~_DIRECT_FLAG,
             )
-            self._is_direct = direct
+            self._is_direct = enabled
         except OSError as error:
             if error.errno != errno.EINVAL:
                 raise

@@ -40,12 +40,12 @@ _NO_LINK_ERRNOS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 
 @contextlib.contextmanager
-def atomic_write(path: str | Path, temporary_in: Path | None = None) -> Iterator[BinaryIO]:
+def atomic_write(path: str | Path, temporary_folder: Path | None = None) -> Iterator[BinaryIO]:
     """A file that appears under its name whole and on disk (fsync, rename), or not at all. temporary_in: the folder in
     which it has another name until then, and where a kill leaves it; None: its own.
     """
     path = Path(path)
-    temporary = (temporary_in or path.parent) / f".{path.name}.{uuid.uuid4().hex[:8]}.tmp"
+    temporary = (temporary_folder or path.parent) / f".{path.name}.{uuid.uuid4().hex[:8]}.tmp"
     try:
         with create_file(temporary) as file:
             yield file
@@ -116,10 +116,10 @@ def reopen_file(path: str | Path, size_bytes: int) -> BinaryIO:
 def write_all(file: BinaryIO | DirectFile, data: bytes | memoryview | npt.NDArray[np.uint8]) -> int:
     """Write every byte, also where the operating system takes fewer at once; gives the number written."""
     view = memoryview(data).cast("B")
-    done = 0
-    while done < len(view):
-        done += file.write(view[done : done + _WRITE_BYTES])
-    return done
+    written = 0
+    while written < len(view):
+        written += file.write(view[written : written + _WRITE_BYTES])
+    return written
 
 
 class NewFiles:
@@ -188,7 +188,7 @@ def _sync_file_system(descriptor: int) -> None:
         raise OSError(code, os.strerror(code))
 
 
-def create_if_absent(path: Path, data: bytes, temporary_in: Path | None = None) -> bool:
+def create_if_absent(path: Path, data: bytes, temporary_folder: Path | None = None) -> bool:
     """Create the file with this content, whole and on disk, unless it is there; says whether this call created it.
     temporary_in: as for `atomic_write`.
 
@@ -196,7 +196,7 @@ def create_if_absent(path: Path, data: bytes, temporary_in: Path | None = None) 
     without hard links (FAT, some network and FUSE mounts) get a rename under a lock, which excludes the processes of
     one host.
     """
-    temporary = (temporary_in or path.parent) / f".{path.name}.{uuid.uuid4().hex[:8]}.tmp"
+    temporary = (temporary_folder or path.parent) / f".{path.name}.{uuid.uuid4().hex[:8]}.tmp"
     try:
         with create_file(temporary) as file:
             write_all(file, data)
@@ -228,12 +228,12 @@ def _rename_if_absent(temporary: str, path: Path) -> bool:
     descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-        absent = not path.exists()
-        if absent:
+        is_absent = not path.exists()
+        if is_absent:
             os.rename(temporary, path)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(lock)  # whoever waits for it, or makes a new one, finds the file there
-        return absent
+        return is_absent
     finally:
         os.close(descriptor)
 

@@ -65,26 +65,26 @@ class ItemTable(Sequence[Item]):
     where many items take little more time than one.
     """
 
-    def _item(self, at: int) -> Item:
-        return self.items_at(range(at, at + 1))[0]
+    def _item(self, index: int) -> Item:
+        return self.items_at(range(index, index + 1))[0]
 
-    def items_at(self, places: Sequence[int]) -> Sequence[Item]:
+    def items_at(self, indices: Sequence[int]) -> Sequence[Item]:
         """The items at these places."""
-        return [self._item(at) for at in places]
+        return [self._item(index) for index in indices]
 
     @overload
-    def __getitem__(self, at: int) -> Item: ...
+    def __getitem__(self, index: int) -> Item: ...
 
     @overload
-    def __getitem__(self, at: slice) -> tuple[Item, ...]: ...
+    def __getitem__(self, index: slice) -> tuple[Item, ...]: ...
 
-    def __getitem__(self, at: int | slice) -> Item | tuple[Item, ...]:
-        if isinstance(at, slice):
-            return tuple(self.items_at(range(*at.indices(len(self)))))
-        number = at + len(self) if at < 0 else at
-        if not 0 <= number < len(self):
-            raise IndexError(f"{at}: there are {len(self)}")
-        return self._item(number)
+    def __getitem__(self, index: int | slice) -> Item | tuple[Item, ...]:
+        if isinstance(index, slice):
+            return tuple(self.items_at(range(*index.indices(len(self)))))
+        row = index + len(self) if index < 0 else index
+        if not 0 <= row < len(self):
+            raise IndexError(f"{index}: there are {len(self)}")
+        return self._item(row)
 
     def __iter__(self) -> Iterator[Item]:
         for first in range(0, len(self), _ITEM_BATCH):
@@ -113,18 +113,20 @@ class FileTable(ItemTable[InputFile]):
         if isinstance(files, FileTable):
             return files
         stems, splits = dict[bytes, int](), dict[str | None, int]()
-        numbers, batches, left = list[Integers](), [_to_batch([], stems)], iter(files)
-        while some := list(islice(left, _FILE_BATCH)):
-            numbers.append(np.array([splits.setdefault(file.split, len(splits)) for file in some]))
-            batches.append(_to_batch(some, stems))
+        split_indices, batches, remaining = list[Integers](), [_to_batch([], stems)], iter(files)
+        while batch := list(islice(remaining, _FILE_BATCH)):
+            split_indices.append(
+                np.array([splits.setdefault(file.split, len(splits)) for file in batch])
+            )
+            batches.append(_to_batch(batch, stems))
         rows = pa.concat_batches(batches)
-        at = _FILE_SCHEMA.get_field_index("file/stem")
+        stem_index = _FILE_SCHEMA.get_field_index("file/stem")
         stem = make_dictionary_column(
-            rows.column(at).to_numpy(), pa.array(list(stems), pa.binary())
+            rows.column(stem_index).to_numpy(), pa.array(list(stems), pa.binary())
         )
-        table = cls(rows.set_column(at, "file/stem", stem))
+        table = cls(rows.set_column(stem_index, "file/stem", stem))
         return (
-            table.with_splits(make_dictionary_column(np.concatenate(numbers), list(splits)))
+            table.with_splits(make_dictionary_column(np.concatenate(split_indices), list(splits)))
             if any(splits)
             else table
         )
@@ -143,16 +145,16 @@ class FileTable(ItemTable[InputFile]):
             return self
         return FileTable(_drop_unused_values(self._rows.filter(pa.array(keep))))
 
-    def take_files(self, places: Integers) -> FileTable:
+    def take_files(self, ordinals: Integers) -> FileTable:
         """The files of these ordinals, in this order."""
-        return FileTable(_drop_unused_values(self._rows.take(pa.array(places))))
+        return FileTable(_drop_unused_values(self._rows.take(pa.array(ordinals))))
 
-    def concat(self, others: FileTable) -> FileTable:
+    def concat(self, other: FileTable) -> FileTable:
         """Returns these files and then the others, which have no value in the columns that they lack."""
         names = self._rows.schema.names
         tables = [
             pa.table({name: _decode_dictionary(rows.column(name)) for name in rows.schema.names})
-            for rows in (self._rows, others._rows)
+            for rows in (self._rows, other._rows)
         ]
         joined = (
             pa.concat_tables(tables, promote_options="default")
@@ -160,10 +162,12 @@ class FileTable(ItemTable[InputFile]):
             .combine_chunks()
             .to_batches()[0]
         )
-        for place, column in enumerate(self._rows.columns):
+        for column_index, column in enumerate(self._rows.columns):
             if isinstance(column, pa.DictionaryArray):
                 joined = joined.set_column(
-                    place, names[place], joined.column(place).dictionary_encode("encode")
+                    column_index,
+                    names[column_index],
+                    joined.column(column_index).dictionary_encode("encode"),
                 )
         return FileTable(joined)
 
@@ -180,9 +184,11 @@ class FileTable(ItemTable[InputFile]):
 
     def without_ctimes(self) -> FileTable:
         """The files without the times of their last change of state, which copies on other hosts have of their own."""
-        at = _FILE_SCHEMA.get_field_index("file/ctime_ns")
+        column_index = _FILE_SCHEMA.get_field_index("file/ctime_ns")
         return FileTable(
-            self._rows.set_column(at, "file/ctime_ns", pa.array(np.zeros(len(self), np.int64)))
+            self._rows.set_column(
+                column_index, "file/ctime_ns", pa.array(np.zeros(len(self), np.int64))
+            )
         )
 
     def with_splits(self, splits: pa.DictionaryArray) -> FileTable:
@@ -223,19 +229,19 @@ class FileTable(ItemTable[InputFile]):
     @property
     def sizes(self) -> npt.NDArray[np.int64]:
         """[files] in bytes."""
-        found: npt.NDArray[np.int64] = self.column("file/size_bytes").to_numpy()
-        return found
+        sizes: npt.NDArray[np.int64] = self.column("file/size_bytes").to_numpy()
+        return sizes
 
     def dictionary_indices(self, name: str, files: Indices) -> Integers:
         """Returns the places of these files' values in the words of a column that is dictionary-encoded."""
-        found: Integers = self._take_rows(files, (name,)).column(0).indices.to_numpy()
-        return found
+        indices: Integers = self._take_rows(files, (name,)).column(0).indices.to_numpy()
+        return indices
 
     def with_flags(self, name: str, files: Iterable[int]) -> FileTable:
         """The files with a column of truth values, which holds of these; without it where it holds of none."""
-        marks = np.zeros(len(self), np.bool_)
-        marks[list(files)] = True
-        return self.with_column(name, pa.array(marks)) if marks.any() else self
+        flags = np.zeros(len(self), np.bool_)
+        flags[list(files)] = True
+        return self.with_column(name, pa.array(flags)) if flags.any() else self
 
     def has_flag(self, name: str, file: int) -> bool:
         """Returns whether a column of truth values, which need not be there, says it of that file."""
@@ -258,10 +264,10 @@ class FileTable(ItemTable[InputFile]):
             roots, names = (column.to_pylist() for column in rows.slice(first, _FILE_BATCH).columns)
             yield from zip(roots, (name.decode(*_NAME_ENCODING) for name in names), strict=True)
 
-    def items_at(self, places: Sequence[int]) -> list[InputFile]:
-        rows = self._take_rows(places, _FILE_SCHEMA.names)
+    def items_at(self, indices: Sequence[int]) -> list[InputFile]:
+        rows = self._take_rows(indices, _FILE_SCHEMA.names)
         splits = (
-            self.take_columns(places, (SPLIT_COLUMN,))[SPLIT_COLUMN].to_pylist()
+            self.take_columns(indices, (SPLIT_COLUMN,))[SPLIT_COLUMN].to_pylist()
             if SPLIT_COLUMN in self.extra_columns
             else [None] * len(rows)
         )
@@ -303,19 +309,23 @@ def _decode_dictionary(column: pa.Array) -> pa.Array:
 
 
 def make_dictionary_column(
-    numbers: npt.NDArray[Any], words: Sequence[Any] | pa.Array
+    indices: npt.NDArray[Any], values: Sequence[Any] | pa.Array
 ) -> pa.DictionaryArray:
     """A dictionary-encoded column: [files] each one's place in the words, in as few bytes as these need."""
-    values = words if isinstance(words, pa.Array) else pa.array(words, pa.large_string())
-    width = np.min_scalar_type(max(len(values) - 1, 0))
-    return pa.DictionaryArray.from_arrays(pa.array(numbers.astype(width, copy=False)), values)
+    dictionary = values if isinstance(values, pa.Array) else pa.array(values, pa.large_string())
+    index_dtype = np.min_scalar_type(max(len(dictionary) - 1, 0))
+    return pa.DictionaryArray.from_arrays(
+        pa.array(indices.astype(index_dtype, copy=False)), dictionary
+    )
 
 
 def encode_column(items: Iterable[str | None], count: int) -> pa.DictionaryArray:
     """The same items in the same order, of which there are `count`."""
-    words: dict[str | None, int] = {}
-    numbers = np.fromiter((words.setdefault(item, len(words)) for item in items), np.uint32, count)
-    return make_dictionary_column(numbers, list(words))
+    positions: dict[str | None, int] = {}
+    indices = np.fromiter(
+        (positions.setdefault(item, len(positions)) for item in items), np.uint32, count
+    )
+    return make_dictionary_column(indices, list(positions))
 
 
 def null_column(count: int) -> pa.DictionaryArray:
@@ -325,18 +335,20 @@ def null_column(count: int) -> pa.DictionaryArray:
 
 def count_column_values(column: pa.DictionaryArray) -> dict[Any, int]:
     """The values that files have, in the order in which they come first, and how many have each."""
-    numbers, first, counts = np.unique(
+    indices, first, counts = np.unique(
         column.indices.to_numpy(), return_index=True, return_counts=True
     )
-    words = column.dictionary.to_pylist()
-    return {words[numbers[at]]: int(counts[at]) for at in np.argsort(first).tolist()}
+    values = column.dictionary.to_pylist()
+    return {
+        values[indices[position]]: int(counts[position]) for position in np.argsort(first).tolist()
+    }
 
 
 def null_mask(column: pa.DictionaryArray) -> npt.NDArray[np.bool_]:
     """[files] which have no value."""
-    lacking = np.array(column.dictionary.is_null(), np.bool_)
-    found: npt.NDArray[np.bool_] = lacking[column.indices.to_numpy()]
-    return found
+    is_null = np.array(column.dictionary.is_null(), np.bool_)
+    mask: npt.NDArray[np.bool_] = is_null[column.indices.to_numpy()]
+    return mask
 
 
 def _drop_unused_values(rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -349,13 +361,13 @@ def _drop_unused_values(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _without_unused_values(column: pa.DictionaryArray) -> pa.DictionaryArray:
-    words, numbers = column.dictionary, column.indices.to_numpy()
-    used = np.bincount(numbers, minlength=len(words)) > 0
+    values, indices = column.dictionary, column.indices.to_numpy()
+    is_used = np.bincount(indices, minlength=len(values)) > 0
     return (
         column
-        if used.all()
+        if is_used.all()
         else make_dictionary_column(
-            np.maximum(np.cumsum(used) - 1, 0)[numbers], words.filter(pa.array(used))
+            np.maximum(np.cumsum(is_used) - 1, 0)[indices], values.filter(pa.array(is_used))
         )
     )
 

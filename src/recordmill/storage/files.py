@@ -141,7 +141,7 @@ def limit_block_memory(memory_bytes: int) -> Iterator[None]:
 
 
 def apply_store_settings(
-    paths: Iterable[str], requests: int | None, folder: str, most_bytes: int
+    paths: Iterable[str], requests: int | None, folder: str, max_bytes: int
 ) -> StoreSettings:
     """Read these files on terms: so many requests at once, those of stores by blocks that are kept in the folder ("":
     nowhere), of so many bytes in all. Gives the terms, which go with what is pickled.
@@ -163,9 +163,9 @@ def apply_store_settings(
             raise UsageError(
                 f"{option('cache', folder)}: can't be made: {error.strerror}"
             ) from None
-    terms = StoreSettings(requests, os.path.abspath(folder) if files else "", most_bytes, files)
-    terms.apply()
-    return terms
+    settings = StoreSettings(requests, os.path.abspath(folder) if files else "", max_bytes, files)
+    settings.apply()
+    return settings
 
 
 def stat(path: str) -> Stat:
@@ -208,49 +208,49 @@ def start_range_read(path: str, start: int, stop: int) -> Callable[[], Bytes]:
     """
     if not _is_object(path):
         return lambda: read_range(path, start, stop)
-    about = last_known_stat(path)
-    into = allocate(max(min(stop, about.size_bytes) - start, 0), np.uint8)
-    arrived = _OBJECT_STORAGE.start_reading(path, about, into, start)
+    object_stat = last_known_stat(path)
+    buffer = allocate(max(min(stop, object_stat.size_bytes) - start, 0), np.uint8)
+    wait = _OBJECT_STORAGE.start_reading(path, object_stat, buffer, start)
 
     def read() -> Bytes:
         try:
-            arrived()
+            wait()
         except ReplacedError:
             return read_range(path, start, stop)
-        return into
+        return buffer
 
     return read
 
 
-def read_files(files: Sequence[tuple[str, Stat, str]], into: Bytes) -> Iterator[Bytes]:
+def read_files(files: Sequence[tuple[str, Stat, str]], buffer: Bytes) -> Iterator[Bytes]:
     """The whole files, (path, state when they were planned, source) each, one after the other in the array; each is
     given when it is there. Those in stores are asked for while others come.
 
     Raises:
         DataError: A file changed, or can't be read; it names the source.
     """
-    at = 0
-    for path, before, source in prefetch_files(files, lambda file: file[:2]):
-        place = into[at : at + before.size_bytes]
-        at += before.size_bytes
+    offset = 0
+    for path, planned_stat, source in prefetch_files(files, lambda file: file[:2]):
+        target = buffer[offset : offset + planned_stat.size_bytes]
+        offset += planned_stat.size_bytes
         try:
             with _open_reader(path) as reader:
-                done, now = len(reader.fill(place, 0)), reader.stat()
+                num_read, current_stat = len(reader.fill(target, 0)), reader.stat()
         except OSError as error:
             raise DataError(f"can't be read: {error.strerror}", source=source) from error
-        if done < len(place) or before.is_changed(now):
-            raise _changed_error(before, now, source)
-        yield place
+        if num_read < len(target) or planned_stat.is_changed(current_stat):
+            raise _changed_error(planned_stat, current_stat, source)
+        yield target
 
 
-def read_object_or_member(path: str, most_bytes: int) -> bytes:
+def read_object_or_member(path: str, max_bytes: int) -> bytes:
     """An object of a store as it is now, by one request where it is small, or a member of an archive; DataError if it
     has more bytes than that.
     """
     if _is_object(path):
-        return _OBJECT_STORAGE.read_object(path, most_bytes)
-    if (size := stat(path).size_bytes) > most_bytes:
-        raise DataError(f"has {size:,} bytes, above the {most_bytes:,} allowed", source=path)
+        return _OBJECT_STORAGE.read_object(path, max_bytes)
+    if (size := stat(path).size_bytes) > max_bytes:
+        raise DataError(f"has {size:,} bytes, above the {max_bytes:,} allowed", source=path)
     return read_range(path).tobytes()
 
 
@@ -260,14 +260,14 @@ def iter_object_stats(folder: str) -> Iterator[tuple[str, Stat]]:
 
 
 def prefetch_files(
-    items: Iterable[_Item], of: Callable[[_Item], tuple[str, Stat] | None]
+    items: Iterable[_Item], file_of: Callable[[_Item], tuple[str, Stat] | None]
 ) -> Iterator[_Item]:
     """The items in their order; of those to come, the beginnings of the files that are in a store are asked for. of:
     the file that an item begins to read; None: none.
     """
     waiting: deque[_Item] = deque()
     for item in items:
-        if (file := of(item)) is not None and _is_object(file[0]):
+        if (file := file_of(item)) is not None and _is_object(file[0]):
             _OBJECT_STORAGE.prefetch_start(*file)
             waiting.append(item)
             if len(waiting) <= _OBJECT_STORAGE.max_prefetched:
@@ -292,10 +292,11 @@ def read_ranges(path: str, ranges: Sequence[tuple[int, Bytes]]) -> None:
         _OBJECT_STORAGE.read_ranges(path, ranges)
         return
     with _open_reader(path) as reader:
-        for start, into in ranges:
-            if (got := len(reader.fill(into, start))) != len(into):
+        for start, buffer in ranges:
+            if (num_read := len(reader.fill(buffer, start))) != len(buffer):
                 raise DataError(
-                    f"ends at byte {start + got}, where {start + len(into)} are needed", source=path
+                    f"ends at byte {start + num_read}, where {start + len(buffer)} are needed",
+                    source=path,
                 )
 
 
@@ -320,13 +321,13 @@ def map_file(path: str) -> Bytes:
     return find_storage(path).map(path)
 
 
-def put_if_absent(path: str | Path, data: bytes, temporary_in: Path | None = None) -> bool:
+def put_if_absent(path: str | Path, data: bytes, temporary_folder: Path | None = None) -> bool:
     """Create the file with this content, whole and on disk, unless it is there; says whether this call created it.
     temporary_in: as for `atomic_write`, on a disk, where `create_if_absent` says what it stands on.
     """
     if isinstance(path, str) and is_remote(path):
         return uploads.put_object_if_absent(path, data)
-    return create_if_absent(Path(path), data, temporary_in)
+    return create_if_absent(Path(path), data, temporary_folder)
 
 
 def move_to_shared(path: str, target: str) -> None:
@@ -360,28 +361,28 @@ def put_bytes(target: str, data: bytes) -> None:
         write_all(file, data)
 
 
-def check_unchanged(path: str, before: Stat, source: str) -> None:
+def check_unchanged(path: str, planned_stat: Stat, source: str) -> None:
     """Raises DataError if the file is another one than when it was planned, or gone."""
     try:
-        now = last_known_stat(path)
+        current_stat = last_known_stat(path)
     except OSError as error:
         raise DataError(f"can't be read any more: {error.strerror}", source=source) from error
-    if before.is_changed(now):
-        raise _changed_error(before, now, source)
+    if planned_stat.is_changed(current_stat):
+        raise _changed_error(planned_stat, current_stat, source)
 
 
-def _changed_error(before: Stat, now: Stat, source: str) -> DataError:
-    sizes = f"{before.size_bytes} bytes before, {now.size_bytes} now"
+def _changed_error(planned_stat: Stat, current_stat: Stat, source: str) -> DataError:
+    sizes = f"{planned_stat.size_bytes} bytes before, {current_stat.size_bytes} now"
     return DataError(f"changed while it was read ({sizes}); start again", source=source)
 
 
 def _mapped_file_limit() -> int:
     """A quarter of the descriptors that the process may have: what else it does needs some, too."""
-    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    max_descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return (
         _MAX_MAPPED_FILES
-        if allowed == resource.RLIM_INFINITY
-        else min(max(allowed // 4, _MIN_MAPPED_FILES), _MAX_MAPPED_FILES)
+        if max_descriptors == resource.RLIM_INFINITY
+        else min(max(max_descriptors // 4, _MIN_MAPPED_FILES), _MAX_MAPPED_FILES)
     )
 
 

@@ -70,10 +70,10 @@ def check_output_file(path: Pathlike, overwrite: bool) -> str:
         )
     if not is_remote(target) and not is_folder(folder := os.path.dirname(target) or "."):
         raise UsageError(f"{option('out', target)}: there is no folder {folder}")
-    place = real_path(target) if is_link(target) else target
-    if not is_remote(place):
-        remove_abandoned_files(place)
-    return place
+    real_target = real_path(target) if is_link(target) else target
+    if not is_remote(real_target):
+        remove_abandoned_files(real_target)
+    return real_target
 
 
 def name_exists(path: Pathlike) -> bool:
@@ -139,8 +139,8 @@ def find_files(folder: Pathlike) -> dict[str, str]:
     """Name relative to the folder, with `/`, to path of all files below it."""
     if is_remote(os.fspath(folder)):
         return {name: join(folder, name) for name, _ in iter_object_stats(os.fspath(folder))}
-    found = (path for path in list_paths_recursively(folder) if path.is_file())
-    return {path.relative_to(folder).as_posix(): str(path) for path in found}
+    paths = (path for path in list_paths_recursively(folder) if path.is_file())
+    return {path.relative_to(folder).as_posix(): str(path) for path in paths}
 
 
 def fetch_tree(source: Pathlike, target: Pathlike) -> None:
@@ -180,8 +180,12 @@ def make_private_folder(name: str) -> str:
     path = os.path.join(tempfile.gettempdir(), f"{name}-{os.getuid()}")
     with contextlib.suppress(FileExistsError):
         os.mkdir(path, 0o700)
-    about = os.lstat(path)
-    if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid() or about.st_mode & 0o077:
+    folder_stat = os.lstat(path)
+    if (
+        not stat.S_ISDIR(folder_stat.st_mode)
+        or folder_stat.st_uid != os.getuid()
+        or folder_stat.st_mode & 0o077
+    ):
         raise OSError(
             errno.EACCES, "is no private folder of yours; remove it, or name another TMPDIR", path
         )
@@ -217,17 +221,19 @@ def remove(path: Pathlike) -> None:
             os.unlink(path)
 
 
-def copy_mode(folder: Pathlike, other: Pathlike) -> None:
+def copy_mode(folder: Pathlike, model: Pathlike) -> None:
     """Makes a folder usable by those who may use the other one."""
-    os.chmod(folder, stat.S_IMODE(os.stat(other).st_mode))
+    os.chmod(folder, stat.S_IMODE(os.stat(model).st_mode))
 
 
-def exchange_names(one: Pathlike, other: Pathlike) -> bool:
+def exchange_names(first: Pathlike, second: Pathlike) -> bool:
     """Exchanges two names in one step (renameat2, RENAME_EXCHANGE); False if that can't be, and nothing changed."""
     renameat2 = getattr(ctypes.CDLL(None), "renameat2", None)
     return (
         renameat2 is not None
-        and renameat2(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE)
+        and renameat2(
+            _AT_FDCWD, os.fsencode(first), _AT_FDCWD, os.fsencode(second), _RENAME_EXCHANGE
+        )
         == 0
     )
 
@@ -236,12 +242,12 @@ def copy_tree(
     source: Pathlike,
     target: Pathlike,
     *,
-    leave_out: tuple[str, ...] = (),
-    links: bool = False,
-    into: bool = False,
+    ignored_patterns: tuple[str, ...] = (),
+    keep_links: bool = False,
+    exist_ok: bool = False,
 ) -> None:
     """Copy a folder with all that is in it. leave_out: globs of names that are not copied; links: a link stays one;
     into: the target may be there already.
     """
-    ignore = shutil.ignore_patterns(*leave_out) if leave_out else None
-    shutil.copytree(source, target, symlinks=links, ignore=ignore, dirs_exist_ok=into)
+    ignore = shutil.ignore_patterns(*ignored_patterns) if ignored_patterns else None
+    shutil.copytree(source, target, symlinks=keep_links, ignore=ignore, dirs_exist_ok=exist_ok)

@@ -28,31 +28,31 @@ _MAX_VALUE_CHARS = 60  # characters of a wrong value that a message shows
 MAX_COUNT = 2**63 - 1  # of records or bytes: what an int64 holds
 
 
-def read_bounded(path: str | os.PathLike[str], most_bytes: int = MAX_JSON_BYTES) -> bytes:
+def read_bounded(path: str | os.PathLike[str], max_bytes: int = MAX_JSON_BYTES) -> bytes:
     """The bytes of a regular file; nothing waits for a pipe.
 
     Raises:
         OSError: as the operating system says it, FileNotFoundError among it. DataError: no regular file, or too large.
     """
     if is_remote(os.fspath(path)) or is_archive_member(os.fspath(path)):
-        return read_object_or_member(os.fspath(path), most_bytes)
+        return read_object_or_member(os.fspath(path), max_bytes)
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
-        about = os.fstat(descriptor)
-        if not modes.S_ISREG(about.st_mode):
+        file_stat = os.fstat(descriptor)
+        if not modes.S_ISREG(file_stat.st_mode):
             raise DataError("is no regular file", source=os.fspath(path))
-        asked = (
-            min(most_bytes, max(about.st_size, _MIN_READ_BYTES)) + 1
+        read_bytes = (
+            min(max_bytes, max(file_stat.st_size, _MIN_READ_BYTES)) + 1
         )  # so many bytes are allocated
         try:
-            data = file.read(asked) if about.st_size <= most_bytes else b""
+            data = file.read(read_bytes) if file_stat.st_size <= max_bytes else b""
         except OSError as error:  # which does not say of what
             raise OSError(error.errno, error.strerror, os.fspath(path)) from None
-        if len(data) == asked <= most_bytes:
+        if len(data) == read_bytes <= max_bytes:
             raise DataError("grows while it is read", source=os.fspath(path))
-        if about.st_size > most_bytes or len(data) > most_bytes:
+        if file_stat.st_size > max_bytes or len(data) > max_bytes:
             raise DataError(
-                f"has {about.st_size:,} bytes, above the {most_bytes:,} allowed",
+                f"has {file_stat.st_size:,} bytes, above the {max_bytes:,} allowed",
                 source=os.fspath(path),
             )
         return data
@@ -76,12 +76,12 @@ def parse_json(data: bytes | str, source: str) -> Any:
 
 
 def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        seen = set[str]()
-        twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
-        raise ValueError(f"the key {twice!a} stands there twice")
-    return found
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        names = set[str]()
+        duplicate = next(name for name, _ in pairs if name in names or names.add(name))  # type: ignore[func-returns-value]
+        raise ValueError(f"the key {duplicate!a} stands there twice")
+    return members
 
 
 def _refuse_constant(word: str) -> NoReturn:
@@ -96,14 +96,14 @@ class Check:
     requirement: str
 
 
-def matches(pattern: str, says: str) -> Check:
+def matches(pattern: str, requirement: str) -> Check:
     """A check that a regular expression of ASCII matches all of a text."""
-    return Check(re.compile(pattern, re.ASCII).fullmatch, says)
+    return Check(re.compile(pattern, re.ASCII).fullmatch, requirement)
 
 
-def between(least: int, most: int) -> Check:
+def between(minimum: int, maximum: int) -> Check:
     """A check that a number is in that range, both ends included."""
-    return Check(lambda value: least <= value <= most, f"from {least} to {most}")
+    return Check(lambda value: minimum <= value <= maximum, f"from {minimum} to {maximum}")
 
 
 Count = Annotated[int, between(0, MAX_COUNT)]
@@ -127,11 +127,11 @@ def convert_json(kind: Any, value: Any, source: str, place: str = "") -> Any:
         return value
     origin, inner = get_origin(kind), get_args(kind)
     if origin is Annotated:
-        found = convert_json(inner[0], value, source, place)
+        converted = convert_json(inner[0], value, source, place)
         for check in inner[1:]:
-            if not check.predicate(found):
+            if not check.predicate(converted):
                 _refuse(f"is {format_json_value(value)}, not {check.requirement}", source, place)
-        return found
+        return converted
     if origin is UnionType:
         return None if value is None else convert_json(inner[0], value, source, place)
     if kind in _TYPE_NAMES:
@@ -147,28 +147,28 @@ def convert_json(kind: Any, value: Any, source: str, place: str = "") -> Any:
             _refuse(f"is {format_json_value(value)}, not a list", source, place)
         return tuple(
             [
-                convert_json(inner[0], item, source, f"{place}[{at}]")
-                for at, item in enumerate(value)
+                convert_json(inner[0], item, source, f"{place}[{child_place}]")
+                for child_place, item in enumerate(value)
             ]
         )
     if not isinstance(value, dict):
         _refuse(f"is {format_json_value(value)}, not an object", source, place)
     if origin is Mapping:
         return {
-            convert_json(inner[0], name, source, at := _child_place(place, name)): convert_json(
-                inner[1], item, source, at
-            )
+            convert_json(
+                inner[0], name, source, child_place := _child_place(place, name)
+            ): convert_json(inner[1], item, source, child_place)
             for name, item in value.items()
         }
     types, required = _field_types(kind)
     if missing := next((name for name in types if name in required and name not in value), None):
         _refuse("is missing", source, _child_place(place, missing))
-    found = {
+    converted = {
         name: convert_json(types[name], value[name], source, _child_place(place, name))
         for name in types
         if name in value
     }
-    return kind(**found)
+    return kind(**converted)
 
 
 def load_json(kind: Any, path: str | os.PathLike[str]) -> Any:
@@ -184,13 +184,13 @@ def _field_types(kind: Any) -> tuple[dict[str, Any], frozenset[str]]:
     if not is_dataclass(kind):
         return types, kind.__required_keys__
     return types, frozenset(
-        one.name for one in fields(kind) if one.default is one.default_factory is MISSING
+        item.name for item in fields(kind) if item.default is item.default_factory is MISSING
     )
 
 
 def _child_place(place: str, name: str) -> str:
-    shown = name if name.isprintable() else ascii(name)[1:-1]
-    return f"{place}.{shown[:_MAX_VALUE_CHARS]}" if place else shown[:_MAX_VALUE_CHARS]
+    short_name = name if name.isprintable() else ascii(name)[1:-1]
+    return f"{place}.{short_name[:_MAX_VALUE_CHARS]}" if place else short_name[:_MAX_VALUE_CHARS]
 
 
 def _refuse(reason: str, source: str, place: str) -> NoReturn:

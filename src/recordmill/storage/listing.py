@@ -70,13 +70,13 @@ class Listing:
         """Returns whether the file was given by its own name, so that nothing may leave it out silently."""
         return file.root in self.explicit_roots or file.path in self.explicit_paths
 
-    def explicit_mask(self, some: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    def explicit_mask(self, candidates: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
         """[files] which of some files were given by their own names."""
-        found = np.zeros(len(self.files), np.bool_)
+        mask = np.zeros(len(self.files), np.bool_)
         if self.explicit_paths or self.explicit_roots:
-            for at in np.flatnonzero(some).tolist():
-                found[at] = self.is_explicit(self.files[at])
-        return found
+            for index in np.flatnonzero(candidates).tolist():
+                mask[index] = self.is_explicit(self.files[index])
+        return mask
 
     @property
     def size_bytes(self) -> int:
@@ -115,43 +115,45 @@ def list_inputs(
         raise UsageError("no INPUT: name files, folders, a quoted glob or @list.txt")
     ignored = walk.IgnoredFiles(data_extensions)
     roots: list[InputRoot] = []
-    named, all_named = set[str](), set[int]()
-    found: list[list[walk.FileEntry]] = []  # [INPUT], those of a list in the order of its lines
-    for ordinal, given in enumerate(map(os.fspath, inputs)):
-        root, files, by_name = _resolve(given, follow_links, ignored)
+    explicit_paths, explicit_roots = set[str](), set[int]()
+    files_by_root: list[
+        list[walk.FileEntry]
+    ] = []  # [INPUT], those of a list in the order of its lines
+    for ordinal, argument in enumerate(map(os.fspath, inputs)):
+        root, files, by_name = _resolve(argument, follow_links, ignored)
         roots.append(root)
-        found.append(files)
+        files_by_root.append(files)
         if by_name is None:
-            all_named.add(ordinal)
+            explicit_roots.add(ordinal)
         else:
-            named.update(by_name)
-    _remove_unfinished(found, ignored, named, all_named)
-    for files in found:
+            explicit_paths.update(by_name)
+    _remove_unfinished(files_by_root, ignored, explicit_paths, explicit_roots)
+    for files in files_by_root:
         files.sort(key=lambda file: file.name)  # code points sort as their UTF-8 bytes do
-    _check_names([file for files in found for file in files])
+    _check_names([file for files in files_by_root for file in files])
     if len(roots) > 1 or not roots[0].is_folder:  # else each name is a path of its own
-        _check_duplicates(found, roots)
-    each = (
-        InputFile(root, one.name, one.path, one.stat)
-        for root, files in enumerate(found)
-        for one in files
+        _check_duplicates(files_by_root, roots)
+    inputs_files = (
+        InputFile(root, entry.name, entry.path, entry.stat)
+        for root, files in enumerate(files_by_root)
+        for entry in files
     )
     return Listing(
-        FileTable.from_files(each),
+        FileTable.from_files(inputs_files),
         tuple(roots),
         ignored.counts,
         tuple(ignored.notes()),
-        frozenset(named),
-        frozenset(all_named),
+        frozenset(explicit_paths),
+        frozenset(explicit_roots),
         data_extensions,
     )
 
 
 def _remove_unfinished(
-    found: list[list[walk.FileEntry]],
+    files_by_root: list[list[walk.FileEntry]],
     ignored: walk.IgnoredFiles,
-    named: Collection[str],
-    all_named: Collection[int],
+    explicit_paths: Collection[str],
+    explicit_roots: Collection[int],
 ) -> None:
     """Takes out of the files of each INPUT what runs have put there that is no result, or not yet. UsageError: that is
     all of an INPUT, or a file that was given by its own name. named: paths of such files. all_named: numbers of INPUTs
@@ -164,44 +166,51 @@ def _remove_unfinished(
     ]
     for folder in unfinished:
         ignored.add(walk.IGNORED_UNFINISHED, folder, folder)
-    for root, files in enumerate(found) if unfinished else ():
-        kept = []
+    for root, files in enumerate(files_by_root) if unfinished else ():
+        finished = []
         for file in files:
             path = real_path(file.path)
-            folder = next((one for one in unfinished if path.startswith(f"{one}/")), "")
-            if folder and (root in all_named or file.path in named):
+            folder = next(
+                (
+                    unfinished_folder
+                    for unfinished_folder in unfinished
+                    if path.startswith(f"{unfinished_folder}/")
+                ),
+                "",
+            )
+            if folder and (root in explicit_roots or file.path in explicit_paths):
                 raise walk.no_data_set_error(folder)
-            kept += [] if folder else [file]
-        if not kept:
+            finished += [] if folder else [file]
+        if not finished:
             raise walk.no_data_set_error(folder)
-        found[root] = kept
+        files_by_root[root] = finished
 
 
 def _resolve(
-    given: str, follow_links: bool, ignored: walk.IgnoredFiles
+    argument: str, follow_links: bool, ignored: walk.IgnoredFiles
 ) -> tuple[InputRoot, list[walk.FileEntry], Iterable[str] | None]:
     """(the root, its files, which of them were given by their own names; None: all of them)."""
-    path = parse_input_path(given)
+    path = parse_input_path(argument)
     if path[0] == "@" and not os.path.lexists(path):
-        return _read_list(given, parse_input_path(path[1:]), follow_links, ignored)
-    base, files, is_single = _expand(path, given, follow_links, ignored)
+        return _read_list(argument, parse_input_path(path[1:]), follow_links, ignored)
+    base, files, is_single = _expand(path, argument, follow_links, ignored)
     is_folder_like = not is_single and (
         is_folder(path) or base.endswith(archives.MEMBER_SEPARATOR[0])
     )
-    return InputRoot(given, base, is_folder_like), files, None if is_single else ()
+    return InputRoot(argument, base, is_folder_like), files, None if is_single else ()
 
 
 def _expand(
-    path: str, given: str, follow_links: bool, ignored: walk.IgnoredFiles
+    path: str, argument: str, follow_links: bool, ignored: walk.IgnoredFiles
 ) -> tuple[str, list[walk.FileEntry], bool]:
     """(the real folder that names are relative to, the files, whether the path is that of the one file)."""
     walk.note_enclosing_runs(real_path(path), ignored)
     if is_remote(path):
-        return _expand_in_store(path, given, ignored)
+        return _expand_in_store(path, argument, ignored)
     if archives.is_archive(path):
         return (
             f"{os.path.realpath(path)}{archives.MEMBER_SEPARATOR[0]}",
-            _archive_files(path, given, ignored),
+            _archive_files(path, argument, ignored),
             False,
         )
     if os.path.lexists(path) and not os.path.isdir(path):
@@ -210,137 +219,142 @@ def _expand(
     root, pattern = path, None
     if not os.path.isdir(path):
         if not walk.has_wildcard(path):
-            raise UsageError(f"{given}: no such file or folder{_folder_hint(path)}")
+            raise UsageError(f"{argument}: no such file or folder{_folder_hint(path)}")
         root, pattern = _split_glob(path)
         if not os.path.isdir(root):
-            raise UsageError(f"{given}: there is no folder {root}")
+            raise UsageError(f"{argument}: there is no folder {root}")
     files = {
         file.name: file for file in walk.walk_disk(root, pattern, follow_links, ignored)
     }  # by each way once
     if not files:
-        raise _no_files_error(given, pattern is not None, ignored)
-    return os.path.realpath(root), _expand_tars(list(files.values()), given, ignored), False
+        raise _no_files_error(argument, pattern is not None, ignored)
+    return os.path.realpath(root), _expand_tars(list(files.values()), argument, ignored), False
 
 
 def _expand_tars(
-    files: list[walk.FileEntry], given: str, ignored: walk.IgnoredFiles
+    files: list[walk.FileEntry], argument: str, ignored: walk.IgnoredFiles
 ) -> list[walk.FileEntry]:
     """The files; if all are tars, their members, by the names that they have in a folder called as the tar."""
     if not all(archives.is_tar(file.name) and archives.is_archive(file.path) for file in files):
         return files
     return [
-        replace(one, name=f"{archives.TAR_SUFFIX.sub('', file.name)}/{one.name}")
+        replace(member, name=f"{archives.TAR_SUFFIX.sub('', file.name)}/{member.name}")
         for file in files
-        for one in _archive_files(file.path, given, ignored)
+        for member in _archive_files(file.path, argument, ignored)
     ]
 
 
-def _archive_files(path: str, given: str, ignored: walk.IgnoredFiles) -> list[walk.FileEntry]:
+def _archive_files(path: str, argument: str, ignored: walk.IgnoredFiles) -> list[walk.FileEntry]:
     """The files in an archive that a folder with the same content would have."""
     path = real_path(path)
-    found, start, files = (
+    members, start, files = (
         archives.read_members(path),
         f"{path}{archives.MEMBER_SEPARATOR}",
         list[walk.FileEntry](),
     )
-    for reason, name in found.ignored:
-        ignored.add(reason, name, start + name)
-    for name, member in found.members.items():
-        why = next(
-            (one for part in name.split("/") if (one := walk.ignore_reason(part)) is not None), None
+    for ignored_reason, name in members.ignored:
+        ignored.add(ignored_reason, name, start + name)
+    for name, member in members.members.items():
+        reason = next(
+            (
+                part_reason
+                for part in name.split("/")
+                if (part_reason := walk.ignore_reason(part)) is not None
+            ),
+            None,
         )
         if (
-            why is None
+            reason is None
             and not member.size_bytes
             and walk.file_extension(name) not in ignored.data_extensions
         ):
-            why = walk.IGNORED_EMPTY
-        if why is not None or name.startswith("__MACOSX/"):
-            ignored.add(why or walk.IGNORED_HIDDEN, name, start + name)
+            reason = walk.IGNORED_EMPTY
+        if reason is not None or name.startswith("__MACOSX/"):
+            ignored.add(reason or walk.IGNORED_HIDDEN, name, start + name)
         else:
             files.append(walk.FileEntry(name, start + name, stat(start + name)))
     if not files:
-        raise _no_files_error(given, False, ignored)
+        raise _no_files_error(argument, False, ignored)
     return files
 
 
-def _no_files_error(given: str, is_glob: bool, ignored: walk.IgnoredFiles) -> UsageError:
+def _no_files_error(argument: str, is_glob: bool, ignored: walk.IgnoredFiles) -> UsageError:
     for folder in sorted(ignored.folders_with_runs):
         for unfinished in walk.find_unfinished(folder):
             return walk.no_data_set_error(unfinished)
     left_out = f" that holds data ({'; '.join(ignored.notes())})" if ignored.counts else ""
-    return UsageError(f"{given}: no file {'matches' if is_glob else 'in this folder'}{left_out}")
+    return UsageError(f"{argument}: no file {'matches' if is_glob else 'in this folder'}{left_out}")
 
 
 def _expand_in_store(
-    path: str, given: str, ignored: walk.IgnoredFiles
+    path: str, argument: str, ignored: walk.IgnoredFiles
 ) -> tuple[str, list[walk.FileEntry], bool]:
     path = path.rstrip("/")
     try:
         if archives.is_archive(path):
             return (
                 f"{path}{archives.MEMBER_SEPARATOR[0]}",
-                _archive_files(path, given, ignored),
+                _archive_files(path, argument, ignored),
                 False,
             )
         with contextlib.suppress(FileNotFoundError):
-            about, (base, _, name) = stat(path), path.rpartition("/")
-            return base, [walk.FileEntry(unquote_name(name, path), path, about)], True
+            object_stat, (base, _, name) = stat(path), path.rpartition("/")
+            return base, [walk.FileEntry(unquote_name(name, path), path, object_stat)], True
         is_glob = walk.has_wildcard(path) and not is_folder(path)
         base, pattern = _split_glob(path) if is_glob else (path, None)
         files = list(walk.walk_store(base, pattern, ignored))
-        found = _expand_tars(files, given, ignored)
+        expanded = _expand_tars(files, argument, ignored)
     except OSError as error:
-        raise UsageError(f"{given}: {error.strerror}") from error
+        raise UsageError(f"{argument}: {error.strerror}") from error
     if not files:
-        raise _no_files_error(given, is_glob, ignored)
-    return base, found, False
+        raise _no_files_error(argument, is_glob, ignored)
+    return base, expanded, False
 
 
 def _stat_single_file(path: str) -> tuple[str, walk.FileEntry]:
     folder, name = os.path.split(path)
     try:
-        about = os.stat(path)
+        file_stat = os.stat(path)
     except OSError as error:
         target = f" to {os.readlink(path)}" if os.path.islink(path) else ""
         raise UsageError(
             f"{path}: {'link' + target + ': ' if target else ''}{error.strerror}"
         ) from error
-    if not modes.S_ISREG(about.st_mode):
+    if not modes.S_ISREG(file_stat.st_mode):
         raise UsageError(
             f"{path}: neither a file nor a folder (a pipe or a device); write it to a file first"
         )
     base = os.path.realpath(folder or ".")
     path = os.path.join(base, name)
     return base, walk.FileEntry(
-        name, path, stat_from_os(about), os.path.realpath(path) if os.path.islink(path) else ""
+        name, path, stat_from_os(file_stat), os.path.realpath(path) if os.path.islink(path) else ""
     )
 
 
 def _split_glob(path: str) -> tuple[str, str]:
     """Returns the folder before the first wildcard and the pattern below; an existing folder is no pattern."""
     parts = path.split("/")
-    first = next(
+    num_fixed = next(
         (
-            at
-            for at, part in enumerate(parts)
-            if walk.has_wildcard(part) and not is_folder("/".join(parts[: at + 1]))
+            index
+            for index, part in enumerate(parts)
+            if walk.has_wildcard(part) and not is_folder("/".join(parts[: index + 1]))
         ),
         len(parts) - 1,
     )
-    fixed = "/".join(parts[:first])
+    fixed = "/".join(parts[:num_fixed])
     return fixed or ("/" if path.startswith("/") else "."), "/".join(
-        part for part in parts[first:] if part
+        part for part in parts[num_fixed:] if part
     )
 
 
 def _read_list(
-    given: str, list_path: str, follow_links: bool, ignored: walk.IgnoredFiles
+    argument: str, list_path: str, follow_links: bool, ignored: walk.IgnoredFiles
 ) -> tuple[InputRoot, list[walk.FileEntry], Iterable[str] | None]:
     """Resolves a list of paths as `_resolve` does. Names are relative to the list's folder, if all files lie there."""
     folder = real_path(os.path.dirname(list_path) or ".")
-    found, named, has_patterns = list[walk.FileEntry](), list[str](), False
-    for number, line in enumerate(_read_lines(given, list_path), 1):
+    all_files, explicit_paths, has_patterns = list[walk.FileEntry](), list[str](), False
+    for number, line in enumerate(_read_lines(argument, list_path), 1):
         entry = os.fsdecode(line)
         if not entry.strip():
             continue
@@ -351,26 +365,26 @@ def _read_list(
             raise UsageError(
                 f"{list_path}, line {number}: {error} (paths are relative to the list's folder, {folder})"
             ) from error
-        found += files
-        named += [files[0].path] if is_single else []
+        all_files += files
+        explicit_paths += [files[0].path] if is_single else []
         has_patterns = has_patterns or not is_single
-    if not found:
-        raise UsageError(f"{given}: the list is empty; it needs one path a line")
-    if len({is_remote(file.path) for file in found}) > 1:
+    if not all_files:
+        raise UsageError(f"{argument}: the list is empty; it needs one path a line")
+    if len({is_remote(file.path) for file in all_files}) > 1:
         raise UsageError(
-            f"{given}: some of its files are on a disk and others in a store; make a list of each"
+            f"{argument}: some of its files are on a disk and others in a store; make a list of each"
         )
     base = folder
-    if not all(walk.is_within(file.path, folder) for file in found):
-        base = os.path.commonpath({os.path.dirname(file.path) for file in found})
-    found = [
+    if not all(walk.is_within(file.path, folder) for file in all_files):
+        base = os.path.commonpath({os.path.dirname(file.path) for file in all_files})
+    all_files = [
         replace(file, name=unquote_name(os.path.relpath(file.path, base), file.path))
-        for file in found
+        for file in all_files
     ]
-    return InputRoot(given, base, False), found, named if has_patterns else None
+    return InputRoot(argument, base, False), all_files, explicit_paths if has_patterns else None
 
 
-def _read_lines(given: str, list_path: str) -> Iterator[bytes]:
+def _read_lines(argument: str, list_path: str) -> Iterator[bytes]:
     rest = b""
     try:
         for number, block in enumerate(read_blocks(list_path, _BLOCK_BYTES)):
@@ -381,7 +395,7 @@ def _read_lines(given: str, list_path: str) -> Iterator[bytes]:
             yield from (line.rstrip(b"\r") for line in lines)
     except OSError as error:
         raise UsageError(
-            f"{given}: the list {list_path!r} can't be read: {error.strerror}"
+            f"{argument}: the list {list_path!r} can't be read: {error.strerror}"
         ) from error
     yield rest.rstrip(b"\r")
 
@@ -401,31 +415,31 @@ def _check_names(files: Iterable[walk.FileEntry]) -> None:
     """Raises UsageError if names are not UTF-8."""
     bad = [file.path for file in files if not file.name.isascii() and _SURROGATE.search(file.name)]
     if bad:
-        shown = ", ".join(ascii(os.fsencode(path))[1:] for path in bad[:_MAX_MESSAGE_NAMES])
+        examples = ", ".join(ascii(os.fsencode(path))[1:] for path in bad[:_MAX_MESSAGE_NAMES])
         raise UsageError(
-            f"{len(bad)} file name(s) are not UTF-8, so no manifest can hold them: {shown}; rename them "
+            f"{len(bad)} file name(s) are not UTF-8, so no manifest can hold them: {examples}; rename them "
             "(convmv does) and build again"
         )
 
 
 def _check_duplicates(
-    found: Sequence[Sequence[walk.FileEntry]], roots: Sequence[InputRoot]
+    files_by_root: Sequence[Sequence[walk.FileEntry]], roots: Sequence[InputRoot]
 ) -> None:
     """Raises UsageError for a file that is named twice, but for links to a folder, or to the file, within a root."""
-    known: dict[str, tuple[int, walk.FileEntry]] = {}
-    for root, files in enumerate(found):
+    owners: dict[str, tuple[int, walk.FileEntry]] = {}
+    for root, files in enumerate(files_by_root):
         for file in files:
             for path in (file.path, file.target or file.path):
-                first, other = known.setdefault(path, (root, file))
-                if other is not file and (first != root or other.name == file.name):
-                    both = roots[first].argument, roots[root].argument
-                    where = (
-                        f"by {both[0]!r} and {both[1]!r}"
-                        if first != root
-                        else f"twice by {both[0]!r}"
+                first_root, other_file = owners.setdefault(path, (root, file))
+                if other_file is not file and (first_root != root or other_file.name == file.name):
+                    arguments = roots[first_root].argument, roots[root].argument
+                    sources = (
+                        f"by {arguments[0]!r} and {arguments[1]!r}"
+                        if first_root != root
+                        else f"twice by {arguments[0]!r}"
                     )
                     raise UsageError(
-                        f"{path} is named {where}: its records would be there twice; leave one out"
+                        f"{path} is named {sources}: its records would be there twice; leave one out"
                     )
 
 

@@ -30,9 +30,9 @@ class LockFile:
         """Holds it alone; BlockingIOError if another holds it, and is not to be waited for."""
         fcntl.flock(self._descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
 
-    def read(self, most_bytes: int) -> bytes:
+    def read(self, max_bytes: int) -> bytes:
         """Returns what it says."""
-        return os.pread(self._descriptor, most_bytes, 0)
+        return os.pread(self._descriptor, max_bytes, 0)
 
     def write(self, text: bytes) -> None:
         """Replaces what it says, in one step; what was longer is blanked."""

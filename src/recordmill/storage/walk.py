@@ -112,15 +112,20 @@ class IgnoredFiles:
         >>> ignored.notes()
         ['ignored 1 hidden: a/.DS_Store']
         """
-        found = []
+        lines = []
         for reason, count in sorted(self.counts.items()):
             names = heapq.nsmallest(
-                _MAX_NOTE_NAMES, (name for why, name in self._entries.values() if why == reason)
+                _MAX_NOTE_NAMES,
+                (
+                    name
+                    for ignored_reason, name in self._entries.values()
+                    if ignored_reason == reason
+                ),
             )
-            found.append(
+            lines.append(
                 f"ignored {count} {reason}: {', '.join(names)}{', ...' if count > len(names) else ''}"
             )
-        return found
+        return lines
 
 
 def ignore_reason(name: str) -> str | None:
@@ -155,9 +160,11 @@ def find_unfinished(folder: str) -> list[str]:
     ]
     if not results and READ_SUMMARY_NAME not in names:
         return [folder]
-    made = [name for name in names if name.removeprefix(DATA_PREFIX) in runs]
-    committed = {name for path in results for name in _committed_folders(path)} if made else set()
-    return [join(folder, name) for name in made if name not in committed]
+    data_folders = [name for name in names if name.removeprefix(DATA_PREFIX) in runs]
+    committed = (
+        {name for path in results for name in _committed_folders(path)} if data_folders else set()
+    )
+    return [join(folder, name) for name in data_folders if name not in committed]
 
 
 def _committed_folders(result: str) -> list[str]:
@@ -216,8 +223,8 @@ def walk_disk(
     top = _Folder(walk.root, "")
     yield from walk.descend(top) if pattern is None else walk.match(top, pattern.split("/"))
     if walk.problems:
-        more = f" (and {len(walk.problems) - 3} more)" if len(walk.problems) > 3 else ""
-        raise UsageError("; ".join(walk.problems[:3]) + more)
+        suffix = f" (and {len(walk.problems) - 3} more)" if len(walk.problems) > 3 else ""
+        raise UsageError("; ".join(walk.problems[:3]) + suffix)
 
 
 class _DiskWalk:
@@ -230,11 +237,11 @@ class _DiskWalk:
         while pending:
             folder = pending.pop()
             for entry in self._entries(folder):
-                found = self._take(folder, entry)
-                if isinstance(found, _Folder):
-                    pending.append(found)
-                elif found is not None:
-                    yield found
+                entry_result = self._take(folder, entry)
+                if isinstance(entry_result, _Folder):
+                    pending.append(entry_result)
+                elif entry_result is not None:
+                    yield entry_result
 
     def match(self, top: _Folder, pattern: Sequence[str]) -> Iterator[FileEntry]:
         pending = [(top, pattern)]
@@ -250,13 +257,15 @@ class _DiskWalk:
             for entry in self._entries(folder):
                 if not matches(entry.name) or (entry.name[0] == "." and part[0] != "."):
                     continue
-                found = self._take(folder, entry, keep_files=not rest, wanted=part[0] == ".")
-                if isinstance(found, FileEntry):
-                    yield found
-                elif found is not None and rest:
-                    pending.append((found, parts if part == "**" else rest))
-                elif found is not None:
-                    yield from self.descend(found)
+                entry_result = self._take(
+                    folder, entry, keep_files=not rest, allow_hidden=part[0] == "."
+                )
+                if isinstance(entry_result, FileEntry):
+                    yield entry_result
+                elif entry_result is not None and rest:
+                    pending.append((entry_result, parts if part == "**" else rest))
+                elif entry_result is not None:
+                    yield from self.descend(entry_result)
 
     def _entries(self, folder: _Folder) -> Iterator[os.DirEntry[str]]:
         for entry in _scan_folder(folder.path):
@@ -270,12 +279,12 @@ class _DiskWalk:
         entry: os.DirEntry[str],
         *,
         keep_files: bool = True,
-        wanted: bool = False,
+        allow_hidden: bool = False,
     ) -> FileEntry | _Folder | None:
         """The file, or the folder to go on with; wanted: a hidden name that the pattern spells out."""
         name = folder.prefix + entry.name
         if (reason := ignore_reason(entry.name)) is not None and not (
-            wanted and reason == IGNORED_HIDDEN
+            allow_hidden and reason == IGNORED_HIDDEN
         ):
             if keep_files:
                 self.ignored.add(reason, name, entry.path)
@@ -288,14 +297,14 @@ class _DiskWalk:
         return None
 
     def _take_file(
-        self, name: str, path: str, about: os.stat_result, target: str = ""
+        self, name: str, path: str, file_stat: os.stat_result, target: str = ""
     ) -> FileEntry | None:
-        if not modes.S_ISREG(about.st_mode):
+        if not modes.S_ISREG(file_stat.st_mode):
             self.ignored.add(IGNORED_SPECIAL, name, path)
-        elif about.st_size == 0 and file_extension(name) not in self.ignored.data_extensions:
+        elif file_stat.st_size == 0 and file_extension(name) not in self.ignored.data_extensions:
             self.ignored.add(IGNORED_EMPTY, name, path)
         else:
-            return FileEntry(name, path, stat_from_os(about), target)
+            return FileEntry(name, path, stat_from_os(file_stat), target)
         return None
 
     def _take_link(
@@ -303,23 +312,23 @@ class _DiskWalk:
     ) -> FileEntry | _Folder | None:
         target = os.path.realpath(entry.path)
         try:
-            about = os.stat(entry.path)
+            target_stat = os.stat(entry.path)
         except OSError as error:
-            where = f"{entry.path} is a link to {os.readlink(entry.path)}"
+            description = f"{entry.path} is a link to {os.readlink(entry.path)}"
             self.problems.append(
-                f"{where}, which can't be reached ({error.strerror}): remove the link or restore it"
+                f"{description}, which can't be reached ({error.strerror}): remove the link or restore it"
             )
             return None
         note_enclosing_runs(target, self.ignored)
-        inside = is_within(target, self.root)
-        if not inside and not self.follow_links:
+        is_inside = is_within(target, self.root)
+        if not is_inside and not self.follow_links:
             self.problems.append(
                 f"{entry.path} is a link out of the folder, to {target}: {option('follow_links', True)} allows it in a "
                 "build, and each command takes it by its own name"
             )
-        elif not modes.S_ISDIR(about.st_mode):
+        elif not modes.S_ISDIR(target_stat.st_mode):
             if keep_files:
-                return self._take_file(name, entry.path, about, target)
+                return self._take_file(name, entry.path, target_stat, target)
         elif not self.follow_links:
             self.ignored.add(IGNORED_LINKED_FOLDER, name, entry.path)
         elif is_within(folder.path, target) or any(
@@ -357,10 +366,10 @@ def walk_store(folder: str, pattern: str | None, ignored: IgnoredFiles) -> Itera
         OSError: the store can't list them.
     """
     root = folder.rstrip("/")
-    wanted = (
+    pattern_parts = (
         None if pattern is None else [(part, _compile_part(part)) for part in pattern.split("/")]
     )
-    for name, about in iter_object_stats(folder):
+    for name, object_stat in iter_object_stats(folder):
         parts = name.split("/")
         for place in (
             (place for place, part in enumerate(parts) if _RUN_FOLDER_NAME.fullmatch(part))
@@ -368,50 +377,54 @@ def walk_store(folder: str, pattern: str | None, ignored: IgnoredFiles) -> Itera
             else ()
         ):
             ignored.folders_with_runs.add("/".join((root, *parts[:place])))
-        verdict = _check_descendants(parts, 0) if wanted is None else _match_parts(parts, wanted)
+        verdict = (
+            _check_descendants(parts, 0)
+            if pattern_parts is None
+            else _match_parts(parts, pattern_parts)
+        )
         if verdict is None:
             continue
         if verdict != _INCLUDED:
-            left = "/".join(parts[: verdict[1] + 1])
-            ignored.add(verdict[0], left, f"{root}/{left}")
-        elif about.size_bytes == 0 and file_extension(name) not in ignored.data_extensions:
+            ignored_name = "/".join(parts[: verdict[1] + 1])
+            ignored.add(verdict[0], ignored_name, f"{root}/{ignored_name}")
+        elif object_stat.size_bytes == 0 and file_extension(name) not in ignored.data_extensions:
             ignored.add(IGNORED_EMPTY, name, f"{root}/{name}")
         else:
-            yield FileEntry(name, f"{root}/{name}", about)
+            yield FileEntry(name, f"{root}/{name}", object_stat)
 
 
 def _compile_part(part: str) -> re.Pattern[str]:
     return re.compile(fnmatch.translate(part))
 
 
-def _check_descendants(parts: Sequence[str], at: int) -> _Verdict:
+def _check_descendants(parts: Sequence[str], begin: int) -> _Verdict:
     """Everything is wanted from that part on."""
-    for place in range(at, len(parts)):
-        if (reason := ignore_reason(parts[place])) is not None:
-            return reason, place
+    for index in range(begin, len(parts)):
+        if (reason := ignore_reason(parts[index])) is not None:
+            return reason, index
     return _INCLUDED
 
 
 def _match_parts(
-    parts: Sequence[str], wanted: Sequence[tuple[str, re.Pattern[str]]], at: int = 0
+    parts: Sequence[str], pattern_parts: Sequence[tuple[str, re.Pattern[str]]], index: int = 0
 ) -> _Verdict:
-    (part, regex), rest = wanted[0], wanted[1:]
-    is_last, name = at == len(parts) - 1, parts[at]
+    (part, regex), rest = pattern_parts[0], pattern_parts[1:]
+    is_last, name = index == len(parts) - 1, parts[index]
     if part == "**":
         if not rest:
-            return _check_descendants(parts, at)
-        if (verdict := _match_parts(parts, rest, at)) is not None:
+            return _check_descendants(parts, index)
+        if (verdict := _match_parts(parts, rest, index)) is not None:
             return verdict
         return (
             None
             if is_last or ignore_reason(name) is not None
-            else _match_parts(parts, wanted, at + 1)
+            else _match_parts(parts, pattern_parts, index + 1)
         )
     if regex.match(name) is None or (name[0] == "." and part[0] != "."):
         return None
     reason = ignore_reason(name)
     if reason is not None and not (part[0] == "." and reason == IGNORED_HIDDEN):
-        return None if rest else (reason, at)
+        return None if rest else (reason, index)
     if rest:
-        return None if is_last else _match_parts(parts, rest, at + 1)
-    return _INCLUDED if is_last else _check_descendants(parts, at + 1)
+        return None if is_last else _match_parts(parts, rest, index + 1)
+    return _INCLUDED if is_last else _check_descendants(parts, index + 1)

@@ -27,7 +27,7 @@ _MAX_DEPTH = 16  # of what people write: steps in a list in a mapping need 5
 _MAX_VALUES = 1 << 20  # each as often as an alias repeats it
 
 
-def read_yaml(path: str, named: str, wants: str) -> Mapping[str, Any]:
+def read_yaml(path: str, label: str, expected: str) -> Mapping[str, Any]:
     """The mapping that a YAML file holds, of which `check_nesting` says whether it can be walked.
 
     named: what messages call the file, an option's mark mostly. wants: what the mapping is of, for messages.
@@ -38,15 +38,17 @@ def read_yaml(path: str, named: str, wants: str) -> Mapping[str, Any]:
     try:
         import yaml
     except ImportError:
-        raise MissingExtraError(named, "tft", "yaml") from None
+        raise MissingExtraError(label, "tft", "yaml") from None
     try:
-        found = yaml.load(read_bounded(path, _MAX_BYTES).decode(), _make_loader(yaml))
+        content = yaml.load(read_bounded(path, _MAX_BYTES).decode(), _make_loader(yaml))
     except RecursionError:
-        raise UsageError(f"{named}: is nested too deep, or holds itself; write {wants}") from None
+        raise UsageError(
+            f"{label}: is nested too deep, or holds itself; write {expected}"
+        ) from None
     except DataError as error:
-        raise UsageError(f"{named}: {error.reason}") from None
+        raise UsageError(f"{label}: {error.reason}") from None
     except OSError as error:
-        raise UsageError(f"{named}: can't be read: {error.strerror or error}") from None
+        raise UsageError(f"{label}: can't be read: {error.strerror or error}") from None
     except (
         ValueError,
         yaml.YAMLError,
@@ -57,23 +59,23 @@ def read_yaml(path: str, named: str, wants: str) -> Mapping[str, Any]:
             if mark is None
             else f"line {mark.line + 1}: {getattr(error, 'problem', '')}"
         )
-        raise UsageError(f"{named}: can't be read: {reason}") from None
-    if not isinstance(found, Mapping):
-        raise UsageError(f"{named}: is no mapping of {wants}")
-    return found
+        raise UsageError(f"{label}: can't be read: {reason}") from None
+    if not isinstance(content, Mapping):
+        raise UsageError(f"{label}: is no mapping of {expected}")
+    return content
 
 
 def check_nesting(value: Any) -> None:
     """Raises ValueError for what is nested too deep to be walked, as what holds itself is, and for too much of it."""
-    left, count = [(value, 0)], 0
-    while left:
-        one, depth = left.pop()
+    pending, count = [(value, 0)], 0
+    while pending:
+        node, depth = pending.pop()
         count += 1
         if depth > _MAX_DEPTH or count > _MAX_VALUES:
             raise ValueError("is nested too deep, or holds itself")
-        if isinstance(one, Mapping | list | tuple):
-            left.extend(
-                (item, depth + 1) for item in (one.values() if isinstance(one, Mapping) else one)
+        if isinstance(node, Mapping | list | tuple):
+            pending.extend(
+                (item, depth + 1) for item in (node.values() if isinstance(node, Mapping) else node)
             )
 
 
@@ -89,13 +91,13 @@ def _make_loader(yaml: Any) -> Any:
         }
 
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-            seen = set()
+            keys = set()
             for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
-                if key.value in seen:
+                if key.value in keys:
                     raise yaml.constructor.ConstructorError(
                         None, None, f"{key.value!r} stands twice", key.start_mark
                     )
-                seen.add(key.value)
+                keys.add(key.value)
             return super().construct_mapping(node, deep)
 
         def construct_yaml_int(self, node: Any) -> int:

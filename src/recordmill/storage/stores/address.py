@@ -79,17 +79,17 @@ def parse_local_path(path: str | os.PathLike[str]) -> str:
         raise UsageError(
             f"{text}: a file: URI of this machine begins with file:///; or give the path alone"
         )
-    shown = _redact(text)
+    redacted = _redact(text)
     if scheme.lower() in (*BUCKET_SCHEMES, *WEB_SCHEMES):
         raise UsageError(
-            f"{shown}: {scheme}:// is served here for reading only; name a local folder"
+            f"{redacted}: {scheme}:// is served here for reading only; name a local folder"
         )
     if scheme.lower() in _OTHER_HADOOP_SCHEMES:
         raise UsageError(
-            f"{shown}: {scheme}:// is not served; name the same files as hdfs://host:port/path"
+            f"{redacted}: {scheme}:// is not served; name the same files as hdfs://host:port/path"
         )
     raise UsageError(
-        f"{shown}: {scheme}:// is not served; copy the files to a local disk, or name a local folder"
+        f"{redacted}: {scheme}:// is not served; copy the files to a local disk, or name a local folder"
     )
 
 
@@ -108,13 +108,13 @@ def parse_input_path(path: str | os.PathLike[str]) -> str:
         return parse_local_path(text)
     rest = text[match.end() :]
     if redact_passwords(f"{scheme}://{rest}") != f"{scheme}://{rest}":
-        way = (
+        advice = (
             "download the file"
             if scheme in WEB_SCHEMES
             else "keys are taken from the environment (docs/stores.md)"
         )
         raise UsageError(
-            f"{_redact(text)}: a URL with a user or a password is not served (it may hold a secret); {way}"
+            f"{_redact(text)}: a URL with a user or a password is not served (it may hold a secret); {advice}"
         )
     if not rest.strip("/"):
         raise UsageError(
@@ -125,9 +125,9 @@ def parse_input_path(path: str | os.PathLike[str]) -> str:
             f"{text}: names no host: hdfs://host:port/path, or the name service of HADOOP_CONF_DIR"
         )
     if scheme in WEB_SCHEMES and "?" in rest:
-        shown = _redact(text)
+        redacted = _redact(text)
         raise UsageError(
-            f"{shown}?...: a URL with a query is not served (it may hold a secret); download the file"
+            f"{redacted}?...: a URL with a query is not served (it may hold a secret); download the file"
         )
     return f"{scheme}://{rest}"
 
@@ -138,12 +138,12 @@ def parse_output_path(path: str | os.PathLike[str]) -> str:
     scheme = text.partition(":/")[0].lower()
     if scheme not in BUCKET_SCHEMES:
         return parse_local_path(text)
-    given = parse_input_path(text).rstrip("/")
-    address = Address.parse(given)
+    uri = parse_input_path(text).rstrip("/")
+    address = Address.parse(uri)
     if address is not None and not address.key:
-        where = "on the host" if scheme == HADOOP else "in the bucket"
-        raise UsageError(f"{text}: name a folder {where}, as in {given}/data")
-    return given
+        container = "on the host" if scheme == HADOOP else "in the bucket"
+        raise UsageError(f"{text}: name a folder {container}, as in {uri}/data")
+    return uri
 
 
 def unquote_name(name: str, uri: str) -> str:

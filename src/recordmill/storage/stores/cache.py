@@ -32,9 +32,9 @@ BlockKey = tuple[Hashable, int]  # what is read, and the block's number
 class BlockCache:
     """The blocks of all files of this process; safe to share between threads."""
 
-    def __init__(self, most_bytes: int = MEMORY_CACHE_BYTES) -> None:
+    def __init__(self, max_bytes: int = MEMORY_CACHE_BYTES) -> None:
         self._limits, self._cached_bytes = (
-            [most_bytes],
+            [max_bytes],
             0,
         )  # of all calls at work, and of this process
         self._cached: OrderedDict[BlockKey, Bytes] = (
@@ -53,16 +53,16 @@ class BlockCache:
         return min(self._limits)
 
     @contextlib.contextmanager
-    def limit_to(self, most_bytes: int) -> Iterator[None]:
+    def limit_to(self, max_bytes: int) -> Iterator[None]:
         """Hold at most so much while a call lasts."""
         with self._lock:
-            self._limits.append(most_bytes)
+            self._limits.append(max_bytes)
             self._evict()
         try:
             yield
         finally:
             with self._lock:
-                self._limits.remove(most_bytes)
+                self._limits.remove(max_bytes)
 
     def __contains__(self, key: BlockKey) -> bool:
         return key in self._cached or key in self._pending
@@ -73,51 +73,51 @@ class BlockCache:
         """Have the block read by another thread, unless it is there or on its way."""
         if key in self:
             return
-        found, is_mine = self._find_or_claim(key)
+        future, is_mine = self._find_or_claim(key)
         if is_mine:
             try:
-                submit(self._read, key, found, read)
+                submit(self._read, key, future, read)
             except BaseException as error:
-                self._fail(key, found, error)
+                self._fail(key, future, error)
                 raise
 
     def get(self, key: BlockKey, read: Callable[[], Bytes]) -> Bytes:
         """The block, which this thread reads if nobody has it. Whatever `read` raises is raised, and not held."""
-        found, is_mine = self._find_or_claim(key)
+        future, is_mine = self._find_or_claim(key)
         if is_mine:
-            self._read(key, found, read)
-        return found.result()
+            self._read(key, future, read)
+        return future.result()
 
     def _find_or_claim(self, key: BlockKey) -> tuple[Future[Bytes], bool]:
         """(the block, there or coming; whether the caller is to read it)."""
         with self._lock:
-            if (coming := self._pending.get(key)) is not None:
-                return coming, False
-            found: Future[Bytes] = Future()
+            if (pending := self._pending.get(key)) is not None:
+                return pending, False
+            future: Future[Bytes] = Future()
             if (block := self._cached.get(key)) is not None:
                 self._cached.move_to_end(key)
-                found.set_result(block)
-                return found, False
-            self._pending[key] = found
-            return found, True
+                future.set_result(block)
+                return future, False
+            self._pending[key] = future
+            return future, True
 
-    def _read(self, key: BlockKey, mine: Future[Bytes], read: Callable[[], Bytes]) -> None:
+    def _read(self, key: BlockKey, future: Future[Bytes], read: Callable[[], Bytes]) -> None:
         try:
             block = read()
         except BaseException as error:
-            self._fail(key, mine, error)
+            self._fail(key, future, error)
             return
         with self._lock:
             del self._pending[key]
             self._cached[key] = block
             self._cached_bytes += len(block)
             self._evict()
-        mine.set_result(block)
+        future.set_result(block)
 
-    def _fail(self, key: BlockKey, mine: Future[Bytes], error: BaseException) -> None:
+    def _fail(self, key: BlockKey, future: Future[Bytes], error: BaseException) -> None:
         with self._lock:
             self._pending.pop(key, None)
-        mine.set_exception(error)
+        future.set_exception(error)
 
     def _evict(self) -> None:
         while self._cached_bytes > self.max_bytes:
@@ -147,8 +147,8 @@ class DiskCache:
         most_bytes: how much all blocks may take together.
     """
 
-    def __init__(self, folder: str, most_bytes: int) -> None:
-        self.folder, self.max_bytes = folder, most_bytes
+    def __init__(self, folder: str, max_bytes: int) -> None:
+        self.folder, self.max_bytes = folder, max_bytes
         self._blocks_folder = Path(folder, CACHE_FOLDER_NAME)
         self._is_disabled, self._lock = False, threading.RLock()
 
@@ -157,11 +157,13 @@ class DiskCache:
         name = _block_file_name(key)
         path = self._blocks_folder / name[:2] / name
         try:
-            whole = np.fromfile(path, np.uint8)
+            content = np.fromfile(path, np.uint8)
         except OSError:
             return None
-        block = whole[_HEADER_BYTES:]
-        if len(block) == size and np.array_equal(whole[:_HEADER_BYTES], _block_header(name, block)):
+        block = content[_HEADER_BYTES:]
+        if len(block) == size and np.array_equal(
+            content[:_HEADER_BYTES], _block_header(name, block)
+        ):
             return block
         _log.warning("%s: is damaged, and is fetched again", path)
         path.unlink(missing_ok=True)
@@ -178,17 +180,17 @@ class DiskCache:
             path.parent.mkdir(parents=True, exist_ok=True)
             with (
                 self._lock,
-                open(self._blocks_folder / _COUNT_FILE_NAME, "a+b", buffering=0) as used,
+                open(self._blocks_folder / _COUNT_FILE_NAME, "a+b", buffering=0) as count_file,
             ):
-                fcntl.flock(used, fcntl.LOCK_EX)  # until the file is closed
-                count = self._make_room(size, os.pread(used.fileno(), 32, 0))
+                fcntl.flock(count_file, fcntl.LOCK_EX)  # until the file is closed
+                count = self._make_room(size, os.pread(count_file.fileno(), 32, 0))
                 try:
                     np.concatenate([_block_header(name, block), block]).tofile(temporary)
                     os.replace(temporary, path)
                 finally:
                     temporary.unlink(missing_ok=True)
-                used.truncate(0)
-                used.write(str(count + size).encode())
+                count_file.truncate(0)
+                count_file.write(str(count + size).encode())
         except OSError as error:
             with self._lock:
                 if not self._is_disabled:
@@ -198,27 +200,27 @@ class DiskCache:
                     _log.warning("%s: nothing more is kept there: %s", self.folder, reason)
                 self._is_disabled = True
 
-    def _make_room(self, size: int, counted: bytes) -> int:
+    def _make_room(self, size: int, count_text: bytes) -> int:
         """Returns the bytes of all blocks, after removing some by chance if the limit is near."""
-        count = (
-            int(counted) if counted.isdigit() else None
+        total_bytes = (
+            int(count_text) if count_text.isdigit() else None
         )  # None: nobody has counted, or the process was killed
-        if count is not None and count + size <= self.max_bytes:
-            return count
-        found = [
+        if total_bytes is not None and total_bytes + size <= self.max_bytes:
+            return total_bytes
+        block_files = [
             (path, path.stat().st_size)
             for path in self._blocks_folder.glob("[0-9a-f][0-9a-f]/*")
             if _is_cache_file(path)
         ]
-        count = sum(length for _, length in found)
-        if count + size > self.max_bytes:
-            random.shuffle(found)
-            for path, length in found:
-                if count + size <= self.max_bytes * _TARGET_SHARE:
+        total_bytes = sum(file_bytes for _, file_bytes in block_files)
+        if total_bytes + size > self.max_bytes:
+            random.shuffle(block_files)
+            for path, file_bytes in block_files:
+                if total_bytes + size <= self.max_bytes * _TARGET_SHARE:
                     break
                 path.unlink(missing_ok=True)
-                count -= length
-        return count
+                total_bytes -= file_bytes
+        return total_bytes
 
 
 def _is_cache_file(path: Path) -> bool:

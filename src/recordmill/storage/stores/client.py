@@ -78,15 +78,17 @@ class ObstoreConnection:
     def probe(self, key: str) -> None:
         self._store.get_range(key, start=0, end=1)
 
-    def get(self, key: str, span: tuple[int, int] | None = None) -> Response:
-        return self._store.get(key, options=None if span is None else {"range": span})
+    def get(self, key: str, byte_range: tuple[int, int] | None = None) -> Response:
+        return self._store.get(key, options=None if byte_range is None else {"range": byte_range})
 
-    def list_pages(self, key: str, after: str = "") -> Iterator[Sequence[ObjectInfo]]:
-        return self._store.list(key or None, offset=after or None, chunk_size=LIST_PAGE_OBJECTS)
+    def list_pages(self, key: str, start_after: str = "") -> Iterator[Sequence[ObjectInfo]]:
+        return self._store.list(
+            key or None, offset=start_after or None, chunk_size=LIST_PAGE_OBJECTS
+        )
 
     def list_keys(self, key: str) -> list[str]:
-        found = self._store.list_with_delimiter(key or None)
-        return [*found["common_prefixes"], *(about["path"] for about in found["objects"])]
+        listing = self._store.list_with_delimiter(key or None)
+        return [*listing["common_prefixes"], *(info["path"] for info in listing["objects"])]
 
     def put(self, key: str, data: bytes) -> None:
         self._store.put(key, data, use_multipart=False)
@@ -100,22 +102,24 @@ class ObstoreConnection:
             return False
         return True
 
-    def upload(self, key: str, data: str | Iterator[bytes], part_bytes: int, at_once: int) -> None:
+    def upload(
+        self, key: str, data: str | Iterator[bytes], part_bytes: int, concurrency: int
+    ) -> None:
         source = Path(data) if isinstance(data, str) else data
-        self._store.put(key, source, chunk_size=part_bytes, max_concurrency=at_once)
+        self._store.put(key, source, chunk_size=part_bytes, max_concurrency=concurrency)
 
     def delete(self, keys: Sequence[str], root: str) -> None:
         self._store.delete(list(keys))
 
-    def move_or_copy(self, key: str, new: str) -> None:
-        self._store.copy(key, new)
+    def move_or_copy(self, key: str, target: str) -> None:
+        self._store.copy(key, target)
 
 
 class RequestLimit:
     """Slots for requests; who has one may ask again within it. Safe to share between threads."""
 
-    def __init__(self, most: int = DEFAULT_MAX_REQUESTS) -> None:
-        self.max_requests = most
+    def __init__(self, max_requests: int = DEFAULT_MAX_REQUESTS) -> None:
+        self.max_requests = max_requests
         self.reset_after_fork()
 
     def reset_after_fork(self) -> None:
@@ -123,23 +127,23 @@ class RequestLimit:
         self._num_used = 0
         self._slots_freed, self._thread = threading.Condition(), threading.local()
 
-    def set_max(self, most: int) -> None:
+    def set_max(self, max_requests: int) -> None:
         """From now on so many; those that are under way go on."""
         with self._slots_freed:
-            self.max_requests = most
+            self.max_requests = max_requests
             self._slots_freed.notify_all()
 
     @contextlib.contextmanager
-    def acquire(self, wanted: int = 1) -> Iterator[int]:
+    def acquire(self, num_slots: int = 1) -> Iterator[int]:
         """Wait for so many slots, or for all that there are; gives how many these are."""
         if getattr(self._thread, "held", 0):
             yield self._thread.held
             return
         with self._slots_freed:
             self._slots_freed.wait_for(
-                lambda: self._num_used + min(wanted, self.max_requests) <= self.max_requests
+                lambda: self._num_used + min(num_slots, self.max_requests) <= self.max_requests
             )
-            self._thread.held = min(wanted, self.max_requests)
+            self._thread.held = min(num_slots, self.max_requests)
             self._num_used += self._thread.held
         try:
             yield self._thread.held
@@ -176,24 +180,24 @@ def send_request(address: Address, request: Callable[[Connection], _Result]) -> 
 
 def iter_objects(address: Address) -> Iterator[tuple[str, ObjectInfo]]:
     """Yields (name there, what the store says) of objects below the address; a page that fails is asked for anew."""
-    last, prefix = "", f"{address.key}/" if address.key else ""
-    found: Iterator[Sequence[ObjectInfo]] | None = None
+    last_key, prefix = "", f"{address.key}/" if address.key else ""
+    pages: Iterator[Sequence[ObjectInfo]] | None = None
 
     def next_page(client: Connection) -> Sequence[ObjectInfo] | None:
-        nonlocal found
-        if found is None:
-            found = client.list_pages(address.key, last)
+        nonlocal pages
+        if pages is None:
+            pages = client.list_pages(address.key, last_key)
         try:
-            return next(found, None)
+            return next(pages, None)
         except Exception:
-            found = None
+            pages = None
             raise
 
     while page := send_list_request(address, next_page):
-        for about in page:
-            if about["path"].startswith(prefix):
-                yield about["path"][len(prefix) :], about
-        last = page[-1]["path"]
+        for info in page:
+            if info["path"].startswith(prefix):
+                yield info["path"][len(prefix) :], info
+        last_key = page[-1]["path"]
 
 
 def list_keys(address: Address) -> list[str]:
@@ -278,25 +282,30 @@ def _profile_settings() -> dict[str, str]:
     """Returns what the files of the AWS command line say, where the environment doesn't."""
     environment = os.environ
     profile = environment.get("AWS_PROFILE", "default")
-    found: dict[str, str] = {}
-    settings = _read_profiles(environment.get("AWS_CONFIG_FILE", "~/.aws/config"))
-    about = settings.get(profile) or settings.get(f"profile {profile}") or {}
-    if not {"AWS_REGION", "AWS_DEFAULT_REGION"} & environment.keys() and "region" in about:
-        found["region"] = about["region"]
+    settings: dict[str, str] = {}
+    config_sections = _read_profiles(environment.get("AWS_CONFIG_FILE", "~/.aws/config"))
+    profile_settings = (
+        config_sections.get(profile) or config_sections.get(f"profile {profile}") or {}
+    )
+    if (
+        not {"AWS_REGION", "AWS_DEFAULT_REGION"} & environment.keys()
+        and "region" in profile_settings
+    ):
+        settings["region"] = profile_settings["region"]
     if not any(environment.get(name) for name in _CREDENTIAL_VARIABLES):
         credentials = _read_profiles(
             environment.get("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials")
         )
-        keys = {**about, **credentials.get(profile, {})}
+        keys = {**profile_settings, **credentials.get(profile, {})}
         names = {"aws_access_key_id": "access_key_id", "aws_secret_access_key": "secret_access_key"}
         names["aws_session_token"] = "session_token"
-        found.update({ours: keys[theirs] for theirs, ours in names.items() if theirs in keys})
-        if "AWS_PROFILE" in environment and "access_key_id" not in found:
+        settings.update({ours: keys[theirs] for theirs, ours in names.items() if theirs in keys})
+        if "AWS_PROFILE" in environment and "access_key_id" not in settings:
             raise UsageError(
                 f"AWS_PROFILE={profile}: the files of the AWS command line have no keys of that profile (roles and "
                 "single sign-on: put keys into the environment, as `aws configure export-credentials` does)"
             )
-    return found
+    return settings
 
 
 def _read_profiles(path: str) -> dict[str, dict[str, str]]:
@@ -315,21 +324,25 @@ def to_store_error(error: Exception, address: Address) -> OSError:
     from obstore import exceptions
 
     text = str(error)
-    said = text.partition("\n\nDebug source")[
+    message = text.partition("\n\nDebug source")[
         0
     ]  # what follows names settings, and the error of the connection
     code = match[1] if (match := _ERROR_CODE.search(text)) else ""
-    status = next((one or other for one, other in _HTTP_STATUS.findall(said)), "")
-    where = "host" if address.scheme.startswith("http") else "bucket"
-    if any(name in said for name in _CREDENTIAL_SERVICES):
-        return PermissionError(errno.EACCES, _no_key_message(where), address.uri)
+    status = next(
+        (short_form or long_form for short_form, long_form in _HTTP_STATUS.findall(message)), ""
+    )
+    container = "host" if address.scheme.startswith("http") else "bucket"
+    if any(name in message for name in _CREDENTIAL_SERVICES):
+        return PermissionError(errno.EACCES, _no_key_message(container), address.uri)
     if code in _WRONG_REGION_CODES or "301 Moved" in text:
         region = match[1] if (match := _REGION.search(text)) else ""
-        which, advice = (f"region {region}", region) if region else ("another region", "it")
+        region_text, advice = (f"region {region}", region) if region else ("another region", "it")
         return OSError(
-            errno.EREMOTE, f"the {where} lies in {which}: set AWS_REGION to {advice}", address.uri
+            errno.EREMOTE,
+            f"the {container} lies in {region_text}: set AWS_REGION to {advice}",
+            address.uri,
         )
-    if "Invalid Access Key" in said:
+    if "Invalid Access Key" in message:
         return PermissionError(
             errno.EACCES, "the key in the environment is not written as keys are", address.uri
         )
@@ -339,7 +352,9 @@ def to_store_error(error: Exception, address: Address) -> OSError:
         or isinstance(error, exceptions.UnauthenticatedError)
     ):
         if _is_unsigned(address):
-            return PermissionError(errno.EACCES, _not_public_message(address, where), address.uri)
+            return PermissionError(
+                errno.EACCES, _not_public_message(address, container), address.uri
+            )
         return PermissionError(
             errno.EACCES, "the store does not know the key, or it has another secret", address.uri
         )
@@ -353,17 +368,17 @@ def to_store_error(error: Exception, address: Address) -> OSError:
         "401",
         "403",
     ):
-        refused = f"access refused: the key in use is not allowed to do that in this {where}"
+        refused = f"access refused: the key in use is not allowed to do that in this {container}"
         if _is_unsigned(address):
-            refused = _not_public_message(address, where)
-        elif where == "host":
+            refused = _not_public_message(address, container)
+        elif container == "host":
             refused = "access refused by the web server"
         return PermissionError(errno.EACCES, refused, address.uri)
     if isinstance(error, exceptions.InvalidPathError):
         return OSError(
             errno.EINVAL, "a name with an empty part, or `.` or `..`, can't be reached", address.uri
         )
-    return OSError(*_unclassified_error(text, said, code, status, where), address.uri)
+    return OSError(*_unclassified_error(text, message, code, status, container), address.uri)
 
 
 def _is_unsigned(address: Address) -> bool:
@@ -372,18 +387,16 @@ def _is_unsigned(address: Address) -> bool:
     return os.environ.get(skip, "").lower() in ("1", "true")
 
 
-def _not_public_message(address: Address, where: str) -> str:
-    return f"the {where} is not public, and {_VARIABLE_PREFIXES[address.scheme]}_SKIP_SIGNATURE has no key sent"
+def _not_public_message(address: Address, container: str) -> str:
+    return f"the {container} is not public, and {_VARIABLE_PREFIXES[address.scheme]}_SKIP_SIGNATURE has no key sent"
 
 
-def _no_key_message(where: str) -> str:
-    return (
-        f"no key for this {where} is in the environment, in a profile, or given by an instance role"
-    )
+def _no_key_message(container: str) -> str:
+    return f"no key for this {container} is in the environment, in a profile, or given by an instance role"
 
 
 def _unclassified_error(
-    text: str, said: str, code: str, status: str, where: str
+    text: str, message: str, code: str, status: str, container: str
 ) -> tuple[int, str]:
     if "dns error" in text:
         return (
@@ -402,10 +415,10 @@ def _unclassified_error(
             errno.EPROTO,
             "the endpoint is no https: AWS_ALLOW_HTTP=true (AZURE_, GOOGLE_) allows that",
         )
-    if "from headers" in said or "non-partial response" in said:
-        lacks = " (it has no ETag)" if "ETag" in said else ""
+    if "from headers" in message or "non-partial response" in message:
+        lacks = " (it has no ETag)" if "ETag" in message else ""
         return errno.EPROTO, _NO_STORE_MESSAGE.format(lacks)
-    if "redential" in said:
-        return errno.EACCES, _no_key_message(where)
-    shown = " ".join(part for part in (status, code) if part)
-    return errno.EIO, f"the store failed{f' ({shown})' if shown else ''}, several times"
+    if "redential" in message:
+        return errno.EACCES, _no_key_message(container)
+    details = " ".join(part for part in (status, code) if part)
+    return errno.EIO, f"the store failed{f' ({details})' if details else ''}, several times"

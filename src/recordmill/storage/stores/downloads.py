@@ -47,11 +47,11 @@ class Downloader:
         self._lock = threading.Lock()
         self._threads: ThreadPoolExecutor | None = None
 
-    def limit_requests(self, requests: int) -> None:
+    def limit_requests(self, max_requests: int) -> None:
         """Have at most so many requests under way."""
-        if requests == REQUEST_LIMIT.max_requests:
+        if max_requests == REQUEST_LIMIT.max_requests:
             return
-        REQUEST_LIMIT.set_max(requests)
+        REQUEST_LIMIT.set_max(max_requests)
         with self._lock:
             old, self._threads = self._threads, None
         if old is not None:
@@ -72,24 +72,24 @@ class Downloader:
         """Returns what the object was when it was read, or listed, last; None where it was not yet."""
         return self._known_stats.get(address.uri)
 
-    def assume_stat(self, address: Address, about: Stat) -> None:
+    def assume_stat(self, address: Address, object_stat: Stat) -> None:
         """Take the object to be so until it is seen."""
         with self._lock:
-            self._known_stats.setdefault(address.uri, about)
+            self._known_stats.setdefault(address.uri, object_stat)
 
-    def record_stat(self, address: Address, about: Any) -> Stat:
+    def record_stat(self, address: Address, info: Any) -> Stat:
         """Remember what a store says of the object."""
-        etag = (about["e_tag"] or "").strip('"')
-        changed = (
-            int(about["last_modified"].timestamp()) * 10**9
+        etag = (info["e_tag"] or "").strip('"')
+        modified_ns = (
+            int(info["last_modified"].timestamp()) * 10**9
         )  # in seconds, as all answers have it
-        now = Stat(about["size"], 0 if etag else changed, etag)
+        object_stat = Stat(info["size"], 0 if etag else modified_ns, etag)
         with self._lock:
-            self._known_stats[address.uri] = now
+            self._known_stats[address.uri] = object_stat
             self._known_stats.move_to_end(address.uri)
             if len(self._known_stats) > _MAX_KNOWN_OBJECTS:
                 self._known_stats.popitem(last=False)
-        return now
+        return object_stat
 
     def retry_if_replaced(self, address: Address, read: Callable[[Stat], _Result]) -> _Result:
         """Returns what `read` gives, called again with what the object is now where it was replaced meanwhile."""
@@ -101,25 +101,26 @@ class Downloader:
         raise DataError("is replaced again and again while it is read", source=address.uri)
 
     def read_parts(
-        self, address: Address, about: Stat, ranges: Sequence[tuple[int, Bytes]]
+        self, address: Address, object_stat: Stat, ranges: Sequence[tuple[int, Bytes]]
     ) -> None:
         """Fill each (start, array) with what lies in the object from there on, by many requests at once."""
         parts = _split_ranges(ranges)
         if len(parts) == 1:
-            self.fetch_range(address, about, *parts[0])
+            self.fetch_range(address, object_stat, *parts[0])
             return
-        self.start_reading(address, about, parts)()
+        self.start_reading(address, object_stat, parts)()
 
     def start_reading(
-        self, address: Address, about: Stat, ranges: Sequence[tuple[int, Bytes]]
+        self, address: Address, object_stat: Stat, ranges: Sequence[tuple[int, Bytes]]
     ) -> Callable[[], None]:
         """Begins to read as `read_parts` does, by other threads; gives what waits for them, and raises what they do."""
-        waiting = [
-            self.submit(self.fetch_range, address, about, *part) for part in _split_ranges(ranges)
+        futures = [
+            self.submit(self.fetch_range, address, object_stat, *part)
+            for part in _split_ranges(ranges)
         ]
-        return lambda: wait_for_all(waiting)
+        return lambda: wait_for_all(futures)
 
-    def fetch_range(self, address: Address, about: Stat, start: int, into: Bytes) -> None:
+    def fetch_range(self, address: Address, object_stat: Stat, start: int, buffer: Bytes) -> None:
         """Fill the array with what the object has from there on, by one request; where the answer ends early, the
         client goes on with the same content.
 
@@ -128,19 +129,23 @@ class Downloader:
         """
 
         def read(client: Connection) -> int:
-            answer = client.get(address.key, (start, start + len(into)))
-            if self.record_stat(address, answer.meta) != about:
+            response = client.get(address.key, (start, start + len(buffer)))
+            if self.record_stat(address, response.meta) != object_stat:
                 raise ReplacedError
-            done = 0
+            num_read = 0
             for chunk in (
-                (answer.bytes(),) if len(into) <= _CHUNK_BYTES else answer.stream(_CHUNK_BYTES)
+                (response.bytes(),)
+                if len(buffer) <= _CHUNK_BYTES
+                else response.stream(_CHUNK_BYTES)
             ):
-                into[done : done + len(chunk)] = np.frombuffer(chunk, np.uint8)
-                done += len(chunk)
-            return done
+                buffer[num_read : num_read + len(chunk)] = np.frombuffer(chunk, np.uint8)
+                num_read += len(chunk)
+            return num_read
 
-        if (done := send_request(address, read)) < len(into):
-            raise DataError(f"ends at byte {start + done}, before its length", source=address.uri)
+        if (num_read := send_request(address, read)) < len(buffer):
+            raise DataError(
+                f"ends at byte {start + num_read}, before its length", source=address.uri
+            )
 
     def submit(self, call: Any, *args: Any) -> Future[Any]:
         """Have it called by one of as many threads as there may be requests."""
@@ -156,17 +161,17 @@ class Downloader:
 def _split_ranges(ranges: Sequence[tuple[int, Bytes]]) -> list[tuple[int, Bytes]]:
     """Each (start, array) in parts that are a request each."""
     return [
-        (start + at, array[at : at + DOWNLOAD_PART_BYTES])
+        (start + offset, array[offset : offset + DOWNLOAD_PART_BYTES])
         for start, array in ranges
-        for at in range(0, len(array), DOWNLOAD_PART_BYTES)
+        for offset in range(0, len(array), DOWNLOAD_PART_BYTES)
     ]
 
 
-def wait_for_all(waiting: list[Future[Any]]) -> None:
+def wait_for_all(futures: list[Future[Any]]) -> None:
     """Wait for all of them; the first error is raised, and what has not begun is then not begun."""
     try:
-        for future in waiting:
+        for future in futures:
             future.result()
     finally:
-        for future in waiting:  # one has failed: nobody wants the others
+        for future in futures:  # one has failed: nobody wants the others
             future.cancel()

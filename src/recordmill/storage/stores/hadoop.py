@@ -61,15 +61,15 @@ class Hadoop:
     def probe(self, key: str) -> None:
         self.head(key)
 
-    def get(self, key: str, span: tuple[int, int] | None = None) -> _Coming:
+    def get(self, key: str, byte_range: tuple[int, int] | None = None) -> _Coming:
         # The file is opened before its state is asked for: what is opened is never newer than that.
         with self._errors_named(key):
             reader = self._client.read(f"/{key}")
         about = self.head(key)
-        start, stop = (0, about["size"]) if span is None else span
+        start, stop = (0, about["size"]) if byte_range is None else byte_range
         return _Coming(about, reader, start, min(stop, about["size"]), self, key)
 
-    def list_pages(self, key: str, after: str = "") -> Iterator[Sequence[ObjectInfo]]:
+    def list_pages(self, key: str, start_after: str = "") -> Iterator[Sequence[ObjectInfo]]:
         files = (
             _about(found, _key(found))
             for found in self._found(key, recursive=True)
@@ -95,7 +95,9 @@ class Hadoop:
                 return False
         return True
 
-    def upload(self, key: str, data: str | Iterator[bytes], part_bytes: int, at_once: int) -> None:
+    def upload(
+        self, key: str, data: str | Iterator[bytes], part_bytes: int, concurrency: int
+    ) -> None:
         with self._errors_named(key):
             written = self._written(key, _blocks(data) if isinstance(data, str) else data)
             self._client.rename(written, f"/{key}", overwrite=True)
@@ -112,12 +114,12 @@ class Hadoop:
             ):
                 folder = folder.rpartition("/")[0]
 
-    def move_or_copy(self, key: str, new: str) -> None:
+    def move_or_copy(self, key: str, target: str) -> None:
         try:
             with self._errors_named(key):
-                self._client.rename(f"/{key}", f"/{new}", overwrite=True)
+                self._client.rename(f"/{key}", f"/{target}", overwrite=True)
         except FileNotFoundError:  # it was named before
-            self.head(new)
+            self.head(target)
 
     def _is_removed(self, folder: str) -> bool:
         """Remove a folder if it is empty; whether it was."""

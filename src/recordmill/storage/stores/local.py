@@ -19,9 +19,9 @@ MAX_READ_BYTES = (
 )  # Linux moves at most 2 GiB - 4 KiB a call; 1 GiB keeps calls few and the GIL released
 
 
-def stat_from_os(about: os.stat_result) -> Stat:
+def stat_from_os(result: os.stat_result) -> Stat:
     """Returns what a file on a disk is known by."""
-    return Stat(about.st_size, about.st_mtime_ns, ctime_ns=about.st_ctime_ns)
+    return Stat(result.st_size, result.st_mtime_ns, ctime_ns=result.st_ctime_ns)
 
 
 def open_regular(path: str | os.PathLike[str]) -> int:
@@ -49,19 +49,21 @@ class LocalReader:
             open_regular(path) if descriptor is None else descriptor,
         )
 
-    def fill(self, into: Bytes, start: int) -> Bytes:
-        done = 0
-        while done < len(into):
+    def fill(self, buffer: Bytes, start: int) -> Bytes:
+        num_read = 0
+        while num_read < len(buffer):
             try:
                 count = os.preadv(
-                    self._descriptor, [into[done : done + MAX_READ_BYTES]], start + done
+                    self._descriptor,
+                    [buffer[num_read : num_read + MAX_READ_BYTES]],
+                    start + num_read,
                 )
             except OSError as error:  # which does not say of what
                 raise OSError(error.errno, error.strerror, self._path) from None
             if count == 0:
-                return into[:done]
-            done += count
-        return into
+                return buffer[:num_read]
+            num_read += count
+        return buffer
 
     def stat(self) -> Stat:
         return stat_from_os(os.fstat(self._descriptor))

@@ -42,17 +42,17 @@ class StoreSettings:
 
     def apply(self) -> None:
         """This process reads on these settings from now on."""
-        for taker in _settings_handlers:
-            taker(self)
+        for handler in _settings_handlers:
+            handler(self)
 
     def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state)
         self.apply()
 
 
-def register_settings_handler(taker: Callable[[StoreSettings], None]) -> None:
+def register_settings_handler(handler: Callable[[StoreSettings], None]) -> None:
     """Have the settings that this process takes told to `taker`."""
-    _settings_handlers.append(taker)
+    _settings_handlers.append(handler)
 
 
 STORE_BLOCK_BYTES = 1 << 20  # 1 MiB: a request's latency is about the time in which that much comes
@@ -69,20 +69,20 @@ class ObjectReader:
         self._storage, self._address = storage, address
         storage.last_known_stat(address.uri)  # FileNotFoundError if it is not there
 
-    def fill(self, into: Bytes, start: int) -> Bytes:
-        def read(about: Stat) -> Bytes:
-            wanted = into[: max(about.size_bytes - start, 0)]
-            if not len(wanted):
-                return wanted
-            if len(wanted) >= 2 * downloads.DOWNLOAD_PART_BYTES and self._storage.has_disk_cache(
+    def fill(self, buffer: Bytes, start: int) -> Bytes:
+        def read(object_stat: Stat) -> Bytes:
+            target = buffer[: max(object_stat.size_bytes - start, 0)]
+            if not len(target):
+                return target
+            if len(target) >= 2 * downloads.DOWNLOAD_PART_BYTES and self._storage.has_disk_cache(
                 self._address
             ):
-                self._storage.read_through_disk_cache(self._address, about, wanted, start)
-            elif len(wanted) >= 2 * downloads.DOWNLOAD_PART_BYTES:
-                self._storage.downloader.read_parts(self._address, about, [(start, wanted)])
+                self._storage.read_through_disk_cache(self._address, object_stat, target, start)
+            elif len(target) >= 2 * downloads.DOWNLOAD_PART_BYTES:
+                self._storage.downloader.read_parts(self._address, object_stat, [(start, target)])
             else:
-                self._storage.read_blocks(self._address, about, wanted, start)
-            return wanted
+                self._storage.read_blocks(self._address, object_stat, target, start)
+            return target
 
         return self._storage.downloader.retry_if_replaced(self._address, read)
 
@@ -108,13 +108,13 @@ class ObjectStorage:
             self.limit_requests(store_settings.requests)
         cache = DiskCache(store_settings.folder, store_settings.max_bytes)
         fits = (
-            sum(about.size_bytes for about in store_settings.files.values())
+            sum(object_stat.size_bytes for object_stat in store_settings.files.values())
             <= store_settings.max_bytes * 0.8
         )  # and their headers
-        for path, about in store_settings.files.items() if store_settings.folder else ():
+        for path, object_stat in store_settings.files.items() if store_settings.folder else ():
             address = Address.of(path)
             self._caches[address.uri] = cache, fits
-            self.downloader.assume_stat(address, about)
+            self.downloader.assume_stat(address, object_stat)
 
     def reset_after_fork(self) -> None:
         """This process was forked: the threads of the other one, and what they hold, are not here. What was read can be
@@ -123,9 +123,9 @@ class ObjectStorage:
         self._blocks.reset_after_fork()
         self.downloader.reset_after_fork()
 
-    def limit_requests(self, requests: int) -> None:
+    def limit_requests(self, max_requests: int) -> None:
         """Have at most so many requests under way."""
-        self.downloader.limit_requests(requests)
+        self.downloader.limit_requests(max_requests)
 
     def limit_block_memory(self, memory_bytes: int) -> contextlib.AbstractContextManager[None]:
         """Keep blocks in an eighth of the memory that a call may take, while it lasts."""
@@ -142,21 +142,21 @@ class ObjectStorage:
     def open(self, path: str) -> ObjectReader:
         return ObjectReader(self, Address.of(path))
 
-    def read_object(self, path: str, most_bytes: int) -> bytes:
+    def read_object(self, path: str, max_bytes: int) -> bytes:
         """The object as it is now, by one request where it is small; DataError if it has more bytes than that."""
         address = Address.of(path)
         _check_has_key(address)
 
-        def read(client: Connection) -> tuple[int, bytes]:
-            answer = client.get(address.key)
-            size = self.downloader.record_stat(address, answer.meta).size_bytes
-            return size, bytes(answer.bytes()) if size <= min(
-                STORE_BLOCK_BYTES, most_bytes
+        def fetch(client: Connection) -> tuple[int, bytes]:
+            response = client.get(address.key)
+            size = self.downloader.record_stat(address, response.meta).size_bytes
+            return size, bytes(response.bytes()) if size <= min(
+                STORE_BLOCK_BYTES, max_bytes
             ) else b""
 
-        size, data = send_request(address, read)
-        if size > most_bytes:
-            raise DataError(f"has {size:,} bytes, above the {most_bytes:,} allowed", source=path)
+        size, data = send_request(address, fetch)
+        if size > max_bytes:
+            raise DataError(f"has {size:,} bytes, above the {max_bytes:,} allowed", source=path)
         if len(data) == size:
             return data
         reader = self.open(path)
@@ -175,8 +175,8 @@ class ObjectStorage:
                     file.fileno(), 0, size
                 )  # a page without room on the disk would end the process
             except OSError as error:
-                where = f"{tempfile.gettempdir()} (where TMPDIR has {path} mapped)"
-                raise OSError(error.errno, error.strerror, where) from None
+                location = f"{tempfile.gettempdir()} (where TMPDIR has {path} mapped)"
+                raise OSError(error.errno, error.strerror, location) from None
             mapped = np.frombuffer(mmap.mmap(file.fileno(), 0), np.uint8)
             if len(reader.fill(mapped, 0)) < size:
                 raise DataError("became shorter while it was read", source=path)
@@ -210,9 +210,9 @@ class ObjectStorage:
         """(name relative to the folder, state) of all objects below it, as the store lists them, a page at a time."""
         address = Address.of(folder)
         _check_listable(address)
-        for name, about in iter_objects(address):
+        for name, info in iter_objects(address):
             if name:
-                yield name, self.downloader.record_stat(Address(address.root, about["path"]), about)
+                yield name, self.downloader.record_stat(Address(address.root, info["path"]), info)
 
     @property
     def max_prefetched(self) -> int:
@@ -221,14 +221,14 @@ class ObjectStorage:
             REQUEST_LIMIT.max_requests, max(self._blocks.max_bytes // (2 * STORE_BLOCK_BYTES), 1)
         )
 
-    def prefetch_start(self, path: str, about: Stat) -> None:
+    def prefetch_start(self, path: str, object_stat: Stat) -> None:
         """The object is about to be read from its start: have it asked for."""
         address = Address.of(path)
-        if about.size_bytes:
-            self._prefetch_block(address, about, 0)
+        if object_stat.size_bytes:
+            self._prefetch_block(address, object_stat, 0)
 
     def start_reading(
-        self, path: str, about: Stat, into: Bytes, start: int = 0
+        self, path: str, object_stat: Stat, buffer: Bytes, start: int = 0
     ) -> Callable[[], None]:
         """Have the array, all of which that content of the object has, filled by other threads; gives what waits for
         them.
@@ -237,12 +237,14 @@ class ObjectStorage:
         """
         address = Address.of(path)
         if self.has_disk_cache(address):
-            return lambda: self._fill_and_check(address, about, into, start)
-        return self.downloader.start_reading(address, about, [(start, into)])
+            return lambda: self._fill_and_check(address, object_stat, buffer, start)
+        return self.downloader.start_reading(address, object_stat, [(start, buffer)])
 
-    def _fill_and_check(self, address: Address, about: Stat, into: Bytes, start: int) -> None:
-        self.open(address.uri).fill(into, start)
-        if self.last_known_stat(address.uri) != about:
+    def _fill_and_check(
+        self, address: Address, object_stat: Stat, buffer: Bytes, start: int
+    ) -> None:
+        self.open(address.uri).fill(buffer, start)
+        if self.last_known_stat(address.uri) != object_stat:
             raise ReplacedError
 
     def read_ranges(self, path: str, ranges: Sequence[tuple[int, Bytes]]) -> None:
@@ -253,119 +255,129 @@ class ObjectStorage:
             DataError: The object ends before that.
         """
         address = Address.of(path)
-        runs: list[tuple[int, int, list[tuple[int, Bytes]]]] = []  # (start, stop, ranges)
-        for start, into in sorted((one for one in ranges if len(one[1])), key=lambda one: one[0]):
-            stop = start + len(into)
-            if runs and start - runs[-1][1] <= _MAX_GAP_BYTES:
-                runs[-1] = runs[-1][0], max(runs[-1][1], stop), [*runs[-1][2], (start, into)]
-            else:
-                runs.append((start, stop, [(start, into)]))
-
-        def read(about: Stat) -> None:
-            if runs and runs[-1][1] > about.size_bytes:
-                raise DataError(
-                    f"ends at byte {about.size_bytes}, where {runs[-1][1]} are needed", source=path
+        merged: list[tuple[int, int, list[tuple[int, Bytes]]]] = []  # (start, stop, ranges)
+        for start, buffer in sorted(
+            (item for item in ranges if len(item[1])), key=lambda item: item[0]
+        ):
+            stop = start + len(buffer)
+            if merged and start - merged[-1][1] <= _MAX_GAP_BYTES:
+                merged[-1] = (
+                    merged[-1][0],
+                    max(merged[-1][1], stop),
+                    [*merged[-1][2], (start, buffer)],
                 )
-            wanted = [
-                (start, parts[0][1] if len(parts) == 1 else np.empty(stop - start, np.uint8))
-                for start, stop, parts in runs
-            ]
-            if not self.has_disk_cache(address, whole=True):
-                self.downloader.read_parts(address, about, wanted)
             else:
-                for start, data in wanted:
+                merged.append((start, stop, [(start, buffer)]))
+
+        def read(object_stat: Stat) -> None:
+            if merged and merged[-1][1] > object_stat.size_bytes:
+                raise DataError(
+                    f"ends at byte {object_stat.size_bytes}, where {merged[-1][1]} are needed",
+                    source=path,
+                )
+            targets = [
+                (start, parts[0][1] if len(parts) == 1 else np.empty(stop - start, np.uint8))
+                for start, stop, parts in merged
+            ]
+            if not self.has_disk_cache(address, all_files=True):
+                self.downloader.read_parts(address, object_stat, targets)
+            else:
+                for start, data in targets:
                     for number in range(
                         start // STORE_BLOCK_BYTES, -(-(start + len(data)) // STORE_BLOCK_BYTES)
                     ):
-                        self._prefetch_block(address, about, number)
-                for start, data in wanted:
-                    self.read_blocks(address, about, data, start)
-            for (first, data), (_, _, parts) in zip(wanted, runs, strict=True):
-                for start, into in parts if len(parts) > 1 else ():
-                    into[:] = data[start - first : start - first + len(into)]
+                        self._prefetch_block(address, object_stat, number)
+                for start, data in targets:
+                    self.read_blocks(address, object_stat, data, start)
+            for (first, data), (_, _, parts) in zip(targets, merged, strict=True):
+                for start, buffer in parts if len(parts) > 1 else ():
+                    buffer[:] = data[start - first : start - first + len(buffer)]
 
         self.downloader.retry_if_replaced(address, read)
 
-    def read_blocks(self, address: Address, about: Stat, into: Bytes, start: int) -> None:
+    def read_blocks(self, address: Address, object_stat: Stat, buffer: Bytes, start: int) -> None:
         """Fill the array, all of which the object has, by blocks; the next ones are asked for where it is read on."""
-        stop = start + len(into)
+        stop = start + len(buffer)
         numbers = range(start // STORE_BLOCK_BYTES, -(-stop // STORE_BLOCK_BYTES))
         for number in numbers if len(numbers) > 1 else ():
-            self._prefetch_block(address, about, number)
+            self._prefetch_block(address, object_stat, number)
         for number in numbers:
-            if number and (_content_key(address, about), number - 1) in self._blocks:
-                for ahead in range(
+            if number and (_content_key(address, object_stat), number - 1) in self._blocks:
+                for next_number in range(
                     number,
-                    min(number + _PREFETCH_BLOCKS + 1, -(-about.size_bytes // STORE_BLOCK_BYTES)),
+                    min(
+                        number + _PREFETCH_BLOCKS + 1,
+                        -(-object_stat.size_bytes // STORE_BLOCK_BYTES),
+                    ),
                 ):
-                    self._prefetch_block(address, about, ahead)
-            key = (_content_key(address, about), number)
-            block = self._blocks.get(key, partial(self._read_block, address, about, number))
-            _copy_from_block(block, number, into, start)
+                    self._prefetch_block(address, object_stat, next_number)
+            key = (_content_key(address, object_stat), number)
+            block = self._blocks.get(key, partial(self._read_block, address, object_stat, number))
+            _copy_from_block(block, number, buffer, start)
 
-    def has_disk_cache(self, address: Address, whole: bool = False) -> bool:
+    def has_disk_cache(self, address: Address, all_files: bool = False) -> bool:
         """Returns whether the object's blocks are kept on a disk; whole: and all of those that are read with it fit
         there.
         """
         cache = self._caches.get(address.uri)
-        return cache is not None and (cache[1] or not whole)
+        return cache is not None and (cache[1] or not all_files)
 
     def read_through_disk_cache(
-        self, address: Address, about: Stat, into: Bytes, start: int
+        self, address: Address, object_stat: Stat, buffer: Bytes, start: int
     ) -> None:
         """Fills the array, within the object, by blocks of which some are on a disk; others are asked for at once."""
 
         def fetch(number: int) -> None:
-            _copy_from_block(self._fetch_block(address, about, number), number, into, start)
+            _copy_from_block(self._fetch_block(address, object_stat, number), number, buffer, start)
 
-        waiting = []
+        futures = []
         for number in range(
-            start // STORE_BLOCK_BYTES, -(-(start + len(into)) // STORE_BLOCK_BYTES)
+            start // STORE_BLOCK_BYTES, -(-(start + len(buffer)) // STORE_BLOCK_BYTES)
         ):
-            block = self._read_cached_block(address, about, number)
+            block = self._read_cached_block(address, object_stat, number)
             if block is None:
-                waiting.append(self.downloader.submit(fetch, number))
+                futures.append(self.downloader.submit(fetch, number))
             else:
-                _copy_from_block(block, number, into, start)
-        wait_for_all(waiting)
+                _copy_from_block(block, number, buffer, start)
+        wait_for_all(futures)
 
-    def _prefetch_block(self, address: Address, about: Stat, number: int) -> None:
-        key = (_content_key(address, about), number)
+    def _prefetch_block(self, address: Address, object_stat: Stat, number: int) -> None:
+        key = (_content_key(address, object_stat), number)
         self._blocks.start_read(
-            key, partial(self._read_block, address, about, number), self.downloader.submit
+            key, partial(self._read_block, address, object_stat, number), self.downloader.submit
         )
 
-    def _read_block(self, address: Address, about: Stat, number: int) -> Bytes:
-        block = self._read_cached_block(address, about, number)
-        return self._fetch_block(address, about, number) if block is None else block
+    def _read_block(self, address: Address, object_stat: Stat, number: int) -> Bytes:
+        block = self._read_cached_block(address, object_stat, number)
+        return self._fetch_block(address, object_stat, number) if block is None else block
 
-    def _read_cached_block(self, address: Address, about: Stat, number: int) -> Bytes | None:
+    def _read_cached_block(self, address: Address, object_stat: Stat, number: int) -> Bytes | None:
         cache = self._caches.get(address.uri)
         if cache is None:
             return None
         return cache[0].get(
-            (address.uri, about, number),
-            min(STORE_BLOCK_BYTES, about.size_bytes - number * STORE_BLOCK_BYTES),
+            (address.uri, object_stat, number),
+            min(STORE_BLOCK_BYTES, object_stat.size_bytes - number * STORE_BLOCK_BYTES),
         )
 
-    def _fetch_block(self, address: Address, about: Stat, number: int) -> Bytes:
+    def _fetch_block(self, address: Address, object_stat: Stat, number: int) -> Bytes:
         start = number * STORE_BLOCK_BYTES
-        block = np.empty(min(STORE_BLOCK_BYTES, about.size_bytes - start), np.uint8)
-        self.downloader.fetch_range(address, about, start, block)
+        block = np.empty(min(STORE_BLOCK_BYTES, object_stat.size_bytes - start), np.uint8)
+        self.downloader.fetch_range(address, object_stat, start, block)
         if (cache := self._caches.get(address.uri)) is not None:
-            cache[0].put((address.uri, about, number), block)
+            cache[0].put((address.uri, object_stat, number), block)
         return block
 
 
-def _copy_from_block(block: Bytes, number: int, into: Bytes, start: int) -> None:
+def _copy_from_block(block: Bytes, number: int, buffer: Bytes, start: int) -> None:
     """Copies what of the block of that number lies in the object from `start` on as far as the array goes."""
-    at = number * STORE_BLOCK_BYTES
-    low, high = max(start, at), min(start + len(into), at + len(block))
-    into[low - start : high - start] = block[low - at : high - at]
+    block_start = number * STORE_BLOCK_BYTES
+    begin, end = max(start, block_start), min(start + len(buffer), block_start + len(block))
+    buffer[begin - start : end - start] = block[begin - block_start : end - block_start]
 
 
-def _content_key(address: Address, about: Stat) -> tuple[str, Stat]:
-    return address.uri, about
+def _content_key(address: Address, object_stat: Stat) -> tuple[str, Stat]:
+    return address.uri, object_stat
 
 
 def _check_has_key(address: Address) -> None:

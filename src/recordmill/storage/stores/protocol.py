@@ -29,15 +29,15 @@ class Stat:
     etag: str = ""
     ctime_ns: int = field(default=0, compare=False)
 
-    def is_changed(self, now: Stat) -> bool:
+    def is_changed(self, current: Stat) -> bool:
         """Returns whether the file was written to since, also by what has set its time back."""
-        return self != now or 0 < self.ctime_ns != now.ctime_ns > 0
+        return self != current or 0 < self.ctime_ns != current.ctime_ns > 0
 
 
 class Reader(Protocol):
     """One file that is open; many threads may read from it."""
 
-    def fill(self, into: Bytes, start: int) -> Bytes:
+    def fill(self, buffer: Bytes, start: int) -> Bytes:
         """Write the file's bytes from `start` on into the array; gives the part of it that the file could fill."""
 
     def stat(self) -> Stat:
@@ -76,10 +76,10 @@ class ReaderFile(SizedFile):
         super().__init__(reader.stat().size_bytes)
         self._reader = reader
 
-    def readinto(self, into: Any) -> int:
-        got = len(self._reader.fill(np.frombuffer(into, np.uint8), self.position))
-        self.position += got
-        return got
+    def readinto(self, buffer: Any) -> int:
+        num_read = len(self._reader.fill(np.frombuffer(buffer, np.uint8), self.position))
+        self.position += num_read
+        return num_read
 
     def close(self) -> None:
         if not self.closed:
@@ -145,10 +145,10 @@ class Connection(Protocol):
     def probe(self, key: str) -> None:
         """Read a byte: the answer says more of a refusal than that to `head`."""
 
-    def get(self, key: str, span: tuple[int, int] | None = None) -> Response:
+    def get(self, key: str, byte_range: tuple[int, int] | None = None) -> Response:
         """The object, or its bytes [start, stop)."""
 
-    def list_pages(self, key: str, after: str = "") -> Iterator[Sequence[ObjectInfo]]:
+    def list_pages(self, key: str, start_after: str = "") -> Iterator[Sequence[ObjectInfo]]:
         """Yields all objects below that name, and others that begin so, some at a time; after: only what follows it."""
 
     def list_keys(self, key: str) -> list[str]:
@@ -160,7 +160,9 @@ class Connection(Protocol):
     def create(self, key: str, data: bytes) -> bool:
         """Make a small object unless it is there; whether it was made."""
 
-    def upload(self, key: str, data: str | Iterator[bytes], part_bytes: int, at_once: int) -> None:
+    def upload(
+        self, key: str, data: str | Iterator[bytes], part_bytes: int, concurrency: int
+    ) -> None:
         """Make or replace an object of a file of this machine, or of what comes, by parts of which several may be under
         way. An error of what comes is raised, and there is no object then.
         """
@@ -170,5 +172,5 @@ class Connection(Protocol):
         stores raise FileNotFoundError for one that is gone.
         """
 
-    def move_or_copy(self, key: str, new: str) -> None:
+    def move_or_copy(self, key: str, target: str) -> None:
         """Make or replace an object of what another holds, which may be gone then; may be asked again, by several."""

@@ -65,15 +65,17 @@ def upload_file(path: str, uri: str, size_bytes: int) -> None:
     address, part_bytes = Address.of(uri), max(UPLOAD_PART_BYTES, -(-size_bytes // MAX_PARTS))
     with REQUEST_LIMIT.acquire(
         min(UPLOAD_CONCURRENCY, -(-size_bytes // part_bytes) or 1)
-    ) as at_once:
-        send_request(address, lambda client: client.upload(address.key, path, part_bytes, at_once))
+    ) as concurrency:
+        send_request(
+            address, lambda client: client.upload(address.key, path, part_bytes, concurrency)
+        )
 
 
 def upload_all(
     root: str,
     files: Mapping[str, str],
     memory_bytes: int,
-    done: Callable[[str], None] = lambda name: None,
+    on_uploaded: Callable[[str], None] = lambda name: None,
 ) -> None:
     """Make objects of files of this machine, many at once. files: names below the root to paths; memory_bytes: what
     the command may hold, of which parts under way take an eighth; done: called with each name that is there.
@@ -82,16 +84,18 @@ def upload_all(
 
     def put_one(name: str) -> None:
         upload_file(files[name], f"{root}/{name}", sizes[name])
-        done(name)
+        on_uploaded(name)
 
     small = [name for name, size in sizes.items() if size <= _SMALL_BYTES]
     large = [name for name, size in sizes.items() if size > _SMALL_BYTES]
-    for names, held, most in (
+    for names, file_bytes, max_concurrency in (
         (small, _SMALL_BYTES, _SMALL_CONCURRENCY),
         (large, UPLOAD_BYTES, _LARGE_CONCURRENCY),
     ):
         for _ in thread_map(
-            put_one, names, max(1, min(most, memory_bytes // _MEMORY_DIVISOR // held))
+            put_one,
+            names,
+            max(1, min(max_concurrency, memory_bytes // _MEMORY_DIVISOR // file_bytes)),
         ):
             pass
 
@@ -104,12 +108,12 @@ def check_uploaded(root: str, files: Mapping[str, str]) -> None:
     """
     sizes = {name: Path(path).stat().st_size for name, path in files.items() if "/" in name}
     folders = {name.partition("/")[0] for name in sizes}
-    there = {
+    object_sizes = {
         f"{folder}/{item.name}": item.size_bytes
         for folder in folders
         for item in list_objects(f"{root}/{folder}")
     }
-    if missing := [name for name, size in sizes.items() if there.get(name) != size]:
+    if missing := [name for name, size in sizes.items() if object_sizes.get(name) != size]:
         raise RecordmillError(
             f"{root}/{missing[0]}: is not there as it was put; nothing was committed"
         )
@@ -123,12 +127,14 @@ def copy_object(source: str, target: str, size_bytes: int) -> None:
     """
     old, new = Address.of(source), Address.of(target)
     assert old.root == new.root, (source, target)
-    most = get_connection(new).max_copy_bytes
-    if most is None or size_bytes <= most:
+    max_bytes = get_connection(new).max_copy_bytes
+    if max_bytes is None or size_bytes <= max_bytes:
         send_request(new, lambda client: client.move_or_copy(old.key, new.key))
         return
-    what = f"of {size_bytes:,} bytes is more than stores copy ({most:,}): make smaller shards"
-    raise OSError(errno.EFBIG, what, target)
+    problem = (
+        f"of {size_bytes:,} bytes is more than stores copy ({max_bytes:,}): make smaller shards"
+    )
+    raise OSError(errno.EFBIG, problem, target)
 
 
 def put_object_if_absent(uri: str, data: bytes) -> bool:
@@ -171,8 +177,8 @@ def remove_objects(root: str, keys: Sequence[str]) -> None:
         send_request(address, lambda client: client.delete(paths, address.key))
 
     paths = [f"{address.key}/{name}" if address.key else name for name in keys]
-    for at in range(0, len(paths), MAX_DELETE_KEYS):
-        batch = paths[at : at + MAX_DELETE_KEYS]
+    for begin in range(0, len(paths), MAX_DELETE_KEYS):
+        batch = paths[begin : begin + MAX_DELETE_KEYS]
         try:
             delete(batch)
         except FileNotFoundError:  # one of them is gone: the others are asked for by themselves
@@ -183,5 +189,5 @@ def remove_objects(root: str, keys: Sequence[str]) -> None:
 
 def list_objects(folder: str) -> Iterator[ListedObject]:
     """The objects below a folder, as the store has them now."""
-    for name, about in iter_objects(Address.of(folder)):
-        yield ListedObject(name, about["size"], about["last_modified"].timestamp())
+    for name, info in iter_objects(Address.of(folder)):
+        yield ListedObject(name, info["size"], info["last_modified"].timestamp())
