@@ -127,7 +127,7 @@ def contenders(case: Case, threads: int) -> dict[str, Callable[[], object]]:
 
     def copy_and_check(at: int) -> object:
         there[at][:] = parts[at]
-        return native.crc32c(there[at], 0, native.CRC_FOLDING)
+        return native.crc32c(there[at], 0, native.CrcMethod.FOLDING)
 
     return {
         "ours, both CRCs": ours(frames, schema, threads),

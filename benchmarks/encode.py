@@ -178,7 +178,7 @@ def physical_limit(case: Case) -> tuple[Callable[[], object], int]:
     data = encode(case[1], case[0]).data
 
     def work() -> None:
-        native.crc32c(data.copy(), 0, native.CRC_FOLDING)
+        native.crc32c(data.copy(), 0, native.CrcMethod.FOLDING)
 
     return work, case[1].num_rows
 

@@ -1,5 +1,5 @@
-// Three ways to a CRC, all with the same answer: folding by carry-less multiplication for long runs of bytes, the CRC
-// instruction for short ones, a table where the processor has neither. The processor is asked when the library is loaded.
+// CRC32C by three methods with the same result: folding by carry-less multiplication for long inputs, the CRC instruction
+// for short ones, and a table if the processor has neither. The processor is examined when the library is loaded.
 #include "frames.h"
 
 #if defined(__x86_64__)
@@ -11,9 +11,9 @@
 namespace rm {
 namespace {
 
-// What the processor can do, asked of it directly: __builtin_cpu_supports needs a run-time library that zig lacks.
+// What the processor can do. __builtin_cpu_supports would need a run-time library that zig lacks.
 struct Cpu {
-  bool crc = false;         // the CRC instruction; on x86 SSE4.2 and POPCNT, too
+  bool crc = false;         // the CRC instruction; on x86 also SSE4.2 and POPCNT
   bool v3 = false;          // x86-64-v3: AVX2, BMI1, BMI2, FMA
   bool vpclmulqdq = false;  // carry-less multiplication of 512 bits
 };
@@ -41,13 +41,13 @@ Cpu detect_cpu() {
 
 constexpr uint32_t POLYNOMIAL = 0x82F63B78;  // reflected: the bit of x^0 is the highest of 32
 
-// value * x^exponent mod P, reflected.
+// Returns value * x^exponent mod P, reflected.
 constexpr uint32_t times_power(uint32_t value, int exponent) {
   for (int i = 0; i < exponent; i++) value = (value >> 1) ^ (value & 1 ? POLYNOMIAL : 0);
   return value;
 }
 
-// What the lowest byte of a register becomes when a byte of zeros follows.
+// The CRC register after a zero byte, by the lowest byte of the register before it.
 struct ByteTable {
   uint32_t after[256];
   constexpr ByteTable() : after() {
@@ -55,7 +55,7 @@ struct ByteTable {
   }
 };
 
-uint32_t by_table(uint32_t crc, const uint8_t *data, int64_t size) {
+uint32_t crc_by_table(uint32_t crc, const uint8_t *data, int64_t size) {
   static constexpr ByteTable TABLE;
   for (; size > 0; data++, size--) crc = (crc >> 8) ^ TABLE.after[(crc ^ *data) & 255];
   return crc;
@@ -67,7 +67,7 @@ RM_INSTRUCTION RM_INLINE uint64_t step64(uint64_t crc, uint64_t word) { return _
 RM_INSTRUCTION RM_INLINE uint32_t step8(uint32_t crc, uint8_t byte) { return _mm_crc32_u8(crc, byte); }
 #elif defined(__aarch64__)
 #define RM_INSTRUCTION
-// By name: compilers give the intrinsics to code for newer processors alone.
+// In assembly, since compilers offer the intrinsics only to code for newer processors.
 RM_INLINE uint64_t step64(uint64_t crc, uint64_t word) {
   __asm__(".arch_extension crc\n\tcrc32cx %w0, %w0, %1" : "+r"(crc) : "r"(word));
   return crc;
@@ -79,8 +79,8 @@ RM_INLINE uint32_t step8(uint32_t crc, uint8_t byte) {
 #endif
 
 #if defined(RM_INSTRUCTION)
-RM_INSTRUCTION uint32_t by_instruction(uint32_t before, const uint8_t *data, int64_t size) {
-  uint64_t crc = before;
+RM_INSTRUCTION uint32_t crc_by_instruction(uint32_t register_before, const uint8_t *data, int64_t size) {
+  uint64_t crc = register_before;
   for (; size >= 8; data += 8, size -= 8) crc = step64(crc, load<uint64_t>(data));
   uint32_t last = static_cast<uint32_t>(crc);
   for (; size > 0; data++, size--) last = step8(last, *data);
@@ -91,11 +91,11 @@ RM_INSTRUCTION uint32_t by_instruction(uint32_t before, const uint8_t *data, int
 #if defined(__x86_64__)
 constexpr int VECTORS = 2, STEP = 64 * VECTORS;
 
-// Gopal et al., "Fast CRC computation for generic polynomials using PCLMULQDQ" (Intel, 2009): each step is moved on to
-// the next one and added to it; the CRC instruction, which has to wait for itself, sees the last one alone. size: a
-// multiple of STEP, at least one.
+// Gopal et al., "Fast CRC computation for generic polynomials using PCLMULQDQ" (Intel, 2009). The state is multiplied by
+// the power of x that moves it one step ahead, and added to the bytes there. Only the last step goes through the CRC
+// instruction, which has a latency of 3 cycles for 8 bytes. size: a positive multiple of STEP.
 __attribute__((target("sse4.2,crc32,avx512f,vpclmulqdq")))
-uint32_t by_folding(uint32_t crc, const uint8_t *data, int64_t size) {
+uint32_t crc_by_folding(uint32_t crc, const uint8_t *data, int64_t size) {
   constexpr uint32_t ONE = 0x80000000;  // x^0, reflected
   constexpr uint32_t LOW = times_power(ONE, 8 * STEP + 31), HIGH = times_power(ONE, 8 * STEP - 33);
   const __m512i factors = _mm512_set4_epi64(HIGH, LOW, HIGH, LOW);
@@ -111,36 +111,36 @@ uint32_t by_folding(uint32_t crc, const uint8_t *data, int64_t size) {
   }
   uint8_t last[STEP];
   memcpy(last, state, STEP);
-  return by_instruction(0, last, STEP);
+  return crc_by_instruction(0, last, STEP);
 }
 #endif
 
 const Cpu CPU = detect_cpu();  // when the library is loaded
-const int BEST_WAY = CPU.vpclmulqdq ? CRC_FOLDING : CPU.crc ? CRC_INSTRUCTION : CRC_TABLE;
+const CrcMethod BEST_METHOD = CPU.vpclmulqdq ? CrcMethod::FOLDING : CPU.crc ? CrcMethod::INSTRUCTION : CrcMethod::TABLE;
 
-uint32_t crc_by(int64_t way, uint32_t crc, const uint8_t *data, int64_t size) {
+uint32_t crc_by(CrcMethod method, uint32_t crc, const uint8_t *data, int64_t size) {
   crc = ~crc;
 #if defined(__x86_64__)
-  if (size >= 2 * STEP && way == CRC_FOLDING) {
+  if (size >= 2 * STEP && method == CrcMethod::FOLDING) {
     const int64_t folded = size / STEP * STEP;
-    crc = by_folding(crc, data, folded);
+    crc = crc_by_folding(crc, data, folded);
     data += folded;
     size -= folded;
   }
 #endif
 #if defined(RM_INSTRUCTION)
-  if (RM_LIKELY(way != CRC_TABLE)) return ~by_instruction(crc, data, size);
+  if (RM_LIKELY(method != CrcMethod::TABLE)) return ~crc_by_instruction(crc, data, size);
 #endif
-  return ~by_table(crc, data, size);
+  return ~crc_by_table(crc, data, size);
 }
 
 }  // namespace
 
-uint32_t crc32c(uint32_t crc, const uint8_t *data, int64_t size) { return crc_by(BEST_WAY, crc, data, size); }
+uint32_t crc32c(uint32_t crc, const uint8_t *data, int64_t size) { return crc_by(BEST_METHOD, crc, data, size); }
 
-int64_t rm_crc32c(ByteSpan data, int64_t crc, int64_t way) {
-  if (crc < 0 || crc > UINT32_MAX || way < CRC_TABLE) return BOUNDS;
-  return crc_by(min<int64_t>(way, BEST_WAY), static_cast<uint32_t>(crc), data.data, data.size);
+int64_t rm_crc32c(ByteSpan data, int64_t crc, CrcMethod method) {
+  if (crc < 0 || crc > UINT32_MAX || method < CrcMethod::TABLE) return BOUNDS;
+  return crc_by(min(method, BEST_METHOD), static_cast<uint32_t>(crc), data.data, data.size);
 }
 
 int64_t rm_machine_level() { return CPU.v3 ? 3 : 0; }

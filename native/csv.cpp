@@ -1,27 +1,29 @@
-// Where each field of each row of a CSV file lies. Masks of 64 bytes find the delimiters, line ends, quotes and
-// escapes; only these are looked at. A row that ends inside the buffer is committed: its fields are unescaped *in
-// place* (a text never grows), so that what comes after sees plain text. The modes are the states of Python's `_csv.c`.
+// Finds the fields of each row of a CSV file. Masks of 64 bytes find the delimiters, line ends, quotes and escapes, and only
+// these bytes are examined one by one. Once a row is complete, its fields are unescaped in place, where a text never grows,
+// so that later code sees plain text. The states are those of Python's csv module (Modules/_csv.c), with the same results.
 #include "masks.h"
 
 namespace rm {
 namespace {
 
-enum Mode {
-  PLAIN,   // in an unquoted field
-  INSIDE,  // quotes are open
-  CLOSED,  // after what may be the closing quote
-  REST,    // in unquoted text after it
-  SKIP     // in a comment, or in what remains of the line of a row that was too long
+enum class State {
+  UNQUOTED,  // in an unquoted field
+  QUOTED,    // in quotes
+  CLOSED,    // after a quote that may be the closing one
+  STRAY,     // in text after the closing quote
+  SKIPPING   // in a comment, or in the rest of the line of a row that was too long
 };
-enum Then { GO_ON, RESCAN, FULL };
-enum { DIRTY = 1 << 30 };  // in an info before its row is committed: the field has to be unescaped
+enum class Next { CONTINUE, RESCAN, RETURN };  // what to do after an event
+constexpr int32_t DIRTY_BIT = 1 << 30;  // in an info, until its row is complete: the field has to be unescaped
 
-// A row so far. opened: fields in quotes, inner: delimiters in them. stray: where the first field starts that goes on
-// after its closing quote, the row if that is none of the columns; -1 if there is none.
+// The row that is being read.
 struct Row {
   int64_t start, line;
-  int64_t field_start = start, column = 0, opened = 0, inner = 0, stray = -1;
-  int32_t dirty_field = 0, dirty_row = 0;
+  int64_t field_start = start, column = 0;
+  int64_t quoted_fields = 0, inner_delimiters = 0;  // fields in quotes, and delimiters in them
+  int64_t stray_start = -1;  // start of the first field that goes on after its closing quote. If that is none of the
+                             // columns, start of the row. -1: there is none
+  int32_t dirty_field = 0, dirty_row = 0;  // DIRTY_BIT or 0
 };
 
 struct Scanner {
@@ -29,13 +31,14 @@ struct Scanner {
   const CsvDialect dialect;
   Span<int32_t> starts, infos;  // [columns, room]
   Span<int64_t> rows;           // [3, room]
-  int64_t room;
+  int64_t room;                 // rows
   Span<CsvBadRow> bad;
   CsvScan scan;
-  Row row{scan.at, scan.line};
-  int64_t block = scan.at;               // the next 64 bytes
-  int64_t literal = -1, closed_at = -1;  // the byte after the last escape; what may be the last closing quote
-  Mode mode = scan.is_skipping ? SKIP : PLAIN;
+  Row row{scan.position, scan.line};
+  int64_t block = scan.position;  // offset of the next 64 bytes
+  int64_t literal = -1;           // offset of the byte after the last escape, which has no special meaning
+  int64_t closed_at = -1;         // offset of the last quote that may be a closing one
+  State state = scan.is_skipping ? State::SKIPPING : State::UNQUOTED;
 
   uint64_t mask(int64_t base, int64_t byte) const {
     return byte > 255 ? 0 : byte_mask(data.data, base, data.size, static_cast<uint8_t>(byte));
@@ -43,186 +46,188 @@ struct Scanner {
 
   static bool is_line_end(uint8_t byte) { return byte == '\n' || byte == '\r'; }
   bool is_blank(uint8_t byte) const { return byte == ' ' || (byte == '\t' && dialect.delimiter != '\t'); }
-  // 1 if the CR or LF at `at` ends a physical line that was not counted yet: not the LF of a CRLF.
+  // Returns 1 if a CR or LF ends a physical line that was not counted yet. The LF of a CRLF does not.
   int64_t lines(int64_t at) const { return !(data[at] == '\n' && at > 0 && data[at - 1] == '\r'); }
   int64_t after_line(int64_t at) const {
     return at + 1 + (data[at] == '\r' && at + 1 < data.size && data[at + 1] == '\n');
   }
-  // Whether only the bytes that follow the buffer tell if an LF belongs to this CR.
+  // Returns whether a CR is the last byte of the buffer, so that it is unknown if an LF belongs to it.
   bool is_half_crlf(int64_t at) const { return data[at] == '\r' && at + 1 == data.size && !scan.is_final; }
 
   void run() {
     if (block >= scan.limit) return;
     do {
       while (block < data.size) {
-        const Then then = read_block();
-        if (then == FULL) return;
-        if (then == GO_ON) block += BLOCK;
+        const Next next = read_block();
+        if (next == Next::RETURN) return;
+        if (next == Next::CONTINUE) block += BLOCK;
       }
-    } while (at_end() == RESCAN);
+    } while (end_data() == Next::RESCAN);
   }
 
-  // The info of the field [start, stop): without its quotes, unless it has to be unescaped.
+  // Returns the info of the field [start, stop). Excludes its quotes, unless it has to be unescaped.
   int32_t info_of(int64_t &start, int64_t stop) {
     const int32_t length = static_cast<int32_t>(stop - start);
-    if (mode == PLAIN) return length | row.dirty_field;
-    if (stop != closed_at + 1) {
-      if (row.stray < 0) row.stray = row.column < dialect.columns ? start : row.start;
-      return length | FIELD_QUOTED | DIRTY;
+    if (state == State::UNQUOTED) return length | row.dirty_field;
+    if (stop != closed_at + 1) {  // there is text after the closing quote
+      if (row.stray_start < 0) row.stray_start = row.column < dialect.columns ? start : row.start;
+      return length | FIELD_QUOTED_BIT | DIRTY_BIT;
     }
-    if (row.dirty_field) return length | FIELD_QUOTED | DIRTY;
+    if (row.dirty_field) return length | FIELD_QUOTED_BIT | DIRTY_BIT;
     start++;
-    return (length - 2) | FIELD_QUOTED;
+    return (length - 2) | FIELD_QUOTED_BIT;
   }
 
-  // The next 64 bytes. Where fields are not wanted, those without quotes are looked at for line ends alone.
-  Then read_block() {
+  // Reads the next 64 bytes. If only rows are wanted, blocks without quotes are searched for line ends only.
+  Next read_block() {
     const int64_t base = block;
     const uint64_t quotes = mask(base, dialect.quote), ends = mask(base, '\n') | mask(base, '\r');
     const uint64_t special = mask(base, dialect.escape) | mask(base, dialect.comment);
     const uint64_t borders = mask(base, dialect.delimiter) | ends;
-    const bool by_lines = !(dialect.columns | dialect.trim | quotes | special) && mode != SKIP &&
-                          mode != INSIDE && literal < base;
+    const bool by_lines = !(dialect.columns | dialect.trims | quotes | special) && state != State::SKIPPING &&
+                          state != State::QUOTED && literal < base;
     for (uint64_t events = by_lines ? ends : borders | quotes | special; events; events &= events - 1)
-      if (const Then then = event(base + first_bit(events))) return then;
+      if (const Next next = handle(base + first_bit(events)); next != Next::CONTINUE) return next;
     if (by_lines && borders) {
+      // The delimiters were not handled. What matters of them is where the last field starts.
       row.field_start = max(row.field_start, base + BLOCK - leading_zeros(borders));
-      mode = PLAIN;
+      state = State::UNQUOTED;
     }
-    return GO_ON;
+    return Next::CONTINUE;
   }
 
-  // One delimiter, line end, quote, escape or comment sign.
-  RM_INLINE Then event(int64_t at) {
+  // Handles a delimiter, line end, quote, escape or comment sign.
+  RM_INLINE Next handle(int64_t at) {
     const uint8_t byte = data[at];
     const bool newline = is_line_end(byte);
-    if (at == literal || (mode == INSIDE && newline)) {
+    if (at == literal || (state == State::QUOTED && newline)) {
       if (newline) scan.line += lines(at);
     } else if (newline) {
-      return line_end(at);
-    } else if (mode == INSIDE) {
-      inside(byte, at);
-    } else if (mode != SKIP) {
+      return end_line(at);
+    } else if (state == State::QUOTED) {
+      handle_in_quotes(byte, at);
+    } else if (state != State::SKIPPING) {
       if (byte == dialect.delimiter) end_field(at);
-      else outside(byte, at);
+      else handle_outside_quotes(byte, at);
     }
-    return GO_ON;
+    return Next::CONTINUE;
   }
 
-  // A quote, an escape or a delimiter inside quotes.
-  void inside(uint8_t byte, int64_t at) {
+  // Handles a quote, an escape or a delimiter in quotes.
+  void handle_in_quotes(uint8_t byte, int64_t at) {
     if (byte == dialect.quote) {
-      mode = dialect.is_doubled ? CLOSED : REST;
+      state = dialect.is_doubled ? State::CLOSED : State::STRAY;
       closed_at = at;
     } else if (byte == dialect.escape) {
       literal = at + 1;
-      row.dirty_field = DIRTY;
+      row.dirty_field = DIRTY_BIT;
     } else if (byte == dialect.delimiter) {
-      row.inner++;
+      row.inner_delimiters++;
     }
   }
 
-  // A quote, an escape or a comment outside quotes or after them.
-  void outside(uint8_t byte, int64_t at) {
-    if (mode == CLOSED) {
-      mode = REST;
-      if (at == closed_at + 1) {  // _csv.c looks for a quote here, not for an escape
-        if (byte == dialect.quote) mode = INSIDE;
-        row.dirty_field = DIRTY;
+  // Handles a quote, an escape or a comment sign before quotes, after them, or in an unquoted field.
+  void handle_outside_quotes(uint8_t byte, int64_t at) {
+    if (state == State::CLOSED) {
+      state = State::STRAY;
+      if (at == closed_at + 1) {  // a second quote. As in _csv.c, an escape has no meaning here
+        if (byte == dialect.quote) state = State::QUOTED;
+        row.dirty_field = DIRTY_BIT;
         return;
       }
     }
     if (byte == dialect.escape) {
       literal = at + 1;
-      row.dirty_field = DIRTY;
+      row.dirty_field = DIRTY_BIT;
     } else if (byte == dialect.quote) {
-      if (mode == PLAIN && are_blanks(row.field_start, at)) {
+      if (state == State::UNQUOTED && are_blanks(row.field_start, at)) {
         row.field_start = at;
-        mode = INSIDE;
-        row.opened++;
+        state = State::QUOTED;
+        row.quoted_fields++;
       }
-    } else if (at == row.start) {
-      mode = SKIP;
+    } else if (at == row.start) {  // a comment sign
+      state = State::SKIPPING;
     }
   }
 
-  // Whether nothing, or with trim nothing but blanks, stands in [start, stop).
+  // Returns whether [start, stop) is empty or, if blanks are trimmed, blank.
   bool are_blanks(int64_t start, int64_t stop) const {
-    while (dialect.trim && start < stop && is_blank(data[start])) start++;
+    while (dialect.trims && start < stop && is_blank(data[start])) start++;
     return start == stop;
   }
 
-  // The field ends before `at`: notes where it lies.
+  // Ends the field before `at`.
   RM_INLINE void end_field(int64_t at) {
     int64_t start = row.field_start, stop = at;
-    if (dialect.trim) {
+    if (dialect.trims) {
       while (stop > start && stop - 1 != literal && is_blank(data[stop - 1])) stop--;
-      while (mode == PLAIN && start < stop && is_blank(data[start])) start++;
+      while (state == State::UNQUOTED && start < stop && is_blank(data[start])) start++;
     }
     const int32_t info = info_of(start, stop);
     if (row.column < dialect.columns) {
       starts[row.column * room + scan.rows] = static_cast<int32_t>(start);
       infos[row.column * room + scan.rows] = info;
     }
-    row.dirty_row |= info & DIRTY;
+    row.dirty_row |= info & DIRTY_BIT;
     row.dirty_field = 0;
     row.column++;
     row.field_start = at + 1;
-    mode = PLAIN;
+    state = State::UNQUOTED;
   }
 
-  // A CR or LF outside quotes: the row, or what is skipped, ends. A blank line is a row of one empty field where rows
-  // have one column, as `csv.writer` writes a null there, and elsewhere no row, which is counted.
-  Then line_end(int64_t at) {
-    if (at < row.start) return GO_ON;
+  // Ends the row, or the skipped line, at a CR or LF outside quotes. If rows have one column, a blank line is a row with an
+  // empty field, since that is how csv.writer writes None. Otherwise it is not a row, and is counted.
+  Next end_line(int64_t at) {
+    if (at < row.start) return Next::CONTINUE;  // the LF of a CRLF
     if (is_half_crlf(at)) {
-      if (mode == SKIP) scan.at = at;
-      return FULL;
+      if (state == State::SKIPPING) scan.position = at;
+      return Next::RETURN;
     }
-    if (mode != SKIP) {
+    if (state != State::SKIPPING) {
       const bool blank = at == row.start && lines(at);
       const bool is_row = at > row.start || (blank && dialect.columns == 1);
-      scan.blanks += blank && !is_row;
-      if (is_row && end_row(at)) return RESCAN;
+      scan.blank_lines += blank && !is_row;
+      if (is_row && end_row(at) == Next::RESCAN) return Next::RESCAN;
     }
-    mode = PLAIN;
+    state = State::UNQUOTED;
     scan.line += lines(at);
-    scan.at = after_line(at);
-    row = {scan.at, scan.line};
-    const bool is_full = (dialect.columns && scan.rows == room) || scan.bad == bad.size;
-    return is_full || scan.at >= scan.limit ? FULL : GO_ON;
+    scan.position = after_line(at);
+    row = {scan.position, scan.line};
+    const bool is_full = (dialect.columns && scan.rows == room) || scan.bad_rows == bad.size;
+    return is_full || scan.position >= scan.limit ? Next::RETURN : Next::CONTINUE;
   }
 
-  // The row ends before `at`: commits it, or lists it as bad; RESCAN if it was too long.
-  Then end_row(int64_t at) {
-    if (at - row.start > dialect.max_row_bytes) return read_anew();
+  // Ends the row before `at`: completes it, or lists it as bad. Returns RESCAN if it was too long.
+  Next end_row(int64_t at) {
+    if (at - row.start > dialect.max_row_bytes) return skip_long_row();
     end_field(at);
     const int64_t width = row.column, columns = dialect.columns;
     if (!columns) {
       scan.rows++;
-    } else if (row.stray >= 0 && !dialect.is_lenient) {
-      refuse(CSV_STRAY_QUOTE, row.stray, are_rows(at));
+    } else if (row.stray_start >= 0 && !dialect.is_lenient) {
+      refuse(static_cast<int64_t>(CsvRowFault::STRAY_QUOTE), row.stray_start, are_rows(at));
     } else if (width > columns || (width < columns && !dialect.is_ragged)) {
       refuse(width, row.start, are_rows(at));
     } else {
       const bool is_across = scan.line > row.line;
-      scan.quoted_fields += row.opened;
-      if (is_across ? !are_rows(at) : row.inner > 0) scan.needed++;
-      else if (is_across && scan.across++ == 0) scan.first_across = row.line;
+      scan.quoted_fields += row.quoted_fields;
+      if (is_across ? !are_rows(at) : row.inner_delimiters > 0) scan.rows_needing_quotes++;
+      else if (is_across && scan.rows_across_lines++ == 0) scan.first_across_line = row.line;
       for (int64_t column = 0; row.dirty_row && column < width; column++) {
-        const int64_t place = column * room + scan.rows;
-        if (infos[place] & DIRTY)
-          infos[place] = unescape(starts[place], infos[place] & FIELD_LENGTH) | (infos[place] & FIELD_QUOTED);
+        const int64_t cell = column * room + scan.rows;
+        const int32_t info = infos[cell];
+        if (info & DIRTY_BIT)
+          infos[cell] = unescape(starts[cell], info & FIELD_LENGTH_MASK) | static_cast<int32_t>(info & FIELD_QUOTED_BIT);
       }
       rows[scan.rows] = width;
-      rows[room + scan.rows] = scan.rows + scan.bad;
+      rows[room + scan.rows] = scan.rows + scan.bad_rows;
       rows[2 * room + scan.rows] = row.line;
       scan.rows++;
     }
-    return GO_ON;
+    return Next::CONTINUE;
   }
 
-  // Whether each line of the row up to `stop` would be a row if there were no quotes.
+  // Returns whether each line of the row up to `stop` would be a row if quotes were text.
   bool are_rows(int64_t stop) const {
     int64_t at = row.start, line = at, fields = 1;
     for (; at <= stop; at++) {
@@ -237,58 +242,58 @@ struct Scanner {
         at++;
       }
     }
-    return at == stop + 1;  // no escape makes the line end a part of a field
+    return at == stop + 1;  // false if an escape makes the last line end part of a field
   }
 
-  void refuse(int64_t width, int64_t field, bool is_row) {
-    bad[scan.bad] = {scan.rows + scan.bad, row.line, row.start, width, field, is_row};
-    scan.bad++;
+  void refuse(int64_t width, int64_t field_start, bool is_good_as_text) {
+    bad[scan.bad_rows] = {scan.rows + scan.bad_rows, row.line, row.start, width, field_start, is_good_as_text};
+    scan.bad_rows++;
   }
 
-  // The row is too long: lists it as bad, and goes on at its second physical line.
-  Then read_anew() {
+  // Lists the row as too long, and goes on at its second physical line: a quote that is never closed costs one line.
+  Next skip_long_row() {
     const int64_t last = row.start + min(dialect.max_row_bytes, data.size - row.start);
     int64_t end = row.start;
     while (end < last && !is_line_end(data[end])) end++;
-    const bool is_whole = end < last || (scan.is_final && end == data.size);
-    refuse(CSV_TOO_LONG, row.start, is_whole && are_rows(end));
-    mode = SKIP;
+    const bool is_complete = end < last || (scan.is_final && end == data.size);
+    refuse(static_cast<int64_t>(CsvRowFault::TOO_LONG), row.start, is_complete && are_rows(end));
+    state = State::SKIPPING;
     literal = -1;
     scan.line = row.line;
     block = row.start;
-    return RESCAN;
+    return Next::RESCAN;
   }
 
-  // The data ends: takes the last row if it is complete or can't be completed.
-  Then at_end() {
-    if (mode == SKIP) scan.at = data.size;
-    if (mode == SKIP || row.start >= data.size) return FULL;
-    const bool is_open = mode == INSIDE || literal == data.size;
-    if (scan.is_final ? is_open : data.size - row.start > dialect.max_row_bytes) return read_anew();
-    if (!scan.is_final) return FULL;
-    if (end_row(data.size)) return RESCAN;
-    scan.at = data.size;
-    return FULL;
+  // Handles the end of the data. Ends the last row if the file ends too, or if the row is too long to be completed.
+  Next end_data() {
+    if (state == State::SKIPPING) scan.position = data.size;
+    if (state == State::SKIPPING || row.start >= data.size) return Next::RETURN;
+    const bool is_open = state == State::QUOTED || literal == data.size;
+    if (scan.is_final ? is_open : data.size - row.start > dialect.max_row_bytes) return skip_long_row();
+    if (!scan.is_final) return Next::RETURN;
+    if (end_row(data.size) == Next::RESCAN) return Next::RESCAN;
+    scan.position = data.size;
+    return Next::RETURN;
   }
 
-  // Writes the text that the raw field [start, start + length) stands for over it; returns its length.
+  // Replaces the raw field [start, start + length) by the text that it stands for. Returns the length of the text.
   int32_t unescape(int64_t start, int64_t length) const {
     int64_t into = start, at = start;
     const int64_t stop = start + length;
-    Mode within = PLAIN;
+    State field_state = State::UNQUOTED;
     if (at < stop && data[at] == dialect.quote) {
-      within = INSIDE;
+      field_state = State::QUOTED;
       at++;
     }
     while (at < stop) {
       uint8_t byte = data[at++];
-      if (within == CLOSED) {
-        within = byte == dialect.quote ? INSIDE : REST;
+      if (field_state == State::CLOSED) {
+        field_state = byte == dialect.quote ? State::QUOTED : State::STRAY;
       } else if (byte == dialect.escape) {
         if (at == stop) break;
         byte = data[at++];
-      } else if (within == INSIDE && byte == dialect.quote) {
-        within = dialect.is_doubled ? CLOSED : REST;
+      } else if (field_state == State::QUOTED && byte == dialect.quote) {
+        field_state = dialect.is_doubled ? State::CLOSED : State::STRAY;
         continue;
       }
       data[into++] = byte;
@@ -302,19 +307,20 @@ struct Scanner {
 int64_t rm_scan_csv(Span<uint8_t> data, const CsvDialect &dialect, CsvScan &scan, Span<int32_t> starts,
                     Span<int32_t> infos, Span<int64_t> rows, Span<CsvBadRow> bad) {
   const int64_t room = rows.size / 3, columns = dialect.columns;
-  if (data.size > INT32_MAX || scan.at < 0 || scan.at > data.size || bad.size < 1) return BOUNDS;
-  const int64_t marks[] = {dialect.delimiter, dialect.quote, dialect.escape, dialect.comment};
-  for (const int64_t byte : marks)
+  if (data.size > INT32_MAX || scan.position < 0 || scan.position > data.size || bad.size < 1) return BOUNDS;
+  const int64_t special_bytes[] = {dialect.delimiter, dialect.quote, dialect.escape, dialect.comment};
+  for (const int64_t byte : special_bytes)
     if (byte == '\n' || byte == '\r') return BOUNDS;
-  if (columns < 0 || dialect.max_row_bytes < 0 || dialect.max_row_bytes > FIELD_LENGTH + 1) return BOUNDS;
+  if (columns < 0 || dialect.max_row_bytes < 0 || dialect.max_row_bytes > FIELD_LENGTH_MASK + 1) return BOUNDS;
   if (columns && (room < 1 || room > INT32_MAX || columns > INT32_MAX)) return BOUNDS;
   if (starts.size < columns * room || infos.size < columns * room) return BOUNDS;
-  scan.rows = scan.bad = scan.blanks = scan.quoted_fields = scan.needed = scan.across = scan.first_across = 0;
+  scan.rows = scan.bad_rows = scan.blank_lines = scan.quoted_fields = 0;
+  scan.rows_needing_quotes = scan.rows_across_lines = scan.first_across_line = 0;
   Scanner scanner{data, dialect, starts, infos, rows, room, bad, scan};
   scanner.run();
   scan = scanner.scan;
   scan.line = scanner.row.line;
-  scan.is_skipping = scanner.mode == SKIP;
+  scan.is_skipping = scanner.state == State::SKIPPING;
   return 0;
 }
 

@@ -1,27 +1,31 @@
-// Payloads to frames, bytes to checked frames, spans to other places, and where the records of a file are.
+// Frames: writes them around payloads, finds and checks them in bytes, and copies spans of bytes to other places.
 #include "frames.h"
 
 namespace rm {
 namespace {
 
+// Continues a digest with a word. Each step is a bijection, so no change of a single word goes unnoticed.
 RM_INLINE uint64_t digest_word(uint64_t digest, uint64_t word) { return half_mixed(digest ^ word * GOLDEN); }
 
-// Calls visit(frame, length, number) for the frames from scan.at on, up to the first that is not GOOD, or whose header is
-// not in the data, or that is one too many; gives how many there are, and moves scan.at.
+// Walks frames from scan.position on. Stops at the first one that is not GOOD, has its header outside the data, or has no
+// room in the output. Moves scan.position and sets scan.code. Returns the number of frames.
+//   visit(frame, length, index): is called for each frame with a good header, and returns a FrameCode.
 template <typename Visit>
 RM_INLINE int64_t walk_frames(ByteSpan data, FrameScan &scan, int64_t room, Visit visit) {
-  int64_t at = scan.at, count = 0;
-  int code = GOOD;
-  for (; at < scan.end; count++) {
-    const uint8_t *const frame = data.data + at;
-    const int64_t left = scan.end - at;
-    const bool is_here = count < room && (at <= data.size - HEADER_BYTES || left < HEADER_BYTES);
-    code = is_here ? frame_fault(frame, left, scan.max_record_bytes, scan.final != 0) : MORE;
-    if (code == GOOD) code = visit(frame, load<int64_t>(frame), count);
-    if (code != GOOD) break;
-    at += load<int64_t>(frame) + FRAME_BYTES;
+  int64_t position = scan.position, count = 0;
+  FrameCode code = FrameCode::GOOD;
+  for (; position < scan.end; count++) {
+    const uint8_t *const frame = data.data + position;
+    const int64_t available = scan.end - position;
+    // A header that the file cuts off is inside the data, though 12 bytes of it are not.
+    const bool has_header = position <= data.size - HEADER_BYTES || available < HEADER_BYTES;
+    code = count < room && has_header ? check_header(frame, available, scan.max_record_bytes, scan.is_final != 0)
+                                      : FrameCode::NEEDS_MORE;
+    if (code == FrameCode::GOOD) code = visit(frame, load<int64_t>(frame), count);
+    if (code != FrameCode::GOOD) break;
+    position += load<int64_t>(frame) + FRAME_BYTES;
   }
-  scan.at = at, scan.code = code;
+  scan.position = position, scan.code = code;
   return count;
 }
 
@@ -31,74 +35,84 @@ int64_t rm_frame(ByteSpan data, IntSpan offsets, Span<uint8_t> out, Span<int64_t
                  Span<uint32_t> crcs) {
   const int64_t count = starts.size;
   if (offsets.size != count + 1 || lengths.size != count || crcs.size != count) return BOUNDS;
-  int64_t at = 0;
+  int64_t position = 0;
   for (int64_t i = 0; i < count; i++) {
     const int64_t start = offsets[i], length = offsets[i + 1] - start;
-    if (!data.holds(start, length) || length > out.size - at - FRAME_BYTES) return BOUNDS;
-    copy_short(out.data + at + HEADER_BYTES, data.data + start, length);
-    starts[i] = at, lengths[i] = length;
-    crcs[i] = put_frame(out.data + at, length);
-    at += length + FRAME_BYTES;
+    if (!data.holds(start, length) || length > out.size - position - FRAME_BYTES) return BOUNDS;
+    copy_short(out.data + position + HEADER_BYTES, data.data + start, length);
+    starts[i] = position, lengths[i] = length;
+    crcs[i] = put_frame(out.data + position, length);
+    position += length + FRAME_BYTES;
   }
-  return at;
+  return position;
 }
 
 int64_t rm_scan_frames(ByteSpan data, FrameScan &scan, Span<int64_t> starts, Span<int64_t> lengths,
                        Span<uint32_t> crcs) {
-  if (scan.at < 0 || scan.at > data.size || lengths.size != starts.size || crcs.size != starts.size) return BOUNDS;
+  if (scan.position < 0 || scan.position > data.size) return BOUNDS;
+  if (lengths.size != starts.size || crcs.size != starts.size) return BOUNDS;
   scan.end = data.size;
-  const auto visit = [&](const uint8_t *frame, int64_t length, int64_t count) {
-    const uint32_t crc = scan.check ? crc32c(0, frame + HEADER_BYTES, length) : 0;
-    if (scan.check && load<uint32_t>(frame + HEADER_BYTES + length) != masked(crc)) return PAYLOAD_CRC;
-    starts[count] = frame - data.data, lengths[count] = length, crcs[count] = crc;
-    return GOOD;
+  const auto visit = [&](const uint8_t *frame, int64_t length, int64_t index) {
+    const uint8_t *const payload = frame + HEADER_BYTES;
+    const uint32_t crc = scan.checks_payloads ? crc32c(0, payload, length) : 0;
+    if (scan.checks_payloads && load<uint32_t>(payload + length) != masked(crc)) return FrameCode::BAD_PAYLOAD_CRC;
+    starts[index] = frame - data.data, lengths[index] = length, crcs[index] = crc;
+    return FrameCode::GOOD;
   };
   const int64_t count = walk_frames(data, scan, starts.size, visit);
-  // a frame that is cut off is no fault of a scan that isn't final
-  if (scan.code == MORE && count < starts.size) scan.code = GOOD;
+  // If the scan is not final, a frame that goes on after the data is not a fault. It is scanned with the next data.
+  if (scan.code == FrameCode::NEEDS_MORE && count < starts.size) scan.code = FrameCode::GOOD;
   return count;
 }
 
 int64_t rm_hop_frames(ByteSpan data, FrameScan &scan, Span<int64_t> starts, Span<uint64_t> digest) {
-  if (scan.at < 0 || scan.at > data.size || scan.end < scan.at || digest.size != 1) return BOUNDS;
-  const auto add_footer = [&](int64_t end) {
-    if (end >= FOOTER_BYTES && end <= data.size)
-      digest[0] = digest_word(digest[0], load<uint32_t>(data.data + end - FOOTER_BYTES));
+  if (scan.position < 0 || scan.position > data.size || scan.end < scan.position || digest.size != 1) return BOUNDS;
+  // The footer of a frame is read with the next header, since that is in the data and the end of a payload may not be.
+  const auto add_footer_before = [&](int64_t position) {
+    if (position >= FOOTER_BYTES && position <= data.size)
+      digest[0] = digest_word(digest[0], load<uint32_t>(data.data + position - FOOTER_BYTES));
   };
-  const int64_t count = walk_frames(data, scan, starts.size, [&](const uint8_t *frame, int64_t length, int64_t number) {
-    starts[number] = frame - data.data;
-    add_footer(starts[number]);
+  const int64_t count = walk_frames(data, scan, starts.size, [&](const uint8_t *frame, int64_t length, int64_t index) {
+    starts[index] = frame - data.data;
+    add_footer_before(starts[index]);
     digest[0] = digest_word(digest[0], static_cast<uint64_t>(length));
-    return GOOD;
+    return FrameCode::GOOD;
   });
-  if (scan.at == scan.end) add_footer(scan.at);
+  if (scan.position == scan.end) add_footer_before(scan.position);
   return count;
 }
 
-int64_t rm_next_frame(ByteSpan data, int64_t at, int64_t max_record_bytes, int64_t whole) {
-  if (at < 0) return BOUNDS;
-  for (; at <= data.size - HEADER_BYTES; at++) {
-    const int64_t length = load<int64_t>(data.data + at);
-    if (length < 0 || length > max_record_bytes || (whole && length > data.size - at - FRAME_BYTES)) continue;
-    if (load<uint32_t>(data.data + at + 8) == masked(crc32c(0, data.data + at, 8))) return at;
+int64_t rm_next_frame(ByteSpan data, int64_t position, int64_t max_record_bytes, int64_t is_complete) {
+  if (position < 0) return BOUNDS;
+  for (; position <= data.size - HEADER_BYTES; position++) {
+    const uint8_t *const frame = data.data + position;
+    const int64_t length = load<int64_t>(frame);
+    // The length is compared first: it rules out nearly all positions, and the CRC costs more.
+    if (length < 0 || length > max_record_bytes) continue;
+    if (is_complete && length > data.size - position - FRAME_BYTES) continue;
+    if (load<uint32_t>(frame + 8) == masked(crc32c(0, frame, 8))) return position;
   }
   return data.size;
 }
 
-int64_t rm_copy_spans(Span<const ByteSpan> blocks, Span<const int32_t> which, IntSpan starts, IntSpan sizes,
+int64_t rm_copy_spans(Span<const ByteSpan> blocks, Span<const int32_t> block_ids, IntSpan starts, IntSpan sizes,
                       IntSpan targets, Span<uint8_t> out) {
-  constexpr int64_t AHEAD = 8;  // spans whose bytes are asked for before they are copied
-  constexpr int64_t ASKED_BYTES = 1024, LINE_BYTES = 64;  // of each: the processor goes on by itself
+  // Spans are scattered over much memory. The bytes of a later span are prefetched while this one is copied.
+  constexpr int64_t AHEAD = 8;  // spans
+  constexpr int64_t PREFETCHED_BYTES = 1024, LINE_BYTES = 64;  // of each span; the processor goes on by itself
   const int64_t count = starts.size;
-  if (sizes.size != count || targets.size != count || (which ? which.size != count : blocks.size != 1)) return BOUNDS;
+  if (sizes.size != count || targets.size != count) return BOUNDS;
+  if (block_ids ? block_ids.size != count : blocks.size != 1) return BOUNDS;
   for (int64_t i = 0; i < count; i++) {
-    const int64_t block = which ? which[i] : 0, size = sizes[i];
+    const int64_t block = block_ids ? block_ids[i] : 0, size = sizes[i];
     if (!blocks.holds(block) || !out.holds(targets[i], size)) return BOUNDS;
     if (!blocks[block].holds(starts[i], size)) return i;
-    const int64_t next = i + AHEAD, from = next >= count ? -1 : which ? which[next] : 0;
-    if (blocks.holds(from)) {
-      const uintptr_t address = reinterpret_cast<uintptr_t>(blocks[from].data) + static_cast<uintptr_t>(starts[next]);
-      for (int64_t line = 0; line < min(sizes[next], ASKED_BYTES); line += LINE_BYTES)
+    const int64_t next = i + AHEAD, next_block = next >= count ? -1 : block_ids ? block_ids[next] : 0;
+    if (blocks.holds(next_block)) {
+      // As an integer, because the offset is not checked yet. Prefetching an invalid address does nothing.
+      const uintptr_t address =
+          reinterpret_cast<uintptr_t>(blocks[next_block].data) + static_cast<uintptr_t>(starts[next]);
+      for (int64_t line = 0; line < min(sizes[next], PREFETCHED_BYTES); line += LINE_BYTES)
         __builtin_prefetch(reinterpret_cast<const void *>(address + static_cast<uintptr_t>(line)));
     }
     copy_short(out.data + targets[i], blocks[block].data + starts[i], size);

@@ -1,3 +1,4 @@
+// Parses numbers, booleans and timestamps.
 #include "numbers.h"
 
 namespace rm {
@@ -117,65 +118,67 @@ RM_INLINE double scale(uint64_t digits, int64_t power) {
   return scale_exactly(digits, power);
 }
 
-constexpr int KEPT_DIGITS = 19;  // as many as fit any uint64
-constexpr int64_t MOST_EXPONENT = 1'000'000;  // beyond it every value is 0 or inf, and sums stay far from overflow
+constexpr int MAX_DIGITS = 19;  // any number of 19 digits fits uint64
+constexpr int64_t MAX_EXPONENT = 1'000'000;  // larger ones are cut: the value is 0 or inf anyway, and sums can't overflow
 
-// Appends the digits at `at` to a number; returns where they end.
-RM_INLINE const uint8_t *read_digits(const uint8_t *at, const uint8_t *end, uint64_t &number) {
-  for (; at < end && is_digit(*at); at++) number = number * 10 + (*at - '0');
-  return at;
+// Appends digits to a number. Returns the position after them. The number overflows if there are more than 19.
+RM_INLINE const uint8_t *read_digits(const uint8_t *next, const uint8_t *end, uint64_t &number) {
+  for (; next < end && is_digit(*next); next++) number = number * 10 + (*next - '0');
+  return next;
 }
 
-// Reads the digits, a point among them, of a number that has more than are kept.
-void keep_digits(Number &number, const uint8_t *at, const uint8_t *end) {
+// Reads the first 19 digits of a longer number. The digits may have a point among them.
+void read_first_digits(Number &number, const uint8_t *begin, const uint8_t *end) {
   number.digits = 0;
-  for (int64_t count = 0; at < end; at++) {
-    const uint8_t digit = *at - '0';
-    if (*at == '.') continue;
+  int64_t count = 0;  // digits from the first nonzero one on
+  for (const uint8_t *next = begin; next < end; next++) {
+    const uint8_t digit = *next - '0';
+    if (*next == '.') continue;
     count += count > 0 || digit > 0;
-    number.is_long = count > KEPT_DIGITS;
+    number.is_long = count > MAX_DIGITS;
     if (!number.is_long) number.digits = number.digits * 10 + digit;
     number.is_cut = number.is_cut || (number.is_long && digit > 0);
     number.power += number.is_long;
   }
 }
 
-// Adds an exponent from its `e` on, cut to ±MOST_EXPONENT, to a power; false if the text is none.
+// Adds an exponent, whose text begins with its `e`, to a power. Returns false if the text is not an exponent.
 bool scan_exponent(ByteSpan text, int64_t &power) {
   const bool has_sign = text.size > 1 && (text[1] == '-' || text[1] == '+');
   if ((text[0] | 32) != 'e' || text.size == 1 + has_sign) return false;
   int64_t exponent = 0;
   for (int64_t at = 1 + has_sign; at < text.size; at++) {
     if (!is_digit(text[at])) return false;
-    exponent = min(exponent * 10 + (text[at] - '0'), MOST_EXPONENT);
+    exponent = min(exponent * 10 + (text[at] - '0'), MAX_EXPONENT);
   }
   power += text[1] == '-' ? -exponent : exponent;
   return true;
 }
 
-// Whether the text from `at` on is a word, given in lower case, in any case.
-bool spells(ByteSpan text, int64_t at, const char *word) {
+// Returns whether text[start :] is a word, ignoring case. word: in lower case.
+bool equals_word(ByteSpan text, int64_t start, const char *word) {
+  int64_t at = start;
   for (; at < text.size && *word; at++, word++)
     if ((text[at] | 32) != *word) return false;
   return at == text.size && !*word;
 }
 
-// Whether a text is nan, or inf or infinity, of which a minus sign may stand before each, in any case.
+// Reads nan, inf or infinity, each with an optional minus sign.
 void scan_word(ByteSpan text, Number &number) {
-  const bool is_nan = spells(text, number.is_negative, "nan");
-  const bool is_inf = spells(text, number.is_negative, "inf") || spells(text, number.is_negative, "infinity");
+  const bool is_nan = equals_word(text, number.is_negative, "nan");
+  const bool is_inf = equals_word(text, number.is_negative, "inf") || equals_word(text, number.is_negative, "infinity");
   number.kind = is_nan || is_inf ? NumberKind::WORD : NumberKind::NONE;
   number.digits = is_inf;
   number.is_negative &= is_inf;
 }
 
-// The number that two digits make; one above 1000 if they are none.
+// Returns the number that two digits make; 9999 if they are not digits.
 RM_INLINE int64_t two_digits(ByteSpan text, int64_t at) {
   return is_digit(text[at]) && is_digit(text[at + 1]) ? (text[at] - '0') * 10 + (text[at + 1] - '0') : 9999;
 }
 
-// Days since 1970-01-01 of a year from 1 on (Howard Hinnant, "chrono-compatible low-level date algorithms").
-int64_t days(int64_t year, int64_t month, int64_t day) {
+// Returns the days from 1970-01-01 to a date, from year 1 on (Howard Hinnant, "chrono-compatible low-level date algorithms").
+int64_t days_since_1970(int64_t year, int64_t month, int64_t day) {
   if (month <= 2) year--;
   const int64_t era = year / 400, of_era = year - era * 400;
   const int64_t of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
@@ -188,20 +191,21 @@ int64_t days_of_month(int64_t year, int64_t month) {
   return DAYS[month - 1] + is_leap;
 }
 
-// Seconds of `HH:MM` at `at`; -1 if it is none.
-int64_t clock(ByteSpan text, int64_t at) {
+// Returns the seconds of `HH:MM`; -1 if the text is not a time of day.
+int64_t scan_clock(ByteSpan text, int64_t at) {
   const int64_t hour = two_digits(text, at), minute = two_digits(text, at + 3);
   return hour > 23 || minute > 59 || text[at + 2] != ':' ? -1 : hour * 3600 + minute * 60;
 }
 
-// Digits after a point, 1 to 9, as nanoseconds; false if there is none. Gives the unit that holds them, moves `at`.
+// Reads 1 to 9 digits after a point as nanoseconds, and sets the unit that they need. Moves `at` past them. Returns false if
+// there is no digit.
 bool scan_fraction(ByteSpan text, int64_t &at, Timestamp &time) {
   const int64_t first = at;
   for (; at < text.size && at - first < 9 && is_digit(text[at]); at++)
     time.nanos = time.nanos * 10 + (text[at] - '0');
   const int64_t digits = at - first;
   for (int64_t i = digits; i < 9; i++) time.nanos *= 10;
-  time.unit = digits <= 3 ? MILLIS_CLASS : digits <= 6 ? MICROS_CLASS : NANOS_CLASS;
+  time.unit = digits <= 3 ? TextClass::MILLIS : digits <= 6 ? TextClass::MICROS : TextClass::NANOS;
   return digits > 0;
 }
 
@@ -223,7 +227,7 @@ Number scan_number(ByteSpan text) {
   number.is_negative = sign == '-';
   number.is_odd = sign == '+' || (whole > 1 && *first == '0');
   number.kind = has_point || at < end ? NumberKind::DECIMAL : NumberKind::WHOLE;
-  if (count > KEPT_DIGITS) keep_digits(number, first, at);
+  if (count > MAX_DIGITS) read_first_digits(number, first, at);
   if (count == 0) scan_word(text, number);
   else if (at < end && !scan_exponent({at, end - at}, number.power)) number.kind = NumberKind::NONE;
   return number;
@@ -236,32 +240,32 @@ Rounded magnitude(const Number &number) {
   return {value, scale_exactly(number.digits + 1, number.power) == value};
 }
 
-void approach_whole(Number &number) {
+void normalize_power(Number &number) {
   if (number.digits == 0) number.power = 0;
   for (; number.power < 0 && number.digits % 10 == 0; number.power++) number.digits /= 10;
   for (; number.power > 0 && number.digits <= UINT64_MAX / 10; number.power--) number.digits *= 10;
 }
 
-int truth(ByteSpan text) {
+int scan_bool(ByteSpan text) {
   constexpr const char *WORDS[] = {"false", "False", "FALSE", "true", "True", "TRUE"};
   for (int i = 0; (text.size == 4 || text.size == 5) && i < 6; i++)
     if (strlen(WORDS[i]) == size_t(text.size) && !memcmp(text.data, WORDS[i], text.size)) return i / 3;
   return -1;
 }
 
-// `YYYY-MM-DD`, or with `T` or one space `HH:MM`, `HH:MM:SS` or `HH:MM:SS.f` with 1 to 9 digits of fraction, and then
-// nothing, `Z` or `±HH:MM`. Years 0001 to 9999 of the Gregorian calendar. No leap second, no 24:00, no week dates, no
-// lower-case letters: those stay text.
+// Forms: `YYYY-MM-DD`, or with `T` or one space `HH:MM`, `HH:MM:SS` or `HH:MM:SS.f` with 1 to 9 digits of fraction, and then
+// nothing, `Z` or `±HH:MM`. Years 0001 to 9999 of the Gregorian calendar. Leap seconds, 24:00, week dates and
+// lower-case letters are not accepted: such values stay text.
 Timestamp scan_timestamp(ByteSpan text) {
   const int64_t size = text.size;
   if (size < 10 || text[4] != '-' || text[7] != '-') return {};
   const int64_t year = two_digits(text, 0) * 100 + two_digits(text, 2);
   const int64_t month = two_digits(text, 5), day = two_digits(text, 8);
   if (year < 1 || year > 9999 || month < 1 || month > 12 || day < 1 || day > days_of_month(year, month)) return {};
-  Timestamp time = {SECONDS_CLASS, false, days(year, month, day) * 86'400, 0};
+  Timestamp time = {TextClass::SECONDS, false, days_since_1970(year, month, day) * 86'400, 0};
   if (size == 10) return time;
   if (size < 16 || (text[10] != 'T' && text[10] != ' ')) return {};
-  const int64_t of_day = clock(text, 11);
+  const int64_t of_day = scan_clock(text, 11);
   if (of_day < 0) return {};
   time.seconds += of_day;
   int64_t at = 16;
@@ -275,47 +279,49 @@ Timestamp scan_timestamp(ByteSpan text) {
   time.has_zone = true;
   if (size - at == 1 && text[at] == 'Z') return time;
   if (size - at != 6 || (text[at] != '+' && text[at] != '-')) return {};
-  const int64_t offset = clock(text, at + 1);
+  const int64_t offset = scan_clock(text, at + 1);
   if (offset < 0) return {};
   time.seconds += text[at] == '+' ? -offset : offset;
   return time;
 }
 
-int decimal_loss(const Number &number) {
-  // 6 digits always survive (FLT_DIG).
-  if (number.digits < 1'000'000 && (number.digits == 0 || (number.power > -36 && number.power < 32))) return NO_LOSS;
-  const uint64_t too_many = 1'000'000'000;  // FLT_DECIMAL_DIG: a float32 has no more than 9 digits
+NumberLoss decimal_loss(const Number &number) {
+  // 6 digits always survive the way to float32 and back (FLT_DIG).
+  if (number.digits < 1'000'000 && (number.digits == 0 || (number.power > -36 && number.power < 32))) return NumberLoss::NONE;
+  const uint64_t too_many = 1'000'000'000;  // no float32 needs more than 9 digits (FLT_DECIMAL_DIG)
   const Rounded rounded = magnitude(number);
-  if (!rounded.is_decided) return INEXACT_DECIMAL;
+  if (!rounded.is_decided) return NumberLoss::INEXACT_DECIMAL;
   // Half a step above the largest float32: from here on a value rounds to inf.
-  if (rounded.value >= 0x1.ffffffp127) return BEYOND_FLOAT32;
+  if (rounded.value >= 0x1.ffffffp127) return NumberLoss::BEYOND_FLOAT32;
   const double single = static_cast<float>(rounded.value);
-  // A value that underflows even float64 is not kept, however exactly float32 has the zero.
-  if (single == rounded.value) return rounded.value > 0.0 ? NO_LOSS : INEXACT_DECIMAL;
+  // A value that underflows float64 is lost, although float32 holds its 0 exactly.
+  if (single == rounded.value) return rounded.value > 0.0 ? NumberLoss::NONE : NumberLoss::INEXACT_DECIMAL;
   uint64_t digits = number.digits;
   int64_t power = number.power;
   for (; digits % 10 == 0; power++) digits /= 10;
-  if (number.is_cut || digits >= too_many) return INEXACT_DECIMAL;
+  if (number.is_cut || digits >= too_many) return NumberLoss::INEXACT_DECIMAL;
   double scaled = single;
   for (int64_t step; power < 0; power += step) scaled *= TENS[step = min(-power, EXACT_TENS)];
   for (int64_t step; power > 0; power -= step) scaled /= TENS[step = min(power, EXACT_TENS)];
   const double off = __builtin_fabs(scaled - static_cast<double>(digits));
   // A tie rounds to the even digit, as printing does.
-  return off < 0.5 || (off == 0.5 && digits % 2 == 0) ? NO_LOSS : INEXACT_DECIMAL;
+  return off < 0.5 || (off == 0.5 && digits % 2 == 0) ? NumberLoss::NONE : NumberLoss::INEXACT_DECIMAL;
 }
 
 Class class_of(const Timestamp &time) {
-  if (time.unit == 0) return {0, NO_LOSS};
-  const int64_t reach = 9'223'372'036;  // whole seconds: a bit inside what int64 nanoseconds reach
-  const bool is_near = time.seconds >= -reach && time.seconds < reach;
-  return {time.unit | (time.has_zone ? AWARE_CLASS : NAIVE_CLASS) | (is_near ? 0 : BEYOND_NANOS_CLASS), NO_LOSS};
+  if (time.unit == 0) return {0, NumberLoss::NONE};
+  const int64_t limit = 9'223'372'036;  // seconds: int64 nanoseconds reach less than a second further
+  const bool fits_nanos = time.seconds >= -limit && time.seconds < limit;
+  int64_t bits = time.unit | (time.has_zone ? TextClass::AWARE : TextClass::NAIVE);
+  if (!fits_nanos) bits |= TextClass::BEYOND_NANOS;
+  return {bits, NumberLoss::NONE};
 }
 
 Class classify(ByteSpan text) {
   if (text.size >= 10 && text[4] == '-')
     if (const Class time = class_of(scan_timestamp(text)); time.bits) return time;
   const Number number = scan_number(text);
-  if (number.kind == NumberKind::NONE && truth(text) >= 0) return {BOOL_CLASS, NO_LOSS};
+  if (number.kind == NumberKind::NONE && scan_bool(text) >= 0) return {TextClass::BOOL, NumberLoss::NONE};
   return class_of(number);
 }
 

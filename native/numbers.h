@@ -1,5 +1,5 @@
-// Texts of numbers, truth values and times: what they are, and their values. One grammar for CSV fields, JSON scalars
-// and columns of text.
+// Numbers, booleans and timestamps in text: what a text is, and its value. CSV fields, JSON scalars and columns of text
+// share this grammar.
 #pragma once
 
 #include "recordmill.h"
@@ -10,61 +10,69 @@ RM_INLINE bool is_digit(uint8_t byte) { return static_cast<uint8_t>(byte - '0') 
 
 enum class NumberKind : uint8_t { NONE, WHOLE, DECIMAL, WORD };
 
-// ±digits * 10^power. `digits` holds the first 19 from the first nonzero one on; of a WORD 0 for nan, 1 for inf.
+// A number, ±digits * 10^power.
 struct Number {
   NumberKind kind;
-  bool is_odd;  // a plus sign or a leading zero: text, unless the user declares the column as numbers
+  bool is_odd;       // has a plus sign or a leading zero, such as a zip code: text, unless the column is declared as numbers
   bool is_negative;
-  bool is_long;  // there are more than 19 digits
-  bool is_cut;   // and not all of those left out are 0
-  uint64_t digits;
+  bool is_long;      // has more than 19 digits
+  bool is_cut;       // and not all of those left out are 0
+  uint64_t digits;   // the first 19 digits from the first nonzero one on; of a WORD 0 for nan, 1 for inf
   int64_t power;
 
-  // Whether a whole number is in int64's range.
+  // Returns whether a whole number fits int64.
   RM_INLINE bool fits_int64() const { return !is_long && digits <= static_cast<uint64_t>(INT64_MAX) + is_negative; }
   RM_INLINE int64_t as_int64() const { return static_cast<int64_t>(is_negative ? 0 - digits : digits); }
 };
 
-// A float64, and whether it is the nearest one; if not, Python's float() must tell.
+// The float64 of a number.
 struct Rounded {
   double value;
-  bool is_decided;
+  bool is_decided;  // it is certainly the nearest one. Otherwise Python's float() must round the text
 };
 
 struct Class {
-  int64_t bits;  // BOOL_CLASS and so on; 0 if there is none
-  int loss;      // NO_LOSS, INEXACT_DECIMAL and so on
+  int64_t bits;  // of TextClass; 0 if there are none
+  NumberLoss loss;
 };
 
 struct Timestamp {
-  int64_t unit;  // SECONDS_CLASS ... NANOS_CLASS, the coarsest that holds it; 0 if the text is no timestamp
+  int64_t unit;  // the bit of TextClass for the coarsest unit that holds it; 0 if the text is not a timestamp
   bool has_zone;
   int64_t seconds, nanos;  // since 1970 in UTC
 };
 
-// `-?digits[.digits][e±digits]`, or with a plus sign or without digits on one side of the point; or a word: nan, inf or
-// infinity in any case.
+// Reads `-?digits[.digits][e±digits]`. A plus sign, or no digits on one side of the point, is accepted too, and so are the
+// words nan, inf and infinity in any case.
 Number scan_number(ByteSpan text);
-Rounded magnitude(const Number &number);  // without the sign
-void approach_whole(Number &number);  // the same number with a power nearer to 0
-int truth(ByteSpan text);  // 1: true, 0: false (lower, upper, capital case), -1: neither
-int decimal_loss(const Number &number);  // what float32 loses of it
-Timestamp scan_timestamp(ByteSpan text);  // ISO 8601, see numbers.cpp
-Class class_of(const Timestamp &time);  // without bits where there is none
-Class classify(ByteSpan text);  // what a text is that is no null
+// Returns the float64 of a number without its sign.
+Rounded magnitude(const Number &number);
+// Brings the power as near to 0 as possible without changing the number: 50e-1 becomes 5e0.
+void normalize_power(Number &number);
+// Returns 1 for true, 0 for false (in lower, upper or capital case), -1 for any other text.
+int scan_bool(ByteSpan text);
+// Returns what float32 loses of a decimal.
+NumberLoss decimal_loss(const Number &number);
+// Reads an ISO 8601 timestamp; the forms are listed in numbers.cpp.
+Timestamp scan_timestamp(ByteSpan text);
+// Returns the class of a timestamp, without bits if it is none.
+Class class_of(const Timestamp &time);
+// Returns the class of any text that is not a null token.
+Class classify(ByteSpan text);
 
-// Whether a whole number has at most `bits` bits between its first and its last set one.
+// Returns whether a whole number has at most `bits` bits from its first to its last set one, so that a float with a mantissa
+// of that size holds it.
 RM_INLINE bool fits_bits(uint64_t digits, int64_t bits) {
   return digits <= uint64_t{1} << bits || digits >> __builtin_ctzll(digits) <= uint64_t{1} << bits;
 }
 
-// What a number is as a value of a column that is not declared: whole ones beyond int64 are text.
+// Returns the class of a number in a column without a declared type. Whole numbers beyond int64 are text.
 RM_INLINE Class class_of(const Number &number) {
-  if (number.kind == NumberKind::NONE || number.is_odd) return {TEXT_CLASS, NO_LOSS};
-  if (number.kind == NumberKind::WORD) return {FLOAT32_CLASS, NO_LOSS};
-  if (number.kind == NumberKind::DECIMAL) return {FLOAT32_CLASS, decimal_loss(number)};
-  if (!number.fits_int64()) return {TEXT_CLASS, BEYOND_INT64};
-  return {INT64_CLASS, fits_bits(number.digits, 24) ? NO_LOSS : INEXACT_INTEGER};
+  if (number.kind == NumberKind::NONE || number.is_odd) return {TextClass::TEXT, NumberLoss::NONE};
+  if (number.kind == NumberKind::WORD) return {TextClass::FLOAT32, NumberLoss::NONE};
+  if (number.kind == NumberKind::DECIMAL) return {TextClass::FLOAT32, decimal_loss(number)};
+  if (!number.fits_int64()) return {TextClass::TEXT, NumberLoss::BEYOND_INT64};
+  return {TextClass::INT64, fits_bits(number.digits, 24) ? NumberLoss::NONE : NumberLoss::INEXACT_INTEGER};
 }
 
 }  // namespace rm

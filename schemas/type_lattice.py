@@ -23,21 +23,21 @@ from recordmill.base import native
 
 # native/recordmill.h explains these classes.
 BOOL_CLASS, INT64_CLASS, FLOAT32_CLASS, TEXT_CLASS = (
-    native.BOOL_CLASS,
-    native.INT64_CLASS,
-    native.FLOAT32_CLASS,
-    native.TEXT_CLASS,
+    native.TextClass.BOOL,
+    native.TextClass.INT64,
+    native.TextClass.FLOAT32,
+    native.TextClass.TEXT,
 )
 SECONDS_CLASS, MILLIS_CLASS, MICROS_CLASS, NANOS_CLASS = (
-    native.SECONDS_CLASS,
-    native.MILLIS_CLASS,
-    native.MICROS_CLASS,
-    native.NANOS_CLASS,
+    native.TextClass.SECONDS,
+    native.TextClass.MILLIS,
+    native.TextClass.MICROS,
+    native.TextClass.NANOS,
 )
 NAIVE_CLASS, AWARE_CLASS, BEYOND_NANOS_CLASS = (
-    native.NAIVE_CLASS,
-    native.AWARE_CLASS,
-    native.BEYOND_NANOS_CLASS,
+    native.TextClass.NAIVE,
+    native.TextClass.AWARE,
+    native.TextClass.BEYOND_NANOS,
 )
 
 _NUMBER_CLASSES = INT64_CLASS | FLOAT32_CLASS

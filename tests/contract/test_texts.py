@@ -87,7 +87,8 @@ def test_the_stub_is_made_from_the_header() -> None:
 
 def test_the_library_was_built_from_the_header() -> None:
     header = read_header((ROOT / "native" / "recordmill.h").read_text(encoding="utf-8"))
-    names = {function.name for function in header.functions} | {*header.constants}
+    names = {function.name for function in header.functions}
+    names |= {*header.constants, *header.enums, *header.structs}
     assert names <= vars(native).keys(), "pip install -e ."
 
 

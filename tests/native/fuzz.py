@@ -77,7 +77,8 @@ def content(size: int, item_bytes: int) -> bytes:
 
 def argument(parameter: NativeParameter, header: Header, size: int) -> Any:
     """Returns an argument of that type; arrays have about that size."""
-    kind, is_struct = parameter.kind, parameter.kind in header.structs
+    kind = header.number_type(parameter.kind)
+    is_struct = kind in header.structs
     if kind == "Blocks":
         return [
             np.frombuffer(bytearray(content(size, 8)), np.uint8)
@@ -86,17 +87,15 @@ def argument(parameter: NativeParameter, header: Header, size: int) -> Any:
     if not parameter.is_array:
         if not is_struct:
             return random.gauss(0, 9) if kind in ("float", "double") else number(size)
-        struct = getattr(native, kind)()
-        for name, of in header.structs[kind]:
-            setattr(struct, name, random.gauss(0, 9) if of == "double" else number(size))
-        return struct
+        fields = {field.name: argument(field, header, size) for field in header.structs[kind]}
+        return getattr(native, kind)(**fields)
     if random.random() < 0.03:
         return None
     dtype = np.dtype(getattr(native, kind)) if is_struct else np.dtype(DTYPES.get(kind, "f8"))
     count = size if random.random() < 0.8 else max(0, size + random.choice((-1, 1, size, 3 * size)))
     item_bytes = (
         4
-        if is_struct and header.structs[kind][0][1] == "int32_t"
+        if is_struct and header.structs[kind][0].kind == "int32_t"
         else 8
         if is_struct
         else dtype.itemsize
@@ -113,7 +112,10 @@ def names_arguments() -> list[Any]:
     for array in (record, table.view(np.uint8)):
         if random.random() < 0.5:
             array[random.randrange(len(array))] = random.randrange(256)
-    counts, status = np.zeros(3, np.dtype(native.NameCounts)), np.full(1, native.UNREAD, np.uint8)
+    counts, status = (
+        np.zeros(3, np.dtype(native.NameCounts)),
+        np.full(1, native.RecordStatus.UNREAD, np.uint8),
+    )
     counts["last_row"] = -1
     return [record, row, row + len(record), 7, table, counts, status, row.copy()]
 

@@ -20,9 +20,9 @@ def test_crcs_are_equal_in_each_way() -> None:
     for length in LENGTHS:
         for start in (0, 1, 7):
             part = DATA[start : start + length]
-            wanted = native.crc32c(part, 0, native.CRC_TABLE)
+            wanted = native.crc32c(part, 0, native.CrcMethod.TABLE)
             third = length // 3
-            for way in (native.CRC_INSTRUCTION, native.CRC_FOLDING):
+            for way in (native.CrcMethod.INSTRUCTION, native.CrcMethod.FOLDING):
                 assert native.crc32c(part, 0, way) == PORTABLE["crc32c"](part, 0, way) == wanted
                 assert (
                     native.crc32c(part[third:], native.crc32c(part[:third], 0, way), way) == wanted
@@ -30,7 +30,10 @@ def test_crcs_are_equal_in_each_way() -> None:
 
 
 def test_the_table_is_right() -> None:
-    assert native.crc32c(np.frombuffer(b"123456789", np.uint8), 0, native.CRC_TABLE) == 0xE3069283
+    assert (
+        native.crc32c(np.frombuffer(b"123456789", np.uint8), 0, native.CrcMethod.TABLE)
+        == 0xE3069283
+    )
 
 
 def _framed(functions: dict[str, Any]) -> list[bytes]:
@@ -43,10 +46,10 @@ def _framed(functions: dict[str, Any]) -> list[bytes]:
 
 
 def _scanned(functions: dict[str, Any], data: np.ndarray, final: int) -> list[object]:
-    scan = functions["FrameScan"](max_record_bytes=MOST, final=final, check=1)
+    scan = functions["FrameScan"](max_record_bytes=MOST, is_final=final, checks_payloads=1)
     arrays = np.empty(500, np.int64), np.empty(500, np.int64), np.empty(500, np.uint32)
     count = functions["scan_frames"](data, scan, *arrays)
-    return [count, scan.at, scan.code, *(array[:count].tobytes() for array in arrays)]
+    return [count, scan.position, scan.code, *(array[:count].tobytes() for array in arrays)]
 
 
 def test_frames_are_equal() -> None:
@@ -73,19 +76,23 @@ def _words(*values: int) -> np.ndarray:
 
 
 def _misfits() -> list[tuple[str, tuple[object, ...]]]:
-    crcs, scan, hop = np.zeros(1, np.uint32), native.FrameScan(at=9), native.FrameScan(at=9, end=9)
-    one, none, digest = _words(0), _words(), np.zeros(1, np.uint64)
-    field = (
-        np.zeros(1, np.int32),
-        np.ones(1, np.int32),
-        _bytes(1),
-        _words(1),
-        native.FieldType(),
-        None,
+    crcs, scan, hop = (
+        np.zeros(1, np.uint32),
+        native.FrameScan(position=9),
+        native.FrameScan(position=9, end=9),
     )
+    one, none, digest = _words(0), _words(), np.zeros(1, np.uint64)
+    byte, counts, type_ = _bytes(1), native.ColumnCounts(), native.FieldType()
+
+    def fields(data: np.ndarray) -> native.TextFields:
+        starts, infos = np.zeros(1, np.int32), np.ones(1, np.int32)
+        return native.TextFields(
+            data=data, starts=starts, infos=infos, tokens=byte, token_ends=_words(1)
+        )
+
     return [
-        ("crc32c", (_bytes(1), -1, native.CRC_FOLDING)),
-        ("crc32c", (_bytes(1), 1 << 32, native.CRC_FOLDING)),
+        ("crc32c", (_bytes(1), -1, native.CrcMethod.FOLDING)),
+        ("crc32c", (_bytes(1), 1 << 32, native.CrcMethod.FOLDING)),
         ("crc32c", (_bytes(1), 0, -1)),
         ("frame", (_bytes(4), _words(0, 5), _bytes(99), one, one, crcs)),
         ("frame", (_bytes(4), _words(3, 2), _bytes(99), one, one, crcs)),
@@ -98,12 +105,12 @@ def _misfits() -> list[tuple[str, tuple[object, ...]]]:
         ("hop_frames", (_bytes(8), hop, one, digest)),
         ("hop_frames", (_bytes(8), native.FrameScan(), one, digest[:0])),
         ("next_frame", (_bytes(20), -1, MOST, 1)),
-        ("read_fields", (_bytes(0), *field, _bytes(1), _bytes(1), native.ColumnCounts(), one)),
-        ("read_fields", (_bytes(1), *field, _bytes(0), _bytes(1), native.ColumnCounts(), one)),
-        ("read_fields", (_bytes(1), *field, None, _bytes(1), native.ColumnCounts(), one)),
-        ("read_fields", (_bytes(1), *field, _bytes(1), _bytes(0), native.ColumnCounts(), one)),
-        ("read_fields", (_bytes(1), *field, _bytes(1), _bytes(1), native.ColumnCounts(), none)),
-        ("read_fields", (_bytes(1), *field, None, None, native.ColumnCounts(), None)),
+        ("read_fields", (fields(_bytes(0)), type_, None, byte, byte, counts, one)),
+        ("read_fields", (fields(byte), type_, None, _bytes(0), byte, counts, one)),
+        ("read_fields", (fields(byte), type_, None, None, byte, counts, one)),
+        ("read_fields", (fields(byte), type_, None, byte, _bytes(0), counts, one)),
+        ("read_fields", (fields(byte), type_, None, byte, byte, counts, none)),
+        ("read_fields", (fields(byte), type_, None, None, None, counts, None)),
     ]
 
 
@@ -123,9 +130,9 @@ def test_names_are_counted_within_bounds() -> None:
         starts, lengths, parts = _words(0), _words(len(record)), _words(0)
         counts, status = (
             np.zeros(3, np.dtype(native.NameCounts)),
-            np.full(1, native.UNREAD, np.uint8),
+            np.full(1, native.RecordStatus.UNREAD, np.uint8),
         )
-        counts["last_row"], counts["first_int64"] = -1, MOST
+        counts["last_row"], counts["first_int64_list"] = -1, MOST
         named = {"data": record, "starts": starts, "lengths": lengths, "first": 7, "table": table}
         return {**named, "counts": counts, "status": status, "parts": parts}
 
@@ -146,7 +153,12 @@ def test_names_are_counted_within_bounds() -> None:
         given = arguments()
         assert functions["count_names"](*given.values()) == 0
         seen = given["counts"][1]
-        assert (seen["records"], seen["int64_lists"], seen["sum_int"], seen["first_int64"]) == (
+        assert (
+            seen["records"],
+            seen["int64_lists"],
+            seen["sum_int"],
+            seen["first_int64_list"],
+        ) == (
             1,
             1,
             300,
@@ -158,11 +170,11 @@ def test_names_are_counted_within_bounds() -> None:
 
 
 def _encoded(
-    functions: dict[str, Any], way: int, length: int, head_bytes: int, parts: list[Any], short: int
+    functions: dict[str, Any], kind: int, length: int, head_bytes: int, parts: list[Any], short: int
 ) -> bytes:
     """Two records of one column; short: bytes that out is too short by."""
     column, sizes, starts, lengths, kept = (
-        _words(way, length, head_bytes),
+        _words(kind, length, head_bytes),
         *(_words(0, 0) for _ in range(4)),
     )
     total = functions["size_examples"](column, parts, kept, sizes, starts, lengths)
@@ -179,33 +191,33 @@ def _columns() -> list[tuple[int, int, int, list[Any]]]:
     )
     texts, numbers, splits = _bytes(7), _words(1, -1, 1 << 40), _words(0, 1, 3)
     return [
-        (native.ONE_INT, 1, 4, [none, none, numbers, none, heads]),
-        (native.CONSTANT_SIZE, 3, 9, [none, none, texts, none, key]),
-        (native.INTS, 1, 4, [none, splits, numbers, none, key]),
-        (native.FLOATS, 1, 4, [none, splits, np.zeros(3, np.float32), none, key]),
-        (native.TEXTS, 1, 4, [none, none, texts, _words(0, 5, 7), key]),
-        (native.TEXTS, 1, 4, [none, splits, texts, _words(0, 5, 5, 7), key]),
-        (native.MESSAGE, 1, 4, [none, none, texts, _words(0, 5, 7), key]),
+        (native.EntryKind.ONE_INT, 1, 4, [none, none, numbers, none, heads]),
+        (native.EntryKind.CONSTANT_SIZE, 3, 9, [none, none, texts, none, key]),
+        (native.EntryKind.INTS, 1, 4, [none, splits, numbers, none, key]),
+        (native.EntryKind.FLOATS, 1, 4, [none, splits, np.zeros(3, np.float32), none, key]),
+        (native.EntryKind.TEXTS, 1, 4, [none, none, texts, _words(0, 5, 7), key]),
+        (native.EntryKind.TEXTS, 1, 4, [none, splits, texts, _words(0, 5, 5, 7), key]),
+        (native.EntryKind.MESSAGE, 1, 4, [none, none, texts, _words(0, 5, 7), key]),
     ]
 
 
-@pytest.mark.parametrize(("way", "length", "head_bytes", "parts"), _columns())
+@pytest.mark.parametrize(("kind", "length", "head_bytes", "parts"), _columns())
 def test_columns_that_do_not_fit_are_refused(
-    way: int, length: int, head_bytes: int, parts: list[Any]
+    kind: int, length: int, head_bytes: int, parts: list[Any]
 ) -> None:
-    assert _encoded(PORTABLE, way, length, head_bytes, parts, 0) == _encoded(
-        vars(native), way, length, head_bytes, parts, 0
+    assert _encoded(PORTABLE, kind, length, head_bytes, parts, 0) == _encoded(
+        vars(native), kind, length, head_bytes, parts, 0
     )
     wrong: list[tuple[int, int, int, list[Any], int]] = [
         (-1, length, head_bytes, parts, 0),
-        (native.MESSAGE + 1, length, head_bytes, parts, 0),
-        (way, length, -1, parts, 0),
-        (way, length, 1 << 62, parts, 0),
-        (way, length, head_bytes, parts[:4], 0),
-        (way, length, head_bytes, [*parts[:4], parts[4][1:]], 0),
-        (way, length, head_bytes, [_bytes(1), *parts[1:]], 0),
-        (way, length, head_bytes, [*parts[:2], parts[2][:1], *parts[3:]], 0),
-        (way, length, head_bytes, parts, 17),
+        (native.EntryKind.MESSAGE + 1, length, head_bytes, parts, 0),
+        (kind, length, -1, parts, 0),
+        (kind, length, 1 << 62, parts, 0),
+        (kind, length, head_bytes, parts[:4], 0),
+        (kind, length, head_bytes, [*parts[:4], parts[4][1:]], 0),
+        (kind, length, head_bytes, [_bytes(1), *parts[1:]], 0),
+        (kind, length, head_bytes, [*parts[:2], parts[2][:1], *parts[3:]], 0),
+        (kind, length, head_bytes, parts, 17),
     ]
     if len(parts[1]):
         changed = (
@@ -217,11 +229,11 @@ def test_columns_that_do_not_fit_are_refused(
             (0, -(1 << 63), (1 << 63) - 1),
         )
         wrong += [
-            (way, length, head_bytes, [parts[0], _words(*splits), *parts[2:]], 0)
+            (kind, length, head_bytes, [parts[0], _words(*splits), *parts[2:]], 0)
             for splits in changed
         ]
     else:
-        wrong += [(way, many, head_bytes, parts, 0) for many in (-1, 4, 1 << 62)]
+        wrong += [(kind, many, head_bytes, parts, 0) for many in (-1, 4, 1 << 62)]
     for functions in (vars(native), PORTABLE):
         for given in wrong:
             with pytest.raises(IndexError):

@@ -17,12 +17,13 @@ def _parsed(texts: list[str]) -> np.ndarray:
     lengths = np.array([len(text) for text in texts], np.int32)
     starts = np.cumsum(lengths, dtype=np.int32) - lengths
     values, fault = np.empty(len(texts)), np.zeros(len(texts), np.uint8)
-    field_type = native.FieldType(kind=native.FLOAT_FIELDS, bits=53, beyond=np.inf)
-    out, counts = values.view(np.uint8), native.ColumnCounts()
-    native.read_fields(
-        data, starts, lengths, None, None, field_type, out, None, fault, counts, None
+    field_type = native.FieldType(
+        kind=native.FieldKind.FLOATS, mantissa_bits=53, overflow_limit=np.inf
     )
-    assert not np.isin(fault, [native.WRONG_TYPE, native.UNDECIDED]).any()
+    out, counts = values.view(np.uint8), native.ColumnCounts()
+    fields = native.TextFields(data=data, starts=starts, infos=lengths)
+    native.read_fields(fields, field_type, out, None, fault, counts, None)
+    assert not np.isin(fault, [native.FieldFault.WRONG_TYPE, native.FieldFault.UNDECIDED]).any()
     return values
 
 

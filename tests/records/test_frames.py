@@ -26,7 +26,7 @@ def masked(crc: int) -> int:
 def framed(payload: bytes) -> bytes:
     def mask(data: bytes) -> bytes:
         return struct.pack(
-            "<I", masked(native.crc32c(np.frombuffer(data, np.uint8), 0, native.CRC_FOLDING))
+            "<I", masked(native.crc32c(np.frombuffer(data, np.uint8), 0, native.CrcMethod.FOLDING))
         )
 
     length = struct.pack("<Q", len(payload))
@@ -60,7 +60,7 @@ def test_frame_is_the_definition() -> None:
     assert made.starts.tolist() == STARTS[:-1]
     assert made.lengths.tolist() == list(map(len, PAYLOADS))
     assert made.crcs.tolist() == [
-        native.crc32c(array(payload), 0, native.CRC_FOLDING) for payload in PAYLOADS
+        native.crc32c(array(payload), 0, native.CrcMethod.FOLDING) for payload in PAYLOADS
     ]
     assert [made.payload(i).tobytes() for i in range(len(made))] == PAYLOADS
 
@@ -98,7 +98,9 @@ def test_every_flipped_bit_is_found_at_its_frame() -> None:
 def test_a_mad_length_with_a_right_crc_is_refused_before_it_is_used(length: int) -> None:
     # Twelve such bytes kill TensorFlow 2.21's process.
     header = struct.pack("<Q", length)
-    data = header + struct.pack("<I", masked(native.crc32c(array(header), 0, native.CRC_FOLDING)))
+    data = header + struct.pack(
+        "<I", masked(native.crc32c(array(header), 0, native.CrcMethod.FOLDING))
+    )
     for final in (True, False):
         with pytest.raises(
             DataError,

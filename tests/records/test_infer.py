@@ -322,7 +322,9 @@ def test_names_that_are_alike_lie_apart() -> None:
     table = np.zeros(native.make_names(None, *how), np.int64)
     native.make_names(table, *how)
     head, slots = np.dtype(native.NamesHead), np.dtype(native.NameSlot)
-    assert np.frombuffer(table, head, 1)["used"] == 2001  # slot 0 is the beginning of a record
+    assert (
+        np.frombuffer(table, head, 1)["used_slots"] == 2001
+    )  # slot 0 is the beginning of a record
     before = np.frombuffer(table, slots, 2001, head.itemsize)["before"]
     compared = np.zeros(2001, np.int64)  # for each name the names of its hash, with itself
     for slot in range(1, 2001):

@@ -120,7 +120,7 @@ def test_a_record_that_begins_as_gzip_does(tmp_path: Path) -> None:
 
 def test_a_mad_length_costs_no_memory(tmp_path: Path) -> None:
     header = struct.pack("<Q", 900 << 20)
-    crc = native.crc32c(np.frombuffer(header, np.uint8), 0, native.CRC_FOLDING)
+    crc = native.crc32c(np.frombuffer(header, np.uint8), 0, native.CrcMethod.FOLDING)
     masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF  # TensorFlow, lib/hash/crc32c.h
     path = write(tmp_path, SHARD + header + struct.pack("<I", masked) + bytes(5000))
     list_before = drain(read_frames(path, batch_bytes=1024))

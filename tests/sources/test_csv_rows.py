@@ -70,15 +70,22 @@ def to_oracle(
 ) -> Iterator[tuple[int, Row]]:
     """(ordinal, row) of what the tokenizer gives, with the oracle's first bytes for good rows."""
     for ordinal, line, start, width, _, _ in rows.bad_rows.tolist():
-        assert width in (native.CSV_TOO_LONG, native.CSV_STRAY_QUOTE) or width > COLUMNS
+        assert (
+            width in (native.CsvRowFault.TOO_LONG, native.CsvRowFault.STRAY_QUOTE)
+            or width > COLUMNS
+        )
         fields = (b"",) * width if width > 0 else None
-        yield first + ordinal, Row(start, line, fields, stray=width == native.CSV_STRAY_QUOTE)
+        yield (
+            first + ordinal,
+            Row(start, line, fields, stray=width == native.CsvRowFault.STRAY_QUOTE),
+        )
     for row, (ordinal, line, width) in enumerate(
         zip(rows.ordinals.tolist(), rows.lines.tolist(), rows.widths.tolist(), strict=True)
     ):
         spans = [(int(rows.starts[c, row]), int(rows.infos[c, row])) for c in range(width)]
         fields = tuple(
-            data[start : start + (info & native.FIELD_LENGTH)].tobytes() for start, info in spans
+            data[start : start + (info & native.FIELD_LENGTH_MASK)].tobytes()
+            for start, info in spans
         )
         yield (
             first + ordinal,
@@ -86,7 +93,7 @@ def to_oracle(
                 begins.get(first + ordinal, -1),
                 line,
                 fields,
-                tuple(bool(info & native.FIELD_QUOTED) for _, info in spans),
+                tuple(bool(info & native.FIELD_QUOTED_BIT) for _, info in spans),
             ),
         )
 

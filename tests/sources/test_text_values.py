@@ -80,9 +80,9 @@ def column(*texts: str, surround: int = 12) -> TextFields:
     )
 
 
-def infer_fields(*places: np.ndarray, counts: native.ColumnCounts | None = None) -> None:
+def infer_fields(fields: native.TextFields, counts: native.ColumnCounts | None = None) -> None:
     counts, nulls = counts or native.ColumnCounts(), np.zeros(0, np.int64)
-    native.read_fields(*places, native.FieldType(), None, None, None, counts, nulls)
+    native.read_fields(fields, native.FieldType(), None, None, None, counts, nulls)
 
 
 def inferred(text: str) -> tuple[int, tuple[int, int, int]]:
@@ -90,10 +90,13 @@ def inferred(text: str) -> tuple[int, tuple[int, int, int]]:
     found = set()
     for surround in (0, 12):
         counts = native.ColumnCounts()
-        infer_fields(*column(text, surround=surround).buffers, counts=counts)
+        infer_fields(column(text, surround=surround).native_fields, counts)
         assert (counts.values, counts.soft_nulls) == (1, 0)
         found.add(
-            (counts.classes, (counts.inexact_decimals, counts.inexact_integers, counts.overflows))
+            (
+                counts.classes,
+                (counts.inexact_decimals, counts.inexact_integers, counts.beyond_float32),
+            )
         )
     assert len(found) == 1
     return found.pop()
@@ -102,11 +105,13 @@ def inferred(text: str) -> tuple[int, tuple[int, int, int]]:
 def floats(*texts: str) -> list[float | None]:
     """The values as the library reads them; None where it leaves them to Python."""
     fields, out = column(*texts), np.empty(len(texts))
-    fields.parse(native.FieldType(kind=native.FLOAT_FIELDS, bits=53, beyond=np.inf), out)
+    fields.parse(
+        native.FieldType(kind=native.FieldKind.FLOATS, mantissa_bits=53, overflow_limit=np.inf), out
+    )
     assert fields.valid.all()
-    assert native.WRONG_TYPE not in fields.fault
+    assert native.FieldFault.WRONG_TYPE not in fields.fault
     return [
-        None if fault == native.UNDECIDED else value
+        None if fault == native.FieldFault.UNDECIDED else value
         for value, fault in zip(out.tolist(), fields.fault.tolist(), strict=True)
     ]
 
@@ -203,7 +208,7 @@ def test_digits_that_float32_loses(text: str) -> None:
 def timestamps(nanos_per_unit: int, is_aware: bool, *texts: str) -> list[int]:
     fields, out = column(*texts), np.empty(len(texts), np.int64)
     kind = native.FieldType(
-        kind=native.TIMESTAMP_FIELDS, nanos_per_unit=nanos_per_unit, is_aware=is_aware
+        kind=native.FieldKind.TIMESTAMPS, nanos_per_unit=nanos_per_unit, is_aware=is_aware
     )
     assert fields.parse(kind, out) == 0
     assert fields.valid.all()
@@ -221,15 +226,23 @@ def test_fields_outside_of_the_buffer_are_refused() -> None:
     for starts, infos in (
         ([0, 99], [1, 1]),
         ([0, -1], [1, 1]),
-        ([0, 1], [1, native.FIELD_LENGTH]),
+        ([0, 1], [1, native.FIELD_LENGTH_MASK]),
         ([0, 2**31 - 1], [1, 1]),
     ):
-        places = fields.data, np.array(starts, np.int32), np.array(infos, np.int32), *fields.tokens
+        outside = fields.tokens.fields(
+            fields.data, np.array(starts, np.int32), np.array(infos, np.int32)
+        )
         with pytest.raises(IndexError, match="read_fields"):
-            infer_fields(*places)
+            infer_fields(outside)
     with pytest.raises(IndexError, match="join_texts"):  # room for one byte less
         native.join_texts(
-            *fields.buffers[:3], None, None, np.empty(1, np.uint8), np.empty(3, np.int64)
+            fields.data,
+            fields.starts,
+            fields.infos,
+            None,
+            None,
+            np.empty(1, np.uint8),
+            np.empty(3, np.int64),
         )
 
 

@@ -8,6 +8,7 @@ start of native/recordmill.h lists the allowed declarations.
 from __future__ import annotations
 
 import ctypes
+import enum
 import functools
 import os
 import re
@@ -129,44 +130,75 @@ class Header:
     """The declarations of the header.
 
     Attributes:
-        constants: The enumerators and their values.
-        structs: Struct name to the (name, C type) of each field.
+        constants: Constant name to its value.
+        enums: Enum name to its members and their values.
+        structs: Struct name to its fields. A field is described like a parameter.
         functions: The functions, in the order of the header.
     """
 
     constants: dict[str, int]
-    structs: dict[str, tuple[tuple[str, str], ...]]
+    enums: dict[str, dict[str, int]]
+    structs: dict[str, tuple[NativeParameter, ...]]
     functions: list[NativeFunction]
 
+    def number_type(self, kind: str) -> str:
+        """Returns the C type of a number: an enum is an int64_t."""
+        return "int64_t" if kind in self.enums else kind
 
+    def has_spans(self, struct: str) -> bool:
+        """Returns whether a struct refers to arrays."""
+        return any(field.is_array for field in self.structs[struct])
+
+
+# `enum class NAME : int64_t { ... };`, or bits that are combined: `namespace NAME { enum ... }`
+_ENUM = re.compile(
+    r"(?:enum class (\w+) : int64_t|namespace (\w+) \{\s*enum : int64_t)\s*\{(.*?)\}", re.S
+)
+_CONSTANT = re.compile(r"^constexpr int64_t (\w+) = (-?\w+);", re.M)
+_STRUCT = re.compile(r"^struct (\w+) \{(.*?)^\};", re.M | re.S)
+_FUNCTION = re.compile(r"^(\w+) rm_(\w+)\(([^)]*)\);", re.M)
+
+
+@functools.cache
 def read_header(text: str) -> Header:
     """Parses the text of `recordmill.h`."""
     text = re.sub(r"//[^\n]*", "", text)
-    constants: dict[str, int] = {}
-    for body in re.findall(r"enum\s*\{(.*?)\}", text, flags=re.S):
-        value = -1  # an enumerator without a value is one more than the previous one
-        for name, explicit_value in re.findall(r"(\w+)\s*(?:=\s*(-?\w+))?\s*(?:,|$)", body.strip()):
-            value = int(explicit_value, 0) if explicit_value else value + 1
-            constants[name] = value
-    structs = {
-        name: tuple(
-            (field.strip(), kind)
-            for kind, names in re.findall(r"(\w+)\s+([\w\s,]+);", body)
-            for field in names.split(",")
-        )
-        for name, body in re.findall(r"struct\s+(\w+)\s*\{(.*?)\}", text, flags=re.S)
+    enums = {
+        enum_name or namespace: _enum_members(body)
+        for enum_name, namespace, body in _ENUM.findall(text)
     }
+    # BOUNDS is the result of functions, which Python raises as an error, and not a constant.
+    constants = {name: int(value, 0) for name, value in _CONSTANT.findall(text) if name != "BOUNDS"}
+    structs = {name: _struct_fields(body) for name, body in _STRUCT.findall(text)}
     functions = [
         NativeFunction(
             name,
             result,
             tuple(_parameter(parameter) for parameter in arguments.split(",") if parameter.strip()),
         )
-        for result, name, arguments in re.findall(
-            r"^(\w+)\s+rm_(\w+)\(([^)]*)\);", text, flags=re.M
-        )
+        for result, name, arguments in _FUNCTION.findall(text)
     ]
-    return Header(constants, structs, functions)
+    return Header(constants, enums, structs, functions)
+
+
+def _enum_members(body: str) -> dict[str, int]:
+    members: dict[str, int] = {}
+    value = -1  # a member without a value is one more than the previous one
+    for name, explicit_value in re.findall(r"(\w+)\s*(?:=\s*(-?\w+))?\s*(?:,|$)", body.strip()):
+        value = int(explicit_value, 0) if explicit_value else value + 1
+        members[name] = value
+    return members
+
+
+def _struct_fields(body: str) -> tuple[NativeParameter, ...]:
+    declarations = (declaration.split() for declaration in body.split(";") if declaration.strip())
+    fields = []
+    for words in declarations:
+        # `Span<const float> factor, offset`: the type ends before the first name.
+        begin = next(i for i, word in enumerate(words) if ">" in word) if "<" in words[0] else 0
+        kind, names = " ".join(words[: begin + 1]), " ".join(words[begin + 1 :])
+        fields += [_parameter(f"{kind} {name.strip()}") for name in names.split(",")]
+    return tuple(fields)
 
 
 def _parameter(text: str) -> NativeParameter:
@@ -188,23 +220,64 @@ def bind_library(library: ctypes.CDLL) -> dict[str, Any]:
     """Returns the functions, structs and constants of a loaded library, by name."""
     # The library contains the text of its own header, so the two can't be of different builds.
     library.rm_header.restype = ctypes.c_char_p
-    header = read_header(library.rm_header().decode())
-    structs = {name: _make_struct(name, fields) for name, fields in header.structs.items()}
+    text = library.rm_header().decode()
+    header, (enums, structs) = read_header(text), _make_types(text)
     functions = {
         function.name: _bind_function(library, function, header, structs)
         for function in header.functions
     }
-    return {**header.constants, **structs, **functions}
+    return {**header.constants, **enums, **structs, **functions}
 
 
 @functools.cache
-def _make_struct(name: str, fields: tuple[tuple[str, str], ...]) -> type[ctypes.Structure]:
-    """Returns the class of a struct, equal for all builds of the library."""
-    return type(
-        name,
-        (ctypes.Structure,),
-        {"_fields_": [(field, _C_TYPES[kind][0]) for field, kind in fields]},
-    )
+def _make_types(
+    header_text: str,
+) -> tuple[dict[str, type[enum.IntEnum]], dict[str, type[ctypes.Structure]]]:
+    """Returns the classes of all enums and structs, the same ones for all builds of the library."""
+    header = read_header(header_text)
+    enums: dict[str, Any] = {
+        name: enum.IntEnum(name, members, module="recordmill.base.native")
+        for name, members in header.enums.items()
+    }
+    structs: dict[str, type[ctypes.Structure]] = {}
+    for name, fields in header.structs.items():
+        types = [(field.name, _argument_type(field, header, structs)) for field in fields]
+        base = _StructWithSpans if header.has_spans(name) else ctypes.Structure
+        structs[name] = type(name, (base,), {"_fields_": types})
+    return enums, structs
+
+
+class _StructWithSpans(ctypes.Structure):
+    """A struct that refers to arrays, which it keeps alive. Arrays that are not passed are empty."""
+
+    def __init__(self, **fields: Any) -> None:
+        self._arrays = fields
+        spans = {
+            name: kind.from_param(fields.get(name))
+            for name, kind, *_ in self._fields_
+            if issubclass(kind, _Span)
+        }
+        super().__init__(**{**fields, **spans})
+
+
+def _argument_type(
+    parameter: NativeParameter, header: Header, structs: Mapping[str, type[ctypes.Structure]]
+) -> Any:
+    """Returns the ctypes type of a parameter of a function, or of a field of a struct."""
+    kind = header.number_type(parameter.kind)
+    if kind == "Blocks":
+        return _BlocksSpan
+    if not parameter.is_array:
+        return ctypes.POINTER(structs[kind]) if kind in structs else _C_TYPES[kind][0]
+    if kind in structs:
+        # An array of structs may also be passed as an array of the type of their fields.
+        numbers = _C_TYPES[header.number_type(header.structs[kind][0].kind)][1]
+        dtypes: tuple[np.dtype[Any], ...] = (np.dtype(structs[kind]), *map(np.dtype, numbers))
+        item_bytes = ctypes.sizeof(structs[kind])
+    else:
+        dtypes = tuple(map(np.dtype, _C_TYPES[kind][1]))
+        item_bytes = dtypes[0].itemsize
+    return _make_array_span(parameter.name, dtypes, item_bytes, parameter.is_written)
 
 
 def _bind_function(
@@ -219,29 +292,15 @@ def _bind_function(
     do not fit the arrays.
     """
 
-    def argument_type(parameter: NativeParameter) -> Any:
-        kind = parameter.kind
-        if kind == "Blocks":
-            return _BlocksSpan
-        if not parameter.is_array:
-            return ctypes.POINTER(structs[kind]) if kind in structs else _C_TYPES[kind][0]
-        if kind in structs:
-            # An array of structs may also be passed as an array of the type of their fields.
-            numbers = _C_TYPES[header.structs[kind][0][1]][1]
-            dtypes: tuple[np.dtype[Any], ...] = (np.dtype(structs[kind]), *map(np.dtype, numbers))
-            item_bytes = ctypes.sizeof(structs[kind])
-        else:
-            dtypes = tuple(map(np.dtype, _C_TYPES[kind][1]))
-            item_bytes = dtypes[0].itemsize
-        return _make_array_span(parameter.name, dtypes, item_bytes, parameter.is_written)
-
     def raise_if_out_of_bounds(result: int, _function: object, _arguments: object) -> int:
         if result == BOUNDS:
             raise IndexError(f"{function.name}: sizes, offsets or indices do not fit the arrays")
         return result
 
     native_function = getattr(library, f"rm_{function.name}")
-    native_function.argtypes = [argument_type(parameter) for parameter in function.parameters]
+    native_function.argtypes = [
+        _argument_type(parameter, header, structs) for parameter in function.parameters
+    ]
     native_function.restype = _C_TYPES[function.result][0]
     # BOUNDS is an int64_t, so functions with another result can't report it.
     if function.result == "int64_t":
@@ -295,11 +354,11 @@ def load_library(level: int | None = None) -> dict[str, Any]:
 
 def make_stub(header: Header) -> str:
     """Returns the contents of native.pyi, which has the types for type checkers."""
-    python_types = {"float": "float", "double": "float", "void": "None"}
     lines = [
         '"""Types of the native library, from its header. Do not edit: run native/make_stub.py."""',
         "",
         "from collections.abc import Sequence",
+        "from enum import IntEnum",
         "from typing import Any",
         "",
         "import numpy as np",
@@ -307,38 +366,56 @@ def make_stub(header: Header) -> str:
         "",
     ]
     lines += [f"{name}: int" for name in header.constants]
+    for name, members in header.enums.items():
+        lines += ["", f"class {name}(IntEnum):"]
+        lines += [f"    {member} = {value}" for member, value in members.items()]
     for name, fields in header.structs.items():
         lines += ["", f"class {name}:"]
-        lines += [f"    {field}: {python_types.get(kind, 'int')}" for field, kind in fields]
-        lines += ["    def __init__(self, *args: float, **fields: float) -> None: ..."]
-    lines += [""] if header.structs or header.constants else []
+        types = {field.name: _python_type(field, header) for field in fields}
+        if header.has_spans(name):
+            arguments = [f"{field}: {kind} = ..." for field, kind in types.items()]
+            lines += _signature("    def __init__", ["self", "*", *arguments], "None")
+        else:
+            lines += [f"    {field}: {kind}" for field, kind in types.items()]
+            lines += ["    def __init__(self, *args: float, **fields: float) -> None: ..."]
+    lines += [""]
     for function in header.functions:
         parameters = [
-            f"{parameter.name}: {_python_type(parameter, python_types)}"
+            f"{parameter.name}: {_python_type(parameter, header)}"
             for parameter in function.parameters
         ]
-        line = f"def {function.name}({', '.join(parameters)}) -> {python_types.get(function.result, 'int')}: ..."
-        if len(line) > 100:
-            joined = f"    {', '.join(parameters)}"
-            parameter_lines = (
-                [joined] if len(joined) <= 100 else [f"    {text}," for text in parameters]
-            )
-            line = "\n".join([f"def {function.name}(", *parameter_lines, line[line.rindex(")") :]])
-        lines.append(line)
+        result = _python_number(function.result)
+        lines += _signature(f"def {function.name}", parameters, result)
     return "\n".join(lines) + "\n"
 
 
-def _python_type(parameter: NativeParameter, python_types: dict[str, str]) -> str:
-    if parameter.kind == "Blocks":
+def _signature(definition: str, parameters: Sequence[str], result: str) -> list[str]:
+    """Returns the lines of a function without a body, wrapped as ruff does."""
+    line = f"{definition}({', '.join(parameters)}) -> {result}: ..."
+    if len(line) <= 100:
+        return [line]
+    indent = " " * (len(definition) - len(definition.lstrip()))
+    joined = f"{indent}    {', '.join(parameters)}"
+    each = [f"{indent}    {text}," for text in parameters]
+    return [
+        f"{definition}(",
+        *([joined] if len(joined) <= 100 else each),
+        f"{indent}) -> {result}: ...",
+    ]
+
+
+def _python_number(c_type: str) -> str:
+    return {"float": "float", "double": "float", "void": "None"}.get(c_type, "int")
+
+
+def _python_type(parameter: NativeParameter, header: Header) -> str:
+    kind = header.number_type(parameter.kind)
+    if kind == "Blocks":
         return "Sequence[npt.NDArray[Any]]"
     if not parameter.is_array:
-        return (
-            parameter.kind
-            if parameter.kind not in _C_TYPES
-            else python_types.get(parameter.kind, "int")
-        )
-    if parameter.kind not in _C_TYPES:
+        return _python_number(kind) if kind in _C_TYPES else kind
+    if kind not in _C_TYPES:
         return "npt.NDArray[Any] | None"
-    names: Sequence[str] = [kind.__name__.rstrip("_") for kind in _C_TYPES[parameter.kind][1]]
+    names: Sequence[str] = [dtype.__name__.rstrip("_") for dtype in _C_TYPES[kind][1]]
     kinds = " | ".join(f"np.{'bool_' if name == 'bool' else name}" for name in names)
     return f"npt.NDArray[{kinds}] | None"

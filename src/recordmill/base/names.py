@@ -51,7 +51,7 @@ def names_in_table(table: Int64s, first: int = 1) -> list[tuple[bytes, int]]:
     """
     # The table consists of its head, the slots and the bytes of the names.
     head = np.frombuffer(table, _HEAD, 1)[0]
-    slots = np.frombuffer(table, _SLOT, head["used"], _HEAD.itemsize)[first:]
+    slots = np.frombuffer(table, _SLOT, head["used_slots"], _HEAD.itemsize)[first:]
     texts = table.view(np.uint8)[_HEAD.itemsize + _SLOT.itemsize * head["slots"] :]
     return [
         (texts[start : start + size].tobytes(), part)

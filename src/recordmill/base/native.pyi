@@ -1,136 +1,175 @@
 """Types of the native library, from its header. Do not edit: run native/make_stub.py."""
 
 from collections.abc import Sequence
+from enum import IntEnum
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-CRC_TABLE: int
-CRC_INSTRUCTION: int
-CRC_FOLDING: int
-GOOD: int
-HEADER_CRC: int
-FRAME_TOO_LONG: int
-SHORT_HEADER: int
-SHORT_PAYLOAD: int
-PAYLOAD_CRC: int
-MORE: int
-ONE_INT: int
-INTS: int
-CONSTANT_SIZE: int
-FLOATS: int
-TEXTS: int
-MESSAGE: int
-ONE_INT64: int
-ONE_FLOAT: int
-ONE_BYTES: int
-INT64_LISTS: int
-FLOAT_LISTS: int
-BYTES_LISTS: int
-STEPS: int
-PAST_END: int
-LONG_VARINT: int
-UNUSUAL: int
-WRONG_KIND: int
-WRONG_COUNT: int
-MISSING_VALUE: int
-UNREAD: int
-SKIP_OTHERS: int
-CHECK_OTHERS: int
-REFUSE_OTHERS: int
 VARINT_ROOM: int
-JSON_NULL: int
-JSON_FALSE: int
-JSON_TRUE: int
-JSON_INT: int
-JSON_FLOAT: int
-JSON_STRING: int
-JSON_ESCAPED: int
-JSON_OBJECT: int
-JSON_ARRAY: int
 JSON_KINDS: int
-JSON_OK: int
-JSON_SYNTAX: int
-JSON_NOT_OBJECT: int
-JSON_DEEP: int
-JSON_DUPLICATE: int
-JSON_TRAILING: int
-JSON_CONTROL: int
-JSON_ESCAPE: int
-JSON_SURROGATE: int
-JSON_NOT_UTF8: int
-JSON_NUMBER: int
-JSON_CUT: int
-JSON_MANY: int
-JSON_FULL: int
-JSON_DONE: int
-JSON_TAPE_FULL: int
-JSON_NAMES_FULL: int
-JSON_NO_ELEMENT: int
-JSON_AFTER_ARRAY: int
-JSON_MOST_DEPTH: int
-JSON_UNREADABLE: int
-CSV_TOO_LONG: int
-CSV_STRAY_QUOTE: int
-FIELD_LENGTH: int
-FIELD_QUOTED: int
-BOOL_CLASS: int
-INT64_CLASS: int
-FLOAT32_CLASS: int
-SECONDS_CLASS: int
-MILLIS_CLASS: int
-MICROS_CLASS: int
-NANOS_CLASS: int
-NAIVE_CLASS: int
-AWARE_CLASS: int
-BEYOND_NANOS_CLASS: int
-TEXT_CLASS: int
-FITS: int
-WRONG_TYPE: int
-BEYOND_RANGE: int
-INEXACT: int
-UNDECIDED: int
-NO_ZONE: int
-HAS_ZONE: int
-TOO_FINE: int
-FIELD_NOT_UTF8: int
-NO_CLASS: int
-NO_VALUE: int
-NO_LOSS: int
-INEXACT_DECIMAL: int
-INEXACT_INTEGER: int
-BEYOND_INT64: int
-BEYOND_FLOAT32: int
-CLASS_FIELDS: int
-NUMBER_FIELDS: int
-INTEGER_FIELDS: int
-FLOAT_FIELDS: int
-BOOLEAN_FIELDS: int
-TIMESTAMP_FIELDS: int
-JPEG_GOOD: int
-JPEG_CUT: int
-JPEG_NO_END: int
-JPEG_LENGTH: int
-JPEG_TWICE: int
-JPEG_NO_FRAME: int
-JPEG_NO_SCAN: int
-JPEG_FRAME: int
-JPEG_OTHER: int
-MOST_COUNTED: int
-EXPONENTS: int
+JSON_MAX_DEPTH: int
+JSON_UNREADABLE_BYTE: int
+FIELD_LENGTH_MASK: int
+FIELD_QUOTED_BIT: int
+MAX_SUMMED_VALUES: int
+FLOAT64_EXPONENTS: int
+
+class CrcMethod(IntEnum):
+    TABLE = 0
+    INSTRUCTION = 1
+    FOLDING = 2
+
+class FrameCode(IntEnum):
+    GOOD = 0
+    BAD_HEADER_CRC = 1
+    TOO_LONG = 2
+    SHORT_HEADER = 3
+    SHORT_PAYLOAD = 4
+    BAD_PAYLOAD_CRC = 5
+    NEEDS_MORE = 6
+
+class EntryKind(IntEnum):
+    ONE_INT = 0
+    INTS = 1
+    CONSTANT_SIZE = 2
+    FLOATS = 3
+    TEXTS = 4
+    MESSAGE = 5
+
+class CellMode(IntEnum):
+    ONE_INT64 = 0
+    ONE_FLOAT = 1
+    ONE_BYTES = 2
+    INT64_LIST = 3
+    FLOAT_LIST = 4
+    BYTES_LIST = 5
+    STEPS = 6
+
+class RecordStatus(IntEnum):
+    GOOD = 0
+    PAST_END = 1
+    LONG_VARINT = 2
+    UNUSUAL = 20
+    WRONG_KIND = 21
+    WRONG_COUNT = 22
+    MISSING_VALUE = 23
+    OUT_OF_RANGE = 24
+    NOT_UTF8 = 25
+    WRONG_SIZE = 26
+    BAD_ROW_LENGTHS = 27
+    UNREAD = 255
+
+class OtherFeatures(IntEnum):
+    SKIP = 0
+    CHECK = 1
+    REFUSE = 2
+
+class JsonKind(IntEnum):
+    NULL_VALUE = 0
+    FALSE_VALUE = 1
+    TRUE_VALUE = 2
+    INT = 3
+    FLOAT = 4
+    STRING = 5
+    ESCAPED_STRING = 6
+    OBJECT = 7
+    ARRAY = 8
+
+class JsonFault(IntEnum):
+    NONE = 0
+    SYNTAX = 1
+    NOT_AN_OBJECT = 2
+    TOO_DEEP = 3
+    DUPLICATE_KEY = 4
+    TRAILING_DATA = 5
+    CONTROL_CHARACTER = 6
+    UNKNOWN_ESCAPE = 7
+    LONE_SURROGATE = 8
+    NOT_UTF8 = 9
+    BAD_NUMBER = 10
+    CUT_OFF = 11
+    TOO_MANY_VALUES = 12
+    NO_ROOM = 13
+
+class JsonScanEnd(IntEnum):
+    DONE = 0
+    TAPE_FULL = 1
+    NAMES_FULL = 2
+
+class JsonArrayFault(IntEnum):
+    NONE = 0
+    NO_ELEMENT = 1
+    DATA_AFTER_ARRAY = 2
+
+class CsvRowFault(IntEnum):
+    TOO_LONG = -1
+    STRAY_QUOTE = -2
+
+class TextClass(IntEnum):
+    BOOL = 1
+    INT64 = 2
+    FLOAT32 = 4
+    SECONDS = 8
+    MILLIS = 16
+    MICROS = 32
+    NANOS = 64
+    NAIVE = 128
+    AWARE = 256
+    BEYOND_NANOS = 512
+    TEXT = 1024
+
+class FieldFault(IntEnum):
+    NONE = 0
+    WRONG_TYPE = 1
+    OUT_OF_RANGE = 2
+    INEXACT = 3
+    UNDECIDED = 4
+    NO_ZONE = 5
+    HAS_ZONE = 6
+    TOO_FINE = 7
+    NOT_UTF8 = 8
+    NOT_A_CLASS = 9
+    MISSING = 10
+
+class NumberLoss(IntEnum):
+    NONE = 0
+    INEXACT_DECIMAL = 1
+    INEXACT_INTEGER = 2
+    BEYOND_INT64 = 3
+    BEYOND_FLOAT32 = 4
+
+class FieldKind(IntEnum):
+    CLASSES = 0
+    NUMBERS = 1
+    INTEGERS = 2
+    FLOATS = 3
+    BOOLEANS = 4
+    TIMESTAMPS = 5
+
+class JpegCode(IntEnum):
+    GOOD = 0
+    CUT_OFF = 1
+    NO_END = 2
+    BAD_LENGTH = 3
+    REPEATED = 4
+    NO_FRAME = 5
+    NO_SCAN = 6
+    BAD_FRAME = 7
+    NOT_A_JPEG = 8
 
 class FrameScan:
-    at: int
+    position: int
     end: int
     max_record_bytes: int
-    final: int
-    check: int
+    is_final: int
+    checks_payloads: int
     code: int
     def __init__(self, *args: float, **fields: float) -> None: ...
 
 class ExampleColumn:
-    way: int
+    kind: int
     length: int
     head_bytes: int
     def __init__(self, *args: float, **fields: float) -> None: ...
@@ -140,14 +179,28 @@ class CellColumn:
     first: int
     is_required: int
     last_row: int
-    nulls: int
+    null_count: int
     def __init__(self, *args: float, **fields: float) -> None: ...
+
+class RecordCells:
+    def __init__(
+        self,
+        *,
+        columns: npt.NDArray[Any] | None = ...,
+        ints: npt.NDArray[np.int64] | None = ...,
+        floats: npt.NDArray[np.uint32] | None = ...,
+        starts: npt.NDArray[np.int64] | None = ...,
+        sizes: npt.NDArray[np.int64] | None = ...,
+        valid: npt.NDArray[np.uint8 | np.bool_] | None = ...,
+        status: npt.NDArray[np.uint8 | np.bool_] | None = ...,
+        culprits: npt.NDArray[np.int64] | None = ...,
+    ) -> None: ...
 
 class NamesHead:
     slots: int
-    text: int
-    used: int
-    used_text: int
+    text_bytes: int
+    used_slots: int
+    used_text_bytes: int
     def __init__(self, *args: float, **fields: float) -> None: ...
 
 class NameSlot:
@@ -157,60 +210,60 @@ class NameSlot:
     next: int
     newest: int
     before: int
-    first: int
-    last: int
+    head: int
+    tail: int
     def __init__(self, *args: float, **fields: float) -> None: ...
 
 class NameCounts:
     records: int
     values: int
-    least_values: int
-    most_values: int
-    first_least: int
-    first_most: int
+    min_values: int
+    max_values: int
+    first_min_values: int
+    first_max_values: int
     last_row: int
     bytes_lists: int
     float_lists: int
     int64_lists: int
-    first_bytes: int
-    first_float: int
-    first_int64: int
+    first_bytes_list: int
+    first_float_list: int
+    first_int64_list: int
     bytes_values: int
     texts: int
-    least_bytes: int
-    most_bytes: int
-    least_int: int
-    most_int: int
+    min_bytes: int
+    max_bytes: int
+    min_int: int
+    max_int: int
     sum_int: int
     def __init__(self, *args: float, **fields: float) -> None: ...
 
 class JsonValue:
     head: int
-    around: int
+    parent: int
     start: int
     stop: int
     def __init__(self, *args: float, **fields: float) -> None: ...
 
 class JsonNode:
     element: int
-    first: int
-    next: int
+    first_member: int
+    next_member: int
     count: int
-    last: int
+    last_parent: int
     is_plain: int
     def __init__(self, *args: float, **fields: float) -> None: ...
 
 class JsonError:
     line: int
-    wrong: int
-    at: int
+    fault: int
+    position: int
     line_start: int
     def __init__(self, *args: float, **fields: float) -> None: ...
 
 class JsonScan:
-    at: int
-    most_values: int
-    line: int
+    position: int
+    max_line_values: int
+    lines: int
     records: int
     errors: int
     values: int
@@ -221,7 +274,7 @@ class JsonArray:
     depth: int
     in_string: int
     is_escaped: int
-    is_filled: int
+    element_has_begun: int
     elements: int
     def __init__(self, *args: float, **fields: float) -> None: ...
 
@@ -231,7 +284,7 @@ class CsvDialect:
     is_doubled: int
     escape: int
     comment: int
-    trim: int
+    trims: int
     max_row_bytes: int
     columns: int
     is_ragged: int
@@ -239,18 +292,18 @@ class CsvDialect:
     def __init__(self, *args: float, **fields: float) -> None: ...
 
 class CsvScan:
-    at: int
+    position: int
     line: int
     limit: int
     is_final: int
     is_skipping: int
     rows: int
-    bad: int
-    blanks: int
+    bad_rows: int
+    blank_lines: int
     quoted_fields: int
-    needed: int
-    across: int
-    first_across: int
+    rows_needing_quotes: int
+    rows_across_lines: int
+    first_across_line: int
     def __init__(self, *args: float, **fields: float) -> None: ...
 
 class CsvBadRow:
@@ -258,16 +311,27 @@ class CsvBadRow:
     line: int
     start: int
     width: int
-    field: int
-    are_rows: int
+    field_start: int
+    is_good_as_text: int
     def __init__(self, *args: float, **fields: float) -> None: ...
+
+class TextFields:
+    def __init__(
+        self,
+        *,
+        data: npt.NDArray[np.uint8 | np.bool_] | None = ...,
+        starts: npt.NDArray[np.int32] | None = ...,
+        infos: npt.NDArray[np.int32] | None = ...,
+        tokens: npt.NDArray[np.uint8 | np.bool_] | None = ...,
+        token_ends: npt.NDArray[np.int64] | None = ...,
+    ) -> None: ...
 
 class FieldType:
     kind: int
     low: int
     high: int
-    beyond: float
-    bits: int
+    overflow_limit: float
+    mantissa_bits: int
     nanos_per_unit: int
     is_aware: int
     def __init__(self, *args: float, **fields: float) -> None: ...
@@ -279,12 +343,12 @@ class ColumnCounts:
     inexact_decimals: int
     inexact_integers: int
     beyond_int64: int
-    overflows: int
+    beyond_float32: int
     def __init__(self, *args: float, **fields: float) -> None: ...
 
 class JpegFacts:
     code: int
-    place: int
+    position: int
     height: int
     width: int
     components: int
@@ -292,6 +356,33 @@ class JpegFacts:
     marker: int
     scans: int
     def __init__(self, *args: float, **fields: float) -> None: ...
+
+class PixelLines:
+    def __init__(
+        self,
+        *,
+        pixels: npt.NDArray[np.uint8 | np.bool_] | None = ...,
+        stride: int = ...,
+        width: int = ...,
+    ) -> None: ...
+
+class ResizeTaps:
+    def __init__(
+        self,
+        *,
+        sources: npt.NDArray[np.uint32] | None = ...,
+        weights: npt.NDArray[np.float32] | None = ...,
+    ) -> None: ...
+
+class ResizeOutput:
+    def __init__(
+        self,
+        *,
+        factor: npt.NDArray[np.float32] | None = ...,
+        offset: npt.NDArray[np.float32] | None = ...,
+        bytes: npt.NDArray[np.uint8 | np.bool_] | None = ...,
+        floats: npt.NDArray[np.float32] | None = ...,
+    ) -> None: ...
 
 class ExponentSum:
     exponent: int
@@ -302,7 +393,7 @@ class ExponentSum:
     def __init__(self, *args: float, **fields: float) -> None: ...
 
 def machine_level() -> int: ...
-def crc32c(data: npt.NDArray[np.uint8 | np.bool_] | None, crc: int, way: int) -> int: ...
+def crc32c(data: npt.NDArray[np.uint8 | np.bool_] | None, crc: int, method: int) -> int: ...
 def frame(
     data: npt.NDArray[np.uint8 | np.bool_] | None,
     offsets: npt.NDArray[np.int64] | None,
@@ -325,11 +416,14 @@ def hop_frames(
     digest: npt.NDArray[np.uint64] | None,
 ) -> int: ...
 def next_frame(
-    data: npt.NDArray[np.uint8 | np.bool_] | None, at: int, max_record_bytes: int, whole: int
+    data: npt.NDArray[np.uint8 | np.bool_] | None,
+    position: int,
+    max_record_bytes: int,
+    is_complete: int,
 ) -> int: ...
 def copy_spans(
     blocks: Sequence[npt.NDArray[Any]],
-    which: npt.NDArray[np.int32] | None,
+    block_ids: npt.NDArray[np.int32] | None,
     starts: npt.NDArray[np.int64] | None,
     sizes: npt.NDArray[np.int64] | None,
     targets: npt.NDArray[np.int64] | None,
@@ -338,16 +432,16 @@ def copy_spans(
 def hash_spans(
     key0: npt.NDArray[np.uint64] | None,
     key1: npt.NDArray[np.uint64] | None,
-    which: npt.NDArray[np.uint32] | None,
-    first: int,
+    key_ids: npt.NDArray[np.uint32] | None,
+    first_key: int,
     data: npt.NDArray[np.uint8 | np.bool_] | None,
     starts: npt.NDArray[np.int64] | None,
     lengths: npt.NDArray[np.int64] | None,
-    out: npt.NDArray[np.uint64] | None,
+    hashes: npt.NDArray[np.uint64] | None,
 ) -> int: ...
 def permute(
     numbers: npt.NDArray[np.int64] | None,
-    stretches: npt.NDArray[np.int64] | None,
+    range_ids: npt.NDArray[np.int64] | None,
     edges: npt.NDArray[np.int64] | None,
     key: int,
     out: npt.NDArray[np.int64] | None,
@@ -355,23 +449,23 @@ def permute(
 def pack_rows(
     lengths: npt.NDArray[np.int64] | None,
     limits: npt.NDArray[np.int64] | None,
-    left: npt.NDArray[np.int64] | None,
-    places: npt.NDArray[np.int64] | None,
-    ends: npt.NDArray[np.int64] | None,
+    free: npt.NDArray[np.int64] | None,
+    row_ids: npt.NDArray[np.int64] | None,
+    step_ends: npt.NDArray[np.int64] | None,
 ) -> int: ...
 def size_examples(
     columns: npt.NDArray[Any] | None,
     parts: Sequence[npt.NDArray[Any]],
-    kept: npt.NDArray[np.int64] | None,
-    sizes: npt.NDArray[np.int64] | None,
+    list_sizes: npt.NDArray[np.int64] | None,
+    entry_sizes: npt.NDArray[np.int64] | None,
     starts: npt.NDArray[np.int64] | None,
     lengths: npt.NDArray[np.int64] | None,
 ) -> int: ...
 def write_examples(
     columns: npt.NDArray[Any] | None,
     parts: Sequence[npt.NDArray[Any]],
-    kept: npt.NDArray[np.int64] | None,
-    sizes: npt.NDArray[np.int64] | None,
+    list_sizes: npt.NDArray[np.int64] | None,
+    entry_sizes: npt.NDArray[np.int64] | None,
     starts: npt.NDArray[np.int64] | None,
     lengths: npt.NDArray[np.int64] | None,
     out: npt.NDArray[np.uint8 | np.bool_] | None,
@@ -381,44 +475,37 @@ def locate_features(
     data: npt.NDArray[np.uint8 | np.bool_] | None,
     starts: npt.NDArray[np.int64] | None,
     lengths: npt.NDArray[np.int64] | None,
-    parts: int,
+    map_count: int,
     others: int,
     table: npt.NDArray[np.int64] | None,
-    columns: npt.NDArray[Any] | None,
-    ints: npt.NDArray[np.int64] | None,
-    floats: npt.NDArray[np.uint32] | None,
-    at: npt.NDArray[np.int64] | None,
-    sizes: npt.NDArray[np.int64] | None,
-    valid: npt.NDArray[np.uint8 | np.bool_] | None,
-    status: npt.NDArray[np.uint8 | np.bool_] | None,
-    culprits: npt.NDArray[np.int64] | None,
+    cells: RecordCells,
 ) -> int: ...
 def make_names(
     table: npt.NDArray[np.int64] | None,
-    most_names: int,
+    max_names: int,
     text_bytes: int,
     names: Sequence[npt.NDArray[Any]],
     parts: npt.NDArray[np.int64] | None,
 ) -> int: ...
 def read_varints(
     data: npt.NDArray[np.uint8 | np.bool_] | None,
-    at: npt.NDArray[np.int64] | None,
+    starts: npt.NDArray[np.int64] | None,
     sizes: npt.NDArray[np.int64] | None,
     offsets: npt.NDArray[np.int64] | None,
     values: npt.NDArray[np.int64] | None,
-    bad: npt.NDArray[np.uint8 | np.bool_] | None,
+    statuses: npt.NDArray[np.uint8 | np.bool_] | None,
 ) -> int: ...
 def find_fields(
     data: npt.NDArray[np.uint8 | np.bool_] | None,
-    at: npt.NDArray[np.int64] | None,
+    starts: npt.NDArray[np.int64] | None,
     sizes: npt.NDArray[np.int64] | None,
     offsets: npt.NDArray[np.int64] | None,
-    value_at: npt.NDArray[np.int64] | None,
-    value_sizes: npt.NDArray[np.int64] | None,
+    field_starts: npt.NDArray[np.int64] | None,
+    field_sizes: npt.NDArray[np.int64] | None,
 ) -> int: ...
 def copy_values(
     data: npt.NDArray[np.uint8 | np.bool_] | None,
-    at: npt.NDArray[np.int64] | None,
+    starts: npt.NDArray[np.int64] | None,
     sizes: npt.NDArray[np.int64] | None,
     are_lists: int,
     ends: npt.NDArray[np.int64] | None,
@@ -432,7 +519,7 @@ def count_names(
     table: npt.NDArray[np.int64] | None,
     counts: npt.NDArray[Any] | None,
     status: npt.NDArray[np.uint8 | np.bool_] | None,
-    parts: npt.NDArray[np.int64] | None,
+    maps: npt.NDArray[np.int64] | None,
 ) -> int: ...
 def scan_json(
     data: npt.NDArray[np.uint8 | np.bool_] | None,
@@ -447,11 +534,11 @@ def scan_json(
 def json_array_to_lines(data: npt.NDArray[np.uint8 | np.bool_] | None, array: JsonArray) -> int: ...
 def sort_json_values(
     tape: npt.NDArray[Any] | None,
-    places: npt.NDArray[np.int64] | None,
-    found: npt.NDArray[np.int64] | None,
+    positions: npt.NDArray[np.int64] | None,
+    kind_bits: npt.NDArray[np.int64] | None,
     order: npt.NDArray[np.int32] | None,
     kinds: npt.NDArray[np.uint8 | np.bool_] | None,
-    around: npt.NDArray[np.int32] | None,
+    parents: npt.NDArray[np.int32] | None,
     starts: npt.NDArray[np.int32] | None,
     sizes: npt.NDArray[np.int32] | None,
 ) -> int: ...
@@ -460,7 +547,7 @@ def join_texts(
     starts: npt.NDArray[np.int32] | None,
     sizes: npt.NDArray[np.int32] | None,
     kinds: npt.NDArray[np.uint8 | np.bool_] | None,
-    missing: npt.NDArray[np.uint8 | np.bool_] | None,
+    is_missing: npt.NDArray[np.uint8 | np.bool_] | None,
     texts: npt.NDArray[np.uint8 | np.bool_] | None,
     offsets: npt.NDArray[np.int64] | None,
 ) -> int: ...
@@ -474,11 +561,7 @@ def scan_csv(
     bad: npt.NDArray[Any] | None,
 ) -> int: ...
 def read_fields(
-    data: npt.NDArray[np.uint8 | np.bool_] | None,
-    starts: npt.NDArray[np.int32] | None,
-    infos: npt.NDArray[np.int32] | None,
-    tokens: npt.NDArray[np.uint8 | np.bool_] | None,
-    token_ends: npt.NDArray[np.int64] | None,
+    fields: TextFields,
     type: FieldType,
     values: npt.NDArray[np.uint8 | np.bool_] | None,
     valid: npt.NDArray[np.uint8 | np.bool_] | None,
@@ -490,7 +573,7 @@ def find_bad_lines(
     data: npt.NDArray[np.uint8 | np.bool_] | None,
     starts: npt.NDArray[np.int64] | None,
     stops: npt.NDArray[np.int64] | None,
-    places: npt.NDArray[np.int64] | None,
+    positions: npt.NDArray[np.int64] | None,
 ) -> int: ...
 def walk_jpegs(
     data: npt.NDArray[np.uint8 | np.bool_] | None,
@@ -498,26 +581,19 @@ def walk_jpegs(
     facts: npt.NDArray[Any] | None,
 ) -> int: ...
 def resize(
-    pixels: npt.NDArray[np.uint8 | np.bool_] | None,
-    stride: int,
-    numbers: int,
+    source: PixelLines,
     antialias: int,
-    rows: npt.NDArray[np.uint32] | None,
-    row_weights: npt.NDArray[np.float32] | None,
-    columns: npt.NDArray[np.uint32] | None,
-    column_weights: npt.NDArray[np.float32] | None,
-    factor: npt.NDArray[np.float32] | None,
-    offset: npt.NDArray[np.float32] | None,
-    room: npt.NDArray[np.float32] | None,
-    bytes: npt.NDArray[np.uint8 | np.bool_] | None,
-    floats: npt.NDArray[np.float32] | None,
+    rows: ResizeTaps,
+    columns: ResizeTaps,
+    output: ResizeOutput,
+    scratch: npt.NDArray[np.float32] | None,
 ) -> int: ...
 def sum_floats(values: npt.NDArray[np.float64] | None, sums: npt.NDArray[Any] | None) -> int: ...
 def hash_texts(
     data: npt.NDArray[np.uint8 | np.bool_] | None,
     starts: npt.NDArray[np.int64] | None,
     ends: npt.NDArray[np.int64] | None,
-    out: npt.NDArray[np.uint64] | None,
+    hashes: npt.NDArray[np.uint64] | None,
 ) -> int: ...
 def count_hashes(
     hashes: npt.NDArray[np.uint64] | None,
@@ -526,5 +602,5 @@ def count_hashes(
     used: int,
     slots: npt.NDArray[np.uint64] | None,
     counts: npt.NDArray[np.int64] | None,
-    places: npt.NDArray[np.int32] | None,
+    positions: npt.NDArray[np.int32] | None,
 ) -> int: ...

@@ -26,7 +26,7 @@ from recordmill.base.siphash import U64
 
 # Every float64 is a multiple of 2^-1074, and its square a multiple of 2^-2148.
 _UNIT_EXPONENT = 1074
-_BLOCK_VALUES = native.MOST_COUNTED
+_BLOCK_VALUES = native.MAX_SUMMED_VALUES
 _EXPONENT_SUM_DTYPE = np.dtype(native.ExponentSum)
 _DIGIT_BITS = 22
 _DIGIT = (1 << _DIGIT_BITS) - 1
@@ -97,7 +97,7 @@ class NumberSketch:
             values = values[is_finite]
         if not len(values):
             return
-        sums = np.empty(min(len(values), native.EXPONENTS), _EXPONENT_SUM_DTYPE)
+        sums = np.empty(min(len(values), native.FLOAT64_EXPONENTS), _EXPONENT_SUM_DTYPE)
         for exponent, high, low, squares_high, squares_low in sums[
             : native.sum_floats(values, sums)
         ].tolist():

@@ -17,11 +17,15 @@ from recordmill.records.example.locate import Cells, LocatedColumns
 from recordmill.schemas.arrow import value_type
 from recordmill.schemas.feature import BYTES_LIST, FLOAT_LIST, INT64_LIST, ITEM_BYTES, Feature
 
-_ONE = {INT64_LIST: native.ONE_INT64, FLOAT_LIST: native.ONE_FLOAT, BYTES_LIST: native.ONE_BYTES}
+_ONE = {
+    INT64_LIST: native.CellMode.ONE_INT64,
+    FLOAT_LIST: native.CellMode.ONE_FLOAT,
+    BYTES_LIST: native.CellMode.ONE_BYTES,
+}
 _MANY = {
-    INT64_LIST: native.INT64_LISTS,
-    FLOAT_LIST: native.FLOAT_LISTS,
-    BYTES_LIST: native.BYTES_LISTS,
+    INT64_LIST: native.CellMode.INT64_LIST,
+    FLOAT_LIST: native.CellMode.FLOAT_LIST,
+    BYTES_LIST: native.CellMode.BYTES_LIST,
 }
 _EMPTY = np.empty(0, np.int64)
 _TEXTS_AT_ONCE = 1 << 16  # whose faults are an array
@@ -41,7 +45,7 @@ RowSplits = Int64s | int
 def assembly_mode(kind: str, raw: bool, length: int | None) -> int:
     """Returns how a map entry (or a step) is read: one value straight away, or a list in the second pass."""
     if raw:
-        return native.ONE_BYTES
+        return native.CellMode.ONE_BYTES
     return (_ONE if length == 1 else _MANY)[kind]
 
 
@@ -86,7 +90,7 @@ class ColumnLayout:
             storages[0].kind, storages[0].raw, None if step.ragged_rank else step.inner_size
         )
         return replace(
-            cls._of(feature, storages[0].raw, (native.STEPS,)),
+            cls._of(feature, storages[0].raw, (native.CellMode.STEPS,)),
             step=cls._of(step, storages[0].raw, (mode,)),
         )
 
@@ -160,25 +164,29 @@ def column_of(cells: Cells, known: LocatedColumns, column: int, data: Bytes) -> 
     """Returns one of the cells' columns, with the bytes that it refers to."""
     rows, mode, place = len(cells.status), int(known.modes[column]), int(known.places[column])
     valid = cells.valid[column] if cells.has_nulls(column) else None
-    if mode >= native.ONE_BYTES:
+    if mode >= native.CellMode.ONE_BYTES:
         return AssembledColumn(rows, data, mode, cells.at[place], cells.sizes[place], _EMPTY, valid)
-    one = cells.floats[place] if mode == native.ONE_FLOAT else cells.ints[place]
+    one = cells.floats[place] if mode == native.CellMode.ONE_FLOAT else cells.ints[place]
     return AssembledColumn(rows, data, mode, _EMPTY, _EMPTY, one, valid)
 
 
 def located_size(column: AssembledColumn) -> tuple[int, int]:
     """Returns (bytes, values) that the column becomes at most."""
     size, offsets = int(column.size.sum()), np.empty(column.rows + 1, np.int64)
-    if column.mode in (native.ONE_INT64, native.ONE_FLOAT, native.ONE_BYTES):
+    if column.mode in (
+        native.CellMode.ONE_INT64,
+        native.CellMode.ONE_FLOAT,
+        native.CellMode.ONE_BYTES,
+    ):
         return 8 * column.rows + size, column.rows
-    if column.mode == native.FLOAT_LISTS:
+    if column.mode == native.CellMode.FLOAT_LIST:
         return size, size // 4
-    if column.mode == native.INT64_LISTS:
+    if column.mode == native.CellMode.INT64_LIST:
         bad = np.zeros(column.rows, np.uint8)
         count = native.read_varints(column.data, column.at, column.size, offsets, None, bad)
         return 8 * count, count
     count = native.find_fields(column.data, column.at, column.size, offsets, None, None)
-    if column.mode == native.BYTES_LISTS:
+    if column.mode == native.CellMode.BYTES_LIST:
         return size + 24 * count, count
     return 8 * size + 64 * count, size
 
@@ -199,7 +207,7 @@ def assemble(layout: ColumnLayout, columns: Sequence[AssembledColumn]) -> pa.Arr
     assert not isinstance(offsets, int)
     if layout.fixed is not None:
         size = max(layout.size, 1)
-        column.blame(np.diff(offsets) % size != 0, native.WRONG_COUNT)
+        column.blame(np.diff(offsets) % size != 0, native.RecordStatus.WRONG_COUNT)
         values = pa.Array.from_buffers(
             layout.fixed, len(values) // size if layout.size else 0, [None], children=[values]
         )
@@ -258,7 +266,7 @@ def _steps(step: ColumnLayout, column: AssembledColumn) -> pa.Array:
     at, size = _fields(column, offsets)
     known = LocatedColumns.of(step.modes, [False])
     cells = known.cells(len(at))
-    cells.locate(column.data, at, size, 0, native.SKIP_OTHERS, None)
+    cells.locate(column.data, at, size, 0, native.OtherFeatures.SKIP, None)
     inner = column_of(cells, known, 0, column.data)
     if cells.status.any():
         inner.bad = cells.status
@@ -279,10 +287,10 @@ def _values(
     """Returns flat values and splits; with a length so many per row, zeros for a null (marked in a scalar's)."""
     if layout.raw:
         return _raw(layout, column, length)
-    if column.mode == native.ONE_BYTES:
+    if column.mode == native.CellMode.ONE_BYTES:
         values, ends = _packed_spans(column)
         return _texts(layout, values, ends, 1, column), 1
-    if column.mode == native.BYTES_LISTS:
+    if column.mode == native.CellMode.BYTES_LIST:
         return _byte_lists(layout, column, length)
     numbers, splits = _numbers(column, length)
     return _typed(layout, numbers, splits, column), splits
@@ -295,11 +303,11 @@ def _marks(layout: ColumnLayout, column: AssembledColumn) -> pa.Buffer | None:
 
 def _numbers(column: AssembledColumn, length: int | None) -> tuple[npt.NDArray[Any], RowSplits]:
     """Returns int64 or float32 values and their splits."""
-    if column.mode == native.ONE_INT64:
+    if column.mode == native.CellMode.ONE_INT64:
         return column.one, 1
-    if column.mode == native.ONE_FLOAT:
+    if column.mode == native.CellMode.ONE_FLOAT:
         return column.one.view(np.float32), 1
-    if column.mode == native.INT64_LISTS:
+    if column.mode == native.CellMode.INT64_LIST:
         values, offsets = _int_lists(column)
         return (
             (values, offsets)
@@ -307,7 +315,9 @@ def _numbers(column: AssembledColumn, length: int | None) -> tuple[npt.NDArray[A
             else (_spread(column, values, offsets, length), length)
         )
     if length is not None:
-        return _spread_spans(column, 4 * length, native.WRONG_COUNT).view(np.float32), length
+        return _spread_spans(column, 4 * length, native.RecordStatus.WRONG_COUNT).view(
+            np.float32
+        ), length
     spans, offsets = _packed_spans(column)
     return spans.view(np.float32), offsets >> 2
 
@@ -332,7 +342,7 @@ def _spread(
     right = counts == length
     if right.all():
         return values
-    column.blame(~right & column.present(), native.WRONG_COUNT)
+    column.blame(~right & column.present(), native.RecordStatus.WRONG_COUNT)
     full = np.zeros((column.rows, length), values.dtype)
     full[right] = values[np.repeat(right, counts)].reshape(np.count_nonzero(right), length)
     return full.reshape(-1)
@@ -404,7 +414,7 @@ def _byte_lists(
     at, size = _fields(column, offsets)
     at, size = _spread(column, at, offsets, length), _spread(column, size, offsets, length)
     values, ends = _packed_spans(
-        AssembledColumn(len(at), column.data, native.ONE_BYTES, at, size, _EMPTY)
+        AssembledColumn(len(at), column.data, native.CellMode.ONE_BYTES, at, size, _EMPTY)
     )
     return _texts(layout, values, ends, length, column), length
 

@@ -122,7 +122,7 @@ def decode_lenient(
         for row in np.flatnonzero(status):
             feature = plan.owners[culprits[row]] if culprits[row] >= 0 else None
             reason = reason_of(int(status[row]), feature)
-            if status[row] == native.MISSING_VALUE and (
+            if status[row] == native.RecordStatus.MISSING_VALUE and (
                 name := wrong_name(_record(data, starts, lengths, good[row]))
             ):
                 reason += (
@@ -147,7 +147,9 @@ def decode_only(
     if schema.message == OPAQUE_BYTES:
         return _payloads(data, starts, lengths, plan)
     cells = plan.columns.cells(len(starts))
-    if cells.locate(data, starts, lengths, plan.parts, native.REFUSE_OTHERS, plan.names.copy()):
+    if cells.locate(
+        data, starts, lengths, plan.parts, native.OtherFeatures.REFUSE, plan.names.copy()
+    ):
         return None
     return _assembled(data, plan, cells)
 
@@ -161,7 +163,9 @@ def decoded_size(data: Bytes, start: int, length: int, schema: Schema) -> tuple[
     if schema.message == OPAQUE_BYTES:
         return length, 1
     cells = plan.columns.cells(1)
-    if cells.locate(data, starts, lengths, plan.parts, native.SKIP_OTHERS, plan.names.copy()):
+    if cells.locate(
+        data, starts, lengths, plan.parts, native.OtherFeatures.SKIP, plan.names.copy()
+    ):
         return (
             _LEAST_VALUE_RATIO * length,
             length // 2,
@@ -238,7 +242,7 @@ def _attempt(
             np.empty(0, np.int64),
         )
     cells, names = plan.columns.cells(len(starts)), plan.names.copy()
-    others = native.CHECK_OTHERS if whole else native.SKIP_OTHERS
+    others = native.OtherFeatures.CHECK if whole else native.OtherFeatures.SKIP
     if cells.locate(data, starts, lengths, plan.parts, others, names):
         data = _read_unusual(data, starts, lengths, plan, names, cells)
         if cells.status.any():
@@ -276,7 +280,7 @@ def _read_unusual(
     is_refused = np.array([form is None for form in forms], np.bool_)
     cells.status[odd[~is_refused]] = locate.UNREAD
     data = np.concatenate([data, plain])
-    cells.locate(data, starts, lengths, plan.parts, native.SKIP_OTHERS, names)
+    cells.locate(data, starts, lengths, plan.parts, native.OtherFeatures.SKIP, names)
     cells.status[odd[is_refused]] = locate.UNUSUAL
     cells.culprits[odd[is_refused]] = -1
     return data
@@ -285,7 +289,7 @@ def _read_unusual(
 def _payloads(data: Bytes, starts: Int64s, lengths: Int64s, plan: _Plan) -> pa.RecordBatch:
     """Records that are not parsed, as one binary column each (there is one, `record`)."""
     column = AssembledColumn(
-        len(starts), data, native.ONE_BYTES, starts, lengths, np.empty(0, np.int64)
+        len(starts), data, native.CellMode.ONE_BYTES, starts, lengths, np.empty(0, np.int64)
     )
     arrays = [assemble(layout, [column]) for layout in plan.layouts]
     return (

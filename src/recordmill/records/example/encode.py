@@ -82,9 +82,9 @@ def _plan_column(flat: Flat, key: bytes) -> Planned:
     """Plans a column of features; without a key they are steps, which have no names."""
     kind, way, length = flat.storage.kind, _way(flat), flat.length
     heads, head_bytes = [key], len(key)
-    if way == native.ONE_INT:
+    if way == native.EntryKind.ONE_INT:
         heads = [_head(key, INT64_LIST, size) for size in range(11)]
-    elif way == native.CONSTANT_SIZE:
+    elif way == native.EntryKind.CONSTANT_SIZE:
         length = flat.width if kind == BYTES_LIST else flat.length * flat.values.dtype.itemsize
         heads = [_head(key, kind, length)]
         head_bytes = len(heads[0])
@@ -98,14 +98,14 @@ def _way(flat: Flat) -> int:
     fixed = flat.splits is None
     if flat.storage.kind == INT64_LIST:
         if not fixed or flat.length > 1:
-            return native.INTS
-        return native.ONE_INT if flat.length else native.CONSTANT_SIZE
+            return native.EntryKind.INTS
+        return native.EntryKind.ONE_INT if flat.length else native.EntryKind.CONSTANT_SIZE
     if flat.storage.kind == FLOAT_LIST:
-        return native.CONSTANT_SIZE if fixed else native.FLOATS
+        return native.EntryKind.CONSTANT_SIZE if fixed else native.EntryKind.FLOATS
     return (
-        native.CONSTANT_SIZE
+        native.EntryKind.CONSTANT_SIZE
         if fixed and flat.length == 1 and flat.value_splits is None
-        else native.TEXTS
+        else native.EntryKind.TEXTS
     )
 
 
@@ -210,7 +210,7 @@ def _plan_list(name: bytes, column: pa.Array, feature: Feature) -> Planned:
     data, ends = _payloads([steps], len(values))
     valid = column.is_valid().to_numpy(zero_copy_only=False).astype(np.uint8)
     key = _key(name)
-    return (native.MESSAGE, 1, len(key)), [
+    return (native.EntryKind.MESSAGE, 1, len(key)), [
         valid,
         _NOTHING,
         data,

@@ -97,22 +97,25 @@ class _Walk:
         feature, items = self.feature, self.items
         if feature.raw:
             return self._raw(storage)
-        splits = {"splits": self.splits, "length": self.per_row}
+        value_splits = None
         if storage.kind == BYTES_LIST:
-            data, value_splits = _strings(items)
-            return Flat(storage, self.rows, data, self.valid, value_splits=value_splits, **splits)  # type: ignore[arg-type]
-        if storage.kind == FLOAT_LIST:
-            return Flat(
-                storage,
-                self.rows,
-                _numbers(items).astype(np.float32, copy=False),
-                self.valid,
-                **splits,
-            )  # type: ignore[arg-type]
-        numbers = _numbers(items)
-        if numbers.dtype == np.uint64:
-            self._check_uint64(numbers)
-        return Flat(storage, self.rows, numbers.astype(np.int64, copy=False), self.valid, **splits)  # type: ignore[arg-type]
+            values, value_splits = _strings(items)
+        elif storage.kind == FLOAT_LIST:
+            values = _numbers(items).astype(np.float32, copy=False)
+        else:
+            numbers = _numbers(items)
+            if numbers.dtype == np.uint64:
+                self._check_uint64(numbers)
+            values = numbers.astype(np.int64, copy=False)
+        return Flat(
+            storage,
+            self.rows,
+            values,
+            self.valid,
+            splits=self.splits,
+            length=self.per_row,
+            value_splits=value_splits,
+        )
 
     def _raw(self, storage: Storage) -> Flat:
         """Returns one bytes value per row: the little-endian memory of its numbers."""

@@ -14,12 +14,11 @@ from recordmill.base import native
 from recordmill.base.buffers import Bytes, Int64s, allocate, allocate_filled
 from recordmill.schemas.feature import Feature
 
-# Why a record is not good, beside the native library's reasons: what the second pass finds out.
-OUT_OF_RANGE, VALUE_NOT_UTF8, WRONG_SIZE, RAGGED_VALUE = range(24, 28)
-UNREAD, UNUSUAL = native.UNREAD, native.UNUSUAL
+OUT_OF_RANGE, VALUE_NOT_UTF8 = native.RecordStatus.OUT_OF_RANGE, native.RecordStatus.NOT_UTF8
+WRONG_SIZE, RAGGED_VALUE = native.RecordStatus.WRONG_SIZE, native.RecordStatus.BAD_ROW_LENGTHS
+UNREAD, UNUSUAL = native.RecordStatus.UNREAD, native.RecordStatus.UNUSUAL
 
-_COLUMN_FIELDS = 5  # of native.CellColumn
-_NULLS = 4
+_COLUMN_DTYPE = np.dtype(native.CellColumn)
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,7 @@ class Cells:
         valid: uint8 [columns, ceil(rows / 8)], bitmaps as Arrow has them.
         status: uint8 [rows], UNREAD, 0 or the reason why not.
         culprits: int64 [rows], the column that a record fails on, or -1.
-        columns: int64 [columns, 5], each described for the native library.
+        columns: CellColumn [columns], each described for the native library.
     """
 
     ints: Int64s
@@ -44,7 +43,7 @@ class Cells:
     valid: npt.NDArray[np.uint8]
     status: npt.NDArray[np.uint8]
     culprits: Int64s
-    columns: Int64s
+    columns: npt.NDArray[np.void]
 
     def locate(
         self,
@@ -66,26 +65,21 @@ class Cells:
                 to refuse the record (REFUSE_OTHERS).
             names: the table of the columns' names; others are added.
         """
-        return native.locate_features(
-            data,
-            starts,
-            lengths,
-            parts,
-            others,
-            names,
-            self.columns,
-            self.ints,
-            self.floats,
-            self.at,
-            self.sizes,
-            self.valid,
-            self.status,
-            self.culprits,
+        cells = native.RecordCells(
+            columns=self.columns,
+            ints=self.ints,
+            floats=self.floats,
+            starts=self.at,
+            sizes=self.sizes,
+            valid=self.valid,
+            status=self.status,
+            culprits=self.culprits,
         )
+        return native.locate_features(data, starts, lengths, parts, others, names, cells)
 
     def has_nulls(self, column: int) -> bool:
         """Returns whether one of the column's cells is a null."""
-        return bool(self.columns[column, _NULLS])
+        return bool(self.columns["null_count"][column])
 
 
 @dataclass(frozen=True)
@@ -107,7 +101,7 @@ class LocatedColumns:
     @classmethod
     def of(cls, modes: Sequence[int], required: Sequence[bool]) -> LocatedColumns:
         """Creates the columns from modes and whether each record must have the column."""
-        families = np.minimum(np.array(modes, np.int64), native.ONE_BYTES)
+        families = np.minimum(np.array(modes, np.int64), native.CellMode.ONE_BYTES)
         places = np.zeros(len(modes), np.int64)
         for family in range(3):
             places[families == family] = np.arange(np.count_nonzero(families == family))
@@ -121,13 +115,9 @@ class LocatedColumns:
             allocate((self.counts[1], rows), np.uint32),
         )
         at, sizes = (allocate((self.counts[2], rows), np.int64) for _ in range(2))
-        columns = np.zeros((len(self.modes), _COLUMN_FIELDS), np.int64)
-        columns[:, 0], columns[:, 1], columns[:, 2], columns[:, 3] = (
-            self.modes,
-            self.places * rows,
-            self.required,
-            -1,
-        )
+        columns = np.zeros(len(self.modes), _COLUMN_DTYPE)
+        columns["mode"], columns["first"] = self.modes, self.places * rows
+        columns["is_required"], columns["last_row"] = self.required, -1
         valid = allocate_filled((len(self.modes), (rows + 7) // 8), 255, np.uint8)
         status, culprits = (
             allocate_filled(rows, UNREAD, np.uint8),
@@ -137,12 +127,12 @@ class LocatedColumns:
 
 
 _REASONS = {
-    native.PAST_END: "truncated: a field reaches past the end of its message",
-    native.LONG_VARINT: "a varint is longer than 10 bytes",
+    native.RecordStatus.PAST_END: "truncated: a field reaches past the end of its message",
+    native.RecordStatus.LONG_VARINT: "a varint is longer than 10 bytes",
     UNUSUAL: "not a tf.train.Example: protobuf refuses it, or it names features over 262,144 times",
-    native.WRONG_KIND: "another kind of list than the schema's",
-    native.WRONG_COUNT: "another number of values than the schema's",
-    native.MISSING_VALUE: "missing, though the schema says that every record has it",
+    native.RecordStatus.WRONG_KIND: "another kind of list than the schema's",
+    native.RecordStatus.WRONG_COUNT: "another number of values than the schema's",
+    native.RecordStatus.MISSING_VALUE: "missing, though the schema says that every record has it",
     OUT_OF_RANGE: "a value outside the range of its dtype",
     VALUE_NOT_UTF8: "a value that is not UTF-8",
     WRONG_SIZE: "another number of bytes than its shape and dtype need",
@@ -161,7 +151,7 @@ class BadRecord:
 
 def reason_of(status: int, feature: Feature | None = None) -> str:
     """The words for a status, with the schema's expectation where there is one."""
-    words = _REASONS[status]
+    words = _REASONS[native.RecordStatus(status)]
     if feature is None or status < UNUSUAL:
         return words
     return f"{words}; expected {feature.describe()}, a {feature.kind}_list"

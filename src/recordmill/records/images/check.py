@@ -56,16 +56,16 @@ _LENGTH = struct.Struct(">I")
 _CHUNK = struct.Struct(">I4s")
 _IHDR = struct.Struct(">IIBBBBB")
 _MESSAGES = {
-    native.JPEG_CUT: (TRUNCATED, "the segment at byte {} goes beyond the end of the file"),
-    native.JPEG_NO_END: (TRUNCATED, "no end-of-image marker up to the end of the file"),
-    native.JPEG_LENGTH: (CORRUPT, "a segment's length is below 2 at byte {}"),
-    native.JPEG_TWICE: (CORRUPT, "a second start of image or frame header at byte {}"),
-    native.JPEG_NO_FRAME: (
+    native.JpegCode.CUT_OFF: (TRUNCATED, "the segment at byte {} goes beyond the end of the file"),
+    native.JpegCode.NO_END: (TRUNCATED, "no end-of-image marker up to the end of the file"),
+    native.JpegCode.BAD_LENGTH: (CORRUPT, "a segment's length is below 2 at byte {}"),
+    native.JpegCode.REPEATED: (CORRUPT, "a second start of image or frame header at byte {}"),
+    native.JpegCode.NO_FRAME: (
         CORRUPT,
         "a scan or the end of the image at byte {} comes before any frame header",
     ),
-    native.JPEG_NO_SCAN: (CORRUPT, "the image ends at byte {} without any scan"),
-    native.JPEG_FRAME: (
+    native.JpegCode.NO_SCAN: (CORRUPT, "the image ends at byte {} without any scan"),
+    native.JpegCode.BAD_FRAME: (
         CORRUPT,
         "the frame header at byte {} has no size, no components or the wrong length",
     ),
@@ -196,10 +196,10 @@ def _jpeg_outcome(
     marker: int,
     scans: int,
 ) -> ImageHeader | BadImage | None:
-    if code == native.JPEG_OTHER:
+    if code == native.JpegCode.NOT_A_JPEG:
         return None
-    if code != native.JPEG_GOOD:
-        reason, message = _MESSAGES[code]
+    if code != native.JpegCode.GOOD:
+        reason, message = _MESSAGES[native.JpegCode(code)]
         return BadImage(reason, message.format(place))
     beyond = _beyond_tensorflow(marker, bits, components)
     colour = _JPEG_COLOURS.get(components, OTHER_FORMAT)

@@ -143,10 +143,19 @@ def resample(
             numbers -= offset
     else:
         taps = _spans if antialias else _pairs
-        down, along = taps(box.height, out.shape[0], 1), taps(box.width, out.shape[1], channels)
-        into, floats = (whole, None) if is_rounded else (None, whole)
+        rows, along = taps(box.height, out.shape[0], 1), taps(box.width, out.shape[1], channels)
         native.resize(
-            part, stride, columns, antialias, *down, *along, factor, offset, scratch, into, floats
+            native.PixelLines(pixels=part, stride=stride, width=columns),
+            antialias,
+            native.ResizeTaps(sources=rows[0], weights=rows[1]),
+            native.ResizeTaps(sources=along[0], weights=along[1]),
+            native.ResizeOutput(
+                factor=factor,
+                offset=offset,
+                bytes=whole if is_rounded else None,
+                floats=None if is_rounded else whole,
+            ),
+            scratch,
         )
     if out.dtype == np.float16:
         out[:] = whole.reshape(out.shape)

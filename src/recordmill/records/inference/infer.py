@@ -375,11 +375,11 @@ def infer(
 def _no_counts(slots: int) -> npt.NDArray[Any]:
     counts = np.zeros(slots, _COUNTS)
     for name in _COUNTS.names or ():
-        if name.startswith(("least_", "first_")):
+        if name.startswith(("min_", "first_")):
             counts[name] = _ABSENT
-        elif name.startswith(("most_", "last_")):
+        elif name.startswith(("max_", "last_")):
             counts[name] = -1
-    counts["most_int"] = -_ABSENT - 1
+    counts["max_int"] = -_ABSENT - 1
     return counts
 
 
@@ -437,25 +437,25 @@ def _feature_counts(
     kinds = {kind: seen[f"{kind}_lists"] for kind in _KINDS if seen[f"{kind}_lists"]}
     fewest_at, most_at = (
         None if seen[field] == _ABSENT else (source, seen[field])
-        for field in ("first_least", "first_most")
+        for field in ("first_min_values", "first_max_values")
     )
-    ints = feature.INT64_LIST in kinds and seen["least_int"] <= seen["most_int"]
+    ints = feature.INT64_LIST in kinds and seen["min_int"] <= seen["max_int"]
     return FeatureCounts(
         name,
         per_step,
         seen["records"],
         kinds,
-        {kind: (source, seen[f"first_{kind}"]) for kind in kinds},
+        {kind: (source, seen[f"first_{kind}_list"]) for kind in kinds},
         seen["values"],
-        known("least_values", _ABSENT),
-        known("most_values", -1),
+        known("min_values", _ABSENT),
+        known("max_values", -1),
         fewest_at,
         most_at,
         seen["bytes_values"],
         seen["texts"],
-        known("least_bytes", _ABSENT),
-        known("most_bytes", -1),
-        seen["least_int"] if ints else None,
-        seen["most_int"] if ints else None,
+        known("min_bytes", _ABSENT),
+        known("max_bytes", -1),
+        seen["min_int"] if ints else None,
+        seen["max_int"] if ints else None,
         seen["sum_int"],
     )

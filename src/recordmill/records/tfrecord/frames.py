@@ -82,17 +82,20 @@ def try_scan(
     """Scans as `scan` does, but returns the fault after the last good frame, so that these are not lost."""
     data = np.ascontiguousarray(data)
     scan = native.FrameScan(
-        max_record_bytes=max_record_bytes, final=final, check=check, code=native.MORE
+        max_record_bytes=max_record_bytes,
+        is_final=final,
+        checks_payloads=check,
+        code=native.FrameCode.NEEDS_MORE,
     )
     parts: list[tuple[Int64s, Int64s, npt.NDArray[np.uint32]]] = []
     found, room = 0, min(4096, len(data) // FRAME_BYTES + 1)
-    while scan.code == native.MORE:
+    while scan.code == native.FrameCode.NEEDS_MORE:
         arrays = np.empty(room, np.int64), np.empty(room, np.int64), np.empty(room, np.uint32)
         count = native.scan_frames(data, scan, *arrays)
         found += count
         parts.append((arrays[0][:count], arrays[1][:count], arrays[2][:count]))
-        room = min(2 * room, (len(data) - scan.at) // FRAME_BYTES + 1)
-    consumed, code = scan.at, scan.code
+        room = min(2 * room, (len(data) - scan.position) // FRAME_BYTES + 1)
+    consumed, code = scan.position, scan.code
     frames = Frames(
         data,
         *(
@@ -100,7 +103,7 @@ def try_scan(
             for columns in zip(*parts, strict=True)
         ),
     )
-    if code == native.GOOD:
+    if code == native.FrameCode.GOOD:
         return frames, consumed, None
     place = f"record {first_record + found}, byte {first_offset + consumed}"
     reason = explain_frame(
@@ -111,17 +114,17 @@ def try_scan(
 
 def explain_frame(code: int, header: Bytes, left: int, max_record_bytes: int) -> str:
     """Returns a scan's code in words; header: the frame's first eight bytes, left: the bytes from there to the end."""
-    if code == native.SHORT_HEADER:
+    if code == native.FrameCode.SHORT_HEADER:
         return f"truncated: {left} bytes are left, and a record's header has {HEADER_BYTES}"
     length = int.from_bytes(header[:8].tobytes(), "little")
-    if code == native.FRAME_TOO_LONG:
+    if code == native.FrameCode.TOO_LONG:
         return (
             f"a length of {length} bytes is above the limit of {max_record_bytes} bytes for one record "
             "(max_record_bytes)"
         )
-    if code == native.SHORT_PAYLOAD:
+    if code == native.FrameCode.SHORT_PAYLOAD:
         return f"truncated: the record needs {length + FRAME_BYTES} bytes and {left} are left"
-    if code == native.PAYLOAD_CRC:
+    if code == native.FrameCode.BAD_PAYLOAD_CRC:
         return f"CRC of the data ({length} bytes) is wrong: the record is damaged"
     return "CRC of the length is wrong: damaged, or no TFRecord file"
 
@@ -211,7 +214,7 @@ class ContentDigest:
                 int(frames.starts[0]),
                 int(frames.starts[-1] + frames.lengths[-1]) + FRAME_BYTES,
             )
-            all_of_it = native.FrameScan(end=stop - start, max_record_bytes=stop, final=True)
+            all_of_it = native.FrameScan(end=stop - start, max_record_bytes=stop, is_final=True)
             native.hop_frames(
                 frames.data[start:stop], all_of_it, np.empty(len(frames), np.int64), self._state
             )
@@ -248,19 +251,19 @@ def hop(
                 f"ends at byte {at - lead + len(data)}, and had {size} bytes just now", source=path
             )
         hop = native.FrameScan(
-            at=lead, end=lead + size - at, max_record_bytes=MAX_RECORD_BYTES, final=True
+            position=lead, end=lead + size - at, max_record_bytes=MAX_RECORD_BYTES, is_final=True
         )
         count = native.hop_frames(data, hop, starts, state)
-        end, code = hop.at - lead, hop.code
+        end, code = hop.position - lead, hop.code
         if count:
             yield starts[:count] + (at - lead)
-        if code == native.MORE and not count and len(data) < HEADER_BYTES:
+        if code == native.FrameCode.NEEDS_MORE and not count and len(data) < HEADER_BYTES:
             raise DataError(
                 f"truncated: the file had {size} bytes when it was listed, and now ends at byte {at + len(data)}",
                 source=path,
                 place=f"record {record}, byte {at}",
             )
-        if code not in (native.GOOD, native.MORE):
+        if code not in (native.FrameCode.GOOD, native.FrameCode.NEEDS_MORE):
             place = f"record {record + count}, byte {at + end}"
             header = data[lead + end : lead + end + 8]
             raise DataError(
@@ -273,7 +276,7 @@ def hop(
         if content is not None and at == size and begin + len(data) < size:
             footer = read_range(path, size - FOOTER_BYTES, size)
             native.hop_frames(
-                footer, native.FrameScan(at=len(footer), end=len(footer)), starts, state
+                footer, native.FrameScan(position=len(footer), end=len(footer)), starts, state
             )
 
 

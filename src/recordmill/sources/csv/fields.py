@@ -89,7 +89,9 @@ class Tokenizer:
         open row is complete, and an open quote is one that is never closed; else an incomplete row is left for the next
         call, from `stop` on.
         """
-        scan = native.CsvScan(at=at, line=line, limit=limit, is_final=final, is_skipping=skipping)
+        scan = native.CsvScan(
+            position=at, line=line, limit=limit, is_final=final, is_skipping=skipping
+        )
         native.scan_csv(data, self._dialect, scan, self._starts, self._infos, self._rows, self._bad)
         rows = scan.rows
         widths, ordinals, lines = self._rows[:, :rows]
@@ -99,13 +101,18 @@ class Tokenizer:
             widths,
             ordinals,
             lines,
-            self._bad[: scan.bad],
-            scan.at,
+            self._bad[: scan.bad_rows],
+            scan.position,
             scan.line,
-            rows + scan.bad,
+            rows + scan.bad_rows,
             bool(scan.is_skipping),
-            scan.blanks,
-            (scan.quoted_fields, scan.needed, scan.across, scan.first_across),
+            scan.blank_lines,
+            (
+                scan.quoted_fields,
+                scan.rows_needing_quotes,
+                scan.rows_across_lines,
+                scan.first_across_line,
+            ),
         )
 
 
@@ -125,9 +132,9 @@ def find_row_end(
     """Returns where the last row stops that starts in data[at:limit): `Tokenizer.read` without fields, several times as
     fast. Data isn't changed.
     """
-    scan = native.CsvScan(at=at, limit=limit, is_final=final, is_skipping=skipping)
+    scan = native.CsvScan(position=at, limit=limit, is_final=final, is_skipping=skipping)
     native.scan_csv(data, _native_dialect(dialect), scan, None, None, None, np.empty(6, np.int64))
-    return RowEnd(scan.at, bool(scan.is_skipping), scan.bad > 0)
+    return RowEnd(scan.position, bool(scan.is_skipping), scan.bad_rows > 0)
 
 
 def _native_dialect(
@@ -138,16 +145,16 @@ def _native_dialect(
         256 if c is None else ord(c) for c in (dialect.quote, dialect.escape, dialect.comment)
     )
     return native.CsvDialect(
-        ord(dialect.delimiter),
-        quote,
-        dialect.doubled_quote,
-        escape,
-        comment,
-        dialect.trim,
-        dialect.max_line_bytes,
-        columns,
-        ragged,
-        dialect.lenient_quotes,
+        delimiter=ord(dialect.delimiter),
+        quote=quote,
+        is_doubled=dialect.doubled_quote,
+        escape=escape,
+        comment=comment,
+        trims=dialect.trim,
+        max_row_bytes=dialect.max_line_bytes,
+        columns=columns,
+        is_ragged=ragged,
+        is_lenient=dialect.lenient_quotes,
     )
 
 
@@ -158,7 +165,7 @@ def split_sample(sample: Bytes, dialect: CsvOptions, most_rows: int, final: bool
     """
     widths = _count_fields(sample, dialect, most_rows, final)
     cut = DialectTrial(dialect.delimiter or "", dialect.quote, tuple(widths), ())
-    if not widths or max(cut.width, widths[0]) == native.CSV_TOO_LONG:
+    if not widths or max(cut.width, widths[0]) == native.CsvRowFault.TOO_LONG:
         return cut
     data = sample.copy()
     rows = Tokenizer(dialect, max(cut.width, widths[0]), most_rows, ragged=True).read(
@@ -202,7 +209,7 @@ def _extract_cells(data: Bytes, rows: TokenizedRows, row: int) -> tuple[Cell, ..
     return tuple(
         Cell(
             text_at(data, starts, infos, at).decode("utf-8", "replace"),
-            bool(infos[at] & native.FIELD_QUOTED),
+            bool(infos[at] & native.FIELD_QUOTED_BIT),
         )
         for at in range(width)
     )

@@ -149,7 +149,7 @@ class _HeadReader:
         cut, detected = self._detect_dialect(start)
         rows, data = self._read_first_row(start, line, cut)
         if self._options.quote == AUTO_QUOTE and any(
-            width == native.CSV_STRAY_QUOTE for width in rows.bad_rows[:1, 3]
+            width == native.CsvRowFault.STRAY_QUOTE for width in rows.bad_rows[:1, 3]
         ):
             plain = self._split_rows(start, cut.delimiter, None)
             if plain.share == 1.0:
@@ -339,9 +339,9 @@ class _HeadReader:
     def _first_row_error(self, data: Bytes, rows: TokenizedRows) -> DataError:
         """Returns the error about a first row that is bad."""
         _, line, _, width, field, _ = rows.bad_rows[0].tolist()
-        if width == native.CSV_STRAY_QUOTE:
+        if width == native.CsvRowFault.STRAY_QUOTE:
             what = f"{STRAY_QUOTE_PROBLEM} {quote_first_line(data[field:])}; say {STRAY_QUOTE_REMEDIES}"
-        elif width == native.CSV_TOO_LONG:
+        elif width == native.CsvRowFault.TOO_LONG:
             most = self._options.max_line_bytes
             what = f"the first row is longer than {most:,} bytes, or a quote in it is never closed"
         else:
@@ -365,7 +365,7 @@ class _HeadReader:
         if self._options.header is False:
             return numbered, ()
         fields = [
-            data[at : at + (info & native.FIELD_LENGTH)].tobytes()
+            data[at : at + (info & native.FIELD_LENGTH_MASK)].tobytes()
             for at, info in zip(
                 rows.starts[:width, 0].tolist(), rows.infos[:width, 0].tolist(), strict=True
             )

@@ -31,40 +31,46 @@ def explain_field(feature: Feature, fault: int, value: bytes) -> tuple[str, str]
     dtype, use = feature.dtype, f"use {dtype_remedy(feature.name, _suggest_dtype(feature, fault))}"
     zone = f"has {'no' if ', UTC' in dtype else 'a'} time zone, but the column is {dtype}; {use} if all are like this one"
     reason, what = {
-        native.WRONG_TYPE: ("type", f"is no {dtype}; mend it, add it to the null tokens, or {use}"),
-        native.BEYOND_RANGE: (
+        native.FieldFault.WRONG_TYPE: (
+            "type",
+            f"is no {dtype}; mend it, add it to the null tokens, or {use}",
+        ),
+        native.FieldFault.OUT_OF_RANGE: (
             "range",
             f"is out of range for {dtype}{EXAMPLE_LIMIT if dtype == 'uint64' else ''}; {use}",
         ),
-        native.INEXACT: ("inexact", f"is a whole number that {dtype} can't hold exactly; {use}"),
-        native.NO_ZONE: ("type", f"{zone}, else string"),
-        native.HAS_ZONE: ("type", f"{zone}, else string"),
-        native.TOO_FINE: ("range", f"is finer than {dtype}; {use}"),
-        native.FIELD_NOT_UTF8: (
+        native.FieldFault.INEXACT: (
+            "inexact",
+            f"is a whole number that {dtype} can't hold exactly; {use}",
+        ),
+        native.FieldFault.NO_ZONE: ("type", f"{zone}, else string"),
+        native.FieldFault.HAS_ZONE: ("type", f"{zone}, else string"),
+        native.FieldFault.TOO_FINE: ("range", f"is finer than {dtype}; {use}"),
+        native.FieldFault.NOT_UTF8: (
             "encoding",
             f"is no UTF-8; {use}, or declare the file's {option('encoding')}",
         ),
-        native.NO_CLASS: (
+        native.FieldFault.NOT_A_CLASS: (
             "class",
             f"is none of the {len(feature.classes or ()):,} classes that the schema names",
         ),
-        native.NO_VALUE: ("null", "is a null, but the schema requires a value"),
-    }[fault]
+        native.FieldFault.MISSING: ("null", "is a null, but the schema requires a value"),
+    }[native.FieldFault(fault)]
     return reason, f"column {feature.name!r}: {quote_bytes(value)} {what}"
 
 
 def _suggest_dtype(feature: Feature, fault: int) -> str:
     """Returns the dtype that holds such a value."""
     dtype, unit = feature.dtype, feature.timestamp[0] if feature.timestamp else ""
-    if fault in (native.NO_ZONE, native.HAS_ZONE):
+    if fault in (native.FieldFault.NO_ZONE, native.FieldFault.HAS_ZONE):
         return dtype.replace(", UTC", "") if ", UTC" in dtype else dtype.replace("]", ", UTC]")
-    if fault == native.TOO_FINE:
+    if fault == native.FieldFault.TOO_FINE:
         return dtype.replace(f"[{unit}", "[ns")
-    if fault == native.FIELD_NOT_UTF8:
+    if fault == native.FieldFault.NOT_UTF8:
         return "bytes"
-    if fault == native.INEXACT:
+    if fault == native.FieldFault.INEXACT:
         return "string" if dtype == "float64" else "float64"
-    if fault != native.BEYOND_RANGE:
+    if fault != native.FieldFault.OUT_OF_RANGE:
         return "string"
     if unit == "ns":
         return dtype.replace("ns", "us")
@@ -86,7 +92,7 @@ def explain_row(width: int, columns: int, shown: str, max_line_bytes: int) -> tu
 
     shown: the first line of what is wrong, as `quote_first_line` gives it.
     """
-    if width == native.CSV_TOO_LONG:
+    if width == native.CsvRowFault.TOO_LONG:
         what = (
             f"the row is longer than {max_line_bytes:,} bytes, or a quote that it opens is never closed; its "
             f"first line is {shown}"
@@ -96,7 +102,7 @@ def explain_row(width: int, columns: int, shown: str, max_line_bytes: int) -> tu
             f"{what}; reading goes on at the next line; mend the quote, or use {option('quote', 'none')} if quotes are "
             f"text, or {option('max_line_bytes')}",
         )
-    if width == native.CSV_STRAY_QUOTE:
+    if width == native.CsvRowFault.STRAY_QUOTE:
         return "quotes", f"{STRAY_QUOTE_PROBLEM} {shown}; mend it, or use {STRAY_QUOTE_REMEDIES}"
     what = (
         f"{width:,} field{'s' * (width != 1)}, {'more' if width > columns else 'fewer'} than the {columns:,} "

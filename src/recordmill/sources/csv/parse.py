@@ -146,7 +146,7 @@ def _make_batch(columns: list[pa.Array], schema: pa.Schema, rows: int) -> pa.Rec
 def _mark_missing_values(fields: TextFields) -> int:
     """Returns a null in a required column is a fault, where there is no other."""
     nulls = (fields.valid == 0) & (fields.fault == 0)
-    fields.fault[nulls] = native.NO_VALUE
+    fields.fault[nulls] = native.FieldFault.MISSING
     return int(nulls.sum())
 
 
@@ -157,7 +157,7 @@ def _to_class_column(fields: TextFields, classes: Sequence[str]) -> tuple[pa.Arr
     cast = to_class_numbers(names, classes)
     if cast.bad_mask is None:
         return cast.values, faults
-    fields.fault[cast.bad_mask] = native.NO_CLASS
+    fields.fault[cast.bad_mask] = native.FieldFault.NOT_A_CLASS
     return cast.values, faults + int(np.count_nonzero(cast.bad_mask))
 
 
@@ -243,8 +243,8 @@ class ColumnProfiler:
                 if done == len(starts):
                     ready[place] = found
             if done < len(starts):
-                rest = data, starts[done:], infos[done:], *self._null_tokens
-                native.read_fields(*rest, native.FieldType(), None, None, None, counts, nulls)
+                rest = self._null_tokens.fields(data, starts[done:], infos[done:])
+                native.read_fields(rest, native.FieldType(), None, None, None, counts, nulls)
             if not before and counts.classes & TEXT_CLASS:
                 self.unexpected_values[place] = self._find_unexpected(data, rows, place)
             elif (
@@ -310,7 +310,7 @@ class ColumnProfiler:
                     counts.soft_nulls,
                     counts.inexact_decimals,
                     counts.inexact_integers,
-                    counts.overflows,
+                    counts.beyond_float32,
                 )
             )
         return result
@@ -335,8 +335,8 @@ def parse_leading_values(
         allocate(len(starts), np.int64 if is_whole else np.float64),
         np.ones(len(starts), np.uint8),
     )
-    places, kind = (data, starts, infos, *tokens), native_field_type(feature)
-    done = native.read_fields(*places, kind, values.view(np.uint8), valid, None, counts, nulls)
+    fields, kind = tokens.fields(data, starts, infos), native_field_type(feature)
+    done = native.read_fields(fields, kind, values.view(np.uint8), valid, None, counts, nulls)
     return done, ParsedColumn(values, valid)
 
 

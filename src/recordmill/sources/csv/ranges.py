@@ -269,7 +269,7 @@ def _scan_range(task: _LoadedRange, head: CsvHead, scan: ScanSettings) -> Scanne
 def _quote_evidence(data: Bytes, rows: TokenizedRows) -> QuoteEvidence:
     """Returns what these rows say of the quote."""
     fields, needed, across, line = rows.quote_counts
-    unexpected = rows.bad_rows[rows.bad_rows[:, 3] == native.CSV_STRAY_QUOTE]
+    unexpected = rows.bad_rows[rows.bad_rows[:, 3] == native.CsvRowFault.STRAY_QUOTE]
     broken = int(rows.bad_rows[:, 5].sum())
     return QuoteEvidence(
         fields,

@@ -159,9 +159,9 @@ def _build_column(tape: Tape, leaf: Leaf) -> tuple[pa.Array, TapeEntries]:
         wanted = (
             -1
             if last
-            else native.JSON_ARRAY
+            else native.JsonKind.ARRAY
             if leaf.path[depth + 1] is None
-            else native.JSON_OBJECT
+            else native.JsonKind.OBJECT
         )
         if name is None:
             slots, size = np.arange(len(entries)), len(entries)
@@ -175,8 +175,8 @@ def _build_column(tape: Tape, leaf: Leaf) -> tuple[pa.Array, TapeEntries]:
                 wrong.append(entries[bad])
             column = _scatter(values, slots, size)
             break
-        wrong.append(entries[(kinds != wanted) & (kinds != native.JSON_NULL)])
-        if wanted == native.JSON_ARRAY:
+        wrong.append(entries[(kinds != wanted) & (kinds != native.JsonKind.NULL_VALUE)])
+        if wanted == native.JsonKind.ARRAY:
             wraps.append(_list_wrapper(tape, leaf.nodes[depth + 1], slots, kinds, size))
     else:
         raise AssertionError("a leaf has nodes")
@@ -194,7 +194,7 @@ def _list_wrapper(
     offsets = np.zeros(size + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     missing = np.ones(size, np.bool_)
-    missing[slots[kinds == native.JSON_ARRAY]] = False
+    missing[slots[kinds == native.JsonKind.ARRAY]] = False
     return lambda values: pa.LargeListArray.from_arrays(
         pa.array(offsets), values, mask=pa.array(missing) if missing.any() else None
     )
@@ -233,7 +233,7 @@ class NodeScalars:
 
     def null_mask(self) -> Bools | None:
         """Returns which of them are null; None if none is."""
-        nulls = self.kinds == native.JSON_NULL
+        nulls = self.kinds == native.JsonKind.NULL_VALUE
         return nulls if nulls.any() else None
 
 
@@ -273,7 +273,7 @@ def _build_values(scalars: NodeScalars, leaf: Leaf) -> tuple[pa.Array, Bools | N
     if have == 0:
         return pa.nulls(size), bad
     if have == _BOOL_GROUP and not text_wanted:
-        return pa.array(scalars.kinds == native.JSON_TRUE, mask=scalars.null_mask()), bad
+        return pa.array(scalars.kinds == native.JsonKind.TRUE_VALUE, mask=scalars.null_mask()), bad
     if have & ~(_INT_GROUP | _FLOAT_GROUP) or text_wanted:
         return _build_texts(scalars, _or_masks(bad, scalars.null_mask())), bad
     return _build_numbers(scalars, feature, bad)
@@ -302,9 +302,11 @@ def _build_class_numbers(
 
 
 def _build_base64(scalars: NodeScalars) -> tuple[pa.Array, Bools]:
-    other = (_GROUP_BY_KIND[scalars.kinds] != _TEXT_GROUP) & (scalars.kinds != native.JSON_NULL)
+    other = (_GROUP_BY_KIND[scalars.kinds] != _TEXT_GROUP) & (
+        scalars.kinds != native.JsonKind.NULL_VALUE
+    )
     values, wrong = decode_base64(
-        _build_texts(scalars, other | (scalars.kinds == native.JSON_NULL))
+        _build_texts(scalars, other | (scalars.kinds == native.JsonKind.NULL_VALUE))
     )
     return values, other | wrong
 
@@ -334,26 +336,30 @@ def _build_numbers(
     is_float, unsigned = feature.dtype in MANTISSA_BITS, feature.dtype == "uint64"
     if is_float:
         kind = native.FieldType(
-            kind=native.FLOAT_FIELDS, bits=MANTISSA_BITS[feature.dtype], beyond=np.inf
+            kind=native.FieldKind.FLOATS,
+            mantissa_bits=MANTISSA_BITS[feature.dtype],
+            overflow_limit=np.inf,
         )
     else:
         low, high = (0, 2**64 - 1) if unsigned else (-(2**63), 2**63 - 1)
-        kind = native.FieldType(kind=native.INTEGER_FIELDS, low=low, high=high)
+        kind = native.FieldType(kind=native.FieldKind.INTEGERS, low=low, high=high)
     values = allocate(size, np.float64 if is_float else np.int64)
     starts, sizes, faults = (
         tape.starts[scalars.node_slice],
         tape.sizes[scalars.node_slice],
         np.zeros(size, np.uint8),
     )
-    places = tape.data, starts, sizes, None, None
+    fields = native.TextFields(data=tape.data, starts=starts, infos=sizes)
     native.read_fields(
-        *places, kind, values.view(np.uint8), None, faults, native.ColumnCounts(), None
+        fields, kind, values.view(np.uint8), None, faults, native.ColumnCounts(), None
     )
-    wrong = faults != native.FITS
+    wrong = faults != native.FieldFault.NONE
     if wrong.any():
         wrong &= (_GROUP_BY_KIND[scalars.kinds] & (_INT_GROUP | _FLOAT_GROUP)) != 0
         for at in np.flatnonzero(
-            wrong & (faults == native.UNDECIDED) & (scalars.kinds == native.JSON_FLOAT)
+            wrong
+            & (faults == native.FieldFault.UNDECIDED)
+            & (scalars.kinds == native.JsonKind.FLOAT)
         ).tolist():
             values[at] = float(tape.data[starts[at] : starts[at] + sizes[at]].tobytes())
             wrong[at] = np.isinf(values[at])

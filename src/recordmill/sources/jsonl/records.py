@@ -43,12 +43,12 @@ from recordmill.sources.values.conform import conform, encode_classes, quote_val
 from recordmill.sources.values.schema_unifier import finish_schema
 
 _MAX_QUOTED_BYTES = 200  # bytes of a value that are read to quote it
-_CONTAINER_NAMES = {native.JSON_ARRAY: "a list", native.JSON_OBJECT: "an object"}
+_CONTAINER_NAMES = {native.JsonKind.ARRAY: "a list", native.JsonKind.OBJECT: "an object"}
 _LINE_ERRORS = (  # why a line is no record, by the native library's numbers
     "",
     "is no JSON",
     "is no JSON object",
-    f"is nested more than {native.JSON_MOST_DEPTH} levels deep",
+    f"is nested more than {native.JSON_MAX_DEPTH} levels deep",
     "has a key twice in one object",
     "has more after the end of its object",
     "has a control character inside a string (a newline or tab must be escaped)",
@@ -70,7 +70,7 @@ def mark_invalid_lines(block: LineBlock) -> Mapping[int, tuple[int, int]]:
         start: (place - start, int(block.data[place]))
         for start, place in zip(starts.tolist(), places.tolist(), strict=True)
     }
-    block.data[starts] = native.JSON_UNREADABLE
+    block.data[starts] = native.JSON_UNREADABLE_BYTE
     return found
 
 
@@ -79,13 +79,13 @@ def explain_line_error(
 ) -> tuple[str, str]:
     """Returns (reason, message) for an entry of tape.errors."""
     _, wrong, at, start = error
-    if wrong == native.JSON_NOT_UTF8 and start in unreadable:
+    if wrong == native.JsonFault.NOT_UTF8 and start in unreadable:
         offset, byte = unreadable[start]
         return (
             "encoding",
             f"is not UTF-8: byte 0x{byte:02X} at byte {offset} of the line; declare the file's {option('encoding')}",
         )
-    if wrong == native.JSON_MANY:
+    if wrong == native.JsonFault.TOO_MANY_VALUES:
         line = tape.data[start : start + int(np.argmax(tape.data[start:] == 10))]
         enough = option(
             "memory",
@@ -151,9 +151,9 @@ def _explain_misfit(tape: Tape, entry: int, leaf: Leaf) -> tuple[str, str]:
         value = text
     if isinstance(value, float) and math.isinf(value) and "Inf" not in text:
         value = text  # 1e999: only a string keeps it
-    is_number = kind in (native.JSON_INT, native.JSON_FLOAT)
+    is_number = kind in (native.JsonKind.INT, native.JsonKind.FLOAT)
     as_float = isinstance(value, int) and feature.dtype == "float32" and abs(value) <= 1 << 53
-    lost = kind == native.JSON_INT and "float" in feature.dtype and not as_float
+    lost = kind == native.JsonKind.INT and "float" in feature.dtype and not as_float
     if not is_number or feature.dtype == "bool" or lost:
         value = text  # the values beside it are of another kind: only a string keeps all
     reason = "class" if feature.classes else "range" if is_number else "type"
@@ -329,7 +329,7 @@ def make_layout(
 
 
 def _has_new_kinds(seen: ValueCounts, known: ValueCounts | None) -> bool:
-    beyond = native.BEYOND_INT64
+    beyond = native.NumberLoss.BEYOND_INT64
     if (
         known is None
         or seen.text_classes & ~known.text_classes
@@ -342,7 +342,7 @@ def _has_new_kinds(seen: ValueCounts, known: ValueCounts | None) -> bool:
 def _to_kind_flags(seen: ValueCounts) -> ValueCounts:
     """Returns the counts with 1 for each kind that there is, which is what a dtype depends on."""
     inexact = np.zeros_like(seen.inexact)
-    beyond = native.BEYOND_INT64
+    beyond = native.NumberLoss.BEYOND_INT64
     inexact[beyond] = seen.inexact[beyond] > 0
     counts = (seen.counts != 0).astype(np.int64)
     return ValueCounts(

@@ -34,11 +34,11 @@ from recordmill.sources.jsonl.tape import JsonPath, Tape, check_path_count
 from recordmill.sources.values.schema_unifier import parse_dtype
 
 _KINDS_BY_FORM: Mapping[str, tuple[int, ...]] = {
-    "true or false": (native.JSON_FALSE, native.JSON_TRUE),
-    "a number": (native.JSON_INT, native.JSON_FLOAT),
-    "a string": (native.JSON_STRING, native.JSON_ESCAPED),
-    "an object": (native.JSON_OBJECT,),
-    "a list": (native.JSON_ARRAY,),
+    "true or false": (native.JsonKind.FALSE_VALUE, native.JsonKind.TRUE_VALUE),
+    "a number": (native.JsonKind.INT, native.JsonKind.FLOAT),
+    "a string": (native.JsonKind.STRING, native.JsonKind.ESCAPED_STRING),
+    "an object": (native.JsonKind.OBJECT,),
+    "a list": (native.JsonKind.ARRAY,),
 }
 _SCALAR_FORMS = ("true or false", "a number", "a string")
 _MAX_EXACT_DIGITS = 7  # a whole number of so many (6 digits and a sign) is exact as float32
@@ -118,35 +118,35 @@ def _count_values(tape: Tape, node: int, known: ValueCounts, part: int, line: in
         if known.first_places[kind] is None:
             row = tape.find_rows(tape.entry_ids[here][[np.argmax(same)]])[0]
             first[kind] = part, line + int(tape.row_lines[row])
-    if have & (1 << native.JSON_INT | 1 << native.JSON_FLOAT):
-        long = (kinds == native.JSON_FLOAT) | (
-            (kinds == native.JSON_INT) & (tape.sizes[here] > _MAX_EXACT_DIGITS)
+    if have & (1 << native.JsonKind.INT | 1 << native.JsonKind.FLOAT):
+        long = (kinds == native.JsonKind.FLOAT) | (
+            (kinds == native.JsonKind.INT) & (tape.sizes[here] > _MAX_EXACT_DIGITS)
         )
-        numbers = _classify_values(tape, here, long, native.NUMBER_FIELDS)
-    if have >> native.JSON_STRING & 1 and not known.text_classes & TEXT_CLASS:
+        numbers = _classify_values(tape, here, long, native.FieldKind.NUMBERS)
+    if have >> native.JsonKind.STRING & 1 and not known.text_classes & TEXT_CLASS:
         texts = _classify_values(
-            tape, here, kinds == native.JSON_STRING, native.CLASS_FIELDS
+            tape, here, kinds == native.JsonKind.STRING, native.FieldKind.CLASSES
         ).classes
         texts = TEXT_CLASS if texts & (BOOL_CLASS | INT64_CLASS | FLOAT32_CLASS) else texts
     lost = (
         numbers.inexact_decimals,
         numbers.inexact_integers,
         numbers.beyond_int64,
-        numbers.overflows,
+        numbers.beyond_float32,
     )
     return ValueCounts(counts, first, np.array([0, *lost]), texts)
 
 
 def _classify_values(tape: Tape, here: slice, among: Bools, kind: int) -> native.ColumnCounts:
     """Returns what some of a node's values are, as fields of that kind."""
-    counts, how = native.ColumnCounts(), (None, None, native.FieldType(kind=kind), None, None, None)
+    counts = native.ColumnCounts()
     if among.any():
         starts, sizes = (
             of[here] if among.all() else of[here][among] for of in (tape.starts, tape.sizes)
         )
-        native.read_fields(
-            tape.data, starts, np.minimum(sizes, native.FIELD_LENGTH), *how, counts, None
-        )
+        infos = np.minimum(sizes, native.FIELD_LENGTH_MASK)
+        fields = native.TextFields(data=tape.data, starts=starts, infos=infos)
+        native.read_fields(fields, native.FieldType(kind=kind), None, None, None, counts, None)
     return counts
 
 
@@ -395,12 +395,12 @@ def _format_place(place: JsonPlace, where: Callable[[int], tuple[str, int]]) -> 
 
 def _resolve_form_dtype(form: str | None, seen: ValueCounts) -> str:
     if form == "a number":
-        wholes = INT64_CLASS if seen.counts[native.JSON_INT] else 0
-        decimals = FLOAT32_CLASS if seen.counts[native.JSON_FLOAT] else 0
+        wholes = INT64_CLASS if seen.counts[native.JsonKind.INT] else 0
+        decimals = FLOAT32_CLASS if seen.counts[native.JsonKind.FLOAT] else 0
         return resolve_dtype(
-            wholes | decimals | (TEXT_CLASS if seen.inexact[native.BEYOND_INT64] else 0)
+            wholes | decimals | (TEXT_CLASS if seen.inexact[native.NumberLoss.BEYOND_INT64] else 0)
         )
-    if form == "a string" and not seen.counts[native.JSON_ESCAPED]:
+    if form == "a string" and not seen.counts[native.JsonKind.ESCAPED_STRING]:
         return resolve_dtype(seen.text_classes)
     return resolve_dtype(BOOL_CLASS if form == "true or false" else TEXT_CLASS)
 
@@ -409,13 +409,13 @@ def _is_in_every_record(observed: Observations, leaf: JsonPath) -> bool:
     """Returns whether every record has it: the value itself, or the outermost list on the way to it."""
     path = leaf[: leaf.index(None)] if None in leaf else leaf
     counts = observed.counts_by_path[path].counts
-    return int(counts.sum() - counts[native.JSON_NULL]) == observed.rows
+    return int(counts.sum() - counts[native.JsonKind.NULL_VALUE]) == observed.rows
 
 
 def _note_losses(name: str, seen: ValueCounts, dtype: str) -> list[str]:
     notes = []
     _, decimals, wholes, beyond, overflows = seen.inexact.tolist()
-    numbers = int(seen.counts[native.JSON_INT] + seen.counts[native.JSON_FLOAT])
+    numbers = int(seen.counts[native.JsonKind.INT] + seen.counts[native.JsonKind.FLOAT])
     if dtype == "string":
         return [
             f"{name}: {beyond:,} of {numbers:,} values are whole numbers beyond int64, so all are kept as text"

@@ -119,7 +119,7 @@ def _read_elements(blocks: Iterable[Bytes], source: str) -> Iterator[Bytes]:
         lines = np.array(block)
         fault = native.json_array_to_lines(lines, array)
         if fault:
-            is_after = fault == native.JSON_AFTER_ARRAY
+            is_after = fault == native.JsonArrayFault.DATA_AFTER_ARRAY
             what = (
                 "something stands behind the JSON array's end"
                 if is_after
@@ -216,9 +216,11 @@ def _label_texts(tape: Tape, scanner: TapeScanner, name: str, text: str) -> Iter
     ]:
         kinds = tape.kinds[tape.node_slice(node)]
         if (
-            ((kinds > native.JSON_NULL) & (kinds < native.JSON_OBJECT)).any()
+            ((kinds > native.JsonKind.NULL_VALUE) & (kinds < native.JsonKind.OBJECT)).any()
             if text == TEXT_FROM_SCALARS
-            else ((kinds == native.JSON_STRING) | (kinds == native.JSON_ESCAPED)).any()
+            else (
+                (kinds == native.JsonKind.STRING) | (kinds == native.JsonKind.ESCAPED_STRING)
+            ).any()
         ):
             leaf = Leaf(
                 Feature(name, "string"),

@@ -106,7 +106,9 @@ class TapeScanner:
         self._allocate_tape(1 << 16)
         self._row_lines, self._row_entries = np.empty((2, BATCH_ROWS), np.int32)
         self._errors = np.empty(_MAX_TAPE_ERRORS, _ERROR_DTYPE)
-        self._scan = native.JsonScan(nodes=1, most_values=memory_bytes // MEMORY_BYTES_PER_VALUE)
+        self._scan = native.JsonScan(
+            nodes=1, max_line_values=memory_bytes // MEMORY_BYTES_PER_VALUE
+        )
         self._memory_bytes, self._source = memory_bytes, source
         self._paths: list[JsonPath] = [()]
         self._node_ids: dict[JsonPath, int] = {(): 0}
@@ -136,8 +138,8 @@ class TapeScanner:
             DataError: more than MAX_NODES different keys, than the memory allows features, or MAX_KEY_BYTES of keys.
         """
         scan = self._scan
-        scan.at = 0
-        while scan.at < len(data):
+        scan.position = 0
+        while scan.position < len(data):
             full = native.scan_json(
                 data,
                 self._names,
@@ -150,7 +152,7 @@ class TapeScanner:
             )
             check_path_count(scan.nodes, lambda: self.paths[-1], self._source)
             check_feature_count(scan.nodes - 1, self._memory_bytes, self._source)
-            lines = scan.line
+            lines = scan.lines
             if lines:
                 yield self._make_result(data)
             self._grow(full, lines == 0)
@@ -170,7 +172,7 @@ class TapeScanner:
         rows, errors = slice(scan.records), self._errors[: scan.errors]
         lines, values = self._row_lines[rows], self._row_entries[rows]
         places = order, kinds, around, starts, sizes, bounds, found
-        return Tape(data, entries, *places, lines, values, errors, scan.line)
+        return Tape(data, entries, *places, lines, values, errors, scan.lines)
 
     def _allocate_tape(self, size: int) -> None:
         """Makes room for so many values, and for them sorted by node."""
@@ -185,7 +187,7 @@ class TapeScanner:
         """Makes room in what is full (constants of the native library); a line that needs more than the whole tape
         makes that larger. is_first: whether that line is the first on the tape.
         """
-        if full == native.JSON_NAMES_FULL:
+        if full == native.JsonScanEnd.NAMES_FULL:
             if self._scan.nodes == len(self._nodes):
                 self._nodes = np.concatenate([self._nodes, np.full_like(self._nodes, -1)])
             elif self._key_bytes < MAX_KEY_BYTES:
@@ -197,7 +199,9 @@ class TapeScanner:
             self._names = make_name_table(
                 len(self._nodes) - 1, self._key_bytes, names_in_table(self._names)
             )
-        elif full == native.JSON_TAPE_FULL and (is_first or len(self._tape) < _MAX_TAPE_VALUES):
+        elif full == native.JsonScanEnd.TAPE_FULL and (
+            is_first or len(self._tape) < _MAX_TAPE_VALUES
+        ):
             self._allocate_tape(len(self._tape) * 2)
 
 

@@ -155,7 +155,7 @@ def _from_text(values: pa.Array, feature: Feature) -> CastResult:
     texts = (
         np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(1, np.uint8)
     )
-    lengths = np.minimum(np.diff(offsets), native.FIELD_LENGTH).astype(np.int32)
+    lengths = np.minimum(np.diff(offsets), native.FIELD_LENGTH_MASK).astype(np.int32)
     starts = (offsets[:-1] - offsets[0]).astype(np.int32)
     fields = text_columns.TextFields.create(
         texts[offsets[0] :], starts, lengths, text_columns.NullTokens.from_texts(())

@@ -115,6 +115,18 @@ class NullTokens(NamedTuple):
         data = np.frombuffer(bytearray(b"".join(encoded) or b"\0"), np.uint8)
         return cls(data, np.cumsum([len(token) for token in encoded], dtype=np.int64))
 
+    def fields(self, data: Bytes, starts: Int32s, infos: Int32s) -> native.TextFields:
+        """Returns texts with these null tokens, as native functions take them.
+
+        Args:
+            data: The buffer.
+            starts: [rows] The offset of each text in `data`.
+            infos: [rows] The length of each text and its flag, see `TextFields`.
+        """
+        return native.TextFields(
+            data=data, starts=starts, infos=infos, tokens=self.data, token_ends=self.ends
+        )
+
 
 @dataclass(frozen=True)
 class TextFields:
@@ -123,7 +135,7 @@ class TextFields:
     Attributes:
         data: The buffer.
         starts: [rows] The offset of each text in `data`.
-        infos: [rows] The length in bytes of each text, with the flag FIELD_QUOTED.
+        infos: [rows] The length in bytes of each text, with the flag FIELD_QUOTED_BIT.
         tokens: The texts that mean null.
         valid: [rows] 1, or 0 after parsing if the text means null.
         fault: [rows] 0, or after parsing the reason why a text has no value.
@@ -147,9 +159,9 @@ class TextFields:
         return len(self.starts)
 
     @property
-    def buffers(self) -> tuple[Bytes, Int32s, Int32s, Bytes, Int64s]:
-        """The arrays with the texts and null tokens, as native/fields.cpp takes them."""
-        return self.data, self.starts, self.infos, *self.tokens
+    def native_fields(self) -> native.TextFields:
+        """The texts and null tokens, as native functions take them."""
+        return self.tokens.fields(self.data, self.starts, self.infos)
 
     def parse(self, kind: native.FieldType, values: npt.NDArray[Any]) -> int:
         """Parses the texts into `values`, and returns the number of faults.
@@ -159,7 +171,7 @@ class TextFields:
             values: [rows] Receives the values, in the width that `kind` needs.
         """
         outputs = values.view(np.uint8), self.valid, self.fault
-        native.read_fields(*self.buffers, kind, *outputs, native.ColumnCounts(), None)
+        native.read_fields(self.native_fields, kind, *outputs, native.ColumnCounts(), None)
         return int(np.count_nonzero(self.fault))
 
     def text(self, row: int) -> bytes:
@@ -170,7 +182,7 @@ class TextFields:
 def text_at(data: Bytes, starts: Int32s, infos: Int32s, row: int) -> bytes:
     """Returns the bytes of one text of a column, from the arrays of `TextFields`."""
     start = int(starts[row])
-    return data[start : start + int(infos[row] & native.FIELD_LENGTH)].tobytes()
+    return data[start : start + int(infos[row] & native.FIELD_LENGTH_MASK)].tobytes()
 
 
 def parse_values(fields: TextFields, feature: Feature) -> tuple[pa.Array, int]:
@@ -197,15 +209,19 @@ def native_field_type(feature: Feature) -> native.FieldType:
     if feature.timestamp:
         unit, zone = feature.timestamp
         return native.FieldType(
-            kind=native.TIMESTAMP_FIELDS, nanos_per_unit=_NANOS_PER[unit], is_aware=zone is not None
+            kind=native.FieldKind.TIMESTAMPS,
+            nanos_per_unit=_NANOS_PER[unit],
+            is_aware=zone is not None,
         )
     if feature.dtype in _FLOAT_LIMITS:
         bits, overflow_limit = _FLOAT_LIMITS[feature.dtype]
-        return native.FieldType(kind=native.FLOAT_FIELDS, bits=bits, beyond=overflow_limit)
+        return native.FieldType(
+            kind=native.FieldKind.FLOATS, mantissa_bits=bits, overflow_limit=overflow_limit
+        )
     if feature.dtype == "bool":
-        return native.FieldType(kind=native.BOOLEAN_FIELDS)
+        return native.FieldType(kind=native.FieldKind.BOOLEANS)
     low, high = _INT_LIMITS[feature.dtype]
-    return native.FieldType(kind=native.INTEGER_FIELDS, low=low, high=high)
+    return native.FieldType(kind=native.FieldKind.INTEGERS, low=low, high=high)
 
 
 def build_array(
@@ -252,13 +268,13 @@ def build_text_column(fields: TextFields, *, is_utf8: bool = True) -> tuple[pa.A
     Returns:
         (column, number of faults).
     """
-    counts = native.ColumnCounts(classes=native.TEXT_CLASS)
+    counts = native.ColumnCounts(classes=native.TextClass.TEXT)
     native.read_fields(
-        *fields.buffers, native.FieldType(), None, fields.valid, fields.fault, counts, None
+        fields.native_fields, native.FieldType(), None, fields.valid, fields.fault, counts, None
     )
     # a quoted text is never a null token
-    fields.valid[:] |= (fields.infos & native.FIELD_QUOTED) != 0
-    sizes = fields.infos & native.FIELD_LENGTH
+    fields.valid[:] |= (fields.infos & native.FIELD_QUOTED_BIT) != 0
+    sizes = fields.infos & native.FIELD_LENGTH_MASK
     offsets, data_out = (
         allocate(fields.rows + 1, np.int64),
         allocate(int(sizes.sum(dtype=np.int64)), np.uint8),
@@ -272,7 +288,7 @@ def build_text_column(fields: TextFields, *, is_utf8: bool = True) -> tuple[pa.A
         if faults := native.find_bad_lines(
             data_out[:written], offsets[:-1], offsets[1:], bad_bytes
         ):
-            fields.fault[bad_bytes >= 0] = native.FIELD_NOT_UTF8
+            fields.fault[bad_bytes >= 0] = native.FieldFault.NOT_UTF8
     return build_array(
         pa.large_string() if is_utf8 else pa.large_binary(), fields, offsets, data_out
     ), faults
@@ -299,11 +315,14 @@ def parse_floats(fields: TextFields, dtype: str) -> tuple[npt.NDArray[np.float64
     """
     values, (bits, overflow_limit) = allocate(fields.rows, np.float64), _FLOAT_LIMITS[dtype]
     if not fields.parse(
-        native.FieldType(kind=native.FLOAT_FIELDS, bits=bits, beyond=overflow_limit), values
+        native.FieldType(
+            kind=native.FieldKind.FLOATS, mantissa_bits=bits, overflow_limit=overflow_limit
+        ),
+        values,
     ):
         return values, 0
     # the native parser leaves a few decimals to Python
-    for row in np.flatnonzero(fields.fault == native.UNDECIDED).tolist():
+    for row in np.flatnonzero(fields.fault == native.FieldFault.UNDECIDED).tolist():
         values[row], fields.fault[row] = _parse_undecided(fields.text(row), bits, overflow_limit)
     return values, int(np.count_nonzero(fields.fault))
 
@@ -312,10 +331,10 @@ def _parse_undecided(text: bytes, bits: int, overflow_limit: float) -> tuple[flo
     """Returns (value, fault) of a decimal that the native parser left undecided."""
     value = float(text)
     if abs(value) >= overflow_limit:
-        return value, native.BEYOND_RANGE
+        return value, native.FieldFault.OUT_OF_RANGE
     digits = text.lstrip(b"+-")
     if digits.isdigit():
         number = int(digits)
         if number and (number // (number & -number)).bit_length() > bits:
-            return value, native.INEXACT
-    return value, native.FITS
+            return value, native.FieldFault.INEXACT
+    return value, native.FieldFault.NONE
