@@ -203,7 +203,6 @@ class ContentDigests:
 
 
 def _add_repeats(rows: npt.NDArray[np.void], num_splits: int, counts: RepeatCounts) -> None:
-    """Adds the repeats among these rows to the counts."""
     high = rows["high"]
     # Most rows are unique. Only rows with a repeated digest are sorted by all fields.
     order = np.argsort(high, kind="stable")

@@ -134,7 +134,6 @@ class Rules:
     """All rules for a data set.
 
     Attributes:
-        features: Rules by feature.
         records: Bounds of the number of records of each split.
         splits: Bounds of the share of all records, by split.
         classes: Rules for the classes of the label.

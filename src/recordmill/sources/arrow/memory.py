@@ -39,15 +39,12 @@ class MemorySource:
     """A source of batches in local Arrow files.
 
     Attributes:
-        schema: The features of the records.
         files: A table with one row, which represents all segments.
         units: Ranges of batches.
         segments: Paths of the Arrow files. Each has a schema of its own.
         first_batches: For each segment, the ordinal of its first batch in all batches.
-        notes: Notes of the plan.
         plan_rejects: Always empty, since rows are checked when they are read.
         text_label: The label, if its classes are the texts of its own values.
-        kind: Name of the kind of input.
     """
 
     schema: Schema

@@ -108,9 +108,7 @@ class _StoredArray:
     """One array of a file, as its header describes it.
 
     Attributes:
-        file: The file.
         name: Name of the feature, or the prefix of its fields' names.
-        dtype: Its dtype.
         shape: Its shape. It is empty for a single value, and for a member that is not an array.
         is_fortran: The values are in Fortran order.
         header_bytes: Bytes before the values.
@@ -259,15 +257,10 @@ class NumpySource:
     """A source of the rows of NumPy files.
 
     Attributes:
-        schema: The features of the records.
         files: The files. The column _ARRAYS_COLUMN lists the arrays that form the rows of a file.
             They may be stored in other files.
-        units: The units to read.
-        notes: Notes of the plan.
         plan_rejects: Always empty, since rows are checked when they are read.
         text_label: The label, if its classes are the texts of its own values.
-        batch_bytes: Target size of a batch.
-        kind: Name of the kind of input.
     """
 
     schema: Schema

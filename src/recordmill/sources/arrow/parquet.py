@@ -49,8 +49,8 @@ _DISK_READ_BYTES = 64 << 10  # per column and read; larger reads are not faster
 _STORE_READ_BYTES = 1 << 20  # larger than for disks, since each read waits for a request
 # Bytes that may be prefetched from a store, in batches. With enough memory this is a unit.
 _PREFETCH_BATCHES = 4
-# A batch may take this share of the memory of a thread. The memory contains it decoded, cast, as
-# frames of three times its size, and once more as frames in a sorted run.
+# A batch may take this share of the memory of a thread. During a build it is in memory decoded,
+# cast, as frames of three times its size, and once more as frames of a sorted run.
 _BATCH_MEMORY_DIVISOR = 64
 # 1 MiB: smaller batches save no memory, since the pages of the columns take as much
 _MIN_BATCH_BYTES = 1 << 20
@@ -71,15 +71,10 @@ class ParquetSource:
     """A source of the rows of Parquet files.
 
     Attributes:
-        schema: The features of the records.
-        files: The files.
         units: Ranges of row groups.
-        notes: Notes of the plan.
         plan_rejects: Always empty, since rows are checked when they are read.
         columns: Names of the top-level columns to read. A file may lack some. None reads all.
         text_label: The label, if its classes are the texts of its own values.
-        batch_bytes: Target size of a batch.
-        kind: Name of the kind of input.
     """
 
     schema: Schema

@@ -1,7 +1,7 @@
 """Conversion of Python objects with rows to Arrow batches.
 
-Supported are Arrow tables, pandas data frames, dicts of arrays, lists of dicts, iterators and
-generators.
+`to_batches` accepts Arrow tables, pandas data frames, dicts of arrays, lists of dicts, iterators
+and generators.
 """
 
 from __future__ import annotations

@@ -74,7 +74,8 @@ def example(values: Mapping[str, object], schema: Schema | None = None) -> bytes
         )
         schema = Schema(tuple(features))
     fields = zip(batch.schema.names, batch.schema.types, strict=True)
-    # times without a zone become UTC in a schema, but a cast between both kinds is refused
+    # A time without a zone is accepted for a feature in UTC. The cast refuses this, so the zone is
+    # removed from the feature.
     zoneless = {
         name for name, kind in fields if "timestamp" in str(kind) and "tz=" not in str(kind)
     }

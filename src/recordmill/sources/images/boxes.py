@@ -1,8 +1,8 @@
 """Boxes of objects in images, as lists per image.
 
-Supported are COCO's JSON, Pascal VOC's XML, YOLO's text files, and CSV. Records have the names and
-units of TensorFlow's Object Detection API: edges are shares of the width and height of the image,
-from 0 to 1.
+Annotations are COCO's JSON, Pascal VOC's XML, YOLO's text files, or a CSV. Records have the names
+and units of TensorFlow's Object Detection API: edges are shares of the width and height of the
+image, from 0 to 1.
 
 Sources: cocodataset.org/#format-data; the development kit of VOC2012;
 docs.ultralytics.com/datasets/detect; github.com/tensorflow/models,
@@ -88,7 +88,6 @@ class BoxColumns:
         classes: Classes of OBJECT_LABEL.
         absolute: Boxes are in pixels.
         rejects: Annotations without an image.
-        notes: Notes for the user.
     """
 
     columns: Mapping[str, pa.Array]

@@ -455,7 +455,8 @@ def _array_feature(
 ) -> Feature:
     """Returns the feature of a column with arrays.
 
-    It is the declared one, if that has a shape. Otherwise the headers of all files determine it.
+    A declared schema, or a declared dtype with a shape, determines it. Otherwise the headers of
+    all files do.
     """
     if column_options.schema is not None and name in column_options.schema:
         return column_options.schema[name]

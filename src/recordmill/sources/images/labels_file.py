@@ -112,7 +112,6 @@ class LabelRequest:
     """The labels file of a build.
 
     Attributes:
-        path: Path of the labels file.
         path_column: Its column of paths. None detects it.
         label: Name of the label column. None uses the column `label`, if it exists.
         reject: Rows without a file and files without a row are rejects.
@@ -135,7 +134,6 @@ class LabelColumns:
         keep: [files] Mask of the files to use.
         time_dtypes: dtypes of text columns that contain times, by feature name.
         rejects: Rows without a file, and files without a row.
-        notes: Notes for the user.
     """
 
     columns: Mapping[str, pa.Array]

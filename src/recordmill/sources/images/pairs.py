@@ -94,7 +94,7 @@ def _pair_key(file: InputFile, folders: Sequence[str]) -> tuple[int, str]:
     """Returns (index of the folder, path without this folder and without the extension)."""
     stem = file.path.rpartition(".")[0]
     for folder_index, folder in enumerate(folders):
-        # the double slash keeps the place of the folder, so that files of different folders match
+        # `//` replaces the name of the folder, so that an image and its mask have equal keys
         parent, separator, rest = stem.rpartition(f"/{folder}/")
         if separator:
             return folder_index, f"{parent}//{rest}"

@@ -194,12 +194,7 @@ class ImageSource:
     """A source of image files.
 
     Attributes:
-        schema: The features of the records.
         files: The files. Their columns contain the features that do not come from the image itself.
-        units: The units to read.
-        options: Options of image files.
-        notes: Notes of the plan.
-        plan_rejects: Rejects that the plan has found.
         memory_bytes: Memory of the build.
         statistics: Pixels of images that the check decodes are summed up.
         absolute_boxes: Whether boxes are in pixels. None if there are no boxes.

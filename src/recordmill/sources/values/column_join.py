@@ -97,16 +97,10 @@ class JoinedSource:
     """A source that joins columns to the records of another source.
 
     Attributes:
-        schema: All features.
-        files: The files to read.
-        units: The units to read.
         base: The source that reads the files, with an empty file table and no units.
         joiner: Produces the joined columns.
         joined_schema: The features of the joined columns.
-        kind: Name of the kind of input.
         text_label: The label, if it is a joined column and its classes are the texts of its values.
-        notes: Notes of the plan.
-        plan_rejects: Rejects that the plan has found.
     """
 
     schema: Schema
@@ -210,7 +204,7 @@ def plan_with_partitions(
     if file_columns & {*common.dtypes, common.label}:
         source = plan(files, _exclude_columns(common, fields, fields.keys() - file_columns))
     names = [name for name in fields if name not in file_columns]
-    # the columns that folders define are not missing, so notes that miss them are dropped
+    # drop notes that call a column of the folders missing
     notes = tuple(
         note
         for note in source.notes

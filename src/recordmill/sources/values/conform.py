@@ -429,7 +429,7 @@ def quote_value(value: object) -> str:
     ("b'ab'", 'xxx...')
     """
     if isinstance(value, str | bytes | list):
-        value = value[: MAX_VALUE_CHARS + 1]  # repr of a long value would be slow
+        value = value[: MAX_VALUE_CHARS + 1]  # a long value is cut before repr spells all of it
     try:
         text = repr(value)
     except ValueError:  # CPython does not print integers of more than 4,300 digits
