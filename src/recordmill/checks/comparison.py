@@ -461,10 +461,10 @@ class _FeaturePair:
             self.check,
             message,
             _REMEDIES[self.check],
-            self.sample.name,
-            self.split,
-            figure,
-            threshold,
+            feature=self.sample.name,
+            split=self.split,
+            figure=figure,
+            threshold=threshold,
         )
 
     def compare_missing(self, limit: Threshold | None) -> Iterator[Violation]:

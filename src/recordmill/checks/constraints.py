@@ -42,14 +42,26 @@ def find_violations(
         if not _is_within(share, bounds):
             message = f"has {format_percent(share)} of the records, outside {_format_range(bounds, format_percent)}"
             remedy = f"give other {option('splits')}, or mend the rule"
-            yield Violation("splits", message, remedy, None, split, share, _format_range(bounds))
+            yield Violation(
+                "splits",
+                message,
+                remedy,
+                split=split,
+                figure=share,
+                threshold=_format_range(bounds),
+            )
     for split, features in statistics.items():
         records = statistics.records[split]
         if rules.records is not None and not _is_within(records, rules.records):
             message = f"{records:,} records are outside {_format_range(rules.records)}"
             remedy = "look whether inputs are missing, or doubled"
             yield Violation(
-                "records", message, remedy, None, split, records, _format_range(rules.records)
+                "records",
+                message,
+                remedy,
+                split=split,
+                figure=records,
+                threshold=_format_range(rules.records),
             )
         for name, feature_rules in rules.features.items():
             if name in features:
@@ -83,7 +95,15 @@ class _FeatureChecker:
     def _violation(
         self, check: str, message: str, remedy: str, figure: Any, threshold: Any
     ) -> Violation:
-        return Violation(check, message, remedy, self.feature.name, self.split, figure, threshold)
+        return Violation(
+            check,
+            message,
+            remedy,
+            feature=self.feature.name,
+            split=self.split,
+            figure=figure,
+            threshold=threshold,
+        )
 
     def _unjudged(self, check: str, reason: str, threshold: Any) -> Violation:
         return _unjudged_violation(check, reason, self.feature, self.split, threshold)
@@ -246,10 +266,9 @@ def _unjudged_violation(
         check,
         message,
         "take the rule out, or widen it",
-        feature.name,
-        split,
-        None,
-        threshold,
+        feature=feature.name,
+        split=split,
+        threshold=threshold,
         is_judged=False,
     )
 
@@ -296,7 +315,13 @@ def _check_class_balance(
                 bound = f"{message}, {'below' if is_low else 'above'} {format_threshold(threshold)}"
                 shown_figure = figure if math.isfinite(figure) else "inf"
                 yield Violation(
-                    "classes", bound, remedy, label.name, split, shown_figure, threshold
+                    "classes",
+                    bound,
+                    remedy,
+                    feature=label.name,
+                    split=split,
+                    figure=shown_figure,
+                    threshold=threshold,
                 )
 
 

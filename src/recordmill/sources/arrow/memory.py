@@ -116,8 +116,10 @@ class _SegmentWriter:
         first_rows = np.cumsum([0, *self.rows]).tolist()
         batch_sizes = zip(first_rows[:-1], self.rows, self.sizes, strict=True)
         batches = (
-            Unit(0, 1, number, number + 1, first, rows, size)
-            for number, (first, rows, size) in enumerate(batch_sizes)
+            Unit(
+                0, 1, start=number, stop=number + 1, first_row=first_row, rows=rows, size_bytes=size
+            )
+            for number, (first_row, rows, size) in enumerate(batch_sizes)
         )
         return pack_units(batches, UNIT_BYTES, parts=True)
 

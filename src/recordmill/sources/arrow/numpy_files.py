@@ -380,7 +380,12 @@ def plan_numpy(listing: Listing, options: NumpyOptions, common: PlanOptions) -> 
         *note_unused_partitions(input_files, schema.names),
     ]
     return NumpySource(
-        schema, files, units, tuple(notes), text_label=text_label, batch_bytes=batch_bytes
+        schema=schema,
+        files=files,
+        units=units,
+        notes=tuple(notes),
+        text_label=text_label,
+        batch_bytes=batch_bytes,
     )
 
 
@@ -513,7 +518,15 @@ def _iter_units(ordinal: int, arrays: Sequence[_StoredArray]) -> Iterator[Unit]:
     step = max(1, UNIT_BYTES // row_bytes)
     for start in range(0, rows, step):
         count = min(step, rows - start)
-        yield Unit(ordinal, ordinal + 1, start, start + count, start, count, count * row_bytes)
+        yield Unit(
+            ordinal,
+            ordinal + 1,
+            start=start,
+            stop=start + count,
+            first_row=start,
+            rows=count,
+            size_bytes=count * row_bytes,
+        )
 
 
 def _read_batches(
@@ -581,7 +594,9 @@ def _read_headers(file: InputFile) -> list[_StoredArray]:
             if data.read(len(_ZIP_MAGIC)) != _ZIP_MAGIC:
                 data.seek(0)
                 name = file.name.rpartition("/")[2].removesuffix(".npy")
-                return [_parse_header(file, name, data.read(_HEAD_BYTES), data.size(), 0, "")]
+                return [
+                    _parse_header(file, name, data.read(_HEAD_BYTES), size=data.size(), offset=0)
+                ]
             arrays = list[_StoredArray]()
             with zipfile.ZipFile(data) as archive:
                 for info in archive.infolist():
@@ -597,10 +612,17 @@ def _read_headers(file: InputFile) -> list[_StoredArray]:
                         + _LOCAL_HEADER_BYTES
                         + sum(struct.unpack("<HH", data.read(_LOCAL_HEADER_BYTES)[-4:]))
                     )
-                    start = data_offset if info.compress_type == zipfile.ZIP_STORED else None
+                    offset = data_offset if info.compress_type == zipfile.ZIP_STORED else None
                     name = info.filename.removesuffix(".npy")
                     arrays.append(
-                        _parse_header(file, name, head, info.file_size, start, info.filename)
+                        _parse_header(
+                            file,
+                            name,
+                            head,
+                            size=info.file_size,
+                            offset=offset,
+                            member=info.filename,
+                        )
                     )
             return arrays
     except Exception as error:  # zipfile and numpy raise many types of errors for damage
@@ -608,7 +630,7 @@ def _read_headers(file: InputFile) -> list[_StoredArray]:
 
 
 def _parse_header(
-    file: InputFile, name: str, head: bytes, size: int, start: int | None, member: str
+    file: InputFile, name: str, head: bytes, *, size: int, offset: int | None, member: str = ""
 ) -> _StoredArray:
     """Parses the header of an array from its first bytes.
 
@@ -617,11 +639,21 @@ def _parse_header(
         name: Name of the array.
         head: The first bytes of the array.
         size: Bytes of header and values.
-        start: Position of the header in the file. None for a compressed member.
-        member: Name of the member in a .npz.
+        offset: Position of the header in the file. None for a compressed member.
+        member: Name of the member in a .npz. Empty for a .npy.
     """
     if member and not head.startswith(_NPY_MAGIC):
-        return _StoredArray(file, name, np.dtype(np.uint8), (), False, 0, size, start, member)
+        return _StoredArray(
+            file,
+            name,
+            dtype=np.dtype(np.uint8),
+            shape=(),
+            is_fortran=False,
+            header_bytes=0,
+            size_bytes=size,
+            offset=offset,
+            member=member,
+        )
     source, formats = io.BytesIO(head), np.lib.format
     version = formats.read_magic(source)
     read_header = (
@@ -632,7 +664,15 @@ def _parse_header(
     if version == (3, 0) and dtype.names:
         dtype.names = tuple(field.encode("latin-1").decode() for field in dtype.names)
     return _StoredArray(
-        file, name, dtype, shape, is_fortran and len(shape) > 1, source.tell(), size, start, member
+        file,
+        name,
+        dtype=dtype,
+        shape=shape,
+        is_fortran=is_fortran and len(shape) > 1,
+        header_bytes=source.tell(),
+        size_bytes=size,
+        offset=offset,
+        member=member,
     )
 
 
@@ -645,7 +685,7 @@ def read_npy(data: bytes, file: InputFile) -> _Rows:
         DataError: The file is damaged, or contains Python objects.
     """
     try:
-        array = _parse_header(file, file.name, data[:_HEAD_BYTES], len(data), 0, "")
+        array = _parse_header(file, file.name, data[:_HEAD_BYTES], size=len(data), offset=0)
     except Exception as error:  # as in _read_headers
         raise DataError(f"is no file of NumPy's, or damaged: {error}", source=file.name) from None
     # a single value and Fortran order are accepted here, since no rows are read in ranges

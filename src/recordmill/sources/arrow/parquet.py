@@ -145,10 +145,10 @@ def plan_parquet(
     for file in files:
         check_unchanged(file.path, file.stat, file.name)
     return ParquetSource(
-        schema,
-        files,
-        units,
-        notes,
+        schema=schema,
+        files=files,
+        units=units,
+        notes=notes,
         columns=options.columns,
         text_label=text_label,
         batch_bytes=max_batch_bytes(common),
@@ -208,7 +208,13 @@ def _read_footer(file: InputFile, options: TableOptions, common: PlanOptions) ->
         **_null_counts(file_metadata, flat),
         **dict.fromkeys(hugging_face_classes(schema.metadata or {}), -1),
     }
-    return _Footer(tuple(schema.names), columns, flat, null_counts, sizes)
+    return _Footer(
+        names=tuple(schema.names),
+        columns=columns,
+        flat_schema=flat,
+        null_counts=null_counts,
+        groups=sizes,
+    )
 
 
 def _open_parquet(
@@ -334,7 +340,17 @@ def _build_units(files: Sequence[Sequence[tuple[int, int]]], unit_bytes: int) ->
         first_row = 0
         for group, (rows, size) in enumerate(groups):
             if rows:
-                units.append(Unit(ordinal, ordinal + 1, group, group + 1, first_row, rows, size))
+                units.append(
+                    Unit(
+                        ordinal,
+                        ordinal + 1,
+                        start=group,
+                        stop=group + 1,
+                        first_row=first_row,
+                        rows=rows,
+                        size_bytes=size,
+                    )
+                )
             first_row += rows
     return pack_units(units, unit_bytes, parts=True)
 

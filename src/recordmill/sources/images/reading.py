@@ -216,9 +216,16 @@ def read_images(
             files, candidates, BATCH_BYTES if rule is None else _REWRITE_BATCH_BYTES
         )
         batch = _ImageBatch(
-            candidates[: len(batch_files)], batch_files, partners, pair, max_pixels, rule
+            candidates[: len(batch_files)],
+            batch_files,
+            partners,
+            pair=pair,
+            max_pixels=max_pixels,
+            rule=rule,
         )
-        batch.check(decode_bytes, max_pixels, decode, with_pixels and rule is None)
+        batch.check(
+            decode_bytes, max_pixels, decode=decode, with_pixels=with_pixels and rule is None
+        )
         yield batch.to_chunk(schema, files, absolute_boxes)
         first += len(batch_files)
 
@@ -477,12 +484,12 @@ class _ImageBatch:
             if self._pixels and name in schema
         }
         return Chunk(
-            records,
-            ordinals,
-            np.zeros(len(ordinals), np.int64),
-            tuple(self._rejects),
-            dict(sorted((+self._counts).items())),
-            pixels,
+            records=records,
+            file_ids=ordinals,
+            positions=np.zeros(len(ordinals), np.int64),
+            rejects=tuple(self._rejects),
+            note_counts=dict(sorted((+self._counts).items())),
+            pixel_sums=pixels,
         )
 
     def _own_column(self, name: str) -> pa.Array:

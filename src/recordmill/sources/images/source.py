@@ -288,11 +288,13 @@ def plan_images(
     )
     if options.labels is not None:
         request = LabelRequest(
-            options.labels,
-            options.labels_path_column,
-            common.label,
-            options.missing == REJECT_MISSING,
-            frozenset(feature.name for feature in own_features).union(feature_names(files)),
+            path=options.labels,
+            path_column=options.labels_path_column,
+            label=common.label,
+            reject=options.missing == REJECT_MISSING,
+            reserved_names=frozenset(feature.name for feature in own_features).union(
+                feature_names(files)
+            ),
         )
         labels = label_columns(request, files, listing.roots)
         # a label from the labels file replaces the label from folders
@@ -352,12 +354,12 @@ def plan_images(
         record_sizes(files, partners).tolist(), IMAGE_UNIT_BYTES, IMAGE_UNIT_FILES
     )
     return ImageSource(
-        schema,
-        append_partners(files, partners),
-        units,
-        options,
-        tuple(notes),
-        (*rejects, *column_rejects),
+        schema=schema,
+        files=append_partners(files, partners),
+        units=units,
+        options=options,
+        notes=tuple(notes),
+        plan_rejects=(*rejects, *column_rejects),
         memory_bytes=common.memory_bytes,
         statistics=common.collects_statistics,
         absolute_boxes=absolute_boxes,

@@ -97,10 +97,10 @@ def conform(batch: pa.RecordBatch, schema: Schema, text_label: str | None = None
         columns, failures, rounded_counts = _fit_all(batch, schema, text_label)
         if not failures:
             return ConformedBatch(
-                _build_batch(columns, to_arrow(schema), batch.num_rows),
-                good,
-                sorted(bad),
-                rounded_counts,
+                batch=_build_batch(columns, to_arrow(schema), batch.num_rows),
+                good_rows=good,
+                bad_rows=sorted(bad),
+                rounded_counts=rounded_counts,
             )
         keep = np.ones(batch.num_rows, np.bool_)
         keep[list(failures)] = False
@@ -134,10 +134,10 @@ def conform_chunk(
         for row, reason, message in fitted.bad_rows
     )
     return Chunk(
-        fitted.batch,
-        np.full(len(fitted.good_rows), file_id, np.uint32),
-        fitted.good_rows + first_row,
-        rejects,
+        records=fitted.batch,
+        file_ids=np.full(len(fitted.good_rows), file_id, np.uint32),
+        positions=fitted.good_rows + first_row,
+        rejects=rejects,
     )
 
 
@@ -178,7 +178,9 @@ def _fit_all(
         if fitted.bad_mask is not None:
             for row in np.flatnonzero(fitted.bad_mask).tolist():
                 if row not in bad:
-                    bad[row] = explain_bad_value(column, row, feature, fitted.reason, classes)
+                    bad[row] = explain_bad_value(
+                        column, row, feature, reason=fitted.reason, classes=classes
+                    )
         if fitted.rounded_count:
             rounded_counts[feature.name] = fitted.rounded_count
         columns.append(fitted.array)
@@ -207,7 +209,9 @@ def _fit(column: pa.Array, feature: Feature, fitter: _ValueFitter) -> _FittedCol
             f"column {feature.name!r} is a {column.type}, but the schema has {feature.describe()}"
         )
     values, bad, rounded_count = fitter.fit(column, feature)
-    return _FittedColumn(values, bad, _reject_reason(column.type, feature, bad), rounded_count)
+    return _FittedColumn(
+        values, bad, _reject_reason(column.type, feature, bad), rounded_count=rounded_count
+    )
 
 
 def _reject_reason(kind: pa.DataType, feature: Feature, bad: Bools | None) -> str:
@@ -257,7 +261,7 @@ def _fit_list(column: pa.Array, feature: Feature, fitter: _ValueFitter) -> _Fitt
     # from the inside to the outside
     for wrap in reversed(wraps):
         values = wrap(values)
-    return _FittedColumn(values, None, "", rounded_count)
+    return _FittedColumn(values, None, rounded_count=rounded_count)
 
 
 def _null_mask(values: pa.Array) -> Bools:

@@ -55,12 +55,12 @@ class SchemaUnifier:
         self._sources: dict[str, str] = {}
         # columns with a value in some part, so their type is known
         self._typed: set[str] = set()
-        self._parts = 0
-        self._part_counts: dict[str, int] = {}
+        self._num_tables = 0
+        self._table_counts: dict[str, int] = {}
         self._label: str | None = None
         # For each column of numbers: the class names of its parts, or None for plain numbers. The
         # value is the first such part.
-        self._class_tables: defaultdict[str, dict[tuple[str, ...] | None, str]] = defaultdict(dict)
+        self._class_sources: defaultdict[str, dict[tuple[str, ...] | None, str]] = defaultdict(dict)
 
     def add(
         self, schema: pa.Schema, source_name: str, null_counts: Mapping[str, int] | None = None
@@ -77,7 +77,7 @@ class SchemaUnifier:
             DataError: No feature can have the type of a column, or the type conflicts with another
                 part.
         """
-        self._parts += 1
+        self._num_tables += 1
         self._label = self._label or label_in_metadata(schema)
         for field in schema:
             name, has_values = field.name, not _is_null(field.type)
@@ -101,11 +101,11 @@ class SchemaUnifier:
                 self._features[name] = self._join_untyped(
                     previous, feature, source_name, has_values
                 )
-            self._part_counts[name] = self._part_counts.get(name, 0) + 1
+            self._table_counts[name] = self._table_counts.get(name, 0) + 1
             if has_values:
                 self._typed.add(name)
                 if is_number_dtype(feature.dtype):
-                    self._class_tables[name].setdefault(feature.classes, source_name)
+                    self._class_sources[name].setdefault(feature.classes, source_name)
 
     def schema(self) -> Schema:
         """Returns the unified features, and the label that the metadata of a part names.
@@ -123,7 +123,7 @@ class SchemaUnifier:
         unified = tuple(
             replace(
                 f,
-                required=f.required and self._part_counts[f.name] == self._parts,
+                required=f.required and self._table_counts[f.name] == self._num_tables,
                 classes=self._unified_classes(f),
             )
             for f in features
@@ -144,37 +144,37 @@ class SchemaUnifier:
         """
         notes = []
         for feature in schema:
-            tables = self._class_tables.get(feature.name, {})
-            (classes, source_name), *other_tables = [
-                (names, place) for names, place in tables.items() if names
+            sources = self._class_sources.get(feature.name, {})
+            (classes, source_name), *other_sources = [
+                (names, place) for names, place in sources.items() if names
             ] or [((), "")]
-            if not other_tables or feature.dtype in ("string", "bytes"):
+            if not other_sources or feature.dtype in ("string", "bytes"):
                 continue
             if feature.classes is None:
                 raise DataError(
-                    f"{feature.name!r} has the classes {format_classes(other_tables[0][0])} here and {format_classes(classes)} in "
+                    f"{feature.name!r} has the classes {format_classes(other_sources[0][0])} here and {format_classes(classes)} in "
                     f"{source_name}, so its numbers alone say nothing; name its classes in the schema, or declare "
                     f"{option('dtypes', {feature.name: 'string'})} for the names",
-                    source=other_tables[0][1],
+                    source=other_sources[0][1],
                 )
             notes.append(
-                f"{feature.name}: {len(tables):,} tables of classes, such as {format_classes(classes)} in {source_name} and "
-                f"{format_classes(other_tables[0][0])} in {other_tables[0][1]}, are one by name: {format_classes(feature.classes)}"
+                f"{feature.name}: {len(sources):,} tables of classes, such as {format_classes(classes)} in {source_name} and "
+                f"{format_classes(other_sources[0][0])} in {other_sources[0][1]}, are one by name: {format_classes(feature.classes)}"
             )
         return tuple(notes)
 
     def _unified_classes(self, feature: Feature) -> tuple[str, ...] | None:
-        tables = self._class_tables.get(feature.name, {})
-        class_lists = [names for names in tables if names is not None]
+        sources = self._class_sources.get(feature.name, {})
+        class_lists = [names for names in sources if names is not None]
         if not class_lists or feature.dtype != "int64":
             return None
-        if None in tables:
+        if None in sources:
             if feature.name in self._declared:
                 return None
             raise DataError(
-                f"{feature.name!r} has numbers of the classes {format_classes(class_lists[0])} in {tables[class_lists[0]]}, but "
+                f"{feature.name!r} has numbers of the classes {format_classes(class_lists[0])} in {sources[class_lists[0]]}, but "
                 f"numbers of no class here; {option('dtypes', {feature.name: 'int64'})} takes all of them as numbers",
-                source=tables[None],
+                source=sources[None],
             )
         return (
             class_lists[0]
@@ -520,7 +520,13 @@ def finish_unified_schema(
         for batch in batches:
             if (index := batch.schema.get_field_index(label)) >= 0:
                 classes.add(batch.column(index), class_names_in_metadata(batch.schema.field(index)))
-    schema, notes = finish_schema(inferred, unifier.empty_columns(), classes, common, description)
+    schema, notes = finish_schema(
+        inferred,
+        empty_columns=unifier.empty_columns(),
+        classes=classes,
+        common=common,
+        description=description,
+    )
     return schema, (*notes, *unifier.check_classes(schema)), label if is_text_label else None
 
 
