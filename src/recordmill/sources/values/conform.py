@@ -272,7 +272,7 @@ def _null_mask(values: pa.Array) -> Bools:
 def _as_lists(values: pa.Array) -> pa.Array:
     """Returns a column of type null as a column of null lists."""
     return (
-        # if all lists of a part are empty, Arrow infers the type null for their items
+        # if all lists of a column are empty, Arrow infers the type null for their items
         pa.nulls(len(values), pa.large_list(pa.null())) if pa.types.is_null(values.type) else values
     )
 

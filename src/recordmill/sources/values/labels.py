@@ -1,7 +1,7 @@
 """Class labels: the classes of text labels, and class numbers of the input.
 
-A text label becomes an int64 feature. Its classes are the distinct values in all parts of the
-input, sorted by their UTF-8 bytes. So they depend on the data alone, not on the order of reading.
+A text label becomes an int64 feature. Its classes are the distinct values of the complete input,
+sorted by their UTF-8 bytes. So they depend on the data alone, not on the order of reading.
 
 If the input names its own classes, its class numbers are matched to the classes of the schema by
 name.
@@ -36,7 +36,7 @@ _MAX_SHOWN_CLASSES = 20  # in a message
 
 
 class ClassNames:
-    """Distinct values of a label, as text, collected over the parts of an input.
+    """Distinct values of a label as text, collected over an input.
 
     Collection stops above MAX_CLASSES. Only `sorted_classes` reports this, because a label of
     numbers needs no names.

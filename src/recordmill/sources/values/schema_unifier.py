@@ -1,8 +1,8 @@
 """Unification of the schemas of several batches or files, and declared dtypes.
 
 Types widen only if every value survives. Integers become the smallest type that holds both, numbers
-become a float, and timestamps get the finer unit. Tensors of different lengths become lists. The
-classes of different parts become all of these classes, matched by name.
+become a float, and timestamps get the finer unit. Tensors of different lengths become lists.
+Different lists of classes become one list, matched by name.
 
 Other combinations are an error that names both places: text and numbers, class numbers and plain
 numbers, or scalars and lists. The user then declares a dtype: `--dtype x=float64` or `--dtype
@@ -41,9 +41,9 @@ _DTYPE_PATTERN = re.compile(
 
 
 class SchemaUnifier:
-    """Collects the flattened Arrow schemas of the parts of one input, and unifies them.
+    """Collects the flattened Arrow schemas of the tables of an input, and unifies them.
 
-    A part is a batch or a file.
+    A table is a batch or a file.
 
     Args:
         declared: Dtypes that the user has declared, by column name. Such columns never conflict.
@@ -53,29 +53,29 @@ class SchemaUnifier:
         self._declared = declared or {}
         self._features: dict[str, Feature] = {}
         self._sources: dict[str, str] = {}
-        # columns with a value in some part, so their type is known
+        # columns with a value in some table, so their type is known
         self._typed: set[str] = set()
         self._num_tables = 0
         self._table_counts: dict[str, int] = {}
         self._label: str | None = None
-        # For each column of numbers: the class names of its parts, or None for plain numbers. The
-        # value is the first such part.
+        # For each column of numbers: the class names of its tables, or None for plain numbers. The
+        # value is the first such table.
         self._class_sources: defaultdict[str, dict[tuple[str, ...] | None, str]] = defaultdict(dict)
 
     def add(
         self, schema: pa.Schema, source_name: str, null_counts: Mapping[str, int] | None = None
     ) -> None:
-        """Adds the schema of a part.
+        """Adds the schema of a table.
 
         Args:
             schema: The flattened schema.
-            source_name: Name of the part, for messages.
-            null_counts: Number of nulls of each column, or -1 if it is unknown. Without
-                this argument, a column counts as nullable if its field is.
+            source_name: Name of the table, for messages.
+            null_counts: Number of nulls of each column, or -1 if it is unknown. Without this
+                argument, a column counts as nullable if its field is.
 
         Raises:
             DataError: No feature can have the type of a column, or the type conflicts with another
-                part.
+                table.
         """
         self._num_tables += 1
         self._label = self._label or label_in_metadata(schema)
@@ -87,7 +87,7 @@ class SchemaUnifier:
                 feature, dtype=feature.dtype if has_values else "string", required=required
             )
             previous = self._features.get(name)
-            # nulls and empty lists have no type of their own, so the first part with values decides
+            # nulls and empty lists have no type, so the first table with values decides
             if previous is None or (
                 has_values and name not in self._typed and len(previous.shape) <= len(feature.shape)
             ):
@@ -108,13 +108,13 @@ class SchemaUnifier:
                     self._class_sources[name].setdefault(feature.classes, source_name)
 
     def schema(self) -> Schema:
-        """Returns the unified features, and the label that the metadata of a part names.
+        """Returns the unified features, and the label from the metadata of a table.
 
-        A feature is required if each part has it without nulls. A column that contains only nulls
+        A feature is required if each table has it without nulls. A column that contains only nulls
         becomes text.
 
         Raises:
-            DataError: A column has classes in some parts only.
+            DataError: A column has classes in some tables only.
         """
         structs = self._struct_names()
         features = [
@@ -133,13 +133,13 @@ class SchemaUnifier:
         )
 
     def check_classes(self, schema: Schema) -> tuple[str, ...]:
-        """Returns notes on features that have different classes in different parts.
+        """Returns notes on features that have different classes in different tables.
 
         Args:
             schema: The final schema, which may be declared by the user.
 
         Raises:
-            DataError: Parts have different classes, and the schema uses their numbers as plain
+            DataError: Tables have different classes, and the schema uses their numbers as plain
                 numbers.
         """
         notes = []
@@ -192,7 +192,7 @@ class SchemaUnifier:
     def _struct_names(self) -> set[str]:
         """Returns the names that are a dotted prefix of another column.
 
-        A struct that is null in one part is a single column there. In other parts its members
+        A struct that is null in one table is a single column there. In other tables its members
         replace it.
         """
         prefixes: set[str] = set()
@@ -343,7 +343,7 @@ def parse_dtype(text: str) -> tuple[str, tuple[int | None, ...] | None]:
     (('float32', (None, 4)), ('string', None))
 
     Returns:
-        (dtype, shape). The shape is None if the text has no shape.
+        (dtype, shape), or (dtype, None) for a text without a shape.
 
     Raises:
         UsageError: The dtype is unknown.
@@ -496,7 +496,7 @@ def finish_unified_schema(
     """Finishes the schema of an input of Arrow tables, as `finish_schema` does.
 
     Args:
-        unifier: The schemas of all parts.
+        unifier: The schemas of all tables.
         batches: All rows, flattened, with at least the label. They are only read if the label is
             text.
         common: The user's declarations.
@@ -508,7 +508,7 @@ def finish_unified_schema(
 
     Raises:
         UsageError: As `finish_schema`.
-        DataError: As `finish_schema`. Or the parts don't fit each other, or a text label has no
+        DataError: As `finish_schema`. Or the tables don't fit each other, or a text label has no
             values or too many.
     """
     inferred, label = unifier.schema(), common.label
