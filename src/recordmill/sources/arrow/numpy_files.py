@@ -155,17 +155,19 @@ class _StoredArray:
         """
         try:
             rows = np.zeros((1, *self.shape[1:]), self.dtype) if rows is None else rows
-            parts = (
+            fields = (
                 [rows] if rows.dtype.names is None else [rows[name] for name in rows.dtype.names]
             )
             # NumPy creates an invalid `str` from other code points
-            for part in (part for part in parts if part.dtype.kind == "U"):
-                points = np.ascontiguousarray(part).view(
-                    np.dtype("u4").newbyteorder(part.dtype.byteorder)
+            for field_values in (
+                field_values for field_values in fields if field_values.dtype.kind == "U"
+            ):
+                points = np.ascontiguousarray(field_values).view(
+                    np.dtype("u4").newbyteorder(field_values.dtype.byteorder)
                 )
                 if points.size and points.max() > sys.maxunicode:
                     raise ValueError("text with a character beyond Unicode")
-            return list(map(tensors_to_column, self.feature_names, parts))
+            return list(map(tensors_to_column, self.feature_names, fields))
         except DataError as error:
             raise self.data_error(error.reason) from None
         except (pa.ArrowException, ValueError, OverflowError) as error:
@@ -440,10 +442,10 @@ def _group_arrays(
         for split, split_arrays in by_split.items():
             file_split = file.split if options.split_from == NO_LAYOUT else split
             counts[str(file_split)] += split_arrays[0].shape[0]
-            part = replace(file, name=f"{file.name}!/{split}", split=file_split)
+            split_file = replace(file, name=f"{file.name}!/{split}", split=file_split)
             tables.append(
                 (
-                    part,
+                    split_file,
                     [
                         (len(tables), replace(array, name=_parse_split(array.name)[1]))
                         for array in split_arrays

@@ -165,7 +165,7 @@ def _batches_to_conform(files: FileTable, schema: Schema) -> list[tuple[pa.Recor
     present = [name for name in schema.names if name in feature_names(files)]
     encoded = [name for name in present if files.is_dictionary_encoded(FEATURE_PREFIX + name)]
     plain_names = [name for name in present if name not in encoded]
-    parts = [[name] for name in encoded] + ([plain_names] if plain_names else [])
+    name_groups = [[name] for name in encoded] + ([plain_names] if plain_names else [])
     return [
         (
             pa.RecordBatch.from_pydict(
@@ -173,7 +173,7 @@ def _batches_to_conform(files: FileTable, schema: Schema) -> list[tuple[pa.Recor
             ),
             names,
         )
-        for names in parts
+        for names in name_groups
     ]
 
 

@@ -487,7 +487,7 @@ def _plan_first_files(
         common.schema,
         {feature.name for feature in (OWN_FEATURES if has_images else OWN_FEATURES[-1:])},
     )
-    parts = []
+    options_by_source = []
     for is_own in (True, False):
         schema = (
             None
@@ -495,11 +495,13 @@ def _plan_first_files(
             else declared.select(name for name in declared.names if (name in names) == is_own)
         )
         dtypes = {name: dtype for name, dtype in common.dtypes.items() if (name in names) == is_own}
-        parts.append(
+        options_by_source.append(
             replace(common, schema=schema, dtypes=dtypes, label=None if is_own else common.label)
         )
     if has_images:
-        return plan_images(listing, options.image_options, parts[0]), parts[1]
+        return plan_images(listing, options.image_options, options_by_source[0]), options_by_source[
+            1
+        ]
     if options.image_options.rule is not None:
         raise UsageError(
             f"{option('resize' if options.resize else 'reencode')}: the samples have no images"
@@ -508,7 +510,7 @@ def _plan_first_files(
         listing.files, listing.roots, split_from=options.split_from, class_from=NO_LAYOUT
     )
     files, notes = listing.files.with_splits(layout.splits), (*listing.notes, *layout.notes)
-    return _NameSource(Schema(OWN_FEATURES[-1:]), files, notes=notes), parts[1]
+    return _NameSource(Schema(OWN_FEATURES[-1:]), files, notes=notes), options_by_source[1]
 
 
 def _append_members(files: FileTable, all_files: FileTable, endings: Sequence[str]) -> FileTable:

@@ -209,8 +209,11 @@ def _flatten_column(
         offsets = np.zeros(len(column) + 1, np.int64)
         np.cumsum(lengths.to_numpy(zero_copy_only=False), out=offsets[1:])
         missing = column.is_null() if column.null_count else None
-        for part, values in _flatten_column(name, _map_as_list(column).flatten(), True):
-            yield part, pa.LargeListArray.from_arrays(pa.array(offsets), values, mask=missing)
+        for member_name, values in _flatten_column(name, _map_as_list(column).flatten(), True):
+            yield (
+                member_name,
+                pa.LargeListArray.from_arrays(pa.array(offsets), values, mask=missing),
+            )
 
 
 def _map_as_list(column: pa.Array) -> pa.Array:
