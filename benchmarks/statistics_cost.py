@@ -19,11 +19,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from build import make_images
 from harness import machine
 from make_csv import write_csv
 
 import recordmill
-from build import make_images
 from recordmill.building import file_records, finish_build, ingest
 from recordmill.statistics.dataset_sketch import SketchPool
 

@@ -111,13 +111,15 @@ def without_wide(row: Row, start: bool = True) -> Row:
 def tokenized(
     content: bytes, options: CsvOptions, most_rows: int = 7, delimiter: str = ","
 ) -> list[Row]:
-    tokenizer = Tokenizer(options.with_dialect(delimiter), COLUMNS, most_rows, ragged=True)
+    tokenizer = Tokenizer(
+        options.with_dialect(delimiter), COLUMNS, most_rows, allows_ragged_rows=True
+    )
     data = np.frombuffer(bytearray(content), np.uint8)
     expected = dict(enumerate(row.start for row in oracle_rows(content, options, delimiter)))
     found: dict[int, Row] = {}
     at, line, first = 0, 1, 0
     while at < len(data):
-        rows = tokenizer.read(data, at, len(data), final=True, line=line)
+        rows = tokenizer.read(data, at, len(data), is_final=True, line=line)
         assert rows.stop > at
         found.update(to_oracle(data, rows, first, expected))
         first += rows.num_rows
@@ -182,7 +184,7 @@ def test_oracle_equals_python_csv(content: bytes, options: CsvOptions) -> None:
 def test_any_blocks_give_the_same_rows(
     content: bytes, options: CsvOptions, block_bytes: int, chunk_bytes: int
 ) -> None:
-    tokenizer = Tokenizer(options.with_dialect(","), COLUMNS, 7, ragged=True)
+    tokenizer = Tokenizer(options.with_dialect(","), COLUMNS, 7, allows_ragged_rows=True)
     blocks = (
         np.frombuffer(bytearray(content[at : at + block_bytes]), np.uint8)
         for at in range(0, len(content), block_bytes)
@@ -204,18 +206,18 @@ def without_start(row: Row) -> Row:
 def test_rows_beyond_the_limit_wait() -> None:
     data = np.frombuffer(bytearray(b"a,b\nc,d\ne,f\n"), np.uint8)
     tokenizer = Tokenizer(CsvOptions().with_dialect(","), 2, 10)
-    assert tokenizer.read(data, 0, 5, final=True).stop == 8
-    assert tokenizer.read(data, 0, 4, final=True).num_rows == 1
-    assert tokenizer.read(data, 4, 4, final=True).num_rows == 0
+    assert tokenizer.read(data, 0, 5, is_final=True).stop == 8
+    assert tokenizer.read(data, 0, 4, is_final=True).num_rows == 1
+    assert tokenizer.read(data, 4, 4, is_final=True).num_rows == 0
 
 
 def test_many_bad_rows_come_in_several_calls() -> None:
     count = MAX_BAD_ROWS + 10
     data = np.frombuffer(bytearray(b"x\n" * count + b"1,2\n"), np.uint8)
     tokenizer = Tokenizer(CsvOptions().with_dialect(","), 2, 10)
-    first = tokenizer.read(data, 0, len(data), final=True)
+    first = tokenizer.read(data, 0, len(data), is_final=True)
     assert (first.num_rows, first.stop) == (MAX_BAD_ROWS, 2 * MAX_BAD_ROWS)
-    second = tokenizer.read(data, first.stop, len(data), final=True, line=first.stop_line)
+    second = tokenizer.read(data, first.stop, len(data), is_final=True, line=first.stop_line)
     assert second.bad_rows[:, 1].tolist() == list(range(MAX_BAD_ROWS + 1, count + 1))
     assert second.lines.tolist() == [count + 1]
 
@@ -318,12 +320,12 @@ def test_row_ends_are_those_of_the_tokenizer(
         delimiter
     )
     data = np.frombuffer(bytearray(content), np.uint8)
-    tokenizer, at = Tokenizer(dialect, 256, 1, ragged=True), 0
+    tokenizer, at = Tokenizer(dialect, 256, 1, allows_ragged_rows=True), 0
     ends = [0]
     for final in (False, True):
         while True:
-            found = find_row_end(data, dialect, at, at + 1, final=final)
-            rows = tokenizer.read(data.copy(), at, at + 1, final=final)
+            found = find_row_end(data, dialect, at, at + 1, is_final=final)
+            rows = tokenizer.read(data.copy(), at, at + 1, is_final=final)
             assert (found.stop, found.is_skipping, found.has_too_long_row) == (
                 rows.stop,
                 rows.is_skipping,
@@ -334,7 +336,7 @@ def test_row_ends_are_those_of_the_tokenizer(
             at = rows.stop
             ends.append(at)
     for limit in range(1, len(data) + 1):
-        found = find_row_end(data, dialect, 0, limit, final=True)
+        found = find_row_end(data, dialect, 0, limit, is_final=True)
         assert (
             found.has_too_long_row
             or found.is_skipping
@@ -349,18 +351,23 @@ def test_long_blocks_without_quotes_are_passed_over(content: bytes, options: Csv
     data = np.frombuffer(
         bytearray(content + b"x,y,z\r\n" * 30 + content + b"x" * 200 + b"\n" + content), np.uint8
     )
-    tokenizer, at, starts, skipping = Tokenizer(dialect, 256, 100, ragged=True), 0, [], False
+    tokenizer, at, starts, skipping = (
+        Tokenizer(dialect, 256, 100, allows_ragged_rows=True),
+        0,
+        [],
+        False,
+    )
     read = data.copy()
     while at < len(data) and (
-        rows := tokenizer.read(read, at, len(data), final=True, skipping=skipping)
+        rows := tokenizer.read(read, at, len(data), is_final=True, is_skipping=skipping)
     ):
         if len(rows.bad_rows):
-            assert find_row_end(data, dialect, at, len(data), final=True).has_too_long_row
+            assert find_row_end(data, dialect, at, len(data), is_final=True).has_too_long_row
             return
         at, skipping = rows.stop, rows.is_skipping
         starts.append(at)
     for limit in starts:
-        assert find_row_end(data, dialect, 0, limit, final=True).stop == limit
+        assert find_row_end(data, dialect, 0, limit, is_final=True).stop == limit
 
 
 # Blank lines
@@ -382,7 +389,7 @@ options = st.builds(
 def test_any_blocks_of_lines(
     content: bytes, options: CsvOptions, block_bytes: int, chunk_bytes: int
 ) -> None:
-    tokenizer = Tokenizer(options.with_dialect(","), 1, 7, ragged=True)
+    tokenizer = Tokenizer(options.with_dialect(","), 1, 7, allows_ragged_rows=True)
     blocks = (
         np.frombuffer(bytearray(content[at : at + block_bytes]), np.uint8)
         for at in range(0, len(content), block_bytes)

@@ -336,7 +336,7 @@ def test_telling_and_reading_at_once(first: list[str], second: list[str], dtype:
     alone, at_once = (ColumnProfiler(TOKENS, [True, True], None) for _ in range(2))
     for texts in (first, second):
         data = np.frombuffer(bytearray("".join(f"{text},x\n" for text in texts), "utf-8"), np.uint8)
-        rows = TOKENIZER.read(data, 0, len(data), final=True)
+        rows = TOKENIZER.read(data, 0, len(data), is_final=True)
         assert alone.add(data, rows) == {}
         ready = at_once.add(data, rows, {0: feature})
         assert at_once.text_counts() == alone.text_counts()

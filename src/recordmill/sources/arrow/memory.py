@@ -121,7 +121,7 @@ class _SegmentWriter:
             )
             for number, (first_row, rows, size) in enumerate(batch_sizes)
         )
-        return pack_units(batches, UNIT_BYTES, parts=True)
+        return pack_units(batches, UNIT_BYTES, joins_parts=True)
 
 
 def plan_memory(source: Any, folder: str | os.PathLike[str], common: PlanOptions) -> MemorySource:

@@ -352,7 +352,7 @@ def _build_units(files: Sequence[Sequence[tuple[int, int]]], unit_bytes: int) ->
                     )
                 )
             first_row += rows
-    return pack_units(units, unit_bytes, parts=True)
+    return pack_units(units, unit_bytes, joins_parts=True)
 
 
 def _read_label_batches(

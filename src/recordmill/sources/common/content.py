@@ -93,19 +93,19 @@ def full_extension(name: str) -> str:
     >>> [full_extension(name) for name in ("a/b.JPG", "t.csv.gz", "README", ".hidden")]
     ['jpg', 'csv.gz', '', '']
     """
-    stem, dot, last = name.rpartition("/")[2].rpartition(".")
+    stem, dot, extension = name.rpartition("/")[2].rpartition(".")
     if not dot or not stem:
         return ""
-    last = last.lower()
-    inner = full_extension(stem) if last in COMPRESSED_EXTENSIONS else ""
-    return f"{inner}.{last}" if inner else last
+    extension = extension.lower()
+    inner_extension = full_extension(stem) if extension in COMPRESSED_EXTENSIONS else ""
+    return f"{inner_extension}.{extension}" if inner_extension else extension
 
 
 def is_documentation(name: str) -> bool:
     """Returns whether a file of this name tells about the data (`README.txt`, `LICENSE`) and holds none."""
-    ending = full_extension(name).split(".")[0]
+    extension = full_extension(name).split(".")[0]
     return (
-        ending in ("", "txt", "text", *COMPRESSED_EXTENSIONS)
+        extension in ("", "txt", "text", *COMPRESSED_EXTENSIONS)
         and name.rpartition("/")[2].partition(".")[0].lower() in _DOCUMENTATION_NAMES
     )
 
@@ -121,47 +121,54 @@ def sniff_file(file: InputFile) -> Content:
 
 def sniff_kind(head: bytes, name: str, size_bytes: int) -> Content:
     """Detects what a file of this name and size holds that begins with head (HEAD_BYTES of it, or all)."""
-    ending = full_extension(name)
-    hint = KIND_BY_EXTENSION.get(ending.split(".")[0])
+    extension = full_extension(name)
+    hint = KIND_BY_EXTENSION.get(extension.split(".")[0])
     if not head:
         return Content(hint or OTHER_CONTENT, "an empty file")
-    whole = size_bytes == len(head)
-    found = _match_kinds(
-        ContentSample(head, size_bytes, whole, hint), textual=False
+    is_complete = size_bytes == len(head)
+    content = _match_kinds(
+        ContentSample(head, size_bytes, is_complete, hint), is_textual=False
     ) or _detect_foreign_format(head)
-    if found is not None:
-        return found
-    how = resolve_compression(head)
-    if how != UNCOMPRESSED:
-        head, whole = find_codec(how).algorithm.decompress_head(head, HEAD_BYTES)
-        found = _match_kinds(
-            ContentSample(head, len(head) if whole else 1 << 62, whole, hint), textual=False
+    if content is not None:
+        return content
+    compression = resolve_compression(head)
+    if compression != UNCOMPRESSED:
+        head, is_complete = find_codec(compression).algorithm.decompress_head(head, HEAD_BYTES)
+        content = _match_kinds(
+            ContentSample(head, len(head) if is_complete else 1 << 62, is_complete, hint),
+            is_textual=False,
         ) or _detect_foreign_format(head)
-        if found is not None:
-            about, _, remedy = found.detail.partition(";")
-            return Content(found.kind, f"{about} in {how}{';' * bool(remedy)}{remedy}")
-    text = _decode_head(head, whole=whole)
+        if content is not None:
+            description, _, remedy = content.detail.partition(";")
+            return Content(
+                content.kind, f"{description} in {compression}{';' * bool(remedy)}{remedy}"
+            )
+    text = _decode_head(head, is_complete=is_complete)
     if text is None:
         return Content(hint or BINARY_CONTENT, UNKNOWN_FORMAT)
-    sample = ContentSample(head, size_bytes, whole, hint, text)
-    found, first = _match_kinds(sample, textual=True), ending.split(".")[0]
+    sample = ContentSample(head, size_bytes, is_complete, hint, text)
+    content, main_extension = _match_kinds(sample, is_textual=True), extension.split(".")[0]
     if is_documentation(name):
         return Content(OTHER_CONTENT, "a paper")
     is_objects = (
-        first == "log" and found is not None and found.kind == JSONL_CONTENT
+        main_extension == "log" and content is not None and content.kind == JSONL_CONTENT
     )  # what services write
-    if first in NO_DATA_EXTENSIONS and not is_objects:
-        return Content(OTHER_CONTENT, f"a .{ending} file")
-    found = found or Content(OTHER_CONTENT, _detect_document_format(sample))
-    return Content(found.kind, f"{found.detail} in {how}") if how != UNCOMPRESSED else found
+    if main_extension in NO_DATA_EXTENSIONS and not is_objects:
+        return Content(OTHER_CONTENT, f"a .{extension} file")
+    content = content or Content(OTHER_CONTENT, _detect_document_format(sample))
+    return (
+        Content(content.kind, f"{content.detail} in {compression}")
+        if compression != UNCOMPRESSED
+        else content
+    )
 
 
-def _match_kinds(sample: ContentSample, *, textual: bool) -> Content | None:
+def _match_kinds(sample: ContentSample, *, is_textual: bool) -> Content | None:
     """Returns what the first kind says that recognises the sample."""
     for kind in KINDS:
         if (
             kind.recognizer_path
-            and kind.is_textual == textual
+            and kind.is_textual == is_textual
             and (detail := kind.recognizer(sample))
         ):
             return Content(kind.name, detail)
@@ -170,16 +177,16 @@ def _match_kinds(sample: ContentSample, *, textual: bool) -> Content | None:
 
 def _detect_foreign_format(head: bytes) -> Content | None:
     """Returns the format if it holds no records; what is compressed may be data."""
-    found = sniff_file_format(head)
-    if found is None or not found.description:
+    file_format = sniff_file_format(head)
+    if file_format is None or not file_format.description:
         return None
-    return Content(BINARY_CONTENT, found.description)
+    return Content(BINARY_CONTENT, file_format.description)
 
 
 def recognize_image(sample: ContentSample) -> str:
     """Recognises images by their first bytes, of the formats that we read and of those that we only know."""
-    known = sniff_image(sample.head) or sniff_unsupported_image(sample.head)
-    return "" if known is None else f"a {known} image"
+    image_format = sniff_image(sample.head) or sniff_unsupported_image(sample.head)
+    return "" if image_format is None else f"a {image_format} image"
 
 
 def recognize_parquet(sample: ContentSample) -> str:
@@ -201,7 +208,7 @@ def recognize_tfrecord(sample: ContentSample) -> str:
     return "a TFRecord file" if len(header) == _HEADER_BYTES and is_header else ""
 
 
-def _decode_head(head: bytes, *, whole: bool) -> str | None:
+def _decode_head(head: bytes, *, is_complete: bool) -> str | None:
     """Returns the head as text, by its byte order mark, as UTF-8, or as some 8-bit encoding; None if it is no text."""
     encoding = resolve_encoding(head, UTF8_ENCODING)
     if encoding != UTF8_ENCODING or head.startswith(codecs.BOM_UTF8):
@@ -209,7 +216,7 @@ def _decode_head(head: bytes, *, whole: bool) -> str | None:
     if b"\0" in head:
         return None
     try:
-        return codecs.getincrementaldecoder("utf-8")().decode(head, final=whole)
+        return codecs.getincrementaldecoder("utf-8")().decode(head, final=is_complete)
     except UnicodeDecodeError:
         controls = sum(head.count(byte) for byte in range(32) if byte not in b"\t\n\r\f\x1a\x1b")
         return None if controls * 100 > len(head) else head.decode("latin-1")
@@ -219,7 +226,7 @@ def recognize_jsonl(sample: ContentSample) -> str:
     """Recognises JSON lines by two objects on lines of their own, or by the name if nothing speaks against it."""
     text = sample.text or ""
     if text.lstrip()[:1] == "{":
-        objects = _count_json_objects(text, whole=sample.is_complete)
+        objects = _count_json_objects(text, is_complete=sample.is_complete)
         if objects >= 2 or (sample.hint == JSONL_CONTENT and objects != 0):
             return "a JSON object a line"
     return "named as JSON lines" if sample.hint == JSONL_CONTENT else ""
@@ -229,11 +236,11 @@ def recognize_csv(sample: ContentSample) -> str:
     """Recognises CSV by rows of as many fields between one delimiter, or by the name."""
     if sample.hint == JSONL_CONTENT or _detect_document_format(sample):
         return ""
-    width, delimiter = _find_table_shape(
-        sample.text or "", whole=sample.is_complete, sure=sample.hint == CSV_CONTENT
+    num_fields, delimiter = _find_table_shape(
+        sample.text or "", is_complete=sample.is_complete, is_named_csv=sample.hint == CSV_CONTENT
     )
-    if width:
-        return f"{width} fields a row, separated by {delimiter!r}"
+    if num_fields:
+        return f"{num_fields} fields a row, separated by {delimiter!r}"
     return "named as CSV" if sample.hint == CSV_CONTENT else ""
 
 
@@ -252,11 +259,11 @@ def _detect_document_format(sample: ContentSample) -> str:
     return "markup" if start[:1] == "<" and sample.hint is None else ""
 
 
-def _count_json_objects(text: str, *, whole: bool) -> int:
+def _count_json_objects(text: str, *, is_complete: bool) -> int:
     """Returns how many first lines are JSON objects; 0 if any isn't, -1 if no line is complete."""
     lines = text.split("\n")
-    complete = [line for line in (lines if whole else lines[:-1]) if line.strip()][:20]
-    for line in complete:
+    complete_lines = [line for line in (lines if is_complete else lines[:-1]) if line.strip()][:20]
+    for line in complete_lines:
         try:
             if not isinstance(json.loads(line), dict):
                 return 0
@@ -265,15 +272,15 @@ def _count_json_objects(text: str, *, whole: bool) -> int:
                 return 0
         except ValueError:
             return 0
-    return len(complete) or -1
+    return len(complete_lines) or -1
 
 
-def _find_table_shape(text: str, *, whole: bool, sure: bool) -> tuple[int, str]:
+def _find_table_shape(text: str, *, is_complete: bool, is_named_csv: bool) -> tuple[int, str]:
     """Returns (fields a row, delimiter) if nine rows in ten have the same number, at least two; else (0, "")."""
     lines = text.splitlines(keepends=True)[:200]
-    if not whole and len(lines) > 1 and len(lines) < 200:
+    if not is_complete and len(lines) > 1 and len(lines) < 200:
         del lines[-1]
-    best = (0, "")
+    best_shape = (0, "")
     for delimiter in _DELIMITERS:
         try:
             widths = [len(row) for row in csv.reader(lines, delimiter=delimiter) if row]
@@ -283,12 +290,12 @@ def _find_table_shape(text: str, *, whole: bool, sure: bool) -> tuple[int, str]:
             continue
         width, rows = Counter(widths).most_common(1)[0]
         if (
-            width > max(best[0], 1)
+            width > max(best_shape[0], 1)
             and rows >= 0.9 * len(widths)
-            and (sure or len(widths) >= _MIN_TABLE_ROWS)
+            and (is_named_csv or len(widths) >= _MIN_TABLE_ROWS)
         ):
-            best = (width, delimiter)
-    return best
+            best_shape = (width, delimiter)
+    return best_shape
 
 
 @dataclass(frozen=True)
@@ -318,45 +325,45 @@ def detect_kind(listing: Listing) -> tuple[str, str]:
     for group in groups:
         for kind, sampled in group.kind_counts.items():
             counts[kind] += group.num_files * sampled / group.kind_counts.total()
-    data = {kind: counts[kind] for kind in KIND_NAMES if counts[kind] > 0}
-    if not data and (
-        array := next(
+    files_by_kind = {kind: counts[kind] for kind in KIND_NAMES if counts[kind] > 0}
+    if not files_by_kind and (
+        array_group := next(
             (group for group in groups if group.example.detail == JSON_ARRAY_FORMAT), None
         )
     ):
-        return JSONL_CONTENT, f"{JSONL_CONTENT}: {array.example_name} is {JSON_ARRAY_FORMAT}"
+        return JSONL_CONTENT, f"{JSONL_CONTENT}: {array_group.example_name} is {JSON_ARRAY_FORMAT}"
     if (
-        not data
+        not files_by_kind
         and counts[OTHER_CONTENT] > 0
         and not any(group.example.detail == JSON_DOCUMENT_FORMAT for group in groups)
     ):
         return TEXT_CONTENT, f"text: nothing but {_describe_extensions(groups, (OTHER_CONTENT,))}"
-    if not data:
-        first = max(
+    if not files_by_kind:
+        example_group = max(
             groups,
             key=lambda group: (group.example.detail == JSON_DOCUMENT_FORMAT, group.num_files),
         )
         raise UsageError(
             f"no data that is known here among {len(listing.files)} file(s): "
-            f"{_describe_extensions(groups, (OTHER_CONTENT, BINARY_CONTENT))} ({first.example_name} is {first.example.detail}); "
+            f"{_describe_extensions(groups, (OTHER_CONTENT, BINARY_CONTENT))} ({example_group.example_name} is {example_group.example.detail}); "
             f"kinds are {', '.join(KIND_NAMES)}"
         )
-    kind = max(data, key=lambda candidate: data[candidate])
-    if 2 * data[kind] <= sum(data.values()):
-        shown = "; ".join(
+    kind = max(files_by_kind, key=lambda candidate: files_by_kind[candidate])
+    if 2 * files_by_kind[kind] <= sum(files_by_kind.values()):
+        candidates = "; ".join(
             f"{name} ({count:.0f} file(s), such as {_largest_group(groups, name).example_name})"
-            for name, count in data.items()
+            for name, count in files_by_kind.items()
         )
-        options = " or ".join(f"`recordmill build {name} ...`" for name in data)
+        commands = " or ".join(f"`recordmill build {name} ...`" for name in files_by_kind)
         raise UsageError(
-            f"which data is meant? There are {shown}. Say {options}, or name the files"
+            f"which data is meant? There are {candidates}. Say {commands}, or name the files"
         )
-    example = _largest_group(groups, kind)
-    why = f"{kind}: {example.example_name} is {example.example.detail}"
-    beside = _describe_extensions(
+    largest_group = _largest_group(groups, kind)
+    reason = f"{kind}: {largest_group.example_name} is {largest_group.example.detail}"
+    other_extensions = _describe_extensions(
         groups, [name for name in (*KIND_NAMES, OTHER_CONTENT, BINARY_CONTENT) if name != kind]
     )
-    return kind, f"{why}; beside it: {beside}" if beside else why
+    return kind, f"{reason}; beside it: {other_extensions}" if other_extensions else reason
 
 
 def filter_kind(listing: Listing, kind: str) -> Listing:
@@ -369,45 +376,58 @@ def filter_kind(listing: Listing, kind: str) -> Listing:
     Raises:
         UsageError: nothing is left.
     """
-    textual = find_kind(kind).is_textual
+    is_textual = find_kind(kind).is_textual
     groups = _group_by_extension(listing.files)
-    wanted = [group for group in groups if group.kind == kind]
-    if not wanted and kind == JSONL_CONTENT:
-        wanted = [group for group in groups if group.example.detail == JSON_ARRAY_FORMAT]
-    if not wanted and textual:
-        wanted = [group for group in groups if group.kind in _TEXTUAL_KINDS]
-    keys = {(group.extension, group.is_documentation) for group in wanted}
-    keep = np.fromiter(
+    matching_groups = [group for group in groups if group.kind == kind]
+    if not matching_groups and kind == JSONL_CONTENT:
+        matching_groups = [group for group in groups if group.example.detail == JSON_ARRAY_FORMAT]
+    if not matching_groups and is_textual:
+        matching_groups = [group for group in groups if group.kind in _TEXTUAL_KINDS]
+    keys = {(group.extension, group.is_documentation) for group in matching_groups}
+    is_kept = np.fromiter(
         (_group_key(name) in keys for name in listing.files.names()), np.bool_, len(listing.files)
     )
-    keep |= listing.explicit_mask(~keep)
-    if not keep.any():
+    is_kept |= listing.explicit_mask(~is_kept)
+    if not is_kept.any():
         raise UsageError(
             f"no {kind} among {len(listing.files)} file(s): "
             f"{_describe_extensions(groups, (*KIND_NAMES, OTHER_CONTENT, BINARY_CONTENT))}"
         )
-    files = listing.files.filter(keep)
-    left = Counter(full_extension(name) for name in listing.files.filter(~keep).names())
+    files = listing.files.filter(is_kept)
+    ignored_counts = Counter(
+        full_extension(name) for name in listing.files.filter(~is_kept).names()
+    )
     ignored = {
         **listing.ignored,
         **{
-            f"of another kind: {_format_extension(ending)}": count for ending, count in left.items()
+            f"of another kind: {_format_extension(ending)}": count
+            for ending, count in ignored_counts.items()
         },
     }
     return replace(
         listing,
         files=files,
         ignored=ignored,
-        notes=(*listing.notes, *note_extensions(kind, files, left)),
+        notes=(*listing.notes, *note_extensions(kind, files, ignored_counts)),
     )
 
 
-def note_extensions(kind: str, files: FileTable, left: Mapping[str, int]) -> tuple[str, ...]:
+def note_extensions(
+    kind: str, files: FileTable, ignored_counts: Mapping[str, int]
+) -> tuple[str, ...]:
     """Notes of the extensions of the files of a kind, if these are several, and of those that were left beside them."""
-    taken = Counter(map(full_extension, files.names()))
+    kept_counts = Counter(map(full_extension, files.names()))
     return (
-        *((f"files of the {kind}: {format_extension_counts(taken)}",) if len(taken) > 1 else ()),
-        *((f"ignored beside the {kind}: {format_extension_counts(left)}",) if left else ()),
+        *(
+            (f"files of the {kind}: {format_extension_counts(kept_counts)}",)
+            if len(kept_counts) > 1
+            else ()
+        ),
+        *(
+            (f"ignored beside the {kind}: {format_extension_counts(ignored_counts)}",)
+            if ignored_counts
+            else ()
+        ),
     )
 
 
@@ -417,13 +437,17 @@ def _group_key(name: str) -> tuple[str, bool]:
 
 def _group_by_extension(files: FileTable) -> list[_ExtensionGroup]:
     counts = Counter(map(_group_key, files.names()))
-    seen = _sample_contents(files, counts)
+    samples = _sample_contents(files, counts)
     groups = []
-    for (ending, papers), count in sorted(counts.items()):
-        sniffed = seen[ending, papers]
-        kinds = Counter(content.kind for content, _ in sniffed)
-        example, name = next(item for item in sniffed if item[0].kind == kinds.most_common(1)[0][0])
-        groups.append(_ExtensionGroup(ending, papers, count, kinds, example, name))
+    for (extension, is_documentation), count in sorted(counts.items()):
+        contents = samples[extension, is_documentation]
+        kind_counts = Counter(content.kind for content, _ in contents)
+        example, name = next(
+            item for item in contents if item[0].kind == kind_counts.most_common(1)[0][0]
+        )
+        groups.append(
+            _ExtensionGroup(extension, is_documentation, count, kind_counts, example, name)
+        )
     return groups
 
 
@@ -431,21 +455,21 @@ def _sample_contents(
     files: FileTable, counts: Mapping[tuple[str, bool], int]
 ) -> dict[tuple[str, bool], list[tuple[Content, str]]]:
     """Returns (what it holds, name) of a few files of each group, evenly from its first to its last."""
-    wanted = {
+    sample_indices = {
         key: {
-            int(at * max(count / SAMPLES_PER_EXTENSION, 1.0))
-            for at in range(min(SAMPLES_PER_EXTENSION, count))
+            int(index * max(count / SAMPLES_PER_EXTENSION, 1.0))
+            for index in range(min(SAMPLES_PER_EXTENSION, count))
         }
         for key, count in counts.items()
     }
-    seen: dict[tuple[str, bool], list[tuple[Content, str]]] = {key: [] for key in counts}
-    passed = Counter[tuple[str, bool]]()
-    for at, name in enumerate(files.names()):
+    samples: dict[tuple[str, bool], list[tuple[Content, str]]] = {key: [] for key in counts}
+    num_passed = Counter[tuple[str, bool]]()
+    for index, name in enumerate(files.names()):
         key = _group_key(name)
-        if passed[key] in wanted[key]:
-            seen[key].append((sniff_file(files[at]), name))
-        passed[key] += 1
-    return seen
+        if num_passed[key] in sample_indices[key]:
+            samples[key].append((sniff_file(files[index]), name))
+        num_passed[key] += 1
+    return samples
 
 
 def _largest_group(groups: Sequence[_ExtensionGroup], kind: str) -> _ExtensionGroup:
@@ -466,9 +490,9 @@ def _describe_extensions(groups: Sequence[_ExtensionGroup], kinds: Sequence[str]
 def format_extension_counts(counts: Mapping[str, int]) -> str:
     """Returns how many files have which extension, for people."""
     return ", ".join(
-        f"{count} {_format_extension(ending)}" for ending, count in sorted(counts.items())
+        f"{count} {_format_extension(extension)}" for extension, count in sorted(counts.items())
     )
 
 
-def _format_extension(ending: str) -> str:
-    return f".{ending}" if ending else "without extension"
+def _format_extension(extension: str) -> str:
+    return f".{extension}" if extension else "without extension"

@@ -64,9 +64,9 @@ class Payloads:
     def take(self, rows: npt.NDArray[np.int64]) -> Payloads:
         """Returns these records, ascending."""
         lengths, data = np.diff(self.offsets), self.data[self.offsets[0] : self.offsets[-1]]
-        kept = np.isin(np.arange(len(lengths)), rows)
+        is_selected = np.isin(np.arange(len(lengths)), rows)
         return Payloads(
-            data[np.repeat(kept, lengths)], np.concatenate([[0], np.cumsum(lengths[rows])])
+            data[np.repeat(is_selected, lengths)], np.concatenate([[0], np.cumsum(lengths[rows])])
         )
 
 
@@ -189,25 +189,25 @@ class PlanOptions:
     columns: tuple[str, ...] | None = None
     unit_bytes: int = UNIT_BYTES
 
-    def cap_line_bytes(self, allowed: int) -> int:
+    def cap_line_bytes(self, max_line_bytes: int) -> int:
         """Returns how long a line or row may be: as allowed, and as there is memory for what becomes of it."""
-        return min(allowed, self.memory_bytes // _LINE_MEMORY_DIVISOR)
+        return min(max_line_bytes, self.memory_bytes // _LINE_MEMORY_DIVISOR)
 
     def create_parsed_cache(self) -> ScanCache:
         """Returns an empty cache for parsed records."""
         return ScanCache(self.parsed_cache_bytes, self.parsed_cache_folder)
 
     def drop_absent_features(
-        self, there: Collection[str], what: str
+        self, available: Collection[str], description: str
     ) -> tuple[PlanOptions, list[str]]:
         """Returns (the same with a schema that names none of `may_lack` but those that are there, what to note)."""
         if self.schema is None or not (
-            absent := [n for n in self.schema.names if n in self.droppable_features - {*there}]
+            absent := [n for n in self.schema.names if n in self.droppable_features - {*available}]
         ):
             return self, []
         present = self.schema.select(name for name in self.schema.names if name not in absent)
         return replace(self, schema=present), [
-            f"{name}: not in {what}, so it is left out" for name in absent
+            f"{name}: not in {description}, so it is left out" for name in absent
         ]
 
 
@@ -236,48 +236,58 @@ MAX_UNIT_FILES = 4096  # so that many tiny files spread over threads too
 
 
 def pack_units(
-    units: Iterable[Unit], most_bytes: int, most_files: int = MAX_UNIT_FILES, *, parts: bool = False
+    units: Iterable[Unit],
+    max_bytes: int,
+    max_files: int = MAX_UNIT_FILES,
+    *,
+    joins_parts: bool = False,
 ) -> tuple[Unit, ...]:
     """Returns the units in their order, neighbours as one as long as they hold no more than most_bytes and most_files.
 
     parts: parts of one file are put together too; else they stay, since memory was shared out by their size.
     """
-    found: list[Unit] = []
+    packed: list[Unit] = []
     for unit in units:
         if (
-            found
-            and _can_join(found[-1], unit, parts)
-            and found[-1].size_bytes + unit.size_bytes <= most_bytes
+            packed
+            and _can_join(packed[-1], unit, joins_parts)
+            and packed[-1].size_bytes + unit.size_bytes <= max_bytes
         ):
-            last = found[-1]
-            rows = None if last.rows is None or unit.rows is None else last.rows + unit.rows
-            size = last.size_bytes + unit.size_bytes
+            previous = packed[-1]
+            rows = None if previous.rows is None or unit.rows is None else previous.rows + unit.rows
+            size = previous.size_bytes + unit.size_bytes
             joined = replace(
-                last, end_file=unit.end_file, stop=unit.stop, rows=rows, size_bytes=size
+                previous, end_file=unit.end_file, stop=unit.stop, rows=rows, size_bytes=size
             )
-            if joined.end_file - joined.begin_file <= most_files:
-                found[-1] = joined
+            if joined.end_file - joined.begin_file <= max_files:
+                packed[-1] = joined
                 continue
-        found.append(unit)
-    return tuple(found)
+        packed.append(unit)
+    return tuple(packed)
 
 
 def pack_file_units(
-    sizes: Iterable[int], most_bytes: int, most_files: int = MAX_UNIT_FILES
+    sizes: Iterable[int], max_bytes: int, max_files: int = MAX_UNIT_FILES
 ) -> tuple[Unit, ...]:
     """Returns units of files that are a record each, of these sizes, as `pack_units` puts units of one file together."""
-    found: list[Unit] = []
+    units: list[Unit] = []
     first = size = 0
-    at = -1
-    for at, more in enumerate(sizes):
-        if at > first and (size + more > most_bytes or at - first == most_files):
-            found.append(Unit(first, at, rows=at - first, size_bytes=size))
-            first, size = at, 0
-        size += more
-    return (*found, Unit(first, at + 1, rows=at + 1 - first, size_bytes=size)) if at >= 0 else ()
+    index = -1
+    for index, file_bytes in enumerate(sizes):
+        if index > first and (size + file_bytes > max_bytes or index - first == max_files):
+            units.append(Unit(first, index, rows=index - first, size_bytes=size))
+            first, size = index, 0
+        size += file_bytes
+    return (
+        (*units, Unit(first, index + 1, rows=index + 1 - first, size_bytes=size))
+        if index >= 0
+        else ()
+    )
 
 
-def _can_join(last: Unit, unit: Unit, parts: bool) -> bool:
-    if last.stop or unit.stop:
-        return parts and last.begin_file == unit.begin_file and last.stop == unit.start
-    return last.end_file == unit.begin_file
+def _can_join(previous: Unit, unit: Unit, joins_parts: bool) -> bool:
+    if previous.stop or unit.stop:
+        return (
+            joins_parts and previous.begin_file == unit.begin_file and previous.stop == unit.start
+        )
+    return previous.end_file == unit.begin_file

@@ -74,26 +74,26 @@ def normalize_encoding(encoding: str) -> str:
         UsageError: there is none, or it is no encoding of texts.
     """
     try:
-        found = codecs.lookup(encoding)
+        codec = codecs.lookup(encoding)
     except (LookupError, ValueError):
         raise UsageError(f"encoding {encoding!r} is unknown; {_EXAMPLES}") from None
-    if not found._is_text_encoding or found.name in _NON_FILE_CODECS:
+    if not codec._is_text_encoding or codec.name in _NON_FILE_CODECS:
         raise UsageError(f"encoding {encoding!r} is no encoding of text files; {_EXAMPLES}")
-    return found.name
+    return codec.name
 
 
-def resolve_encoding(head: bytes, declared: str) -> str:
+def resolve_encoding(head: bytes, declared_encoding: str) -> str:
     """Returns the encoding by the byte order mark if it has one and `declared` leaves it open, else the declared one.
 
     >>> resolve_encoding("a,b".encode("utf-16"), "utf-8"), resolve_encoding(b"a,b", "iso8859-1")
     ('utf-16', 'iso8859-1')
     """
-    if declared in (UTF8_ENCODING, "utf-8-sig"):
+    if declared_encoding in (UTF8_ENCODING, "utf-8-sig"):
         return next(
             (encoding for mark, encoding in _BYTE_ORDER_MARKS if head.startswith(mark)),
             UTF8_ENCODING,
         )
-    return declared
+    return declared_encoding
 
 
 def resolve_compression(head: bytes) -> str:
@@ -105,41 +105,41 @@ def resolve_compression(head: bytes) -> str:
     >>> resolve_compression(b"x^2,y\\n1,2\\n"), resolve_compression(zlib.compress(b"a,b\\n"))
     ('none', 'zlib')
     """
-    found = detect_compression(head)
-    if found == ZLIB and len(head) < COMPRESSED_HEAD_BYTES:
-        _, whole = find_codec(ZLIB).algorithm.decompress_head(
+    compression = detect_compression(head)
+    if compression == ZLIB and len(head) < COMPRESSED_HEAD_BYTES:
+        _, is_complete = find_codec(ZLIB).algorithm.decompress_head(
             head, 2 * MAX_RATIO * COMPRESSED_HEAD_BYTES
         )
-        return ZLIB if whole else UNCOMPRESSED
-    return found
+        return ZLIB if is_complete else UNCOMPRESSED
+    return compression
 
 
 def describe_non_text(head: bytes) -> str:
     """For people: what a file that begins so is, if that is surely no text; "" if it may be text."""
-    if (found := sniff_file_format(head)) is not None:
-        return found.description
-    image = None if may_be_text(head) else sniff_image(head) or sniff_unsupported_image(head)
-    return f"a {image} image; use `build images`" if image else ""
+    if (file_format := sniff_file_format(head)) is not None:
+        return file_format.description
+    image_format = None if may_be_text(head) else sniff_image(head) or sniff_unsupported_image(head)
+    return f"a {image_format} image; use `build images`" if image_format else ""
 
 
-def is_plain_utf8(file: InputFile, declared: str) -> bool:
+def is_plain_utf8(file: InputFile, declared_encoding: str) -> bool:
     """Returns whether the file's bytes are its UTF-8 text, so that it can be cut into ranges.
 
     Raises:
         DataError: it is no text at all, by its magic.
     """
     head = read_range(file.path, 0, COMPRESSED_HEAD_BYTES).tobytes()
-    if what := describe_non_text(head):
-        raise DataError(f"this is no text but {what}", source=file.name)
+    if description := describe_non_text(head):
+        raise DataError(f"this is no text but {description}", source=file.name)
     return (
         resolve_compression(head) == UNCOMPRESSED
-        and resolve_encoding(head, declared) == UTF8_ENCODING
+        and resolve_encoding(head, declared_encoding) == UTF8_ENCODING
     )
 
 
 def read_utf8_blocks(
     file: InputFile,
-    declared: str,
+    declared_encoding: str,
     block_bytes: int = BATCH_BYTES,
     compression: str = AUTO_COMPRESSION,
 ) -> Iterator[Bytes]:
@@ -154,12 +154,14 @@ def read_utf8_blocks(
     blocks = open_blocks(
         file.path, block_bytes=block_bytes, compression=compression, source=file.name
     )
-    return strip_byte_order_mark(_decode_blocks(blocks, declared, file))
+    return strip_byte_order_mark(_decode_blocks(blocks, declared_encoding, file))
 
 
-def decode_to_utf8_blocks(data: Bytes, declared: str, file: InputFile) -> Iterator[Bytes]:
+def decode_to_utf8_blocks(data: Bytes, declared_encoding: str, file: InputFile) -> Iterator[Bytes]:
     """Yields the blocks of `read_utf8_blocks` for all bytes of a file that is not compressed."""
-    return strip_byte_order_mark(_decode_blocks(iter((data,) if len(data) else ()), declared, file))
+    return strip_byte_order_mark(
+        _decode_blocks(iter((data,) if len(data) else ()), declared_encoding, file)
+    )
 
 
 @functools.lru_cache(maxsize=256)
@@ -168,11 +170,11 @@ def suggest_encodings(file: InputFile) -> str:
     Nothing where most of it is UTF-8, so that another encoding is not what is wrong.
     """
     compression = resolve_compression(read_range(file.path, 0, COMPRESSED_HEAD_BYTES).tobytes())
-    names = [name for family in _MULTI_BYTE_FAMILIES for name in family] + list(
+    candidates = [name for family in _MULTI_BYTE_FAMILIES for name in family] + list(
         _SINGLE_BYTE_ENCODINGS
     )
-    decoders = {name: codecs.getincrementaldecoder(name)() for name in names}
-    size = high = alone = in_utf8 = 0
+    decoders = {name: codecs.getincrementaldecoder(name)() for name in candidates}
+    num_bytes = num_high = num_single = num_in_utf8 = 0
     bytes_seen = set[int]()
     katakana = Counter[
         str
@@ -180,82 +182,97 @@ def suggest_encodings(file: InputFile) -> str:
     blocks = open_blocks(
         file.path, block_bytes=BATCH_BYTES, compression=compression, source=file.name
     )
-    for block, final in _append_final_block(blocks):
+    for block, is_final in _append_final_block(blocks):
         data = block.tobytes()
         bytes_seen.update(data)
-        runs = [len(run) for run in re.findall(rb"[\x80-\xff]+", data)]
-        high, alone = high + sum(runs), alone + sum(length == 1 for length in runs)
-        in_utf8 += sum(
+        run_lengths = [len(run) for run in re.findall(rb"[\x80-\xff]+", data)]
+        num_high, num_single = (
+            num_high + sum(run_lengths),
+            num_single + sum(length == 1 for length in run_lengths),
+        )
+        num_in_utf8 += sum(
             len(run.encode()) for run in _NOT_ASCII.findall(data.decode(errors="ignore"))
         )
         for name in [*decoders]:
             try:
-                text = decoders[name].decode(data, final)
+                text = decoders[name].decode(data, is_final)
                 katakana[name] += 2 * len(_HALF_WIDTH_KATAKANA.findall(text)) - sum(
                     map(len, _NOT_ASCII.findall(text))
                 )
             except UnicodeDecodeError:
                 del decoders[name]
-        size += len(data)
-        if size >= _MAX_TRIAL_BYTES and not final:
+        num_bytes += len(data)
+        if num_bytes >= _MAX_TRIAL_BYTES and not is_final:
             break
-    if 2 * in_utf8 > high:
+    if 2 * num_in_utf8 > num_high:
         return ""
-    several = [
-        found
+    multi_byte_names = [
+        encoding
         for family in _MULTI_BYTE_FAMILIES
-        if (found := next((n for n in family if n in decoders), None))
+        if (encoding := next((n for n in family if n in decoders), None))
     ]
-    ones = [name for name in _SINGLE_BYTE_ENCODINGS if name in decoders]
+    single_byte_names = [name for name in _SINGLE_BYTE_ENCODINGS if name in decoders]
     # of one byte are all letters of an alphabet; those of several bytes have more bytes than that, but in few words
-    letters = [byte for byte in bytes_seen if byte >= 0x80]
-    may_be_alphabet = bool(letters) and max(letters) - min(letters) < _MAX_ALPHABET_SPAN
+    high_bytes = [byte for byte in bytes_seen if byte >= 0x80]
+    may_be_alphabet = bool(high_bytes) and max(high_bytes) - min(high_bytes) < _MAX_ALPHABET_SPAN
     # bytes of a character that has several hardly ever stand alone, and others hardly ever side by side
-    if 2 * alone > high:
-        named = [*ones, *several]
-    elif any(katakana[name] <= 0 for name in several) and not may_be_alphabet:
-        named = several if 4 * alone <= high else [*several, *ones]
+    if 2 * num_single > num_high:
+        suggestions = [*single_byte_names, *multi_byte_names]
+    elif any(katakana[name] <= 0 for name in multi_byte_names) and not may_be_alphabet:
+        suggestions = (
+            multi_byte_names
+            if 4 * num_single <= num_high
+            else [*multi_byte_names, *single_byte_names]
+        )
     else:
-        named = [*several, *ones, "others of one byte a character"]
-    listed = " and ".join([", ".join(named[:-1]), named[-1]] if len(named) > 1 else named)
-    verb = "decode" if len(named) > 1 else "decodes"
-    return f": {listed} {verb} all of " + (
-        "it" if size < _MAX_TRIAL_BYTES else f"its first {_MAX_TRIAL_BYTES >> 20} MiB"
+        suggestions = [*multi_byte_names, *single_byte_names, "others of one byte a character"]
+    name_list = " and ".join(
+        [", ".join(suggestions[:-1]), suggestions[-1]] if len(suggestions) > 1 else suggestions
+    )
+    verb = "decode" if len(suggestions) > 1 else "decodes"
+    return f": {name_list} {verb} all of " + (
+        "it" if num_bytes < _MAX_TRIAL_BYTES else f"its first {_MAX_TRIAL_BYTES >> 20} MiB"
     )
 
 
 def strip_byte_order_mark(blocks: Iterator[Bytes]) -> Iterator[Bytes]:
     """UTF-8 without the mark that it may begin with."""
-    for number, block in enumerate(blocks):
-        yield block[3:] if number == 0 and block[:3].tobytes() == codecs.BOM_UTF8 else block
+    for index, block in enumerate(blocks):
+        yield block[3:] if index == 0 and block[:3].tobytes() == codecs.BOM_UTF8 else block
 
 
-def _decode_blocks(blocks: Iterator[Bytes], declared: str, file: InputFile) -> Iterator[Bytes]:
+def _decode_blocks(
+    blocks: Iterator[Bytes], declared_encoding: str, file: InputFile
+) -> Iterator[Bytes]:
     encoding, decoder = "", None
-    line, after_cr = 1, False
-    for block, final in _append_final_block(blocks):
+    line_number, ends_with_cr = 1, False
+    for block, is_final in _append_final_block(blocks):
         if not encoding:
-            encoding = resolve_encoding(block[:4].tobytes(), declared)
+            encoding = resolve_encoding(block[:4].tobytes(), declared_encoding)
             decoder = (
                 None
                 if encoding == UTF8_ENCODING
                 else codecs.getincrementaldecoder(encoding)("strict")
             )
         if decoder is None:
-            if not final:
+            if not is_final:
                 yield block
             continue
         try:
-            data = decoder.decode(block.tobytes(), final).encode()
+            data = decoder.decode(block.tobytes(), is_final).encode()
         except UnicodeError as error:
             if isinstance(error, UnicodeDecodeError):
-                good = bytes(error.object[: error.start]).decode(encoding, "ignore").encode()
-                line += _count_line_ends(good, after_cr)[0]
+                decoded_part = (
+                    bytes(error.object[: error.start]).decode(encoding, "ignore").encode()
+                )
+                line_number += _count_line_ends(decoded_part, ends_with_cr)[0]
             raise DataError(
-                _decode_error_message(encoding, error, file), source=file.name, place=f"line {line}"
+                _decode_error_message(encoding, error, file),
+                source=file.name,
+                place=f"line {line_number}",
             ) from None
-        ends, after_cr = _count_line_ends(data, after_cr)
-        line += ends
+        num_line_ends, ends_with_cr = _count_line_ends(data, ends_with_cr)
+        line_number += num_line_ends
         if data:
             yield np.frombuffer(bytearray(data), np.uint8)
 
@@ -277,12 +294,12 @@ def _append_final_block(blocks: Iterator[Bytes]) -> Iterator[tuple[Bytes, bool]]
     yield np.empty(0, np.uint8), True
 
 
-def _count_line_ends(data: bytes, after_cr: bool) -> tuple[int, bool]:
+def _count_line_ends(data: bytes, ends_with_cr: bool) -> tuple[int, bool]:
     """Returns (number of lines that end in the data, whether it ends with CR, so that an LF to come ends no other)."""
     count = (
         data.count(b"\n")
         + data.count(b"\r")
         - data.count(b"\r\n")
-        - (after_cr and data.startswith(b"\n"))
+        - (ends_with_cr and data.startswith(b"\n"))
     )
-    return count, data.endswith(b"\r") if data else after_cr
+    return count, data.endswith(b"\r") if data else ends_with_cr

@@ -79,35 +79,41 @@ def read_layout(
     """
     table = FileTable.from_files(files)
     folders = _FileFolders.of(table)
-    rest: dict[FolderKey, tuple[str, ...]] = {
+    remaining_parts: dict[FolderKey, tuple[str, ...]] = {
         key: tuple(key[1].split("/")) if key[1] else () for key in folders.keys
     }
-    splits, notes = _assign_splits(table, folders, rest, roots, split_from)
+    splits, notes = _assign_splits(table, folders, remaining_parts, roots, split_from)
     classes = null_column(len(table))
-    names: tuple[str, ...] = ()
-    of_classes: list[str] = []
+    class_names: tuple[str, ...] = ()
+    class_notes: list[str] = []
     if isinstance(class_from, re.Pattern):
-        group = class_from.groupindex.get("label", 1)
+        label_group = class_from.groupindex.get("label", 1)
         matches = map(class_from.search, table.names())
-        classes = encode_column((match and match[group] for match in matches), len(table))
-        names = tuple(sorted(name for name in classes.dictionary.to_pylist() if name is not None))
-        if not names:
+        classes = encode_column((match and match[label_group] for match in matches), len(table))
+        class_names = tuple(
+            sorted(name for name in classes.dictionary.to_pylist() if name is not None)
+        )
+        if not class_names:
             raise UsageError(
                 f"{option('label_regex', class_from.pattern)}: no file has such a name; {table[0].name} is one"
             )
     elif class_from != NO_LAYOUT:
-        by_key = _assign_classes(rest, roots)
-        names = tuple(sorted({name for name in by_key.values() if name is not None}))
-        if len(names) == 1 and class_from == AUTO_LAYOUT:
-            of_classes.append(
-                f"all files in folders stand under {names[0]!r}: one folder says no classes"
+        classes_by_folder = _assign_classes(remaining_parts, roots)
+        class_names = tuple(
+            sorted({name for name in classes_by_folder.values() if name is not None})
+        )
+        if len(class_names) == 1 and class_from == AUTO_LAYOUT:
+            class_notes.append(
+                f"all files in folders stand under {class_names[0]!r}: one folder says no classes"
             )
-            names = ()
-        if names:
-            classes = folders.to_file_values(by_key)
-            if bare := int(np.count_nonzero(null_mask(classes))):
-                of_classes.append(f"{bare} file(s) outside every class folder have no label")
-    return FolderLayout(splits, classes, names, (*notes, *of_classes), tuple(of_classes))
+            class_names = ()
+        if class_names:
+            classes = folders.to_file_values(classes_by_folder)
+            if num_unlabelled := int(np.count_nonzero(null_mask(classes))):
+                class_notes.append(
+                    f"{num_unlabelled} file(s) outside every class folder have no label"
+                )
+    return FolderLayout(splits, classes, class_names, (*notes, *class_notes), tuple(class_notes))
 
 
 def resolve_class_rule(class_from: str, label_regex: str | None) -> str | re.Pattern[str]:
@@ -134,11 +140,11 @@ def resolve_class_rule(class_from: str, label_regex: str | None) -> str | re.Pat
 def read_partitions(files: FileTable) -> dict[str, pa.DictionaryArray]:
     """Returns the values of folders called `NAME=VALUE` for each file, by name, as Hive and Spark write tables."""
     folders = _FileFolders.of(files)
-    found: dict[str, dict[FolderKey, str | None]] = {}
+    values_by_name: dict[str, dict[FolderKey, str | None]] = {}
     for key in folders.keys:
         for name, equals, value in (part.partition("=") for part in key[1].split("/")):
             if name and equals:
-                values = found.setdefault(unquote(name), {})
+                values = values_by_name.setdefault(unquote(name), {})
                 if key in values:
                     raise UsageError(
                         f"{key[1]}: two of these folders are called {name}=...; rename one"
@@ -146,16 +152,18 @@ def read_partitions(files: FileTable) -> dict[str, pa.DictionaryArray]:
                 values[key] = None if value == _HIVE_NULL else unquote(value)
     return {
         name: folders.to_file_values({key: by_key.get(key) for key in folders.keys})
-        for name, by_key in found.items()
+        for name, by_key in values_by_name.items()
     }
 
 
 def note_unused_partitions(files: FileTable, columns: Sequence[str]) -> tuple[str, ...]:
     """Returns a note on folders that are called `NAME=VALUE` where no such column is read."""
-    lost = [name for name in read_partitions(files) if name not in columns]
+    unused_names = [name for name in read_partitions(files) if name not in columns]
     return (
-        (f"what folders called {', '.join(f'{name}=...' for name in lost)} say becomes no column",)
-        if lost
+        (
+            f"what folders called {', '.join(f'{name}=...' for name in unused_names)} say becomes no column",
+        )
+        if unused_names
         else ()
     )
 
@@ -169,128 +177,156 @@ class _FileFolders:
 
     @classmethod
     def of(cls, files: FileTable) -> _FileFolders:
-        keys: dict[FolderKey, int] = {}
-        each = ((root, name.rpartition("/")[0]) for root, name in files.roots_and_names())
+        ids_by_key: dict[FolderKey, int] = {}
+        folder_keys = ((root, name.rpartition("/")[0]) for root, name in files.roots_and_names())
         numbers = np.fromiter(
-            (keys.setdefault(key, len(keys)) for key in each), np.uint32, len(files)
+            (ids_by_key.setdefault(key, len(ids_by_key)) for key in folder_keys),
+            np.uint32,
+            len(files),
         )
-        return cls(numbers, tuple(keys))
+        return cls(numbers, tuple(ids_by_key))
 
-    def to_file_values(self, by_key: Mapping[FolderKey, str | None]) -> pa.DictionaryArray:
+    def to_file_values(
+        self, values_by_folder: Mapping[FolderKey, str | None]
+    ) -> pa.DictionaryArray:
         """Returns what the folders say of each file."""
-        words: dict[str | None, int] = {}
-        places = [words.setdefault(by_key[key], len(words)) for key in self.keys]
+        value_ids: dict[str | None, int] = {}
+        folder_values = [
+            value_ids.setdefault(values_by_folder[key], len(value_ids)) for key in self.keys
+        ]
         return make_dictionary_column(
-            np.array(places, np.min_scalar_type(len(words)))[self.folder_ids], list(words)
+            np.array(folder_values, np.min_scalar_type(len(value_ids)))[self.folder_ids],
+            list(value_ids),
         )
 
 
 def _assign_splits(
     files: FileTable,
     folders: _FileFolders,
-    rest: dict[FolderKey, tuple[str, ...]],
+    remaining_parts: dict[FolderKey, tuple[str, ...]],
     roots: Sequence[InputRoot],
     split_from: str,
 ) -> tuple[pa.DictionaryArray, list[str]]:
     """Returns the split per file; takes the folder that says it out of rest."""
-    none = null_column(len(files))
+    no_splits = null_column(len(files))
     if split_from == NO_LAYOUT or not files:
-        return none, []
+        return no_splits, []
     notes: list[str] = []
     if split_from in (AUTO_LAYOUT, FOLDER_LAYOUT):
-        by_folder = {key: _find_split_folder(parts) for key, parts in rest.items()}
-        alone = split_from == AUTO_LAYOUT and _find_single_split_word(by_folder, rest)
-        if alone:
-            notes.append(_single_split_note("folder", alone, FOLDER_LAYOUT))
-        elif all(by_folder.values()):
-            for key, (at, _) in (
-                (key, found) for key, found in by_folder.items() if found is not None
-            ):
-                rest[key] = rest[key][:at] + rest[key][at + 1 :]
-            said = folders.to_file_values(
-                {key: found[1] for key, found in by_folder.items() if found is not None}
-            )
-            return said, [f"splits by folder: {_format_counts(said)}"]
-        _check_no_partial_splits(
-            files, folders, by_folder, rest, demanded=split_from == FOLDER_LAYOUT
+        splits_by_folder = {
+            key: _find_split_folder(parts) for key, parts in remaining_parts.items()
+        }
+        single_split = split_from == AUTO_LAYOUT and _find_single_split_word(
+            splits_by_folder, remaining_parts
         )
-    if split_from == AUTO_LAYOUT and (by_root := _splits_by_root(roots)):
-        return folders.to_file_values({key: by_root[key[0]] for key in folders.keys}), [
+        if single_split:
+            notes.append(_single_split_note("folder", single_split, FOLDER_LAYOUT))
+        elif all(splits_by_folder.values()):
+            split_names: dict[FolderKey, str | None] = {}
+            for key, level_and_split in splits_by_folder.items():
+                assert level_and_split is not None
+                level, split_names[key] = level_and_split
+                parts = remaining_parts[key]
+                remaining_parts[key] = parts[:level] + parts[level + 1 :]
+            splits = folders.to_file_values(split_names)
+            return splits, [f"splits by folder: {_format_counts(splits)}"]
+        _check_no_partial_splits(
+            files,
+            folders,
+            splits_by_folder,
+            remaining_parts,
+            is_required=split_from == FOLDER_LAYOUT,
+        )
+    if split_from == AUTO_LAYOUT and (root_splits := _splits_by_root(roots)):
+        return folders.to_file_values({key: root_splits[key[0]] for key in folders.keys}), [
             "splits by the INPUTs' own names"
         ]
-    by_name = encode_column((detect_split(_stem(name)) for name in files.names()), len(files))
-    has_none = null_mask(by_name)
-    if not has_none.any():
-        (one, *more) = count_column_values(by_name)
+    name_splits = encode_column((detect_split(_stem(name)) for name in files.names()), len(files))
+    is_missing = null_mask(name_splits)
+    if not is_missing.any():
+        (split, *other_splits) = count_column_values(name_splits)
         if (
             split_from == AUTO_LAYOUT
-            and not more
+            and not other_splits
             and any(_stem(name).lower() not in SPLIT_WORDS for name in files.names())
         ):
-            return none, [*notes, _single_split_note("file", one, NAME_LAYOUT)]
-        return by_name, [f"splits by file name: {_format_counts(by_name)}"]
+            return no_splits, [*notes, _single_split_note("file", split, NAME_LAYOUT)]
+        return name_splits, [f"splits by file name: {_format_counts(name_splits)}"]
     if split_from == NAME_LAYOUT:
         raise UsageError(
-            f"{files[int(np.argmax(has_none))].name}: this file's name says no split; rename it, or leave "
+            f"{files[int(np.argmax(is_missing))].name}: this file's name says no split; rename it, or leave "
             f"{option('split_from', 'names')} out"
         )
-    if some := int(np.count_nonzero(~has_none)):
-        notes.append(f"no splits by file name: only {some} of {len(by_name)} names say one")
-    return none, notes
+    if num_with_split := int(np.count_nonzero(~is_missing)):
+        notes.append(
+            f"no splits by file name: only {num_with_split} of {len(name_splits)} names say one"
+        )
+    return no_splits, notes
 
 
-def _single_split_note(what: str, split: str | None, ask: str) -> str:
+def _single_split_note(source: str, split: str | None, option_value: str) -> str:
     return (
-        f"all {what} names hold a word for {split!r}, and one split says nothing: all records are in the default split "
-        f"({option('split_from', ask)} takes the word)"
+        f"all {source} names hold a word for {split!r}, and one split says nothing: all records are in the default split "
+        f"({option('split_from', option_value)} takes the word)"
     )
 
 
 def _find_single_split_word(
-    by_folder: Mapping[FolderKey, tuple[int, str] | None], rest: Mapping[FolderKey, tuple[str, ...]]
+    splits_by_folder: Mapping[FolderKey, tuple[int, str] | None],
+    remaining_parts: Mapping[FolderKey, tuple[str, ...]],
 ) -> str:
     """Returns the split, if words in the names of all folders say the same one and none is called so; else empty."""
-    if None in by_folder.values():
+    if None in splits_by_folder.values():
         return ""
-    found = {key: at_split for key, at_split in by_folder.items() if at_split is not None}
-    splits = {split for _, split in found.values()}
-    plain = any(rest[key][at].lower() in SPLIT_WORDS for key, (at, _) in found.items())
-    return splits.pop() if len(splits) == 1 and not plain else ""
+    folder_splits = {
+        key: at_split for key, at_split in splits_by_folder.items() if at_split is not None
+    }
+    splits = {split for _, split in folder_splits.values()}
+    is_split_name = any(
+        remaining_parts[key][index].lower() in SPLIT_WORDS
+        for key, (index, _) in folder_splits.items()
+    )
+    return splits.pop() if len(splits) == 1 and not is_split_name else ""
 
 
 def _find_split_folder(parts: Sequence[str]) -> tuple[int, str] | None:
     """Returns which folder, outermost first, says which split; whole names count before words in names."""
-    for says in (lambda part: SPLIT_WORDS.get(part.lower()), detect_split):
-        for at, part in enumerate(parts):
-            if (found := says(part)) is not None:
-                return at, found
+    for detect in (lambda part: SPLIT_WORDS.get(part.lower()), detect_split):
+        for index, part in enumerate(parts):
+            if (split := detect(part)) is not None:
+                return index, split
     return None
 
 
 def _check_no_partial_splits(
     files: FileTable,
     folders: _FileFolders,
-    by_folder: Mapping[FolderKey, tuple[int, str] | None],
-    rest: Mapping[FolderKey, tuple[str, ...]],
+    splits_by_folder: Mapping[FolderKey, tuple[int, str] | None],
+    remaining_parts: Mapping[FolderKey, tuple[str, ...]],
     *,
-    demanded: bool,
+    is_required: bool,
 ) -> None:
     """Refuses folders that are called like splits beside files that lie in none of them."""
-    plain = sorted(
+    split_names = sorted(
         {
-            rest[key][found[0]]
-            for key, found in by_folder.items()
-            if found is not None and rest[key][found[0]].lower() in SPLIT_WORDS
+            remaining_parts[key][folder_split[0]]
+            for key, folder_split in splits_by_folder.items()
+            if folder_split is not None
+            and remaining_parts[key][folder_split[0]].lower() in SPLIT_WORDS
         }
     )
-    if not plain and not demanded:
+    if not split_names and not is_required:
         return
     outside = np.flatnonzero(
-        np.array([by_folder[key] is None for key in folders.keys])[folders.folder_ids]
+        np.array([splits_by_folder[key] is None for key in folders.keys])[folders.folder_ids]
     )
-    said = f"folders name splits ({', '.join(plain)})" if plain else "no folder names a split"
+    description = (
+        f"folders name splits ({', '.join(split_names)})"
+        if split_names
+        else "no folder names a split"
+    )
     raise UsageError(
-        f"{said}, but {len(outside)} file(s) lie outside them, such as {files[int(outside[0])].name}: move them, give "
+        f"{description}, but {len(outside)} file(s) lie outside them, such as {files[int(outside[0])].name}: move them, give "
         "the split folders alone as INPUT, "
         f"or say {option('split_from', 'none')} to take such folders as any other"
     )
@@ -298,35 +334,39 @@ def _check_no_partial_splits(
 
 def _splits_by_root(roots: Sequence[InputRoot]) -> list[str] | None:
     """Returns the split of each INPUT, if all are folders or archives called like splits, of at least two kinds."""
-    found = [
+    root_splits = [
         detect_split(_stem(root.label))
         if root.path.endswith(MEMBER_SEPARATOR[0])
         else SPLIT_WORDS.get(root.label.lower())
         for root in roots
     ]
-    known = [split for split in found if split is not None]
-    return known if len(known) == len(found) and len(set(known)) > 1 else None
+    known_splits = [split for split in root_splits if split is not None]
+    return (
+        known_splits
+        if len(known_splits) == len(root_splits) and len(set(known_splits)) > 1
+        else None
+    )
 
 
 def _assign_classes(
-    rest: Mapping[FolderKey, tuple[str, ...]], roots: Sequence[InputRoot]
+    remaining_parts: Mapping[FolderKey, tuple[str, ...]], roots: Sequence[InputRoot]
 ) -> dict[FolderKey, str | None]:
     labels = [root.label for root in roots]
     if (
         len(set(labels)) > 1
         and all(labels)
-        and not any(rest.values())
+        and not any(remaining_parts.values())
         and _splits_by_root(roots) is None
     ):
-        return {key: labels[key[0]] for key in rest}
-    shared = 0
+        return {key: labels[key[0]] for key in remaining_parts}
+    num_shared = 0
     for level in zip(
-        *(parts[:-1] for parts in rest.values()), strict=False
+        *(parts[:-1] for parts in remaining_parts.values()), strict=False
     ):  # as long as the shortest
         if len(set(level)) > 1:
             break
-        shared += 1
-    return {key: "/".join(parts[shared:]) or None for key, parts in rest.items()}
+        num_shared += 1
+    return {key: "/".join(parts[num_shared:]) or None for key, parts in remaining_parts.items()}
 
 
 def _stem(name: str) -> str:
@@ -359,95 +399,112 @@ def exclude_unlabelled_files(
     Raises:
         UsageError: as read_layout; they are as many as those in folders.
     """
-    chosen, notes = files, list[str]()
+    kept_files, notes = files, list[str]()
     if class_from == NO_LAYOUT or unlabelled == KEEP_UNLABELLED:
-        return chosen, read_layout(chosen, roots, split_from=split_from, class_from=class_from), ()
-    if split_from in (AUTO_LAYOUT, FOLDER_LAYOUT) and _has_splits_inside(chosen):
-        inside = np.fromiter(("/" in name for name in chosen.names()), np.bool_, len(chosen))
-        outside = "stand outside the folders of the splits and have no split"
-        notes += _note_excluded_files(chosen, ~inside, outside, "move them into one")
-        chosen = chosen.filter(inside)
-    layout = read_layout(chosen, roots, split_from=split_from, class_from=class_from)
-    if layout.class_names and not (labelled := ~null_mask(layout.classes)).all():
+        return (
+            kept_files,
+            read_layout(kept_files, roots, split_from=split_from, class_from=class_from),
+            (),
+        )
+    if split_from in (AUTO_LAYOUT, FOLDER_LAYOUT) and _has_splits_inside(kept_files):
+        is_inside = np.fromiter(
+            ("/" in name for name in kept_files.names()), np.bool_, len(kept_files)
+        )
+        outside_reason = "stand outside the folders of the splits and have no split"
+        notes += _note_excluded_files(kept_files, ~is_inside, outside_reason, "move them into one")
+        kept_files = kept_files.filter(is_inside)
+    layout = read_layout(kept_files, roots, split_from=split_from, class_from=class_from)
+    if layout.class_names and not (is_labelled := ~null_mask(layout.classes)).all():
         remedy = f"say {option('unlabelled', 'keep')} to have them without a label"
-        where = "stand outside every class folder and have no label"
+        reason = "stand outside every class folder and have no label"
         if isinstance(class_from, re.Pattern):
-            where = f"have no label by {option('label_regex', class_from.pattern)}"
-        notes += _note_excluded_files(chosen, ~labelled, where, remedy)
-        chosen = chosen.filter(labelled)
+            reason = f"have no label by {option('label_regex', class_from.pattern)}"
+        notes += _note_excluded_files(kept_files, ~is_labelled, reason, remedy)
+        kept_files = kept_files.filter(is_labelled)
         layout = replace(
             layout,
-            splits=layout.splits.filter(pa.array(labelled)),
-            classes=layout.classes.filter(pa.array(labelled)),
+            splits=layout.splits.filter(pa.array(is_labelled)),
+            classes=layout.classes.filter(pa.array(is_labelled)),
             notes=tuple(note for note in layout.notes if not note.endswith("have no label")),
         )
-    return chosen, layout, (*notes, *_note_uneven_classes(layout))
+    return kept_files, layout, (*notes, *_note_uneven_classes(layout))
 
 
 def _has_splits_inside(files: FileTable) -> bool:
     """Returns whether there are folders of splits and classes (`train/pos/`), and all other files lie in an INPUT."""
-    inside, is_deep = 0, False
+    num_inside, is_deep = 0, False
     for name in files.names():
         if "/" in name:
-            top, *more = name.split("/")
+            top, *subfolders = name.split("/")
             if top.lower() not in SPLIT_WORDS:
                 return False
-            inside, is_deep = inside + 1, is_deep or len(more) > 1
-    return is_deep and inside < len(files)
+            num_inside, is_deep = num_inside + 1, is_deep or len(subfolders) > 1
+    return is_deep and num_inside < len(files)
 
 
 def _note_excluded_files(
-    files: FileTable, left: npt.NDArray[np.bool_], where: str, remedy: str
+    files: FileTable, is_excluded: npt.NDArray[np.bool_], reason: str, remedy: str
 ) -> list[str]:
     """left: [files] of which they are."""
-    if not left.any():
+    if not is_excluded.any():
         return []
-    count, first = np.count_nonzero(left), np.flatnonzero(left)[:_MAX_SHOWN_NAMES].tolist()
-    names = ", ".join(files[at].name for at in first) + (
+    count, first_indices = (
+        np.count_nonzero(is_excluded),
+        np.flatnonzero(is_excluded)[:_MAX_SHOWN_NAMES].tolist(),
+    )
+    names = ", ".join(files[index].name for index in first_indices) + (
         ", ..." if count > _MAX_SHOWN_NAMES else ""
     )
-    what = f"{count:,} of {len(files):,} file(s) {where}: {names}"
+    summary = f"{count:,} of {len(files):,} file(s) {reason}: {names}"
     if 2 * count >= len(files):
         raise UsageError(
-            f"{what}; move them away, {remedy}, or {option('class_from', 'none')} for no labels"
+            f"{summary}; move them away, {remedy}, or {option('class_from', 'none')} for no labels"
         )
-    return [f"left out: {what} (to have them, {remedy})"]
+    return [f"left out: {summary} (to have them, {remedy})"]
 
 
 def _note_uneven_classes(layout: FolderLayout) -> list[str]:
     """Returns a note on classes that some splits lack (`unsup` of reviews without a rating)."""
-    by_class: defaultdict[str, set[str]] = defaultdict(set)
-    names, words = layout.classes.dictionary.to_pylist(), layout.splits.dictionary.to_pylist()
-    pairs = (
-        layout.classes.indices.to_numpy().astype(np.int64) * len(words)
+    splits_by_class: defaultdict[str, set[str]] = defaultdict(set)
+    class_names, split_names = (
+        layout.classes.dictionary.to_pylist(),
+        layout.splits.dictionary.to_pylist(),
+    )
+    class_split_pairs = (
+        layout.classes.indices.to_numpy().astype(np.int64) * len(split_names)
         + layout.splits.indices.to_numpy()
     )
     for name, split in (
-        (names[pair // len(words)], words[pair % len(words)]) for pair in np.unique(pairs).tolist()
+        (class_names[pair // len(split_names)], split_names[pair % len(split_names)])
+        for pair in np.unique(class_split_pairs).tolist()
     ):
         if name is not None and split is not None:
-            by_class[name].add(split)
-    splits = set().union(*by_class.values())
-    some = [
-        f"{name!r} (in {', '.join(sorted(has))} only)"
-        for name, has in sorted(by_class.items())
-        if has != splits
+            splits_by_class[name].add(split)
+    splits = set().union(*splits_by_class.values())
+    partial_classes = [
+        f"{name!r} (in {', '.join(sorted(class_splits))} only)"
+        for name, class_splits in sorted(splits_by_class.items())
+        if class_splits != splits
     ]
-    shown = ", ".join(some[:_MAX_SHOWN_NAMES]) + (", ..." if len(some) > _MAX_SHOWN_NAMES else "")
-    return [f"classes that not every split has: {shown}"] if some else []
+    class_list = ", ".join(partial_classes[:_MAX_SHOWN_NAMES]) + (
+        ", ..." if len(partial_classes) > _MAX_SHOWN_NAMES else ""
+    )
+    return [f"classes that not every split has: {class_list}"] if partial_classes else []
 
 
 def reject_unknown_classes(
-    files: FileTable, classes: pa.DictionaryArray, given: Sequence[str]
+    files: FileTable, classes: pa.DictionaryArray, class_names: Sequence[str]
 ) -> tuple[npt.NDArray[np.bool_], list[Reject]]:
     """Returns (which files have a class that is given, or none at all; the others as rejects)."""
-    known, words = frozenset(given), classes.dictionary.to_pylist()
-    shown = ", ".join(map(repr, given[:20])) + (", ..." if len(given) > 20 else "")
-    numbers = classes.indices.to_numpy()
-    keep = np.array([name is None or name in known for name in words], np.bool_)[numbers]
-    message = f"is none of the classes that the schema names: {shown}"
+    known_names, file_class_names = frozenset(class_names), classes.dictionary.to_pylist()
+    class_list = ", ".join(map(repr, class_names[:20])) + (", ..." if len(class_names) > 20 else "")
+    name_ids = classes.indices.to_numpy()
+    is_kept = np.array(
+        [name is None or name in known_names for name in file_class_names], np.bool_
+    )[name_ids]
+    message = f"is none of the classes that the schema names: {class_list}"
     rejects = [
-        Reject(files[at].name, "", "class", f"class {words[numbers[at]]!r} {message}")
-        for at in np.flatnonzero(~keep).tolist()
+        Reject(files[row].name, "", "class", f"class {file_class_names[name_ids[row]]!r} {message}")
+        for row in np.flatnonzero(~is_kept).tolist()
     ]
-    return keep, rejects
+    return is_kept, rejects

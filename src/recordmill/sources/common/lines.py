@@ -54,21 +54,25 @@ class LineBlock(NamedTuple):
     skipped_line_bytes: int = 0
 
 
-def note_blank_lines(files: Counter[str]) -> tuple[str, ...]:
+def note_blank_lines(lines_by_file: Counter[str]) -> tuple[str, ...]:
     """Returns a note on blank lines that are no records; files: by name, how many it has.
 
     >>> note_blank_lines(Counter({"a.csv": 3}))
     ('blank lines, which are no records (3): a.csv',)
     """
-    names = [name for name, lines in files.items() if lines]
-    shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
-    return (f"blank lines, which are no records ({files.total():,}): {shown}",) if names else ()
+    names = [name for name, lines in lines_by_file.items() if lines]
+    name_list = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+    return (
+        (f"blank lines, which are no records ({lines_by_file.total():,}): {name_list}",)
+        if names
+        else ()
+    )
 
 
-def to_reject(one: CachedReject, file: InputFile, place: str) -> Reject:
+def to_reject(cached_reject: CachedReject, file: InputFile, place: str) -> Reject:
     """Returns the reject of a record of that file."""
-    hint = suggest_encodings(file) if one.reason == "encoding" else ""
-    return Reject(file.name, place, one.reason, one.message + hint)
+    hint = suggest_encodings(file) if cached_reject.reason == "encoding" else ""
+    return Reject(file.name, place, cached_reject.reason, cached_reject.message + hint)
 
 
 @dataclass(frozen=True)
@@ -99,16 +103,16 @@ class LineRange:
 
 
 def prefetch_unit_files(
-    unit: Unit, files: FileTable, cache: ScanCache, start: Callable[[int], int] = lambda _: 0
+    unit: Unit, files: FileTable, cache: ScanCache, record_start: Callable[[int], int] = lambda _: 0
 ) -> Iterable[int]:
     """Returns the unit's files; what is in a store and not kept is asked for ahead. start: of a file's records."""
 
-    def wanted(ordinal: int) -> tuple[str, Stat] | None:
+    def file_to_fetch(ordinal: int) -> tuple[str, Stat] | None:
         file = files[ordinal]
-        return None if cache.contains((ordinal, start(ordinal))) else (file.path, file.stat)
+        return None if cache.contains((ordinal, record_start(ordinal))) else (file.path, file.stat)
 
     ordinals = range(unit.begin_file, unit.end_file)
-    return ordinals if unit.start else prefetch_files(ordinals, wanted)
+    return ordinals if unit.start else prefetch_files(ordinals, file_to_fetch)
 
 
 def plan_line_ranges(
@@ -119,13 +123,13 @@ def plan_line_ranges(
 ) -> Iterator[LineRange]:
     """Yields the ranges that cover the files, in order."""
     for ordinal, file in enumerate(files):
-        plain, array, stop = (
+        is_plain, is_json_array, stop = (
             is_plain_utf8(file, encoding),
             is_array is not None and is_array(file),
             0,
         )
-        if array or not plain:
-            yield LineRange(ordinal, 0, 0, True, array)
+        if is_json_array or not is_plain:
+            yield LineRange(ordinal, 0, 0, True, is_json_array)
             continue
         while True:
             start, stop = stop, _find_line_start(file, stop + min(LINE_RANGE_BYTES, unit_bytes))
@@ -134,15 +138,15 @@ def plan_line_ranges(
                 break
 
 
-def _find_line_start(file: InputFile, place: int) -> int:
+def _find_line_start(file: InputFile, position: int) -> int:
     """Returns the first line start at or after that byte."""
-    at, size, block_bytes = place - 1, file.stat.size_bytes, _PEEK_BYTES
-    while at < size:
-        block = read_range(file.path, at, at + block_bytes)
-        found = np.flatnonzero(block == 10)
-        if len(found) or not len(block):
-            return min(at + int(found[0]) + 1, size) if len(found) else size
-        at += len(block)
+    offset, size, block_bytes = position - 1, file.stat.size_bytes, _PEEK_BYTES
+    while offset < size:
+        block = read_range(file.path, offset, offset + block_bytes)
+        line_ends = np.flatnonzero(block == 10)
+        if len(line_ends) or not len(block):
+            return min(offset + int(line_ends[0]) + 1, size) if len(line_ends) else size
+        offset += len(block)
         block_bytes = min(2 * block_bytes, BATCH_BYTES)
     return size
 
@@ -151,7 +155,7 @@ def scan_ranges(
     files: Sequence[InputFile],
     ranges: Iterable[LineRange],
     scan: Callable[[int, LineRange, Iterator[LineBlock]], _ScanResult],
-    stream: Callable[[InputFile], Iterator[LineBlock]],
+    stream_blocks: Callable[[InputFile], Iterator[LineBlock]],
     max_line_bytes: int,
     threads: int,
 ) -> Iterator[_ScanResult]:
@@ -161,51 +165,69 @@ def scan_ranges(
     """
 
     def work(task: tuple[int, LineRange]) -> _ScanResult:
-        number, one = task
-        file = files[one.file_ordinal]
+        range_index, line_range = task
+        file = files[line_range.file_ordinal]
         blocks = (
-            stream(file)
-            if one.is_streamed
-            else read_line_blocks(file, one.start, one.stop, max_line_bytes)
+            stream_blocks(file)
+            if line_range.is_streamed
+            else read_line_blocks(file, line_range.start, line_range.stop, max_line_bytes)
         )
-        result = scan(number, one, blocks)
+        result = scan(range_index, line_range, blocks)
         check_unchanged(file.path, file.stat, file.name)
         return result
 
-    def begins(task: tuple[int, LineRange]) -> tuple[str, Stat] | None:
-        one = task[1]
-        return None if one.start else (files[one.file_ordinal].path, files[one.file_ordinal].stat)
+    def first_read(task: tuple[int, LineRange]) -> tuple[str, Stat] | None:
+        line_range = task[1]
+        return (
+            None
+            if line_range.start
+            else (files[line_range.file_ordinal].path, files[line_range.file_ordinal].stat)
+        )
 
-    return thread_map(work, prefetch_files(enumerate(ranges), begins), threads)
+    return thread_map(work, prefetch_files(enumerate(ranges), first_read), threads)
 
 
 def make_line_units(ranges: Iterable[LineRange], unit_bytes: int = UNIT_BYTES) -> tuple[Unit, ...]:
     """Returns the units of scanned ranges; small files that follow each other share one."""
 
-    def each() -> Iterator[Unit]:
-        for ordinal, of_file in groupby(ranges, key=lambda one: one.file_ordinal):
-            first, *more = of_file
-            line = 0
-            for one in (first, *more):
-                if not more:
-                    yield Unit(ordinal, ordinal + 1, rows=one.records, size_bytes=one.content_bytes)
+    def iter_units() -> Iterator[Unit]:
+        for ordinal, file_ranges in groupby(ranges, key=lambda line_range: line_range.file_ordinal):
+            first_range, *other_ranges = file_ranges
+            first_line = 0
+            for line_range in (first_range, *other_ranges):
+                if not other_ranges:
+                    yield Unit(
+                        ordinal,
+                        ordinal + 1,
+                        rows=line_range.records,
+                        size_bytes=line_range.content_bytes,
+                    )
                 else:
-                    place = one.start, one.stop, line, one.records
-                    yield Unit(ordinal, ordinal + 1, *place, one.content_bytes)
-                line += one.lines
+                    yield Unit(
+                        ordinal,
+                        ordinal + 1,
+                        start=line_range.start,
+                        stop=line_range.stop,
+                        first_row=first_line,
+                        rows=line_range.records,
+                        size_bytes=line_range.content_bytes,
+                    )
+                first_line += line_range.lines
 
-    return pack_units(each(), unit_bytes)
+    return pack_units(iter_units(), unit_bytes)
 
 
 def note_blank_lines_in_ranges(
     files: Sequence[InputFile], ranges: Iterable[LineRange]
 ) -> tuple[str, ...]:
     """Returns a note on the blank lines of scanned ranges."""
-    blank = Counter[str]()
-    for one in ranges:
-        if not one.is_array and one.lines > one.records:
-            blank[files[one.file_ordinal].name] += one.lines - one.records
-    return note_blank_lines(blank)
+    blank_by_file = Counter[str]()
+    for line_range in ranges:
+        if not line_range.is_array and line_range.lines > line_range.records:
+            blank_by_file[files[line_range.file_ordinal].name] += (
+                line_range.lines - line_range.records
+            )
+    return note_blank_lines(blank_by_file)
 
 
 def read_line_blocks(
@@ -213,8 +235,8 @@ def read_line_blocks(
 ) -> Iterator[LineBlock]:
     """Yields the lines of a plain file's range, whose ends are line starts; without the byte order mark of UTF-8."""
     blocks = (
-        read_range(file.path, at, min(at + block_bytes, stop))
-        for at in range(start, stop, block_bytes)
+        read_range(file.path, offset, min(offset + block_bytes, stop))
+        for offset in range(start, stop, block_bytes)
     )
     return align_to_lines(strip_byte_order_mark(blocks) if start == 0 else blocks, max_line_bytes)
 
@@ -230,32 +252,36 @@ def stream_line_blocks(
 
 def align_to_lines(blocks: Iterable[Bytes], max_line_bytes: int) -> Iterator[LineBlock]:
     """Blocks cut anywhere as blocks of whole lines."""
-    pending: list[Bytes] = []  # the beginning of a line whose end is not there yet
-    size, skipping = 0, False
+    pending_blocks: list[Bytes] = []  # the beginning of a line whose end is not there yet
+    line_bytes, is_skipping = 0, False
     for block in blocks:
         end = _find_last_line_end(block)
         if end == 0:
-            pending, size = (
-                ([], size + len(block)) if skipping else ([*pending, block], size + len(block))
+            pending_blocks, line_bytes = (
+                ([], line_bytes + len(block))
+                if is_skipping
+                else ([*pending_blocks, block], line_bytes + len(block))
             )
         else:
-            first = 0
-            if skipping:
-                first = int(np.argmax(block == 10)) + 1
-                yield LineBlock(block[:0], size + first - 1)
-                pending, skipping = [], False
-            if end > first:
+            begin = 0
+            if is_skipping:
+                begin = int(np.argmax(block == 10)) + 1
+                yield LineBlock(block[:0], line_bytes + begin - 1)
+                pending_blocks, is_skipping = [], False
+            if end > begin:
                 yield from _separate_long_lines(
-                    np.concatenate([*pending, block[first:end]]) if pending else block[first:end],
+                    np.concatenate([*pending_blocks, block[begin:end]])
+                    if pending_blocks
+                    else block[begin:end],
                     max_line_bytes,
                 )
-            pending, size = [block[end:]] if end < len(block) else [], len(block) - end
-        if size > max_line_bytes and not skipping:
-            pending, skipping = [], True
-    if skipping:
-        yield LineBlock(np.empty(0, np.uint8), size)
-    elif pending:
-        yield from _separate_long_lines(np.concatenate(pending), max_line_bytes)
+            pending_blocks, line_bytes = [block[end:]] if end < len(block) else [], len(block) - end
+        if line_bytes > max_line_bytes and not is_skipping:
+            pending_blocks, is_skipping = [], True
+    if is_skipping:
+        yield LineBlock(np.empty(0, np.uint8), line_bytes)
+    elif pending_blocks:
+        yield from _separate_long_lines(np.concatenate(pending_blocks), max_line_bytes)
 
 
 def _find_last_line_end(block: Bytes) -> int:
@@ -268,15 +294,15 @@ def _find_last_line_end(block: Bytes) -> int:
 
 def _separate_long_lines(data: Bytes, max_line_bytes: int) -> Iterator[LineBlock]:
     """Yields the block with its too long lines set apart, so that the limit is the same wherever blocks begin."""
-    at = 0
+    offset = 0
     if len(data) > max_line_bytes:
         ends = np.append(np.flatnonzero(data == 10), len(data))
         starts = np.append(0, ends[:-1] + 1)
         is_long = ends - starts > max_line_bytes
         for start, stop in zip(starts[is_long].tolist(), ends[is_long].tolist(), strict=True):
-            if start > at:
-                yield LineBlock(data[at:start])
+            if start > offset:
+                yield LineBlock(data[offset:start])
             yield LineBlock(data[:0], stop - start)
-            at = stop + 1
-    if at < len(data):
-        yield LineBlock(data[at:])
+            offset = stop + 1
+    if offset < len(data):
+        yield LineBlock(data[offset:])

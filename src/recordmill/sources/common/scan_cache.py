@@ -70,16 +70,16 @@ class CachedBatch:
         batch: pa.RecordBatch,
         ordinals: npt.NDArray[np.int64],
         rejects: tuple[CachedReject, ...],
-        count: int,
+        num_positions: int,
     ) -> CachedBatch:
         """Returns the piece of records of these numbers, ascending."""
-        is_whole = len(ordinals) == count
-        absent = (
+        is_complete = len(ordinals) == num_positions
+        missing_ordinals = (
             np.empty(0, np.int64)
-            if is_whole
-            else np.setdiff1d(np.arange(count), ordinals, assume_unique=True)
+            if is_complete
+            else np.setdiff1d(np.arange(num_positions), ordinals, assume_unique=True)
         )
-        return cls(batch, absent, rejects, count)
+        return cls(batch, missing_ordinals, rejects, num_positions)
 
     @property
     def size_bytes(self) -> int:
@@ -95,9 +95,11 @@ class CachedBatch:
             else size + _COLUMN_MEMORY_BYTES * self.batch.num_columns + self.batch.nbytes
         )
 
-    def positions(self, first: int) -> npt.NDArray[np.int64]:
+    def positions(self, first_position: int) -> npt.NDArray[np.int64]:
         """Returns int64 [rows], if the piece's first record has that position."""
-        return np.delete(np.arange(first, first + self.num_positions), self.missing_ordinals)
+        return np.delete(
+            np.arange(first_position, first_position + self.num_positions), self.missing_ordinals
+        )
 
 
 @dataclass(frozen=True)
@@ -110,9 +112,13 @@ class CachedRecords:
 
     def __iter__(self) -> Iterator[CachedBatch]:
         """Yields the pieces; the file is removed as soon as it is open."""
-        batches = consume_batches(self.path) if self.path else iter(())
-        for piece in self.batches:
-            yield replace(piece, batch=next(batches)) if piece.batch is None else piece
+        arrow_batches = consume_batches(self.path) if self.path else iter(())
+        for cached_batch in self.batches:
+            yield (
+                replace(cached_batch, batch=next(arrow_batches))
+                if cached_batch.batch is None
+                else cached_batch
+            )
 
     def drop(self) -> None:
         """Removes the file, if there is one."""
@@ -124,12 +130,12 @@ class ScanCache:
     """Pieces of records by where they begin, within a number of bytes of memory. A copy in another process is empty.
 
     Args:
-        most_bytes: The memory that the pieces may take, of all threads together.
+        max_bytes: The memory that the pieces may take, of all threads together.
         folder: The folder for files, which hold the batches of most pieces; "": all stay in memory.
     """
 
-    def __init__(self, most_bytes: int = 0, folder: str = "") -> None:
-        self.folder, self.free_bytes = folder, most_bytes
+    def __init__(self, max_bytes: int = 0, folder: str = "") -> None:
+        self.folder, self.free_bytes = folder, max_bytes
         self._lock = threading.Lock()
         self._records: dict[CacheKey, CachedRecords] = {}
 
@@ -144,24 +150,24 @@ class ScanCache:
             self.free_bytes -= size_bytes
             return True
 
-    def put(self, place: CacheKey, records: CachedRecords) -> None:
+    def put(self, key: CacheKey, records: CachedRecords) -> None:
         """Stores the pieces of the records that begin at that place."""
-        self._records[place] = records
+        self._records[key] = records
 
-    def drop_invalid(self, is_right: Callable[[Any], bool]) -> None:
+    def drop_invalid(self, is_valid: Callable[[Any], bool]) -> None:
         """Forgets records that were parsed by a schema that is not right; none are stored from here on."""
-        for place, records in list(self._records.items()):
-            if not is_right(records.schema):
-                self._records.pop(place).drop()
+        for key, records in list(self._records.items()):
+            if not is_valid(records.schema):
+                self._records.pop(key).drop()
         self.free_bytes = 0
 
-    def contains(self, place: CacheKey) -> bool:
+    def contains(self, key: CacheKey) -> bool:
         """Returns whether the records that begin there are stored."""
-        return place in self._records
+        return key in self._records
 
-    def take(self, place: CacheKey) -> Iterable[CachedBatch] | None:
+    def take(self, key: CacheKey) -> Iterable[CachedBatch] | None:
         """Removes and returns the pieces of the records that begin there; None if they are to be read."""
-        return self._records.pop(place, None)
+        return self._records.pop(key, None)
 
 
 class ScanCacheWriter:
@@ -174,11 +180,11 @@ class ScanCacheWriter:
         self._writer: BatchWriter | None = None
         self.is_active = cache.free_bytes > 0
 
-    def add(self, piece: CachedBatch, schema: Hashable = None) -> None:
+    def add(self, batch: CachedBatch, schema: Hashable = None) -> None:
         """Adds the next piece; one that was parsed by another schema than those before ends it."""
         try:
             if (self._batches and schema != self._schema) or not (
-                self._store(piece) or self._reserve(piece)
+                self._store(batch) or self._reserve(batch)
             ):
                 self.discard()
         except OSError:  # a full disk is reported where the disk is needed
@@ -194,7 +200,7 @@ class ScanCacheWriter:
             remove_file(self._writer.path, missing_ok=True)
         self._batches, self._reserved_bytes, self._writer, self.is_active = [], 0, None, False
 
-    def store(self, place: CacheKey) -> None:
+    def store(self, key: CacheKey) -> None:
         """Puts the pieces, which begin at that place, into the cache."""
         try:
             if self._writer is not None:
@@ -203,28 +209,28 @@ class ScanCacheWriter:
             self.discard()
         if self._batches:
             path = "" if self._writer is None else self._writer.path
-            self._cache.put(place, CachedRecords(self._schema, self._batches, path))
+            self._cache.put(key, CachedRecords(self._schema, self._batches, path))
 
-    def _reserve(self, piece: CachedBatch) -> bool:
+    def _reserve(self, batch: CachedBatch) -> bool:
         """Takes memory for a piece, if there is room."""
-        if not self._cache.reserve(piece.size_bytes):
+        if not self._cache.reserve(batch.size_bytes):
             return False
-        self._reserved_bytes += piece.size_bytes
-        self._batches.append(piece)
+        self._reserved_bytes += batch.size_bytes
+        self._batches.append(batch)
         return True
 
-    def _store(self, piece: CachedBatch) -> bool:
+    def _store(self, cached_batch: CachedBatch) -> bool:
         """Writes a piece to the file of those before, or to a new one if it is worth one; OSError: the disk does not
         take it.
         """
         if not self._cache.folder:
             return False
-        worth_it = self._writer is not None or piece.batch.nbytes >= _MIN_FILE_BYTES
-        if not worth_it or not self._reserve(replace(piece, batch=None)):
+        is_worth_a_file = self._writer is not None or cached_batch.batch.nbytes >= _MIN_FILE_BYTES
+        if not is_worth_a_file or not self._reserve(replace(cached_batch, batch=None)):
             return False
         if self._writer is None:
             self._writer = BatchWriter(
-                join(self._cache.folder, f"kept-{uuid.uuid4().hex}"), piece.batch.schema
+                join(self._cache.folder, f"kept-{uuid.uuid4().hex}"), cached_batch.batch.schema
             )
-        self._writer.write(piece.batch)
+        self._writer.write(cached_batch.batch)
         return True

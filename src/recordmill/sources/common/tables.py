@@ -17,13 +17,13 @@ from recordmill.storage.file_table import FileTable, InputFile, Item, ItemTable
 
 
 def take_file_batch(
-    files: FileTable, ordinals: Sequence[int], most_bytes: int
+    files: FileTable, ordinals: Sequence[int], max_bytes: int
 ) -> tuple[Sequence[InputFile], int]:
     """Returns (the first of these files that have no more bytes together, at least one; their bytes)."""
-    some = files.items_at(ordinals)
-    ends = list(accumulate(file.stat.size_bytes for file in some))
-    count = max(bisect_right(ends, most_bytes), 1)
-    return some[:count], ends[count - 1]
+    candidates = files.items_at(ordinals)
+    end_bytes = list(accumulate(file.stat.size_bytes for file in candidates))
+    count = max(bisect_right(end_bytes, max_bytes), 1)
+    return candidates[:count], end_bytes[count - 1]
 
 
 def unit_sizes(units: Sequence[Unit]) -> npt.NDArray[np.int64]:
@@ -47,16 +47,16 @@ class CompactTable(ItemTable[Item]):
 
     def __init__(
         self,
-        names: Sequence[str],
-        kinds: Sequence[Item],
-        which: npt.NDArray[np.unsignedinteger[Any]],
-        numbers: npt.NDArray[np.int64],
+        integer_names: Sequence[str],
+        templates: Sequence[Item],
+        template_ids: npt.NDArray[np.unsignedinteger[Any]],
+        integers: npt.NDArray[np.int64],
     ) -> None:
         self._names, self.templates, self.template_ids, self._integers = (
-            tuple(names),
-            tuple(kinds),
-            which,
-            numbers,
+            tuple(integer_names),
+            tuple(templates),
+            template_ids,
+            integers,
         )
 
     def integers(self, name: str) -> npt.NDArray[np.int64]:
@@ -64,22 +64,25 @@ class CompactTable(ItemTable[Item]):
         return self._integers[:, self._names.index(name)]
 
     @classmethod
-    def from_items(cls, items: Iterable[Item], names: Sequence[str]) -> CompactTable[Item]:
+    def from_items(cls, items: Iterable[Item], integer_names: Sequence[str]) -> CompactTable[Item]:
         """Makes a table of items. names: of the fields that are such integers."""
-        kinds: dict[Item, int] = {}
-        which, numbers, nothing = array("I"), array("q"), dict.fromkeys(names, 0)
+        ids_by_template: dict[Item, int] = {}
+        template_ids, integers, zeros = array("I"), array("q"), dict.fromkeys(integer_names, 0)
         for item in items:
-            numbers.extend(getattr(item, name) for name in names)
-            which.append(kinds.setdefault(replace(item, **nothing), len(kinds)))  # type: ignore[type-var]
-        values = np.frombuffer(numbers, np.int64).reshape(-1, len(names))
-        return cls(names, list(kinds), np.frombuffer(which, np.uint32), values)
+            integers.extend(getattr(item, name) for name in integer_names)
+            template = replace(item, **zeros)  # type: ignore[type-var]
+            template_ids.append(ids_by_template.setdefault(template, len(ids_by_template)))
+        values = np.frombuffer(integers, np.int64).reshape(-1, len(integer_names))
+        return cls(
+            integer_names, list(ids_by_template), np.frombuffer(template_ids, np.uint32), values
+        )
 
     def __len__(self) -> int:
         return len(self.template_ids)
 
-    def _item(self, at: int) -> Item:
-        kind = self.templates[self.template_ids[at]]
-        item: Item = object.__new__(type(kind))  # as replace makes it, in a tenth of the time
-        vars(item).update(vars(kind))
-        vars(item).update(zip(self._names, self._integers[at].tolist(), strict=True))
+    def _item(self, index: int) -> Item:
+        template = self.templates[self.template_ids[index]]
+        item: Item = object.__new__(type(template))  # as replace makes it, in a tenth of the time
+        vars(item).update(vars(template))
+        vars(item).update(zip(self._names, self._integers[index].tolist(), strict=True))
         return item

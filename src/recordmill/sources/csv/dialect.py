@@ -76,12 +76,16 @@ class CsvOptions(TableOptions):
             if value is not None and not (name == "quote" and value == AUTO_QUOTE):
                 _check_character(name, value)
         for name, value in roles.items():
-            other = next(
-                (o for o, v in roles.items() if o != name and v == value and value is not None),
+            same_role = next(
+                (
+                    other_name
+                    for other_name, other_value in roles.items()
+                    if other_name != name and other_value == value and value is not None
+                ),
                 None,
             )
-            if other:
-                raise UsageError(f"--{name} and --{other} are both {value!r}; they must differ")
+            if same_role:
+                raise UsageError(f"--{name} and --{same_role} are both {value!r}; they must differ")
         if self.trim and " " in roles.values():
             raise UsageError(
                 f"{option('trim', True)} drops blanks, so ' ' can't be the delimiter, quote, escape or comment as well"
@@ -118,9 +122,9 @@ def _check_names(names: tuple[str, ...] | None) -> None:
         return
     if not names:
         raise UsageError(f"{option('names')} is empty; give one name per column")
-    if twice := sorted({name for name in names if names.count(name) > 1}):
+    if duplicates := sorted({name for name in names if names.count(name) > 1}):
         raise UsageError(
-            f"{option('names')} holds {twice[0]!r} twice; each column needs a name of its own"
+            f"{option('names')} holds {duplicates[0]!r} twice; each column needs a name of its own"
         )
     if "" in names:
         raise UsageError(

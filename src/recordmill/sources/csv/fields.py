@@ -63,25 +63,30 @@ class Tokenizer:
     """
 
     def __init__(
-        self, dialect: CsvOptions, columns: int, most_rows: int, *, ragged: bool = False
+        self,
+        dialect: CsvOptions,
+        num_columns: int,
+        max_rows: int,
+        *,
+        allows_ragged_rows: bool = False,
     ) -> None:
-        self._dialect = _native_dialect(dialect, columns, ragged)
+        self._dialect = _native_dialect(dialect, num_columns, allows_ragged_rows)
         self._starts, self._infos = (
-            allocate((columns, most_rows), np.int32),
-            allocate((columns, most_rows), np.int32),
+            allocate((num_columns, max_rows), np.int32),
+            allocate((num_columns, max_rows), np.int32),
         )
-        self._rows = np.empty((3, most_rows), np.int64)
+        self._rows = np.empty((3, max_rows), np.int64)
         self._bad = np.empty((MAX_BAD_ROWS, 6), np.int64)
 
     def read(
         self,
         data: Bytes,
-        at: int,
+        offset: int,
         limit: int,
         *,
-        final: bool,
+        is_final: bool,
         line: int = 1,
-        skipping: bool = False,
+        is_skipping: bool = False,
     ) -> TokenizedRows:
         """Returns the rows that start in data[at:limit), as many as the arrays hold; data is changed by unescaping.
 
@@ -90,7 +95,7 @@ class Tokenizer:
         call, from `stop` on.
         """
         scan = native.CsvScan(
-            position=at, line=line, limit=limit, is_final=final, is_skipping=skipping
+            position=offset, line=line, limit=limit, is_final=is_final, is_skipping=is_skipping
         )
         native.scan_csv(data, self._dialect, scan, self._starts, self._infos, self._rows, self._bad)
         rows = scan.rows
@@ -127,22 +132,29 @@ class RowEnd(NamedTuple):
 
 
 def find_row_end(
-    data: Bytes, dialect: CsvOptions, at: int, limit: int, *, final: bool, skipping: bool = False
+    data: Bytes,
+    dialect: CsvOptions,
+    offset: int,
+    limit: int,
+    *,
+    is_final: bool,
+    is_skipping: bool = False,
 ) -> RowEnd:
     """Returns where the last row stops that starts in data[at:limit): `Tokenizer.read` without fields, several times as
     fast. Data isn't changed.
     """
-    scan = native.CsvScan(position=at, limit=limit, is_final=final, is_skipping=skipping)
+    scan = native.CsvScan(position=offset, limit=limit, is_final=is_final, is_skipping=is_skipping)
     native.scan_csv(data, _native_dialect(dialect), scan, None, None, None, np.empty(6, np.int64))
     return RowEnd(scan.position, bool(scan.is_skipping), scan.bad_rows > 0)
 
 
 def _native_dialect(
-    dialect: CsvOptions, columns: int = 0, ragged: bool = False
+    dialect: CsvOptions, num_columns: int = 0, allows_ragged_rows: bool = False
 ) -> native.CsvDialect:
     assert dialect.delimiter is not None
     quote, escape, comment = (
-        256 if c is None else ord(c) for c in (dialect.quote, dialect.escape, dialect.comment)
+        256 if character is None else ord(character)
+        for character in (dialect.quote, dialect.escape, dialect.comment)
     )
     return native.CsvDialect(
         delimiter=ord(dialect.delimiter),
@@ -152,55 +164,59 @@ def _native_dialect(
         comment=comment,
         trims=dialect.trim,
         max_row_bytes=dialect.max_line_bytes,
-        columns=columns,
-        is_ragged=ragged,
+        columns=num_columns,
+        is_ragged=allows_ragged_rows,
         is_lenient=dialect.lenient_quotes,
     )
 
 
-def split_sample(sample: Bytes, dialect: CsvOptions, most_rows: int, final: bool) -> DialectTrial:
+def split_sample(sample: Bytes, dialect: CsvOptions, max_rows: int, is_final: bool) -> DialectTrial:
     """Returns the first rows of a sample, which starts with a row, as a dialect cuts them.
 
     final: the sample ends with the file.
     """
-    widths = _count_fields(sample, dialect, most_rows, final)
-    cut = DialectTrial(dialect.delimiter or "", dialect.quote, tuple(widths), ())
-    if not widths or max(cut.width, widths[0]) == native.CsvRowFault.TOO_LONG:
-        return cut
+    widths = _count_fields(sample, dialect, max_rows, is_final)
+    trial = DialectTrial(dialect.delimiter or "", dialect.quote, tuple(widths), ())
+    if not widths or max(trial.width, widths[0]) == native.CsvRowFault.TOO_LONG:
+        return trial
     data = sample.copy()
-    rows = Tokenizer(dialect, max(cut.width, widths[0]), most_rows, ragged=True).read(
-        data, 0, len(data), final=final
+    rows = Tokenizer(dialect, max(trial.width, widths[0]), max_rows, allows_ragged_rows=True).read(
+        data, 0, len(data), is_final=is_final
     )
-    first = _extract_cells(data, rows, 0) if len(rows.ordinals) and rows.ordinals[0] == 0 else ()
-    even = (
-        np.flatnonzero(rows.widths == cut.width).tolist()
-        if 2 * widths.count(cut.width) >= len(widths)
+    first_row = (
+        _extract_cells(data, rows, 0) if len(rows.ordinals) and rows.ordinals[0] == 0 else ()
+    )
+    matching_rows = (
+        np.flatnonzero(rows.widths == trial.width).tolist()
+        if 2 * widths.count(trial.width) >= len(widths)
         else []
     )
     return DialectTrial(
-        cut.delimiter,
-        cut.quote,
-        cut.widths,
-        tuple(_extract_cells(data, rows, row) for row in even),
-        first,
+        trial.delimiter,
+        trial.quote,
+        trial.widths,
+        tuple(_extract_cells(data, rows, row) for row in matching_rows),
+        first_row,
     )
 
 
-def _count_fields(sample: Bytes, dialect: CsvOptions, most_rows: int, final: bool) -> Sequence[int]:
+def _count_fields(
+    sample: Bytes, dialect: CsvOptions, max_rows: int, is_final: bool
+) -> Sequence[int]:
     """Returns how many fields the first rows have; CSV_TOO_LONG for one whose quote is never closed. Blank lines are
     not asked: they are rows only where all others have one field.
     """
-    rows = Tokenizer(dialect, 1, most_rows).read(sample.copy(), 0, len(sample), final=final)
-    filled = (
+    rows = Tokenizer(dialect, 1, max_rows).read(sample.copy(), 0, len(sample), is_final=is_final)
+    nonblank_ordinals = (
         rows.ordinals[rows.infos[0, : len(rows.ordinals)] != 0]
         if len(rows.ordinals)
         else rows.ordinals
     )
-    widths: dict[int, int] = {
-        **dict.fromkeys(filled.tolist(), 1),
+    width_by_ordinal: dict[int, int] = {
+        **dict.fromkeys(nonblank_ordinals.tolist(), 1),
         **dict(rows.bad_rows[:, (0, 3)].tolist()),
     }
-    return [widths[ordinal] for ordinal in sorted(widths)[:most_rows]]
+    return [width_by_ordinal[ordinal] for ordinal in sorted(width_by_ordinal)[:max_rows]]
 
 
 def _extract_cells(data: Bytes, rows: TokenizedRows, row: int) -> tuple[Cell, ...]:
@@ -208,15 +224,15 @@ def _extract_cells(data: Bytes, rows: TokenizedRows, row: int) -> tuple[Cell, ..
     starts, infos = rows.starts[:width, row], rows.infos[:width, row]
     return tuple(
         Cell(
-            text_at(data, starts, infos, at).decode("utf-8", "replace"),
-            bool(infos[at] & native.FIELD_QUOTED_BIT),
+            text_at(data, starts, infos, column).decode("utf-8", "replace"),
+            bool(infos[column] & native.FIELD_QUOTED_BIT),
         )
-        for at in range(width)
+        for column in range(width)
     )
 
 
 def read_rows(
-    tokenizer: Tokenizer, blocks: Iterator[Bytes], at: int, line: int, chunk_bytes: int
+    tokenizer: Tokenizer, blocks: Iterator[Bytes], offset: int, line: int, chunk_bytes: int
 ) -> Iterator[tuple[Bytes, TokenizedRows]]:
     """Yields (buffer, rows in it) for all rows of the blocks, which make one file, from byte `at` on, which lies in the
     first `line`.
@@ -225,29 +241,29 @@ def read_rows(
     at most, and must be used before the next is asked for.
     """
     data: Bytes | None = np.empty(0, np.uint8)
-    while data is not None and len(data) <= at:  # `at` may lie after the first block
-        at -= len(data)
+    while data is not None and len(data) <= offset:  # `at` may lie after the first block
+        offset -= len(data)
         data = next(blocks, None)
     if data is None:
         return
-    following = next(blocks, None)
-    skipping = False
+    next_block = next(blocks, None)
+    is_skipping = False
     while True:
         rows = tokenizer.read(
             data,
-            at,
-            min(at + chunk_bytes, len(data)),
-            final=following is None,
+            offset,
+            min(offset + chunk_bytes, len(data)),
+            is_final=next_block is None,
             line=line,
-            skipping=skipping,
+            is_skipping=is_skipping,
         )
         if rows.num_rows or rows.blank_lines:
             yield data, rows
-        stuck = rows.stop == at or rows.stop >= len(data)
-        at, line, skipping = rows.stop, rows.stop_line, rows.is_skipping
-        if not stuck:
+        needs_more_data = rows.stop == offset or rows.stop >= len(data)
+        offset, line, is_skipping = rows.stop, rows.stop_line, rows.is_skipping
+        if not needs_more_data:
             continue
-        if following is None:
+        if next_block is None:
             return
-        data, at = np.concatenate([data[at:], following]), 0
-        following = next(blocks, None)
+        data, offset = np.concatenate([data[offset:], next_block]), 0
+        next_block = next(blocks, None)

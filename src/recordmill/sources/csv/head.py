@@ -102,20 +102,20 @@ class _HeadReader:
         self._file, self._source, self._options = file, file.name, options
         if file.stat.size_bytes == 0:
             raise DataError("the file is empty (0 bytes): not even a header", source=file.name)
-        raw = read_range(file.path, 0, COMPRESSED_HEAD_BYTES).tobytes()
-        self._compression = resolve_compression(raw)
-        if what := describe_non_text(raw):
-            raise DataError(f"this is no CSV but {what}", source=file.name)
+        raw_head = read_range(file.path, 0, COMPRESSED_HEAD_BYTES).tobytes()
+        self._compression = resolve_compression(raw_head)
+        if description := describe_non_text(raw_head):
+            raise DataError(f"this is no CSV but {description}", source=file.name)
         blocks = open_blocks(
             file.path,
             block_bytes=COMPRESSED_HEAD_BYTES,
             compression=self._compression,
             source=file.name,
         )
-        first = next(blocks, np.empty(0, np.uint8)).tobytes()
-        self._encoding = resolve_encoding(first, options.encoding)
+        first_block = next(blocks, np.empty(0, np.uint8)).tobytes()
+        self._encoding = resolve_encoding(first_block, options.encoding)
         is_plain = self._compression == UNCOMPRESSED and self._encoding == UTF8_ENCODING
-        self._mark_bytes = 3 if is_plain and first.startswith(codecs.BOM_UTF8) else 0
+        self._mark_bytes = 3 if is_plain and first_block.startswith(codecs.BOM_UTF8) else 0
         self._blocks = read_utf8_blocks(file, self._encoding, SAMPLE_BYTES, self._compression)
         self._sample = np.empty(0, np.uint8)
         self._next: Bytes | None = next(self._blocks, None)
@@ -126,78 +126,80 @@ class _HeadReader:
         return self._next is None
 
     def _grow(self) -> None:
-        parts, size = [self._sample], 0
-        while self._next is not None and size <= len(self._sample):
-            parts.append(self._next)
-            size += len(self._next)
+        blocks, added_bytes = [self._sample], 0
+        while self._next is not None and added_bytes <= len(self._sample):
+            blocks.append(self._next)
+            added_bytes += len(self._next)
             self._next = next(self._blocks, None)
-        self._sample = np.concatenate(parts)
+        self._sample = np.concatenate(blocks)
 
     def read(self) -> CsvHead:
         if 0 in self._sample:
-            at = int(np.argmin(self._sample != 0))
-            is_high_first = np.count_nonzero(self._sample[0::2]) < np.count_nonzero(
+            offset = int(np.argmin(self._sample != 0))
+            is_big_endian = np.count_nonzero(self._sample[0::2]) < np.count_nonzero(
                 self._sample[1::2]
             )
             raise DataError(
                 "it holds NUL bytes, so it is no CSV in this encoding; UTF-16 without a byte order mark "
-                f"needs {option('encoding', 'utf-16-be' if is_high_first else 'utf-16-le')}",
+                f"needs {option('encoding', 'utf-16-be' if is_big_endian else 'utf-16-le')}",
                 source=self._source,
-                place=f"byte {at}",
+                place=f"byte {offset}",
             )
         start, line = self._skip_lines()
-        cut, detected = self._detect_dialect(start)
-        rows, data = self._read_first_row(start, line, cut)
+        trial, dialect_reason = self._detect_dialect(start)
+        rows, data = self._read_first_row(start, line, trial)
         if self._options.quote == AUTO_QUOTE and any(
             width == native.CsvRowFault.STRAY_QUOTE for width in rows.bad_rows[:1, 3]
         ):
-            plain = self._split_rows(start, cut.delimiter, None)
-            if plain.share == 1.0:
-                cut, detected = (
-                    plain,
+            unquoted_trial = self._split_rows(start, trial.delimiter, None)
+            if unquoted_trial.share == 1.0:
+                trial, dialect_reason = (
+                    unquoted_trial,
                     "quotes are text: the first row goes on behind its closing quote",
                 )
-                rows, data = self._read_first_row(start, line, cut)
+                rows, data = self._read_first_row(start, line, trial)
         if len(rows.bad_rows):
             raise self._first_row_error(data, rows)
-        names, blanks = self._column_names(data, rows)
-        detected = "; ".join(filter(None, (detected, sniff_dialect.describe_thousands(cut))))
-        first = self._guess_header(cut) if self._options.header is None else None
-        before = 0
+        names, generated_names = self._column_names(data, rows)
+        dialect_reason = "; ".join(
+            filter(None, (dialect_reason, sniff_dialect.describe_thousands(trial)))
+        )
+        first_row = self._guess_header(trial) if self._options.header is None else None
+        num_blank_lines = 0
         if self._options.header is not False:
-            start, line, before = rows.stop, rows.stop_line, rows.blank_lines
+            start, line, num_blank_lines = rows.stop, rows.stop_line, rows.blank_lines
         start += self._mark_bytes
         return CsvHead(
             self._compression,
             self._encoding,
-            cut.delimiter,
+            trial.delimiter,
             names,
             start,
             line,
-            blanks,
-            cut.quote,
-            detected,
-            first,
-            blank_lines=before,
+            generated_names,
+            trial.quote,
+            dialect_reason,
+            first_row,
+            blank_lines=num_blank_lines,
         )
 
     def _detect_dialect(self, start: int) -> tuple[sniff_dialect.DialectTrial, str]:
         """Returns (the rows as they are to be cut, why so)."""
         options = self._options
-        cut = self._split_rows(
+        trial = self._split_rows(
             start,
             options.delimiter or DELIMITERS[0],
             '"' if options.quote == AUTO_QUOTE else options.quote,
         )
         while (
-            len(cut.widths) < _MIN_SAMPLE_ROWS
+            len(trial.widths) < _MIN_SAMPLE_ROWS
             and not self._is_complete
             and len(self._sample) < _MAX_SAMPLE_BYTES
         ):
             self._grow()
-            cut = self._split_rows(start, cut.delimiter, cut.quote)
+            trial = self._split_rows(start, trial.delimiter, trial.quote)
         if options.delimiter is not None and options.quote != AUTO_QUOTE:
-            return cut, ""
+            return trial, ""
         delimiters = (
             sniff_dialect.STRONG_DELIMITERS if options.delimiter is None else (options.delimiter,)
         )
@@ -218,16 +220,16 @@ class _HeadReader:
         if choice.doubt:
             raise DataError(choice.doubt, source=self._source)
         self._check_escapes(start, choice.trial)
-        detected = (
+        descriptions = (
             [sniff_dialect.describe_delimiter(choice.trial)]
             if options.delimiter is None and choice.trial.width > 1
             else []
         )
-        return choice.trial, "; ".join([*detected, *filter(None, (choice.reason,))])
+        return choice.trial, "; ".join([*descriptions, *filter(None, (choice.reason,))])
 
     def _is_candidate(self, mark: str) -> bool:
-        taken = (self._options.quote, self._options.escape, self._options.comment)
-        if mark in taken or (mark == " " and self._options.trim):
+        used_marks = (self._options.quote, self._options.escape, self._options.comment)
+        if mark in used_marks or (mark == " " and self._options.trim):
             return False
         return mark in (self._options.delimiter, DELIMITERS[0]) or ord(mark) in self._sample
 
@@ -238,8 +240,8 @@ class _HeadReader:
                 self._split_rows(start, delimiter, self._options.quote)
             )
         quotes: list[str | None] = ['"']
-        taken = (self._options.escape, self._options.comment)
-        if ord("'") in self._sample and "'" not in taken:
+        used_marks = (self._options.escape, self._options.comment)
+        if ord("'") in self._sample and "'" not in used_marks:
             quotes.append("'")
         if ord('"') in self._sample:
             quotes.append(None)
@@ -253,83 +255,87 @@ class _HeadReader:
         dialect = replace(self._options.with_dialect(delimiter, quote), lenient_quotes=True)
         return split_sample(self._sample[start:], dialect, MAX_SAMPLE_ROWS, self._is_complete)
 
-    def _check_escapes(self, start: int, cut: sniff_dialect.DialectTrial) -> None:
+    def _check_escapes(self, start: int, trial: sniff_dialect.DialectTrial) -> None:
         """Refuses quotes that are escaped by a backslash, which only the user can say: they are text otherwise."""
         options = self._options
-        if cut.quote is None or options.quote != AUTO_QUOTE or options.escape is not None:
+        if trial.quote is None or options.quote != AUTO_QUOTE or options.escape is not None:
             return
-        inner = rb"(?<!\\)\\%b[^%b\r\n]" % (
-            cut.quote.encode(),
-            re.escape(cut.delimiter + cut.quote).encode(),
+        escaped_quote = rb"(?<!\\)\\%b[^%b\r\n]" % (
+            trial.quote.encode(),
+            re.escape(trial.delimiter + trial.quote).encode(),
         )
-        if any(cell.is_quoted for row in cut.rows for cell in row) and (
-            found := re.search(inner, self._sample[start:].tobytes())
+        if any(cell.is_quoted for row in trial.rows for cell in row) and (
+            match := re.search(escaped_quote, self._sample[start:].tobytes())
         ):
             backslash = "\\"
             raise DataError(
-                f"{quote_bytes(found[0])} stands in a quoted field: say {option('escape', backslash)} if a "
+                f"{quote_bytes(match[0])} stands in a quoted field: say {option('escape', backslash)} if a "
                 "backslash makes "
-                f"{cut.quote} literal, or {option('quote', cut.quote)} if it is text",
+                f"{trial.quote} literal, or {option('quote', trial.quote)} if it is text",
                 source=self._source,
             )
 
-    def _guess_header(self, cut: sniff_dialect.DialectTrial) -> FirstRow:
-        fields = tuple(cell.text for cell in cut.first_row)
-        even = cut.widths[:1] == (cut.width,)
-        below = [_pad_row([cell.text for cell in row], len(fields)) for row in cut.rows[even:]]
-        guess = guess_header(fields, below)
-        names = cut.rows and all(
+    def _guess_header(self, trial: sniff_dialect.DialectTrial) -> FirstRow:
+        texts = tuple(cell.text for cell in trial.first_row)
+        is_usual_width = trial.widths[:1] == (trial.width,)
+        other_rows = [
+            _pad_row([cell.text for cell in row], len(texts)) for row in trial.rows[is_usual_width:]
+        ]
+        guess = guess_header(texts, other_rows)
+        looks_like_names = trial.rows and all(
             sniff_dialect.classify_cell(cell.text) == sniff_dialect.TEXT_CELL
-            for cell in cut.rows[0]
+            for cell in trial.rows[0]
         )  # below what may be a title
-        doubtful = (
-            guess.verdict == UNSURE_ROW or len(fields) == 1 or (names and len(fields) < cut.width)
+        is_doubtful = (
+            guess.verdict == UNSURE_ROW
+            or len(texts) == 1
+            or (looks_like_names and len(texts) < trial.width)
         )
         if (
-            not even
+            not is_usual_width
             and guess.verdict != DATA_ROW
-            and doubtful
-            and cut.rows
+            and is_doubtful
+            and trial.rows
             and not guess.reason.startswith("begins")
         ):
-            has = f"has {len(fields)} field{'s' * (len(fields) != 1)}"
+            field_count = f"has {len(texts)} field{'s' * (len(texts) != 1)}"
             guess = HeaderGuess(
                 UNSURE_ROW,
-                f"{has} and most rows have {cut.width} (is it a title: {option('skip_lines')}, {option('comment')}?)",
+                f"{field_count} and most rows have {trial.width} (is it a title: {option('skip_lines')}, {option('comment')}?)",
             )
-        return FirstRow(self._source, fields, guess, is_only_row=len(cut.widths) < 2)
+        return FirstRow(self._source, texts, guess, is_only_row=len(trial.widths) < 2)
 
     def _skip_lines(self) -> tuple[int, int]:
-        at, left, text = 0, self._options.skip_lines, self._sample.tobytes()
-        while left:
-            end = _LINE_END.search(text, at)
+        offset, num_remaining, text = 0, self._options.skip_lines, self._sample.tobytes()
+        while num_remaining:
+            end = _LINE_END.search(text, offset)
             if end is None or (
                 end[0] == b"\r" and end.end() == len(text) and not self._is_complete
             ):
                 if self._is_complete:
                     raise DataError(
                         f"skip_lines is {self._options.skip_lines}, but the file has only "
-                        f"{self._options.skip_lines - left + (at < len(text))} lines",
+                        f"{self._options.skip_lines - num_remaining + (offset < len(text))} lines",
                         source=self._source,
                     )
                 self._grow()
                 text = self._sample.tobytes()
                 continue
-            at, left = end.end(), left - 1
-        return at, 1 + self._options.skip_lines
+            offset, num_remaining = end.end(), num_remaining - 1
+        return offset, 1 + self._options.skip_lines
 
     def _read_first_row(
-        self, start: int, line: int, cut: sniff_dialect.DialectTrial
+        self, start: int, line: int, trial: sniff_dialect.DialectTrial
     ) -> tuple[TokenizedRows, Bytes]:
         """Returns the first row, or the bad one there; what it holds is not asked unless it is a header."""
-        dialect = self._options.with_dialect(cut.delimiter, cut.quote)
-        lenient = dialect.lenient_quotes or self._options.header is False
+        dialect = self._options.with_dialect(trial.delimiter, trial.quote)
+        is_lenient = dialect.lenient_quotes or self._options.header is False
         tokenizer = Tokenizer(
-            replace(dialect, lenient_quotes=lenient), MAX_FEATURES, 1, ragged=True
+            replace(dialect, lenient_quotes=is_lenient), MAX_FEATURES, 1, allows_ragged_rows=True
         )
         while True:
             data = self._sample.copy()
-            rows = tokenizer.read(data, start, len(data), final=self._is_complete, line=line)
+            rows = tokenizer.read(data, start, len(data), is_final=self._is_complete, line=line)
             if rows.num_rows:
                 return rows, data
             if self._is_complete:
@@ -338,35 +344,35 @@ class _HeadReader:
 
     def _first_row_error(self, data: Bytes, rows: TokenizedRows) -> DataError:
         """Returns the error about a first row that is bad."""
-        _, line, _, width, field, _ = rows.bad_rows[0].tolist()
+        _, line, _, width, field_start, _ = rows.bad_rows[0].tolist()
         if width == native.CsvRowFault.STRAY_QUOTE:
-            what = f"{STRAY_QUOTE_PROBLEM} {quote_first_line(data[field:])}; say {STRAY_QUOTE_REMEDIES}"
+            problem = f"{STRAY_QUOTE_PROBLEM} {quote_first_line(data[field_start:])}; say {STRAY_QUOTE_REMEDIES}"
         elif width == native.CsvRowFault.TOO_LONG:
-            most = self._options.max_line_bytes
-            what = f"the first row is longer than {most:,} bytes, or a quote in it is never closed"
+            max_line_bytes = self._options.max_line_bytes
+            problem = f"the first row is longer than {max_line_bytes:,} bytes, or a quote in it is never closed"
         else:
-            what = f"the first row is of {width:,} fields; the most is {MAX_FEATURES:,}"
-        return DataError(what, source=self._source, place=f"line {line}")
+            problem = f"the first row is of {width:,} fields; the most is {MAX_FEATURES:,}"
+        return DataError(problem, source=self._source, place=f"line {line}")
 
     def _column_names(
         self, data: Bytes, rows: TokenizedRows
     ) -> tuple[tuple[str, ...], tuple[str, ...]]:
         width, place = int(rows.widths[0]), f"line {int(rows.lines[0])}"
-        given = self._options.names
-        if given is not None:
-            if len(given) != width:
+        user_names = self._options.names
+        if user_names is not None:
+            if len(user_names) != width:
                 raise DataError(
-                    f"{len(given)} names are given, but the first row has {width} fields",
+                    f"{len(user_names)} names are given, but the first row has {width} fields",
                     source=self._source,
                     place=place,
                 )
-            return given, ()
-        numbered = tuple(f"column_{index}" for index in range(1, width + 1))
+            return user_names, ()
+        numbered_names = tuple(f"column_{index}" for index in range(1, width + 1))
         if self._options.header is False:
-            return numbered, ()
+            return numbered_names, ()
         fields = [
-            data[at : at + (info & native.FIELD_LENGTH_MASK)].tobytes()
-            for at, info in zip(
+            data[start : start + (info & native.FIELD_LENGTH_MASK)].tobytes()
+            for start, info in zip(
                 rows.starts[:width, 0].tolist(), rows.infos[:width, 0].tolist(), strict=True
             )
         ]
@@ -379,20 +385,22 @@ class _HeadReader:
                 source=self._source,
                 place=place,
             ) from None
-        named = tuple(name or number for name, number in zip(names, numbered, strict=True))
-        if len(set(named)) < width:
-            twice = next(name for name in named if named.count(name) > 1)
-            places = [index + 1 for index, name in enumerate(named) if name == twice]
+        filled_names = tuple(
+            name or number for name, number in zip(names, numbered_names, strict=True)
+        )
+        if len(set(filled_names)) < width:
+            duplicate = next(name for name in filled_names if filled_names.count(name) > 1)
+            columns = [index + 1 for index, name in enumerate(filled_names) if name == duplicate]
             raise DataError(
-                f"columns {places[0]} and {places[1]} are both named {quote_bytes(twice.encode())}: if this row is "
+                f"columns {columns[0]} and {columns[1]} are both named {quote_bytes(duplicate.encode())}: if this row is "
                 f"data, say {option('header', False)}; if it names the columns, say {option('header', True)}, and "
                 "give each a name of its own with "
                 f"{option('names')}",
                 source=self._source,
                 place=place,
             )
-        return named, tuple(
-            number for name, number in zip(names, numbered, strict=True) if not name
+        return filled_names, tuple(
+            number for name, number in zip(names, numbered_names, strict=True) if not name
         )
 
 

@@ -18,37 +18,43 @@ def quote_bytes(value: bytes) -> str:
     ("'café'", "'caf\\\\xe9'")
     """
     text = value[: 4 * _MAX_SHOWN_CHARACTERS + 4].decode("utf-8", "backslashreplace")
-    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    escaped = "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode()
+        for character in text
+    )
     return (
-        f"'{shown}'"
-        if len(shown) <= _MAX_SHOWN_CHARACTERS
-        else f"'{shown[:_MAX_SHOWN_CHARACTERS]}...'"
+        f"'{escaped}'"
+        if len(escaped) <= _MAX_SHOWN_CHARACTERS
+        else f"'{escaped[:_MAX_SHOWN_CHARACTERS]}...'"
     )
 
 
 def explain_field(feature: Feature, fault: int, value: bytes) -> tuple[str, str]:
     """Returns (reason, message) of a field that doesn't fit its column."""
-    dtype, use = feature.dtype, f"use {dtype_remedy(feature.name, _suggest_dtype(feature, fault))}"
-    zone = f"has {'no' if ', UTC' in dtype else 'a'} time zone, but the column is {dtype}; {use} if all are like this one"
-    reason, what = {
+    dtype, remedy = (
+        feature.dtype,
+        f"use {dtype_remedy(feature.name, _suggest_dtype(feature, fault))}",
+    )
+    zone_problem = f"has {'no' if ', UTC' in dtype else 'a'} time zone, but the column is {dtype}; {remedy} if all are like this one"
+    reason, problem = {
         native.FieldFault.WRONG_TYPE: (
             "type",
-            f"is no {dtype}; mend it, add it to the null tokens, or {use}",
+            f"is no {dtype}; mend it, add it to the null tokens, or {remedy}",
         ),
         native.FieldFault.OUT_OF_RANGE: (
             "range",
-            f"is out of range for {dtype}{EXAMPLE_LIMIT if dtype == 'uint64' else ''}; {use}",
+            f"is out of range for {dtype}{EXAMPLE_LIMIT if dtype == 'uint64' else ''}; {remedy}",
         ),
         native.FieldFault.INEXACT: (
             "inexact",
-            f"is a whole number that {dtype} can't hold exactly; {use}",
+            f"is a whole number that {dtype} can't hold exactly; {remedy}",
         ),
-        native.FieldFault.NO_ZONE: ("type", f"{zone}, else string"),
-        native.FieldFault.HAS_ZONE: ("type", f"{zone}, else string"),
-        native.FieldFault.TOO_FINE: ("range", f"is finer than {dtype}; {use}"),
+        native.FieldFault.NO_ZONE: ("type", f"{zone_problem}, else string"),
+        native.FieldFault.HAS_ZONE: ("type", f"{zone_problem}, else string"),
+        native.FieldFault.TOO_FINE: ("range", f"is finer than {dtype}; {remedy}"),
         native.FieldFault.NOT_UTF8: (
             "encoding",
-            f"is no UTF-8; {use}, or declare the file's {option('encoding')}",
+            f"is no UTF-8; {remedy}, or declare the file's {option('encoding')}",
         ),
         native.FieldFault.NOT_A_CLASS: (
             "class",
@@ -56,7 +62,7 @@ def explain_field(feature: Feature, fault: int, value: bytes) -> tuple[str, str]
         ),
         native.FieldFault.MISSING: ("null", "is a null, but the schema requires a value"),
     }[native.FieldFault(fault)]
-    return reason, f"column {feature.name!r}: {quote_bytes(value)} {what}"
+    return reason, f"column {feature.name!r}: {quote_bytes(value)} {problem}"
 
 
 def _suggest_dtype(feature: Feature, fault: int) -> str:
@@ -86,36 +92,41 @@ def quote_first_line(data: Bytes) -> str:
     )
 
 
-def explain_row(width: int, columns: int, shown: str, max_line_bytes: int) -> tuple[str, str]:
+def explain_row(
+    width: int, num_columns: int, quoted_line: str, max_line_bytes: int
+) -> tuple[str, str]:
     """Returns (reason, message) of a row that is none: too long, with a field that goes on after its closing quote, or
     with another number of fields than the file has columns.
 
     shown: the first line of what is wrong, as `quote_first_line` gives it.
     """
     if width == native.CsvRowFault.TOO_LONG:
-        what = (
+        problem = (
             f"the row is longer than {max_line_bytes:,} bytes, or a quote that it opens is never closed; its "
-            f"first line is {shown}"
+            f"first line is {quoted_line}"
         )
         return (
             "row-bytes",
-            f"{what}; reading goes on at the next line; mend the quote, or use {option('quote', 'none')} if quotes are "
+            f"{problem}; reading goes on at the next line; mend the quote, or use {option('quote', 'none')} if quotes are "
             f"text, or {option('max_line_bytes')}",
         )
     if width == native.CsvRowFault.STRAY_QUOTE:
-        return "quotes", f"{STRAY_QUOTE_PROBLEM} {shown}; mend it, or use {STRAY_QUOTE_REMEDIES}"
-    what = (
-        f"{width:,} field{'s' * (width != 1)}, {'more' if width > columns else 'fewer'} than the {columns:,} "
-        f"column{'s' * (columns != 1)}"
+        return (
+            "quotes",
+            f"{STRAY_QUOTE_PROBLEM} {quoted_line}; mend it, or use {STRAY_QUOTE_REMEDIES}",
+        )
+    problem = (
+        f"{width:,} field{'s' * (width != 1)}, {'more' if width > num_columns else 'fewer'} than the {num_columns:,} "
+        f"column{'s' * (num_columns != 1)}"
     )
-    trim = (
+    trim_remedy = (
         f"use {option('trim', True)}, since a quote after a blank is text, or "
-        if ' "' in shown
+        if ' "' in quoted_line
         else ""
     )
     return (
         "columns",
-        f"{what}; the row starts with {shown}; {trim}check the {option('delimiter')}, {option('quote')}, "
+        f"{problem}; the row starts with {quoted_line}; {trim_remedy}check the {option('delimiter')}, {option('quote')}, "
         f"{option('escape')} and {option('skip_lines')}",
     )
 

@@ -74,62 +74,73 @@ class ParsedColumn:
 class RowParser:
     """Turns rows of a file whose columns have these names into batches of a schema."""
 
-    def __init__(self, schema: Schema, names: Sequence[str], tokens: NullTokens) -> None:
+    def __init__(
+        self, schema: Schema, column_names: Sequence[str], null_tokens: NullTokens
+    ) -> None:
         self._features, self._null_tokens, self._arrow_schema = (
             tuple(schema),
-            tokens,
+            null_tokens,
             to_arrow(schema),
         )
-        self._column_indices = {name: place for place, name in enumerate(names)}
+        self._column_indices = {
+            name: column_index for column_index, name in enumerate(column_names)
+        }
 
     def parse(
         self,
         data: Bytes,
         rows: TokenizedRows,
-        ready: Mapping[int, ParsedColumn] = MappingProxyType({}),
+        parsed_columns: Mapping[int, ParsedColumn] = MappingProxyType({}),
     ) -> ParseResult:
         """Returns the rows; ready: by place, the columns that need not be read once more."""
         count = len(rows.ordinals)
-        bad: npt.NDArray[np.bool_] | None = None
+        bad_rows: npt.NDArray[np.bool_] | None = None
         rejects: list[tuple[int, str, str]] = []
-        columns: list[pa.Array] = []
+        arrays: list[pa.Array] = []
         for feature in self._features:
-            if (place := self._column_indices.get(feature.name)) is None:
-                columns.append(pa.nulls(count, arrow_type(feature)))
+            if (column_index := self._column_indices.get(feature.name)) is None:
+                arrays.append(pa.nulls(count, arrow_type(feature)))
                 continue
-            known = ready.get(place)
-            valid, fault = (
-                np.ones(count, np.uint8) if known is None else known.valid,
+            parsed_column = parsed_columns.get(column_index)
+            validity, fault_codes = (
+                np.ones(count, np.uint8) if parsed_column is None else parsed_column.valid,
                 np.zeros(count, np.uint8),
             )
             fields = TextFields(
-                data, rows.starts[place], rows.infos[place], self._null_tokens, valid, fault
+                data,
+                rows.starts[column_index],
+                rows.infos[column_index],
+                self._null_tokens,
+                validity,
+                fault_codes,
             )
-            array, faults = self._parse_column(feature, fields, known)
+            array, num_faults = self._parse_column(feature, fields, parsed_column)
             if feature.required and array.null_count:
-                faults += _mark_missing_values(fields)
-            if faults:
-                bad = np.zeros(count, np.bool_) if bad is None else bad
-                for row in np.flatnonzero((fields.fault != 0) & ~bad).tolist():
+                num_faults += _mark_missing_values(fields)
+            if num_faults:
+                bad_rows = np.zeros(count, np.bool_) if bad_rows is None else bad_rows
+                for row in np.flatnonzero((fields.fault != 0) & ~bad_rows).tolist():
                     rejects.append(
-                        (row, *explain_field(feature, int(fault[row]), fields.text(row)))
+                        (row, *explain_field(feature, int(fault_codes[row]), fields.text(row)))
                     )
-                bad |= fields.fault != 0
-            columns.append(array)
-        if bad is None:
-            return ParseResult(_make_batch(columns, self._arrow_schema, count), None, ())
-        good = ~bad
-        mask = pa.array(good)
+                bad_rows |= fields.fault != 0
+            arrays.append(array)
+        if bad_rows is None:
+            return ParseResult(_make_batch(arrays, self._arrow_schema, count), None, ())
+        good_rows = ~bad_rows
+        good_mask = pa.array(good_rows)
         batch = _make_batch(
-            [pc.filter(column, mask) for column in columns], self._arrow_schema, int(good.sum())
+            [pc.filter(column, good_mask) for column in arrays],
+            self._arrow_schema,
+            int(good_rows.sum()),
         )
-        return ParseResult(batch, good, sorted(rejects))
+        return ParseResult(batch, good_rows, sorted(rejects))
 
     def _parse_column(
-        self, feature: Feature, fields: TextFields, known: ParsedColumn | None
+        self, feature: Feature, fields: TextFields, parsed_column: ParsedColumn | None
     ) -> tuple[pa.Array, int]:
-        if known is not None:
-            return build_number_column(fields, feature, known.values), 0
+        if parsed_column is not None:
+            return build_number_column(fields, feature, parsed_column.values), 0
         if feature.classes is not None:
             return _to_class_column(fields, feature.classes)
         if feature.dtype in ("string", "bytes"):
@@ -137,9 +148,9 @@ class RowParser:
         return parse_values(fields, feature)
 
 
-def _make_batch(columns: list[pa.Array], schema: pa.Schema, rows: int) -> pa.RecordBatch:
-    batch = pa.RecordBatch.from_arrays(columns, schema=schema)
-    assert batch.num_rows == rows or not columns
+def _make_batch(arrays: list[pa.Array], schema: pa.Schema, num_rows: int) -> pa.RecordBatch:
+    batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
+    assert batch.num_rows == num_rows or not arrays
     return batch
 
 
@@ -151,14 +162,14 @@ def _mark_missing_values(fields: TextFields) -> int:
 
 
 def _to_class_column(fields: TextFields, classes: Sequence[str]) -> tuple[pa.Array, int]:
-    names, faults = build_text_column(fields)
+    texts, faults = build_text_column(fields)
     if faults:
-        names = pc.if_else(pa.array(fields.fault == 0), names, pa.scalar(None, names.type))
-    cast = to_class_numbers(names, classes)
-    if cast.bad_mask is None:
-        return cast.values, faults
-    fields.fault[cast.bad_mask] = native.FieldFault.NOT_A_CLASS
-    return cast.values, faults + int(np.count_nonzero(cast.bad_mask))
+        texts = pc.if_else(pa.array(fields.fault == 0), texts, pa.scalar(None, texts.type))
+    class_numbers = to_class_numbers(texts, classes)
+    if class_numbers.bad_mask is None:
+        return class_numbers.values, faults
+    fields.fault[class_numbers.bad_mask] = native.FieldFault.NOT_A_CLASS
+    return class_numbers.values, faults + int(np.count_nonzero(class_numbers.bad_mask))
 
 
 @dataclass(frozen=True)
@@ -181,20 +192,23 @@ class UnexpectedValue:
 
     def __add__(self, later: UnexpectedValue) -> UnexpectedValue:
         """Adds later values; the first value stands for all."""
-        texts, values = self.text_count + later.text_count, self.value_count + later.value_count
-        words = None
+        text_count, value_count = (
+            self.text_count + later.text_count,
+            self.value_count + later.value_count,
+        )
+        word_counts = None
         if self.word_counts is not None and later.word_counts is not None:
             counts = {
                 word: self.word_counts.get(word, 0) + later.word_counts.get(word, 0)
                 for word in (*self.word_counts, *later.word_counts)
             }
-            words = counts if len(counts) <= _MAX_WORDS else None
+            word_counts = counts if len(counts) <= _MAX_WORDS else None
         return replace(
             self,
-            text_count=texts,
-            value_count=values,
+            text_count=text_count,
+            value_count=value_count,
             other_classes=self.other_classes | later.other_classes,
-            word_counts=words,
+            word_counts=word_counts,
         )
 
     @property
@@ -211,48 +225,52 @@ class ColumnProfiler:
     """
 
     def __init__(
-        self, null_tokens: Sequence[str], typed: Sequence[bool], label: int | None
+        self, null_tokens: Sequence[str], is_typed: Sequence[bool], label_column: int | None
     ) -> None:
         self._token_names, self._null_tokens, self._label_column = (
             tuple(null_tokens),
             NullTokens.from_texts(null_tokens),
-            label,
+            label_column,
         )
         self._counts = [
-            native.ColumnCounts(classes=0 if is_typed else TEXT_CLASS) for is_typed in typed
+            native.ColumnCounts(classes=0 if is_column_typed else TEXT_CLASS)
+            for is_column_typed in is_typed
         ]
-        self._nulls = np.zeros((len(typed), len(self._token_names)), np.int64)
-        self._is_typed = tuple(typed)
+        self._nulls = np.zeros((len(is_typed), len(self._token_names)), np.int64)
+        self._is_typed = tuple(is_typed)
         self.labels = ClassNames("")
         self.unexpected_values: dict[int, UnexpectedValue] = {}
 
     def add(
-        self, data: Bytes, rows: TokenizedRows, wanted: Mapping[int, Feature] = MappingProxyType({})
+        self,
+        data: Bytes,
+        rows: TokenizedRows,
+        features_to_parse: Mapping[int, Feature] = MappingProxyType({}),
     ) -> dict[int, ParsedColumn]:
         """Counts the next rows. wanted: by place, columns whose values are to be read as well; gives those of which
         every value is one of the feature.
         """
-        ready: dict[int, ParsedColumn] = {}
-        for place, counts in enumerate(self._counts):
-            before, done = counts.classes & TEXT_CLASS, 0
-            starts, infos, nulls = rows.starts[place], rows.infos[place], self._nulls[place]
-            if not before and place in wanted:
-                done, found = parse_leading_values(
-                    data, starts, infos, self._null_tokens, wanted[place], counts, nulls
+        parsed_columns: dict[int, ParsedColumn] = {}
+        for column, counts in enumerate(self._counts):
+            was_text, num_parsed = counts.classes & TEXT_CLASS, 0
+            starts, infos, nulls = rows.starts[column], rows.infos[column], self._nulls[column]
+            if not was_text and column in features_to_parse:
+                num_parsed, parsed_column = parse_leading_values(
+                    data, starts, infos, self._null_tokens, features_to_parse[column], counts, nulls
                 )
-                if done == len(starts):
-                    ready[place] = found
-            if done < len(starts):
-                rest = self._null_tokens.fields(data, starts[done:], infos[done:])
-                native.read_fields(rest, native.FieldType(), None, None, None, counts, nulls)
-            if not before and counts.classes & TEXT_CLASS:
-                self.unexpected_values[place] = self._find_unexpected(data, rows, place)
+                if num_parsed == len(starts):
+                    parsed_columns[column] = parsed_column
+            if num_parsed < len(starts):
+                remaining = self._null_tokens.fields(data, starts[num_parsed:], infos[num_parsed:])
+                native.read_fields(remaining, native.FieldType(), None, None, None, counts, nulls)
+            if not was_text and counts.classes & TEXT_CLASS:
+                self.unexpected_values[column] = self._find_unexpected(data, rows, column)
             elif (
-                place in self.unexpected_values and self.unexpected_values[place].is_exceptional
+                column in self.unexpected_values and self.unexpected_values[column].is_exceptional
             ):  # what is text for good is not looked at again
-                self.unexpected_values[place] += self._find_unexpected(data, rows, place)
+                self.unexpected_values[column] += self._find_unexpected(data, rows, column)
         self._add_labels(data, rows)
-        return ready
+        return parsed_columns
 
     def _add_labels(self, data: Bytes, rows: TokenizedRows) -> None:
         if self._label_column is not None:
@@ -268,45 +286,48 @@ class ColumnProfiler:
     def classes(self) -> list[int]:
         """Returns the classes of each column so far; of those that are not typed none."""
         return [
-            counts.classes if typed else 0
-            for counts, typed in zip(self._counts, self._is_typed, strict=True)
+            counts.classes if is_typed else 0
+            for counts, is_typed in zip(self._counts, self._is_typed, strict=True)
         ]
 
-    def _find_unexpected(self, data: Bytes, rows: TokenizedRows, place: int) -> UnexpectedValue:
-        starts, infos = rows.starts[place], rows.infos[place]
+    def _find_unexpected(self, data: Bytes, rows: TokenizedRows, column: int) -> UnexpectedValue:
+        starts, infos = rows.starts[column], rows.infos[column]
         classes = classify_texts(TextFields.create(data, starts, infos, self._null_tokens))
-        at = np.flatnonzero(classes == TEXT_CLASS)
-        others = int(np.bitwise_or.reduce(classes[classes != TEXT_CLASS]))
+        text_rows = np.flatnonzero(classes == TEXT_CLASS)
+        other_classes = int(np.bitwise_or.reduce(classes[classes != TEXT_CLASS]))
         line, value = (
-            (int(rows.lines[at[0]]), text_at(data, starts, infos, at[0])) if len(at) else (0, b"")
+            (int(rows.lines[text_rows[0]]), text_at(data, starts, infos, text_rows[0]))
+            if len(text_rows)
+            else (0, b"")
         )
-        column, _ = build_text_column(
-            TextFields.create(data, starts[at], infos[at], self._null_tokens), is_utf8=False
+        text_column, _ = build_text_column(
+            TextFields.create(data, starts[text_rows], infos[text_rows], self._null_tokens),
+            is_utf8=False,
         )
-        words = None
+        word_counts = None
         if (
-            len(column[:_WORD_SAMPLE_ROWS].unique()) <= _MAX_WORDS
-            and len(counted := column.value_counts()) <= _MAX_WORDS
+            len(text_column[:_WORD_SAMPLE_ROWS].unique()) <= _MAX_WORDS
+            and len(value_counts := text_column.value_counts()) <= _MAX_WORDS
         ):
-            pairs = zip(*(part.to_pylist() for part in counted.flatten()), strict=True)
-            words = {word[:_MAX_SHOWN_BYTES]: count for word, count in pairs}
-        seen = len(at), int(np.count_nonzero(classes)), others, words
-        return UnexpectedValue(line, value[:_MAX_SHOWN_BYTES], *seen)
+            pairs = zip(*(array.to_pylist() for array in value_counts.flatten()), strict=True)
+            word_counts = {word[:_MAX_SHOWN_BYTES]: count for word, count in pairs}
+        totals = len(text_rows), int(np.count_nonzero(classes)), other_classes, word_counts
+        return UnexpectedValue(line, value[:_MAX_SHOWN_BYTES], *totals)
 
     def text_counts(self) -> list[TextCounts]:
         """Returns one for each column; for those that are not typed without classes."""
         result = []
-        for counts, nulls, typed in zip(
+        for counts, nulls, is_typed in zip(
             self._counts, self._nulls.tolist(), self._is_typed, strict=True
         ):
-            names = {
+            nulls_by_token = {
                 name: count for name, count in zip(self._token_names, nulls, strict=True) if count
             }
             result.append(
                 TextCounts(
-                    counts.classes if typed else 0,
+                    counts.classes if is_typed else 0,
                     counts.values,
-                    names,
+                    nulls_by_token,
                     counts.soft_nulls,
                     counts.inexact_decimals,
                     counts.inexact_integers,
@@ -320,7 +341,7 @@ def parse_leading_values(
     data: Bytes,
     starts: Int32s,
     infos: Int32s,
-    tokens: NullTokens,
+    null_tokens: NullTokens,
     feature: Feature,
     counts: native.ColumnCounts,
     nulls: Int64s,
@@ -330,14 +351,16 @@ def parse_leading_values(
     They are counted in counts and nulls. What comes after them may be of another class, or is no value of
     the feature.
     """
-    is_whole = feature.dtype == "int64" or feature.timestamp is not None
-    values, valid = (
-        allocate(len(starts), np.int64 if is_whole else np.float64),
+    is_integer = feature.dtype == "int64" or feature.timestamp is not None
+    values, validity = (
+        allocate(len(starts), np.int64 if is_integer else np.float64),
         np.ones(len(starts), np.uint8),
     )
-    fields, kind = tokens.fields(data, starts, infos), native_field_type(feature)
-    done = native.read_fields(fields, kind, values.view(np.uint8), valid, None, counts, nulls)
-    return done, ParsedColumn(values, valid)
+    fields, field_type = null_tokens.fields(data, starts, infos), native_field_type(feature)
+    num_parsed = native.read_fields(
+        fields, field_type, values.view(np.uint8), validity, None, counts, nulls
+    )
+    return num_parsed, ParsedColumn(values, validity)
 
 
 # by what columns were seen to be (their classes, by name), the schema that is expected, or None where none fits yet
@@ -351,11 +374,15 @@ class RowCacheWriter:
     """
 
     def __init__(
-        self, expects: SchemaPrediction, cache: ScanCache, names: Sequence[str], options: CsvOptions
+        self,
+        predict_schema: SchemaPrediction,
+        cache: ScanCache,
+        column_names: Sequence[str],
+        options: CsvOptions,
     ) -> None:
         self._predict_schema, self._names, self._max_line_bytes = (
-            expects,
-            tuple(names),
+            predict_schema,
+            tuple(column_names),
             options.max_line_bytes,
         )
         self._null_tokens, self._writer = (
@@ -376,10 +403,16 @@ class RowCacheWriter:
             features = (
                 {}
                 if schema is None
-                else {f.name: f for f in schema if f.dtype in INFERRED_NUMBER_DTYPES or f.timestamp}
+                else {
+                    feature.name: feature
+                    for feature in schema
+                    if feature.dtype in INFERRED_NUMBER_DTYPES or feature.timestamp
+                }
             )
             self._columns_to_parse = {
-                at: features[name] for at, name in enumerate(self._names) if name in features
+                column: features[name]
+                for column, name in enumerate(self._names)
+                if name in features
             }
             self._requested_schema = schema
         return self._columns_to_parse
@@ -389,7 +422,7 @@ class RowCacheWriter:
         data: Bytes,
         rows: TokenizedRows,
         classes: Sequence[int],
-        ready: Mapping[int, ParsedColumn],
+        parsed_columns: Mapping[int, ParsedColumn],
     ) -> None:
         """Parses the next rows. classes: what the columns were seen to be. ready: of what was wanted, what was read."""
         if not self._writer.is_active:
@@ -400,7 +433,9 @@ class RowCacheWriter:
             return
         if self._parser is None:
             self._parser, self._schema = RowParser(schema, self._names, self._null_tokens), schema
-        parsed = self._parser.parse(data, rows, ready if schema is self._requested_schema else {})
+        parsed = self._parser.parse(
+            data, rows, parsed_columns if schema is self._requested_schema else {}
+        )
         self._writer.add(
             make_cached_batch(data, rows, parsed, self._max_line_bytes, len(self._names)), schema
         )
@@ -409,26 +444,33 @@ class RowCacheWriter:
         """Keeps nothing of these rows."""
         self._writer.discard()
 
-    def store(self, file: int, start: int) -> None:
+    def store(self, file_ordinal: int, begin: int) -> None:
         """Ends the range, and caches its rows."""
-        self._writer.store((file, start))
+        self._writer.store((file_ordinal, begin))
 
 
 def make_cached_batch(
-    data: Bytes, rows: TokenizedRows, parsed: ParseResult, max_line_bytes: int, columns: int
+    data: Bytes, rows: TokenizedRows, parsed: ParseResult, max_line_bytes: int, num_columns: int
 ) -> CachedBatch:
     """Returns parsed rows with the rejects of those that are bad; columns: how many the file has."""
-    found = [
+    rejects = [
         CachedReject(int(rows.ordinals[row]), int(rows.lines[row]), reason, message)
         for row, reason, message in parsed.rejects
     ]
-    for row, line, _, width, at, _ in rows.bad_rows.tolist():
-        found.append(
+    for row, line, _, width, field_start, _ in rows.bad_rows.tolist():
+        rejects.append(
             CachedReject(
-                row, line, *explain_row(width, columns, quote_first_line(data[at:]), max_line_bytes)
+                row,
+                line,
+                *explain_row(
+                    width, num_columns, quote_first_line(data[field_start:]), max_line_bytes
+                ),
             )
         )
     ordinals = rows.ordinals if parsed.good_rows is None else rows.ordinals[parsed.good_rows]
     return CachedBatch.from_ordinals(
-        parsed.batch, ordinals, tuple(sorted(found, key=lambda one: one.ordinal)), rows.num_rows
+        parsed.batch,
+        ordinals,
+        tuple(sorted(rejects, key=lambda reject: reject.ordinal)),
+        rows.num_rows,
     )

@@ -54,8 +54,8 @@ class ScanSettings:
     predict_schema: SchemaPrediction = lambda seen: None
     cache: ScanCache = field(default_factory=ScanCache)
 
-    def create_tokenizer(self, columns: int) -> Tokenizer:
-        return Tokenizer(self.options, columns, max_rows_per_call(columns))
+    def create_tokenizer(self, num_columns: int) -> Tokenizer:
+        return Tokenizer(self.options, num_columns, max_rows_per_call(num_columns))
 
 
 @dataclass(frozen=True)
@@ -98,9 +98,9 @@ class ScannedRowRange(RowRange):
         return RowRange(*(getattr(self, name) for name in RowRange.__dataclass_fields__))
 
 
-def max_rows_per_call(columns: int) -> int:
+def max_rows_per_call(num_columns: int) -> int:
     """Returns how many rows are tokenized at once."""
-    return max(1, min(BATCH_ROWS, _MAX_FIELDS // max(columns, 1)))
+    return max(1, min(BATCH_ROWS, _MAX_FIELDS // max(num_columns, 1)))
 
 
 @dataclass(frozen=True)
@@ -127,14 +127,14 @@ def scan_files(
             return _scan_stream(task, files[task], heads[task], scan)
         return _scan_range(task, heads[task.file_ordinal], scan)
 
-    def size(task: _LoadedRange | int) -> int:
+    def task_bytes(task: _LoadedRange | int) -> int:
         return 0 if isinstance(task, int) else len(task.data)
 
     return thread_map(
         work,
         _iter_tasks(files, heads, scan),
         threads,
-        item_bytes=size,
+        item_bytes=task_bytes,
         max_bytes=threads * scan.range_bytes,
     )
 
@@ -152,24 +152,29 @@ def _iter_tasks(
 def _load_ranges(
     ordinal: int, file: InputFile, start: int, scan: ScanSettings
 ) -> Iterator[_LoadedRange]:
-    size, most = file.stat.size_bytes, scan.range_bytes
-    while start < size:
-        data = _read_bytes(file, start, most)
-        final = start + len(data) == size
-        end = RowEnd(0, False, True)
-        while end.has_too_long_row and end.stop < len(data):
-            end = find_row_end(
-                data, scan.options, end.stop, len(data), final=final, skipping=end.is_skipping
+    file_bytes, max_bytes = file.stat.size_bytes, scan.range_bytes
+    while start < file_bytes:
+        data = _read_bytes(file, start, max_bytes)
+        is_final = start + len(data) == file_bytes
+        row_end = RowEnd(0, False, True)
+        while row_end.has_too_long_row and row_end.stop < len(data):
+            row_end = find_row_end(
+                data,
+                scan.options,
+                row_end.stop,
+                len(data),
+                is_final=is_final,
+                is_skipping=row_end.is_skipping,
             )
-        stop = start + end.stop
-        if end.is_skipping and not final:
+        stop = start + row_end.stop
+        if row_end.is_skipping and not is_final:
             stop = _find_line_end(file, stop, scan.options)
         elif stop == start:
-            most *= 2  # one row is larger
+            max_bytes *= 2  # one row is larger
             continue
-        yield _LoadedRange(ordinal, start, stop, data[: end.stop])
+        yield _LoadedRange(ordinal, start, stop, data[: row_end.stop])
         del data  # before the next range is read
-        start, most = stop, scan.range_bytes
+        start, max_bytes = stop, scan.range_bytes
     check_unchanged(file.path, file.stat, file.name)
 
 
@@ -181,107 +186,120 @@ def _read_bytes(file: InputFile, start: int, size: int) -> Bytes:
     return data
 
 
-def _find_line_end(file: InputFile, at: int, dialect: CsvOptions) -> int:
+def _find_line_end(file: InputFile, offset: int, dialect: CsvOptions) -> int:
     """Returns where the line after the one that is passed over at that byte of the file starts: however long that one
     is, no more than a block of it is held.
     """
-    size = file.stat.size_bytes
-    while at < size:
-        block = _read_bytes(file, at, STREAM_BLOCK_BYTES)
-        end = find_row_end(block, dialect, 0, 1, final=at + len(block) == size, skipping=True)
+    file_bytes = file.stat.size_bytes
+    while offset < file_bytes:
+        block = _read_bytes(file, offset, STREAM_BLOCK_BYTES)
+        end = find_row_end(
+            block, dialect, 0, 1, is_final=offset + len(block) == file_bytes, is_skipping=True
+        )
         if not end.is_skipping:
-            return at + end.stop
-        at += max(len(block) - 1, 1)  # the CR of a CRLF may be the last byte
-    return size
+            return offset + end.stop
+        offset += max(len(block) - 1, 1)  # the CR of a CRLF may be the last byte
+    return file_bytes
 
 
 class _RangeScan:
     """What was found in a file, or in a range of it, so far."""
 
     def __init__(self, head: CsvHead, scan: ScanSettings) -> None:
-        names, label = (
+        column_names, label_column = (
             head.names,
             head.names.index(scan.label) if scan.label in head.names else None,
         )
-        typed = [name not in scan.untyped_columns for name in names]
-        self._profiler = ColumnProfiler(scan.options.null_tokens, typed, label)
-        self._cache_writer = RowCacheWriter(scan.predict_schema, scan.cache, names, scan.options)
+        is_typed = [name not in scan.untyped_columns for name in column_names]
+        self._profiler = ColumnProfiler(scan.options.null_tokens, is_typed, label_column)
+        self._cache_writer = RowCacheWriter(
+            scan.predict_schema, scan.cache, column_names, scan.options
+        )
         self._rows = self._blank_lines = 0
         self._quotes = QuoteEvidence()
 
     def add(self, data: Bytes, rows: TokenizedRows) -> None:
         """Takes in the next rows."""
-        ready = (
+        parsed_columns = (
             self._profiler.add(data, rows, self._cache_writer.columns_to_parse())
             if len(rows.ordinals)
             else {}
         )
         if rows.num_rows:
-            self._cache_writer.add(data, rows, self._profiler.classes(), ready)
+            self._cache_writer.add(data, rows, self._profiler.classes(), parsed_columns)
         self._quotes += _quote_evidence(data, rows)
         self._rows += rows.num_rows
         self._blank_lines += rows.blank_lines
 
     def result(
-        self, file: int, start: int, stop: int, lines: int, size_bytes: int
+        self, file_ordinal: int, start: int, stop: int, lines: int, size_bytes: int
     ) -> ScannedRowRange:
         """Returns the findings of all rows, and keeps these."""
-        self._cache_writer.store(file, start)
-        collector, extent = (
+        self._cache_writer.store(file_ordinal, start)
+        profiler, extent = (
             self._profiler,
-            (file, start, stop, self._rows, lines, size_bytes, self._blank_lines),
+            (file_ordinal, start, stop, self._rows, lines, size_bytes, self._blank_lines),
         )
         return ScannedRowRange(
             *extent,
-            tuple(collector.text_counts()),
-            collector.labels,
+            tuple(profiler.text_counts()),
+            profiler.labels,
             self._quotes,
-            collector.unexpected_values,
+            profiler.unexpected_values,
         )
 
 
 def _scan_stream(
     ordinal: int, file: InputFile, head: CsvHead, scan: ScanSettings
 ) -> ScannedRowRange:
-    found, tokenizer = _RangeScan(head, scan), scan.create_tokenizer(len(head.names))
+    range_scan, tokenizer = _RangeScan(head, scan), scan.create_tokenizer(len(head.names))
     blocks = _SizeCounter(
         prefetch_one(read_utf8_blocks(file, head.encoding, STREAM_BLOCK_BYTES, head.compression))
     )
     for data, rows in read_rows(tokenizer, blocks, head.start, head.line, STREAM_BLOCK_BYTES):
-        found.add(data, rows)
+        range_scan.add(data, rows)
     check_unchanged(file.path, file.stat, file.name)
-    return found.result(ordinal, 0, 0, 0, blocks.size)
+    return range_scan.result(ordinal, 0, 0, 0, blocks.size)
 
 
 def _scan_range(task: _LoadedRange, head: CsvHead, scan: ScanSettings) -> ScannedRowRange:
-    found, tokenizer = _RangeScan(head, scan), scan.create_tokenizer(len(head.names))
-    data, at, line = task.data, 0, 1
-    while at < len(data):
-        rows = tokenizer.read(data, at, min(at + BATCH_BYTES, len(data)), final=True, line=line)
-        found.add(data, rows)
-        at, line = rows.stop, rows.stop_line
-    passed_over = task.stop > task.start + len(data)  # whose end the data lacks
-    return found.result(
-        task.file_ordinal, task.start, task.stop, line - 1 + passed_over, task.stop - task.start
+    range_scan, tokenizer = _RangeScan(head, scan), scan.create_tokenizer(len(head.names))
+    data, offset, line_number = task.data, 0, 1
+    while offset < len(data):
+        rows = tokenizer.read(
+            data, offset, min(offset + BATCH_BYTES, len(data)), is_final=True, line=line_number
+        )
+        range_scan.add(data, rows)
+        offset, line_number = rows.stop, rows.stop_line
+    has_skipped_line = task.stop > task.start + len(data)  # whose end the data lacks
+    return range_scan.result(
+        task.file_ordinal,
+        task.start,
+        task.stop,
+        line_number - 1 + has_skipped_line,
+        task.stop - task.start,
     )
 
 
 def _quote_evidence(data: Bytes, rows: TokenizedRows) -> QuoteEvidence:
     """Returns what these rows say of the quote."""
-    fields, needed, across, line = rows.quote_counts
-    unexpected = rows.bad_rows[rows.bad_rows[:, 3] == native.CsvRowFault.STRAY_QUOTE]
-    broken = int(rows.bad_rows[:, 5].sum())
+    quoted_fields, rows_needing_quotes, ambiguous_rows, first_ambiguous_line = rows.quote_counts
+    stray_quote_rows = rows.bad_rows[rows.bad_rows[:, 3] == native.CsvRowFault.STRAY_QUOTE]
+    num_broken = int(rows.bad_rows[:, 5].sum())
     return QuoteEvidence(
-        fields,
-        needed,
-        across,
-        len(unexpected),
-        broken,
-        len(rows.bad_rows) - broken,
-        first_stray_quote=(int(unexpected[0, 1]), quote_first_line(data[unexpected[0, 4] :]))
-        if len(unexpected)
+        quoted_fields,
+        rows_needing_quotes,
+        ambiguous_rows,
+        len(stray_quote_rows),
+        num_broken,
+        len(rows.bad_rows) - num_broken,
+        first_stray_quote=(
+            int(stray_quote_rows[0, 1]),
+            quote_first_line(data[stray_quote_rows[0, 4] :]),
+        )
+        if len(stray_quote_rows)
         else None,
-        first_ambiguous_line=line if across else None,
+        first_ambiguous_line=first_ambiguous_line if ambiguous_rows else None,
     )
 
 

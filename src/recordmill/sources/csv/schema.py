@@ -48,62 +48,64 @@ def unify_dialects(
     """Returns the options with the delimiter and the quote of all files. One that has a single column agrees with any.
     DataError: the content of two files tells different ones.
     """
-    several = ((file, head) for file, head in zip(files, heads, strict=True) if len(head.names) > 1)
-    where, first = next(several, (files[0], heads[0]))
-    for file, head in several:
-        for what, one, other in (
-            ("delimiter", head.delimiter, first.delimiter),
-            ("quote", head.quote, first.quote),
+    multi_column_files = (
+        (file, head) for file, head in zip(files, heads, strict=True) if len(head.names) > 1
+    )
+    first_file, first_head = next(multi_column_files, (files[0], heads[0]))
+    for file, head in multi_column_files:
+        for property_name, value, first_value in (
+            ("delimiter", head.delimiter, first_head.delimiter),
+            ("quote", head.quote, first_head.quote),
         ):
-            if one != other:
+            if value != first_value:
                 raise DataError(
-                    f"its {what} seems to be {one!r}, but that of {where.name} is {other!r}; say which with --{what}",
+                    f"its {property_name} seems to be {value!r}, but that of {first_file.name} is {first_value!r}; say which with --{property_name}",
                     source=file.name,
                 )
-    return options.with_dialect(options.delimiter or first.delimiter, first.quote)
+    return options.with_dialect(options.delimiter or first_head.delimiter, first_head.quote)
 
 
-def check_quotes(totals: ScanTotals, quote: str, columns: int) -> tuple[str, tuple[str, ...]]:
+def check_quotes(totals: ScanTotals, quote: str, num_columns: int) -> tuple[str, tuple[str, ...]]:
     """Returns (why quotes are text, "" if they are none; notes), of a quote that was told.
 
     Raises:
         DataError: it can't be told what quotes are, or the quotes of some rows are wrong.
     """
-    found, alike = totals.quote_evidence, ""
-    if found.first_stray_quote is not None:
-        line, shown = found.first_stray_quote
-        alike = f"{STRAY_QUOTE_PROBLEM} {shown}" + (
-            f" ({found.stray_quote_rows:,} rows alike)" if found.stray_quote_rows > 1 else ""
+    evidence, stray_problem = totals.quote_evidence, ""
+    if evidence.first_stray_quote is not None:
+        line, quoted_line = evidence.first_stray_quote
+        stray_problem = f"{STRAY_QUOTE_PROBLEM} {quoted_line}" + (
+            f" ({evidence.stray_quote_rows:,} rows alike)" if evidence.stray_quote_rows > 1 else ""
         )
-        if not found.quotes_are_text:
-            rejected = f"{option('quote', quote)} rejects {'it' if found.stray_quote_rows == 1 else 'them'}"
+        if not evidence.quotes_are_text:
+            rejection = f"{option('quote', quote)} rejects {'it' if evidence.stray_quote_rows == 1 else 'them'}"
             raise DataError(
-                f"{alike}; say {STRAY_QUOTE_REMEDIES}; {rejected}",
+                f"{stray_problem}; say {STRAY_QUOTE_REMEDIES}; {rejection}",
                 source=totals.stray_quote_file,
                 place=f"line {line}",
             )
-    if found.quotes_are_text:
+    if evidence.quotes_are_text:
         return (
-            f"quotes are text: without them all rows are whole, and {found.rows_broken_by_quotes:,} are not with them",
+            f"quotes are text: without them all rows are whole, and {evidence.rows_broken_by_quotes:,} are not with them",
             (),
         )
-    if not found.ambiguous_rows:
+    if not evidence.ambiguous_rows:
         return "", ()
-    fields = (
-        f"{found.ambiguous_rows:,} fields in quotes hold"
-        if found.ambiguous_rows > 1
+    field_count = (
+        f"{evidence.ambiguous_rows:,} fields in quotes hold"
+        if evidence.ambiguous_rows > 1
         else "a field in quotes holds"
     )
-    what = f"{fields} line breaks, and each line is a row by itself"
+    problem = f"{field_count} line breaks, and each line is a row by itself"
     remedy = f"{option('quote', 'none')} if quotes are text"
-    if columns > 1 and found.quotes_are_doubtful:
+    if num_columns > 1 and evidence.quotes_are_doubtful:
         raise DataError(
-            f"{what}; say {remedy}, or {option('quote', quote)} if these lines belong together",
+            f"{problem}; say {remedy}, or {option('quote', quote)} if these lines belong together",
             source=totals.ambiguous_file,
-            place=f"line {found.first_ambiguous_line}",
+            place=f"line {evidence.first_ambiguous_line}",
         )
     return "", (
-        f"{what} ({totals.ambiguous_file}, line {found.first_ambiguous_line}): say {remedy}",
+        f"{problem} ({totals.ambiguous_file}, line {evidence.first_ambiguous_line}): say {remedy}",
     )
 
 
@@ -116,74 +118,81 @@ class ScanTotals:
 
     def __init__(
         self,
-        names: Sequence[str],
+        column_names: Sequence[str],
         files: Sequence[InputFile],
         heads: Sequence[CsvHead],
         label: str | None = None,
     ) -> None:
-        self._files, self._heads, self._names = files, heads, frozenset(names)
+        self._files, self._heads, self._names = files, heads, frozenset(column_names)
         self._unexpected_values: dict[str, tuple[str, UnexpectedValue]] = {}
         self._next_line = (-1, 0)  # (file, the line where its next part starts)
         self.quote_evidence, self.stray_quote_file, self.ambiguous_file = QuoteEvidence(), "", ""
         self._counts, self._missing_rows = (
-            dict.fromkeys(names, TextCounts()),
-            dict.fromkeys(names, 0),
+            dict.fromkeys(column_names, TextCounts()),
+            dict.fromkeys(column_names, 0),
         )
         self.labels = ClassNames(label or "")
 
-    def add(self, part: ScannedRowRange) -> None:
+    def add(self, scanned: ScannedRowRange) -> None:
         """Takes in a part, those of a file in order."""
-        present = self._heads[part.file_ordinal].names
-        for name, seen in zip(present, part.column_counts, strict=True):
-            self._counts[name] += seen
-        if len(present) < len(self._names):
-            for name in self._names.difference(present):
-                self._missing_rows[name] += part.rows
-        self.labels += part.labels
+        column_names = self._heads[scanned.file_ordinal].names
+        for name, counts in zip(column_names, scanned.column_counts, strict=True):
+            self._counts[name] += counts
+        if len(column_names) < len(self._names):
+            for name in self._names.difference(column_names):
+                self._missing_rows[name] += scanned.rows
+        self.labels += scanned.labels
         line = (
             self._next_line[1]
-            if self._next_line[0] == part.file_ordinal
-            else self._heads[part.file_ordinal].line
+            if self._next_line[0] == scanned.file_ordinal
+            else self._heads[scanned.file_ordinal].line
         )
-        for place, unexpected in part.unexpected_values.items():
-            self._add_unexpected(present[place], unexpected, part, line)
-        self._add_quotes(part, 0 if self._heads[part.file_ordinal].is_streamed else line - 1)
-        self._next_line = (part.file_ordinal, line + part.lines)
+        for column, unexpected_value in scanned.unexpected_values.items():
+            self._add_unexpected(column_names[column], unexpected_value, scanned, line)
+        self._add_quotes(scanned, 0 if self._heads[scanned.file_ordinal].is_streamed else line - 1)
+        self._next_line = (scanned.file_ordinal, line + scanned.lines)
 
-    def _add_quotes(self, part: ScannedRowRange, lines: int) -> None:
+    def _add_quotes(self, scanned: ScannedRowRange, lines_before: int) -> None:
         """lines: those before the part."""
-        found, file = part.quote_evidence.shifted(lines), self._files[part.file_ordinal].name
-        if self.quote_evidence.first_stray_quote is None and found.first_stray_quote is not None:
-            self.stray_quote_file = file
+        evidence, file_name = (
+            scanned.quote_evidence.shifted(lines_before),
+            self._files[scanned.file_ordinal].name,
+        )
+        if self.quote_evidence.first_stray_quote is None and evidence.first_stray_quote is not None:
+            self.stray_quote_file = file_name
         if (
             self.quote_evidence.first_ambiguous_line is None
-            and found.first_ambiguous_line is not None
+            and evidence.first_ambiguous_line is not None
         ):
-            self.ambiguous_file = file
-        self.quote_evidence += found
+            self.ambiguous_file = file_name
+        self.quote_evidence += evidence
 
     def _add_unexpected(
-        self, name: str, unexpected: UnexpectedValue, part: ScannedRowRange, line: int
+        self,
+        name: str,
+        unexpected_value: UnexpectedValue,
+        scanned: ScannedRowRange,
+        first_line: int,
     ) -> None:
         """Adds a value that makes text of a column; the first one stands for all."""
         if name not in self._unexpected_values:
-            at = (
-                unexpected.line
-                if self._heads[part.file_ordinal].is_streamed
-                else line + unexpected.line - 1
+            line_number = (
+                unexpected_value.line
+                if self._heads[scanned.file_ordinal].is_streamed
+                else first_line + unexpected_value.line - 1
             )
             self._unexpected_values[name] = (
-                f"{self._files[part.file_ordinal].name}, line {at}",
-                unexpected,
+                f"{self._files[scanned.file_ordinal].name}, line {line_number}",
+                unexpected_value,
             )
             return
-        where, first = self._unexpected_values[name]
-        self._unexpected_values[name] = where, first + unexpected
+        place, first_value = self._unexpected_values[name]
+        self._unexpected_values[name] = place, first_value + unexpected_value
 
     def summarize_columns(self) -> tuple[ColumnSummary, ...]:
         return tuple(
-            ColumnSummary(name, seen, self._missing_rows[name], self._unexpected_values.get(name))
-            for name, seen in self._counts.items()
+            ColumnSummary(name, counts, self._missing_rows[name], self._unexpected_values.get(name))
+            for name, counts in self._counts.items()
         )
 
 
@@ -198,9 +207,9 @@ def make_csv_schema(
         DataError: the label has too many different values, or a column that the given schema requires is missing.
     """
     if common.columns is not None:
-        known = {column.name: column for column in columns}
-        check_columns(common.columns, known)
-        columns = [known[name] for name in dict.fromkeys(common.columns)]
+        columns_by_name = {column.name: column for column in columns}
+        check_columns(common.columns, columns_by_name)
+        columns = [columns_by_name[name] for name in dict.fromkeys(common.columns)]
     inferred = apply_dtypes(
         Schema(tuple(Feature(c.name, c.counts.dtype) for c in columns)), common.dtypes
     )
@@ -211,8 +220,10 @@ def make_csv_schema(
         )
     )
     if common.schema is not None:
-        own = {name: dtype for name, dtype in common.dtypes.items() if name in common.schema}
-        common = replace(common, dtypes=own)
+        declared_dtypes = {
+            name: dtype for name, dtype in common.dtypes.items() if name in common.schema
+        }
+        common = replace(common, dtypes=declared_dtypes)
     common = common if classes is not None else replace(common, label=None)
     schema, notes = finish_schema(inferred, (), classes, common, "the CSV input")
     for feature in schema:
@@ -230,21 +241,21 @@ class SchemaPredictor:
     columns: of all files.
     """
 
-    def __init__(self, columns: Sequence[str], common: PlanOptions) -> None:
+    def __init__(self, column_names: Sequence[str], common: PlanOptions) -> None:
         self._common, self._lock = common, threading.Lock()
-        self._classes = dict.fromkeys(columns, 0)
+        self._classes = dict.fromkeys(column_names, 0)
         self._schema = self._predict()
 
-    def __call__(self, seen: Mapping[str, int]) -> Schema | None:
+    def __call__(self, classes_by_column: Mapping[str, int]) -> Schema | None:
         """After these columns were seen to have such classes; None if no schema fits."""
-        if any(classes & ~self._classes[name] for name, classes in seen.items()):
+        if any(classes & ~self._classes[name] for name, classes in classes_by_column.items()):
             with self._lock:
-                before = dict(self._classes)
-                for name, classes in seen.items():
+                previous_classes = dict(self._classes)
+                for name, classes in classes_by_column.items():
                     self._classes[name] |= classes
                 if any(
-                    resolve_dtype(before[name]) != resolve_dtype(self._classes[name])
-                    for name in seen
+                    resolve_dtype(previous_classes[name]) != resolve_dtype(self._classes[name])
+                    for name in classes_by_column
                 ):
                     self._schema = self._predict()
         return self._schema
@@ -260,14 +271,14 @@ class SchemaPredictor:
             return None
 
 
-def are_parsed_alike(one: Schema, other: Schema) -> bool:
+def are_parsed_alike(first: Schema, second: Schema) -> bool:
     """Returns whether rows are parsed alike by both; a value that is required is another matter of the data than of
     parsing where it was inferred, and the same in both where it was given.
     """
-    first, second = (
-        [(f.name, f.dtype, f.shape, f.classes) for f in schema] for schema in (one, other)
+    own_features, other_features = (
+        [(f.name, f.dtype, f.shape, f.classes) for f in schema] for schema in (first, second)
     )
-    return first == second
+    return own_features == other_features
 
 
 def _set_required(feature: Feature, column: ColumnSummary) -> Feature:
@@ -276,24 +287,28 @@ def _set_required(feature: Feature, column: ColumnSummary) -> Feature:
     )
 
 
-def columns_without_inference(names: Sequence[str], common: PlanOptions) -> frozenset[str]:
+def columns_without_inference(column_names: Sequence[str], common: PlanOptions) -> frozenset[str]:
     """Returns the columns whose dtype need not be told from their values, since the user declares it."""
-    left_out = () if common.columns is None else {*names} - {*common.columns}
-    return frozenset(names if common.schema is not None else {*common.dtypes, *left_out})
+    excluded = () if common.columns is None else {*column_names} - {*common.columns}
+    return frozenset(column_names if common.schema is not None else {*common.dtypes, *excluded})
 
 
-def note_dialect(detected: str, header: str, files: int) -> tuple[str, ...]:
+def note_dialect(dialect_reason: str, header_reason: str, num_files: int) -> tuple[str, ...]:
     """Describes how the files are written, where that was detected. detected: as of a `CsvHead`. header: why the first row
     is one; "" if the user says so.
     """
-    parts = [detected] if detected else []
-    if header:
-        parts.append(f"the first row is a header: {header}")
+    parts = [dialect_reason] if dialect_reason else []
+    if header_reason:
+        parts.append(f"the first row is a header: {header_reason}")
     if not parts:
         return ()
-    others = files - 1
-    more = f" (and {others:,} more file{'s' * (others > 1)} alike)" if others else ""
-    return (f"detected from the content{more}: {'; '.join(parts)}",)
+    num_other_files = num_files - 1
+    other_files_text = (
+        f" (and {num_other_files:,} more file{'s' * (num_other_files > 1)} alike)"
+        if num_other_files
+        else ""
+    )
+    return (f"detected from the content{other_files_text}: {'; '.join(parts)}",)
 
 
 def note_columns(
@@ -304,18 +319,22 @@ def note_columns(
 ) -> tuple[str, ...]:
     """Describes columns: named blanks, nulls per token, digits lost, columns that files lack."""
     notes = []
-    if blanks := sorted(
+    if generated_names := sorted(
         {name for head in heads for name in head.generated_names},
         key=lambda name: (len(name), name),
     ):
-        notes.append(f"columns without a name were named {', '.join(blanks[:_MAX_SHOWN_COLUMNS])}")
-    there = [(column, schema[column.name]) for column in columns if column.name in schema]
-    of_columns = [
-        note for column, feature in there for note in _note_column(column, feature, null_tokens)
+        notes.append(
+            f"columns without a name were named {', '.join(generated_names[:_MAX_SHOWN_COLUMNS])}"
+        )
+    present_columns = [(column, schema[column.name]) for column in columns if column.name in schema]
+    column_notes = [
+        note
+        for column, feature in present_columns
+        for note in _note_column(column, feature, null_tokens)
     ]
-    notes.extend(of_columns[: 2 * _MAX_SHOWN_COLUMNS])
-    if len(of_columns) > 2 * _MAX_SHOWN_COLUMNS:
-        notes.append(f"and {len(of_columns) - 2 * _MAX_SHOWN_COLUMNS} more notes about columns")
+    notes.extend(column_notes[: 2 * _MAX_SHOWN_COLUMNS])
+    if len(column_notes) > 2 * _MAX_SHOWN_COLUMNS:
+        notes.append(f"and {len(column_notes) - 2 * _MAX_SHOWN_COLUMNS} more notes about columns")
     return tuple(notes)
 
 
@@ -325,7 +344,7 @@ def _note_stray_text(
     """Describes the values that make text of a column that is something else but for a few values, or for one word."""
     if column.unexpected_value is None or feature.dtype != "string" or feature.classes is not None:
         return
-    where, unexpected = column.unexpected_value
+    place, unexpected = column.unexpected_value
     dtype = resolve_dtype(unexpected.other_classes)
     if (
         dtype == "string"
@@ -333,55 +352,59 @@ def _note_stray_text(
         or 2 * unexpected.text_count > unexpected.value_count
     ):
         return
-    several, words = unexpected.text_count > 1, unexpected.word_counts or {}
-    is_named = bool(words) and max(map(len, words)) <= _MAX_TOKEN_BYTES
-    shown, count = (
+    has_several, word_counts = unexpected.text_count > 1, unexpected.word_counts or {}
+    is_named = bool(word_counts) and max(map(len, word_counts)) <= _MAX_TOKEN_BYTES
+    quoted_texts, count_text = (
         quote_bytes(unexpected.value),
-        f" and {unexpected.text_count - 1:,} more" if several else "",
+        f" and {unexpected.text_count - 1:,} more" if has_several else "",
     )
-    if is_named and len(words) > 1:
-        shown, count = ", ".join(map(quote_bytes, words)), f", {unexpected.text_count:,} values"
-    elif is_named and several:
-        count += " of it"
+    if is_named and len(word_counts) > 1:
+        quoted_texts, count_text = (
+            ", ".join(map(quote_bytes, word_counts)),
+            f", {unexpected.text_count:,} values",
+        )
+    elif is_named and has_several:
+        count_text += " of it"
     remedies = []
     if is_named:  # of which nothing is lost
         tokens = option(
-            "null_tokens", [*null_tokens, *(word.decode("utf-8", "replace") for word in words)]
+            "null_tokens",
+            [*null_tokens, *(word.decode("utf-8", "replace") for word in word_counts)],
         )
         remedies.append(
-            f"{tokens} reads {'it' if len(words) == 1 else 'them'} as a null, in every column"
+            f"{tokens} reads {'it' if len(word_counts) == 1 else 'them'} as a null, in every column"
         )
-    if not is_named or len(words) == unexpected.text_count:
-        rejected = (
+    if not is_named or len(word_counts) == unexpected.text_count:
+        rejection = (
             f"{dtype_remedy(column.name, dtype)} {option('max_rejects', unexpected.text_count)}"
         )
-        remedies.append(f"{rejected} rejects {'them' if several else 'it'}")
+        remedies.append(f"{rejection} rejects {'them' if has_several else 'it'}")
     yield (
-        f"column {column.name!r} is text because of {shown}{count} ({where}); without "
-        f"{'them' if several else 'it'} {dtype}: {'; '.join(remedies)}"
+        f"column {column.name!r} is text because of {quoted_texts}{count_text} ({place}); without "
+        f"{'them' if has_several else 'it'} {dtype}: {'; '.join(remedies)}"
     )
 
 
 def _note_column(column: ColumnSummary, feature: Feature, null_tokens: Sequence[str]) -> list[str]:
-    seen, notes = column.counts, list(_note_stray_text(column, feature, null_tokens))
-    nulls: Mapping[str, int] = seen.nulls
+    counts, notes = column.counts, list(_note_stray_text(column, feature, null_tokens))
+    nulls: Mapping[str, int] = counts.nulls
     parts = [
         f"{count:,} {'empty' if token == '' else repr(token)}" for token, count in nulls.items()
     ]
-    if seen.soft_nulls and feature.dtype not in ("string", "bytes") and feature.classes is None:
-        parts.append(f"{seen.soft_nulls:,} quoted")
+    if counts.soft_nulls and feature.dtype not in ("string", "bytes") and feature.classes is None:
+        parts.append(f"{counts.soft_nulls:,} quoted")
     if column.missing_rows:
         parts.append(f"{column.missing_rows:,} in files without the column")
     if parts:
         notes.append(f"column {column.name!r}: nulls: {', '.join(parts)}")
-    if feature.dtype == "float32" and seen.inexact_decimals:
+    if feature.dtype == "float32" and counts.inexact_decimals:
         notes.append(
-            f"column {column.name!r}: {seen.inexact_decimals:,} of {seen.values:,} values lose digits as "
+            f"column {column.name!r}: {counts.inexact_decimals:,} of {counts.values:,} values lose digits as "
             f"float32; {option('dtypes', {column.name: 'float64'})} keeps them"
         )
-    if feature.dtype == "float32" and seen.inexact_integers + seen.overflows:
+    if feature.dtype == "float32" and counts.inexact_integers + counts.overflows:
         notes.append(
-            f"column {column.name!r}: {seen.inexact_integers + seen.overflows:,} of {seen.values:,} values "
+            f"column {column.name!r}: {counts.inexact_integers + counts.overflows:,} of {counts.values:,} values "
             "can't be held by float32 and are rejected; "
             f"{dtype_remedy(column.name, 'float64')} keeps them"
         )

@@ -142,19 +142,21 @@ class DialectTrial:
         return sum(cells) / len(cells) if cells else 0.0
 
     def _intactness(self, cell: Cell) -> float:
-        text, others = (
+        text, other_delimiters = (
             cell.text,
             [mark for mark in STRONG_DELIMITERS if mark != self.delimiter and mark in cell.text],
         )
         if (
             self.quote is not None
-            and others
-            and any(self.quote + o in text or o + self.quote in text for o in others)
+            and other_delimiters
+            and any(
+                self.quote + mark in text or mark + self.quote in text for mark in other_delimiters
+            )
         ):
             return -1.0  # the quotes belong to another delimiter
         if cell.is_quoted or not text:
             return 1.0
-        if others:
+        if other_delimiters:
             return 1.0 if classify_cell(text) in (NUMBER_CELL, TIME_CELL) else 0.25
         if self.quote is not None and (text[0] == self.quote or text[-1] == self.quote):
             return 0.5
@@ -164,8 +166,8 @@ class DialectTrial:
     def score(self) -> float:
         return self.share * self.share * self.intact_share
 
-    def column(self, at: int) -> list[Cell]:
-        return [row[at] for row in self.rows if at < len(row)]
+    def column(self, index: int) -> list[Cell]:
+        return [row[index] for row in self.rows if index < len(row)]
 
 
 @dataclass(frozen=True)
@@ -177,46 +179,49 @@ class DialectChoice:
     doubt: str = field(default="")
 
 
-def choose_quote(cuts: Sequence[DialectTrial]) -> DialectChoice:
+def choose_quote(trials: Sequence[DialectTrial]) -> DialectChoice:
     """Chooses the cut whose quotes hold, of cuts with one delimiter, by the double quote first."""
-    double = cuts[0]
-    for cut in cuts[1:]:
-        if cut.quote is None:
-            if _works_without_quotes(double, cut):
+    double_quoted = trials[0]
+    for trial in trials[1:]:
+        if trial.quote is None:
+            if _works_without_quotes(double_quoted, trial):
                 return DialectChoice(
-                    cut, "quotes are text: no field is closed by the one that it begins with"
+                    trial, "quotes are text: no field is closed by the one that it begins with"
                 )
-        elif _both_quotes_work(double, cut):
+        elif _both_quotes_work(double_quoted, trial):
             return DialectChoice(
-                double,
-                doubt=f"fields stand between {double.quote!r} and between {cut.quote!r}; say {option('quote')}",
+                double_quoted,
+                doubt=f"fields stand between {double_quoted.quote!r} and between {trial.quote!r}; say {option('quote')}",
             )
-        elif _works_with_single_quotes(double, cut):
-            return DialectChoice(cut, f"fields stand between {cut.quote!r}")
-    return DialectChoice(double)
+        elif _works_with_single_quotes(double_quoted, trial):
+            return DialectChoice(trial, f"fields stand between {trial.quote!r}")
+    return DialectChoice(double_quoted)
 
 
-def _works_without_quotes(double: DialectTrial, plain: DialectTrial) -> bool:
+def _works_without_quotes(double_quoted: DialectTrial, unquoted: DialectTrial) -> bool:
     """Returns whether only without quotes all rows are whole, and no number's stray quote speaks against them."""
-    if plain.share < 1.0 or double.share == 1.0 or len(plain.rows) < _MIN_ROWS:
+    if unquoted.share < 1.0 or double_quoted.share == 1.0 or len(unquoted.rows) < _MIN_ROWS:
         return False
-    opened = {
-        at for row in plain.rows for at, cell in enumerate(row) if cell.text[:1] == double.quote
+    opened_columns = {
+        column
+        for row in unquoted.rows
+        for column, cell in enumerate(row)
+        if cell.text[:1] == double_quoted.quote
     }
-    closed = (
-        len(cell.text) > 1 and cell.text[0] == double.quote == cell.text[-1]
-        for row in plain.rows
+    is_closed = (
+        len(cell.text) > 1 and cell.text[0] == double_quoted.quote == cell.text[-1]
+        for row in unquoted.rows
         for cell in row
     )
-    paired = (
+    is_paired = (
         sum(cell.text.count('"') for cell in row) % 2 == 0
-        for row in plain.rows
+        for row in unquoted.rows
         if _has_opening_quote(row, '"')
     )
     return (
-        not any(closed)
-        and not any(paired)
-        and not any(_are_mostly_numbers(plain.column(at)) for at in opened)
+        not any(is_closed)
+        and not any(is_paired)
+        and not any(_are_mostly_numbers(unquoted.column(column)) for column in opened_columns)
     )
 
 
@@ -228,37 +233,47 @@ def _are_mostly_numbers(column: Sequence[Cell]) -> bool:
     return 2 * sum(classify_cell(cell.text) == NUMBER_CELL for cell in column) > len(column)
 
 
-def _both_quotes_work(double: DialectTrial, single: DialectTrial) -> bool:
+def _both_quotes_work(double_quoted: DialectTrial, single_quoted: DialectTrial) -> bool:
     """Returns whether both quotes stand around fields, and give rows of different lengths without a fault."""
-    quoted = (any(cell.is_quoted for row in cut.rows for cell in row) for cut in (double, single))
-    return double.share == single.share == 1.0 and double.width != single.width and all(quoted)
+    has_quoted_cells = (
+        any(cell.is_quoted for row in trial.rows for cell in row)
+        for trial in (double_quoted, single_quoted)
+    )
+    return (
+        double_quoted.share == single_quoted.share == 1.0
+        and double_quoted.width != single_quoted.width
+        and all(has_quoted_cells)
+    )
 
 
-def _works_with_single_quotes(double: DialectTrial, single: DialectTrial) -> bool:
+def _works_with_single_quotes(double_quoted: DialectTrial, single_quoted: DialectTrial) -> bool:
     """Returns whether the other quote explains the rows better, or stands around all of a column."""
-    if single.share < double.share:
+    if single_quoted.share < double_quoted.share:
         return False
-    if (single.share < 1.0 or double.share == 1.0) and any(
-        cell.is_quoted for row in double.rows for cell in row
+    if (single_quoted.share < 1.0 or double_quoted.share == 1.0) and any(
+        cell.is_quoted for row in double_quoted.rows for cell in row
     ):
         return False
     if any(
-        single.quote is not None and single.quote in cell.text.strip()[:1]
-        for row in single.rows
+        single_quoted.quote is not None and single_quoted.quote in cell.text.strip()[:1]
+        for row in single_quoted.rows
         for cell in row
     ):
         return False
-    quoted = [cell for row in single.rows for cell in row if cell.is_quoted]
-    if single.share > double.share:
-        return bool(quoted)
-    if any(_is_doubled(cell.text, "'") for row in double.rows for cell in row):
+    quoted_cells = [cell for row in single_quoted.rows for cell in row if cell.is_quoted]
+    if single_quoted.share > double_quoted.share:
+        return bool(quoted_cells)
+    if any(_is_doubled(cell.text, "'") for row in double_quoted.rows for cell in row):
         return True
-    columns = [single.column(at)[1:] for at in range(min(single.width, MAX_SNIFFED_COLUMNS))]
+    columns = [
+        single_quoted.column(column)[1:]
+        for column in range(min(single_quoted.width, MAX_SNIFFED_COLUMNS))
+    ]
     return any(
-        len(column) > 1
-        and all(c.is_quoted or not c.text for c in column)
-        and any(c.text for c in column)
-        for column in columns
+        len(cells) > 1
+        and all(c.is_quoted or not c.text for c in cells)
+        and any(c.text for c in cells)
+        for cells in columns
     )
 
 
@@ -311,11 +326,13 @@ class QuoteEvidence:
 
     def shifted(self, lines: int) -> QuoteEvidence:
         """Returns the evidence with its lines counted from so many before."""
-        error, across = self.first_stray_quote, self.first_ambiguous_line
+        stray_quote, ambiguous_line = self.first_stray_quote, self.first_ambiguous_line
         return replace(
             self,
-            first_stray_quote=None if error is None else (error[0] + lines, error[1]),
-            first_ambiguous_line=None if across is None else across + lines,
+            first_stray_quote=None
+            if stray_quote is None
+            else (stray_quote[0] + lines, stray_quote[1]),
+            first_ambiguous_line=None if ambiguous_line is None else ambiguous_line + lines,
         )
 
     @property
@@ -323,10 +340,10 @@ class QuoteEvidence:
         """True if all lines are rows without quotes and not with them, and few fields just stand in quotes. A quote
         that is never closed tells nothing by itself: the file may have been cut.
         """
-        against = self.rows_broken_by_quotes + self.ambiguous_rows
+        evidence_against_quotes = self.rows_broken_by_quotes + self.ambiguous_rows
         return (
             self.rows_needing_quotes + self.unusable_rows == 0 < self.stray_quote_rows
-            and self.quoted_fields - self.ambiguous_rows <= against
+            and self.quoted_fields - self.ambiguous_rows <= evidence_against_quotes
         )
 
     @property
@@ -340,19 +357,21 @@ def choose_delimiter(choices: Sequence[DialectChoice], extension: str) -> Dialec
 
     extension: the file's own, a hint.
     """
-    strong = [
+    strong_choices = [
         choice
         for choice in choices
         if choice.trial.delimiter in STRONG_DELIMITERS and choice.trial.width > 1
     ]
-    hinted = DELIMITER_BY_EXTENSION.get(extension)
-    if strong:
-        best, *others = sorted(
-            strong, key=lambda choice: _rank_trial(choice.trial, hinted), reverse=True
+    hinted_delimiter = DELIMITER_BY_EXTENSION.get(extension)
+    if strong_choices:
+        best, *rivals = sorted(
+            strong_choices,
+            key=lambda choice: _rank_trial(choice.trial, hinted_delimiter),
+            reverse=True,
         )
-        for other in others:
-            if _is_as_good(best.trial, other.trial, hinted):
-                doubt = f"{describe_delimiter(best.trial)}, and {describe_delimiter(other.trial)}; say which with {option('delimiter')}"
+        for rival in rivals:
+            if _is_as_good(best.trial, rival.trial, hinted_delimiter):
+                doubt = f"{describe_delimiter(best.trial)}, and {describe_delimiter(rival.trial)}; say which with {option('delimiter')}"
                 return DialectChoice(best.trial, doubt=f"the delimiter can't be detected: {doubt}")
         return best
     for choice in choices:
@@ -372,88 +391,95 @@ def choose_delimiter(choices: Sequence[DialectChoice], extension: str) -> Dialec
     return choices[0]
 
 
-def _rank_trial(cut: DialectTrial, hinted: str | None) -> tuple[float, int]:
-    return cut.score + 0.25 * (cut.delimiter == hinted), -STRONG_DELIMITERS.index(cut.delimiter)
-
-
-def _is_as_good(best: DialectTrial, other: DialectTrial, hinted: str | None) -> bool:
-    """Returns whether the other cut is as good as the best one; a cut that is not good is refused by its rows."""
-    return (
-        best.share == other.share == 1.0
-        and len(other.widths) > 1
-        and hinted not in (best.delimiter, other.delimiter)
-        and other.score > best.score - _MIN_SCORE_LEAD
+def _rank_trial(trial: DialectTrial, hinted_delimiter: str | None) -> tuple[float, int]:
+    return trial.score + 0.25 * (trial.delimiter == hinted_delimiter), -STRONG_DELIMITERS.index(
+        trial.delimiter
     )
 
 
-def _is_plausible_weak_delimiter(cut: DialectTrial) -> bool:
+def _is_as_good(best: DialectTrial, rival: DialectTrial, hinted_delimiter: str | None) -> bool:
+    """Returns whether the other cut is as good as the best one; a cut that is not good is refused by its rows."""
+    return (
+        best.share == rival.share == 1.0
+        and len(rival.widths) > 1
+        and hinted_delimiter not in (best.delimiter, rival.delimiter)
+        and rival.score > best.score - _MIN_SCORE_LEAD
+    )
+
+
+def _is_plausible_weak_delimiter(trial: DialectTrial) -> bool:
     """Returns whether a colon or a blank that cuts every row alike does so around quotes, or into typed fields that are
     no parts of times.
     """
-    cells = [cell for row in cut.rows[1:] for cell in row]
+    cells = [cell for row in trial.rows[1:] for cell in row]
     if any(cell.is_quoted for cell in cells):
         return True
     if any(
-        cell.text.startswith((" ", "//")) or (cut.delimiter == " " and not cell.text)
+        cell.text.startswith((" ", "//")) or (trial.delimiter == " " and not cell.text)
         for cell in cells
     ):
         return False
-    typed = sum(_is_typed(cut.column(at)[1:]) for at in range(min(cut.width, MAX_SNIFFED_COLUMNS)))
-    if cut.delimiter == ":":
-        return typed > 0 and not _splits_times(cut)
+    num_typed = sum(
+        _is_typed(trial.column(column)[1:])
+        for column in range(min(trial.width, MAX_SNIFFED_COLUMNS))
+    )
+    if trial.delimiter == ":":
+        return num_typed > 0 and not _splits_times(trial)
     return (
-        len(cut.rows) > 2
-        and cut.width > 2
-        and 2 * typed >= cut.width
-        and not _is_single_column(cut)
+        len(trial.rows) > 2
+        and trial.width > 2
+        and 2 * num_typed >= trial.width
+        and not _is_single_column(trial)
     )
 
 
-def _is_single_column(cut: DialectTrial) -> bool:
+def _is_single_column(trial: DialectTrial) -> bool:
     """Returns whether each row below the first is one value by itself: a time, a number."""
-    return all(is_single_value(_join_row(row, cut)) for row in cut.rows[1:])
+    return all(is_single_value(_join_row(row, trial)) for row in trial.rows[1:])
 
 
-def _splits_times(cut: DialectTrial) -> bool:
+def _splits_times(trial: DialectTrial) -> bool:
     """Returns whether neighbouring fields look like parts of a clock: `10:30`, `2020-01-01 10:30:00`, `at 10:30`."""
-    pairs = [
+    looks_like_time = [
         all(
-            row[at].text[-2:].isdigit()
-            and row[at + 1].text[:2].isdigit()
-            and len(row[at + 1].text) >= 2
-            and row[at + 1].text[:2] < "60"
-            for row in cut.rows[1:]
+            row[column].text[-2:].isdigit()
+            and row[column + 1].text[:2].isdigit()
+            and len(row[column + 1].text) >= 2
+            and row[column + 1].text[:2] < "60"
+            for row in trial.rows[1:]
         )
-        for at in range(min(cut.width, MAX_SNIFFED_COLUMNS) - 1)
+        for column in range(min(trial.width, MAX_SNIFFED_COLUMNS) - 1)
     ]
-    return any(pairs)
+    return any(looks_like_time)
 
 
 def _is_typed(column: Sequence[Cell]) -> bool:
     classes = [classify_cell(cell.text) for cell in column]
-    return any(found != NULL_CELL for found in classes) and TEXT_CELL not in classes
+    return any(cell_class != NULL_CELL for cell_class in classes) and TEXT_CELL not in classes
 
 
-def _join_row(row: Sequence[Cell], cut: DialectTrial) -> str:
-    return cut.delimiter.join(cell.text for cell in row)
+def _join_row(row: Sequence[Cell], trial: DialectTrial) -> str:
+    return trial.delimiter.join(cell.text for cell in row)
 
 
-def describe_delimiter(cut: DialectTrial) -> str:
+def describe_delimiter(trial: DialectTrial) -> str:
     """For people: what the delimiter gives.
 
     >>> describe_delimiter(DialectTrial(";", '"', (2, 2, 3), ()))
     "';' splits 2 of 3 rows into 2 fields"
     """
-    fields = f"{cut.width} field{'s' * (cut.width != 1)}"
-    return f"{cut.delimiter!r} splits {cut.widths.count(cut.width)} of {len(cut.widths)} rows into {fields}"
+    fields = f"{trial.width} field{'s' * (trial.width != 1)}"
+    return f"{trial.delimiter!r} splits {trial.widths.count(trial.width)} of {len(trial.widths)} rows into {fields}"
 
 
-def describe_thousands(cut: DialectTrial) -> str:
+def describe_thousands(trial: DialectTrial) -> str:
     """Describes numbers that may have points between thousands, as files with ';' between fields often have."""
-    if cut.delimiter != ";":
+    if trial.delimiter != ";":
         return ""
-    for at in range(min(cut.width, MAX_SNIFFED_COLUMNS)):
-        texts = [cell.text for cell in cut.column(at)[1:] if classify_cell(cell.text) != NULL_CELL]
+    for column in range(min(trial.width, MAX_SNIFFED_COLUMNS)):
+        texts = [
+            cell.text for cell in trial.column(column)[1:] if classify_cell(cell.text) != NULL_CELL
+        ]
         if len(texts) >= _MIN_ROWS and all(map(_THOUSANDS.fullmatch, texts)):
             return f"{texts[0]!r} is read with a decimal point, also where a point stands between thousands"
     return ""

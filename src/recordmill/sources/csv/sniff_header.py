@@ -56,77 +56,90 @@ class _Vote:
     is_repeat: bool = False
 
 
-def guess_header(first: Sequence[str], below: Sequence[Sequence[str]]) -> HeaderGuess:
+def guess_header(first_row: Sequence[str], other_rows: Sequence[Sequence[str]]) -> HeaderGuess:
     """Returns whether the first row names the columns. below: other rows, of as many fields."""
-    if not any(name.strip() for name in first):
+    if not any(name.strip() for name in first_row):
         return HeaderGuess(UNSURE_ROW, "is blank")
-    if first[0].startswith("# ") or (first[0][:1] == "#" and below and below[0][0][:1] == "#"):
+    if first_row[0].startswith("# ") or (
+        first_row[0][:1] == "#" and other_rows and other_rows[0][0][:1] == "#"
+    ):
         return HeaderGuess(
             UNSURE_ROW, f"begins with '#' (is it a comment: {option('comment', '#')}?)"
         )
-    if _is_title(first, below):
+    if _is_title(first_row, other_rows):
         return HeaderGuess(
             UNSURE_ROW,
             f"has one field that is not blank (is it a title: {option('skip_lines', 1)}?)",
         )
-    if not below:
-        return _guess_single_row(first)
-    votes = [_vote_on_column(name, [row[at] for row in below]) for at, name in enumerate(first)]
+    if not other_rows:
+        return _guess_single_row(first_row)
+    votes = [
+        _vote_on_column(name, [row[column] for row in other_rows])
+        for column, name in enumerate(first_row)
+    ]
     if sum(vote.weight >= 3 for vote in votes) >= _MIN_TYPED_COLUMNS:
         votes = [vote for vote in votes if not vote.is_repeat]
-    votes += _vote_on_row(first)
-    against = [vote for vote in votes if vote.weight < 0]
-    total = sum(vote.weight for vote in votes)
-    if against:
-        worst = min(against, key=lambda vote: vote.weight)
-        if worst.weight <= -3:
-            return HeaderGuess(DATA_ROW, f"looks like data: {worst.reason}")
-    settled = [vote for vote in votes if vote.weight >= 3]
-    if settled and total >= 3:
-        return HeaderGuess(HEADER_ROW, settled[0].reason)
-    if total >= 3 or (total >= 2 and 2 * total >= len(first) and not against):
+    votes += _vote_on_row(first_row)
+    negative_votes = [vote for vote in votes if vote.weight < 0]
+    total_weight = sum(vote.weight for vote in votes)
+    if negative_votes:
+        strongest = min(negative_votes, key=lambda vote: vote.weight)
+        if strongest.weight <= -3:
+            return HeaderGuess(DATA_ROW, f"looks like data: {strongest.reason}")
+    strong_votes = [vote for vote in votes if vote.weight >= 3]
+    if strong_votes and total_weight >= 3:
+        return HeaderGuess(HEADER_ROW, strong_votes[0].reason)
+    if total_weight >= 3 or (
+        total_weight >= 2 and 2 * total_weight >= len(first_row) and not negative_votes
+    ):
         return HeaderGuess(HEADER_ROW, max(votes, key=lambda vote: vote.weight).reason)
     return HeaderGuess(
         UNSURE_ROW, "may be a header or data: all of it is text, and so is what is below it"
     )
 
 
-def _is_title(first: Sequence[str], below: Sequence[Sequence[str]]) -> bool:
+def _is_title(first_row: Sequence[str], other_rows: Sequence[Sequence[str]]) -> bool:
     """Returns whether it is one text above a row that is all text."""
-    filled = [text for text in first if text.strip()]
+    filled_texts = [text for text in first_row if text.strip()]
     return (
-        len(filled) == 1 < len(first)
-        and bool(below)
-        and all(classify_cell(text) == TEXT_CELL for text in below[0])
+        len(filled_texts) == 1 < len(first_row)
+        and bool(other_rows)
+        and all(classify_cell(text) == TEXT_CELL for text in other_rows[0])
     )
 
 
-def _guess_single_row(first: Sequence[str]) -> HeaderGuess:
-    typed = next(
-        (text for text in first if classify_cell(text) not in (TEXT_CELL, NULL_CELL)), None
+def _guess_single_row(first_row: Sequence[str]) -> HeaderGuess:
+    typed_text = next(
+        (text for text in first_row if classify_cell(text) not in (TEXT_CELL, NULL_CELL)), None
     )
-    if typed is not None:
+    if typed_text is not None:
         return HeaderGuess(
-            DATA_ROW, f"looks like data: it holds {typed!r}, and there is no other row"
+            DATA_ROW, f"looks like data: it holds {typed_text!r}, and there is no other row"
         )
     return HeaderGuess(UNSURE_ROW, "may be a header or data: there is no other row")
 
 
-def _vote_on_row(first: Sequence[str]) -> list[_Vote]:
+def _vote_on_row(first_row: Sequence[str]) -> list[_Vote]:
     votes: list[_Vote] = []
-    alphabet = "".join(first).lower()
-    if len(alphabet) == len(first) > 1 and alphabet == "abcdefghijklmnopqrstuvwxyz"[: len(first)]:
+    alphabet = "".join(first_row).lower()
+    if (
+        len(alphabet) == len(first_row) > 1
+        and alphabet == "abcdefghijklmnopqrstuvwxyz"[: len(first_row)]
+    ):
         votes.append(_Vote(3, "it is the alphabet"))
-    known = [text for text in first if _is_usual_name(text)]
-    if len(known) * 2 >= len(first):
+    usual_names = [text for text in first_row if _is_usual_name(text)]
+    if len(usual_names) * 2 >= len(first_row):
         votes.append(
-            _Vote(3 if len(known) > 1 else 2, f"it holds usual names ({', '.join(known[:3])})")
+            _Vote(
+                3 if len(usual_names) > 1 else 2,
+                f"it holds usual names ({', '.join(usual_names[:3])})",
+            )
         )
-    elif known:
-        votes.append(_Vote(1, f"it holds a usual name ({known[0]})"))
-    named = [text for text in first if text]
-    if twice := [text for text, count in Counter(named).items() if count > 1]:
-        votes.append(_Vote(-3, f"it holds {twice[0][:_MAX_NAME_CHARACTERS]!r} twice"))
+    elif usual_names:
+        votes.append(_Vote(1, f"it holds a usual name ({usual_names[0]})"))
+    filled_texts = [text for text in first_row if text]
+    if duplicates := [text for text, count in Counter(filled_texts).items() if count > 1]:
+        votes.append(_Vote(-3, f"it holds {duplicates[0][:_MAX_NAME_CHARACTERS]!r} twice"))
     return votes
 
 
@@ -139,26 +152,29 @@ def _is_usual_name(text: str) -> bool:
     )
 
 
-def _vote_on_column(name: str, column: Sequence[str]) -> _Vote:
-    values = [text.strip() for text in column if classify_cell(text) != NULL_CELL]
+def _vote_on_column(name: str, texts: Sequence[str]) -> _Vote:
+    values = [text.strip() for text in texts if classify_cell(text) != NULL_CELL]
     name = name.strip()
-    kind = classify_cell(name)
-    if kind == NULL_CELL:
+    name_class = classify_cell(name)
+    if name_class == NULL_CELL:
         return _Vote(0)
-    classes = Counter(classify_cell(text) for text in values)
-    typed = len(values) - classes[TEXT_CELL]
-    if kind != TEXT_CELL:
-        if 2 * typed >= len(values) and classes[kind]:
-            return _Vote(-3, f"{name!r} is above {kind} like it")
-        return _Vote(-2, f"{name!r} is {kind}")
+    class_counts = Counter(classify_cell(text) for text in values)
+    num_typed = len(values) - class_counts[TEXT_CELL]
+    if name_class != TEXT_CELL:
+        if 2 * num_typed >= len(values) and class_counts[name_class]:
+            return _Vote(-3, f"{name!r} is above {name_class} like it")
+        return _Vote(-2, f"{name!r} is {name_class}")
     if name in values:
         return _Vote(-3, f"{name[:_MAX_NAME_CHARACTERS]!r} stands below it again", is_repeat=True)
     if values and (
-        typed == len(values) or (typed >= _MIN_TYPED_SHARE * len(values) and len(values) >= 20)
+        num_typed == len(values)
+        or (num_typed >= _MIN_TYPED_SHARE * len(values) and len(values) >= 20)
     ):
-        found = (classes - Counter({TEXT_CELL: classes[TEXT_CELL]})).most_common(1)[0][0]
+        common_class = (class_counts - Counter({TEXT_CELL: class_counts[TEXT_CELL]})).most_common(
+            1
+        )[0][0]
         return _Vote(
-            3, f"text ({name[:_MAX_NAME_CHARACTERS]!r}) is above {found.removeprefix('a ')}s"
+            3, f"text ({name[:_MAX_NAME_CHARACTERS]!r}) is above {common_class.removeprefix('a ')}s"
         )
     return _vote_on_text_column(name, values)
 
@@ -170,20 +186,21 @@ def _vote_on_text_column(name: str, values: Sequence[str]) -> _Vote:
     if len(values) < _MIN_TEXT_ROWS:
         return _Vote(0)
     lengths = {len(value) for value in values}
-    counts = Counter(values)
-    if min(counts.values()) > 1 and 3 * len(counts) <= len(values):
+    value_counts = Counter(values)
+    if min(value_counts.values()) > 1 and 3 * len(value_counts) <= len(values):
         return _Vote(
-            2, f"{name!r} is none of the {len(counts)} values that stand below it again and again"
+            2,
+            f"{name!r} is none of the {len(value_counts)} values that stand below it again and again",
         )
-    if len(lengths) == 1 and len(name) not in lengths and len(counts) > 1:
+    if len(lengths) == 1 and len(name) not in lengths and len(value_counts) > 1:
         return _Vote(2, f"all fields below {name!r} are {lengths.pop()} characters long")
     if min(lengths) > 2 * len(name):
         return _Vote(2, f"all fields below {name!r} are longer")
-    shapes = {_character_pattern(value) for value in values}
-    if len(shapes) == 1 and _character_pattern(name) not in shapes and len(counts) > 1:
+    patterns = {_character_pattern(value) for value in values}
+    if len(patterns) == 1 and _character_pattern(name) not in patterns and len(value_counts) > 1:
         return _Vote(2, f"all fields below {name!r} are written in another way")
     if (
-        all(any(c.isdigit() for c in value) for value in values)
+        all(any(character.isdigit() for character in value) for value in values)
         and name.replace("_", "").replace(" ", "").isalpha()
     ):
         return _Vote(2, f"all fields below {name!r} hold digits")
@@ -193,12 +210,19 @@ def _vote_on_text_column(name: str, values: Sequence[str]) -> _Vote:
 def _character_pattern(text: str) -> str:
     """Returns the kinds of characters, runs as one: `AB-12` is `A-9`."""
     kinds = (
-        "A" if c.isupper() else "a" if c.isalpha() else "9" if c.isdigit() else c for c in text
+        "A"
+        if character.isupper()
+        else "a"
+        if character.isalpha()
+        else "9"
+        if character.isdigit()
+        else character
+        for character in text
     )
-    shape = ""
+    pattern = ""
     for kind in kinds:
-        shape += kind if not shape.endswith(kind) else ""
-    return shape
+        pattern += kind if not pattern.endswith(kind) else ""
+    return pattern
 
 
 @dataclass(frozen=True)
@@ -212,7 +236,9 @@ class FirstRow:
 
 
 def agree_on_header(
-    rows: Sequence[FirstRow], given: tuple[str, ...] | None = None, used: Set[str] = frozenset()
+    first_rows: Sequence[FirstRow],
+    user_names: tuple[str, ...] | None = None,
+    option_names: Set[str] = frozenset(),
 ) -> str:
     """Returns the reason why the first rows are headers. given: the names that the user gives for all columns; used:
     those of columns that the user speaks of.
@@ -223,43 +249,52 @@ def agree_on_header(
     Raises:
         DataError: a first row looks like data, or may be data.
     """
-    doubtful = [row for row in rows if row.guess.verdict != HEADER_ROW and row.fields != given]
-    doubtful = [row for row in doubtful if used.isdisjoint(row.fields)]
-    clear = [row for row in rows if row.guess.verdict == HEADER_ROW]
-    known = {name for row in clear for name in row.fields} | set(given or ())
-    for row in doubtful:
-        if row.guess.verdict == DATA_ROW or not known.issuperset(row.fields):
+    doubtful_rows = [
+        row for row in first_rows if row.guess.verdict != HEADER_ROW and row.fields != user_names
+    ]
+    doubtful_rows = [row for row in doubtful_rows if option_names.isdisjoint(row.fields)]
+    clear_headers = [row for row in first_rows if row.guess.verdict == HEADER_ROW]
+    known_names = {name for row in clear_headers for name in row.fields} | set(user_names or ())
+    for row in doubtful_rows:
+        if row.guess.verdict == DATA_ROW or not known_names.issuperset(row.fields):
             raise _header_error(
                 row,
-                clear,
-                given,
-                len(rows) == 1 and row.is_only_row and row.guess.verdict == UNSURE_ROW,
+                clear_headers,
+                user_names,
+                len(first_rows) == 1 and row.is_only_row and row.guess.verdict == UNSURE_ROW,
             )
-    return clear[0].guess.reason if clear else "it holds names that are given"
+    return clear_headers[0].guess.reason if clear_headers else "it holds names that are given"
 
 
 def _header_error(
-    row: FirstRow, clear: Sequence[FirstRow], given: tuple[str, ...] | None, alone: bool
+    first_row: FirstRow,
+    clear_headers: Sequence[FirstRow],
+    user_names: tuple[str, ...] | None,
+    is_only_row: bool,
 ) -> DataError:
-    shown = ",".join(repr(field) for field in row.fields)
-    shown = shown if len(shown) <= _MAX_SHOWN_CHARACTERS else f"{shown[:_MAX_SHOWN_CHARACTERS]}..."
-    names = (
+    row_text = ",".join(repr(field) for field in first_row.fields)
+    row_text = (
+        row_text
+        if len(row_text) <= _MAX_SHOWN_CHARACTERS
+        else f"{row_text[:_MAX_SHOWN_CHARACTERS]}..."
+    )
+    names_remedy = (
         "the names given stand for it, or for columns"
-        if given
+        if user_names
         else f"columns are then column_1, ... or {option('names')}"
     )
-    differs = (
-        f" (unlike that of {clear[0].file_name}, a header)"
-        if clear and row.guess.verdict == DATA_ROW
+    difference = (
+        f" (unlike that of {clear_headers[0].file_name}, a header)"
+        if clear_headers and first_row.guess.verdict == DATA_ROW
         else ""
     )
-    what = (
+    problem = (
         "a header and no rows, or one row"
-        if alone
-        else f"the first row {row.guess.reason}{differs}"
+        if is_only_row
+        else f"the first row {first_row.guess.reason}{difference}"
     )
     return DataError(
-        f"{what}: {shown}. Say {option('header', False)} if it is data ({names}), or {option('header', True)} if it "
+        f"{problem}: {row_text}. Say {option('header', False)} if it is data ({names_remedy}), or {option('header', True)} if it "
         "names the columns",
-        source=row.file_name,
+        source=first_row.file_name,
     )

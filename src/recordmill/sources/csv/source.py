@@ -91,8 +91,8 @@ class CsvSource:
         ordinals = prefetch_unit_files(
             unit, self.files, self.cache, lambda ordinal: self._row_start(ordinal, unit)
         )
-        pieces = (chunk for ordinal in ordinals for chunk in self._read_file(ordinal, unit))
-        return _join_small_chunks(pieces) if unit.end_file - unit.begin_file > 1 else pieces
+        chunks = (chunk for ordinal in ordinals for chunk in self._read_file(ordinal, unit))
+        return _join_small_chunks(chunks) if unit.end_file - unit.begin_file > 1 else chunks
 
     def _row_start(self, ordinal: int, unit: Unit) -> int:
         """Returns where the unit's rows in that file start."""
@@ -103,63 +103,72 @@ class CsvSource:
         file = self.files[ordinal]
         check_unchanged(file.path, file.stat, file.name)
         position = unit.first_row
-        for line, piece in self._parse_batches(ordinal, unit):
-            yield _to_chunk(ordinal, file, position, line, piece)
-            position += piece.num_positions
+        for line, batch in self._parse_batches(ordinal, unit):
+            yield _to_chunk(ordinal, file, position, line, batch)
+            position += batch.num_positions
         check_unchanged(file.path, file.stat, file.name)
 
     def _parse_batches(self, ordinal: int, unit: Unit) -> Iterator[tuple[int, CachedBatch]]:
         """Yields (lines before the first one of the unit's file as the piece counts them, piece) for all rows of it."""
         head, start = self.heads[ordinal], self._row_start(ordinal, unit)
-        if (pieces := self.cache.take((ordinal, start))) is not None:
+        if (cached_batches := self.cache.take((ordinal, start))) is not None:
             line = unit.first_line if unit.stop else 1 if head.is_streamed else head.line
             yield from (
-                (line - 1, replace(piece, batch=self._encode_classes(piece.batch)))
-                for piece in pieces
+                (line - 1, replace(batch, batch=self._encode_classes(batch.batch)))
+                for batch in cached_batches
             )
             return
-        columns = len(head.names)
+        num_columns = len(head.names)
         parser = RowParser(self.schema, head.names, NullTokens.from_texts(self.options.null_tokens))
         for data, rows in self._tokenize(
-            ordinal, unit, Tokenizer(self.options, columns, max_rows_per_call(columns))
+            ordinal, unit, Tokenizer(self.options, num_columns, max_rows_per_call(num_columns))
         ):
             yield (
                 0,
                 make_cached_batch(
-                    data, rows, parser.parse(data, rows), self.options.max_line_bytes, columns
+                    data, rows, parser.parse(data, rows), self.options.max_line_bytes, num_columns
                 ),
             )
 
     def _encode_classes(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Returns a cached batch with the classes that all of the data tells."""
         columns = [
-            encode_classes(column, f) for f, column in zip(self.schema, batch.columns, strict=True)
+            encode_classes(column, feature)
+            for feature, column in zip(self.schema, batch.columns, strict=True)
         ]
         return pa.RecordBatch.from_arrays(columns, schema=to_arrow(self.schema))
 
-    def locate(self, file: int, positions: Sequence[int]) -> list[str]:
+    def locate(self, file_ordinal: int, positions: Sequence[int]) -> list[str]:
         """Returns where people find these rows: see `RecordLocator`. Units that hold them are read once more."""
-        first, last, columns = min(positions), max(positions), len(self.heads[file].names)
-        lines: dict[int, int] = {}
+        first_position, last_position, num_columns = (
+            min(positions),
+            max(positions),
+            len(self.heads[file_ordinal].names),
+        )
+        line_by_position: dict[int, int] = {}
         for unit in self.units:
-            if not unit.begin_file <= file < unit.end_file:
+            if not unit.begin_file <= file_ordinal < unit.end_file:
                 continue
-            at = unit.first_row
-            if unit.stop and not (at <= last and first < at + (unit.rows or 0)):
+            unit_position = unit.first_row
+            if unit.stop and not (
+                unit_position <= last_position and first_position < unit_position + (unit.rows or 0)
+            ):
                 continue
             for _, rows in self._tokenize(
-                file, unit, Tokenizer(self.options, columns, max_rows_per_call(columns))
+                file_ordinal,
+                unit,
+                Tokenizer(self.options, num_columns, max_rows_per_call(num_columns)),
             ):
-                found = np.isin(at + rows.ordinals, positions)
-                lines.update(
+                is_requested = np.isin(unit_position + rows.ordinals, positions)
+                line_by_position.update(
                     zip(
-                        (at + rows.ordinals)[found].tolist(),
-                        rows.lines[found].tolist(),
+                        (unit_position + rows.ordinals)[is_requested].tolist(),
+                        rows.lines[is_requested].tolist(),
                         strict=True,
                     )
                 )
-                at += rows.num_rows
-        return [_format_place(lines[position], position) for position in positions]
+                unit_position += rows.num_rows
+        return [_format_place(line_by_position[position], position) for position in positions]
 
     def _tokenize(
         self, ordinal: int, unit: Unit, tokenizer: Tokenizer
@@ -182,43 +191,51 @@ class CsvSource:
             blocks = read_blocks(file.path, STREAM_BLOCK_BYTES, start, stop)
             yield from read_rows(tokenizer, blocks, 0, line, BATCH_BYTES)
             return
-        data, at = read_range(file.path, start, stop), 0
-        while at < len(data):
-            rows = tokenizer.read(data, at, at + BATCH_BYTES, final=True, line=line)
+        data, offset = read_range(file.path, start, stop), 0
+        while offset < len(data):
+            rows = tokenizer.read(data, offset, offset + BATCH_BYTES, is_final=True, line=line)
             if rows.num_rows:
                 yield data, rows
-            at, line = rows.stop, rows.stop_line
+            offset, line = rows.stop, rows.stop_line
 
 
 def _format_place(line: int, row: int) -> str:
     return f"line {line}, row {row}"
 
 
-def _to_chunk(ordinal: int, file: InputFile, first: int, line: int, piece: CachedBatch) -> Chunk:
+def _to_chunk(
+    ordinal: int, file: InputFile, first_position: int, lines_before: int, batch: CachedBatch
+) -> Chunk:
     """Returns the chunk of a piece whose first row has that position; line: of those before its count begins."""
     rejects = tuple(
-        to_reject(one, file, _format_place(line + one.line, first + one.ordinal))
-        for one in piece.rejects
+        to_reject(
+            cached_reject,
+            file,
+            _format_place(
+                lines_before + cached_reject.line, first_position + cached_reject.ordinal
+            ),
+        )
+        for cached_reject in batch.rejects
     )
-    position = piece.positions(first)
-    return Chunk(piece.batch, np.full(len(position), ordinal, np.uint32), position, rejects)
+    position = batch.positions(first_position)
+    return Chunk(batch.batch, np.full(len(position), ordinal, np.uint32), position, rejects)
 
 
 def _join_small_chunks(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
     """Yields the records in fewer chunks: many small files make one."""
-    waiting: list[Chunk] = []
+    pending: list[Chunk] = []
     rows = size = 0
     for chunk in chunks:
         assert isinstance(chunk.records, pa.RecordBatch)
-        if waiting and (
+        if pending and (
             rows + chunk.rows > BATCH_ROWS or size + chunk.records.nbytes > BATCH_BYTES
         ):
-            yield _concatenate_chunks(waiting)
-            waiting, rows, size = [], 0, 0
-        waiting.append(chunk)
+            yield _concatenate_chunks(pending)
+            pending, rows, size = [], 0, 0
+        pending.append(chunk)
         rows, size = rows + chunk.rows, size + chunk.records.nbytes
-    if waiting:
-        yield _concatenate_chunks(waiting)
+    if pending:
+        yield _concatenate_chunks(pending)
 
 
 def _concatenate_chunks(chunks: list[Chunk]) -> Chunk:
@@ -226,12 +243,12 @@ def _concatenate_chunks(chunks: list[Chunk]) -> Chunk:
         return chunks[0]
     table = pa.Table.from_batches([chunk.records for chunk in chunks]).combine_chunks()
     batch = table.to_batches()[0] if table.num_rows else chunks[0].records
-    file, position = (
+    file_ids, positions = (
         np.concatenate([getattr(chunk, name) for chunk in chunks])
         for name in ("file_ids", "positions")
     )
     return Chunk(
-        batch, file, position, tuple(reject for chunk in chunks for reject in chunk.rejects)
+        batch, file_ids, positions, tuple(reject for chunk in chunks for reject in chunk.rejects)
     )
 
 
@@ -246,12 +263,12 @@ def plan_csv(files: Sequence[InputFile], options: CsvOptions, common: PlanOption
     options = replace(options, max_line_bytes=common.cap_line_bytes(options.max_line_bytes))
     common = replace(common, columns=options.columns)
     # of memory, for the bytes of one range: what becomes of them takes the rest
-    share = common.memory_bytes // (16 * max(common.threads, 1))
+    range_budget = common.memory_bytes // (16 * max(common.threads, 1))
     return _plan_with_ranges(
         files,
         options,
         common,
-        min(max(share // ROW_RANGE_STEP_BYTES, 1) * ROW_RANGE_STEP_BYTES, common.unit_bytes),
+        min(max(range_budget // ROW_RANGE_STEP_BYTES, 1) * ROW_RANGE_STEP_BYTES, common.unit_bytes),
     )
 
 
@@ -260,162 +277,193 @@ def _plan_with_ranges(
     options: CsvOptions,
     common: PlanOptions,
     range_bytes: int,
-    found: str = "",
+    quote_reason: str = "",
 ) -> CsvSource:
     """found: what an earlier look at all rows told."""
     if not files:
         raise UsageError("no CSV files among the inputs")
     files = FileTable.from_files(files)
     threads = max(1, min(common.threads, common.memory_bytes // (4 * range_bytes)))
-    expected = prefetch_files(files, lambda file: (file.path, file.stat))
-    detected, firsts = list[str](), dict[tuple[tuple[str, ...], str], FirstRow]()
-    read = thread_map(lambda file: read_head(file, options), expected, threads)
+    prefetched_files = prefetch_files(files, lambda file: (file.path, file.stat))
+    dialect_reasons, first_rows = list[str](), dict[tuple[tuple[str, ...], str], FirstRow]()
+    unsettled_heads = thread_map(lambda file: read_head(file, options), prefetched_files, threads)
     heads = CompactTable.from_items(
-        _settle_heads(read, detected, firsts), ("start", "line", "blank_lines")
+        _settle_heads(unsettled_heads, dialect_reasons, first_rows),
+        ("start", "line", "blank_lines"),
     )
     dialect = unify_dialects(files, heads, options)
-    header = agree_on_header([*firsts.values()], options.names, _names_in_options(common))
+    header_reason = agree_on_header(
+        [*first_rows.values()], options.names, _names_in_options(common)
+    )
     # files may lack columns, and have them in any order
-    names = tuple(
+    column_names = tuple(
         dict.fromkeys(
-            name for names in dict.fromkeys(head.names for head in heads) for name in names
+            name
+            for column_names in dict.fromkeys(head.names for head in heads)
+            for name in column_names
         )
     )
-    check_feature_count(len(names), common.memory_bytes, files[0].name if len(files) == 1 else "")
+    check_feature_count(
+        len(column_names), common.memory_bytes, files[0].name if len(files) == 1 else ""
+    )
     label = common.label if common.schema is None else None
     cache = common.create_parsed_cache()
     scan = ScanSettings(
         dialect,
-        columns_without_inference(names, common),
+        columns_without_inference(column_names, common),
         label,
         range_bytes,
-        predict_schema=SchemaPredictor(names, common),
+        predict_schema=SchemaPredictor(column_names, common),
         cache=cache,
     )
-    totals = ScanTotals(names, files, heads, label)
-    parts = _add_up_ranges(scan_files(files, heads, scan, threads), totals)
-    if not any(part.rows for part in parts):
-        what = "no rows" if options.header is False else "a header and no rows"
+    totals = ScanTotals(column_names, files, heads, label)
+    row_ranges = _add_up_ranges(scan_files(files, heads, scan, threads), totals)
+    if not any(part.rows for part in row_ranges):
+        missing_rows = "no rows" if options.header is False else "a header and no rows"
         raise DataError(
-            f"holds {what}"
+            f"holds {missing_rows}"
             + (f", as do the other {len(files) - 1} files" if len(files) > 1 else ""),
             source=files[0].name,
         )
-    of_quotes = tuple[str, ...]()
+    quote_notes = tuple[str, ...]()
     if options.quote == AUTO_QUOTE and dialect.quote is not None:
-        are_text, of_quotes = check_quotes(totals, dialect.quote, len(names))
+        are_text, quote_notes = check_quotes(totals, dialect.quote, len(column_names))
         if are_text:
-            cache.drop_invalid(lambda used: False)
-            plain = replace(dialect, quote=None)
+            cache.drop_invalid(lambda _: False)
+            unquoted_dialect = replace(dialect, quote=None)
             return _plan_with_ranges(
-                files, plain, common, range_bytes, "; ".join([*detected[:1], are_text])
+                files,
+                unquoted_dialect,
+                common,
+                range_bytes,
+                "; ".join([*dialect_reasons[:1], are_text]),
             )
     columns = totals.summarize_columns()
     schema, notes = make_csv_schema(columns, totals.labels, common)
-    parsed, _ = make_csv_schema(columns, None, common)
-    cache.drop_invalid(lambda used: are_parsed_alike(used, parsed))
+    parsing_schema, _ = make_csv_schema(columns, None, common)
+    cache.drop_invalid(lambda schema: are_parsed_alike(schema, parsing_schema))
     notes = (
-        *note_dialect(found or "".join(detected[:1]), header if firsts else "", len(files)),
-        *of_quotes,
+        *note_dialect(
+            quote_reason or "".join(dialect_reasons[:1]),
+            header_reason if first_rows else "",
+            len(files),
+        ),
+        *quote_notes,
         *note_columns(columns, schema, heads, options.null_tokens),
-        *_note_empty_files(files, parts),
-        *note_blank_lines(_count_blank_lines(files, heads, parts)),
+        *_note_empty_files(files, row_ranges),
+        *note_blank_lines(_count_blank_lines(files, heads, row_ranges)),
         *notes,
     )
-    units = _make_units(heads, parts, common.unit_bytes)
+    units = _make_units(heads, row_ranges, common.unit_bytes)
     return CsvSource(schema, files, heads, units, notes, dialect, cache=cache)
 
 
 def _names_in_options(common: PlanOptions) -> set[str]:
-    label = () if common.label is None else (common.label,)
-    return {*label, *common.dtypes, *(common.schema.names if common.schema is not None else ())}
+    label_names = () if common.label is None else (common.label,)
+    return {
+        *label_names,
+        *common.dtypes,
+        *(common.schema.names if common.schema is not None else ()),
+    }
 
 
 def _settle_heads(
     heads: Iterable[CsvHead],
-    detected: list[str],
-    firsts: dict[tuple[tuple[str, ...], str], FirstRow],
+    dialect_reasons: list[str],
+    first_rows: dict[tuple[tuple[str, ...], str], FirstRow],
 ) -> Iterator[CsvHead]:
     """Yields the heads without how they were detected, which is added to `detected` and to `firsts` (of rows that are
     the same and seem to be the same, one), and with one tuple of names for all files that have the same.
     """
-    names: dict[tuple[str, ...], tuple[str, ...]] = {}
+    known_names: dict[tuple[str, ...], tuple[str, ...]] = {}
     for head in heads:
-        if head.dialect_reason and not detected:
-            detected.append(head.dialect_reason)
+        if head.dialect_reason and not dialect_reasons:
+            dialect_reasons.append(head.dialect_reason)
         if head.first_row is not None:
-            firsts.setdefault((head.first_row.fields, head.first_row.guess.verdict), head.first_row)
+            first_rows.setdefault(
+                (head.first_row.fields, head.first_row.guess.verdict), head.first_row
+            )
         yield replace(
-            head, names=names.setdefault(head.names, head.names), dialect_reason="", first_row=None
+            head,
+            names=known_names.setdefault(head.names, head.names),
+            dialect_reason="",
+            first_row=None,
         )
 
 
-def _add_up_ranges(scanned: Iterable[ScannedRowRange], totals: ScanTotals) -> Sequence[RowRange]:
+def _add_up_ranges(
+    scanned_ranges: Iterable[ScannedRowRange], totals: ScanTotals
+) -> Sequence[RowRange]:
     """Adds up the parts, and returns what is kept of each."""
 
-    def each() -> Iterator[RowRange]:
-        for part in scanned:
-            totals.add(part)
-            yield part.row_range
+    def iter_row_ranges() -> Iterator[RowRange]:
+        for scanned_range in scanned_ranges:
+            totals.add(scanned_range)
+            yield scanned_range.row_range
 
-    return CompactTable.from_items(each(), tuple(RowRange.__dataclass_fields__))
+    return CompactTable.from_items(iter_row_ranges(), tuple(RowRange.__dataclass_fields__))
 
 
-def _note_empty_files(files: Sequence[InputFile], parts: Iterable[RowRange]) -> tuple[str, ...]:
-    filled = np.zeros(len(files), np.bool_)
-    filled[[part.file_ordinal for part in parts if part.rows]] = True
-    empty = np.flatnonzero(~filled)
-    if not len(empty):
+def _note_empty_files(
+    files: Sequence[InputFile], row_ranges: Iterable[RowRange]
+) -> tuple[str, ...]:
+    is_filled = np.zeros(len(files), np.bool_)
+    is_filled[[part.file_ordinal for part in row_ranges if part.rows]] = True
+    empty_files = np.flatnonzero(~is_filled)
+    if not len(empty_files):
         return ()
-    shown = ", ".join(files[at].name for at in empty[:3].tolist()) + (
-        ", ..." if len(empty) > 3 else ""
+    name_list = ", ".join(files[index].name for index in empty_files[:3].tolist()) + (
+        ", ..." if len(empty_files) > 3 else ""
     )
-    return (f"{len(empty)} files hold a header and no rows: {shown}",)
+    return (f"{len(empty_files)} files hold a header and no rows: {name_list}",)
 
 
 def _count_blank_lines(
-    files: Sequence[InputFile], heads: Sequence[CsvHead], parts: Iterable[RowRange]
+    files: Sequence[InputFile], heads: Sequence[CsvHead], row_ranges: Iterable[RowRange]
 ) -> Counter[str]:
-    found = Counter(
+    counts = Counter(
         {
             file.name: head.blank_lines
             for file, head in zip(files, heads, strict=True)
             if head.blank_lines
         }
     )
-    for part in parts:
+    for part in row_ranges:
         if part.blank_lines:
-            found[files[part.file_ordinal].name] += part.blank_lines
-    return found
+            counts[files[part.file_ordinal].name] += part.blank_lines
+    return counts
 
 
 def _make_units(
-    heads: Sequence[CsvHead], parts: Iterable[RowRange], unit_bytes: int
+    heads: Sequence[CsvHead], row_ranges: Iterable[RowRange], unit_bytes: int
 ) -> tuple[Unit, ...]:
     """Returns the units in order; those of a part of a file have the physical line where it starts."""
 
-    def each() -> Iterator[Unit]:
-        for ordinal, of_file in groupby(parts, key=lambda part: part.file_ordinal):
-            mine = list(of_file)
-            if len(mine) == 1:
-                if mine[0].rows:
+    def iter_units() -> Iterator[Unit]:
+        for ordinal, file_ranges in groupby(row_ranges, key=lambda part: part.file_ordinal):
+            ranges_of_file = list(file_ranges)
+            if len(ranges_of_file) == 1:
+                if ranges_of_file[0].rows:
                     yield Unit(
-                        ordinal, ordinal + 1, rows=mine[0].rows, size_bytes=mine[0].size_bytes
+                        ordinal,
+                        ordinal + 1,
+                        rows=ranges_of_file[0].rows,
+                        size_bytes=ranges_of_file[0].size_bytes,
                     )
                 continue
-            row, line = 0, heads[ordinal].line
-            for part in mine:
+            first_row, first_line = 0, heads[ordinal].line
+            for part in ranges_of_file:
                 if part.rows:
                     yield Unit(
                         ordinal,
                         ordinal + 1,
                         part.start,
                         part.stop,
-                        row,
+                        first_row,
                         part.rows,
                         part.size_bytes,
-                        line,
+                        first_line,
                     )
-                row, line = row + part.rows, line + part.lines
+                first_row, first_line = first_row + part.rows, first_line + part.lines
 
-    return pack_units(each(), unit_bytes)
+    return pack_units(iter_units(), unit_bytes)

@@ -63,34 +63,39 @@ def resolve_base64(common: PlanOptions) -> tuple[PlanOptions, frozenset[str], tu
     """Returns (the options with bytes where base64 is declared, features whose strings are base64, notes on those of
     which a given schema alone says bytes).
     """
-    names = [
+    declared_names = [
         name
         for name, dtype in common.dtypes.items()
         if dtype.strip().partition("[")[0] == BASE64_DTYPE
     ]
     dtypes = {
-        name: dtype.replace(BASE64_DTYPE, "bytes", 1) if name in names else dtype
+        name: dtype.replace(BASE64_DTYPE, "bytes", 1) if name in declared_names else dtype
         for name, dtype in common.dtypes.items()
     }
     features = () if common.schema is None else common.schema.features
-    of_schema = [f.name for f in features if f.dtype == "bytes" and f.name not in dtypes]
+    schema_names = [
+        feature.name
+        for feature in features
+        if feature.dtype == "bytes" and feature.name not in dtypes
+    ]
     notes = (
         f"{name}: its text is decoded as base64; {option('dtypes', {name: 'bytes'})} keeps the text"
-        for name in of_schema
+        for name in schema_names
     )
-    return replace(common, dtypes=dtypes), frozenset((*names, *of_schema)), tuple(notes)
+    return replace(common, dtypes=dtypes), frozenset((*declared_names, *schema_names)), tuple(notes)
 
 
 def decode_base64(texts: pa.Array) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
     """Returns (large_binary, which of the large_string texts are no base64) as RFC 4648 has it: the alphabet with `+`
     and `/`, padded, the bits after the last byte 0.
     """
-    encoded = texts.cast(pa.large_binary()).to_pylist()
-    values = [None if text is None else _decode_text(text) for text in encoded]
-    wrong = [
-        text is not None and value is None for text, value in zip(encoded, values, strict=True)
+    encoded_texts = texts.cast(pa.large_binary()).to_pylist()
+    values = [None if text is None else _decode_text(text) for text in encoded_texts]
+    is_invalid = [
+        text is not None and value is None
+        for text, value in zip(encoded_texts, values, strict=True)
     ]
-    return pa.array(values, pa.large_binary()), np.array(wrong, np.bool_)
+    return pa.array(values, pa.large_binary()), np.array(is_invalid, np.bool_)
 
 
 def _decode_text(text: bytes) -> bytes | None:
@@ -127,10 +132,10 @@ def build_columns(tape: Tape, leaves: list[Leaf]) -> tuple[pa.RecordBatch, list[
     columns: list[pa.Array] = []
     misfits: list[Misfit] = []
     for leaf in leaves:
-        column, wrong = _build_column(tape, leaf)
+        column, entries = _build_column(tape, leaf)
         columns.append(column)
-        if len(wrong):
-            misfits.append(Misfit(leaf, wrong))
+        if len(entries):
+            misfits.append(Misfit(leaf, entries))
     if not columns:
         return pa.RecordBatch.from_struct_array(pa.array([{}] * tape.rows, pa.struct([]))), misfits
     return pa.RecordBatch.from_arrays(
@@ -140,75 +145,85 @@ def build_columns(tape: Tape, leaves: list[Leaf]) -> tuple[pa.RecordBatch, list[
 
 def _build_column(tape: Tape, leaf: Leaf) -> tuple[pa.Array, TapeEntries]:
     """Walks from the record to the leaf: slots say where in the column, or the innermost list, each entry is."""
-    wraps: list[Callable[[pa.Array], pa.Array]] = []
-    wrong: list[TapeEntries] = []
-    size = tape.rows
+    wrappers: list[Callable[[pa.Array], pa.Array]] = []
+    misfit_entries: list[TapeEntries] = []
+    num_slots = tape.rows
     slots: npt.NDArray[np.int64] | None = (
         None  # of the entries of the node above; None: the record itself
     )
     for depth, (node, name) in enumerate(zip(leaf.nodes, leaf.path, strict=True)):
-        here = tape.node_slice(node)
-        entries, kinds = tape.entry_ids[here], tape.kinds[here]
-        found = int(tape.kind_masks[node]) if len(kinds) else 0
-        have = int(
+        node_slice = tape.node_slice(node)
+        entries, kinds = tape.entry_ids[node_slice], tape.kinds[node_slice]
+        kind_mask = int(tape.kind_masks[node]) if len(kinds) else 0
+        groups = int(
             np.bitwise_or.reduce(
-                _GROUP_BY_KIND[[kind for kind in range(native.JSON_KINDS) if found >> kind & 1]]
+                _GROUP_BY_KIND[[kind for kind in range(native.JSON_KINDS) if kind_mask >> kind & 1]]
             )
         )
-        last = depth == len(leaf.nodes) - 1
-        wanted = (
+        is_leaf = depth == len(leaf.nodes) - 1
+        expected_kind = (
             -1
-            if last
+            if is_leaf
             else native.JsonKind.ARRAY
             if leaf.path[depth + 1] is None
             else native.JsonKind.OBJECT
         )
         if name is None:
-            slots, size = np.arange(len(entries)), len(entries)
+            slots, num_slots = np.arange(len(entries)), len(entries)
         else:
-            parents = tape.parents[here]
+            parents = tape.parents[node_slice]
             slots = parents.astype(np.int64) if slots is None else slots[parents]
-        if last:
-            scalars = NodeScalars(tape, here, kinds, have)
-            values, bad = _build_base64(scalars) if leaf.is_base64 else _build_values(scalars, leaf)
-            if bad is not None:
-                wrong.append(entries[bad])
-            column = _scatter(values, slots, size)
+        if is_leaf:
+            scalars = NodeScalars(tape, node_slice, kinds, groups)
+            values, is_bad = (
+                _build_base64(scalars) if leaf.is_base64 else _build_values(scalars, leaf)
+            )
+            if is_bad is not None:
+                misfit_entries.append(entries[is_bad])
+            column = _scatter(values, slots, num_slots)
             break
-        wrong.append(entries[(kinds != wanted) & (kinds != native.JsonKind.NULL_VALUE)])
-        if wanted == native.JsonKind.ARRAY:
-            wraps.append(_list_wrapper(tape, leaf.nodes[depth + 1], slots, kinds, size))
+        misfit_entries.append(
+            entries[(kinds != expected_kind) & (kinds != native.JsonKind.NULL_VALUE)]
+        )
+        if expected_kind == native.JsonKind.ARRAY:
+            wrappers.append(_list_wrapper(tape, leaf.nodes[depth + 1], slots, kinds, num_slots))
     else:
         raise AssertionError("a leaf has nodes")
-    for wrap in reversed(wraps):
-        column = wrap(column)
-    return column, np.concatenate(wrong) if wrong else tape.entry_ids[:0]
+    for wrapper in reversed(wrappers):
+        column = wrapper(column)
+    return column, np.concatenate(misfit_entries) if misfit_entries else tape.entry_ids[:0]
 
 
 def _list_wrapper(
-    tape: Tape, element: int, slots: npt.NDArray[np.int64], kinds: npt.NDArray[np.uint8], size: int
+    tape: Tape,
+    element_node: int,
+    slots: npt.NDArray[np.int64],
+    kinds: npt.NDArray[np.uint8],
+    num_slots: int,
 ) -> Callable[[pa.Array], pa.Array]:
-    lengths = np.zeros(size, np.int64)
+    lengths = np.zeros(num_slots, np.int64)
     if len(slots):
-        lengths[slots] = np.bincount(tape.parents[tape.node_slice(element)], minlength=len(slots))
-    offsets = np.zeros(size + 1, np.int64)
+        lengths[slots] = np.bincount(
+            tape.parents[tape.node_slice(element_node)], minlength=len(slots)
+        )
+    offsets = np.zeros(num_slots + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
-    missing = np.ones(size, np.bool_)
-    missing[slots[kinds == native.JsonKind.ARRAY]] = False
+    is_missing = np.ones(num_slots, np.bool_)
+    is_missing[slots[kinds == native.JsonKind.ARRAY]] = False
     return lambda values: pa.LargeListArray.from_arrays(
-        pa.array(offsets), values, mask=pa.array(missing) if missing.any() else None
+        pa.array(offsets), values, mask=pa.array(is_missing) if is_missing.any() else None
     )
 
 
-def _scatter(values: pa.Array, slots: npt.NDArray[np.int64], size: int) -> pa.Array:
+def _scatter(values: pa.Array, slots: npt.NDArray[np.int64], num_slots: int) -> pa.Array:
     """Returns the values at their slots, nulls elsewhere."""
-    if len(values) == size:
+    if len(values) == num_slots:
         return values
-    index = np.zeros(size, np.int64)
-    index[slots] = np.arange(len(slots))
-    missing = np.ones(size, np.bool_)
-    missing[slots] = False
-    return values.take(pa.array(index, mask=missing))
+    value_indices = np.zeros(num_slots, np.int64)
+    value_indices[slots] = np.arange(len(slots))
+    is_missing = np.ones(num_slots, np.bool_)
+    is_missing[slots] = False
+    return values.take(pa.array(value_indices, mask=is_missing))
 
 
 @dataclass(frozen=True)
@@ -233,50 +248,52 @@ class NodeScalars:
 
     def null_mask(self) -> Bools | None:
         """Returns which of them are null; None if none is."""
-        nulls = self.kinds == native.JsonKind.NULL_VALUE
-        return nulls if nulls.any() else None
+        is_null = self.kinds == native.JsonKind.NULL_VALUE
+        return is_null if is_null.any() else None
 
 
-def _or_masks(one: Bools | None, other: Bools | None) -> Bools | None:
-    return other if one is None else one if other is None else one | other
+def _or_masks(first: Bools | None, second: Bools | None) -> Bools | None:
+    return second if first is None else first if second is None else first | second
 
 
 def _build_values(scalars: NodeScalars, leaf: Leaf) -> tuple[pa.Array, Bools | None]:
     """Returns (the values in the type that their kinds have in common, which of them are no such feature)."""
-    feature, have, bad, size = (
+    feature, groups, is_bad, num_values = (
         leaf.feature,
         scalars.groups,
         scalars.group_mask(_OTHER_GROUP),
         len(scalars.kinds),
     )
     if leaf.text_rule == TEXT_FROM_STRINGS:
-        bad = _or_masks(bad, scalars.group_mask(_INT_GROUP | _FLOAT_GROUP | _BOOL_GROUP))
-        return _build_texts(scalars, _or_masks(bad, scalars.null_mask())), bad
-    numeric = have & (_INT_GROUP | _FLOAT_GROUP)
+        is_bad = _or_masks(is_bad, scalars.group_mask(_INT_GROUP | _FLOAT_GROUP | _BOOL_GROUP))
+        return _build_texts(scalars, _or_masks(is_bad, scalars.null_mask())), is_bad
+    numeric_groups = groups & (_INT_GROUP | _FLOAT_GROUP)
     if (
         feature.classes is not None
         and leaf.text_rule != TEXT_FROM_SCALARS
-        and have & (_TEXT_GROUP | _BOOL_GROUP)
-        and numeric
+        and groups & (_TEXT_GROUP | _BOOL_GROUP)
+        and numeric_groups
     ):
         return _build_class_numbers(scalars, leaf, feature.classes)
-    is_name = feature.classes is not None and not numeric
-    text_wanted = (
-        leaf.text_rule == TEXT_FROM_SCALARS or feature.dtype in ("string", "bytes") or is_name
+    names_classes = feature.classes is not None and not numeric_groups
+    is_text = (
+        leaf.text_rule == TEXT_FROM_SCALARS or feature.dtype in ("string", "bytes") or names_classes
     )
-    if have & _BOOL_GROUP and have & (_INT_GROUP | _FLOAT_GROUP | _TEXT_GROUP) and not text_wanted:
-        bad = _or_masks(bad, scalars.group_mask(_BOOL_GROUP))
-        have &= ~_BOOL_GROUP
-    if have & _BOOL_GROUP and not text_wanted and feature.dtype != "bool":
-        return pa.nulls(size), _or_masks(bad, scalars.group_mask(_BOOL_GROUP))
-    have &= ~_OTHER_GROUP
-    if have == 0:
-        return pa.nulls(size), bad
-    if have == _BOOL_GROUP and not text_wanted:
-        return pa.array(scalars.kinds == native.JsonKind.TRUE_VALUE, mask=scalars.null_mask()), bad
-    if have & ~(_INT_GROUP | _FLOAT_GROUP) or text_wanted:
-        return _build_texts(scalars, _or_masks(bad, scalars.null_mask())), bad
-    return _build_numbers(scalars, feature, bad)
+    if groups & _BOOL_GROUP and groups & (_INT_GROUP | _FLOAT_GROUP | _TEXT_GROUP) and not is_text:
+        is_bad = _or_masks(is_bad, scalars.group_mask(_BOOL_GROUP))
+        groups &= ~_BOOL_GROUP
+    if groups & _BOOL_GROUP and not is_text and feature.dtype != "bool":
+        return pa.nulls(num_values), _or_masks(is_bad, scalars.group_mask(_BOOL_GROUP))
+    groups &= ~_OTHER_GROUP
+    if groups == 0:
+        return pa.nulls(num_values), is_bad
+    if groups == _BOOL_GROUP and not is_text:
+        return pa.array(
+            scalars.kinds == native.JsonKind.TRUE_VALUE, mask=scalars.null_mask()
+        ), is_bad
+    if groups & ~(_INT_GROUP | _FLOAT_GROUP) or is_text:
+        return _build_texts(scalars, _or_masks(is_bad, scalars.null_mask())), is_bad
+    return _build_numbers(scalars, feature, is_bad)
 
 
 def _build_class_numbers(
@@ -285,82 +302,95 @@ def _build_class_numbers(
     """Returns numbers of a feature of classes: a string, true or false is the name of one, and a number its number, as
     where there are only names or only numbers.
     """
-    others = scalars.group_mask(_OTHER_GROUP)
-    numeric = scalars.group_mask(_INT_GROUP | _FLOAT_GROUP)
-    assert numeric is not None
-    names = to_class_numbers(
-        _build_texts(scalars, _or_masks(_or_masks(numeric, others), scalars.null_mask())), classes
+    other_mask = scalars.group_mask(_OTHER_GROUP)
+    is_numeric = scalars.group_mask(_INT_GROUP | _FLOAT_GROUP)
+    assert is_numeric is not None
+    named_classes = to_class_numbers(
+        _build_texts(scalars, _or_masks(_or_masks(is_numeric, other_mask), scalars.null_mask())),
+        classes,
     )
-    read, wrong = _build_numbers(
-        scalars, leaf.feature, _or_masks(others, scalars.group_mask(_TEXT_GROUP | _BOOL_GROUP))
+    parsed, is_wrong = _build_numbers(
+        scalars, leaf.feature, _or_masks(other_mask, scalars.group_mask(_TEXT_GROUP | _BOOL_GROUP))
     )
-    numbers = to_class_numbers(read, classes)
-    none = np.zeros(len(numeric), np.bool_)
-    misread = wrong if numbers.bad_mask is None else wrong | numbers.bad_mask
-    bad = np.where(numeric, misread, none if names.bad_mask is None else names.bad_mask)
-    return pc.if_else(pa.array(numeric), numbers.values, names.values), _or_masks(others, bad)
+    numbered_classes = to_class_numbers(parsed, classes)
+    no_faults = np.zeros(len(is_numeric), np.bool_)
+    is_wrong_number = (
+        is_wrong if numbered_classes.bad_mask is None else is_wrong | numbered_classes.bad_mask
+    )
+    is_bad = np.where(
+        is_numeric,
+        is_wrong_number,
+        no_faults if named_classes.bad_mask is None else named_classes.bad_mask,
+    )
+    return pc.if_else(
+        pa.array(is_numeric), numbered_classes.values, named_classes.values
+    ), _or_masks(other_mask, is_bad)
 
 
 def _build_base64(scalars: NodeScalars) -> tuple[pa.Array, Bools]:
-    other = (_GROUP_BY_KIND[scalars.kinds] != _TEXT_GROUP) & (
+    is_no_text = (_GROUP_BY_KIND[scalars.kinds] != _TEXT_GROUP) & (
         scalars.kinds != native.JsonKind.NULL_VALUE
     )
-    values, wrong = decode_base64(
-        _build_texts(scalars, other | (scalars.kinds == native.JsonKind.NULL_VALUE))
+    values, is_invalid = decode_base64(
+        _build_texts(scalars, is_no_text | (scalars.kinds == native.JsonKind.NULL_VALUE))
     )
-    return values, other | wrong
+    return values, is_no_text | is_invalid
 
 
-def _build_texts(scalars: NodeScalars, missing: Bools | None) -> pa.Array:
+def _build_texts(scalars: NodeScalars, is_missing: Bools | None) -> pa.Array:
     """Strings as they are meant, other scalars as they are written."""
-    tape, size = scalars.tape, len(scalars.kinds)
+    tape, num_values = scalars.tape, len(scalars.kinds)
     starts, sizes = tape.starts[scalars.node_slice], tape.sizes[scalars.node_slice]
-    offsets = allocate(size + 1, np.int64)
-    most_bytes = int((sizes if missing is None else sizes[~missing]).sum(dtype=np.int64))
-    values = allocate(most_bytes, np.uint8)
+    offsets = allocate(num_values + 1, np.int64)
+    max_bytes = int((sizes if is_missing is None else sizes[~is_missing]).sum(dtype=np.int64))
+    values = allocate(max_bytes, np.uint8)
     values = values[
-        : native.join_texts(tape.data, starts, sizes, scalars.kinds, missing, values, offsets)
+        : native.join_texts(tape.data, starts, sizes, scalars.kinds, is_missing, values, offsets)
     ]
-    validity = None if missing is None or not missing.any() else pa.array(~missing).buffers()[1]
+    validity = (
+        None if is_missing is None or not is_missing.any() else pa.array(~is_missing).buffers()[1]
+    )
     return pa.Array.from_buffers(
-        pa.large_string(), size, [validity, pa.py_buffer(offsets), pa.py_buffer(values)]
+        pa.large_string(), num_values, [validity, pa.py_buffer(offsets), pa.py_buffer(values)]
     )
 
 
 def _build_numbers(
-    scalars: NodeScalars, feature: Feature, bad: Bools | None
+    scalars: NodeScalars, feature: Feature, is_bad: Bools | None
 ) -> tuple[pa.Array, Bools]:
-    tape, size = scalars.tape, len(scalars.kinds)
-    mask = _or_masks(scalars.null_mask(), bad)
-    worse = np.zeros(size, np.bool_) if bad is None else bad
-    is_float, unsigned = feature.dtype in MANTISSA_BITS, feature.dtype == "uint64"
+    tape, num_values = scalars.tape, len(scalars.kinds)
+    is_missing = _or_masks(scalars.null_mask(), is_bad)
+    known_bad = np.zeros(num_values, np.bool_) if is_bad is None else is_bad
+    is_float, is_unsigned = feature.dtype in MANTISSA_BITS, feature.dtype == "uint64"
     if is_float:
-        kind = native.FieldType(
+        field_type = native.FieldType(
             kind=native.FieldKind.FLOATS,
             mantissa_bits=MANTISSA_BITS[feature.dtype],
             overflow_limit=np.inf,
         )
     else:
-        low, high = (0, 2**64 - 1) if unsigned else (-(2**63), 2**63 - 1)
-        kind = native.FieldType(kind=native.FieldKind.INTEGERS, low=low, high=high)
-    values = allocate(size, np.float64 if is_float else np.int64)
-    starts, sizes, faults = (
+        min_value, max_value = (0, 2**64 - 1) if is_unsigned else (-(2**63), 2**63 - 1)
+        field_type = native.FieldType(kind=native.FieldKind.INTEGERS, low=min_value, high=max_value)
+    values = allocate(num_values, np.float64 if is_float else np.int64)
+    starts, sizes, fault_codes = (
         tape.starts[scalars.node_slice],
         tape.sizes[scalars.node_slice],
-        np.zeros(size, np.uint8),
+        np.zeros(num_values, np.uint8),
     )
     fields = native.TextFields(data=tape.data, starts=starts, infos=sizes)
     native.read_fields(
-        fields, kind, values.view(np.uint8), None, faults, native.ColumnCounts(), None
+        fields, field_type, values.view(np.uint8), None, fault_codes, native.ColumnCounts(), None
     )
-    wrong = faults != native.FieldFault.NONE
-    if wrong.any():
-        wrong &= (_GROUP_BY_KIND[scalars.kinds] & (_INT_GROUP | _FLOAT_GROUP)) != 0
-        for at in np.flatnonzero(
-            wrong
-            & (faults == native.FieldFault.UNDECIDED)
+    is_wrong = fault_codes != native.FieldFault.NONE
+    if is_wrong.any():
+        is_wrong &= (_GROUP_BY_KIND[scalars.kinds] & (_INT_GROUP | _FLOAT_GROUP)) != 0
+        for index in np.flatnonzero(
+            is_wrong
+            & (fault_codes == native.FieldFault.UNDECIDED)
             & (scalars.kinds == native.JsonKind.FLOAT)
         ).tolist():
-            values[at] = float(tape.data[starts[at] : starts[at] + sizes[at]].tobytes())
-            wrong[at] = np.isinf(values[at])
-    return pa.array(values.view(np.uint64) if unsigned else values, mask=mask), worse | wrong
+            values[index] = float(tape.data[starts[index] : starts[index] + sizes[index]].tobytes())
+            is_wrong[index] = np.isinf(values[index])
+    return pa.array(
+        values.view(np.uint64) if is_unsigned else values, mask=is_missing
+    ), known_bad | is_wrong

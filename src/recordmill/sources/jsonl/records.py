@@ -65,49 +65,49 @@ def mark_invalid_lines(block: LineBlock) -> Mapping[int, tuple[int, int]]:
     """Returns, by start of line that is no UTF-8, (place of the first bad byte, that byte), and marks the line."""
     if is_utf8(block.data):
         return {}
-    starts, places = find_invalid_lines(block.data)
-    found = {
-        start: (place - start, int(block.data[place]))
-        for start, place in zip(starts.tolist(), places.tolist(), strict=True)
+    starts, offsets = find_invalid_lines(block.data)
+    invalid_bytes = {
+        start: (offset - start, int(block.data[offset]))
+        for start, offset in zip(starts.tolist(), offsets.tolist(), strict=True)
     }
     block.data[starts] = native.JSON_UNREADABLE_BYTE
-    return found
+    return invalid_bytes
 
 
 def explain_line_error(
-    tape: Tape, error: Sequence[int], unreadable: Mapping[int, tuple[int, int]]
+    tape: Tape, line_error: Sequence[int], invalid_bytes: Mapping[int, tuple[int, int]]
 ) -> tuple[str, str]:
     """Returns (reason, message) for an entry of tape.errors."""
-    _, wrong, at, start = error
-    if wrong == native.JsonFault.NOT_UTF8 and start in unreadable:
-        offset, byte = unreadable[start]
+    _, error_number, offset, line_start = line_error
+    if error_number == native.JsonFault.NOT_UTF8 and line_start in invalid_bytes:
+        byte_index, byte = invalid_bytes[line_start]
         return (
             "encoding",
-            f"is not UTF-8: byte 0x{byte:02X} at byte {offset} of the line; declare the file's {option('encoding')}",
+            f"is not UTF-8: byte 0x{byte:02X} at byte {byte_index} of the line; declare the file's {option('encoding')}",
         )
-    if wrong == native.JsonFault.TOO_MANY_VALUES:
-        line = tape.data[start : start + int(np.argmax(tape.data[start:] == 10))]
-        enough = option(
+    if error_number == native.JsonFault.TOO_MANY_VALUES:
+        line = tape.data[line_start : line_start + int(np.argmax(tape.data[line_start:] == 10))]
+        sufficient_memory = option(
             "memory",
             f"{(MEMORY_BYTES_PER_VALUE * (np.count_nonzero(line == 44) + 1) >> 20) + 1}MiB",
         )
         return (
             OUT_OF_MEMORY_REASON,
-            f"{_LINE_ERRORS[wrong]} {option('memory')} leaves room for; {enough} is enough",
+            f"{_LINE_ERRORS[error_number]} {option('memory')} leaves room for; {sufficient_memory} is enough",
         )
-    text = tape.data[at : at + 24].tobytes().split(b"\n")[0].decode(errors="replace")
+    text = tape.data[offset : offset + 24].tobytes().split(b"\n")[0].decode(errors="replace")
     return (
         "json",
-        f"{_LINE_ERRORS[wrong]}: at byte {at - start} of the line{f', {text!r}' if text else ''}",
+        f"{_LINE_ERRORS[error_number]}: at byte {offset - line_start} of the line{f', {text!r}' if text else ''}",
     )
 
 
-def explain_long_line(size: int, limit: int) -> tuple[str, str]:
+def explain_long_line(line_bytes: int, max_line_bytes: int) -> tuple[str, str]:
     """Returns (reason, message) for a line that was passed over."""
-    what = f"the line has {size:,} bytes, more than the {limit:,} that"
+    problem = f"the line has {line_bytes:,} bytes, more than the {max_line_bytes:,} that"
     return (
         "too_long",
-        f"{what} {option('max_line_bytes')}, and an eighth of {option('memory')}, allow",
+        f"{problem} {option('max_line_bytes')}, and an eighth of {option('memory')}, allow",
     )
 
 
@@ -119,27 +119,27 @@ def explain_misfits(tape: Tape, misfits: Sequence[Misfit]) -> Iterator[tuple[int
 
 
 def _explain_misfit(tape: Tape, entry: int, leaf: Leaf) -> tuple[str, str]:
-    head, _, start, stop = tape.entries[entry].tolist()
+    node_and_kind, _, start, stop = tape.entries[entry].tolist()
     text = (
         tape.data[start : min(stop, start + _MAX_QUOTED_BYTES)].tobytes().decode(errors="replace")
     )
-    feature, kind, depth = leaf.feature, head & 15, leaf.nodes.index(head >> 4)
+    feature, kind, depth = leaf.feature, node_and_kind & 15, leaf.nodes.index(node_and_kind >> 4)
     if depth + 1 < len(leaf.nodes):  # on the way to the value
-        wanted = "a list" if leaf.path[depth + 1] is None else "an object"
-        place = path_to_feature_name(leaf.path[: depth + 1])
+        expected_form = "a list" if leaf.path[depth + 1] is None else "an object"
+        step_name = path_to_feature_name(leaf.path[: depth + 1])
         return (
             "type",
-            f"{place}: {describe_kind(kind)} where {wanted} is expected: {quote_value(text)}",
+            f"{step_name}: {describe_kind(kind)} where {expected_form} is expected: {quote_value(text)}",
         )
     if leaf.text_rule == TEXT_FROM_STRINGS and kind not in _CONTAINER_NAMES:
-        keeps = f"{option('dtypes', {feature.name: 'string'})} keeps it"
+        remedy = f"{option('dtypes', {feature.name: 'string'})} keeps it"
         return (
             "type",
-            f"{feature.name}: {describe_kind(kind)} where most are strings: {text[:60]}; {keeps}",
+            f"{feature.name}: {describe_kind(kind)} where most are strings: {text[:60]}; {remedy}",
         )
     if feature.dtype == "bytes" and kind not in _CONTAINER_NAMES:
-        keeps = f"{option('dtypes', {feature.name: 'bytes'})} keeps text as it is"
-        return "type", f"{feature.name}: {quote_value(text)} is no base64; {keeps}"
+        remedy = f"{option('dtypes', {feature.name: 'bytes'})} keeps text as it is"
+        return "type", f"{feature.name}: {quote_value(text)} is no base64; {remedy}"
     if kind in _CONTAINER_NAMES:
         return (
             "type",
@@ -153,8 +153,8 @@ def _explain_misfit(tape: Tape, entry: int, leaf: Leaf) -> tuple[str, str]:
         value = text  # 1e999: only a string keeps it
     is_number = kind in (native.JsonKind.INT, native.JsonKind.FLOAT)
     as_float = isinstance(value, int) and feature.dtype == "float32" and abs(value) <= 1 << 53
-    lost = kind == native.JsonKind.INT and "float" in feature.dtype and not as_float
-    if not is_number or feature.dtype == "bool" or lost:
+    loses_digits = kind == native.JsonKind.INT and "float" in feature.dtype and not as_float
+    if not is_number or feature.dtype == "bool" or loses_digits:
         value = text  # the values beside it are of another kind: only a string keeps all
     reason = "class" if feature.classes else "range" if is_number else "type"
     return (
@@ -175,7 +175,7 @@ class RecordLayout:
     text_rules: Mapping[str, str]
 
     def build_batch(
-        self, tape: Tape, scanner: TapeScanner, unreadable: Mapping[int, tuple[int, int]]
+        self, tape: Tape, scanner: TapeScanner, invalid_bytes: Mapping[int, tuple[int, int]]
     ) -> CachedBatch:
         """Returns the records of a tape; its lines are counted, blank ones too.
 
@@ -183,26 +183,29 @@ class RecordLayout:
             DataError: a whole column has another form than its feature.
         """
         rejects = {
-            int(error[0]): explain_line_error(tape, error, unreadable)
+            int(error[0]): explain_line_error(tape, error, invalid_bytes)
             for error in tape.errors.tolist()
         }
         batch, misfits = build_columns(tape, self._leaves(scanner))
-        keep = np.ones(tape.rows, np.bool_)
+        is_kept = np.ones(tape.rows, np.bool_)
         for row, reason, message in explain_misfits(tape, misfits):
-            keep[row] = False
+            is_kept[row] = False
             rejects.setdefault(int(tape.row_lines[row]), (reason, message))
-        fitted = conform(batch if keep.all() else batch.filter(pa.array(keep)), self.schema)
-        at = tape.row_lines[keep].astype(np.int64)
+        conformed = conform(
+            batch if is_kept.all() else batch.filter(pa.array(is_kept)), self.schema
+        )
+        line_numbers = tape.row_lines[is_kept].astype(np.int64)
         rejects.update(
-            (int(at[row]), (reason, message)) for row, reason, message in fitted.bad_rows
+            (int(line_numbers[row]), (reason, message))
+            for row, reason, message in conformed.bad_rows
         )
         return CachedBatch.from_ordinals(
-            fitted.batch, at[fitted.good_rows], _sorted_rejects(rejects), tape.lines
+            conformed.batch, line_numbers[conformed.good_rows], _sorted_rejects(rejects), tape.lines
         )
 
-    def build_long_line_batch(self, size: int, most_bytes: int) -> CachedBatch:
+    def build_long_line_batch(self, line_bytes: int, max_line_bytes: int) -> CachedBatch:
         """Returns the piece of one line that is too long to be looked at."""
-        reject = CachedReject(0, 0, *explain_long_line(size, most_bytes))
+        reject = CachedReject(0, 0, *explain_long_line(line_bytes, max_line_bytes))
         return CachedBatch(
             pa.RecordBatch.from_pylist([], to_arrow(self.schema)),
             np.zeros(1, np.int64),
@@ -212,48 +215,50 @@ class RecordLayout:
 
     def finish_batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Returns a batch of another layout that agrees, with the features and classes that all data tells."""
-        there = dict(zip(batch.schema.names, batch.columns, strict=True))
+        columns_by_name = dict(zip(batch.schema.names, batch.columns, strict=True))
         columns = [
-            _finish_column(there.get(feature.name), feature, batch.num_rows)
+            _finish_column(columns_by_name.get(feature.name), feature, batch.num_rows)
             for feature in self.schema
         ]
         return pa.RecordBatch.from_arrays(columns, schema=to_arrow(self.schema))
 
-    def agrees_with(self, final: RecordLayout) -> bool:
+    def agrees_with(self, final_layout: RecordLayout) -> bool:
         """Returns whether what was parsed by it is what the final one gives: they differ at most by features that no
         record had yet, of which none can then be required.
         """
         names = {*self.schema.names}
-        others = [feature for feature in final.schema if feature.name not in names]
-        alike = [form for form in final._parsing_key() if form[0] in names] == self._parsing_key()
-        return alike and not any(feature.required for feature in others)
+        later_features = [feature for feature in final_layout.schema if feature.name not in names]
+        has_same_parsing = [
+            parsing for parsing in final_layout._parsing_key() if parsing[0] in names
+        ] == self._parsing_key()
+        return has_same_parsing and not any(feature.required for feature in later_features)
 
     def _parsing_key(self) -> list[tuple[object, ...]]:
         return [
             (
-                f.name,
-                f.dtype,
-                f.shape,
-                f.classes,
-                self.paths.get(f.name),
-                f.name in self.base64_features,
-                self.text_rules.get(f.name),
+                feature.name,
+                feature.dtype,
+                feature.shape,
+                feature.classes,
+                self.paths.get(feature.name),
+                feature.name in self.base64_features,
+                self.text_rules.get(feature.name),
             )
-            for f in self.schema
+            for feature in self.schema
         ]
 
     def _leaves(self, scanner: TapeScanner) -> list[Leaf]:
         """Returns the features that some record read so far has; conform gives nulls for the others."""
         leaves = (
             Leaf(
-                f,
-                scanner.find_nodes(self.paths[f.name]),
-                self.paths[f.name],
-                f.name in self.base64_features,
-                self.text_rules.get(f.name, ""),
+                feature,
+                scanner.find_nodes(self.paths[feature.name]),
+                self.paths[feature.name],
+                feature.name in self.base64_features,
+                self.text_rules.get(feature.name, ""),
             )
-            for f in self.schema
-            if f.name in self.paths
+            for feature in self.schema
+            if feature.name in self.paths
         )
         return [leaf for leaf in leaves if leaf.nodes[0] >= 0]
 
@@ -271,33 +276,34 @@ def _finish_column(column: pa.Array | None, feature: Feature, rows: int) -> pa.A
 class LayoutPredictor:
     """The layout that fits what all threads have seen so far, without classes that the data tells."""
 
-    def __init__(self, common: PlanOptions, base64: frozenset[str]) -> None:
-        self._common, self._base64_features = replace(common, label=None), base64
+    def __init__(self, common: PlanOptions, base64_features: frozenset[str]) -> None:
+        self._common, self._base64_features = replace(common, label=None), base64_features
         self._counts_by_path: dict[JsonPath, ValueCounts] = {}
         self._layout: RecordLayout | None = None
         self._lock = threading.Lock()
 
-    def predict(self, observed: Observations) -> RecordLayout | None:
+    def predict(self, observations: Observations) -> RecordLayout | None:
         """After that was seen, too; None if none fits."""
         if any(
-            _has_new_kinds(seen, self._counts_by_path.get(path))
-            for path, seen in observed.counts_by_path.items()
+            _has_new_kinds(counts, self._counts_by_path.get(path))
+            for path, counts in observations.counts_by_path.items()
         ):
             with self._lock:
-                together = Observations(
-                    0, {path: _to_kind_flags(seen) for path, seen in self._counts_by_path.items()}
+                merged = Observations(
+                    0,
+                    {path: _to_kind_flags(counts) for path, counts in self._counts_by_path.items()},
                 )
-                together.merge(
+                merged.merge(
                     Observations(
                         0,
                         {
-                            path: _to_kind_flags(seen)
-                            for path, seen in observed.counts_by_path.items()
+                            path: _to_kind_flags(counts)
+                            for path, counts in observations.counts_by_path.items()
                         },
                     )
                 )
                 self._counts_by_path = {
-                    path: _to_kind_flags(seen) for path, seen in together.counts_by_path.items()
+                    path: _to_kind_flags(counts) for path, counts in merged.counts_by_path.items()
                 }
                 self._layout = self._make_layout()
         return self._layout
@@ -305,18 +311,18 @@ class LayoutPredictor:
     def _make_layout(self) -> RecordLayout | None:
         try:
             # of -1 records none has a value in all, so that none is required
-            found = infer_features(
+            inferred = infer_features(
                 Observations(-1, self._counts_by_path),
                 Declarations.from_options(self._common),
                 lambda _: ("", 0),
             )
-            return make_layout(found, self._common, self._base64_features)
+            return make_layout(inferred, self._common, self._base64_features)
         except RecordmillError:  # which the plan says when it has seen all
             return None
 
 
 def make_layout(
-    inferred: InferredFeatures, common: PlanOptions, base64: frozenset[str]
+    inferred: InferredFeatures, common: PlanOptions, base64_features: frozenset[str]
 ) -> RecordLayout:
     """Returns the layout of inferred features as the user declares them, before the label has classes. UsageError: an
     option names a column that is not there. DataError: a required feature is not there.
@@ -324,52 +330,55 @@ def make_layout(
     schema, _ = finish_schema(inferred.schema, (), None, replace(common, label=None), "the files")
     paths = {name: path for name, path in inferred.paths.items() if name in schema}
     return RecordLayout(
-        schema, paths, base64, dict.fromkeys(inferred.string_features, TEXT_FROM_STRINGS)
+        schema, paths, base64_features, dict.fromkeys(inferred.string_features, TEXT_FROM_STRINGS)
     )
 
 
-def _has_new_kinds(seen: ValueCounts, known: ValueCounts | None) -> bool:
-    beyond = native.NumberLoss.BEYOND_INT64
+def _has_new_kinds(counts: ValueCounts, known_counts: ValueCounts | None) -> bool:
+    beyond_int64 = native.NumberLoss.BEYOND_INT64
     if (
-        known is None
-        or seen.text_classes & ~known.text_classes
-        or (seen.inexact[beyond] and not known.inexact[beyond])
+        known_counts is None
+        or counts.text_classes & ~known_counts.text_classes
+        or (counts.inexact[beyond_int64] and not known_counts.inexact[beyond_int64])
     ):
         return True
-    return bool(((seen.counts != 0) & (known.counts == 0)).any())
+    return bool(((counts.counts != 0) & (known_counts.counts == 0)).any())
 
 
-def _to_kind_flags(seen: ValueCounts) -> ValueCounts:
+def _to_kind_flags(counts: ValueCounts) -> ValueCounts:
     """Returns the counts with 1 for each kind that there is, which is what a dtype depends on."""
-    inexact = np.zeros_like(seen.inexact)
-    beyond = native.NumberLoss.BEYOND_INT64
-    inexact[beyond] = seen.inexact[beyond] > 0
-    counts = (seen.counts != 0).astype(np.int64)
+    inexact = np.zeros_like(counts.inexact)
+    beyond_int64 = native.NumberLoss.BEYOND_INT64
+    inexact[beyond_int64] = counts.inexact[beyond_int64] > 0
+    kind_flags = (counts.counts != 0).astype(np.int64)
     return ValueCounts(
-        counts, [(0, 0) if count else None for count in counts.tolist()], inexact, seen.text_classes
+        kind_flags,
+        [(0, 0) if count else None for count in kind_flags.tolist()],
+        inexact,
+        counts.text_classes,
     )
 
 
 class LineCacheWriter:
     """Parses the records of one part by what is expected, and keeps them."""
 
-    def __init__(self, expected: LayoutPredictor, cache: ScanCache) -> None:
-        self._predictor, self._writer = expected, ScanCacheWriter(cache)
+    def __init__(self, predictor: LayoutPredictor, cache: ScanCache) -> None:
+        self._predictor, self._writer = predictor, ScanCacheWriter(cache)
 
     def add(
         self,
         tape: Tape,
         scanner: TapeScanner,
-        unreadable: Mapping[int, tuple[int, int]],
-        observed: Observations,
+        invalid_bytes: Mapping[int, tuple[int, int]],
+        observations: Observations,
     ) -> None:
         """Parses the next tape. observed: what the part's records were seen to be, these included."""
         if not self._writer.is_active:
             return
         try:
-            layout = self._predictor.predict(observed)
+            layout = self._predictor.predict(observations)
             if layout is not None:
-                self._writer.add(layout.build_batch(tape, scanner, unreadable), layout)
+                self._writer.add(layout.build_batch(tape, scanner, invalid_bytes), layout)
                 return
         except RecordmillError:  # which is said where it is read
             pass
@@ -379,6 +388,6 @@ class LineCacheWriter:
         """Keeps nothing of this part."""
         self._writer.discard()
 
-    def store(self, file: int, start: int) -> None:
+    def store(self, file_ordinal: int, begin: int) -> None:
         """Ends the range, and caches its records."""
-        self._writer.store((file, start))
+        self._writer.store((file_ordinal, begin))

@@ -61,13 +61,13 @@ class ValueCounts:
     inexact: npt.NDArray[np.int64]
     text_classes: int
 
-    def merge(self, other: ValueCounts) -> None:
-        self.text_classes |= other.text_classes
-        self.counts += other.counts
-        self.inexact += other.inexact
+    def merge(self, later: ValueCounts) -> None:
+        self.text_classes |= later.text_classes
+        self.counts += later.counts
+        self.inexact += later.inexact
         self.first_places = [
-            min((p for p in pair if p is not None), default=None)
-            for pair in zip(self.first_places, other.first_places, strict=True)
+            min((place for place in places if place is not None), default=None)
+            for places in zip(self.first_places, later.first_places, strict=True)
         ]
 
 
@@ -83,70 +83,83 @@ class Observations:
     rows: int = 0
     counts_by_path: dict[JsonPath, ValueCounts] = field(default_factory=dict)
 
-    def add(self, tape: Tape, paths: list[JsonPath], part: int, line: int) -> None:
+    def add(self, tape: Tape, paths: list[JsonPath], part_index: int, first_line: int) -> None:
         """Takes in a tape whose first line is that line of that part of the input."""
         self.rows += tape.rows
         for node in np.flatnonzero(tape.kind_masks).tolist():
-            known = self.counts_by_path.get(paths[node], _NO_VALUES)
-            self._merge(paths[node], _count_values(tape, node, known, part, line))
+            known_counts = self.counts_by_path.get(paths[node], _NO_VALUES)
+            self._merge(
+                paths[node], _count_values(tape, node, known_counts, part_index, first_line)
+            )
 
-    def _merge(self, path: JsonPath, seen: ValueCounts) -> None:
-        if (known := self.counts_by_path.get(path)) is None:
-            self.counts_by_path[path] = seen
+    def _merge(self, path: JsonPath, counts: ValueCounts) -> None:
+        if (known_counts := self.counts_by_path.get(path)) is None:
+            self.counts_by_path[path] = counts
         else:
-            known.merge(seen)
+            known_counts.merge(counts)
 
-    def merge(self, other: Observations) -> None:
+    def merge(self, later: Observations) -> None:
         """Takes in what was seen in a later part of the input."""
-        self.rows += other.rows
-        for path, seen in other.counts_by_path.items():
-            self._merge(path, seen)
+        self.rows += later.rows
+        for path, counts in later.counts_by_path.items():
+            self._merge(path, counts)
         check_path_count(len(self.counts_by_path), lambda: next(reversed(self.counts_by_path)))
 
 
-def _count_values(tape: Tape, node: int, known: ValueCounts, part: int, line: int) -> ValueCounts:
+def _count_values(
+    tape: Tape, node: int, known_counts: ValueCounts, part_index: int, first_line: int
+) -> ValueCounts:
     """Returns the counts of a node's values. known: what was seen there before, whose first places are not looked for,
     nor what strings are that are text.
     """
-    here, have = tape.node_slice(node), int(tape.kind_masks[node])
-    kinds, numbers, texts = tape.kinds[here], native.ColumnCounts(), 0
+    node_slice, kind_mask = tape.node_slice(node), int(tape.kind_masks[node])
+    kinds, number_counts, text_classes = tape.kinds[node_slice], native.ColumnCounts(), 0
     counts = np.zeros(native.JSON_KINDS, np.int64)
-    first: list[JsonPlace | None] = [None] * native.JSON_KINDS
-    for kind in (kind for kind in range(native.JSON_KINDS) if have >> kind & 1):
-        same = kinds == kind
-        counts[kind] = np.count_nonzero(same)
-        if known.first_places[kind] is None:
-            row = tape.find_rows(tape.entry_ids[here][[np.argmax(same)]])[0]
-            first[kind] = part, line + int(tape.row_lines[row])
-    if have & (1 << native.JsonKind.INT | 1 << native.JsonKind.FLOAT):
-        long = (kinds == native.JsonKind.FLOAT) | (
-            (kinds == native.JsonKind.INT) & (tape.sizes[here] > _MAX_EXACT_DIGITS)
+    first_places: list[JsonPlace | None] = [None] * native.JSON_KINDS
+    for kind in (kind for kind in range(native.JSON_KINDS) if kind_mask >> kind & 1):
+        has_kind = kinds == kind
+        counts[kind] = np.count_nonzero(has_kind)
+        if known_counts.first_places[kind] is None:
+            row = tape.find_rows(tape.entry_ids[node_slice][[np.argmax(has_kind)]])[0]
+            first_places[kind] = part_index, first_line + int(tape.row_lines[row])
+    if kind_mask & (1 << native.JsonKind.INT | 1 << native.JsonKind.FLOAT):
+        may_be_inexact = (kinds == native.JsonKind.FLOAT) | (
+            (kinds == native.JsonKind.INT) & (tape.sizes[node_slice] > _MAX_EXACT_DIGITS)
         )
-        numbers = _classify_values(tape, here, long, native.FieldKind.NUMBERS)
-    if have >> native.JsonKind.STRING & 1 and not known.text_classes & TEXT_CLASS:
-        texts = _classify_values(
-            tape, here, kinds == native.JsonKind.STRING, native.FieldKind.CLASSES
+        number_counts = _classify_values(tape, node_slice, may_be_inexact, native.FieldKind.NUMBERS)
+    if kind_mask >> native.JsonKind.STRING & 1 and not known_counts.text_classes & TEXT_CLASS:
+        text_classes = _classify_values(
+            tape, node_slice, kinds == native.JsonKind.STRING, native.FieldKind.CLASSES
         ).classes
-        texts = TEXT_CLASS if texts & (BOOL_CLASS | INT64_CLASS | FLOAT32_CLASS) else texts
-    lost = (
-        numbers.inexact_decimals,
-        numbers.inexact_integers,
-        numbers.beyond_int64,
-        numbers.beyond_float32,
+        text_classes = (
+            TEXT_CLASS
+            if text_classes & (BOOL_CLASS | INT64_CLASS | FLOAT32_CLASS)
+            else text_classes
+        )
+    inexact = (
+        number_counts.inexact_decimals,
+        number_counts.inexact_integers,
+        number_counts.beyond_int64,
+        number_counts.beyond_float32,
     )
-    return ValueCounts(counts, first, np.array([0, *lost]), texts)
+    return ValueCounts(counts, first_places, np.array([0, *inexact]), text_classes)
 
 
-def _classify_values(tape: Tape, here: slice, among: Bools, kind: int) -> native.ColumnCounts:
+def _classify_values(
+    tape: Tape, node_slice: slice, mask: Bools, field_kind: int
+) -> native.ColumnCounts:
     """Returns what some of a node's values are, as fields of that kind."""
     counts = native.ColumnCounts()
-    if among.any():
+    if mask.any():
         starts, sizes = (
-            of[here] if among.all() else of[here][among] for of in (tape.starts, tape.sizes)
+            array[node_slice] if mask.all() else array[node_slice][mask]
+            for array in (tape.starts, tape.sizes)
         )
         infos = np.minimum(sizes, native.FIELD_LENGTH_MASK)
         fields = native.TextFields(data=tape.data, starts=starts, infos=infos)
-        native.read_fields(fields, native.FieldType(kind=kind), None, None, None, counts, None)
+        native.read_fields(
+            fields, native.FieldType(kind=field_kind), None, None, None, counts, None
+        )
     return counts
 
 
@@ -171,26 +184,29 @@ class Declarations:
 
     def __init__(
         self,
-        shaped: Mapping[str, bool | None],
-        all_of_it: bool = False,
+        has_shape: Mapping[str, bool | None],
+        has_schema: bool = False,
         columns: Sequence[str] | None = None,
     ) -> None:
-        self._has_shape, self.has_schema, self.columns = shaped, all_of_it, columns
+        self._has_shape, self.has_schema, self.columns = has_shape, has_schema, columns
         self._parent_names = {
-            name[:at] for name in shaped for at, letter in enumerate(name) if letter == "."
+            name[:index]
+            for name in has_shape
+            for index, character in enumerate(name)
+            if character == "."
         }
 
     @classmethod
     def from_options(cls, common: PlanOptions) -> Declarations:
         shapes = {name: parse_dtype(text)[1] for name, text in common.dtypes.items()}
-        given = (
+        schema_shapes = (
             {}
             if common.schema is None
             else {feature.name: bool(feature.shape) for feature in common.schema}
         )
         return cls(
             {
-                **given,
+                **schema_shapes,
                 **{name: None if shape is None else bool(shape) for name, shape in shapes.items()},
             },
             common.schema is not None,
@@ -213,7 +229,9 @@ class Declarations:
 
 
 def infer_features(
-    observed: Observations, declared: Declarations, where: Callable[[int], tuple[str, int]]
+    observations: Observations,
+    declarations: Declarations,
+    locate_part: Callable[[int], tuple[str, int]],
 ) -> InferredFeatures:
     """Returns the features of what was seen.
 
@@ -224,22 +242,22 @@ def infer_features(
     """
     features: dict[str, Feature] = {}
     paths: dict[str, JsonPath] = {}
-    without_values, notes, strings = [], [], set()
-    parents = {path[:-1] for path in observed.counts_by_path}
+    features_without_values, notes, string_features = [], [], set()
+    parents = {path[:-1] for path in observations.counts_by_path}
     forms: dict[JsonPath, str | None] = {(): "an object"}  # of a place before those inside it
-    places = list(observed.counts_by_path.items())
-    if (columns := declared.columns) is not None:
-        places = sorted(
-            (item for item in places if item[0][0] in columns),
+    counts_by_path = list(observations.counts_by_path.items())
+    if (columns := declarations.columns) is not None:
+        counts_by_path = sorted(
+            (item for item in counts_by_path if item[0][0] in columns),
             key=lambda item: columns.index(item[0][0]),
         )
-    for path, seen in places:
+    for path, counts in counts_by_path:
         name = path_to_feature_name(path)
         if forms.get(path[:-1]) != ("a list" if path[-1] is None else "an object"):
             continue  # inside a value of a form that was not chosen
-        form = forms[path] = _choose_form(path, observed, declared, where)
-        notes.extend(_note_minority_forms(name, form, seen, declared, where))
-        if (form == "a list" and (*path, None) in observed.counts_by_path) or (
+        form = forms[path] = _choose_form(path, observations, declarations, locate_part)
+        notes.extend(_note_minority_forms(name, form, counts, declarations, locate_part))
+        if (form == "a list" and (*path, None) in observations.counts_by_path) or (
             form == "an object" and path in parents
         ):
             continue
@@ -254,18 +272,18 @@ def infer_features(
                 f"two places in the records are called {name!r}: {_format_path(paths[name])} and "
                 f"{_format_path(leaf)}; rename one"
             )
-        dtype = _resolve_form_dtype(form, seen)
-        if form == "a string" and name not in declared:
-            strings.add(name)
+        dtype = _resolve_form_dtype(form, counts)
+        if form == "a string" and name not in declarations:
+            string_features.add(name)
         features[name] = Feature(
-            name, dtype, (None,) * leaf.count(None), _is_in_every_record(observed, leaf)
+            name, dtype, (None,) * leaf.count(None), _is_in_every_record(observations, leaf)
         )
         paths[name] = leaf
         if form is None or form == "a list":
-            without_values.append(name)
-        if form == "a number" and name not in declared:
-            notes.extend(_note_losses(name, seen, dtype))
-        if form == "a string" and dtype != "string" and name not in declared:
+            features_without_values.append(name)
+        if form == "a number" and name not in declarations:
+            notes.extend(_note_losses(name, counts, dtype))
+        if form == "a string" and dtype != "string" and name not in declarations:
             notes.append(
                 f"{name}: all its text is ISO 8601, so it is {dtype}; {option('dtypes', {name: 'string'})} keeps the "
                 "text"
@@ -273,9 +291,9 @@ def infer_features(
     return InferredFeatures(
         Schema(tuple(features.values())),
         paths,
-        tuple(without_values),
+        tuple(features_without_values),
         tuple(notes),
-        frozenset(strings),
+        frozenset(string_features),
     )
 
 
@@ -293,143 +311,159 @@ def describe_kind(kind: int) -> str:
     return next((form for form, kinds in _KINDS_BY_FORM.items() if kind in kinds), "null")
 
 
-def _find_forms(seen: ValueCounts) -> dict[str, tuple[JsonPlace, int]]:
+def _find_forms(counts: ValueCounts) -> dict[str, tuple[JsonPlace, int]]:
     """Returns the forms of the values, each with the place of its first one and their number, by place."""
-    found = {}
+    first_places = {}
     for form, kinds in _KINDS_BY_FORM.items():
-        if places := [place for kind in kinds if (place := seen.first_places[kind]) is not None]:
-            found[form] = min(places), int(seen.counts[[*kinds]].sum())
-    return dict(sorted(found.items(), key=lambda item: item[1]))
+        if places := [place for kind in kinds if (place := counts.first_places[kind]) is not None]:
+            first_places[form] = min(places), int(counts.counts[[*kinds]].sum())
+    return dict(sorted(first_places.items(), key=lambda item: item[1]))
 
 
 def _choose_form(
     path: JsonPath,
-    observed: Observations,
-    declared: Declarations,
-    where: Callable[[int], tuple[str, int]],
+    observations: Observations,
+    declarations: Declarations,
+    locate_part: Callable[[int], tuple[str, int]],
 ) -> str | None:
     """Returns the form that a place's values have, or are to have; None if all are null."""
-    name, have = path_to_feature_name(path), _find_forms(observed.counts_by_path[path])
-    if len(have) < 2:
-        return next(iter(have), None)
-    if declared.is_object(name) and "an object" in have:
+    name, forms = path_to_feature_name(path), _find_forms(observations.counts_by_path[path])
+    if len(forms) < 2:
+        return next(iter(forms), None)
+    if declarations.is_object(name) and "an object" in forms:
         return "an object"
-    if declared.declares(name):
-        scalars = [form for form in have if form in _SCALAR_FORMS]
-        if "a list" in have and (declared.is_list(name) or not scalars):
+    if declarations.declares(name):
+        scalars = [form for form in forms if form in _SCALAR_FORMS]
+        if "a list" in forms and (declarations.is_list(name) or not scalars):
             return "a list"
         return "a string" if len(scalars) > 1 else scalars[0]
-    most = max(have, key=lambda form: have[form][1])
-    if 2 * have[most][1] > sum(count for _, count in have.values()) or declared.has_schema:
-        return most
+    majority_form = max(forms, key=lambda form: forms[form][1])
+    if (
+        2 * forms[majority_form][1] > sum(count for _, count in forms.values())
+        or declarations.has_schema
+    ):
+        return majority_form
     forms_text = " and ".join(
-        f"{form} ({_format_place(place, where)})" for form, (place, _) in have.items()
+        f"{form} ({_format_place(place, locate_part)})" for form, (place, _) in forms.items()
     )
     choices = "; ".join(
-        f"{option('dtypes', {of: dtype})} {what}"
-        for of, dtype, what in _list_choices(path, have, observed)
+        f"{option('dtypes', {feature_name: dtype})} {effect}"
+        for feature_name, dtype, effect in _list_choices(path, forms, observations)
     )
     raise DataError(f"{name!r} is {forms_text}; declare what it shall be: {choices}")
 
 
 def _list_choices(
-    path: JsonPath, have: Mapping[str, tuple[JsonPlace, int]], observed: Observations
+    path: JsonPath, forms: Mapping[str, tuple[JsonPlace, int]], observations: Observations
 ) -> list[tuple[str, str, str]]:
     """Returns (name, dtype, what that does) of what may be declared where values have these forms."""
-    name, scalars = path_to_feature_name(path), [form for form in have if form in _SCALAR_FORMS]
-    if len(scalars) == len(have):
+    name, scalars = path_to_feature_name(path), [form for form in forms if form in _SCALAR_FORMS]
+    if len(scalars) == len(forms):
         return [(name, "string", "keeps the scalars as text")]
     dtype = (
         "string"
         if len(scalars) > 1
-        else _resolve_form_dtype(scalars[0], observed.counts_by_path[path])
+        else _resolve_form_dtype(scalars[0], observations.counts_by_path[path])
         if scalars
         else ""
     )
-    found = [(name, dtype, f"takes {' and '.join(scalars)}")] if scalars else []
-    for form in have:
+    choices = [(name, dtype, f"takes {' and '.join(scalars)}")] if scalars else []
+    for form in forms:
         if form in _SCALAR_FORMS:
             continue
-        below = (
+        inner_paths = (
             leaf
-            for leaf in observed.counts_by_path
+            for leaf in observations.counts_by_path
             if leaf[: len(path)] == path and len(leaf) > len(path)
         )
-        leaves = (leaf for leaf in below if (leaf[len(path)] is None) == (form == "a list"))
-        for leaf, kinds in ((leaf, _find_forms(observed.counts_by_path[leaf])) for leaf in leaves):
+        leaf_paths = (
+            leaf for leaf in inner_paths if (leaf[len(path)] is None) == (form == "a list")
+        )
+        for leaf, kinds in (
+            (leaf, _find_forms(observations.counts_by_path[leaf])) for leaf in leaf_paths
+        ):
             if any(kind in _SCALAR_FORMS for kind in kinds):
                 shape = (
                     f"[{','.join('?' for step in leaf if step is None)}]" if None in leaf else ""
                 )
-                inner = _resolve_form_dtype(next(iter(kinds)), observed.counts_by_path[leaf])
-                found.append((path_to_feature_name(leaf), inner + shape, f"takes {form}"))
+                inner_dtype = _resolve_form_dtype(
+                    next(iter(kinds)), observations.counts_by_path[leaf]
+                )
+                choices.append((path_to_feature_name(leaf), inner_dtype + shape, f"takes {form}"))
                 break
-    return [(of, dtype, f"{what}, and the others are rejects") for of, dtype, what in found]
+    return [
+        (feature_name, dtype, f"{effect}, and the others are rejects")
+        for feature_name, dtype, effect in choices
+    ]
 
 
 def _note_minority_forms(
     name: str,
     form: str | None,
-    seen: ValueCounts,
-    declared: Declarations,
-    where: Callable[[int], tuple[str, int]],
+    counts: ValueCounts,
+    declarations: Declarations,
+    locate_part: Callable[[int], tuple[str, int]],
 ) -> list[str]:
     """Returns a note on values of other forms than that of most."""
-    have = _find_forms(seen)
-    if form not in have or len(have) < 2 or name in declared or declared.is_object(name):
+    forms = _find_forms(counts)
+    if form not in forms or len(forms) < 2 or name in declarations or declarations.is_object(name):
         return []
-    others = " and ".join(
-        f"{count:,} time{'s' * (count > 1)} {other} ({_format_place(place, where)})"
-        for other, (place, count) in have.items()
-        if other != form
+    other_forms = " and ".join(
+        f"{count:,} time{'s' * (count > 1)} {other_form} ({_format_place(place, locate_part)})"
+        for other_form, (place, count) in forms.items()
+        if other_form != form
     )
-    text = all(other in _SCALAR_FORMS for other in have)
-    keeps = f"; {option('dtypes', {name: 'string'})} keeps all as text" if text else ""
-    return [f"{name}: {form} in most records, and {others}, which is rejected{keeps}"]
+    are_scalars = all(other_form in _SCALAR_FORMS for other_form in forms)
+    remedy = f"; {option('dtypes', {name: 'string'})} keeps all as text" if are_scalars else ""
+    return [f"{name}: {form} in most records, and {other_forms}, which is rejected{remedy}"]
 
 
-def _format_place(place: JsonPlace, where: Callable[[int], tuple[str, int]]) -> str:
-    file, line = where(place[0])
-    return f"{file}: line {line + place[1] + 1}"
+def _format_place(place: JsonPlace, locate_part: Callable[[int], tuple[str, int]]) -> str:
+    file_name, line = locate_part(place[0])
+    return f"{file_name}: line {line + place[1] + 1}"
 
 
-def _resolve_form_dtype(form: str | None, seen: ValueCounts) -> str:
+def _resolve_form_dtype(form: str | None, counts: ValueCounts) -> str:
     if form == "a number":
-        wholes = INT64_CLASS if seen.counts[native.JsonKind.INT] else 0
-        decimals = FLOAT32_CLASS if seen.counts[native.JsonKind.FLOAT] else 0
+        integer_class = INT64_CLASS if counts.counts[native.JsonKind.INT] else 0
+        float_class = FLOAT32_CLASS if counts.counts[native.JsonKind.FLOAT] else 0
         return resolve_dtype(
-            wholes | decimals | (TEXT_CLASS if seen.inexact[native.NumberLoss.BEYOND_INT64] else 0)
+            integer_class
+            | float_class
+            | (TEXT_CLASS if counts.inexact[native.NumberLoss.BEYOND_INT64] else 0)
         )
-    if form == "a string" and not seen.counts[native.JsonKind.ESCAPED_STRING]:
-        return resolve_dtype(seen.text_classes)
+    if form == "a string" and not counts.counts[native.JsonKind.ESCAPED_STRING]:
+        return resolve_dtype(counts.text_classes)
     return resolve_dtype(BOOL_CLASS if form == "true or false" else TEXT_CLASS)
 
 
-def _is_in_every_record(observed: Observations, leaf: JsonPath) -> bool:
+def _is_in_every_record(observations: Observations, leaf: JsonPath) -> bool:
     """Returns whether every record has it: the value itself, or the outermost list on the way to it."""
     path = leaf[: leaf.index(None)] if None in leaf else leaf
-    counts = observed.counts_by_path[path].counts
-    return int(counts.sum() - counts[native.JsonKind.NULL_VALUE]) == observed.rows
+    counts = observations.counts_by_path[path].counts
+    return int(counts.sum() - counts[native.JsonKind.NULL_VALUE]) == observations.rows
 
 
-def _note_losses(name: str, seen: ValueCounts, dtype: str) -> list[str]:
+def _note_losses(name: str, counts: ValueCounts, dtype: str) -> list[str]:
     notes = []
-    _, decimals, wholes, beyond, overflows = seen.inexact.tolist()
-    numbers = int(seen.counts[native.JsonKind.INT] + seen.counts[native.JsonKind.FLOAT])
+    _, num_inexact_decimals, num_inexact_integers, num_beyond_int64, num_overflows = (
+        counts.inexact.tolist()
+    )
+    num_numbers = int(counts.counts[native.JsonKind.INT] + counts.counts[native.JsonKind.FLOAT])
     if dtype == "string":
         return [
-            f"{name}: {beyond:,} of {numbers:,} values are whole numbers beyond int64, so all are kept as text"
+            f"{name}: {num_beyond_int64:,} of {num_numbers:,} values are whole numbers beyond int64, so all are kept as text"
         ]
     if dtype == "int64":
         return []
-    if decimals:
+    if num_inexact_decimals:
         notes.append(
-            f"{name}: {decimals:,} of {numbers:,} values lose digits as float32; "
+            f"{name}: {num_inexact_decimals:,} of {num_numbers:,} values lose digits as float32; "
             f"{option('dtypes', {name: 'float64'})} keeps them"
         )
-    if wholes + overflows:
+    if num_inexact_integers + num_overflows:
         notes.append(
-            f"{name}: {wholes + overflows:,} of {numbers:,} values can't be held by float32 and are rejected; "
+            f"{name}: {num_inexact_integers + num_overflows:,} of {num_numbers:,} values can't be held by float32 and are rejected; "
             f"{option('dtypes', {name: 'float64'})} keeps them"
         )
     return notes

@@ -95,8 +95,8 @@ def is_json_array(file: InputFile, encoding: str) -> bool:
     head = next(read_utf8_blocks(file, encoding, COMPRESSED_HEAD_BYTES), np.empty(0, np.uint8))[
         :COMPRESSED_HEAD_BYTES
     ]
-    start = head.tobytes().lstrip(_JSON_SPACE)
-    return start.startswith(b"[") and start[1:].lstrip(_JSON_SPACE).startswith(b"{")
+    text = head.tobytes().lstrip(_JSON_SPACE)
+    return text.startswith(b"[") and text[1:].lstrip(_JSON_SPACE).startswith(b"{")
 
 
 def stream_records(file: InputFile, encoding: str, max_line_bytes: int) -> Iterator[LineBlock]:
@@ -117,15 +117,15 @@ def _read_elements(blocks: Iterable[Bytes], source: str) -> Iterator[Bytes]:
     array = native.JsonArray()
     for block in blocks:
         lines = np.array(block)
-        fault = native.json_array_to_lines(lines, array)
-        if fault:
-            is_after = fault == native.JsonArrayFault.DATA_AFTER_ARRAY
-            what = (
+        error = native.json_array_to_lines(lines, array)
+        if error:
+            is_after = error == native.JsonArrayFault.DATA_AFTER_ARRAY
+            problem = (
                 "something stands behind the JSON array's end"
                 if is_after
                 else "a value is missing between commas"
             )
-            raise DataError(what, source=source, place=f"element {array.elements}")
+            raise DataError(problem, source=source, place=f"element {array.elements}")
         yield lines
     if array.depth >= 0:
         raise DataError(
@@ -157,18 +157,20 @@ def scan_jsonl_ranges(
     max_line_bytes: int,
     label: tuple[str, str] | None,
     common: PlanOptions,
-    keeper: Callable[[], LineCacheWriter],
+    create_cache_writer: Callable[[], LineCacheWriter],
 ) -> Iterator[ScannedLines]:
     """Yields the findings, in the order of the ranges. label: its name, and which of its values are classes: STRINGS or
     SCALARS. keeper: makes what keeps the records of a range. DataError: a file changed while it was read, is damaged,
     or has too many different keys.
     """
 
-    def scan(number: int, extent: LineRange, blocks: Iterator[LineBlock]) -> ScannedLines:
-        keeping, source = keeper(), files[extent.file_ordinal].name
-        part = _scan_range(extent, number, blocks, label, keeping, common.memory_bytes, source)
-        keeping.store(extent.file_ordinal, extent.start)
-        return part
+    def scan(range_index: int, line_range: LineRange, blocks: Iterator[LineBlock]) -> ScannedLines:
+        cache_writer, source = create_cache_writer(), files[line_range.file_ordinal].name
+        scanned = _scan_range(
+            line_range, range_index, blocks, label, cache_writer, common.memory_bytes, source
+        )
+        cache_writer.store(line_range.file_ordinal, line_range.start)
+        return scanned
 
     def stream(file: InputFile) -> Iterator[LineBlock]:
         return stream_records(file, encoding, max_line_bytes)
@@ -180,35 +182,35 @@ def scan_jsonl_ranges(
 
 
 def _scan_range(
-    extent: LineRange,
-    number: int,
+    line_range: LineRange,
+    range_index: int,
     blocks: Iterable[LineBlock],
     label: tuple[str, str] | None,
-    keeper: LineCacheWriter,
+    cache_writer: LineCacheWriter,
     memory_bytes: int,
     source: str,
 ) -> ScannedLines:
-    scanner, part = TapeScanner(memory_bytes, source), ScannedLines(extent)
+    scanner, scanned = TapeScanner(memory_bytes, source), ScannedLines(line_range)
     lines = records = size = 0
     for block in blocks:
         size += len(block.data)
         if block.skipped_line_bytes:
             lines, records = lines + 1, records + 1
-            keeper.discard()
-        unreadable = mark_invalid_lines(block)
+            cache_writer.discard()
+        invalid_bytes = mark_invalid_lines(block)
         for tape in scanner.scan(block.data):
-            part.observations.add(tape, scanner.paths, number, lines)
-            keeper.add(tape, scanner, unreadable, part.observations)
+            scanned.observations.add(tape, scanner.paths, range_index, lines)
+            cache_writer.add(tape, scanner, invalid_bytes, scanned.observations)
             if label is not None:
                 for texts in _label_texts(tape, scanner, *label):
-                    part.label_classes.add(texts)
+                    scanned.label_classes.add(texts)
             lines += tape.lines
             records += tape.rows + len(tape.errors)
-    part.line_range = replace(extent, lines=lines, records=records, content_bytes=size)
-    return part
+    scanned.line_range = replace(line_range, lines=lines, records=records, content_bytes=size)
+    return scanned
 
 
-def _label_texts(tape: Tape, scanner: TapeScanner, name: str, text: str) -> Iterator[pa.Array]:
+def _label_texts(tape: Tape, scanner: TapeScanner, name: str, text_rule: str) -> Iterator[pa.Array]:
     """Yields the strings of a feature, or all its scalars as they are written, inside of lists or not."""
     paths = scanner.paths
     for node in [
@@ -217,7 +219,7 @@ def _label_texts(tape: Tape, scanner: TapeScanner, name: str, text: str) -> Iter
         kinds = tape.kinds[tape.node_slice(node)]
         if (
             ((kinds > native.JsonKind.NULL_VALUE) & (kinds < native.JsonKind.OBJECT)).any()
-            if text == TEXT_FROM_SCALARS
+            if text_rule == TEXT_FROM_SCALARS
             else (
                 (kinds == native.JsonKind.STRING) | (kinds == native.JsonKind.ESCAPED_STRING)
             ).any()
@@ -226,7 +228,7 @@ def _label_texts(tape: Tape, scanner: TapeScanner, name: str, text: str) -> Iter
                 Feature(name, "string"),
                 scanner.find_nodes(paths[node]),
                 paths[node],
-                text_rule=text,
+                text_rule=text_rule,
             )
             texts = build_columns(tape, [leaf])[0].column(0)
             while pa.types.is_nested(texts.type):
@@ -256,51 +258,58 @@ class JsonlSource:
     def read(self, unit: Unit) -> Iterator[Chunk]:
         """Yields the unit's records in order; a unit without a stop is whole files."""
         for ordinal in prefetch_unit_files(unit, self.files, self.cache):
-            file, line = self.files[ordinal], unit.first_row
+            file, first_position = self.files[ordinal], unit.first_row
             check_unchanged(file.path, file.stat, file.name)
-            for piece in self._parse_batches(ordinal, unit):
-                yield _to_chunk(ordinal, file, line, piece)
-                line += piece.num_positions
-                del piece  # before the next one is parsed
+            for batch in self._parse_batches(ordinal, unit):
+                yield _to_chunk(ordinal, file, first_position, batch)
+                first_position += batch.num_positions
+                del batch  # before the next one is parsed
             check_unchanged(file.path, file.stat, file.name)
 
-    def locate(self, file: int, positions: Sequence[int]) -> list[str]:
+    def locate(self, file_ordinal: int, positions: Sequence[int]) -> list[str]:
         """Returns where people find these records: see sources.contract.RecordLocator."""
         return [_format_place(position) for position in positions]
 
     def _parse_batches(self, ordinal: int, unit: Unit) -> Iterator[CachedBatch]:
         """Yields all records of the unit in that file; a piece counts lines."""
-        file, most = self.files[ordinal], self.options.max_line_bytes
+        file, max_line_bytes = self.files[ordinal], self.options.max_line_bytes
         layout = RecordLayout(
             self.schema, self.paths, frozenset(self.base64_features), self.text_rules
         )
         scanner = TapeScanner(self.memory_bytes)
         start, stop = (unit.start, unit.stop) if unit.stop else (0, file.stat.size_bytes)
-        if (pieces := self.cache.take((ordinal, start))) is not None:
-            yield from (replace(piece, batch=layout.finish_batch(piece.batch)) for piece in pieces)
+        if (cached_batches := self.cache.take((ordinal, start))) is not None:
+            yield from (
+                replace(batch, batch=layout.finish_batch(batch.batch)) for batch in cached_batches
+            )
             return
-        streamed = self.files.has_flag(STREAMED_COLUMN, ordinal)
+        is_streamed = self.files.has_flag(STREAMED_COLUMN, ordinal)
         for block in (
-            stream_records(file, self.options.encoding, most)
-            if streamed
-            else read_line_blocks(file, start, stop, most)
+            stream_records(file, self.options.encoding, max_line_bytes)
+            if is_streamed
+            else read_line_blocks(file, start, stop, max_line_bytes)
         ):
             if block.skipped_line_bytes:
-                yield layout.build_long_line_batch(block.skipped_line_bytes, most)
-            unreadable = mark_invalid_lines(block)
+                yield layout.build_long_line_batch(block.skipped_line_bytes, max_line_bytes)
+            invalid_bytes = mark_invalid_lines(block)
             for tape in scanner.scan(block.data):
-                yield layout.build_batch(tape, scanner, unreadable)
+                yield layout.build_batch(tape, scanner, invalid_bytes)
 
 
 def _format_place(line: int) -> str:
     return f"line {line + 1}"
 
 
-def _to_chunk(ordinal: int, file: InputFile, line: int, piece: CachedBatch) -> Chunk:
+def _to_chunk(ordinal: int, file: InputFile, first_line: int, batch: CachedBatch) -> Chunk:
     """Returns the chunk of a piece of one file, whose first line has that number."""
-    rejects = (to_reject(one, file, _format_place(line + one.ordinal)) for one in piece.rejects)
-    position = piece.positions(line)
-    return Chunk(piece.batch, np.full(len(position), ordinal, np.uint32), position, tuple(rejects))
+    rejects = (
+        to_reject(cached_reject, file, _format_place(first_line + cached_reject.ordinal))
+        for cached_reject in batch.rejects
+    )
+    positions = batch.positions(first_line)
+    return Chunk(
+        batch.batch, np.full(len(positions), ordinal, np.uint32), positions, tuple(rejects)
+    )
 
 
 def plan_jsonl(
@@ -312,13 +321,16 @@ def plan_jsonl(
         DataError: no record at all, a place in the records with values of two forms, a file that is damaged or changes.
         UsageError: an option names a column that is not there.
     """
-    files, (common, base64, of_bytes) = FileTable.from_files(files), resolve_base64(common)
+    files, (common, base64_features, bytes_notes) = (
+        FileTable.from_files(files),
+        resolve_base64(common),
+    )
     options = replace(options, max_line_bytes=common.cap_line_bytes(options.max_line_bytes))
     common = replace(common, columns=options.columns)
-    label, cache, expected = (
+    label, cache, predictor = (
         label_to_collect(common),
         common.create_parsed_cache(),
-        LayoutPredictor(common, base64),
+        LayoutPredictor(common, base64_features),
     )
     scanned = scan_jsonl_ranges(
         files,
@@ -326,22 +338,24 @@ def plan_jsonl(
         options.max_line_bytes,
         label,
         common,
-        keeper=lambda: LineCacheWriter(expected, cache),
+        create_cache_writer=lambda: LineCacheWriter(predictor, cache),
     )
     total = ScannedLines(LineRange(0, 0, 0))
-    parts, observed = _add_up_ranges(scanned, total), total.observations
-    if not observed.rows:
-        raise _no_record_error(files, options, parts)
+    line_ranges, observations = _add_up_ranges(scanned, total), total.observations
+    if not observations.rows:
+        raise _no_record_error(files, options, line_ranges)
     check_feature_count(
-        len(observed.counts_by_path), common.memory_bytes, files[0].name if len(files) == 1 else ""
+        len(observations.counts_by_path),
+        common.memory_bytes,
+        files[0].name if len(files) == 1 else "",
     )
     check_columns(
-        options.columns or (), dict.fromkeys(str(path[0]) for path in observed.counts_by_path)
+        options.columns or (), dict.fromkeys(str(path[0]) for path in observations.counts_by_path)
     )
     inferred = infer_features(
-        observed,
+        observations,
         Declarations.from_options(common),
-        partial(_find_range_begin, files=files, parts=parts),
+        partial(_find_range_begin, files=files, line_ranges=line_ranges),
     )
     classes = None if label is None else ClassNames(label[0], total.label_classes.names)
     schema, notes = finish_schema(
@@ -350,28 +364,34 @@ def plan_jsonl(
     conform(
         _make_empty_batch(schema, inferred.paths), schema
     )  # that lists are where the schema has lists
-    final = make_layout(inferred, common, base64)
-    named = dict.fromkeys(
+    final_layout = make_layout(inferred, common, base64_features)
+    label_rules = dict.fromkeys(
         [label[0]]
-        if label is not None and has_text_classes(label[0], final.schema, classes)
+        if label is not None and has_text_classes(label[0], final_layout.schema, classes)
         else [],
         TEXT_FROM_SCALARS,
     )
-    cache.drop_invalid(lambda used: used.agrees_with(final))
-    marked = files.with_flags(
-        STREAMED_COLUMN, (part.file_ordinal for part in parts if part.is_streamed)
+    cache.drop_invalid(lambda layout: layout.agrees_with(final_layout))
+    marked_files = files.with_flags(
+        STREAMED_COLUMN, (part.file_ordinal for part in line_ranges if part.is_streamed)
     )
-    blank = note_blank_lines_in_ranges(files, parts)
-    all_notes = (*_note_arrays(files, parts), *inferred.notes, *of_bytes, *blank, *notes)
+    blank_line_notes = note_blank_lines_in_ranges(files, line_ranges)
+    all_notes = (
+        *_note_arrays(files, line_ranges),
+        *inferred.notes,
+        *bytes_notes,
+        *blank_line_notes,
+        *notes,
+    )
     return JsonlSource(
         schema,
-        marked,
-        make_line_units(parts, common.unit_bytes),
+        marked_files,
+        make_line_units(line_ranges, common.unit_bytes),
         options,
-        final.paths,
+        final_layout.paths,
         all_notes,
-        base64_features=tuple(sorted(base64)),
-        text_rules={**named, **final.text_rules},
+        base64_features=tuple(sorted(base64_features)),
+        text_rules={**label_rules, **final_layout.text_rules},
         cache=cache,
         memory_bytes=common.memory_bytes,
     )
@@ -381,62 +401,71 @@ def label_to_collect(common: PlanOptions) -> tuple[str, str] | None:
     """Returns the label, and which of its values are its classes: all scalars, if it is declared to be text."""
     if common.label is None or common.schema is not None:
         return None
-    declared = common.dtypes.get(common.label)
-    if declared is not None and not declared.startswith("string"):
+    declared_dtype = common.dtypes.get(common.label)
+    if declared_dtype is not None and not declared_dtype.startswith("string"):
         return None
-    return common.label, TEXT_FROM_STRINGS if declared is None else TEXT_FROM_SCALARS
+    return common.label, TEXT_FROM_STRINGS if declared_dtype is None else TEXT_FROM_SCALARS
 
 
-def _add_up_ranges(parts: Iterable[ScannedLines], total: ScannedLines) -> CompactTable[LineRange]:
+def _add_up_ranges(
+    scanned_ranges: Iterable[ScannedLines], total: ScannedLines
+) -> CompactTable[LineRange]:
     """Adds up the findings of all ranges, and returns the ranges."""
 
-    def each() -> Iterator[LineRange]:
-        for part in parts:
-            total.merge(part)
-            yield part.line_range
+    def iter_line_ranges() -> Iterator[LineRange]:
+        for scanned in scanned_ranges:
+            total.merge(scanned)
+            yield scanned.line_range
 
-    return CompactTable.from_items(each(), LINE_RANGE_INTEGERS)
+    return CompactTable.from_items(iter_line_ranges(), LINE_RANGE_INTEGERS)
 
 
 def _find_range_begin(
-    number: int, files: Sequence[InputFile], parts: Sequence[LineRange]
+    range_index: int, files: Sequence[InputFile], line_ranges: Sequence[LineRange]
 ) -> tuple[str, int]:
     """Returns (the file, the first line) of a range."""
-    ordinal, line, at = parts[number].file_ordinal, 0, number
-    while at and (before := parts[at - 1]).file_ordinal == ordinal:
-        line, at = line + before.lines, at - 1
-    return files[ordinal].name, line
+    ordinal, first_line, index = line_ranges[range_index].file_ordinal, 0, range_index
+    while index and (previous := line_ranges[index - 1]).file_ordinal == ordinal:
+        first_line, index = first_line + previous.lines, index - 1
+    return files[ordinal].name, first_line
 
 
-def _note_arrays(files: Sequence[InputFile], parts: Iterable[LineRange]) -> tuple[str, ...]:
+def _note_arrays(files: Sequence[InputFile], line_ranges: Iterable[LineRange]) -> tuple[str, ...]:
     """Returns a note on the files that are JSON arrays."""
-    names = [files[part.file_ordinal].name for part in parts if part.is_array]
-    shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+    names = [
+        files[line_range.file_ordinal].name for line_range in line_ranges if line_range.is_array
+    ]
+    name_list = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
     return (
-        (f"JSON arrays, whose elements are read as lines ({len(names):,}): {shown}",)
+        (f"JSON arrays, whose elements are read as lines ({len(names):,}): {name_list}",)
         if names
         else ()
     )
 
 
 def _no_record_error(
-    files: FileTable, options: JsonlOptions, parts: Sequence[LineRange]
+    files: FileTable, options: JsonlOptions, line_ranges: Sequence[LineRange]
 ) -> DataError:
     """Returns the error that there is no record, with the first bad line, if there is one."""
-    ordinal = next((part.file_ordinal for part in parts if part.records), None)
+    ordinal = next(
+        (line_range.file_ordinal for line_range in line_ranges if line_range.records), None
+    )
     if ordinal is None:
         return DataError("there are no lines", source=files[0].name if files else "")
-    marked = files.with_flags(
-        STREAMED_COLUMN, (part.file_ordinal for part in parts if part.is_streamed)
+    marked_files = files.with_flags(
+        STREAMED_COLUMN,
+        (line_range.file_ordinal for line_range in line_ranges if line_range.is_streamed),
     )
-    empty = JsonlSource(Schema(()), marked, (), options, {})
-    first = next(
-        reject for chunk in empty.read(Unit(ordinal, ordinal + 1)) for reject in chunk.rejects
+    empty_source = JsonlSource(Schema(()), marked_files, (), options, {})
+    first_reject = next(
+        reject
+        for chunk in empty_source.read(Unit(ordinal, ordinal + 1))
+        for reject in chunk.rejects
     )
     return DataError(
-        f"no line is a JSON object: {first.message} (JSON Lines has one object on each line)",
-        source=first.source,
-        place=first.place,
+        f"no line is a JSON object: {first_reject.message} (JSON Lines has one object on each line)",
+        source=first_reject.source,
+        place=first_reject.place,
     )
 
 

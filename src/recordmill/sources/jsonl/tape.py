@@ -140,7 +140,7 @@ class TapeScanner:
         scan = self._scan
         scan.position = 0
         while scan.position < len(data):
-            full = native.scan_json(
+            full_buffer = native.scan_json(
                 data,
                 self._names,
                 self._nodes,
@@ -152,42 +152,42 @@ class TapeScanner:
             )
             check_path_count(scan.nodes, lambda: self.paths[-1], self._source)
             check_feature_count(scan.nodes - 1, self._memory_bytes, self._source)
-            lines = scan.lines
-            if lines:
+            num_lines = scan.lines
+            if num_lines:
                 yield self._make_result(data)
-            self._grow(full, lines == 0)
+            self._grow(full_buffer, num_lines == 0)
 
     def _make_result(self, data: Bytes) -> Tape:
         scan = self._scan
         entries = self._tape[: scan.values]
-        order, kinds, around, starts, sizes = (
+        entry_ids, kinds, parents, starts, sizes = (
             column[: scan.values] for column in self._sorted_columns
         )
-        bounds = np.zeros(scan.nodes + 1, np.int64)
-        np.cumsum(self._nodes["count"][: scan.nodes], out=bounds[1:])
-        found = np.zeros(scan.nodes, np.int64)
+        node_bounds = np.zeros(scan.nodes + 1, np.int64)
+        np.cumsum(self._nodes["count"][: scan.nodes], out=node_bounds[1:])
+        kind_masks = np.zeros(scan.nodes, np.int64)
         native.sort_json_values(
-            entries, bounds[:-1].copy(), found, order, kinds, around, starts, sizes
+            entries, node_bounds[:-1].copy(), kind_masks, entry_ids, kinds, parents, starts, sizes
         )
-        rows, errors = slice(scan.records), self._errors[: scan.errors]
-        lines, values = self._row_lines[rows], self._row_entries[rows]
-        places = order, kinds, around, starts, sizes, bounds, found
-        return Tape(data, entries, *places, lines, values, errors, scan.lines)
+        row_slice, errors = slice(scan.records), self._errors[: scan.errors]
+        row_lines, row_entries = self._row_lines[row_slice], self._row_entries[row_slice]
+        sorted_arrays = entry_ids, kinds, parents, starts, sizes, node_bounds, kind_masks
+        return Tape(data, entries, *sorted_arrays, row_lines, row_entries, errors, scan.lines)
 
-    def _allocate_tape(self, size: int) -> None:
+    def _allocate_tape(self, num_values: int) -> None:
         """Makes room for so many values, and for them sorted by node."""
-        self._tape = allocate(size, _VALUE_DTYPE)
+        self._tape = allocate(num_values, _VALUE_DTYPE)
         self._sorted_columns = (
-            allocate(size, np.int32),
-            allocate(size, np.uint8),
-            *(allocate(size, np.int32) for _ in range(3)),
+            allocate(num_values, np.int32),
+            allocate(num_values, np.uint8),
+            *(allocate(num_values, np.int32) for _ in range(3)),
         )
 
-    def _grow(self, full: int, is_first: bool) -> None:
+    def _grow(self, full_buffer: int, is_first_line: bool) -> None:
         """Makes room in what is full (constants of the native library); a line that needs more than the whole tape
         makes that larger. is_first: whether that line is the first on the tape.
         """
-        if full == native.JsonScanEnd.NAMES_FULL:
+        if full_buffer == native.JsonScanEnd.NAMES_FULL:
             if self._scan.nodes == len(self._nodes):
                 self._nodes = np.concatenate([self._nodes, np.full_like(self._nodes, -1)])
             elif self._key_bytes < MAX_KEY_BYTES:
@@ -199,17 +199,19 @@ class TapeScanner:
             self._names = make_name_table(
                 len(self._nodes) - 1, self._key_bytes, names_in_table(self._names)
             )
-        elif full == native.JsonScanEnd.TAPE_FULL and (
-            is_first or len(self._tape) < _MAX_TAPE_VALUES
+        elif full_buffer == native.JsonScanEnd.TAPE_FULL and (
+            is_first_line or len(self._tape) < _MAX_TAPE_VALUES
         ):
             self._allocate_tape(len(self._tape) * 2)
 
 
-def check_path_count(places: int, example: Callable[[], JsonPath], source: str = "") -> None:
+def check_path_count(
+    num_paths: int, example_path: Callable[[], JsonPath], source: str = ""
+) -> None:
     """Raises DataError if records have more than MAX_NODES different places."""
-    if places > MAX_JSON_PATHS:
-        named = ".".join(name for name in example() if name is not None)
+    if num_paths > MAX_JSON_PATHS:
+        path_name = ".".join(name for name in example_path() if name is not None)
         raise DataError(
-            f"more than {MAX_JSON_PATHS:,} different keys, such as {named!r}: {_KEYS_ADVICE}",
+            f"more than {MAX_JSON_PATHS:,} different keys, such as {path_name!r}: {_KEYS_ADVICE}",
             source=source,
         )

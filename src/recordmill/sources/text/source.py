@@ -70,7 +70,7 @@ _MAX_MEAN_DOCUMENT_BYTES = (
 
 
 def _read_line_texts(
-    blocks: Iterable[LineBlock], file: InputFile, line: int, options: TextOptions
+    blocks: Iterable[LineBlock], file: InputFile, first_line: int, options: TextOptions
 ) -> Iterator[tuple[pa.Array, npt.NDArray[np.int64], tuple[Reject, ...]]]:
     """Yields (texts, the number of each line, rejects) of at most BATCH_ROWS lines; line: the number of the first one,
     from 0.
@@ -81,42 +81,50 @@ def _read_line_texts(
                 f"the line has {block.skipped_line_bytes:,} bytes, more than the {options.max_line_bytes:,} that "
                 f"{option('max_line_bytes')}, and an eighth of {option('memory')}, allow"
             )
-            reject = Reject(file.name, f"line {line + 1}", "too_long", message)
+            reject = Reject(file.name, f"line {first_line + 1}", "too_long", message)
             yield pa.array([], pa.large_string()), np.empty(0, np.int64), (reject,)
-            line += 1
+            first_line += 1
             continue
         starts, stops = split_lines(block.data)
-        readable = is_utf8(block.data)
-        for first in range(0, len(starts), contract.BATCH_ROWS):
-            begins, ends = (
-                starts[first : first + contract.BATCH_ROWS],
-                stops[first : first + contract.BATCH_ROWS],
+        is_all_utf8 = is_utf8(block.data)
+        for begin in range(0, len(starts), contract.BATCH_ROWS):
+            line_starts, line_stops = (
+                starts[begin : begin + contract.BATCH_ROWS],
+                stops[begin : begin + contract.BATCH_ROWS],
             )
-            keep, rejects = np.ones(len(begins), np.bool_), []
-            if not readable:
-                bad = np.empty(len(begins), np.int64)
-                native.find_bad_lines(block.data, begins, ends, bad)
-                keep = bad < 0
+            is_kept, rejects = np.ones(len(line_starts), np.bool_), []
+            if not is_all_utf8:
+                bad_offsets = np.empty(len(line_starts), np.int64)
+                native.find_bad_lines(block.data, line_starts, line_stops, bad_offsets)
+                is_kept = bad_offsets < 0
                 rejects = [
-                    _invalid_utf8_reject(block.data, file, line + at, int(bad[at]), int(begins[at]))
-                    for at in np.flatnonzero(~keep).tolist()
+                    _invalid_utf8_reject(
+                        block.data,
+                        file,
+                        first_line + row,
+                        int(bad_offsets[row]),
+                        int(line_starts[row]),
+                    )
+                    for row in np.flatnonzero(~is_kept).tolist()
                 ]
-            texts, position = (
-                _copy_texts(block.data, begins[keep], ends[keep]),
-                np.flatnonzero(keep) + line,
+            texts, positions = (
+                _copy_texts(block.data, line_starts[is_kept], line_stops[is_kept]),
+                np.flatnonzero(is_kept) + first_line,
             )
-            if not options.blank_lines and (filled := pc.invert(_are_blank(texts))).false_count:
-                texts, position = (
-                    texts.filter(filled),
-                    position[filled.to_numpy(zero_copy_only=False)],
+            if not options.blank_lines and (is_filled := pc.invert(_are_blank(texts))).false_count:
+                texts, positions = (
+                    texts.filter(is_filled),
+                    positions[is_filled.to_numpy(zero_copy_only=False)],
                 )
-            yield texts, position, tuple(rejects)
-            line += len(begins)
+            yield texts, positions, tuple(rejects)
+            first_line += len(line_starts)
 
 
-def _invalid_utf8_reject(data: Bytes, file: InputFile, line: int, bad: int, start: int) -> Reject:
+def _invalid_utf8_reject(
+    data: Bytes, file: InputFile, line: int, bad_offset: int, line_start: int
+) -> Reject:
     message = (
-        f"is not UTF-8: byte 0x{data[bad]:02X} at byte {bad - start} of the line; declare the file's "
+        f"is not UTF-8: byte 0x{data[bad_offset]:02X} at byte {bad_offset - line_start} of the line; declare the file's "
         f"{option('encoding')}{suggest_encodings(file)}"
     )
     return Reject(file.name, f"line {line + 1}", "encoding", message)
@@ -125,10 +133,10 @@ def _invalid_utf8_reject(data: Bytes, file: InputFile, line: int, bad: int, star
 def _copy_texts(
     data: Bytes, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]
 ) -> pa.Array:
-    sizes, offsets = stops - starts, np.zeros(len(starts) + 1, np.int64)
-    np.cumsum(sizes, out=offsets[1:])
+    text_bytes, offsets = stops - starts, np.zeros(len(starts) + 1, np.int64)
+    np.cumsum(text_bytes, out=offsets[1:])
     values = np.empty(int(offsets[-1]), np.uint8)
-    native.copy_spans([data], None, starts, sizes, offsets[:-1], values)
+    native.copy_spans([data], None, starts, text_bytes, offsets[:-1], values)
     return pa.Array.from_buffers(
         pa.large_string(), len(starts), [None, pa.py_buffer(offsets), pa.py_buffer(values)]
     )
@@ -142,8 +150,8 @@ def _are_blank(texts: pa.Array) -> pa.Array:
 def _count_blank_lines(
     data: Bytes, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]
 ) -> int:
-    may_be = (starts == stops) | (data[np.minimum(starts, len(data) - 1)] <= ord(" "))
-    return int(_are_blank(_copy_texts(data, starts[may_be], stops[may_be])).true_count)
+    may_be_blank = (starts == stops) | (data[np.minimum(starts, len(data) - 1)] <= ord(" "))
+    return int(_are_blank(_copy_texts(data, starts[may_be_blank], stops[may_be_blank])).true_count)
 
 
 def count_lines(
@@ -151,16 +159,20 @@ def count_lines(
 ) -> CompactTable[LineRange]:
     """Counts the lines of every file, on all threads."""
 
-    def scan(_: int, part: LineRange, blocks: Iterator[LineBlock]) -> LineRange:
-        lines = blank = returns = size = 0
+    def scan(_: int, line_range: LineRange, blocks: Iterator[LineBlock]) -> LineRange:
+        lines = num_blank = carriage_returns = content_bytes = 0
         for block in blocks:
             spans = split_lines(block.data)
             lines += len(spans[0]) + bool(block.skipped_line_bytes)
-            blank += 0 if options.blank_lines else _count_blank_lines(block.data, *spans)
-            returns += int(np.count_nonzero(block.data == ord("\r"))) if lines < 2 else 0
-            size += len(block.data)
+            num_blank += 0 if options.blank_lines else _count_blank_lines(block.data, *spans)
+            carriage_returns += int(np.count_nonzero(block.data == ord("\r"))) if lines < 2 else 0
+            content_bytes += len(block.data)
         return replace(
-            part, lines=lines, records=lines - blank, content_bytes=size, carriage_returns=returns
+            line_range,
+            lines=lines,
+            records=lines - num_blank,
+            content_bytes=content_bytes,
+            carriage_returns=carriage_returns,
         )
 
     def stream(file: InputFile) -> Iterator[LineBlock]:
@@ -173,23 +185,29 @@ def count_lines(
     )
 
 
-def _note_carriage_returns(files: Sequence[InputFile], parts: Iterable[LineRange]) -> list[str]:
+def _note_carriage_returns(
+    files: Sequence[InputFile], line_ranges: Iterable[LineRange]
+) -> list[str]:
     """Notes each file that is one line, and perhaps should not be."""
-    what = "carriage returns, which end no line here; convert it if they should"
-    found = (part for part in parts if part.lines == 1 and part.carriage_returns > 1)
+    explanation = "carriage returns, which end no line here; convert it if they should"
+    suspicious_ranges = (
+        line_range
+        for line_range in line_ranges
+        if line_range.lines == 1 and line_range.carriage_returns > 1
+    )
     return [
-        f"{files[part.file_ordinal].name}: one line with {part.carriage_returns} {what}"
-        for part in found
+        f"{files[line_range.file_ordinal].name}: one line with {line_range.carriage_returns} {explanation}"
+        for line_range in suspicious_ranges
     ]
 
 
-def _read_contents(files: Sequence[InputFile], size: int) -> Iterator[Bytes | None]:
+def _read_contents(files: Sequence[InputFile], total_bytes: int) -> Iterator[Bytes | None]:
     """Yields all bytes of each file; None of one that is too large to be held, which is then still the one that was
     planned. size: of all together, in bytes.
     """
-    if size <= contract.BATCH_BYTES:
+    if total_bytes <= contract.BATCH_BYTES:
         yield from read_files(
-            [(file.path, file.stat, file.name) for file in files], np.empty(size, np.uint8)
+            [(file.path, file.stat, file.name) for file in files], np.empty(total_bytes, np.uint8)
         )
         return
     for file in files:
@@ -213,40 +231,40 @@ def _read_document(file: InputFile, data: Bytes | None, options: TextOptions) ->
         if data is None
         else data[:COMPRESSED_HEAD_BYTES]
     ).tobytes()
-    if what := describe_non_text(head):
-        return Reject(file.name, "", "binary", f"is no text but {what}")
-    plain = data if resolve_compression(head) == UNCOMPRESSED else None
-    pieces, size = [], 0
+    if description := describe_non_text(head):
+        return Reject(file.name, "", "binary", f"is no text but {description}")
+    plain_data = data if resolve_compression(head) == UNCOMPRESSED else None
+    blocks, text_bytes = [], 0
     try:
         for block in (
             read_utf8_blocks(file, options.encoding)
-            if plain is None
-            else decode_to_utf8_blocks(plain, options.encoding, file)
+            if plain_data is None
+            else decode_to_utf8_blocks(plain_data, options.encoding, file)
         ):
-            pieces.append(block)
-            size += len(block)
-            if size > options.max_line_bytes:
+            blocks.append(block)
+            text_bytes += len(block)
+            if text_bytes > options.max_line_bytes:
                 allowed = f"{options.max_line_bytes:,} bytes that {option('max_line_bytes')}"
                 message = f"the document has more than the {allowed}, and an eighth of {option('memory')}, allow"
                 return Reject(file.name, "", "too_long", message)
     except DataError as error:
         return Reject(file.name, error.place, "encoding", error.reason)
     text = (
-        pieces[0]
-        if len(pieces) == 1
-        else np.concatenate(pieces)
-        if pieces
+        blocks[0]
+        if len(blocks) == 1
+        else np.concatenate(blocks)
+        if blocks
         else np.empty(0, np.uint8)
     )
-    bad = find_invalid_utf8(text)
-    if bad < 0:
+    bad_offset = find_invalid_utf8(text)
+    if bad_offset < 0:
         return text
-    line = int(np.count_nonzero(text[:bad] == 10)) + 1
+    line = int(np.count_nonzero(text[:bad_offset] == 10)) + 1
     return Reject(
         file.name,
-        f"line {line}, byte {bad}",
+        f"line {line}, byte {bad_offset}",
         "encoding",
-        f"is not UTF-8: byte 0x{text[bad]:02X} at byte {bad}; declare the file's {option('encoding')}"
+        f"is not UTF-8: byte 0x{text[bad_offset]:02X} at byte {bad_offset}; declare the file's {option('encoding')}"
         f"{suggest_encodings(file)}",
     )
 
@@ -302,21 +320,23 @@ class TextSource:
         if self.mode == DOCUMENTS_MODE:
             yield from self.read_files(range(unit.begin_file, unit.end_file))
             return
-        most = self.options.max_line_bytes
+        max_line_bytes = self.options.max_line_bytes
         for ordinal in range(unit.begin_file, unit.end_file):
             file = self.files[ordinal]
             check_unchanged(file.path, file.stat, file.name)
             start, stop = (unit.start, unit.stop) if unit.stop else (0, file.stat.size_bytes)
             blocks = (
-                stream_line_blocks(file, self.options.encoding, most)
+                stream_line_blocks(file, self.options.encoding, max_line_bytes)
                 if self.files.has_flag(STREAMED_COLUMN, ordinal)
-                else read_line_blocks(file, start, stop, most)
+                else read_line_blocks(file, start, stop, max_line_bytes)
             )
-            for texts, position, rejects in _read_line_texts(
+            for texts, positions, rejects in _read_line_texts(
                 blocks, file, unit.first_row, self.options
             ):
-                which = np.full(len(position), ordinal, np.uint32)
-                yield contract.Chunk(self._make_batch(texts, which), which, position, rejects)
+                file_ids = np.full(len(positions), ordinal, np.uint32)
+                yield contract.Chunk(
+                    self._make_batch(texts, file_ids), file_ids, positions, rejects
+                )
             check_unchanged(file.path, file.stat, file.name)
 
     @property
@@ -325,44 +345,50 @@ class TextSource:
 
     def read_files(self, ordinals: Sequence[int]) -> Iterator[contract.Chunk]:
         """Yields the documents of these files, in this order."""
-        first = 0
-        while first < len(ordinals):
-            some = ordinals[first : first + contract.BATCH_FILES]
-            taken, size = take_file_batch(self.files, some, contract.BATCH_BYTES)
-            documents: dict[int, Bytes] = {}  # by place among those taken
+        begin = 0
+        while begin < len(ordinals):
+            candidates = ordinals[begin : begin + contract.BATCH_FILES]
+            batch_files, total_bytes = take_file_batch(self.files, candidates, contract.BATCH_BYTES)
+            documents_by_index: dict[int, Bytes] = {}  # by place among those taken
             rejects = list[Reject]()
-            for at, (file, data) in enumerate(zip(taken, _read_contents(taken, size), strict=True)):
-                found = _read_document(file, data, self.options)
-                if isinstance(found, Reject):
-                    rejects.append(found)
+            for index, (file, data) in enumerate(
+                zip(batch_files, _read_contents(batch_files, total_bytes), strict=True)
+            ):
+                document = _read_document(file, data, self.options)
+                if isinstance(document, Reject):
+                    rejects.append(document)
                 else:
-                    documents[at] = found
+                    documents_by_index[index] = document
                 if data is None:
                     check_unchanged(file.path, file.stat, file.name)
-            which, texts = (
-                np.array([some[at] for at in documents], np.uint32),
-                _join_texts(list(documents.values())),
+            file_ids, texts = (
+                np.array([candidates[index] for index in documents_by_index], np.uint32),
+                _join_texts(list(documents_by_index.values())),
             )
-            batch = self._make_batch(texts, which, [taken[at].name for at in documents])
-            positions = np.zeros(len(which), np.int64)
-            yield contract.Chunk(batch, which, positions, tuple(rejects))
-            first += len(taken)
+            batch = self._make_batch(
+                texts, file_ids, [batch_files[index].name for index in documents_by_index]
+            )
+            positions = np.zeros(len(file_ids), np.int64)
+            yield contract.Chunk(batch, file_ids, positions, tuple(rejects))
+            begin += len(batch_files)
 
     def _make_batch(
-        self, texts: pa.Array, files: npt.NDArray[np.uint32], names: Sequence[str] | None = None
+        self, texts: pa.Array, file_ids: npt.NDArray[np.uint32], names: Sequence[str] | None = None
     ) -> pa.RecordBatch:
         """texts: large_string; files: of each its file's ordinal; names: of each its file's name, for documents."""
-        known: dict[str, pa.Array] = {TEXT_FEATURE: texts}
+        columns: dict[str, pa.Array] = {TEXT_FEATURE: texts}
         if names is not None:
-            known[SOURCE_FEATURE] = pa.array(names, pa.large_string())
+            columns[SOURCE_FEATURE] = pa.array(names, pa.large_string())
         if CLASS_NAME_FEATURE in self.files.extra_columns:
-            known[CLASS_NAME_FEATURE] = known[LABEL_FEATURE] = self.files.take_columns(
-                files, (CLASS_NAME_FEATURE,)
+            columns[CLASS_NAME_FEATURE] = columns[LABEL_FEATURE] = self.files.take_columns(
+                file_ids, (CLASS_NAME_FEATURE,)
             )[CLASS_NAME_FEATURE]
             if (classes := next((f.classes for f in self.schema if f.classes), None)) is not None:
-                known[LABEL_FEATURE] = to_class_numbers(known[CLASS_NAME_FEATURE], classes).values
+                columns[LABEL_FEATURE] = to_class_numbers(
+                    columns[CLASS_NAME_FEATURE], classes
+                ).values
         target = to_arrow(self.schema)
-        return pa.RecordBatch.from_arrays([known[name] for name in target.names], schema=target)
+        return pa.RecordBatch.from_arrays([columns[name] for name in target.names], schema=target)
 
 
 def plan_text(listing: Listing, options: TextOptions, common: contract.PlanOptions) -> TextSource:
@@ -373,7 +399,7 @@ def plan_text(listing: Listing, options: TextOptions, common: contract.PlanOptio
     """
     listing = filter_kind(listing, "text")
     options = replace(options, max_line_bytes=common.cap_line_bytes(options.max_line_bytes))
-    files, layout, left = exclude_unlabelled_files(
+    files, layout, excluded_notes = exclude_unlabelled_files(
         listing.files,
         listing.roots,
         split_from=options.split_from,
@@ -386,24 +412,24 @@ def plan_text(listing: Listing, options: TextOptions, common: contract.PlanOptio
         raise UsageError(
             f"{option('blank_lines', False)} is of lines, and these were read as {mode}: {reason}"
         )
-    notes = (f"read as {mode}: {reason}", *listing.notes, *left, *layout.notes)
-    schema, left_out = _resolve_schema(mode, layout, common)
-    notes = (*notes, *left_out)
+    notes = (f"read as {mode}: {reason}", *listing.notes, *excluded_notes, *layout.notes)
+    schema, schema_notes = _resolve_schema(mode, layout, common)
+    notes = (*notes, *schema_notes)
     rejects = tuple[Reject, ...]()
     if layout.class_names:
         files = files.with_column(CLASS_NAME_FEATURE, layout.classes)
-        if LABEL_FEATURE in schema and (names := schema[LABEL_FEATURE].classes) is not None:
-            keep, bad = reject_unknown_classes(files, layout.classes, names)
-            files, rejects = files.filter(keep), tuple(bad)
-        lacking = null_mask(files.column(CLASS_NAME_FEATURE))
-        if lacking.any() and any(
+        if LABEL_FEATURE in schema and (known_classes := schema[LABEL_FEATURE].classes) is not None:
+            is_kept, class_rejects = reject_unknown_classes(files, layout.classes, known_classes)
+            files, rejects = files.filter(is_kept), tuple(class_rejects)
+        is_missing = null_mask(files.column(CLASS_NAME_FEATURE))
+        if is_missing.any() and any(
             feature.required
             for feature in schema
             if feature.name in (LABEL_FEATURE, CLASS_NAME_FEATURE)
         ):
             raise DataError(
                 "is in no class folder, and the schema requires a label",
-                source=files[int(np.argmax(lacking))].name,
+                source=files[int(np.argmax(is_missing))].name,
             )
     if not files:
         raise DataError(
@@ -412,19 +438,25 @@ def plan_text(listing: Listing, options: TextOptions, common: contract.PlanOptio
     if mode == DOCUMENTS_MODE:
         units = contract.pack_file_units(files.sizes.tolist(), contract.UNIT_BYTES)
         return TextSource(schema, files, units, options, mode, notes=notes, plan_rejects=rejects)
-    parts = count_lines(files, options, common.threads)
-    if not any(part.records for part in parts):
+    line_ranges = count_lines(files, options, common.threads)
+    if not any(part.records for part in line_ranges):
         raise DataError("there are no lines", source=files[0].name if files else "")
-    marked = files.with_flags(
-        STREAMED_COLUMN, (part.file_ordinal for part in parts if part.is_streamed)
+    marked_files = files.with_flags(
+        STREAMED_COLUMN, (part.file_ordinal for part in line_ranges if part.is_streamed)
     )
     notes = (
         *notes,
-        *_note_carriage_returns(files, parts),
-        *note_blank_lines_in_ranges(files, parts),
+        *_note_carriage_returns(files, line_ranges),
+        *note_blank_lines_in_ranges(files, line_ranges),
     )
     return TextSource(
-        schema, marked, make_line_units(parts), options, mode, notes=notes, plan_rejects=rejects
+        schema,
+        marked_files,
+        make_line_units(line_ranges),
+        options,
+        mode,
+        notes=notes,
+        plan_rejects=rejects,
     )
 
 
@@ -455,47 +487,57 @@ def _resolve_schema(
     if mode == DOCUMENTS_MODE:
         features.append(Feature(SOURCE_FEATURE, "string", required=True))
     if layout.class_names:
-        everywhere = not null_mask(layout.classes).any()
+        is_required = not null_mask(layout.classes).any()
         features += [
-            Feature(LABEL_FEATURE, "int64", (), everywhere, layout.class_names),
-            Feature(CLASS_NAME_FEATURE, "string", (), everywhere),
+            Feature(LABEL_FEATURE, "int64", (), is_required, layout.class_names),
+            Feature(CLASS_NAME_FEATURE, "string", (), is_required),
         ]
-    own = Schema(tuple(features), LABEL_FEATURE if layout.class_names else None)
-    common, left_out = common.drop_absent_features(own.names, "the text")
-    if common.schema is not None and common.schema != own:
-        lacking = [f.name for f in common.schema if f.name not in own]
-        if lacking:
+    text_schema = Schema(tuple(features), LABEL_FEATURE if layout.class_names else None)
+    common, schema_notes = common.drop_absent_features(text_schema.names, "the text")
+    if common.schema is not None and common.schema != text_schema:
+        unknown_features = [f.name for f in common.schema if f.name not in text_schema]
+        if unknown_features:
             raise UsageError(
-                f"the schema names {lacking[0]!r}, which text does not have; its features are {', '.join(own.names)}"
+                f"the schema names {unknown_features[0]!r}, which text does not have; its features are {', '.join(text_schema.names)}"
             )
         for feature in common.schema:
-            _check_schema_feature(feature, own[feature.name])
-        own = replace(common.schema.select(common.schema.names), label=common.schema.label)
-    wrong = [
-        name for name, dtype in common.dtypes.items() if name not in own or dtype != own[name].dtype
+            _check_schema_feature(feature, text_schema[feature.name])
+        text_schema = replace(common.schema.select(common.schema.names), label=common.schema.label)
+    wrong_names = [
+        name
+        for name, dtype in common.dtypes.items()
+        if name not in text_schema or dtype != text_schema[name].dtype
     ]
-    if wrong:
+    if wrong_names:
         raise UsageError(
-            f"{option('dtypes', {wrong[0]: common.dtypes[wrong[0]]})}: text has "
-            f"{', '.join(f'{f.name} ({f.describe()})' for f in own)}, which can't be others"
+            f"{option('dtypes', {wrong_names[0]: common.dtypes[wrong_names[0]]})}: text has "
+            f"{', '.join(f'{f.name} ({f.describe()})' for f in text_schema)}, which can't be others"
         )
-    if common.label is not None and common.label not in own:
+    if common.label is not None and common.label not in text_schema:
         raise UsageError(
-            f"{option('label', common.label)}: no such column; {available_names(common.label, own.names)}"
+            f"{option('label', common.label)}: no such column; {available_names(common.label, text_schema.names)}"
         )
-    return own if common.label is None else replace(own, label=common.label), left_out
+    return text_schema if common.label is None else replace(
+        text_schema, label=common.label
+    ), schema_notes
 
 
-def _check_schema_feature(given: Feature, own: Feature) -> None:
+def _check_schema_feature(schema_feature: Feature, text_feature: Feature) -> None:
     """Refuses what the schema says of a feature and text can't give. A label may be the class's name itself."""
-    if given.shape or given.dtype not in (
-        {own.dtype, "string"} if own.name == LABEL_FEATURE else {own.dtype}
+    if schema_feature.shape or schema_feature.dtype not in (
+        {text_feature.dtype, "string"}
+        if text_feature.name == LABEL_FEATURE
+        else {text_feature.dtype}
     ):
         raise UsageError(
-            f"the schema says that {own.name!r} is {given.describe()}; of text it is {own.describe()}, which can't be "
+            f"the schema says that {text_feature.name!r} is {schema_feature.describe()}; of text it is {text_feature.describe()}, which can't be "
             "another"
         )
-    if own.name == LABEL_FEATURE and given.dtype == "int64" and given.classes is None:
+    if (
+        text_feature.name == LABEL_FEATURE
+        and schema_feature.dtype == "int64"
+        and schema_feature.classes is None
+    ):
         raise UsageError(
             "the schema does not name the classes of 'label', so nothing says which number a folder has; name them in "
             "its string_domain, or leave 'label' out of it"

@@ -61,8 +61,8 @@ SCHEMA_FILE_NAME = "schema.pbtxt"
 
 def choose_piece_bytes(common: PlanOptions) -> int:
     """Returns the bytes of a piece: about a unit, or less where the memory is small."""
-    most = min(UNIT_BYTES, common.memory_bytes // (_MEMORY_DIVISOR * common.threads))
-    return max(most // _PIECE_STEP_BYTES, 1) * _PIECE_STEP_BYTES
+    max_bytes = min(UNIT_BYTES, common.memory_bytes // (_MEMORY_DIVISOR * common.threads))
+    return max(max_bytes // _PIECE_STEP_BYTES, 1) * _PIECE_STEP_BYTES
 
 
 def _read_intact_frames(
@@ -76,7 +76,7 @@ def _read_intact_frames(
 
 
 def scan_tfrecords(
-    shards: Sequence[ShardFile], common: PlanOptions, counting: bool
+    shards: Sequence[ShardFile], common: PlanOptions, infers_schema: bool
 ) -> tuple[tuple[Unit, ...], Inference]:
     """Returns (the units of all files in order, what their records are). Records are read where they are counted or
     compressed; headers alone cut the others.
@@ -84,12 +84,14 @@ def scan_tfrecords(
     Args:
         shards: The files.
         common: The threads, and how much memory they have.
-        counting: Whether it is asked what the records are.
+        infers_schema: Whether it is asked what the records are.
     """
     units, total = list[Unit](), Inference()
-    scan = partial(_scan_piece, shards=shards, counting=counting, memory_bytes=common.memory_bytes)
+    scan = partial(
+        _scan_piece, shards=shards, infers_schema=infers_schema, memory_bytes=common.memory_bytes
+    )
     for unit, inference in thread_map(
-        scan, _plan_pieces(shards, choose_piece_bytes(common), counting), common.threads
+        scan, _plan_pieces(shards, choose_piece_bytes(common), infers_schema), common.threads
     ):
         units.append(unit)
         total = total + inference
@@ -97,28 +99,30 @@ def scan_tfrecords(
     return tuple(units), total
 
 
-def _plan_pieces(shards: Sequence[ShardFile], most_bytes: int, counting: bool) -> Iterator[Piece]:
+def _plan_pieces(
+    shards: Sequence[ShardFile], max_bytes: int, infers_schema: bool
+) -> Iterator[Piece]:
     """Yields the pieces of all files; one that is read at once anyway needs no cut."""
     for ordinal, shard in enumerate(shards):
         size = shard.stat.size_bytes
-        if counting and shard.info is None and shard.codec.is_plain and 0 < size <= most_bytes:
+        if infers_schema and shard.info is None and shard.codec.is_plain and 0 < size <= max_bytes:
             yield Piece(ordinal, 0, None, 0, size)
         else:
-            yield from cut(shard, ordinal, most_bytes, lenient=True)
+            yield from cut(shard, ordinal, max_bytes, lenient=True)
 
 
 def _scan_piece(
-    piece: Piece, *, shards: Sequence[ShardFile], counting: bool, memory_bytes: int
+    piece: Piece, *, shards: Sequence[ShardFile], infers_schema: bool, memory_bytes: int
 ) -> tuple[Unit, Inference]:
     inference, records, stop = Inference(), piece.records, piece.stop or 0
     size = stop - piece.start
-    if counting or records is None:
+    if infers_schema or records is None:
         records = size = 0
-        for _, found in _read_intact_frames(shards, piece, memory_bytes):
-            records += len(found.starts) + len(found.rejects)
-            size += int(found.lengths.sum())
-            if counting:
-                inference = inference + infer_frames(found, shards[piece.file].name, memory_bytes)
+        for _, frames in _read_intact_frames(shards, piece, memory_bytes):
+            records += len(frames.starts) + len(frames.rejects)
+            size += int(frames.lengths.sum())
+            if infers_schema:
+                inference = inference + infer_frames(frames, shards[piece.file].name, memory_bytes)
     return Unit(
         piece.file, piece.file + 1, piece.start, stop, piece.first_record, records, size
     ), inference
@@ -158,36 +162,36 @@ class TfrecordSource:
         shard = self.shards[ordinal]
         records = unit.rows if shard.info else None
         piece = Piece(ordinal, unit.first_row, records, unit.start, unit.stop or None)
-        for offset, found in _read_intact_frames(self.shards, piece, self.memory_bytes):
+        for offset, frames in _read_intact_frames(self.shards, piece, self.memory_bytes):
             if self.checks_records:
-                found = fitting_frames(
-                    found, self.schema, shard.name, offset, bounded=self.checks_class_numbers
+                frames = fitting_frames(
+                    frames, self.schema, shard.name, offset, bounded=self.checks_class_numbers
                 )
-            yield from _to_chunks(found, ordinal)
+            yield from _to_chunks(frames, ordinal)
         check_unchanged(file.path, file.stat, file.name)
 
 
-def _to_chunks(found: Recovered, ordinal: int) -> Iterator[Chunk]:
+def _to_chunks(frames: Recovered, ordinal: int) -> Iterator[Chunk]:
     """Yields the good records in chunks of about BATCH_BYTES; the rejects go with the first one."""
-    rejects = found.rejects
-    ends = np.cumsum(found.lengths)
-    first = 0
-    while first < len(ends) or rejects:
-        before = int(ends[first - 1]) if first else 0
-        last = max(int(np.searchsorted(ends, before + BATCH_BYTES, "right")), first + 1)
-        last = min(last, first + BATCH_ROWS, len(ends))
-        offsets = np.concatenate([np.zeros(1, np.int64), ends[first:last] - before])
+    rejects = frames.rejects
+    end_bytes = np.cumsum(frames.lengths)
+    begin = 0
+    while begin < len(end_bytes) or rejects:
+        begin_bytes = int(end_bytes[begin - 1]) if begin else 0
+        end = max(int(np.searchsorted(end_bytes, begin_bytes + BATCH_BYTES, "right")), begin + 1)
+        end = min(end, begin + BATCH_ROWS, len(end_bytes))
+        offsets = np.concatenate([np.zeros(1, np.int64), end_bytes[begin:end] - begin_bytes])
         data = np.empty(int(offsets[-1]), np.uint8)
         pack_spans(
-            [found.data], found.starts[first:last] + HEADER_BYTES, found.lengths[first:last], data
+            [frames.data], frames.starts[begin:end] + HEADER_BYTES, frames.lengths[begin:end], data
         )
         yield Chunk(
             Payloads(data, offsets),
-            np.full(last - first, ordinal, np.uint32),
-            found.numbers[first:last],
+            np.full(end - begin, ordinal, np.uint32),
+            frames.numbers[begin:end],
             rejects,
         )
-        first, rejects = last, ()
+        begin, rejects = end, ()
 
 
 def plan_tfrecord(
@@ -205,16 +209,16 @@ def plan_tfrecord(
             f"{option('dtypes', {name: dtype})}: records of TFRecord files are kept as they are; to change types, read "
             "them to Parquet and build from that"
         )
-    files, shards, notes = _select_current_shards(files)
+    files, shards, selection_notes = _select_current_shards(files)
     paths = sorted(
         {path for shard in shards if (path := _find_schema_file(shard.path)) is not None}
     )
-    counting = bool(common.droppable_features) or (common.schema is None and not paths)
-    units, counted = scan_tfrecords(shards, common, counting)
+    infers_schema = bool(common.droppable_features) or (common.schema is None and not paths)
+    units, inference = scan_tfrecords(shards, common, infers_schema)
     if not units:
         raise DataError("there are no records", source=files[0].name if files else "")
     schema, schema_notes, all_fit = _resolve_schema(
-        shards, paths, common, counted if counting else None
+        shards, paths, common, inference if infers_schema else None
     )
     for file in files:
         check_unchanged(file.path, file.stat, file.name)
@@ -223,7 +227,7 @@ def plan_tfrecord(
         FileTable.from_files(files),
         [shard.for_other_hosts() for shard in shards],
         units,
-        notes=(*notes, *schema_notes),
+        notes=(*selection_notes, *schema_notes),
         checks_records=schema.message != OPAQUE_BYTES and not all_fit,
         checks_class_numbers=common.schema is not None,
         memory_bytes=common.memory_bytes,
@@ -236,14 +240,14 @@ def _select_current_shards(
     """Returns (files with the splits that their names say, the same as shards, notes), without shards of a data set's
     earlier generations.
     """
-    known: dict[str, Mapping[str, ShardFile]] = {}
-    current: list[InputFile] = []
+    shards_by_root: dict[str, Mapping[str, ShardFile]] = {}
+    current_files: list[InputFile] = []
     shards: list[ShardFile] = []
-    stale = 0
+    num_stale = 0
     for file in files:
         root = os.path.dirname(os.path.dirname(file.path))
-        if root not in known:
-            known[root] = (
+        if root not in shards_by_root:
+            shards_by_root[root] = (
                 {
                     real_path(shard.path): shard
                     for shard in catalog_data_set(root, lenient=True).files
@@ -251,9 +255,9 @@ def _select_current_shards(
                 if is_data_set(root)
                 else {}
             )
-        shard = known[root].get(real_path(file.path))
-        if known[root] and shard is None:
-            stale += 1
+        shard = shards_by_root[root].get(real_path(file.path))
+        if shards_by_root[root] and shard is None:
+            num_stale += 1
             continue
         if shard is None:
             shard = ShardFile(
@@ -264,52 +268,57 @@ def _select_current_shards(
                 file.stat,
             )
         split = shard.split if shard.split != UNKNOWN_SPLIT else file.split
-        current.append(replace(file, split=split))
+        current_files.append(replace(file, split=split))
         shards.append(replace(shard, name=file.name))
     notes = (
-        (f"{stale} shard(s) of earlier generations of their data set were left out",)
-        if stale
+        (f"{num_stale} shard(s) of earlier generations of their data set were left out",)
+        if num_stale
         else ()
     )
-    return tuple(current), tuple(shards), notes
+    return tuple(current_files), tuple(shards), notes
 
 
 def _resolve_schema(
     shards: Sequence[ShardFile],
-    paths: Sequence[str],
+    schema_paths: Sequence[str],
     common: PlanOptions,
-    counted: Inference | None,
+    inference: Inference | None,
 ) -> tuple[Schema, Sequence[str], bool]:
     """Returns (schema, notes on where it is from, whether every record is known to be of it). paths: schema files
     beside the shards; counted: what all records are, where that is asked.
     """
     all_fit, classes = False, find_hinted_classes(shards)
-    left_out: list[str] = []
+    absence_notes: list[str] = []
     if (
-        common.droppable_features and counted is not None
+        common.droppable_features and inference is not None
     ):  # which of them the records have, only the records say
-        common, left_out = common.drop_absent_features(
-            refine_inferred(shards, counted)[0].names, "the records"
+        common, absence_notes = common.drop_absent_features(
+            refine_inferred(shards, inference)[0].names, "the records"
         )
     if common.schema is not None:
-        schema, schema_notes = common.schema, ["schema as given", *left_out]
-    elif paths:
-        found = [tfmd.from_pbtxt(read_bounded(path), path) for path in paths]
-        if any(other != found[0] for other in found[1:]):
-            _check_class_numbers(found[0], classes)
+        schema, schema_notes = common.schema, ["schema as given", *absence_notes]
+    elif schema_paths:
+        schemas = [tfmd.from_pbtxt(read_bounded(path), path) for path in schema_paths]
+        if any(other_schema != schemas[0] for other_schema in schemas[1:]):
+            _check_class_numbers(schemas[0], classes)
             raise DataError(
-                f"{paths[0]} and {next(p for p, s in zip(paths, found, strict=True) if s != found[0])} "
+                f"{schema_paths[0]} and {next(p for p, s in zip(schema_paths, schemas, strict=True) if s != schemas[0])} "
                 f"differ; say which: {option('schema', 'FILE')}"
             )
         schema, schema_notes = (
-            found[0],
-            [f"schema from {os.path.basename(os.path.dirname(paths[0]))}/{SCHEMA_FILE_NAME}"],
+            schemas[0],
+            [
+                f"schema from {os.path.basename(os.path.dirname(schema_paths[0]))}/{SCHEMA_FILE_NAME}"
+            ],
         )
         all_fit = all(shard.info is not None for shard in shards)
     else:
-        assert counted is not None
-        schema, hinted = refine_inferred(shards, counted)
-        schema_notes, all_fit = ["schema inferred from all records", *hinted], not counted.others
+        assert inference is not None
+        schema, hint_notes = refine_inferred(shards, inference)
+        schema_notes, all_fit = (
+            ["schema inferred from all records", *hint_notes],
+            not inference.others,
+        )
     _check_class_numbers(schema, classes)
     if common.label is not None:
         if common.label not in schema:
@@ -320,17 +329,21 @@ def _resolve_schema(
     return schema, schema_notes, all_fit
 
 
-def _check_class_numbers(schema: Schema, own: Mapping[str, Mapping[tuple[str, ...], str]]) -> None:
+def _check_class_numbers(
+    schema: Schema, classes_by_feature: Mapping[str, Mapping[tuple[str, ...], str]]
+) -> None:
     """Refuses records whose numbers are those of other classes. own: the classes that the records' own files name."""
     for feature in schema:
-        tables = own.get(feature.name, {}) if feature.kind == INT64_LIST else {}
-        wanted = feature.classes or max(tables, key=len, default=())
+        tables = classes_by_feature.get(feature.name, {}) if feature.kind == INT64_LIST else {}
+        expected_classes = feature.classes or max(tables, key=len, default=())
         for names, path in tables.items():
-            if names[: len(wanted)] != wanted[: len(names)]:
-                other = "the schema's" if feature.classes else f"those of {tables[wanted]}"
+            if names[: len(expected_classes)] != expected_classes[: len(names)]:
+                other_source = (
+                    "the schema's" if feature.classes else f"those of {tables[expected_classes]}"
+                )
                 raise DataError(
-                    f"{feature.name!r} has numbers of the classes {format_classes(names)}, and {other} are "
-                    f"{format_classes(wanted)}; records of TFRecord files are kept as they are, so read each of them to "
+                    f"{feature.name!r} has numbers of the classes {format_classes(names)}, and {other_source} are "
+                    f"{format_classes(expected_classes)}; records of TFRecord files are kept as they are, so read each of them to "
                     "Parquet and build from that, where classes go by name",
                     source=path,
                 )
@@ -338,8 +351,8 @@ def _check_class_numbers(schema: Schema, own: Mapping[str, Mapping[tuple[str, ..
 
 def _find_schema_file(path: str) -> str | None:
     folder = os.path.dirname(path)
-    places = (
+    candidates = (
         os.path.join(folder, SCHEMA_FILE_NAME),
         os.path.join(os.path.dirname(folder), SCHEMA_FILE_NAME),
     )
-    return next((place for place in places if is_file(place)), None)
+    return next((candidate for candidate in candidates if is_file(candidate)), None)
