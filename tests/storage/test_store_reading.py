@@ -308,7 +308,7 @@ def test_a_list_goes_on_behind_its_last_whole_page(monkeypatch: pytest.MonkeyPat
     asked = []
 
     class Pages:
-        def pages(self, key: str, after: str = "") -> Iterator[list[dict[str, str]]]:
+        def list_pages(self, key: str, after: str = "") -> Iterator[list[dict[str, str]]]:
             asked.append(after)
             left = [{"path": name} for name in keys if name > after]
             yield left[:3]

@@ -79,7 +79,7 @@ class _Member:
     packed_bytes: int
     size_bytes: int
     crc: int | None = None
-    deflated: bool = False
+    is_deflated: bool = False
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ _cached_members: OrderedDict[str, ArchiveMembers] = OrderedDict()
 _decompressed_tars: OrderedDict[str, tuple[Stat, BinaryIO]] = (
     OrderedDict()
 )  # likewise: its state, its content
-_keepers: list[None] = []  # one for each that uses these
+_active_users: list[None] = []  # one for each that uses these
 
 
 def read_members(path: str) -> ArchiveMembers:
@@ -228,10 +228,12 @@ def _read_tar(archive_members: ArchiveMembers, path: str) -> None:
         header = tar.next()
         while header is not None:
             if not header.isdir():
-                plain = header.isreg() and not header.issparse()
+                is_plain_file = header.isreg() and not header.issparse()
                 archive_members.add(
                     header.name,
-                    _Member(header.offset_data, header.size, header.size) if plain else None,
+                    _Member(header.offset_data, header.size, header.size)
+                    if is_plain_file
+                    else None,
                     path,
                 )
             file.seek(tar.offset)
@@ -249,13 +251,13 @@ def _read_tar(archive_members: ArchiveMembers, path: str) -> None:
 @contextlib.contextmanager
 def keep_decompressed_tars() -> Iterator[None]:
     """Keeps what is decompressed until the last of those that are at work within has ended."""
-    _keepers.append(None)
+    _active_users.append(None)
     try:
         yield
     finally:
-        _keepers.pop()
+        _active_users.pop()
         Progress.activity = ""
-        if not _keepers:
+        if not _active_users:
             _decompressed_tars.clear()
 
 
@@ -304,8 +306,14 @@ def _zip_member(info: zipfile.ZipInfo, path: str) -> _Member:
             else f"packed by method {info.compress_type}, which is not deflate"
         )
         raise UsageError(f"{path}: {info.filename!r} is {problem}; unpack it, and give the folder")
-    deflated = info.compress_type == zipfile.ZIP_DEFLATED
-    return _Member(info.header_offset, info.compress_size, info.file_size, info.CRC, deflated)
+    is_deflated = info.compress_type == zipfile.ZIP_DEFLATED
+    return _Member(
+        offset=info.header_offset,
+        packed_bytes=info.compress_size,
+        size_bytes=info.file_size,
+        crc=info.CRC,
+        is_deflated=is_deflated,
+    )
 
 
 def is_archive_member(path: str) -> bool:
@@ -357,17 +365,22 @@ class ArchiveStorage:
                 return _MemberReader(reader, member.size_bytes, start)
             header = reader.fill(np.empty(_ZIP_HEADER_BYTES, np.uint8), start)[_ZIP_LENGTH_FIELDS]
             start += _ZIP_HEADER_BYTES + int(header.view("<u2").sum())
-            if not member.deflated:
+            if not member.is_deflated:
                 return _MemberReader(reader, member.size_bytes, start, crc=member.crc, path=path)
             if _is_streamed(member):
                 trailer = np.array([member.crc, member.size_bytes & 0xFFFFFFFF], "<u4").view(
                     np.uint8
                 )
                 return _MemberReader(
-                    reader, _size_as_file(member), start - len(_GZIP_HEADER), _GZIP_HEADER, trailer
+                    reader,
+                    _size_as_file(member),
+                    start - len(_GZIP_HEADER),
+                    header=_GZIP_HEADER,
+                    trailer=trailer,
                 )
             data = reader.fill(np.empty(member.packed_bytes, np.uint8), start)
-            return _MemberReader(reader, member.size_bytes, 0, _inflate_member(data, member, path))
+            content = _inflate_member(data, member, path)
+            return _MemberReader(reader, member.size_bytes, 0, header=content)
         except BaseException:
             reader.close()
             raise
@@ -477,7 +490,7 @@ def _find_member(path: str) -> tuple[ArchiveMembers, _Member]:
 
 
 def _is_streamed(member: _Member) -> bool:
-    return member.deflated and member.size_bytes > _MAX_INFLATED_BYTES
+    return member.is_deflated and member.size_bytes > _MAX_INFLATED_BYTES
 
 
 def _size_as_file(member: _Member) -> int:

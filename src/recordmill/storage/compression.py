@@ -17,7 +17,9 @@ from recordmill.storage.files import Bytes, find_storage, read_range
 
 AUTO_COMPRESSION = "auto"
 
-BLOCK_BYTES = 1 << 20  # 1 MiB: stays in the second-level cache between inflating and reading it
+DEFAULT_BLOCK_BYTES = (
+    1 << 20
+)  # 1 MiB: stays in the second-level cache between inflating and reading it
 COMPRESSED_HEAD_BYTES = 4096  # what `detect_compression` is shown: enough for zlib to refuse nearly all that is not its own
 
 _MIN_SUSPICIOUS_BYTES = 64 << 20  # 64 MiB: below, no ratio is suspicious
@@ -60,11 +62,11 @@ class ByteStream:
 
 class _PlainStream(ByteStream):
     def __init__(self, path: str) -> None:
-        self._reader, self._at = find_storage(path).open(path), 0
+        self._reader, self._offset = find_storage(path).open(path), 0
 
     def fill(self, buffer: Bytes) -> int:
-        count = len(self._reader.fill(buffer, self._at))
-        self._at += count
+        count = len(self._reader.fill(buffer, self._offset))
+        self._offset += count
         return count
 
     def close(self) -> None:
@@ -75,7 +77,7 @@ class _BlockStream(ByteStream):
     """From a generator of byte strings of any size."""
 
     def __init__(self, blocks: Generator[bytes, None, None]) -> None:
-        self._pieces, self._rest = blocks, np.empty(0, np.uint8)
+        self._blocks, self._rest = blocks, np.empty(0, np.uint8)
 
     def fill(self, buffer: Bytes) -> int:
         filled = 0
@@ -90,7 +92,7 @@ class _BlockStream(ByteStream):
 
     def _next(self) -> bool:
         try:
-            self._rest = np.frombuffer(next(self._pieces), np.uint8)
+            self._rest = np.frombuffer(next(self._blocks), np.uint8)
         except StopIteration:
             return False
         except DataError as error:
@@ -99,7 +101,7 @@ class _BlockStream(ByteStream):
         return True
 
     def close(self) -> None:
-        self._pieces.close()
+        self._blocks.close()
 
 
 def open_stream(
@@ -134,7 +136,7 @@ def open_stream(
 def open_blocks(
     path: str,
     *,
-    block_bytes: int = BLOCK_BYTES,
+    block_bytes: int = DEFAULT_BLOCK_BYTES,
     compression: str = AUTO_COMPRESSION,
     source: str | None = None,
     max_ratio: int | None = MAX_RATIO,

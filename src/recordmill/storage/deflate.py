@@ -135,7 +135,14 @@ def _decompress_gzip(path: str, source: str, max_ratio: int | None) -> Generator
                 )  # zlib tells what is above it indeed
             except (_ISAL_ERROR, zlib.error, DataError):
                 yield from _skip_bytes(
-                    _inflate_exactly(path, source, GZIP, max_ratio, member_start, previous_bytes),
+                    _inflate_exactly(
+                        path,
+                        source,
+                        GZIP,
+                        max_ratio,
+                        member_start=member_start,
+                        previous_bytes=previous_bytes,
+                    ),
                     member_bytes,
                 )
                 return
@@ -144,7 +151,14 @@ def _decompress_gzip(path: str, source: str, max_ratio: int | None) -> Generator
             yield content
     if not inflater.eof:
         yield from _skip_bytes(
-            _inflate_exactly(path, source, GZIP, max_ratio, member_start, previous_bytes),
+            _inflate_exactly(
+                path,
+                source,
+                GZIP,
+                max_ratio,
+                member_start=member_start,
+                previous_bytes=previous_bytes,
+            ),
             member_bytes,
         )
 
@@ -156,13 +170,13 @@ class _HeaderChecker:
 
     def __init__(self) -> None:
         self._inflater: Any = zlib.decompressobj(_WINDOW_BITS[GZIP])
-        self._flags_at = 3  # in the next bytes
+        self._flags_offset = 3  # in the next bytes
 
     def check(self, data: bytes | memoryview) -> None:
         """The member's next bytes; zlib.error if they are no header, or one for zlib."""
-        if 0 <= self._flags_at < len(data) and data[self._flags_at] & _HEADER_CRC_FLAG:
+        if 0 <= self._flags_offset < len(data) and data[self._flags_offset] & _HEADER_CRC_FLAG:
             raise zlib.error("a CRC of the header")
-        self._flags_at -= len(data)
+        self._flags_offset -= len(data)
         offset = 0
         while self._inflater is not None and offset < len(data):
             if self._inflater.decompress(data[offset : offset + 512], 1) or self._inflater.eof:

@@ -99,16 +99,16 @@ class DirectFile:
 
     def write(self, data: bytes | memoryview | Buffer) -> int:
         """Take all of it; gives its number of bytes."""
-        view, written = np.frombuffer(data, np.uint8), 0
-        while written < len(view):
+        view, num_written = np.frombuffer(data, np.uint8), 0
+        while num_written < len(view):
             if self._buffer is None:
                 self._raise_errors()
                 self._buffer = self._owner.acquire_buffer()
-            count = min(_BUFFER_BYTES - self._num_filled, len(view) - written)
-            self._buffer[self._num_filled : self._num_filled + count] = view[
-                written : written + count
+            num_copied = min(_BUFFER_BYTES - self._num_filled, len(view) - num_written)
+            self._buffer[self._num_filled : self._num_filled + num_copied] = view[
+                num_written : num_written + num_copied
             ]
-            self._num_filled, written = self._num_filled + count, written + count
+            self._num_filled, num_written = self._num_filled + num_copied, num_written + num_copied
             if self._num_filled == _BUFFER_BYTES:
                 self._submit_buffer()
         return len(view)
@@ -150,16 +150,16 @@ class DirectFile:
         the disk would have to be waited for then, and `fsync` has several such files written at once.
         """
         self._set_direct(enabled=len(data) == _BUFFER_BYTES)
-        written = 0
-        while written < len(data):
+        num_written = 0
+        while num_written < len(data):
             try:
-                written += os.write(self._descriptor, data[written:])
+                num_written += os.write(self._descriptor, data[num_written:])
             except OSError as error:
                 if error.errno != errno.EINVAL or not self._is_direct:
                     raise
                 self._is_unsupported = True
             if (
-                written % _ALIGN_BYTES or self._is_unsupported
+                num_written % _ALIGN_BYTES or self._is_unsupported
             ):  # cut short by the system, or nothing for this file system
                 self._set_direct(enabled=False)
 

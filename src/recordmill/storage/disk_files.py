@@ -116,10 +116,10 @@ def reopen_file(path: str | Path, size_bytes: int) -> BinaryIO:
 def write_all(file: BinaryIO | DirectFile, data: bytes | memoryview | npt.NDArray[np.uint8]) -> int:
     """Write every byte, also where the operating system takes fewer at once; gives the number written."""
     view = memoryview(data).cast("B")
-    written = 0
-    while written < len(view):
-        written += file.write(view[written : written + _WRITE_BYTES])
-    return written
+    num_written = 0
+    while num_written < len(view):
+        num_written += file.write(view[num_written : num_written + _WRITE_BYTES])
+    return num_written
 
 
 class NewFiles:

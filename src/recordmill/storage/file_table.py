@@ -94,7 +94,7 @@ class ItemTable(Sequence[Item]):
         if not isinstance(other, Sequence):
             return NotImplemented
         return len(self) == len(other) and all(
-            mine == theirs for mine, theirs in zip(self, other, strict=True)
+            own_item == other_item for own_item, other_item in zip(self, other, strict=True)
         )
 
     def __hash__(self) -> int:
@@ -381,10 +381,15 @@ def _to_batch(files: Sequence[InputFile], stems: dict[bytes, int]) -> pa.RecordB
             file.path.encode(*_NAME_ENCODING),
             file.stat,
         )
-        is_below = path.endswith(name)
-        stem = path[: len(path) - len(name)] if is_below else b""
+        ends_with_name = path.endswith(name)
+        stem = path[: len(path) - len(name)] if ends_with_name else b""
         values = (
-            *(file.root, stems.setdefault(stem, len(stems)), name, None if is_below else path),
+            *(
+                file.root,
+                stems.setdefault(stem, len(stems)),
+                name,
+                None if ends_with_name else path,
+            ),
             *(stat.size_bytes, stat.mtime_ns, stat.etag, stat.ctime_ns),
         )
         for column, value in zip(columns.values(), values, strict=True):

@@ -100,7 +100,7 @@ _MAX_MAPPED_FILES, _MIN_MAPPED_FILES = (
 _OBJECT_STORAGE, _ARCHIVE_STORAGE = archives.OBJECT_STORAGE, archives.ArchiveStorage()
 os.register_at_fork(after_in_child=_OBJECT_STORAGE.reset_after_fork)
 register_settings_handler(
-    lambda terms: _OBJECT_STORAGE.apply_settings(terms)
+    lambda settings: _OBJECT_STORAGE.apply_settings(settings)
 )  # also by a process that unpickles them
 
 
@@ -397,11 +397,11 @@ def release_mapped_pages() -> None:
     """
     if hasattr(mmap, "MADV_DONTNEED"):
         for mapped in MAPPED_FILES.values():
-            if (file := _mapping_of(mapped)) is not None:
+            if (file := _find_mapping(mapped)) is not None:
                 file.madvise(mmap.MADV_DONTNEED)
 
 
-def _mapping_of(view: object) -> mmap.mmap | None:
+def _find_mapping(view: object) -> mmap.mmap | None:
     while isinstance(view, np.ndarray):
         view = view.base
     return view.obj if isinstance(view, memoryview) and isinstance(view.obj, mmap.mmap) else None

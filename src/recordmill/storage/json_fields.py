@@ -41,14 +41,14 @@ def read_bounded(path: str | os.PathLike[str], max_bytes: int = MAX_JSON_BYTES) 
         file_stat = os.fstat(descriptor)
         if not modes.S_ISREG(file_stat.st_mode):
             raise DataError("is no regular file", source=os.fspath(path))
-        read_bytes = (
+        request_bytes = (
             min(max_bytes, max(file_stat.st_size, _MIN_READ_BYTES)) + 1
         )  # so many bytes are allocated
         try:
-            data = file.read(read_bytes) if file_stat.st_size <= max_bytes else b""
+            data = file.read(request_bytes) if file_stat.st_size <= max_bytes else b""
         except OSError as error:  # which does not say of what
             raise OSError(error.errno, error.strerror, os.fspath(path)) from None
-        if len(data) == read_bytes <= max_bytes:
+        if len(data) == request_bytes <= max_bytes:
             raise DataError("grows while it is read", source=os.fspath(path))
         if file_stat.st_size > max_bytes or len(data) > max_bytes:
             raise DataError(
@@ -147,8 +147,8 @@ def convert_json(kind: Any, value: Any, source: str, place: str = "") -> Any:
             _refuse(f"is {format_json_value(value)}, not a list", source, place)
         return tuple(
             [
-                convert_json(inner[0], item, source, f"{place}[{child_place}]")
-                for child_place, item in enumerate(value)
+                convert_json(inner[0], item, source, f"{place}[{index}]")
+                for index, item in enumerate(value)
             ]
         )
     if not isinstance(value, dict):

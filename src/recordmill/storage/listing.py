@@ -139,13 +139,13 @@ def list_inputs(
         for entry in files
     )
     return Listing(
-        FileTable.from_files(inputs_files),
-        tuple(roots),
-        ignored.counts,
-        tuple(ignored.notes()),
-        frozenset(explicit_paths),
-        frozenset(explicit_roots),
-        data_extensions,
+        files=FileTable.from_files(inputs_files),
+        roots=tuple(roots),
+        ignored=ignored.counts,
+        notes=tuple(ignored.notes()),
+        explicit_paths=frozenset(explicit_paths),
+        explicit_roots=frozenset(explicit_roots),
+        data_extensions=data_extensions,
     )
 
 
@@ -282,8 +282,10 @@ def _no_files_error(argument: str, is_glob: bool, ignored: walk.IgnoredFiles) ->
     for folder in sorted(ignored.folders_with_runs):
         for unfinished in walk.find_unfinished(folder):
             return walk.no_data_set_error(unfinished)
-    left_out = f" that holds data ({'; '.join(ignored.notes())})" if ignored.counts else ""
-    return UsageError(f"{argument}: no file {'matches' if is_glob else 'in this folder'}{left_out}")
+    ignored_text = f" that holds data ({'; '.join(ignored.notes())})" if ignored.counts else ""
+    return UsageError(
+        f"{argument}: no file {'matches' if is_glob else 'in this folder'}{ignored_text}"
+    )
 
 
 def _expand_in_store(
@@ -413,11 +415,15 @@ def _resolve_line(folder: str, entry: str, list_path: str) -> str:
 
 def _check_names(files: Iterable[walk.FileEntry]) -> None:
     """Raises UsageError if names are not UTF-8."""
-    bad = [file.path for file in files if not file.name.isascii() and _SURROGATE.search(file.name)]
-    if bad:
-        examples = ", ".join(ascii(os.fsencode(path))[1:] for path in bad[:_MAX_MESSAGE_NAMES])
+    invalid_paths = [
+        file.path for file in files if not file.name.isascii() and _SURROGATE.search(file.name)
+    ]
+    if invalid_paths:
+        examples = ", ".join(
+            ascii(os.fsencode(path))[1:] for path in invalid_paths[:_MAX_MESSAGE_NAMES]
+        )
         raise UsageError(
-            f"{len(bad)} file name(s) are not UTF-8, so no manifest can hold them: {examples}; rename them "
+            f"{len(invalid_paths)} file name(s) are not UTF-8, so no manifest can hold them: {examples}; rename them "
             "(convmv does) and build again"
         )
 

@@ -185,10 +185,10 @@ def no_data_set_error(folder: str) -> UsageError:
 def note_enclosing_runs(path: str, ignored: IgnoredFiles) -> None:
     """Note in which folders above a real path runs may be at work; UsageError where it lies in the folder of one."""
     for match in _RUN_PATH_PART.finditer(path):
-        above = path[: match.start()].rstrip("/")
+        folder = path[: match.start()].rstrip("/")
         if match[0].startswith(RUN_PREFIX):
-            raise no_data_set_error(above)
-        ignored.folders_with_runs.add(above)
+            raise no_data_set_error(folder)
+        ignored.folders_with_runs.add(folder)
 
 
 def file_extension(name: str) -> str:
@@ -237,7 +237,7 @@ class _DiskWalk:
         while pending:
             folder = pending.pop()
             for entry in self._entries(folder):
-                entry_result = self._take(folder, entry)
+                entry_result = self._visit(folder, entry)
                 if isinstance(entry_result, _Folder):
                     pending.append(entry_result)
                 elif entry_result is not None:
@@ -257,7 +257,7 @@ class _DiskWalk:
             for entry in self._entries(folder):
                 if not matches(entry.name) or (entry.name[0] == "." and part[0] != "."):
                     continue
-                entry_result = self._take(
+                entry_result = self._visit(
                     folder, entry, keep_files=not rest, allow_hidden=part[0] == "."
                 )
                 if isinstance(entry_result, FileEntry):
@@ -273,7 +273,7 @@ class _DiskWalk:
                 self.ignored.folders_with_runs.add(folder.path)
             yield entry
 
-    def _take(
+    def _visit(
         self,
         folder: _Folder,
         entry: os.DirEntry[str],
@@ -289,14 +289,14 @@ class _DiskWalk:
             if keep_files:
                 self.ignored.add(reason, name, entry.path)
         elif entry.is_symlink():
-            return self._take_link(folder, entry, name, keep_files)
+            return self._visit_link(folder, entry, name, keep_files)
         elif entry.is_dir():
             return _Folder(entry.path, name + "/", folder.ancestors)
         elif keep_files:
-            return self._take_file(name, entry.path, entry.stat())
+            return self._visit_file(name, entry.path, entry.stat())
         return None
 
-    def _take_file(
+    def _visit_file(
         self, name: str, path: str, file_stat: os.stat_result, target: str = ""
     ) -> FileEntry | None:
         if not modes.S_ISREG(file_stat.st_mode):
@@ -307,7 +307,7 @@ class _DiskWalk:
             return FileEntry(name, path, stat_from_os(file_stat), target)
         return None
 
-    def _take_link(
+    def _visit_link(
         self, folder: _Folder, entry: os.DirEntry[str], name: str, keep_files: bool
     ) -> FileEntry | _Folder | None:
         target = os.path.realpath(entry.path)
@@ -328,11 +328,11 @@ class _DiskWalk:
             )
         elif not modes.S_ISDIR(target_stat.st_mode):
             if keep_files:
-                return self._take_file(name, entry.path, target_stat, target)
+                return self._visit_file(name, entry.path, target_stat, target)
         elif not self.follow_links:
             self.ignored.add(IGNORED_LINKED_FOLDER, name, entry.path)
         elif is_within(folder.path, target) or any(
-            is_within(above, target) for above in folder.ancestors
+            is_within(ancestor, target) for ancestor in folder.ancestors
         ):
             self.ignored.add(IGNORED_LOOP, name, entry.path)
         else:
@@ -371,12 +371,12 @@ def walk_store(folder: str, pattern: str | None, ignored: IgnoredFiles) -> Itera
     )
     for name, object_stat in iter_object_stats(folder):
         parts = name.split("/")
-        for place in (
-            (place for place, part in enumerate(parts) if _RUN_FOLDER_NAME.fullmatch(part))
+        for index in (
+            (index for index, part in enumerate(parts) if _RUN_FOLDER_NAME.fullmatch(part))
             if RUN_PREFIX in name
             else ()
         ):
-            ignored.folders_with_runs.add("/".join((root, *parts[:place])))
+            ignored.folders_with_runs.add("/".join((root, *parts[:index])))
         verdict = (
             _check_descendants(parts, 0)
             if pattern_parts is None

@@ -53,7 +53,7 @@ class Address(NamedTuple):
         return cls(f"{scheme}://{bucket}", unquote(key) if scheme in WEB_SCHEMES else key)
 
     @classmethod
-    def of(cls, uri: str) -> Address:
+    def from_uri(cls, uri: str) -> Address:
         """The address that a URI is, which `parse_input_path` or `parse_output_path` gave."""
         address = cls.parse(uri)
         assert address is not None, uri

@@ -136,21 +136,21 @@ class RequestLimit:
     @contextlib.contextmanager
     def acquire(self, num_slots: int = 1) -> Iterator[int]:
         """Wait for so many slots, or for all that there are; gives how many these are."""
-        if getattr(self._thread, "held", 0):
-            yield self._thread.held
+        if getattr(self._thread, "num_slots", 0):
+            yield self._thread.num_slots
             return
         with self._slots_freed:
             self._slots_freed.wait_for(
                 lambda: self._num_used + min(num_slots, self.max_requests) <= self.max_requests
             )
-            self._thread.held = min(num_slots, self.max_requests)
-            self._num_used += self._thread.held
+            self._thread.num_slots = min(num_slots, self.max_requests)
+            self._num_used += self._thread.num_slots
         try:
-            yield self._thread.held
+            yield self._thread.num_slots
         finally:
             with self._slots_freed:
-                self._num_used -= self._thread.held
-                self._thread.held = 0
+                self._num_used -= self._thread.num_slots
+                self._thread.num_slots = 0
                 self._slots_freed.notify_all()
 
 
@@ -238,7 +238,7 @@ def request_errors() -> tuple[type[Exception], ...]:
 
 def get_connection(address: Address) -> Connection:
     """The process's own connection to the address's bucket or host."""
-    check_process()
+    check_not_forked()
     with _lock:
         if address.root not in _connections:
             _connections[address.root] = _connect(address)
@@ -246,7 +246,7 @@ def get_connection(address: Address) -> Connection:
         return _connections[address.root]
 
 
-def check_process() -> None:
+def check_not_forked() -> None:
     """Raises OSError in a child that was forked from a process with connections, whose threads it does not have."""
     if _connected_pids - {os.getpid()}:
         raise OSError(
@@ -368,12 +368,12 @@ def to_store_error(error: Exception, address: Address) -> OSError:
         "401",
         "403",
     ):
-        refused = f"access refused: the key in use is not allowed to do that in this {container}"
+        refusal = f"access refused: the key in use is not allowed to do that in this {container}"
         if _is_unsigned(address):
-            refused = _not_public_message(address, container)
+            refusal = _not_public_message(address, container)
         elif container == "host":
-            refused = "access refused by the web server"
-        return PermissionError(errno.EACCES, refused, address.uri)
+            refusal = "access refused by the web server"
+        return PermissionError(errno.EACCES, refusal, address.uri)
     if isinstance(error, exceptions.InvalidPathError):
         return OSError(
             errno.EINVAL, "a name with an empty part, or `.` or `..`, can't be reached", address.uri
@@ -383,8 +383,8 @@ def to_store_error(error: Exception, address: Address) -> OSError:
 
 def _is_unsigned(address: Address) -> bool:
     """Returns whether requests go without a key, as the user wanted."""
-    skip = f"{_VARIABLE_PREFIXES.get(address.scheme, '')}_SKIP_SIGNATURE"
-    return os.environ.get(skip, "").lower() in ("1", "true")
+    variable = f"{_VARIABLE_PREFIXES.get(address.scheme, '')}_SKIP_SIGNATURE"
+    return os.environ.get(variable, "").lower() in ("1", "true")
 
 
 def _not_public_message(address: Address, container: str) -> str:
@@ -416,8 +416,8 @@ def _unclassified_error(
             "the endpoint is no https: AWS_ALLOW_HTTP=true (AZURE_, GOOGLE_) allows that",
         )
     if "from headers" in message or "non-partial response" in message:
-        lacks = " (it has no ETag)" if "ETag" in message else ""
-        return errno.EPROTO, _NO_STORE_MESSAGE.format(lacks)
+        hint = " (it has no ETag)" if "ETag" in message else ""
+        return errno.EPROTO, _NO_STORE_MESSAGE.format(hint)
     if "redential" in message:
         return errno.EACCES, _no_key_message(container)
     details = " ".join(part for part in (status, code) if part)

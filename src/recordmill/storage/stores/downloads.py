@@ -20,7 +20,7 @@ import numpy as np
 from recordmill.base.buffers import Bytes
 from recordmill.base.errors import DataError
 from recordmill.storage.stores.address import Address
-from recordmill.storage.stores.client import REQUEST_LIMIT, check_process, send_request
+from recordmill.storage.stores.client import REQUEST_LIMIT, check_not_forked, send_request
 from recordmill.storage.stores.protocol import Connection, Stat
 
 DOWNLOAD_PART_BYTES = 2 << 20  # 2 MiB: of a large range, so that it comes by several connections
@@ -149,7 +149,7 @@ class Downloader:
 
     def submit(self, call: Any, *args: Any) -> Future[Any]:
         """Have it called by one of as many threads as there may be requests."""
-        check_process()
+        check_not_forked()
         with self._lock:
             if self._threads is None:
                 self._threads = ThreadPoolExecutor(

@@ -112,7 +112,7 @@ class ObjectStorage:
             <= store_settings.max_bytes * 0.8
         )  # and their headers
         for path, object_stat in store_settings.files.items() if store_settings.folder else ():
-            address = Address.of(path)
+            address = Address.from_uri(path)
             self._caches[address.uri] = cache, fits
             self.downloader.assume_stat(address, object_stat)
 
@@ -132,19 +132,19 @@ class ObjectStorage:
         return self._blocks.limit_to(memory_bytes // 8)
 
     def stat(self, path: str) -> Stat:
-        address = Address.of(path)
+        address = Address.from_uri(path)
         _check_has_key(address)
         return self.downloader.stat(address)
 
     def last_known_stat(self, path: str) -> Stat:
-        return self.downloader.last_known_stat(Address.of(path)) or self.stat(path)
+        return self.downloader.last_known_stat(Address.from_uri(path)) or self.stat(path)
 
     def open(self, path: str) -> ObjectReader:
-        return ObjectReader(self, Address.of(path))
+        return ObjectReader(self, Address.from_uri(path))
 
     def read_object(self, path: str, max_bytes: int) -> bytes:
         """The object as it is now, by one request where it is small; DataError if it has more bytes than that."""
-        address = Address.of(path)
+        address = Address.from_uri(path)
         _check_has_key(address)
 
         def fetch(client: Connection) -> tuple[int, bytes]:
@@ -188,7 +188,7 @@ class ObjectStorage:
 
     def is_file(self, path: str) -> bool:
         try:
-            return bool(Address.of(path).key) and self.stat(path) is not None
+            return bool(Address.from_uri(path).key) and self.stat(path) is not None
         except FileNotFoundError:
             return False
 
@@ -199,7 +199,7 @@ class ObjectStorage:
             return False
 
     def list_names(self, folder: str) -> list[str]:
-        address = Address.of(folder)
+        address = Address.from_uri(folder)
         _check_listable(address)
         keys = list_keys(address)
         return sorted(
@@ -208,7 +208,7 @@ class ObjectStorage:
 
     def iter_object_stats(self, folder: str) -> Iterator[tuple[str, Stat]]:
         """(name relative to the folder, state) of all objects below it, as the store lists them, a page at a time."""
-        address = Address.of(folder)
+        address = Address.from_uri(folder)
         _check_listable(address)
         for name, info in iter_objects(address):
             if name:
@@ -223,7 +223,7 @@ class ObjectStorage:
 
     def prefetch_start(self, path: str, object_stat: Stat) -> None:
         """The object is about to be read from its start: have it asked for."""
-        address = Address.of(path)
+        address = Address.from_uri(path)
         if object_stat.size_bytes:
             self._prefetch_block(address, object_stat, 0)
 
@@ -235,7 +235,7 @@ class ObjectStorage:
 
         Raises, then: OSError, and ReplacedError where the object has another content.
         """
-        address = Address.of(path)
+        address = Address.from_uri(path)
         if self.has_disk_cache(address):
             return lambda: self._fill_and_check(address, object_stat, buffer, start)
         return self.downloader.start_reading(address, object_stat, [(start, buffer)])
@@ -254,7 +254,7 @@ class ObjectStorage:
         Raises:
             DataError: The object ends before that.
         """
-        address = Address.of(path)
+        address = Address.from_uri(path)
         merged: list[tuple[int, int, list[tuple[int, Bytes]]]] = []  # (start, stop, ranges)
         for start, buffer in sorted(
             (item for item in ranges if len(item[1])), key=lambda item: item[0]

@@ -56,13 +56,13 @@ def put_objects(root: str, objects: Mapping[str, bytes]) -> None:
 
 def put_object(uri: str, data: bytes) -> None:
     """Make or replace a small object."""
-    address = Address.of(uri)
+    address = Address.from_uri(uri)
     send_request(address, lambda client: client.put(address.key, data))
 
 
 def upload_file(path: str, uri: str, size_bytes: int) -> None:
     """Make an object of a file of this machine."""
-    address, part_bytes = Address.of(uri), max(UPLOAD_PART_BYTES, -(-size_bytes // MAX_PARTS))
+    address, part_bytes = Address.from_uri(uri), max(UPLOAD_PART_BYTES, -(-size_bytes // MAX_PARTS))
     with REQUEST_LIMIT.acquire(
         min(UPLOAD_CONCURRENCY, -(-size_bytes // part_bytes) or 1)
     ) as concurrency:
@@ -125,7 +125,7 @@ def copy_object(source: str, target: str, size_bytes: int) -> None:
     Raises:
         OSError: it is larger than what stores copy by one request.
     """
-    old, new = Address.of(source), Address.of(target)
+    old, new = Address.from_uri(source), Address.from_uri(target)
     assert old.root == new.root, (source, target)
     max_bytes = get_connection(new).max_copy_bytes
     if max_bytes is None or size_bytes <= max_bytes:
@@ -143,7 +143,7 @@ def put_object_if_absent(uri: str, data: bytes) -> bool:
     Raises:
         OSError: the put failed, or its result can't be known; nothing may be concluded from it.
     """
-    address = Address.of(uri)
+    address = Address.from_uri(uri)
     connection = get_connection(address)
     try:
         with REQUEST_LIMIT.acquire():
@@ -158,7 +158,7 @@ def put_object_if_absent(uri: str, data: bytes) -> bool:
 
 def supports_conditional_put(uri: str, data: bytes) -> bool:
     """Returns whether the store heeds the condition of such a put; asked by one for an object of its own there."""
-    address = Address.of(uri)
+    address = Address.from_uri(uri)
     return not send_request(address, lambda client: client.create(address.key, data))
 
 
@@ -171,7 +171,7 @@ def _read_object(address: Address) -> bytes | None:
 
 def remove_objects(root: str, keys: Sequence[str]) -> None:
     """Removes objects below a folder by their names, in that order; those that are gone already are no error."""
-    address = Address.of(root)
+    address = Address.from_uri(root)
 
     def delete(paths: Sequence[str]) -> None:
         send_request(address, lambda client: client.delete(paths, address.key))
@@ -189,5 +189,5 @@ def remove_objects(root: str, keys: Sequence[str]) -> None:
 
 def list_objects(folder: str) -> Iterator[ListedObject]:
     """The objects below a folder, as the store has them now."""
-    for name, info in iter_objects(Address.of(folder)):
+    for name, info in iter_objects(Address.from_uri(folder)):
         yield ListedObject(name, info["size"], info["last_modified"].timestamp())
