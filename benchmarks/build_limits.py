@@ -24,7 +24,7 @@ def limit(kind: str, source: str, out: str) -> Work:
     from recordmill.base.threads import thread_map
     from recordmill.building.sorted_run import gather_frames
     from recordmill.records.example.encode import encode
-    from recordmill.records.tfrecord.frames import FRAME_BYTES, scan
+    from recordmill.records.tfrecord.frames import FRAME_OVERHEAD_BYTES, scan_frames
     from recordmill.schemas.feature import Feature, Schema
     from recordmill.storage.digest import Digest
 
@@ -65,7 +65,7 @@ def limit(kind: str, source: str, out: str) -> Work:
                 lambda one: encoded(*one, schema), zip(batches, firsts[:-1], strict=True), threads
             )
         ]
-        sizes = np.concatenate([frames.lengths for frames, _ in parts]) + FRAME_BYTES
+        sizes = np.concatenate([frames.lengths for frames, _ in parts]) + FRAME_OVERHEAD_BYTES
         blocks, starts = (
             [frames.data for frames, _ in parts],
             np.concatenate([frames.starts for frames, _ in parts]),
@@ -80,7 +80,7 @@ def limit(kind: str, source: str, out: str) -> Work:
             digest = Digest()
             with open(f"{out}/train-{shard:05d}-of-{SHARDS:05d}", "wb") as file:
                 for piece, _ in gather_frames(blocks, starts, sizes, mine, which=which):
-                    scan(piece, source="", first_record=0, first_offset=0, final=True)
+                    scan_frames(piece, source="", first_record=0, first_offset=0, final=True)
                     digest.update(piece)
                     file.write(piece)
                 file.flush()
@@ -111,7 +111,7 @@ def limit_images(source: str, out: str) -> Work:
     from recordmill.base.threads import thread_map
     from recordmill.records.example.encode import encode
     from recordmill.records.images.check import check_structure
-    from recordmill.records.tfrecord.frames import scan
+    from recordmill.records.tfrecord.frames import scan_frames
     from recordmill.schemas.feature import Feature, Schema
     from recordmill.storage.digest import Digest
     from recordmill.storage.files import read_range
@@ -143,7 +143,7 @@ def limit_images(source: str, out: str) -> Work:
         with open(f"{out}/train-{shard:05d}-of-{SHARDS:05d}", "wb") as file:
             for first in range(0, len(paths), 64):
                 frames = batch_of(paths[first : first + 64])
-                scan(frames.data, source="", final=True)
+                scan_frames(frames.data, source="", final=True)
                 digest.update(frames.data)
                 file.write(frames.data)
             file.flush()

@@ -33,7 +33,7 @@ from recordmill.base.threads import thread_map
 from recordmill.records.example.decode import decode
 from recordmill.records.example.encode import encode
 from recordmill.records.inference.infer import infer
-from recordmill.records.tfrecord.frames import Frames, scan
+from recordmill.records.tfrecord.frames import Frames, scan_frames
 from recordmill.schemas.feature import Schema
 
 BATCH_BYTES = 8 << 20  # 8 MiB: as records.shard_file reads
@@ -58,7 +58,7 @@ def ours(
     frames: Frames, schema: Schema, threads: int, what: str = "decode"
 ) -> Callable[[], object]:
     def one(data: np.ndarray[Any, Any]) -> object:
-        found, _ = scan(data, source="benchmark", final=True)
+        found, _ = scan_frames(data, source="benchmark", final=True)
         return (
             found
             if what == "scan"

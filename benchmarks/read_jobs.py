@@ -184,7 +184,7 @@ def make_tensors(path: str, records: int) -> None:
     import numpy as np
 
     import recordmill
-    from recordmill.records.tfrecord.frames import frame
+    from recordmill.records.tfrecord.frames import frame_payloads
 
     generator = np.random.default_rng(0)
     os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -194,7 +194,7 @@ def make_tensors(path: str, records: int) -> None:
                 {"image": generator.random(TENSOR, np.float32).tobytes(), "label": number % 10}
             )
             file.write(
-                frame(
+                frame_payloads(
                     np.frombuffer(record, np.uint8), np.array([0, len(record)], np.int64)
                 ).data.tobytes()
             )
@@ -254,11 +254,13 @@ def tensors_limit(source: str, out: str) -> Work:
     """
     import numpy as np
 
-    from recordmill.records.tfrecord.frames import HEADER_BYTES, scan
+    from recordmill.records.tfrecord.frames import HEADER_BYTES, scan_frames
     from recordmill.records.writers.npy_file import npy_header
 
     size = int(np.prod(TENSOR)) * 4
-    scan(np.empty(0, np.uint8), source=source, final=True)  # compiled code comes from the cache
+    scan_frames(
+        np.empty(0, np.uint8), source=source, final=True
+    )  # compiled code comes from the cache
 
     def work() -> None:
         shutil.rmtree(out, ignore_errors=True)
@@ -271,7 +273,7 @@ def tensors_limit(source: str, out: str) -> Work:
         ):
             target.write(bytes(128))
             while count := os.preadv(file.fileno(), [block], at):
-                frames, used = scan(
+                frames, used = scan_frames(
                     block[:count],
                     source=source,
                     final=at + count == os.fstat(file.fileno()).st_size,

@@ -110,7 +110,7 @@ def make_photos(path: Path, size: int) -> Path:
     from PIL import Image
 
     import recordmill
-    from recordmill.records.tfrecord.frames import frame
+    from recordmill.records.tfrecord.frames import frame_payloads
 
     if path.exists():
         return path
@@ -129,7 +129,7 @@ def make_photos(path: Path, size: int) -> Path:
             ).save(photo, "JPEG", quality=90)
             record = recordmill.example({"image": photo.getvalue(), "label": number % 7})
             file.write(
-                frame(
+                frame_payloads(
                     np.frombuffer(record, np.uint8), np.array([0, len(record)], np.int64)
                 ).data.tobytes()
             )

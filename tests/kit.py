@@ -18,7 +18,7 @@ import pyarrow.parquet
 
 import recordmill
 from recordmill.records.columns.ragged import Ragged, Strings
-from recordmill.records.tfrecord.frames import frame
+from recordmill.records.tfrecord.frames import frame_payloads
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema
 from recordmill.storage.files import read_range
@@ -141,7 +141,7 @@ def framed(payloads: Iterable[bytes]) -> bytes:
     """A TFRecord file of these payloads."""
     payloads = list(payloads)
     ends = np.cumsum([0, *map(len, payloads)], dtype=np.int64)
-    return frame(np.frombuffer(b"".join(payloads), np.uint8), ends).data.tobytes()
+    return frame_payloads(np.frombuffer(b"".join(payloads), np.uint8), ends).data.tobytes()
 
 
 def write_rows(path: Path, columns: Mapping[str, Any]) -> Path:

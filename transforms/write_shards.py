@@ -43,7 +43,7 @@ from recordmill.building.workers.shared_files import (
 )
 from recordmill.building.workers.sorted_runs import SharedIngestResult, share_results
 from recordmill.records.example.encode import encode
-from recordmill.records.tfrecord.frames import FRAME_BYTES
+from recordmill.records.tfrecord.frames import FRAME_OVERHEAD_BYTES
 from recordmill.schemas.arrow import class_names_in_metadata
 from recordmill.schemas.feature import Schema
 from recordmill.shards.manifest import Manifest
@@ -319,7 +319,7 @@ class _IngestBatches(beam_types.DoFn):
         runs = tuple(
             self._writer.add(
                 frames.data,
-                frames.lengths + FRAME_BYTES,
+                frames.lengths + FRAME_OVERHEAD_BYTES,
                 frames.crcs,
                 keys,
                 splits,

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from recordmill.building.sorted_run import Histogram, KeyBuckets, SortedRun, SortedRunWriter
-from recordmill.records.tfrecord.frames import FRAME_BYTES, frame, scan
+from recordmill.records.tfrecord.frames import FRAME_OVERHEAD_BYTES, frame_payloads, scan_frames
 
 Record = tuple[int, int, int, int, bytes]  # (split, key, file, position, payload)
 
@@ -24,7 +24,7 @@ def write_runs_with_histogram(
     for at in range(0, len(records), chunk):
         part = records[at : at + chunk]
         payloads = [payload for *_, payload in part]
-        frames = frame(
+        frames = frame_payloads(
             np.frombuffer(b"".join(payloads), np.uint8), np.cumsum([0, *map(len, payloads)])
         )
         split, key, file, position = (
@@ -32,7 +32,13 @@ def write_runs_with_histogram(
             for i, dtype in enumerate((np.uint16, np.uint64, np.uint32, np.int64))
         )
         runs += writer.add(
-            frames.data, frames.lengths + FRAME_BYTES, frames.crcs, key, split, file, position
+            frames.data,
+            frames.lengths + FRAME_OVERHEAD_BYTES,
+            frames.crcs,
+            key,
+            split,
+            file,
+            position,
         )
     if not writer.is_empty:
         runs.append(writer.finish())
@@ -41,5 +47,5 @@ def write_runs_with_histogram(
 
 def payloads_of(data: np.ndarray) -> list[bytes]:
     """Those of contiguous frames."""
-    frames, _ = scan(data, source="frames", final=True)
+    frames, _ = scan_frames(data, source="frames", final=True)
     return [frames.payload(at).tobytes() for at in range(len(frames))]

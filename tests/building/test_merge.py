@@ -28,7 +28,7 @@ from recordmill.building.shard_boundaries import (
 )
 from recordmill.building.shard_writer import divide_frames, write_shards
 from recordmill.building.sorted_run import Histogram, KeyBuckets, SortedRun
-from recordmill.records.tfrecord.frames import FRAME_BYTES
+from recordmill.records.tfrecord.frames import FRAME_OVERHEAD_BYTES
 from recordmill.shards.file_names import ShardName
 from recordmill.shards.manifest import INDEX_FOLDER
 
@@ -268,7 +268,7 @@ def plain_shards(records: list[Record], options: ShardOptions) -> list[tuple[int
                 for i in range(n)
             ]
             continue
-        begins = np.cumsum([0, *(len(payload) + FRAME_BYTES for payload in ordered)])
+        begins = np.cumsum([0, *(len(payload) + FRAME_OVERHEAD_BYTES for payload in ordered)])
         count = -(-int(begins[-1]) // options.shard_bytes)
         shards: list[list[bytes]] = [[] for _ in range(count)]
         for begin, payload in zip(begins, ordered, strict=False):
@@ -338,7 +338,7 @@ def test_a_damaged_record_is_placed_in_the_shard_and_rounds_before_a_shard_are_n
     (run,), total = write_runs_with_histogram(
         tmp_path, records, 300, 1 << 20, KeyBuckets(1, 4, 2**62)
     )
-    frame_bytes = 3 + FRAME_BYTES
+    frame_bytes = 3 + FRAME_OVERHEAD_BYTES
     cuts = compute_boundaries(total, ShardOptions(num_shards=2), ["train"])
     (first, block), (second, _) = iter_shard_slices([run], cuts, 1, 1)
     read: list[int] = []

@@ -21,7 +21,7 @@ from recordmill.exporting.task import OutputCounts
 from recordmill.reader.inspect.contents import Contents
 from recordmill.records.images.check import check_structure
 from recordmill.records.images.header import BadImage
-from recordmill.records.tfrecord.frames import frame, scan
+from recordmill.records.tfrecord.frames import frame_payloads, scan_frames
 from recordmill.records.writers.npy_file import npy_header
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
@@ -124,7 +124,9 @@ SEEDS: dict[str, Sequence[bytes]] = {
         bytes.fromhex("08011208120208021202080322180000803f") + bytes(20),
         bytes.fromhex("0803120412020803380138023803"),
     ],
-    "frames": [frame(np.arange(60, dtype=np.uint8), np.array([0, 10, 10, 60])).data.tobytes()],
+    "frames": [
+        frame_payloads(np.arange(60, dtype=np.uint8), np.array([0, 10, 10, 60])).data.tobytes()
+    ],
     "csv": [
         b'a,b,c\n1,2.5,"x ""y"""\n-7,,"two\nlines"\n',
         b"id;text\r\n1;\xc3\xa9\r\n2;'q'\r\n",
@@ -233,7 +235,7 @@ def parse_image(data: bytes) -> object:
 
 
 def parse_frames(data: bytes) -> object:
-    return scan(np.frombuffer(data, np.uint8), source="a", final=True)
+    return scan_frames(np.frombuffer(data, np.uint8), source="a", final=True)
 
 
 def in_file(data: bytes, name: str, parse: Callable[[str], object]) -> object:

@@ -244,14 +244,14 @@ PROGRAM = """
 import hashlib, pyarrow as pa
 from recordmill.records.example.decode import decode
 from recordmill.records.example.encode import encode
-from recordmill.records.tfrecord.frames import scan
+from recordmill.records.tfrecord.frames import scan_frames
 from recordmill.schemas.feature import Feature, Schema
 schema = Schema((Feature("a", "int64"), Feature("b", "string"), Feature("c", "int64", (None,))))
 numbers = [[(i * 7919) ** (j % 5) % 2**40 for j in range(i % 50)] for i in range(500)]
 strings = pa.array([str(i) * i for i in range(500)], pa.large_string())
 batch = pa.RecordBatch.from_pydict({"a": range(500), "b": strings, "c": pa.array(numbers, pa.large_list(pa.int64()))})
 frames = encode(batch, schema)
-assert scan(frames.data, source="x", final=True)[1] == len(frames.data)
+assert scan_frames(frames.data, source="x", final=True)[1] == len(frames.data)
 assert decode(frames.data, frames.starts + 12, frames.lengths, schema).to_pydict() == batch.to_pydict()
 print(hashlib.sha256(frames.data).hexdigest())
 """

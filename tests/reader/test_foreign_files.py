@@ -16,7 +16,7 @@ from recordmill.reader.dataset import Dataset, open
 from recordmill.reader.mixture import mixture
 from recordmill.records.example.encode import encode
 from recordmill.records.tfrecord import frames
-from recordmill.records.tfrecord.frames import Frames, frame
+from recordmill.records.tfrecord.frames import Frames, frame_payloads
 from recordmill.shards import access
 from recordmill.shards.access import file_accesses, lenient_files
 from recordmill.shards.catalog import catalog_files
@@ -123,7 +123,7 @@ def test_a_fingerprint_is_that_of_the_content_wherever_it_lies(
 def reframed(frames: Frames) -> Frames:
     """The payloads as they are now, with right CRCs."""
     payloads = [frames.payload(row) for row in range(len(frames))]
-    return frame(np.concatenate(payloads), np.cumsum([0, *map(len, payloads)]))
+    return frame_payloads(np.concatenate(payloads), np.cumsum([0, *map(len, payloads)]))
 
 
 def test_a_forked_child_finds_records_itself(
@@ -161,15 +161,15 @@ def test_a_file_that_is_cut_meanwhile_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: int
 ) -> None:
     """Also where damage is left out: the end of a frame was read where the file has no byte any more."""
-    path, found = plain_file(tmp_path / "a.tfrecord"), access.hop
+    path, found = plain_file(tmp_path / "a.tfrecord"), access.iter_frame_offsets
 
-    def hop(*given: Any, **options: Any) -> Any:
+    def record_call(*given: Any, **options: Any) -> Any:
         for starts in found(*given, **options):
             yield starts
             os.truncate(path, min(left, os.stat(path).st_size))
 
     (file,) = lenient_files(file_accesses(catalog_files([str(path)]).files))
-    monkeypatch.setattr(frames, "_WINDOW_BYTES", 2000)
-    monkeypatch.setattr(access, "hop", hop)
+    monkeypatch.setattr(frames, "_READ_WINDOW_BYTES", 2000)
+    monkeypatch.setattr(access, "iter_frame_offsets", record_call)
     with pytest.raises(DataError, match=r"a\.tfrecord: (ends at byte|became shorter)"):
         list(file.blocks(0, file.records))

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from recordmill.base.errors import DataError
 from recordmill.records.example.encode import encode
 from recordmill.records.protobuf.message import encoded_varint as varint
-from recordmill.records.tfrecord.frames import scan
+from recordmill.records.tfrecord.frames import scan_frames
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import OPAQUE_BYTES, Feature, Schema
 
@@ -31,7 +31,7 @@ def batch_of(schema: Schema, rows: list[dict[str, Any]]) -> pa.RecordBatch:
 def payloads(batch: pa.RecordBatch, schema: Schema) -> list[bytes]:
     """The encoded records, after the frames have been checked as a reader would."""
     frames = encode(batch, schema)
-    scanned, consumed = scan(frames.data, source="encoded", final=True)
+    scanned, consumed = scan_frames(frames.data, source="encoded", final=True)
     assert consumed == len(frames.data)
     for ours, theirs in (
         (frames.starts, scanned.starts),

@@ -11,8 +11,21 @@ import pytest
 from recordmill.base import native
 from recordmill.base.errors import DataError
 from recordmill.records.tfrecord import frames as module
-from recordmill.records.tfrecord.frames import FRAME_BYTES, frame, hop, pack_spans, scan, try_scan
-from recordmill.records.tfrecord.stream import DATA_GAP, FRAME, STREAM, Gap, read_good_frames
+from recordmill.records.tfrecord.frames import (
+    FRAME_OVERHEAD_BYTES,
+    frame_payloads,
+    iter_frame_offsets,
+    pack_spans,
+    scan_frames,
+    try_scan_frames,
+)
+from recordmill.records.tfrecord.stream import (
+    FRAME_GAP,
+    PAYLOAD_GAP,
+    STREAM_GAP,
+    Gap,
+    read_good_frames,
+)
 from recordmill.storage.files import Stat
 
 PAYLOADS = [b"first", b"", b"x" * 30, bytes(range(256)) * 2, b"last one"]
@@ -42,12 +55,14 @@ def offsets(payloads: list[bytes], first: int = 0) -> np.ndarray:
 
 
 SHARD = b"".join(map(framed, PAYLOADS))
-STARTS = [sum(len(p) + FRAME_BYTES for p in PAYLOADS[:i]) for i in range(len(PAYLOADS) + 1)]
+STARTS = [
+    sum(len(p) + FRAME_OVERHEAD_BYTES for p in PAYLOADS[:i]) for i in range(len(PAYLOADS) + 1)
+]
 
 
 def test_bytes_are_pinned() -> None:
     # As tf.io.TFRecordWriter writes them; every reader of TFRecord files relies on it.
-    made = frame(array(b"abc"), np.array([0, 3, 3]))
+    made = frame_payloads(array(b"abc"), np.array([0, 3, 3]))
     assert (
         made.data.tobytes().hex()
         == "0300000000000000b099490e6162636e57f121000000000000000029039807d8ea82a2"
@@ -55,7 +70,7 @@ def test_bytes_are_pinned() -> None:
 
 
 def test_frame_is_the_definition() -> None:
-    made = frame(array(b"before" + b"".join(PAYLOADS) + b"behind"), offsets(PAYLOADS, 6))
+    made = frame_payloads(array(b"before" + b"".join(PAYLOADS) + b"behind"), offsets(PAYLOADS, 6))
     assert made.data.tobytes() == SHARD
     assert made.starts.tolist() == STARTS[:-1]
     assert made.lengths.tolist() == list(map(len, PAYLOADS))
@@ -68,12 +83,12 @@ def test_frame_is_the_definition() -> None:
 def test_frame_refuses_offsets_outside() -> None:
     for wrong in ([], [0, 4], [-1, 2], [0, 3, 2]):
         with pytest.raises(ValueError, match="payload offsets"):
-            frame(array(b"abc"), np.array(wrong, np.int64))
+            frame_payloads(array(b"abc"), np.array(wrong, np.int64))
 
 
 def test_scan_gives_back_what_was_framed_from_any_cut() -> None:
     for cut in range(len(SHARD) + 1):
-        frames, consumed = scan(array(SHARD[:cut]), source="s", final=False)
+        frames, consumed = scan_frames(array(SHARD[:cut]), source="s", final=False)
         assert consumed == max(start for start in STARTS if start <= cut)
         assert frames.starts.tolist() == [start for start in STARTS[:-1] if start < consumed]
         assert [frames.payload(i).tobytes() for i in range(len(frames))] == PAYLOADS[: len(frames)]
@@ -87,10 +102,10 @@ def test_every_flipped_bit_is_found_at_its_frame() -> None:
         with pytest.raises(
             DataError, match=f"^s: record {number}, byte {STARTS[number]}: CRC of the (length|data)"
         ) as caught:
-            scan(array(bytes(damaged)), source="s", final=True)
+            scan_frames(array(bytes(damaged)), source="s", final=True)
         assert ("length is wrong" in str(caught.value)) == (bit // 8 - STARTS[number] < 12)
         assert len(str(caught.value)) < 300
-        frames, consumed, error = try_scan(array(bytes(damaged)), source="s", final=True)
+        frames, consumed, error = try_scan_frames(array(bytes(damaged)), source="s", final=True)
         assert (len(frames), consumed, str(error)) == (number, STARTS[number], str(caught.value))
 
 
@@ -106,12 +121,12 @@ def test_a_mad_length_with_a_right_crc_is_refused_before_it_is_used(length: int)
             DataError,
             match=r"^s: record 0, byte 0: a length of -?\d+ bytes is above the limit of 1073741824 bytes",
         ):
-            scan(array(data), source="s", final=final)
+            scan_frames(array(data), source="s", final=final)
 
 
 def test_more_frames_than_the_first_guess() -> None:
-    made = frame(np.empty(0, np.uint8), np.zeros(50_001, np.int64))
-    frames, consumed = scan(made.data, source="s", final=True)
+    made = frame_payloads(np.empty(0, np.uint8), np.zeros(50_001, np.int64))
+    frames, consumed = scan_frames(made.data, source="s", final=True)
     np.testing.assert_array_equal(frames.starts, np.arange(50_000) * 16)
     assert consumed == 800_000
 
@@ -151,7 +166,7 @@ def test_spans_of_several_blocks_are_copied() -> None:
 
 # Hopping headers finds what reading everything finds, stops at what is damaged, and shares a file out without o
 def shard(sizes: list[int]) -> tuple[bytes, list[int]]:
-    made = frame(np.zeros(sum(sizes), np.uint8), np.cumsum([0, *sizes]))
+    made = frame_payloads(np.zeros(sum(sizes), np.uint8), np.cumsum([0, *sizes]))
     return made.data.tobytes(), made.starts.tolist()
 
 
@@ -161,12 +176,12 @@ DATA, STARTS_OF_HOP = shard(SIZES)
 
 @pytest.fixture(params=[16, 100, 4096, 1 << 20])
 def window(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(module, "_WINDOW_BYTES", request.param)
+    monkeypatch.setattr(module, "_READ_WINDOW_BYTES", request.param)
     return int(request.param)
 
 
 def found(path: Path, **options: object) -> list[int]:
-    return [start for part in hop(str(path), **options) for start in part.tolist()]  # type: ignore[arg-type]
+    return [start for part in iter_frame_offsets(str(path), **options) for start in part.tolist()]  # type: ignore[arg-type]
 
 
 def test_every_record_is_found_from_any_on(tmp_path: Path, window: int) -> None:
@@ -288,7 +303,7 @@ def test_a_flipped_bit_costs_its_record_only(
             number: payload for number, payload in enumerate(PAYLOADS_OF_LENIENT) if number != hit
         }
         begin = int(ENDS[hit]) - len(PAYLOADS_OF_LENIENT[hit]) - 16
-        kind = FRAME if at - begin < 12 else DATA_GAP
+        kind = FRAME_GAP if at - begin < 12 else PAYLOAD_GAP
         assert [(gap.first_offset, gap.size_bytes, gap.kind) for gap in gaps] == [
             (begin, len(PAYLOADS_OF_LENIENT[hit]) + 16, kind)
         ]
@@ -303,7 +318,7 @@ def test_content_cut_at_every_byte_ends_with_one_gap(tmp_path: Path, batch_bytes
         whole = int(np.searchsorted(ENDS, size, "right"))
         assert list(payloads.values()) == PAYLOADS_OF_LENIENT[:whole]
         rest = size - (int(ENDS[whole - 1]) if whole else 0)
-        assert [(gap.size_bytes, gap.kind) for gap in gaps] == ([(rest, FRAME)] if rest else [])
+        assert [(gap.size_bytes, gap.kind) for gap in gaps] == ([(rest, FRAME_GAP)] if rest else [])
 
 
 def test_two_damaged_headers_in_a_row_and_garbage_between_frames(tmp_path: Path) -> None:
@@ -331,14 +346,14 @@ def test_a_wrong_check_at_the_end_costs_no_record_but_is_said(
     payloads, gaps = around(tmp_path / "a", 1 << 20, container)
     assert list(payloads.values()) == PAYLOADS_OF_LENIENT * 2000
     assert [(gap.first_offset, gap.size_bytes, gap.kind) for gap in gaps] == [
-        (len(RAW) * 2000, 0, STREAM)
+        (len(RAW) * 2000, 0, STREAM_GAP)
     ]
 
 
 def test_a_cut_in_compressed_data_keeps_what_is_before_it(tmp_path: Path) -> None:
     # which nothing compresses, so that half of the file is half of the records
     random = np.random.default_rng(0).bytes(3000)
-    raw = frame(np.frombuffer(random, np.uint8), np.arange(0, 3001, 30)).data.tobytes()
+    raw = frame_payloads(np.frombuffer(random, np.uint8), np.arange(0, 3001, 30)).data.tobytes()
     data = gzip.compress(raw, 1)
     for size in (0, 5, 300, len(data) // 2, len(data) - 9, len(data) - 1):
         (tmp_path / "a").write_bytes(data[:size])
@@ -347,5 +362,5 @@ def test_a_cut_in_compressed_data_keeps_what_is_before_it(tmp_path: Path) -> Non
             random[at : at + 30] for at in range(0, 30 * len(payloads), 30)
         ]
         assert len(payloads) >= max(size - 200, 0) * 100 // len(data) - 1
-        assert [gap.kind for gap in gaps] == [STREAM]
+        assert [gap.kind for gap in gaps] == [STREAM_GAP]
         assert "what is behind it is lost" in gaps[0].reason

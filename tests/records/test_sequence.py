@@ -15,7 +15,7 @@ from recordmill.base.errors import DataError
 from recordmill.records.example.decode import decode, decode_lenient
 from recordmill.records.example.encode import encode_sequences
 from recordmill.records.protobuf.message import join_records
-from recordmill.records.tfrecord.frames import Frames, scan
+from recordmill.records.tfrecord.frames import Frames, scan_frames
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import SEQUENCE_EXAMPLE, Feature, Schema
 
@@ -59,7 +59,7 @@ ROWS = _lists(
 
 
 def back(frames: Frames, schema: Schema) -> pa.RecordBatch:
-    scanned, consumed = scan(frames.data, source="encoded", final=True)
+    scanned, consumed = scan_frames(frames.data, source="encoded", final=True)
     assert consumed == len(frames.data)
     np.testing.assert_array_equal(scanned.crcs, frames.crcs)
     return decode(frames.data, frames.starts + 12, frames.lengths, schema)

@@ -15,14 +15,14 @@ from kit import zstd
 
 from recordmill.base import native
 from recordmill.base.errors import DataError
-from recordmill.records.tfrecord.frames import Frames, frame, scan
-from recordmill.records.tfrecord.members import MemberCutter, MemberWriter
-from recordmill.records.tfrecord.stream import FrameBatch, detect_tfrecord, read_frames
+from recordmill.records.tfrecord.frames import Frames, frame_payloads, scan_frames
+from recordmill.records.tfrecord.members import MemberSplitter, MemberWriter
+from recordmill.records.tfrecord.stream import FrameBatch, detect_tfrecord_compression, read_frames
 from recordmill.storage.codecs import CODECS, find_codec
 
 SIZES = [5, 0, 100, 17, 1000, 1, 1, 1, 400, 64, 0, 0, 30]
 PAYLOADS = [bytes([i]) * size for i, size in enumerate(SIZES)]
-FRAMES = frame(np.frombuffer(b"".join(PAYLOADS), np.uint8), np.cumsum([0, *SIZES]))
+FRAMES = frame_payloads(np.frombuffer(b"".join(PAYLOADS), np.uint8), np.cumsum([0, *SIZES]))
 SHARD = FRAMES.data.tobytes()
 STARTS = FRAMES.starts.tolist()
 PACK = {
@@ -60,7 +60,7 @@ def check(
 @pytest.mark.parametrize("batch_bytes", [1, 12, 16, 17, 100, 1016, 1017, 10_000])
 def test_any_batch_size(tmp_path: Path, kind: str, batch_bytes: int) -> None:
     path = write(tmp_path, PACK[kind](SHARD))
-    assert detect_tfrecord(PACK[kind](SHARD)[:4096]) == kind
+    assert detect_tfrecord_compression(PACK[kind](SHARD)[:4096]) == kind
     batches = check(read_frames(path, batch_bytes=batch_bytes))
     assert all(len(batch.data) <= max(batch_bytes, 2 * 1016) for batch in batches)
     check(read_frames(path, batch_bytes=batch_bytes, compression=kind))
@@ -109,11 +109,11 @@ def test_damage_in_a_compressed_shard_is_placed_in_the_uncompressed_data(tmp_pat
 
 def test_a_record_that_begins_as_gzip_does(tmp_path: Path) -> None:
     # A length of 0x88B1F makes the first bytes 1f 8b 08; the header's CRC says that it is a length.
-    made = frame(np.zeros(0x88B1F, np.uint8), np.array([0, 0x88B1F]))
+    made = frame_payloads(np.zeros(0x88B1F, np.uint8), np.array([0, 0x88B1F]))
     assert made.data[:3].tobytes() == b"\x1f\x8b\x08"
     path = write(tmp_path, made.data.tobytes())
     assert [batch.lengths.tolist() for batch in read_frames(path)] == [[0x88B1F]]
-    zlib_like = frame(np.zeros(0x9C78, np.uint8), np.array([0, 0x9C78]))
+    zlib_like = frame_payloads(np.zeros(0x9C78, np.uint8), np.array([0, 0x9C78]))
     assert zlib_like.data[:2].tobytes() == b"\x78\x9c"
     assert [len(batch) for batch in read_frames(write(tmp_path, zlib_like.data.tobytes()))] == [1]
 
@@ -163,7 +163,7 @@ def test_files_of_tensorflow_and_for_it(tmp_path: Path, compression: str) -> Non
 # Compressed shards of record-aligned members
 UNPACK: dict[str, Callable[[bytes], bytes]] = {"gzip": gzip.decompress}
 SIZES_OF_MEMBERS = [10, 0, 500, 30, 5000, 0, 0, 1, 200, 200, 200, 900, 3, 4, 5]
-FRAMES_OF_MEMBERS = frame(
+FRAMES_OF_MEMBERS = frame_payloads(
     np.random.default_rng(0).integers(0, 5, sum(SIZES_OF_MEMBERS), dtype=np.uint8),
     np.cumsum([0, *SIZES_OF_MEMBERS]),
 )
@@ -220,7 +220,7 @@ def test_members_are_whole_records_and_stand_alone(
         )
         assert data[start:stop].startswith(find_codec(codec).magic)
         assert member == FRAMES_OF_MEMBERS.data[first:last].tobytes()
-        frames, _ = scan(np.frombuffer(member, np.uint8), source="member", final=True)
+        frames, _ = scan_frames(np.frombuffer(member, np.uint8), source="member", final=True)
         assert len(member) <= member_bytes or len(frames) == 1
     (tmp_path / "f").write_bytes(data)
     assert (
@@ -230,8 +230,10 @@ def test_members_are_whole_records_and_stand_alone(
 
 
 def test_a_member_is_filled_before_the_next_begins() -> None:
-    made = frame(np.zeros(8400, np.uint8), np.arange(0, 8401, 84))  # 100 frames of 100 bytes
-    cutter = MemberCutter(1000)
+    made = frame_payloads(
+        np.zeros(8400, np.uint8), np.arange(0, 8401, 84)
+    )  # 100 frames of 100 bytes
+    cutter = MemberSplitter(1000)
     assert [len(member) for member in (*cutter.add(made), *cutter.finish())] == [1000] * 10
     assert list(cutter.finish()) == []
 

@@ -14,8 +14,8 @@ from made_data_set import FOLDER, MIXED, mixed_rows, write_data_set
 
 from recordmill.base.errors import RecordmillError, Reject, UsageError
 from recordmill.base.progress import ProgressUpdate
-from recordmill.records.tfrecord.frames import frame
-from recordmill.records.tfrecord.stream import DATA_GAP, FRAME, resume_after_damage
+from recordmill.records.tfrecord.frames import frame_payloads
+from recordmill.records.tfrecord.stream import FRAME_GAP, PAYLOAD_GAP, find_resume_offset
 from recordmill.shards.catalog import Catalog, catalog_inputs
 from recordmill.shards.cutting import cut
 from recordmill.shards.loading.batches import loads
@@ -287,24 +287,26 @@ def test_plain_and_packed_files_tell_the_same_damage(
         told.append((ids, [(reject.place, reject.reason, reject.message) for reject in rejects]))
     assert told[0] == told[1]
     assert len(told[0][0]) == ROWS_OF_SALVAGE - 3
-    assert all((reason == FRAME) == ("; skipped " in message) for _, reason, message in told[0][1])
+    assert all(
+        (reason == FRAME_GAP) == ("; skipped " in message) for _, reason, message in told[0][1]
+    )
 
 
 def test_reading_goes_on_where_the_damaged_frame_ends_or_the_next_one_begins() -> None:
-    framed = frame(
+    framed = frame_payloads(
         np.frombuffer(b"hello, world", np.uint8), np.array([0, 5, 7, 12])
     ).data  # 21, 18 and 21 bytes
     payload, header = framed.copy(), framed.copy()
     payload[21 + 12] ^= 1
     header[21] ^= 1
-    assert resume_after_damage(payload, 21) == (DATA_GAP, 39)
-    assert resume_after_damage(header, 21) == (FRAME, 39)
-    assert resume_after_damage(header[:50], 21) == (FRAME, 50)
-    assert resume_after_damage(header[:55], 21, whole=False) == (FRAME, 39)
-    assert resume_after_damage(framed[:30], 21) == (FRAME, 30)
-    assert resume_after_damage(framed, 21, max_record_bytes=1) == (FRAME, 60)
-    assert resume_after_damage(header, 21, known=45) == (FRAME, 45)
-    assert resume_after_damage(payload, 21, known=45) == (DATA_GAP, 45)
+    assert find_resume_offset(payload, 21) == (PAYLOAD_GAP, 39)
+    assert find_resume_offset(header, 21) == (FRAME_GAP, 39)
+    assert find_resume_offset(header[:50], 21) == (FRAME_GAP, 50)
+    assert find_resume_offset(header[:55], 21, whole=False) == (FRAME_GAP, 39)
+    assert find_resume_offset(framed[:30], 21) == (FRAME_GAP, 30)
+    assert find_resume_offset(framed, 21, max_record_bytes=1) == (FRAME_GAP, 60)
+    assert find_resume_offset(header, 21, known=45) == (FRAME_GAP, 45)
+    assert find_resume_offset(payload, 21, known=45) == (PAYLOAD_GAP, 45)
 
 
 def _starts(shard: bytes) -> list[int]:

@@ -27,7 +27,7 @@ from recordmill.building.plan import BuildPlan
 from recordmill.building.shard_boundaries import MAX_SHARDS, check_shard_count, divide_records
 from recordmill.building.shard_writer import FinishedShard, ShardWriter, StagedShard, verify_frames
 from recordmill.building.sorted_run import SortedRun
-from recordmill.records.tfrecord.frames import FRAME_BYTES, Frames
+from recordmill.records.tfrecord.frames import FRAME_OVERHEAD_BYTES, Frames
 from recordmill.records.tfrecord.stream import read_frames
 from recordmill.shards.file_names import ShardName
 from recordmill.shards.index import INDEX_DTYPE, add_checksums, map_table, record_checksum
@@ -209,7 +209,7 @@ class FileTotals:
                 self._rejected.check_limit(self._plan.max_rejects)
         for frames, keys in ready.frame_batches:
             self._records += len(frames)
-            self._bytes += int(np.sum(frames.lengths)) + FRAME_BYTES * len(frames)
+            self._bytes += int(np.sum(frames.lengths)) + FRAME_OVERHEAD_BYTES * len(frames)
             self._sum = add_checksums(self._sum, record_checksum(keys, frames.crcs))
             self._progress.advance(len(frames))
             yield ready.file_batch.split_id, frames, keys
@@ -294,7 +294,7 @@ class SequentialShards:
                     int(frames.starts[last - 1] + frames.lengths[last - 1]),
                 )
                 self._open.add(
-                    verify_frames(frames.data[begin : end + FRAME_BYTES], self._open),
+                    verify_frames(frames.data[begin : end + FRAME_OVERHEAD_BYTES], self._open),
                     keys[first:last],
                 )
         yield from self._finish()
@@ -309,7 +309,9 @@ class SequentialShards:
         """Returns the shard index of each record, and adds the records to the weights."""
         edges = self._edges[split]
         weights = (
-            np.ones(len(frames), np.int64) if edges is not None else frames.lengths + FRAME_BYTES
+            np.ones(len(frames), np.int64)
+            if edges is not None
+            else frames.lengths + FRAME_OVERHEAD_BYTES
         )
         # the first byte of a record determines its shard, as in `compute_boundaries`
         begins = self._weights[split] + np.cumsum(weights) - weights

@@ -26,7 +26,12 @@ from recordmill.building.record_keys import NO_SPLIT
 from recordmill.building.sorted_run import Histogram, SortedRun, SortedRunWriter
 from recordmill.records.example.decode import decode_lenient, decoded_size
 from recordmill.records.example.encode import encode as encode_batch
-from recordmill.records.tfrecord.frames import FRAME_BYTES, MAX_RECORD_BYTES, Frames, frame
+from recordmill.records.tfrecord.frames import (
+    FRAME_OVERHEAD_BYTES,
+    MAX_RECORD_BYTES,
+    Frames,
+    frame_payloads,
+)
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import OPAQUE_BYTES
 from recordmill.shards.rejects import RejectSummary, RejectWriter
@@ -133,7 +138,9 @@ def ingest(
                 encode_chunk(plan, records),
                 (records.keys, records.split_ids, records.file_ids, records.positions),
             )
-            runs += writer.add(frames.data, frames.lengths + FRAME_BYTES, frames.crcs, *places)
+            runs += writer.add(
+                frames.data, frames.lengths + FRAME_OVERHEAD_BYTES, frames.crcs, *places
+            )
             del frames
             counts.update(update_statistics(plan, sketches, records))
         progress.advance(records.rows, rejected)
@@ -329,7 +336,7 @@ def encode_chunk(plan: BuildPlan, placed: KeyedChunk) -> Frames:
     if isinstance(placed.records, pa.RecordBatch):
         frames = encode_batch(placed.records, plan.schema)
     else:
-        frames = frame(placed.records.data, np.ascontiguousarray(placed.records.offsets))
+        frames = frame_payloads(placed.records.data, np.ascontiguousarray(placed.records.offsets))
     if len(frames) != placed.rows:
         raise DataError(
             f"{placed.rows} rows became {len(frames)} records", source=_source(plan).kind

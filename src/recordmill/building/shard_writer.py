@@ -19,7 +19,7 @@ from recordmill.base.siphash import U64
 from recordmill.building.merge import MergeBatch, limit_fan_in, max_fan_in, merge
 from recordmill.building.run_slices import RunSlice
 from recordmill.building.shard_boundaries import BY_RECORDS, ShardRange
-from recordmill.records.tfrecord.frames import FRAME_BYTES, Frames, scan
+from recordmill.records.tfrecord.frames import FRAME_OVERHEAD_BYTES, Frames, scan_frames
 from recordmill.records.tfrecord.members import MemberWriter
 from recordmill.records.writers.npy_file import NpyFile
 from recordmill.shards.file_names import ShardName
@@ -189,7 +189,9 @@ class ShardWriter:
     def add(self, frames: Frames, keys: U64) -> None:
         """Appends frames, which must be back to back, and the keys of their records."""
         self._output.write(frames)
-        self._index.append(make_index(frames.lengths + FRAME_BYTES, keys, self.framed_bytes))
+        self._index.append(
+            make_index(frames.lengths + FRAME_OVERHEAD_BYTES, keys, self.framed_bytes)
+        )
         self.framed_bytes += len(frames.data)
         self._sum = add_checksums(self._sum, record_checksum(keys, frames.crcs))
 
@@ -345,7 +347,7 @@ def verify_frames(data: Bytes, shard: ShardWriter) -> Frames:
     Raises:
         DataError: A record is damaged.
     """
-    frames, _ = scan(
+    frames, _ = scan_frames(
         data,
         source=str(shard.name),
         first_record=shard.records,

@@ -21,12 +21,18 @@ from recordmill.base.buffers import Int64s
 from recordmill.base.errors import DataError
 from recordmill.base.lru import LruLimit, LruSlot
 from recordmill.base.threads import ForkSafeLock
-from recordmill.records.tfrecord.frames import ContentDigest, Frames, frame_end, hop, scan
+from recordmill.records.tfrecord.frames import (
+    ContentDigest,
+    Frames,
+    iter_frame_offsets,
+    read_frame_end,
+    scan_frames,
+)
 from recordmill.records.tfrecord.stream import (
     Gap,
+    add_skipped_bytes,
+    find_resume_offset,
     read_good_frames,
-    resume_after_damage,
-    with_skipped,
 )
 from recordmill.shards.catalog import ShardFile, check_size
 from recordmill.shards.index import (
@@ -312,7 +318,7 @@ class FileAccess:
         (offset,), (length,) = (one.tolist() for one in self.locate(np.array([record])))
         size = length + INDEX_FRAME_BYTES
         check_range(self.file, offset, offset + size, record)
-        frames, _ = scan(
+        frames, _ = scan_frames(
             self._bytes(offset, size),
             source=self.file.path,
             first_record=record,
@@ -442,7 +448,7 @@ def lenient_files(files: Sequence[FileAccess]) -> list[FileAccess]:
 
 def fault_of(gap: Gap) -> str:
     """Returns the message for a damaged range, with the number of lost bytes."""
-    return with_skipped(gap.reason, gap.kind, gap.size_bytes)
+    return add_skipped_bytes(gap.reason, gap.kind, gap.size_bytes)
 
 
 _NO_FRAMES = Frames(np.empty(0, np.uint8), *(np.empty(0, np.int64),) * 2, np.empty(0, np.uint32))
@@ -513,7 +519,9 @@ def _find_offsets(file: ShardFile, lenient: bool) -> _Offsets:
 
     while True:
         try:
-            for starts in hop(file.path, start=at, first_record=records, content=content):
+            for starts in iter_frame_offsets(
+                file.path, start=at, first_record=records, content=content
+            ):
                 found.append(starts.copy())
                 records, at = records + len(starts), int(starts[-1])
                 last = at
@@ -523,8 +531,8 @@ def _find_offsets(file: ShardFile, lenient: bool) -> _Offsets:
                 raise
             # `at` is the begin of the last intact frame. The damage begins after it.
             if last == at:
-                at = frame_end(file.path, at)
-            kind, after = resume_after_damage(map_file(file.path), at)
+                at = read_frame_end(file.path, at)
+            kind, after = find_resume_offset(map_file(file.path), at)
             after = size if len(gaps) == _MOST_GAPS else after
             gaps.append(Gap(records, at, after - at, kind, error.reason))
             found.append(np.array([at]))

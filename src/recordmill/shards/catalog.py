@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.option_names import did_you_mean, option
-from recordmill.records.tfrecord.frames import HEADER_BYTES, try_scan
-from recordmill.records.tfrecord.stream import detect_tfrecord
+from recordmill.records.tfrecord.frames import HEADER_BYTES, try_scan_frames
+from recordmill.records.tfrecord.stream import detect_tfrecord_compression
 from recordmill.schemas import tfmd
 from recordmill.schemas.feature import Schema
 from recordmill.schemas.splits import is_split_name
@@ -351,7 +351,9 @@ def catalog_files(inputs: Iterable[str], *, lenient: bool = False) -> Catalog:
                 file.name,
                 split_from_shard_name(file.path),
                 compression
-                or detect_tfrecord(read_range(file.path, 0, COMPRESSED_HEAD_BYTES).tobytes()),
+                or detect_tfrecord_compression(
+                    read_range(file.path, 0, COMPRESSED_HEAD_BYTES).tobytes()
+                ),
                 file.stat,
             )
         )
@@ -449,7 +451,7 @@ def sniff_compression(path: str) -> str | None:
         None if the file is not a TFRecord file.
     """
     head = read_range(path, 0, COMPRESSED_HEAD_BYTES)
-    compression = detect_tfrecord(head.tobytes())
+    compression = detect_tfrecord_compression(head.tobytes())
     if not find_codec(compression).is_plain:
         try:
             head = next(
@@ -460,5 +462,5 @@ def sniff_compression(path: str) -> str | None:
         if len(head) == 0:
             return compression  # a compressed file without records
     # The header has a CRC of its own, so a valid one does not occur by chance.
-    _, _, error = try_scan(head, source=path, final=False, check=False)
+    _, _, error = try_scan_frames(head, source=path, final=False, check=False)
     return compression if error is None and len(head) >= HEADER_BYTES else None

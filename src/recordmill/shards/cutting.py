@@ -16,9 +16,8 @@ import numpy as np
 from recordmill.base.buffers import Int64s
 from recordmill.base.errors import DataError
 from recordmill.base.threads import thread_map
-from recordmill.records.tfrecord.frames import frame_end
-from recordmill.records.tfrecord.frames import hop as hop_headers
-from recordmill.records.tfrecord.stream import resume_after_damage
+from recordmill.records.tfrecord.frames import iter_frame_offsets, read_frame_end
+from recordmill.records.tfrecord.stream import find_resume_offset
 from recordmill.shards.catalog import ShardFile, check_size
 from recordmill.shards.index import INDEX_FRAME_BYTES, Index, PartialIndex
 from recordmill.shards.manifest import ShardInfo
@@ -227,14 +226,14 @@ def hop_piece(
     while True:
         cutter = _Cutter(ordinal, at, first, piece_bytes)
         try:
-            for starts in hop_headers(file.path, start=at, first_record=first):
+            for starts in iter_frame_offsets(file.path, start=at, first_record=first):
                 yield from cutter.add(starts)
         except DataError as error:
             at = _end_of(file.path, cutter)
             yield from cutter.finish(at)
             if not lenient:
                 raise
-            kind, behind = resume_after_damage(map_file(file.path), at)
+            kind, behind = find_resume_offset(map_file(file.path), at)
             yield Piece(ordinal, cutter.first, None, at, behind, error.reason, kind)
             at, first = behind, cutter.first + 1
         else:
@@ -281,4 +280,4 @@ class _Cutter:
 
 def _end_of(path: str, cutter: _Cutter) -> int:
     """Returns the end of the last record that was found."""
-    return frame_end(path, int(cutter.starts[-1])) if len(cutter.starts) else cutter.start
+    return read_frame_end(path, int(cutter.starts[-1])) if len(cutter.starts) else cutter.start

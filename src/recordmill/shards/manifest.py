@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 from recordmill.base.errors import DataError, UsageError
-from recordmill.records.tfrecord.frames import FRAME_BYTES
+from recordmill.records.tfrecord.frames import FRAME_OVERHEAD_BYTES
 from recordmill.schemas.splits import check_split_name
 from recordmill.shards.file_names import (
     DATA_FOLDER_PATTERN,
@@ -355,8 +355,11 @@ def _invalid_shard_fields(
     if shard.framed_bytes > most_bytes:
         yield "framed_bytes", f"is {shard.framed_bytes}, not from 0 to {most_bytes}"
     # A record takes at least the bytes of an empty frame.
-    if shard.records > shard.framed_bytes // FRAME_BYTES:
-        yield "records", f"is {shard.records}, not from 0 to {shard.framed_bytes // FRAME_BYTES}"
+    if shard.records > shard.framed_bytes // FRAME_OVERHEAD_BYTES:
+        yield (
+            "records",
+            f"is {shard.records}, not from 0 to {shard.framed_bytes // FRAME_OVERHEAD_BYTES}",
+        )
 
 
 def list_generations(out: str | os.PathLike[str]) -> list[int]:

@@ -10,9 +10,14 @@ import numpy as np
 
 from recordmill.base.buffers import Int64s
 from recordmill.base.errors import DataError
-from recordmill.records.tfrecord.frames import FRAME_BYTES, MAX_RECORD_BYTES, Frames, scan
+from recordmill.records.tfrecord.frames import (
+    FRAME_OVERHEAD_BYTES,
+    MAX_RECORD_BYTES,
+    Frames,
+    scan_frames,
+)
 from recordmill.records.tfrecord.members import MEMBER_BYTES
-from recordmill.records.tfrecord.stream import FRAME, read_frames
+from recordmill.records.tfrecord.stream import FRAME_GAP, read_frames
 from recordmill.shards.catalog import ShardFile, check_size
 from recordmill.shards.index import (
     INDEX_DTYPE,
@@ -29,7 +34,7 @@ from recordmill.storage.files import Bytes, is_remote, read_range, start_range_r
 # many pieces fit into memory.
 PIECE_BYTES = 8 << 20
 # A member contains one frame of any size, or several small ones.
-_MOST_MEMBER_BYTES = max(MAX_RECORD_BYTES + FRAME_BYTES, MEMBER_BYTES)
+_MOST_MEMBER_BYTES = max(MAX_RECORD_BYTES + FRAME_OVERHEAD_BYTES, MEMBER_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +59,7 @@ class Piece:
     start: int
     stop: int | None
     fault: str = ""
-    fault_kind: str = FRAME
+    fault_kind: str = FRAME_GAP
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +171,7 @@ def read_piece(
         return
     data = read_piece_bytes(file, piece) if coming is None else coming()
     where = {"first_record": piece.first_record, "first_offset": piece.start}
-    frames, _ = scan(data, source=file.path, **where, final=True, check=check)
+    frames, _ = scan_frames(data, source=file.path, **where, final=True, check=check)
     if piece.records is not None and len(frames) != piece.records:
         raise DataError(
             f"{len(frames)} records where {piece.records} were expected",

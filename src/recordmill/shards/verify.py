@@ -23,7 +23,7 @@ from recordmill.base.machine import core_count
 from recordmill.base.option_names import option
 from recordmill.base.progress import ProgressArgument, to_progress
 from recordmill.base.threads import thread_map
-from recordmill.records.tfrecord.frames import FRAME_BYTES, Frames
+from recordmill.records.tfrecord.frames import FRAME_OVERHEAD_BYTES, Frames
 from recordmill.records.tfrecord.stream import read_frames
 from recordmill.shards.catalog import Inputs, ShardFile, catalog_data_set, catalog_files
 from recordmill.shards.dead_runs import committed_data_folders
@@ -219,7 +219,7 @@ def check_shard(file: ShardFile, progress: Callable[[int], None]) -> Iterator[Pr
                         checksum, record_checksum(np.ascontiguousarray(entries["key"]), batch.crcs)
                     )
             records += len(batch)
-            framed_bytes += int(batch.lengths.sum()) + FRAME_BYTES * len(batch)
+            framed_bytes += int(batch.lengths.sum()) + FRAME_OVERHEAD_BYTES * len(batch)
             progress(len(batch))
         file.check_unchanged()
     except DataError as error:

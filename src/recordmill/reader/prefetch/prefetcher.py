@@ -24,7 +24,12 @@ from recordmill.reader.options.training import MEMORY_BYTES
 from recordmill.reader.prefetch.protocols import Fetchable, timed
 from recordmill.reader.sampling.schedule import Schedule, StepRange
 from recordmill.records.columns.conversions import Decoding
-from recordmill.records.tfrecord.frames import FRAME_BYTES, HEADER_BYTES, Frames, scan
+from recordmill.records.tfrecord.frames import (
+    FRAME_OVERHEAD_BYTES,
+    HEADER_BYTES,
+    Frames,
+    scan_frames,
+)
 from recordmill.schemas.feature import Schema
 from recordmill.shards.access import FileAccess, group_by_file
 from recordmill.shards.index import INDEX_DTYPE
@@ -57,14 +62,14 @@ def ordered_frames(
     with timed("read"):
         for at, first, own in group_by_file(ends, ascending):
             part = _part_of(files[at], order[own], ascending[own] - first, held.get(at, ()))
-            sizes[part.rows] = part.lengths + FRAME_BYTES
+            sizes[part.rows] = part.lengths + FRAME_OVERHEAD_BYTES
             parts.append(part)
         targets = np.cumsum(sizes) - sizes
         out = allocate(int(sizes.sum()), np.uint8)
         for part in parts:
             _place(part, targets[part.rows], sizes[part.rows], out)
     with timed("check"):
-        frames, _ = scan(out, source="", final=True)
+        frames, _ = scan_frames(out, source="", final=True)
     if not np.array_equal(frames.starts, targets):
         raise DataError("the index does not fit the shard")
     return frames

@@ -18,7 +18,7 @@ from recordmill.base.buffers import Bytes, Int64s, allocate
 from recordmill.base.errors import DataError
 from recordmill.records.example.flat_arrays import Flat, to_flat
 from recordmill.records.protobuf.message import encoded_varint
-from recordmill.records.tfrecord.frames import HEADER_BYTES, Frames, frame, pack_spans
+from recordmill.records.tfrecord.frames import HEADER_BYTES, Frames, frame_payloads, pack_spans
 from recordmill.schemas.arrow import arrow_type
 from recordmill.schemas.feature import (
     BYTES_LIST,
@@ -157,7 +157,7 @@ def encode_sequences(batch: pa.RecordBatch, schema: Schema) -> Frames:
         parts.append(_encode_planned(planned, rows))
         parts[-1].data[parts[-1].starts + HEADER_BYTES] = _LISTS_TAG
     data, splits = _payloads(parts, rows)
-    frames = frame(data, splits)
+    frames = frame_payloads(data, splits)
     _check_sizes(frames.lengths)
     return frames
 
@@ -263,4 +263,4 @@ def _encode_payloads(flats: Sequence[Flat], schema: Schema) -> Frames:
             "null: a record can be empty but not missing",
             place=f"feature {flat.storage.name!r}, row {int(np.argmin(flat.valid))}",
         )
-    return frame(flat.values, flat.value_splits)
+    return frame_payloads(flat.values, flat.value_splits)

@@ -17,7 +17,7 @@ from recordmill.base.errors import DataError
 from recordmill.storage.files import read_range, read_ranges, stat
 
 HEADER_BYTES, FOOTER_BYTES = 12, 4
-FRAME_BYTES = HEADER_BYTES + FOOTER_BYTES  # what a frame has beside its payload
+FRAME_OVERHEAD_BYTES = HEADER_BYTES + FOOTER_BYTES  # what a frame has beside its payload
 MAX_RECORD_BYTES = 1 << 30  # 1 GiB: above what any known writer makes, and protobuf refuses 2 GiB
 
 
@@ -46,7 +46,7 @@ class Frames:
         return self.data[start : start + int(self.lengths[index])]
 
 
-def frame(data: Bytes, offsets: Int64s) -> Frames:
+def frame_payloads(data: Bytes, offsets: Int64s) -> Frames:
     """Frames payloads contiguously, in order: record i is data[offsets[i] : offsets[i + 1]]; ValueError unless the
     offsets ascend within data.
     """
@@ -59,7 +59,7 @@ def frame(data: Bytes, offsets: Int64s) -> Frames:
     ):
         raise ValueError(f"payload offsets must ascend from 0 or more to at most {len(data)}")
     rows = len(offsets) - 1
-    out = allocate(int(offsets[-1] - offsets[0]) + rows * FRAME_BYTES, np.uint8)
+    out = allocate(int(offsets[-1] - offsets[0]) + rows * FRAME_OVERHEAD_BYTES, np.uint8)
     frames = Frames(
         out, np.empty(rows, np.int64), np.empty(rows, np.int64), np.empty(rows, np.uint32)
     )
@@ -69,7 +69,7 @@ def frame(data: Bytes, offsets: Int64s) -> Frames:
     return frames
 
 
-def try_scan(
+def try_scan_frames(
     data: Bytes,
     *,
     source: str,
@@ -79,7 +79,7 @@ def try_scan(
     final: bool,
     check: bool = True,
 ) -> tuple[Frames, int, DataError | None]:
-    """Scans as `scan` does, but returns the fault after the last good frame, so that these are not lost."""
+    """Scans as `scan_frames` does, but returns the fault after the last good frame, so that these are not lost."""
     data = np.ascontiguousarray(data)
     scan = native.FrameScan(
         max_record_bytes=max_record_bytes,
@@ -88,13 +88,13 @@ def try_scan(
         code=native.FrameCode.NEEDS_MORE,
     )
     parts: list[tuple[Int64s, Int64s, npt.NDArray[np.uint32]]] = []
-    found, room = 0, min(4096, len(data) // FRAME_BYTES + 1)
+    found, room = 0, min(4096, len(data) // FRAME_OVERHEAD_BYTES + 1)
     while scan.code == native.FrameCode.NEEDS_MORE:
         arrays = np.empty(room, np.int64), np.empty(room, np.int64), np.empty(room, np.uint32)
         count = native.scan_frames(data, scan, *arrays)
         found += count
         parts.append((arrays[0][:count], arrays[1][:count], arrays[2][:count]))
-        room = min(2 * room, (len(data) - scan.position) // FRAME_BYTES + 1)
+        room = min(2 * room, (len(data) - scan.position) // FRAME_OVERHEAD_BYTES + 1)
     consumed, code = scan.position, scan.code
     frames = Frames(
         data,
@@ -106,13 +106,13 @@ def try_scan(
     if code == native.FrameCode.GOOD:
         return frames, consumed, None
     place = f"record {first_record + found}, byte {first_offset + consumed}"
-    reason = explain_frame(
+    reason = describe_frame_fault(
         code, data[consumed : consumed + 8], len(data) - consumed, max_record_bytes
     )
     return frames, consumed, DataError(reason, source=source, place=place)
 
 
-def explain_frame(code: int, header: Bytes, left: int, max_record_bytes: int) -> str:
+def describe_frame_fault(code: int, header: Bytes, left: int, max_record_bytes: int) -> str:
     """Returns a scan's code in words; header: the frame's first eight bytes, left: the bytes from there to the end."""
     if code == native.FrameCode.SHORT_HEADER:
         return f"truncated: {left} bytes are left, and a record's header has {HEADER_BYTES}"
@@ -123,13 +123,15 @@ def explain_frame(code: int, header: Bytes, left: int, max_record_bytes: int) ->
             "(max_record_bytes)"
         )
     if code == native.FrameCode.SHORT_PAYLOAD:
-        return f"truncated: the record needs {length + FRAME_BYTES} bytes and {left} are left"
+        return (
+            f"truncated: the record needs {length + FRAME_OVERHEAD_BYTES} bytes and {left} are left"
+        )
     if code == native.FrameCode.BAD_PAYLOAD_CRC:
         return f"CRC of the data ({length} bytes) is wrong: the record is damaged"
     return "CRC of the length is wrong: damaged, or no TFRecord file"
 
 
-def scan(
+def scan_frames(
     data: Bytes,
     *,
     source: str,
@@ -154,7 +156,7 @@ def scan(
         DataError: at the first frame that is damaged, too long or truncated; it names source, record number and byte
             offset.
     """
-    frames, consumed, error = try_scan(
+    frames, consumed, error = try_scan_frames(
         data,
         source=source,
         first_record=first_record,
@@ -191,10 +193,10 @@ def pack_spans(
     return int(ends[-1]) if len(ends) else 0
 
 
-_WINDOW_BYTES = (
+_READ_WINDOW_BYTES = (
     1 << 20
 )  # 1 MiB: a read's fixed cost vanishes, and the window stays in the second-level cache
-_LARGE_BYTES = (
+_LARGE_RECORD_BYTES = (
     64 << 10
 )  # 64 KiB: from this mean size on, reading only headers is quicker than reading through
 
@@ -212,7 +214,7 @@ class ContentDigest:
         if len(frames):
             start, stop = (
                 int(frames.starts[0]),
-                int(frames.starts[-1] + frames.lengths[-1]) + FRAME_BYTES,
+                int(frames.starts[-1] + frames.lengths[-1]) + FRAME_OVERHEAD_BYTES,
             )
             all_of_it = native.FrameScan(end=stop - start, max_record_bytes=stop, is_final=True)
             native.hop_frames(
@@ -224,7 +226,7 @@ class ContentDigest:
         return int(self._state[0])
 
 
-def hop(
+def iter_frame_offsets(
     path: str, *, start: int = 0, first_record: int = 0, content: ContentDigest | None = None
 ) -> Iterator[Int64s]:
     """Yields the byte offsets of the frames from start on, ascending, in arrays of up to some ten thousand.
@@ -240,8 +242,8 @@ def hop(
     """
     size = stat(path).size_bytes
     state = np.zeros(1, np.uint64) if content is None else content._state
-    at, record, window, lead = start, first_record, _WINDOW_BYTES, 0
-    starts = np.empty(_WINDOW_BYTES // FRAME_BYTES + 1, np.int64)
+    at, record, window, lead = start, first_record, _READ_WINDOW_BYTES, 0
+    starts = np.empty(_READ_WINDOW_BYTES // FRAME_OVERHEAD_BYTES + 1, np.int64)
     data = np.empty(0, np.uint8)
     while at < size:
         lead = min(at, FOOTER_BYTES)  # the CRC of the record before
@@ -250,11 +252,11 @@ def hop(
             raise DataError(
                 f"ends at byte {at - lead + len(data)}, and had {size} bytes just now", source=path
             )
-        hop = native.FrameScan(
+        scan = native.FrameScan(
             position=lead, end=lead + size - at, max_record_bytes=MAX_RECORD_BYTES, is_final=True
         )
-        count = native.hop_frames(data, hop, starts, state)
-        end, code = hop.position - lead, hop.code
+        count = native.hop_frames(data, scan, starts, state)
+        end, code = scan.position - lead, scan.code
         if count:
             yield starts[:count] + (at - lead)
         if code == native.FrameCode.NEEDS_MORE and not count and len(data) < HEADER_BYTES:
@@ -267,11 +269,11 @@ def hop(
             place = f"record {record + count}, byte {at + end}"
             header = data[lead + end : lead + end + 8]
             raise DataError(
-                explain_frame(code, header, size - at - end, MAX_RECORD_BYTES),
+                describe_frame_fault(code, header, size - at - end, MAX_RECORD_BYTES),
                 source=path,
                 place=place,
             )
-        window = HEADER_BYTES if count and end > count * _LARGE_BYTES else _WINDOW_BYTES
+        window = HEADER_BYTES if count and end > count * _LARGE_RECORD_BYTES else _READ_WINDOW_BYTES
         at, record, begin = at + end, record + count, at - lead
         if content is not None and at == size and begin + len(data) < size:
             footer = read_range(path, size - FOOTER_BYTES, size)
@@ -280,12 +282,12 @@ def hop(
             )
 
 
-def frame_end(path: str, start: int) -> int:
-    """Returns where the frame ends that `hop` has found to begin there; DataError where the file has become another one
+def read_frame_end(path: str, start: int) -> int:
+    """Returns where the frame ends that `iter_frame_offsets` has found to begin there; DataError where the file has become another one
     since.
     """
     header = np.empty(1, np.int64)
     read_ranges(path, [(start, header.view(np.uint8))])
     if not 0 <= header[0] <= MAX_RECORD_BYTES:
         raise DataError("changed while it was read", source=path, place=f"byte {start}")
-    return start + int(header[0]) + FRAME_BYTES
+    return start + int(header[0]) + FRAME_OVERHEAD_BYTES

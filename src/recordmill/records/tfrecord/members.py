@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from recordmill.base.buffers import Bytes, Int64s
-from recordmill.records.tfrecord.frames import FRAME_BYTES, Frames
+from recordmill.records.tfrecord.frames import FRAME_OVERHEAD_BYTES, Frames
 from recordmill.storage.codecs import Codec
 
 # 1 MiB uncompressed: a record costs 2 ms to reach, and the deflate windows that begin anew cost about 1 % in size
 MEMBER_BYTES = 1 << 20
 
 
-class MemberCutter:
+class MemberSplitter:
     """Cuts contiguous frames into runs of whole frames of at most member_bytes, or of one larger frame."""
 
     def __init__(self, member_bytes: int = MEMBER_BYTES) -> None:
@@ -34,7 +34,7 @@ class MemberCutter:
             return
         first, last = (
             int(frames.starts[0]),
-            int(frames.starts[-1] + frames.lengths[-1]) + FRAME_BYTES,
+            int(frames.starts[-1] + frames.lengths[-1]) + FRAME_OVERHEAD_BYTES,
         )
         ends = np.append(frames.starts[1:], last)
         start = first
@@ -68,7 +68,7 @@ class MemberWriter:
     def __init__(
         self, put: Callable[[bytes], object], codec: Codec, *, member_bytes: int = MEMBER_BYTES
     ) -> None:
-        self._put, self._codec, self._cutter = put, codec, MemberCutter(member_bytes)
+        self._put, self._codec, self._cutter = put, codec, MemberSplitter(member_bytes)
         self._compressed, self._uncompressed = [0], [0]
 
     def write(self, frames: Frames) -> None:

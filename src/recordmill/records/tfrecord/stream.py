@@ -18,11 +18,11 @@ from recordmill.base import native
 from recordmill.base.buffers import Bytes
 from recordmill.base.errors import DataError
 from recordmill.records.tfrecord.frames import (
-    FRAME_BYTES,
+    FRAME_OVERHEAD_BYTES,
     HEADER_BYTES,
     MAX_RECORD_BYTES,
     Frames,
-    try_scan,
+    try_scan_frames,
 )
 from recordmill.storage.codecs import MAX_RATIO, UNCOMPRESSED, find_codec
 from recordmill.storage.compression import (
@@ -35,7 +35,7 @@ from recordmill.storage.compression import (
 from recordmill.storage.files import read_range
 
 # kinds of gaps: a payload's CRC, anything else of a frame, the compressed data
-DATA_GAP, FRAME, STREAM = ("crc", "frame", "compression")
+PAYLOAD_GAP, FRAME_GAP, STREAM_GAP = ("crc", "frame", "compression")
 # 8 MiB: large enough for the fixed costs to vanish, small enough to stay in the last-level cache until it is decoded
 READ_BATCH_BYTES = 8 << 20
 
@@ -45,7 +45,7 @@ class Gap:
     """Bytes [first_offset, first_offset + size_bytes) of the uncompressed file, which hold no good frame; it counts as
     one record, first_record.
 
-    kind: one of DATA, FRAME and STREAM. reason: what is wrong, in words.
+    kind: one of DATA, FRAME_GAP and STREAM_GAP. reason: what is wrong, in words.
     """
 
     first_record: int
@@ -55,14 +55,14 @@ class Gap:
     reason: str
 
 
-def frame_bytes(rest: Bytes) -> int:
+def first_frame_bytes(rest: Bytes) -> int:
     """Returns the bytes of the frame, whose header was checked, that rest begins with; of a header at least."""
     if len(rest) < HEADER_BYTES:
         return HEADER_BYTES
-    return int.from_bytes(rest[:8].tobytes(), "little") + FRAME_BYTES
+    return int.from_bytes(rest[:8].tobytes(), "little") + FRAME_OVERHEAD_BYTES
 
 
-def resume_after_damage(
+def find_resume_offset(
     data: Bytes,
     at: int,
     *,
@@ -73,22 +73,24 @@ def resume_after_damage(
     """Returns (kind, the byte of data where reading goes on) for a frame at byte `at` that a scan has refused.
 
     kind: DATA if the header is right and the whole frame is here, so that only the payload's CRC can be wrong, else
-    FRAME. whole: what is found has to fit the data. known: where an index says that the next record begins; without
+    FRAME_GAP. whole: what is found has to fit the data. known: where an index says that the next record begins; without
     it, a damaged header costs all up to the next one that is right, or up to the data's end.
     """
     is_sound = native.next_frame(data, at, max_record_bytes, True) == at
-    kind = DATA_GAP if is_sound else FRAME
+    kind = PAYLOAD_GAP if is_sound else FRAME_GAP
     if known is not None:
         return kind, known
-    return kind, at + frame_bytes(data[at:]) if is_sound else native.next_frame(
+    return kind, at + first_frame_bytes(data[at:]) if is_sound else native.next_frame(
         data, at + 1, max_record_bytes, whole
     )
 
 
-def with_skipped(reason: str, kind: str, size_bytes: int) -> str:
+def add_skipped_bytes(reason: str, kind: str, size_bytes: int) -> str:
     """Returns the reason of a gap, with the bytes to the next frame unless the damaged one's end is known."""
     return (
-        f"{reason}; skipped {size_bytes} bytes" if kind != DATA_GAP and size_bytes > 0 else reason
+        f"{reason}; skipped {size_bytes} bytes"
+        if kind != PAYLOAD_GAP and size_bytes > 0
+        else reason
     )
 
 
@@ -100,7 +102,7 @@ class FrameBatch(Frames):
     first_offset: int
 
 
-def detect_tfrecord(head: bytes) -> str:
+def detect_tfrecord_compression(head: bytes) -> str:
     """`none`, `gzip`, `zlib`, `zstd`, `bz2` or `xz`, by the first `COMPRESSED_HEAD_BYTES` bytes of a TFRecord file."""
     return UNCOMPRESSED if _is_header(head) else detect_compression(head)
 
@@ -136,10 +138,12 @@ def read_frames(
     """
     source = path if source is None else source
     if compression == AUTO_COMPRESSION:
-        compression = detect_tfrecord(read_range(path, 0, COMPRESSED_HEAD_BYTES).tobytes())
-    search = _Search(source, max_record_bytes, check, compression)
+        compression = detect_tfrecord_compression(
+            read_range(path, 0, COMPRESSED_HEAD_BYTES).tobytes()
+        )
+    search = _FrameSearch(source, max_record_bytes, check, compression)
     with open_stream(path, compression=compression, source=source, max_ratio=max_ratio) as stream:
-        for part in _parts(stream, search, batch_bytes):
+        for part in _search_stream(stream, search, batch_bytes):
             assert isinstance(part, FrameBatch)
             yield part
 
@@ -153,12 +157,16 @@ def read_good_frames(
         OSError: as the operating system says it.
     """
     with open_stream(path, compression=compression, source=path) as stream:
-        yield from _parts(
-            stream, _Search(path, MAX_RECORD_BYTES, True, compression, lenient=True), batch_bytes
+        yield from _search_stream(
+            stream,
+            _FrameSearch(path, MAX_RECORD_BYTES, True, compression, lenient=True),
+            batch_bytes,
         )
 
 
-def _parts(stream: ByteStream, search: _Search, batch_bytes: int) -> Iterator[FrameBatch | Gap]:
+def _search_stream(
+    stream: ByteStream, search: _FrameSearch, batch_bytes: int
+) -> Iterator[FrameBatch | Gap]:
     """Fills a buffer, scans it, and takes what is left of a frame over into the next; twice the room where not one
     frame is whole: a length is only believed as far as bytes arrive for it.
     """
@@ -173,7 +181,10 @@ def _parts(stream: ByteStream, search: _Search, batch_bytes: int) -> Iterator[Fr
         rest = data[consumed:]
         short = consumed == 0 and not search.searching
         room = (
-            min(max(2 * room, FRAME_BYTES), max(frame_bytes(rest), FRAME_BYTES))
+            min(
+                max(2 * room, FRAME_OVERHEAD_BYTES),
+                max(first_frame_bytes(rest), FRAME_OVERHEAD_BYTES),
+            )
             if short
             else max(batch_bytes, 2 * HEADER_BYTES)
         )
@@ -181,7 +192,7 @@ def _parts(stream: ByteStream, search: _Search, batch_bytes: int) -> Iterator[Fr
         yield from search.lost(len(rest), stream.error)
 
 
-class _Search:
+class _FrameSearch:
     """State of a search for frames: how far it is, and its open gap; if not lenient, the first fault is raised."""
 
     def __init__(
@@ -223,7 +234,7 @@ class _Search:
                     return at
                 at, self._offset = found, begin + found
                 yield self._close()
-            frames, consumed, error = try_scan(
+            frames, consumed, error = try_scan_frames(
                 data[at:],
                 source=self._source,
                 first_record=self._record,
@@ -251,9 +262,9 @@ class _Search:
             if not self._lenient:
                 place = error.place if self._is_plain else f"{error.place} of the uncompressed data"
                 raise DataError(error.reason, source=error.source, place=place)
-            kind, found = resume_after_damage(data, at, max_record_bytes=self._max, whole=final)
-            if kind == DATA_GAP:
-                yield Gap(self._record, self._offset, found - at, DATA_GAP, error.reason)
+            kind, found = find_resume_offset(data, at, max_record_bytes=self._max, whole=final)
+            if kind == PAYLOAD_GAP:
+                yield Gap(self._record, self._offset, found - at, PAYLOAD_GAP, error.reason)
                 self._record, at, self._offset = self._record + 1, found, begin + found
             else:
                 self._gap = self._offset, error.reason
@@ -262,7 +273,7 @@ class _Search:
         """Returns the open gap, which ends here."""
         assert self._gap is not None
         first, reason = self._gap
-        gap = Gap(self._record, first, self._offset - first, FRAME, reason)
+        gap = Gap(self._record, first, self._offset - first, FRAME_GAP, reason)
         self._record, self._gap = self._record + 1, None
         return gap
 
@@ -274,4 +285,4 @@ class _Search:
             self._offset, size = self._offset + size, 0
             yield self._close()
         reason = f"{error.place}: {error.reason}; what is behind it is lost"
-        yield Gap(self._record, self._offset, size, STREAM, reason)
+        yield Gap(self._record, self._offset, size, STREAM_GAP, reason)

@@ -16,7 +16,13 @@ from recordmill.base.errors import OUT_OF_MEMORY_REASON, DataError
 from recordmill.base.option_names import option
 from recordmill.base.threads import thread_map
 from recordmill.records.columns.conversions import Decoding
-from recordmill.records.tfrecord.frames import FRAME_BYTES, HEADER_BYTES, Frames, pack_spans, scan
+from recordmill.records.tfrecord.frames import (
+    FRAME_OVERHEAD_BYTES,
+    HEADER_BYTES,
+    Frames,
+    pack_spans,
+    scan_frames,
+)
 from recordmill.records.tfrecord.stream import Gap, read_good_frames
 from recordmill.schemas.feature import Schema
 from recordmill.shards.access import FileAccess, group_by_file
@@ -51,7 +57,9 @@ class Load:
     def framed_bytes(self) -> int:
         """Uncompressed size of the load."""
         if self.block is not None:
-            return int(self.block.frames.lengths.sum()) + FRAME_BYTES * len(self.block.frames)
+            return int(self.block.frames.lengths.sum()) + FRAME_OVERHEAD_BYTES * len(
+                self.block.frames
+            )
         return (self.piece.stop or self.piece.start) - self.piece.start
 
 
@@ -261,13 +269,13 @@ def _frames(portion: Portion) -> Frames:
     """Reads the frames of a portion into one buffer and checks them."""
     file, offsets, lengths = portion
     data, starts = file.reach(offsets, lengths)
-    sizes = lengths + FRAME_BYTES
+    sizes = lengths + FRAME_OVERHEAD_BYTES
     if int((starts + sizes).max()) > len(data):
         raise DataError("ends before its last record", source=file.file.path)
     out = allocate(int(sizes.sum()), np.uint8)
     pack_spans([data], starts, sizes, out)
     file.file.check_unchanged()
-    frames, _ = scan(out, source=file.file.path, final=True)
+    frames, _ = scan_frames(out, source=file.file.path, final=True)
     if not np.array_equal(frames.lengths, lengths):
         raise DataError("the index does not fit the shard", source=file.file.path)
     return frames

@@ -17,8 +17,13 @@ from recordmill.base.buffers import Int64s
 from recordmill.base.errors import Reject
 from recordmill.records.example.decode import decode_lenient
 from recordmill.records.example.locate import BadRecord
-from recordmill.records.tfrecord.frames import FRAME_BYTES, HEADER_BYTES, Frames, try_scan
-from recordmill.records.tfrecord.stream import STREAM, resume_after_damage, with_skipped
+from recordmill.records.tfrecord.frames import (
+    FRAME_OVERHEAD_BYTES,
+    HEADER_BYTES,
+    Frames,
+    try_scan_frames,
+)
+from recordmill.records.tfrecord.stream import STREAM_GAP, add_skipped_bytes, find_resume_offset
 from recordmill.schemas.feature import Schema
 from recordmill.shards.loading.batches import Load
 from recordmill.shards.pieces import PIECE_BYTES, load_index, read_piece_bytes
@@ -96,7 +101,7 @@ def fitting_frames(
         bounded: A number that is not one of the classes of the schema makes a record a reject, too.
     """
     bad, first = list[BadRecord](), 0
-    ends = np.cumsum(found.lengths + FRAME_BYTES)
+    ends = np.cumsum(found.lengths + FRAME_OVERHEAD_BYTES)
     # The decoded values are only checked, but may be many times as large as the frames. So they are
     # decoded in blocks.
     while first < len(ends):
@@ -173,7 +178,7 @@ def frames_of(load: Load) -> Recovered:
     piece = load.piece
     assert piece.stop is not None
     if piece.fault:
-        reason = with_skipped(piece.fault, piece.fault_kind, piece.stop - piece.start)
+        reason = add_skipped_bytes(piece.fault, piece.fault_kind, piece.stop - piece.start)
         return _nothing(
             [
                 Reject(
@@ -219,7 +224,7 @@ def _scanned(data: Bytes, load: Load, damaged: Sequence[tuple[int, int]]) -> Rec
     # Both are relative to the piece.
     at, record = 0, 0
     while at < len(data):
-        frames, consumed, error = try_scan(data[at:], source=file.path, final=True)
+        frames, consumed, error = try_scan_frames(data[at:], source=file.path, final=True)
         parts.append(
             (
                 frames.starts + at,
@@ -231,10 +236,10 @@ def _scanned(data: Bytes, load: Load, damaged: Sequence[tuple[int, int]]) -> Rec
         if error is None:
             break
         # With an index the next record is known. Otherwise the next valid header is searched.
-        kind, behind = resume_after_damage(data, at, known=_next_known(known, record, len(data)))
-        message = with_skipped(error.reason, kind, behind - at if known is None else 0)
+        kind, behind = find_resume_offset(data, at, known=_next_known(known, record, len(data)))
+        message = add_skipped_bytes(error.reason, kind, behind - at if known is None else 0)
         if any(low <= at < high for low, high in damaged):
-            kind, message = STREAM, f"the {file.compression} member that holds it is damaged"
+            kind, message = STREAM_GAP, f"the {file.compression} member that holds it is damaged"
         rejects.append(
             Reject(file.name, _place(piece.first_record + record, piece.start + at), kind, message)
         )

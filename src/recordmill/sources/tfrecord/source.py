@@ -22,7 +22,7 @@ from recordmill.base.option_names import available_names, option
 from recordmill.base.threads import thread_map
 from recordmill.records.inference.infer import Inference
 from recordmill.records.tfrecord.frames import HEADER_BYTES, pack_spans
-from recordmill.records.tfrecord.stream import detect_tfrecord
+from recordmill.records.tfrecord.stream import detect_tfrecord_compression
 from recordmill.schemas import tfmd
 from recordmill.schemas.feature import INT64_LIST, OPAQUE_BYTES, Schema, check_feature_count
 from recordmill.shards.catalog import (
@@ -264,7 +264,9 @@ def _select_current_shards(
                 file.path,
                 file.name,
                 split_from_shard_name(file.name),
-                detect_tfrecord(read_range(file.path, 0, COMPRESSED_HEAD_BYTES).tobytes()),
+                detect_tfrecord_compression(
+                    read_range(file.path, 0, COMPRESSED_HEAD_BYTES).tobytes()
+                ),
                 file.stat,
             )
         split = shard.split if shard.split != UNKNOWN_SPLIT else file.split
