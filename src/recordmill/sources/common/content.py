@@ -446,7 +446,14 @@ def _group_by_extension(files: FileTable) -> list[_ExtensionGroup]:
             item for item in contents if item[0].kind == kind_counts.most_common(1)[0][0]
         )
         groups.append(
-            _ExtensionGroup(extension, is_documentation, count, kind_counts, example, name)
+            _ExtensionGroup(
+                extension=extension,
+                is_documentation=is_documentation,
+                num_files=count,
+                kind_counts=kind_counts,
+                example=example,
+                example_name=name,
+            )
         )
     return groups
 

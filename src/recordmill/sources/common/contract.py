@@ -156,7 +156,7 @@ class FileRecordSource(Protocol):
 class RecordLocator(Protocol):
     """Optional part of a Source: where people find its records, as its own rejects say it."""
 
-    def locate(self, file: int, positions: Sequence[int]) -> list[str]:
+    def locate(self, file_ordinal: int, positions: Sequence[int]) -> list[str]:
         """Returns the places of the records at these positions of a file, which may be read for it."""
 
 

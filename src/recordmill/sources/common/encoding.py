@@ -186,10 +186,8 @@ def suggest_encodings(file: InputFile) -> str:
         data = block.tobytes()
         bytes_seen.update(data)
         run_lengths = [len(run) for run in re.findall(rb"[\x80-\xff]+", data)]
-        num_high, num_single = (
-            num_high + sum(run_lengths),
-            num_single + sum(length == 1 for length in run_lengths),
-        )
+        num_high += sum(run_lengths)
+        num_single += sum(length == 1 for length in run_lengths)
         num_in_utf8 += sum(
             len(run.encode()) for run in _NOT_ASCII.findall(data.decode(errors="ignore"))
         )

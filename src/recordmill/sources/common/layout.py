@@ -52,10 +52,10 @@ class FolderLayout:
         then beside the point.
         """
         return FolderLayout(
-            self.splits,
-            null_column(len(self.splits)),
-            (),
-            tuple(note for note in self.notes if note not in self.class_notes),
+            splits=self.splits,
+            classes=null_column(len(self.splits)),
+            class_names=(),
+            notes=tuple(note for note in self.notes if note not in self.class_notes),
         )
 
 
@@ -79,10 +79,10 @@ def read_layout(
     """
     table = FileTable.from_files(files)
     folders = _FileFolders.of(table)
-    remaining_parts: dict[FolderKey, tuple[str, ...]] = {
+    remaining_components: dict[FolderKey, tuple[str, ...]] = {
         key: tuple(key[1].split("/")) if key[1] else () for key in folders.keys
     }
-    splits, notes = _assign_splits(table, folders, remaining_parts, roots, split_from)
+    splits, notes = _assign_splits(table, folders, remaining_components, roots, split_from)
     classes = null_column(len(table))
     class_names: tuple[str, ...] = ()
     class_notes: list[str] = []
@@ -98,7 +98,7 @@ def read_layout(
                 f"{option('label_regex', class_from.pattern)}: no file has such a name; {table[0].name} is one"
             )
     elif class_from != NO_LAYOUT:
-        classes_by_folder = _assign_classes(remaining_parts, roots)
+        classes_by_folder = _assign_classes(remaining_components, roots)
         class_names = tuple(
             sorted({name for name in classes_by_folder.values() if name is not None})
         )
@@ -113,7 +113,13 @@ def read_layout(
                 class_notes.append(
                     f"{num_unlabelled} file(s) outside every class folder have no label"
                 )
-    return FolderLayout(splits, classes, class_names, (*notes, *class_notes), tuple(class_notes))
+    return FolderLayout(
+        splits=splits,
+        classes=classes,
+        class_names=class_names,
+        notes=(*notes, *class_notes),
+        class_notes=tuple(class_notes),
+    )
 
 
 def resolve_class_rule(class_from: str, label_regex: str | None) -> str | re.Pattern[str]:
@@ -142,7 +148,7 @@ def read_partitions(files: FileTable) -> dict[str, pa.DictionaryArray]:
     folders = _FileFolders.of(files)
     values_by_name: dict[str, dict[FolderKey, str | None]] = {}
     for key in folders.keys:
-        for name, equals, value in (part.partition("=") for part in key[1].split("/")):
+        for name, equals, value in (component.partition("=") for component in key[1].split("/")):
             if name and equals:
                 values = values_by_name.setdefault(unquote(name), {})
                 if key in values:
@@ -203,7 +209,7 @@ class _FileFolders:
 def _assign_splits(
     files: FileTable,
     folders: _FileFolders,
-    remaining_parts: dict[FolderKey, tuple[str, ...]],
+    remaining_components: dict[FolderKey, tuple[str, ...]],
     roots: Sequence[InputRoot],
     split_from: str,
 ) -> tuple[pa.DictionaryArray, list[str]]:
@@ -214,10 +220,10 @@ def _assign_splits(
     notes: list[str] = []
     if split_from in (AUTO_LAYOUT, FOLDER_LAYOUT):
         splits_by_folder = {
-            key: _find_split_folder(parts) for key, parts in remaining_parts.items()
+            key: _find_split_folder(components) for key, components in remaining_components.items()
         }
         single_split = split_from == AUTO_LAYOUT and _find_single_split_word(
-            splits_by_folder, remaining_parts
+            splits_by_folder, remaining_components
         )
         if single_split:
             notes.append(_single_split_note("folder", single_split, FOLDER_LAYOUT))
@@ -226,15 +232,15 @@ def _assign_splits(
             for key, level_and_split in splits_by_folder.items():
                 assert level_and_split is not None
                 level, split_names[key] = level_and_split
-                parts = remaining_parts[key]
-                remaining_parts[key] = parts[:level] + parts[level + 1 :]
+                components = remaining_components[key]
+                remaining_components[key] = components[:level] + components[level + 1 :]
             splits = folders.to_file_values(split_names)
             return splits, [f"splits by folder: {_format_counts(splits)}"]
         _check_no_partial_splits(
             files,
             folders,
             splits_by_folder,
-            remaining_parts,
+            remaining_components,
             is_required=split_from == FOLDER_LAYOUT,
         )
     if split_from == AUTO_LAYOUT and (root_splits := _splits_by_root(roots)):
@@ -273,7 +279,7 @@ def _single_split_note(source: str, split: str | None, option_value: str) -> str
 
 def _find_single_split_word(
     splits_by_folder: Mapping[FolderKey, tuple[int, str] | None],
-    remaining_parts: Mapping[FolderKey, tuple[str, ...]],
+    remaining_components: Mapping[FolderKey, tuple[str, ...]],
 ) -> str:
     """Returns the split, if words in the names of all folders say the same one and none is called so; else empty."""
     if None in splits_by_folder.values():
@@ -283,17 +289,17 @@ def _find_single_split_word(
     }
     splits = {split for _, split in folder_splits.values()}
     is_split_name = any(
-        remaining_parts[key][index].lower() in SPLIT_WORDS
+        remaining_components[key][index].lower() in SPLIT_WORDS
         for key, (index, _) in folder_splits.items()
     )
     return splits.pop() if len(splits) == 1 and not is_split_name else ""
 
 
-def _find_split_folder(parts: Sequence[str]) -> tuple[int, str] | None:
+def _find_split_folder(components: Sequence[str]) -> tuple[int, str] | None:
     """Returns which folder, outermost first, says which split; whole names count before words in names."""
-    for detect in (lambda part: SPLIT_WORDS.get(part.lower()), detect_split):
-        for index, part in enumerate(parts):
-            if (split := detect(part)) is not None:
+    for detect in (lambda component: SPLIT_WORDS.get(component.lower()), detect_split):
+        for index, component in enumerate(components):
+            if (split := detect(component)) is not None:
                 return index, split
     return None
 
@@ -302,17 +308,17 @@ def _check_no_partial_splits(
     files: FileTable,
     folders: _FileFolders,
     splits_by_folder: Mapping[FolderKey, tuple[int, str] | None],
-    remaining_parts: Mapping[FolderKey, tuple[str, ...]],
+    remaining_components: Mapping[FolderKey, tuple[str, ...]],
     *,
     is_required: bool,
 ) -> None:
     """Refuses folders that are called like splits beside files that lie in none of them."""
     split_names = sorted(
         {
-            remaining_parts[key][folder_split[0]]
+            remaining_components[key][folder_split[0]]
             for key, folder_split in splits_by_folder.items()
             if folder_split is not None
-            and remaining_parts[key][folder_split[0]].lower() in SPLIT_WORDS
+            and remaining_components[key][folder_split[0]].lower() in SPLIT_WORDS
         }
     )
     if not split_names and not is_required:
@@ -349,24 +355,27 @@ def _splits_by_root(roots: Sequence[InputRoot]) -> list[str] | None:
 
 
 def _assign_classes(
-    remaining_parts: Mapping[FolderKey, tuple[str, ...]], roots: Sequence[InputRoot]
+    remaining_components: Mapping[FolderKey, tuple[str, ...]], roots: Sequence[InputRoot]
 ) -> dict[FolderKey, str | None]:
     labels = [root.label for root in roots]
     if (
         len(set(labels)) > 1
         and all(labels)
-        and not any(remaining_parts.values())
+        and not any(remaining_components.values())
         and _splits_by_root(roots) is None
     ):
-        return {key: labels[key[0]] for key in remaining_parts}
+        return {key: labels[key[0]] for key in remaining_components}
     num_shared = 0
     for level in zip(
-        *(parts[:-1] for parts in remaining_parts.values()), strict=False
+        *(components[:-1] for components in remaining_components.values()), strict=False
     ):  # as long as the shortest
         if len(set(level)) > 1:
             break
         num_shared += 1
-    return {key: "/".join(parts[num_shared:]) or None for key, parts in remaining_parts.items()}
+    return {
+        key: "/".join(components[num_shared:]) or None
+        for key, components in remaining_components.items()
+    }
 
 
 def _stem(name: str) -> str:
@@ -448,10 +457,8 @@ def _note_excluded_files(
     """left: [files] of which they are."""
     if not is_excluded.any():
         return []
-    count, first_indices = (
-        np.count_nonzero(is_excluded),
-        np.flatnonzero(is_excluded)[:_MAX_SHOWN_NAMES].tolist(),
-    )
+    count = np.count_nonzero(is_excluded)
+    first_indices = np.flatnonzero(is_excluded)[:_MAX_SHOWN_NAMES].tolist()
     names = ", ".join(files[index].name for index in first_indices) + (
         ", ..." if count > _MAX_SHOWN_NAMES else ""
     )
@@ -466,10 +473,8 @@ def _note_excluded_files(
 def _note_uneven_classes(layout: FolderLayout) -> list[str]:
     """Returns a note on classes that some splits lack (`unsup` of reviews without a rating)."""
     splits_by_class: defaultdict[str, set[str]] = defaultdict(set)
-    class_names, split_names = (
-        layout.classes.dictionary.to_pylist(),
-        layout.splits.dictionary.to_pylist(),
-    )
+    class_names = layout.classes.dictionary.to_pylist()
+    split_names = layout.splits.dictionary.to_pylist()
     class_split_pairs = (
         layout.classes.indices.to_numpy().astype(np.int64) * len(split_names)
         + layout.splits.indices.to_numpy()

@@ -123,17 +123,17 @@ def plan_line_ranges(
 ) -> Iterator[LineRange]:
     """Yields the ranges that cover the files, in order."""
     for ordinal, file in enumerate(files):
-        is_plain, is_json_array, stop = (
-            is_plain_utf8(file, encoding),
-            is_array is not None and is_array(file),
-            0,
-        )
+        is_plain = is_plain_utf8(file, encoding)
+        is_json_array = is_array is not None and is_array(file)
+        stop = 0
         if is_json_array or not is_plain:
-            yield LineRange(ordinal, 0, 0, True, is_json_array)
+            yield LineRange(
+                file_ordinal=ordinal, start=0, stop=0, is_streamed=True, is_array=is_json_array
+            )
             continue
         while True:
             start, stop = stop, _find_line_start(file, stop + min(LINE_RANGE_BYTES, unit_bytes))
-            yield LineRange(ordinal, start, stop)
+            yield LineRange(file_ordinal=ordinal, start=start, stop=stop)
             if stop >= file.stat.size_bytes:
                 break
 

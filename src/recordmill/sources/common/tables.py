@@ -52,12 +52,10 @@ class CompactTable(ItemTable[Item]):
         template_ids: npt.NDArray[np.unsignedinteger[Any]],
         integers: npt.NDArray[np.int64],
     ) -> None:
-        self._names, self.templates, self.template_ids, self._integers = (
-            tuple(integer_names),
-            tuple(templates),
-            template_ids,
-            integers,
-        )
+        self._names = tuple(integer_names)
+        self.templates = tuple(templates)
+        self.template_ids = template_ids
+        self._integers = integers
 
     def integers(self, name: str) -> npt.NDArray[np.int64]:
         """[items] that integer of each."""

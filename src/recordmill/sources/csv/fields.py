@@ -71,10 +71,8 @@ class Tokenizer:
         allows_ragged_rows: bool = False,
     ) -> None:
         self._dialect = _native_dialect(dialect, num_columns, allows_ragged_rows)
-        self._starts, self._infos = (
-            allocate((num_columns, max_rows), np.int32),
-            allocate((num_columns, max_rows), np.int32),
-        )
+        self._starts = allocate((num_columns, max_rows), np.int32)
+        self._infos = allocate((num_columns, max_rows), np.int32)
         self._rows = np.empty((3, max_rows), np.int64)
         self._bad = np.empty((MAX_BAD_ROWS, 6), np.int64)
 
@@ -101,18 +99,18 @@ class Tokenizer:
         rows = scan.rows
         widths, ordinals, lines = self._rows[:, :rows]
         return TokenizedRows(
-            self._starts[:, :rows],
-            self._infos[:, :rows],
-            widths,
-            ordinals,
-            lines,
-            self._bad[: scan.bad_rows],
-            scan.position,
-            scan.line,
-            rows + scan.bad_rows,
-            bool(scan.is_skipping),
-            scan.blank_lines,
-            (
+            starts=self._starts[:, :rows],
+            infos=self._infos[:, :rows],
+            widths=widths,
+            ordinals=ordinals,
+            lines=lines,
+            bad_rows=self._bad[: scan.bad_rows],
+            stop=scan.position,
+            stop_line=scan.line,
+            num_rows=rows + scan.bad_rows,
+            is_skipping=bool(scan.is_skipping),
+            blank_lines=scan.blank_lines,
+            quote_counts=(
                 scan.quoted_fields,
                 scan.rows_needing_quotes,
                 scan.rows_across_lines,
@@ -176,7 +174,9 @@ def split_sample(sample: Bytes, dialect: CsvOptions, max_rows: int, is_final: bo
     final: the sample ends with the file.
     """
     widths = _count_fields(sample, dialect, max_rows, is_final)
-    trial = DialectTrial(dialect.delimiter or "", dialect.quote, tuple(widths), ())
+    trial = DialectTrial(
+        delimiter=dialect.delimiter or "", quote=dialect.quote, widths=tuple(widths), rows=()
+    )
     if not widths or max(trial.width, widths[0]) == native.CsvRowFault.TOO_LONG:
         return trial
     data = sample.copy()
@@ -192,11 +192,11 @@ def split_sample(sample: Bytes, dialect: CsvOptions, max_rows: int, is_final: bo
         else []
     )
     return DialectTrial(
-        trial.delimiter,
-        trial.quote,
-        trial.widths,
-        tuple(_extract_cells(data, rows, row) for row in matching_rows),
-        first_row,
+        delimiter=trial.delimiter,
+        quote=trial.quote,
+        widths=trial.widths,
+        rows=tuple(_extract_cells(data, rows, row) for row in matching_rows),
+        first_row=first_row,
     )
 
 

@@ -153,10 +153,8 @@ class _HeadReader:
         ):
             unquoted_trial = self._split_rows(start, trial.delimiter, None)
             if unquoted_trial.share == 1.0:
-                trial, dialect_reason = (
-                    unquoted_trial,
-                    "quotes are text: the first row goes on behind its closing quote",
-                )
+                trial = unquoted_trial
+                dialect_reason = "quotes are text: the first row goes on behind its closing quote"
                 rows, data = self._read_first_row(start, line, trial)
         if len(rows.bad_rows):
             raise self._first_row_error(data, rows)
@@ -170,16 +168,16 @@ class _HeadReader:
             start, line, num_blank_lines = rows.stop, rows.stop_line, rows.blank_lines
         start += self._mark_bytes
         return CsvHead(
-            self._compression,
-            self._encoding,
-            trial.delimiter,
-            names,
-            start,
-            line,
-            generated_names,
-            trial.quote,
-            dialect_reason,
-            first_row,
+            compression=self._compression,
+            encoding=self._encoding,
+            delimiter=trial.delimiter,
+            names=names,
+            start=start,
+            line=line,
+            generated_names=generated_names,
+            quote=trial.quote,
+            dialect_reason=dialect_reason,
+            first_row=first_row,
             blank_lines=num_blank_lines,
         )
 

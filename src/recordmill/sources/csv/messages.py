@@ -31,10 +31,8 @@ def quote_bytes(value: bytes) -> str:
 
 def explain_field(feature: Feature, fault: int, value: bytes) -> tuple[str, str]:
     """Returns (reason, message) of a field that doesn't fit its column."""
-    dtype, remedy = (
-        feature.dtype,
-        f"use {dtype_remedy(feature.name, _suggest_dtype(feature, fault))}",
-    )
+    dtype = feature.dtype
+    remedy = f"use {dtype_remedy(feature.name, _suggest_dtype(feature, fault))}"
     zone_problem = f"has {'no' if ', UTC' in dtype else 'a'} time zone, but the column is {dtype}; {remedy} if all are like this one"
     reason, problem = {
         native.FieldFault.WRONG_TYPE: (

@@ -77,11 +77,9 @@ class RowParser:
     def __init__(
         self, schema: Schema, column_names: Sequence[str], null_tokens: NullTokens
     ) -> None:
-        self._features, self._null_tokens, self._arrow_schema = (
-            tuple(schema),
-            null_tokens,
-            to_arrow(schema),
-        )
+        self._features = tuple(schema)
+        self._null_tokens = null_tokens
+        self._arrow_schema = to_arrow(schema)
         self._column_indices = {
             name: column_index for column_index, name in enumerate(column_names)
         }
@@ -102,10 +100,8 @@ class RowParser:
                 arrays.append(pa.nulls(count, arrow_type(feature)))
                 continue
             parsed_column = parsed_columns.get(column_index)
-            validity, fault_codes = (
-                np.ones(count, np.uint8) if parsed_column is None else parsed_column.valid,
-                np.zeros(count, np.uint8),
-            )
+            validity = np.ones(count, np.uint8) if parsed_column is None else parsed_column.valid
+            fault_codes = np.zeros(count, np.uint8)
             fields = TextFields(
                 data,
                 rows.starts[column_index],
@@ -192,10 +188,8 @@ class UnexpectedValue:
 
     def __add__(self, later: UnexpectedValue) -> UnexpectedValue:
         """Adds later values; the first value stands for all."""
-        text_count, value_count = (
-            self.text_count + later.text_count,
-            self.value_count + later.value_count,
-        )
+        text_count = self.text_count + later.text_count
+        value_count = self.value_count + later.value_count
         word_counts = None
         if self.word_counts is not None and later.word_counts is not None:
             counts = {
@@ -227,11 +221,9 @@ class ColumnProfiler:
     def __init__(
         self, null_tokens: Sequence[str], is_typed: Sequence[bool], label_column: int | None
     ) -> None:
-        self._token_names, self._null_tokens, self._label_column = (
-            tuple(null_tokens),
-            NullTokens.from_texts(null_tokens),
-            label_column,
-        )
+        self._token_names = tuple(null_tokens)
+        self._null_tokens = NullTokens.from_texts(null_tokens)
+        self._label_column = label_column
         self._counts = [
             native.ColumnCounts(classes=0 if is_column_typed else TEXT_CLASS)
             for is_column_typed in is_typed
@@ -325,13 +317,13 @@ class ColumnProfiler:
             }
             result.append(
                 TextCounts(
-                    counts.classes if is_typed else 0,
-                    counts.values,
-                    nulls_by_token,
-                    counts.soft_nulls,
-                    counts.inexact_decimals,
-                    counts.inexact_integers,
-                    counts.beyond_float32,
+                    classes=counts.classes if is_typed else 0,
+                    values=counts.values,
+                    nulls=nulls_by_token,
+                    soft_nulls=counts.soft_nulls,
+                    inexact_decimals=counts.inexact_decimals,
+                    inexact_integers=counts.inexact_integers,
+                    overflows=counts.beyond_float32,
                 )
             )
         return result
@@ -352,10 +344,8 @@ def parse_leading_values(
     the feature.
     """
     is_integer = feature.dtype == "int64" or feature.timestamp is not None
-    values, validity = (
-        allocate(len(starts), np.int64 if is_integer else np.float64),
-        np.ones(len(starts), np.uint8),
-    )
+    values = allocate(len(starts), np.int64 if is_integer else np.float64)
+    validity = np.ones(len(starts), np.uint8)
     fields, field_type = null_tokens.fields(data, starts, infos), native_field_type(feature)
     num_parsed = native.read_fields(
         fields, field_type, values.view(np.uint8), validity, None, counts, nulls
@@ -380,15 +370,11 @@ class RowCacheWriter:
         column_names: Sequence[str],
         options: CsvOptions,
     ) -> None:
-        self._predict_schema, self._names, self._max_line_bytes = (
-            predict_schema,
-            tuple(column_names),
-            options.max_line_bytes,
-        )
-        self._null_tokens, self._writer = (
-            NullTokens.from_texts(options.null_tokens),
-            ScanCacheWriter(cache),
-        )
+        self._predict_schema = predict_schema
+        self._names = tuple(column_names)
+        self._max_line_bytes = options.max_line_bytes
+        self._null_tokens = NullTokens.from_texts(options.null_tokens)
+        self._writer = ScanCacheWriter(cache)
         self._parser: RowParser | None = None
         self._schema: Schema | None = None
         self._requested_schema: Schema | None = None  # whose columns are wanted

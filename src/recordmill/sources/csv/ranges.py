@@ -206,10 +206,8 @@ class _RangeScan:
     """What was found in a file, or in a range of it, so far."""
 
     def __init__(self, head: CsvHead, scan: ScanSettings) -> None:
-        column_names, label_column = (
-            head.names,
-            head.names.index(scan.label) if scan.label in head.names else None,
-        )
+        column_names = head.names
+        label_column = head.names.index(scan.label) if scan.label in head.names else None
         is_typed = [name not in scan.untyped_columns for name in column_names]
         self._profiler = ColumnProfiler(scan.options.null_tokens, is_typed, label_column)
         self._cache_writer = RowCacheWriter(
@@ -236,10 +234,8 @@ class _RangeScan:
     ) -> ScannedRowRange:
         """Returns the findings of all rows, and keeps these."""
         self._cache_writer.store(file_ordinal, start)
-        profiler, extent = (
-            self._profiler,
-            (file_ordinal, start, stop, self._rows, lines, size_bytes, self._blank_lines),
-        )
+        profiler = self._profiler
+        extent = (file_ordinal, start, stop, self._rows, lines, size_bytes, self._blank_lines)
         return ScannedRowRange(
             *extent,
             tuple(profiler.text_counts()),
@@ -283,23 +279,23 @@ def _scan_range(task: _LoadedRange, head: CsvHead, scan: ScanSettings) -> Scanne
 
 def _quote_evidence(data: Bytes, rows: TokenizedRows) -> QuoteEvidence:
     """Returns what these rows say of the quote."""
-    quoted_fields, rows_needing_quotes, ambiguous_rows, first_ambiguous_line = rows.quote_counts
+    quoted_fields, rows_needing_quotes, rows_across_lines, first_across_line = rows.quote_counts
     stray_quote_rows = rows.bad_rows[rows.bad_rows[:, 3] == native.CsvRowFault.STRAY_QUOTE]
     num_broken = int(rows.bad_rows[:, 5].sum())
     return QuoteEvidence(
-        quoted_fields,
-        rows_needing_quotes,
-        ambiguous_rows,
-        len(stray_quote_rows),
-        num_broken,
-        len(rows.bad_rows) - num_broken,
+        quoted_fields=quoted_fields,
+        rows_needing_quotes=rows_needing_quotes,
+        rows_across_lines=rows_across_lines,
+        stray_quote_rows=len(stray_quote_rows),
+        rows_broken_by_quotes=num_broken,
+        unusable_rows=len(rows.bad_rows) - num_broken,
         first_stray_quote=(
             int(stray_quote_rows[0, 1]),
             quote_first_line(data[stray_quote_rows[0, 4] :]),
         )
         if len(stray_quote_rows)
         else None,
-        first_ambiguous_line=first_ambiguous_line if ambiguous_rows else None,
+        first_across_line=first_across_line if rows_across_lines else None,
     )
 
 

@@ -89,11 +89,11 @@ def check_quotes(totals: ScanTotals, quote: str, num_columns: int) -> tuple[str,
             f"quotes are text: without them all rows are whole, and {evidence.rows_broken_by_quotes:,} are not with them",
             (),
         )
-    if not evidence.ambiguous_rows:
+    if not evidence.rows_across_lines:
         return "", ()
     field_count = (
-        f"{evidence.ambiguous_rows:,} fields in quotes hold"
-        if evidence.ambiguous_rows > 1
+        f"{evidence.rows_across_lines:,} fields in quotes hold"
+        if evidence.rows_across_lines > 1
         else "a field in quotes holds"
     )
     problem = f"{field_count} line breaks, and each line is a row by itself"
@@ -101,11 +101,11 @@ def check_quotes(totals: ScanTotals, quote: str, num_columns: int) -> tuple[str,
     if num_columns > 1 and evidence.quotes_are_doubtful:
         raise DataError(
             f"{problem}; say {remedy}, or {option('quote', quote)} if these lines belong together",
-            source=totals.ambiguous_file,
-            place=f"line {evidence.first_ambiguous_line}",
+            source=totals.across_lines_file,
+            place=f"line {evidence.first_across_line}",
         )
     return "", (
-        f"{problem} ({totals.ambiguous_file}, line {evidence.first_ambiguous_line}): say {remedy}",
+        f"{problem} ({totals.across_lines_file}, line {evidence.first_across_line}): say {remedy}",
     )
 
 
@@ -126,11 +126,9 @@ class ScanTotals:
         self._files, self._heads, self._names = files, heads, frozenset(column_names)
         self._unexpected_values: dict[str, tuple[str, UnexpectedValue]] = {}
         self._next_line = (-1, 0)  # (file, the line where its next part starts)
-        self.quote_evidence, self.stray_quote_file, self.ambiguous_file = QuoteEvidence(), "", ""
-        self._counts, self._missing_rows = (
-            dict.fromkeys(column_names, TextCounts()),
-            dict.fromkeys(column_names, 0),
-        )
+        self.quote_evidence, self.stray_quote_file, self.across_lines_file = QuoteEvidence(), "", ""
+        self._counts = dict.fromkeys(column_names, TextCounts())
+        self._missing_rows = dict.fromkeys(column_names, 0)
         self.labels = ClassNames(label or "")
 
     def add(self, scanned: ScannedRowRange) -> None:
@@ -154,17 +152,12 @@ class ScanTotals:
 
     def _add_quotes(self, scanned: ScannedRowRange, lines_before: int) -> None:
         """lines: those before the part."""
-        evidence, file_name = (
-            scanned.quote_evidence.shifted(lines_before),
-            self._files[scanned.file_ordinal].name,
-        )
+        evidence = scanned.quote_evidence.shifted(lines_before)
+        file_name = self._files[scanned.file_ordinal].name
         if self.quote_evidence.first_stray_quote is None and evidence.first_stray_quote is not None:
             self.stray_quote_file = file_name
-        if (
-            self.quote_evidence.first_ambiguous_line is None
-            and evidence.first_ambiguous_line is not None
-        ):
-            self.ambiguous_file = file_name
+        if self.quote_evidence.first_across_line is None and evidence.first_across_line is not None:
+            self.across_lines_file = file_name
         self.quote_evidence += evidence
 
     def _add_unexpected(
@@ -191,7 +184,12 @@ class ScanTotals:
 
     def summarize_columns(self) -> tuple[ColumnSummary, ...]:
         return tuple(
-            ColumnSummary(name, counts, self._missing_rows[name], self._unexpected_values.get(name))
+            ColumnSummary(
+                name=name,
+                counts=counts,
+                missing_rows=self._missing_rows[name],
+                unexpected_value=self._unexpected_values.get(name),
+            )
             for name, counts in self._counts.items()
         )
 
@@ -297,10 +295,10 @@ def note_dialect(dialect_reason: str, header_reason: str, num_files: int) -> tup
     """Describes how the files are written, where that was detected. detected: as of a `CsvHead`. header: why the first row
     is one; "" if the user says so.
     """
-    parts = [dialect_reason] if dialect_reason else []
+    descriptions = [dialect_reason] if dialect_reason else []
     if header_reason:
-        parts.append(f"the first row is a header: {header_reason}")
-    if not parts:
+        descriptions.append(f"the first row is a header: {header_reason}")
+    if not descriptions:
         return ()
     num_other_files = num_files - 1
     other_files_text = (
@@ -308,7 +306,7 @@ def note_dialect(dialect_reason: str, header_reason: str, num_files: int) -> tup
         if num_other_files
         else ""
     )
-    return (f"detected from the content{other_files_text}: {'; '.join(parts)}",)
+    return (f"detected from the content{other_files_text}: {'; '.join(descriptions)}",)
 
 
 def note_columns(
@@ -354,15 +352,11 @@ def _note_stray_text(
         return
     has_several, word_counts = unexpected.text_count > 1, unexpected.word_counts or {}
     is_named = bool(word_counts) and max(map(len, word_counts)) <= _MAX_TOKEN_BYTES
-    quoted_texts, count_text = (
-        quote_bytes(unexpected.value),
-        f" and {unexpected.text_count - 1:,} more" if has_several else "",
-    )
+    quoted_texts = quote_bytes(unexpected.value)
+    count_text = f" and {unexpected.text_count - 1:,} more" if has_several else ""
     if is_named and len(word_counts) > 1:
-        quoted_texts, count_text = (
-            ", ".join(map(quote_bytes, word_counts)),
-            f", {unexpected.text_count:,} values",
-        )
+        quoted_texts = ", ".join(map(quote_bytes, word_counts))
+        count_text = f", {unexpected.text_count:,} values"
     elif is_named and has_several:
         count_text += " of it"
     remedies = []
@@ -388,15 +382,15 @@ def _note_stray_text(
 def _note_column(column: ColumnSummary, feature: Feature, null_tokens: Sequence[str]) -> list[str]:
     counts, notes = column.counts, list(_note_stray_text(column, feature, null_tokens))
     nulls: Mapping[str, int] = counts.nulls
-    parts = [
+    null_counts = [
         f"{count:,} {'empty' if token == '' else repr(token)}" for token, count in nulls.items()
     ]
     if counts.soft_nulls and feature.dtype not in ("string", "bytes") and feature.classes is None:
-        parts.append(f"{counts.soft_nulls:,} quoted")
+        null_counts.append(f"{counts.soft_nulls:,} quoted")
     if column.missing_rows:
-        parts.append(f"{column.missing_rows:,} in files without the column")
-    if parts:
-        notes.append(f"column {column.name!r}: nulls: {', '.join(parts)}")
+        null_counts.append(f"{column.missing_rows:,} in files without the column")
+    if null_counts:
+        notes.append(f"column {column.name!r}: nulls: {', '.join(null_counts)}")
     if feature.dtype == "float32" and counts.inexact_decimals:
         notes.append(
             f"column {column.name!r}: {counts.inexact_decimals:,} of {counts.values:,} values lose digits as "

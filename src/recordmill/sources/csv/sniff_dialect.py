@@ -14,13 +14,11 @@ from typing import NamedTuple
 
 from recordmill.base.option_names import option
 
-NULL_CELL, NUMBER_CELL, TIME_CELL, BOOLEAN_CELL, TEXT_CELL = (
-    "nothing",
-    "a number",
-    "a time",
-    "a truth value",
-    "text",
-)
+NULL_CELL = "nothing"
+NUMBER_CELL = "a number"
+TIME_CELL = "a time"
+BOOLEAN_CELL = "a truth value"
+TEXT_CELL = "text"
 
 _NULL_TEXTS = frozenset(
     (
@@ -142,10 +140,10 @@ class DialectTrial:
         return sum(cells) / len(cells) if cells else 0.0
 
     def _intactness(self, cell: Cell) -> float:
-        text, other_delimiters = (
-            cell.text,
-            [mark for mark in STRONG_DELIMITERS if mark != self.delimiter and mark in cell.text],
-        )
+        text = cell.text
+        other_delimiters = [
+            mark for mark in STRONG_DELIMITERS if mark != self.delimiter and mark in cell.text
+        ]
         if (
             self.quote is not None
             and other_delimiters
@@ -295,44 +293,44 @@ class QuoteEvidence:
     Attributes:
         quoted_fields: How many stand in quotes, of rows that can be used.
         rows_needing_quotes: Rows that are none without quotes.
-        ambiguous_rows: Rows of several lines that are even.
+        rows_across_lines: Rows of several lines that are even.
         stray_quote_rows: Rows with a field that goes on after its quote.
         rows_broken_by_quotes: Rows that can't be used, these among them, but whose lines are even.
         unusable_rows: Rows that can't be used either way.
         first_stray_quote: (line, what stands there) of the first of them.
-        first_ambiguous_line: Its line.
+        first_across_line: Its line.
     """
 
     quoted_fields: int = 0
     rows_needing_quotes: int = 0
-    ambiguous_rows: int = 0
+    rows_across_lines: int = 0
     stray_quote_rows: int = 0
     rows_broken_by_quotes: int = 0
     unusable_rows: int = 0
     first_stray_quote: tuple[int, str] | None = None
-    first_ambiguous_line: int | None = None
+    first_across_line: int | None = None
 
     def __add__(self, later: QuoteEvidence) -> QuoteEvidence:
         return QuoteEvidence(
-            self.quoted_fields + later.quoted_fields,
-            self.rows_needing_quotes + later.rows_needing_quotes,
-            self.ambiguous_rows + later.ambiguous_rows,
-            self.stray_quote_rows + later.stray_quote_rows,
-            self.rows_broken_by_quotes + later.rows_broken_by_quotes,
-            self.unusable_rows + later.unusable_rows,
-            self.first_stray_quote or later.first_stray_quote,
-            self.first_ambiguous_line or later.first_ambiguous_line,
+            quoted_fields=self.quoted_fields + later.quoted_fields,
+            rows_needing_quotes=self.rows_needing_quotes + later.rows_needing_quotes,
+            rows_across_lines=self.rows_across_lines + later.rows_across_lines,
+            stray_quote_rows=self.stray_quote_rows + later.stray_quote_rows,
+            rows_broken_by_quotes=self.rows_broken_by_quotes + later.rows_broken_by_quotes,
+            unusable_rows=self.unusable_rows + later.unusable_rows,
+            first_stray_quote=self.first_stray_quote or later.first_stray_quote,
+            first_across_line=self.first_across_line or later.first_across_line,
         )
 
     def shifted(self, lines: int) -> QuoteEvidence:
         """Returns the evidence with its lines counted from so many before."""
-        stray_quote, ambiguous_line = self.first_stray_quote, self.first_ambiguous_line
+        stray_quote, across_line = self.first_stray_quote, self.first_across_line
         return replace(
             self,
             first_stray_quote=None
             if stray_quote is None
             else (stray_quote[0] + lines, stray_quote[1]),
-            first_ambiguous_line=None if ambiguous_line is None else ambiguous_line + lines,
+            first_across_line=None if across_line is None else across_line + lines,
         )
 
     @property
@@ -340,16 +338,16 @@ class QuoteEvidence:
         """True if all lines are rows without quotes and not with them, and few fields just stand in quotes. A quote
         that is never closed tells nothing by itself: the file may have been cut.
         """
-        evidence_against_quotes = self.rows_broken_by_quotes + self.ambiguous_rows
+        evidence_against_quotes = self.rows_broken_by_quotes + self.rows_across_lines
         return (
             self.rows_needing_quotes + self.unusable_rows == 0 < self.stray_quote_rows
-            and self.quoted_fields - self.ambiguous_rows <= evidence_against_quotes
+            and self.quoted_fields - self.rows_across_lines <= evidence_against_quotes
         )
 
     @property
     def quotes_are_doubtful(self) -> bool:
         """True if what is read as one row may be several: few others need the quotes."""
-        return self.rows_needing_quotes <= self.ambiguous_rows > 0
+        return self.rows_needing_quotes <= self.rows_across_lines > 0
 
 
 def choose_delimiter(choices: Sequence[DialectChoice], extension: str) -> DialectChoice:

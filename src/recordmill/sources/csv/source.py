@@ -140,11 +140,9 @@ class CsvSource:
 
     def locate(self, file_ordinal: int, positions: Sequence[int]) -> list[str]:
         """Returns where people find these rows: see `RecordLocator`. Units that hold them are read once more."""
-        first_position, last_position, num_columns = (
-            min(positions),
-            max(positions),
-            len(self.heads[file_ordinal].names),
-        )
+        first_position = min(positions)
+        last_position = max(positions)
+        num_columns = len(self.heads[file_ordinal].names)
         line_by_position: dict[int, int] = {}
         for unit in self.units:
             if not unit.begin_file <= file_ordinal < unit.end_file:
@@ -217,8 +215,13 @@ def _to_chunk(
         )
         for cached_reject in batch.rejects
     )
-    position = batch.positions(first_position)
-    return Chunk(batch.batch, np.full(len(position), ordinal, np.uint32), position, rejects)
+    positions = batch.positions(first_position)
+    return Chunk(
+        records=batch.batch,
+        file_ids=np.full(len(positions), ordinal, np.uint32),
+        positions=positions,
+        rejects=rejects,
+    )
 
 
 def _join_small_chunks(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
@@ -248,7 +251,10 @@ def _concatenate_chunks(chunks: list[Chunk]) -> Chunk:
         for name in ("file_ids", "positions")
     )
     return Chunk(
-        batch, file_ids, positions, tuple(reject for chunk in chunks for reject in chunk.rejects)
+        records=batch,
+        file_ids=file_ids,
+        positions=positions,
+        rejects=tuple(reject for chunk in chunks for reject in chunk.rejects),
     )
 
 
@@ -309,16 +315,16 @@ def _plan_with_ranges(
     label = common.label if common.schema is None else None
     cache = common.create_parsed_cache()
     scan = ScanSettings(
-        dialect,
-        columns_without_inference(column_names, common),
-        label,
-        range_bytes,
+        options=dialect,
+        untyped_columns=columns_without_inference(column_names, common),
+        label=label,
+        range_bytes=range_bytes,
         predict_schema=SchemaPredictor(column_names, common),
         cache=cache,
     )
     totals = ScanTotals(column_names, files, heads, label)
     row_ranges = _add_up_ranges(scan_files(files, heads, scan, threads), totals)
-    if not any(part.rows for part in row_ranges):
+    if not any(row_range.rows for row_range in row_ranges):
         missing_rows = "no rows" if options.header is False else "a header and no rows"
         raise DataError(
             f"holds {missing_rows}"
@@ -355,7 +361,15 @@ def _plan_with_ranges(
         *notes,
     )
     units = _make_units(heads, row_ranges, common.unit_bytes)
-    return CsvSource(schema, files, heads, units, notes, dialect, cache=cache)
+    return CsvSource(
+        schema=schema,
+        files=files,
+        heads=heads,
+        units=units,
+        notes=notes,
+        options=dialect,
+        cache=cache,
+    )
 
 
 def _names_in_options(common: PlanOptions) -> set[str]:
@@ -408,7 +422,7 @@ def _note_empty_files(
     files: Sequence[InputFile], row_ranges: Iterable[RowRange]
 ) -> tuple[str, ...]:
     is_filled = np.zeros(len(files), np.bool_)
-    is_filled[[part.file_ordinal for part in row_ranges if part.rows]] = True
+    is_filled[[row_range.file_ordinal for row_range in row_ranges if row_range.rows]] = True
     empty_files = np.flatnonzero(~is_filled)
     if not len(empty_files):
         return ()
@@ -428,19 +442,21 @@ def _count_blank_lines(
             if head.blank_lines
         }
     )
-    for part in row_ranges:
-        if part.blank_lines:
-            counts[files[part.file_ordinal].name] += part.blank_lines
+    for row_range in row_ranges:
+        if row_range.blank_lines:
+            counts[files[row_range.file_ordinal].name] += row_range.blank_lines
     return counts
 
 
 def _make_units(
     heads: Sequence[CsvHead], row_ranges: Iterable[RowRange], unit_bytes: int
 ) -> tuple[Unit, ...]:
-    """Returns the units in order; those of a part of a file have the physical line where it starts."""
+    """Returns the units in order; those of a row_range of a file have the physical line where it starts."""
 
     def iter_units() -> Iterator[Unit]:
-        for ordinal, file_ranges in groupby(row_ranges, key=lambda part: part.file_ordinal):
+        for ordinal, file_ranges in groupby(
+            row_ranges, key=lambda row_range: row_range.file_ordinal
+        ):
             ranges_of_file = list(file_ranges)
             if len(ranges_of_file) == 1:
                 if ranges_of_file[0].rows:
@@ -452,18 +468,18 @@ def _make_units(
                     )
                 continue
             first_row, first_line = 0, heads[ordinal].line
-            for part in ranges_of_file:
-                if part.rows:
+            for row_range in ranges_of_file:
+                if row_range.rows:
                     yield Unit(
-                        ordinal,
-                        ordinal + 1,
-                        part.start,
-                        part.stop,
-                        first_row,
-                        part.rows,
-                        part.size_bytes,
-                        first_line,
+                        begin_file=ordinal,
+                        end_file=ordinal + 1,
+                        start=row_range.start,
+                        stop=row_range.stop,
+                        first_row=first_row,
+                        rows=row_range.rows,
+                        size_bytes=row_range.size_bytes,
+                        first_line=first_line,
                     )
-                first_row, first_line = first_row + part.rows, first_line + part.lines
+                first_row, first_line = first_row + row_range.rows, first_line + row_range.lines
 
     return pack_units(iter_units(), unit_bytes)

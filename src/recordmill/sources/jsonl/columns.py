@@ -30,13 +30,11 @@ from recordmill.sources.values.labels import to_class_numbers
 from recordmill.sources.values.text_columns import MANTISSA_BITS
 
 BASE64_DTYPE = "base64"
-_INT_GROUP, _FLOAT_GROUP, _TEXT_GROUP, _BOOL_GROUP, _OTHER_GROUP = (
-    1,
-    2,
-    4,
-    8,
-    16,
-)  # which kinds of scalar a column has
+_INT_GROUP = 1
+_FLOAT_GROUP = 2
+_TEXT_GROUP = 4
+_BOOL_GROUP = 8
+_OTHER_GROUP = 16
 _GROUP_BY_KIND = np.array(
     [
         0,
@@ -53,10 +51,8 @@ _GROUP_BY_KIND = np.array(
 )  # by kind
 TapeEntries = npt.NDArray[np.int32]  # places on the tape
 # what becomes of scalars of a feature that is text, or of a label whose classes are texts of its values
-TEXT_FROM_STRINGS, TEXT_FROM_SCALARS = (
-    "strings",
-    "scalars",
-)  # only strings are values; all are, as they are written
+TEXT_FROM_STRINGS = "strings"
+TEXT_FROM_SCALARS = "scalars"
 
 
 def resolve_base64(common: PlanOptions) -> tuple[PlanOptions, frozenset[str], tuple[str, ...]]:
@@ -258,12 +254,10 @@ def _or_masks(first: Bools | None, second: Bools | None) -> Bools | None:
 
 def _build_values(scalars: NodeScalars, leaf: Leaf) -> tuple[pa.Array, Bools | None]:
     """Returns (the values in the type that their kinds have in common, which of them are no such feature)."""
-    feature, groups, is_bad, num_values = (
-        leaf.feature,
-        scalars.groups,
-        scalars.group_mask(_OTHER_GROUP),
-        len(scalars.kinds),
-    )
+    feature = leaf.feature
+    groups = scalars.groups
+    is_bad = scalars.group_mask(_OTHER_GROUP)
+    num_values = len(scalars.kinds)
     if leaf.text_rule == TEXT_FROM_STRINGS:
         is_bad = _or_masks(is_bad, scalars.group_mask(_INT_GROUP | _FLOAT_GROUP | _BOOL_GROUP))
         return _build_texts(scalars, _or_masks(is_bad, scalars.null_mask())), is_bad
@@ -372,11 +366,9 @@ def _build_numbers(
         min_value, max_value = (0, 2**64 - 1) if is_unsigned else (-(2**63), 2**63 - 1)
         field_type = native.FieldType(kind=native.FieldKind.INTEGERS, low=min_value, high=max_value)
     values = allocate(num_values, np.float64 if is_float else np.int64)
-    starts, sizes, fault_codes = (
-        tape.starts[scalars.node_slice],
-        tape.sizes[scalars.node_slice],
-        np.zeros(num_values, np.uint8),
-    )
+    starts = tape.starts[scalars.node_slice]
+    sizes = tape.sizes[scalars.node_slice]
+    fault_codes = np.zeros(num_values, np.uint8)
     fields = native.TextFields(data=tape.data, starts=starts, infos=sizes)
     native.read_fields(
         fields, field_type, values.view(np.uint8), None, fault_codes, native.ColumnCounts(), None

@@ -207,10 +207,10 @@ class RecordLayout:
         """Returns the piece of one line that is too long to be looked at."""
         reject = CachedReject(0, 0, *explain_long_line(line_bytes, max_line_bytes))
         return CachedBatch(
-            pa.RecordBatch.from_pylist([], to_arrow(self.schema)),
-            np.zeros(1, np.int64),
-            (reject,),
-            1,
+            batch=pa.RecordBatch.from_pylist([], to_arrow(self.schema)),
+            missing_ordinals=np.zeros(1, np.int64),
+            rejects=(reject,),
+            num_positions=1,
         )
 
     def finish_batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -251,11 +251,11 @@ class RecordLayout:
         """Returns the features that some record read so far has; conform gives nulls for the others."""
         leaves = (
             Leaf(
-                feature,
-                scanner.find_nodes(self.paths[feature.name]),
-                self.paths[feature.name],
-                feature.name in self.base64_features,
-                self.text_rules.get(feature.name, ""),
+                feature=feature,
+                nodes=scanner.find_nodes(self.paths[feature.name]),
+                path=self.paths[feature.name],
+                is_base64=feature.name in self.base64_features,
+                text_rule=self.text_rules.get(feature.name, ""),
             )
             for feature in self.schema
             if feature.name in self.paths

@@ -83,13 +83,13 @@ class Observations:
     rows: int = 0
     counts_by_path: dict[JsonPath, ValueCounts] = field(default_factory=dict)
 
-    def add(self, tape: Tape, paths: list[JsonPath], part_index: int, first_line: int) -> None:
+    def add(self, tape: Tape, paths: list[JsonPath], range_index: int, first_line: int) -> None:
         """Takes in a tape whose first line is that line of that part of the input."""
         self.rows += tape.rows
         for node in np.flatnonzero(tape.kind_masks).tolist():
             known_counts = self.counts_by_path.get(paths[node], _NO_VALUES)
             self._merge(
-                paths[node], _count_values(tape, node, known_counts, part_index, first_line)
+                paths[node], _count_values(tape, node, known_counts, range_index, first_line)
             )
 
     def _merge(self, path: JsonPath, counts: ValueCounts) -> None:
@@ -107,7 +107,7 @@ class Observations:
 
 
 def _count_values(
-    tape: Tape, node: int, known_counts: ValueCounts, part_index: int, first_line: int
+    tape: Tape, node: int, known_counts: ValueCounts, range_index: int, first_line: int
 ) -> ValueCounts:
     """Returns the counts of a node's values. known: what was seen there before, whose first places are not looked for,
     nor what strings are that are text.
@@ -121,7 +121,7 @@ def _count_values(
         counts[kind] = np.count_nonzero(has_kind)
         if known_counts.first_places[kind] is None:
             row = tape.find_rows(tape.entry_ids[node_slice][[np.argmax(has_kind)]])[0]
-            first_places[kind] = part_index, first_line + int(tape.row_lines[row])
+            first_places[kind] = range_index, first_line + int(tape.row_lines[row])
     if kind_mask & (1 << native.JsonKind.INT | 1 << native.JsonKind.FLOAT):
         may_be_inexact = (kinds == native.JsonKind.FLOAT) | (
             (kinds == native.JsonKind.INT) & (tape.sizes[node_slice] > _MAX_EXACT_DIGITS)
@@ -231,7 +231,7 @@ class Declarations:
 def infer_features(
     observations: Observations,
     declarations: Declarations,
-    locate_part: Callable[[int], tuple[str, int]],
+    locate_range: Callable[[int], tuple[str, int]],
 ) -> InferredFeatures:
     """Returns the features of what was seen.
 
@@ -255,8 +255,8 @@ def infer_features(
         name = path_to_feature_name(path)
         if forms.get(path[:-1]) != ("a list" if path[-1] is None else "an object"):
             continue  # inside a value of a form that was not chosen
-        form = forms[path] = _choose_form(path, observations, declarations, locate_part)
-        notes.extend(_note_minority_forms(name, form, counts, declarations, locate_part))
+        form = forms[path] = _choose_form(path, observations, declarations, locate_range)
+        notes.extend(_note_minority_forms(name, form, counts, declarations, locate_range))
         if (form == "a list" and (*path, None) in observations.counts_by_path) or (
             form == "an object" and path in parents
         ):
@@ -289,11 +289,11 @@ def infer_features(
                 "text"
             )
     return InferredFeatures(
-        Schema(tuple(features.values())),
-        paths,
-        tuple(features_without_values),
-        tuple(notes),
-        frozenset(string_features),
+        schema=Schema(tuple(features.values())),
+        paths=paths,
+        features_without_values=tuple(features_without_values),
+        notes=tuple(notes),
+        string_features=frozenset(string_features),
     )
 
 
@@ -324,7 +324,7 @@ def _choose_form(
     path: JsonPath,
     observations: Observations,
     declarations: Declarations,
-    locate_part: Callable[[int], tuple[str, int]],
+    locate_range: Callable[[int], tuple[str, int]],
 ) -> str | None:
     """Returns the form that a place's values have, or are to have; None if all are null."""
     name, forms = path_to_feature_name(path), _find_forms(observations.counts_by_path[path])
@@ -344,7 +344,7 @@ def _choose_form(
     ):
         return majority_form
     forms_text = " and ".join(
-        f"{form} ({_format_place(place, locate_part)})" for form, (place, _) in forms.items()
+        f"{form} ({_format_place(place, locate_range)})" for form, (place, _) in forms.items()
     )
     choices = "; ".join(
         f"{option('dtypes', {feature_name: dtype})} {effect}"
@@ -402,14 +402,14 @@ def _note_minority_forms(
     form: str | None,
     counts: ValueCounts,
     declarations: Declarations,
-    locate_part: Callable[[int], tuple[str, int]],
+    locate_range: Callable[[int], tuple[str, int]],
 ) -> list[str]:
     """Returns a note on values of other forms than that of most."""
     forms = _find_forms(counts)
     if form not in forms or len(forms) < 2 or name in declarations or declarations.is_object(name):
         return []
     other_forms = " and ".join(
-        f"{count:,} time{'s' * (count > 1)} {other_form} ({_format_place(place, locate_part)})"
+        f"{count:,} time{'s' * (count > 1)} {other_form} ({_format_place(place, locate_range)})"
         for other_form, (place, count) in forms.items()
         if other_form != form
     )
@@ -418,8 +418,8 @@ def _note_minority_forms(
     return [f"{name}: {form} in most records, and {other_forms}, which is rejected{remedy}"]
 
 
-def _format_place(place: JsonPlace, locate_part: Callable[[int], tuple[str, int]]) -> str:
-    file_name, line = locate_part(place[0])
+def _format_place(place: JsonPlace, locate_range: Callable[[int], tuple[str, int]]) -> str:
+    file_name, line = locate_range(place[0])
     return f"{file_name}: line {line + place[1] + 1}"
 
 

@@ -308,7 +308,10 @@ def _to_chunk(ordinal: int, file: InputFile, first_line: int, batch: CachedBatch
     )
     positions = batch.positions(first_line)
     return Chunk(
-        batch.batch, np.full(len(positions), ordinal, np.uint32), positions, tuple(rejects)
+        records=batch.batch,
+        file_ids=np.full(len(positions), ordinal, np.uint32),
+        positions=positions,
+        rejects=tuple(rejects),
     )
 
 
@@ -321,17 +324,13 @@ def plan_jsonl(
         DataError: no record at all, a place in the records with values of two forms, a file that is damaged or changes.
         UsageError: an option names a column that is not there.
     """
-    files, (common, base64_features, bytes_notes) = (
-        FileTable.from_files(files),
-        resolve_base64(common),
-    )
+    files = FileTable.from_files(files)
+    (common, base64_features, bytes_notes) = resolve_base64(common)
     options = replace(options, max_line_bytes=common.cap_line_bytes(options.max_line_bytes))
     common = replace(common, columns=options.columns)
-    label, cache, predictor = (
-        label_to_collect(common),
-        common.create_parsed_cache(),
-        LayoutPredictor(common, base64_features),
-    )
+    label = label_to_collect(common)
+    cache = common.create_parsed_cache()
+    predictor = LayoutPredictor(common, base64_features)
     scanned = scan_jsonl_ranges(
         files,
         options.encoding,
@@ -340,7 +339,7 @@ def plan_jsonl(
         common,
         create_cache_writer=lambda: LineCacheWriter(predictor, cache),
     )
-    total = ScannedLines(LineRange(0, 0, 0))
+    total = ScannedLines(LineRange(file_ordinal=0, start=0, stop=0))
     line_ranges, observations = _add_up_ranges(scanned, total), total.observations
     if not observations.rows:
         raise _no_record_error(files, options, line_ranges)
@@ -373,7 +372,8 @@ def plan_jsonl(
     )
     cache.drop_invalid(lambda layout: layout.agrees_with(final_layout))
     marked_files = files.with_flags(
-        STREAMED_COLUMN, (part.file_ordinal for part in line_ranges if part.is_streamed)
+        STREAMED_COLUMN,
+        (line_range.file_ordinal for line_range in line_ranges if line_range.is_streamed),
     )
     blank_line_notes = note_blank_lines_in_ranges(files, line_ranges)
     all_notes = (
@@ -384,12 +384,12 @@ def plan_jsonl(
         *notes,
     )
     return JsonlSource(
-        schema,
-        marked_files,
-        make_line_units(line_ranges, common.unit_bytes),
-        options,
-        final_layout.paths,
-        all_notes,
+        schema=schema,
+        files=marked_files,
+        units=make_line_units(line_ranges, common.unit_bytes),
+        options=options,
+        paths=final_layout.paths,
+        notes=all_notes,
         base64_features=tuple(sorted(base64_features)),
         text_rules={**label_rules, **final_layout.text_rules},
         cache=cache,
@@ -456,7 +456,9 @@ def _no_record_error(
         STREAMED_COLUMN,
         (line_range.file_ordinal for line_range in line_ranges if line_range.is_streamed),
     )
-    empty_source = JsonlSource(Schema(()), marked_files, (), options, {})
+    empty_source = JsonlSource(
+        schema=Schema(()), files=marked_files, units=(), options=options, paths={}
+    )
     first_reject = next(
         reject
         for chunk in empty_source.read(Unit(ordinal, ordinal + 1))

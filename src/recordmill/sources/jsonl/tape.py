@@ -34,11 +34,9 @@ _MAX_TAPE_VALUES = (
     1 << 20
 )  # 1,048,576 values on a tape: 16 MiB, and a batch of 65,536 records with 16 values each
 _MAX_TAPE_ERRORS = 1 << 12  # 4,096 bad lines per tape: bounds the messages made at once
-_NODE_DTYPE, _ERROR_DTYPE, _VALUE_DTYPE = (
-    np.dtype(native.JsonNode),
-    np.dtype(native.JsonError),
-    np.dtype(native.JsonValue),
-)
+_NODE_DTYPE = np.dtype(native.JsonNode)
+_ERROR_DTYPE = np.dtype(native.JsonError)
+_VALUE_DTYPE = np.dtype(native.JsonValue)
 
 
 @dataclass(frozen=True)

@@ -58,12 +58,10 @@ from recordmill.storage.files import Bytes, check_unchanged, read_files, read_ra
 from recordmill.storage.listing import Listing
 
 LINES_MODE, DOCUMENTS_MODE = "lines", "documents"
-TEXT_FEATURE, SOURCE_FEATURE, LABEL_FEATURE, CLASS_NAME_FEATURE = (
-    "text",
-    "source",
-    "label",
-    "class_name",
-)  # the features' names
+TEXT_FEATURE = "text"
+SOURCE_FEATURE = "source"
+LABEL_FEATURE = "label"
+CLASS_NAME_FEATURE = "class_name"
 _MAX_MEAN_DOCUMENT_BYTES = (
     64 << 10
 )  # 64 KiB: files that are smaller in the mean are documents rather than collections of lines
@@ -88,10 +86,8 @@ def _read_line_texts(
         starts, stops = split_lines(block.data)
         is_all_utf8 = is_utf8(block.data)
         for begin in range(0, len(starts), contract.BATCH_ROWS):
-            line_starts, line_stops = (
-                starts[begin : begin + contract.BATCH_ROWS],
-                stops[begin : begin + contract.BATCH_ROWS],
-            )
+            line_starts = starts[begin : begin + contract.BATCH_ROWS]
+            line_stops = stops[begin : begin + contract.BATCH_ROWS]
             is_kept, rejects = np.ones(len(line_starts), np.bool_), []
             if not is_all_utf8:
                 bad_offsets = np.empty(len(line_starts), np.int64)
@@ -107,15 +103,11 @@ def _read_line_texts(
                     )
                     for row in np.flatnonzero(~is_kept).tolist()
                 ]
-            texts, positions = (
-                _copy_texts(block.data, line_starts[is_kept], line_stops[is_kept]),
-                np.flatnonzero(is_kept) + first_line,
-            )
+            texts = _copy_texts(block.data, line_starts[is_kept], line_stops[is_kept])
+            positions = np.flatnonzero(is_kept) + first_line
             if not options.blank_lines and (is_filled := pc.invert(_are_blank(texts))).false_count:
-                texts, positions = (
-                    texts.filter(is_filled),
-                    positions[is_filled.to_numpy(zero_copy_only=False)],
-                )
+                texts = texts.filter(is_filled)
+                positions = positions[is_filled.to_numpy(zero_copy_only=False)]
             yield texts, positions, tuple(rejects)
             first_line += len(line_starts)
 
@@ -335,7 +327,10 @@ class TextSource:
             ):
                 file_ids = np.full(len(positions), ordinal, np.uint32)
                 yield contract.Chunk(
-                    self._make_batch(texts, file_ids), file_ids, positions, rejects
+                    records=self._make_batch(texts, file_ids),
+                    file_ids=file_ids,
+                    positions=positions,
+                    rejects=rejects,
                 )
             check_unchanged(file.path, file.stat, file.name)
 
@@ -361,15 +356,15 @@ class TextSource:
                     documents_by_index[index] = document
                 if data is None:
                     check_unchanged(file.path, file.stat, file.name)
-            file_ids, texts = (
-                np.array([candidates[index] for index in documents_by_index], np.uint32),
-                _join_texts(list(documents_by_index.values())),
-            )
+            file_ids = np.array([candidates[index] for index in documents_by_index], np.uint32)
+            texts = _join_texts(list(documents_by_index.values()))
             batch = self._make_batch(
                 texts, file_ids, [batch_files[index].name for index in documents_by_index]
             )
             positions = np.zeros(len(file_ids), np.int64)
-            yield contract.Chunk(batch, file_ids, positions, tuple(rejects))
+            yield contract.Chunk(
+                records=batch, file_ids=file_ids, positions=positions, rejects=tuple(rejects)
+            )
             begin += len(batch_files)
 
     def _make_batch(
@@ -437,12 +432,21 @@ def plan_text(listing: Listing, options: TextOptions, common: contract.PlanOptio
         )
     if mode == DOCUMENTS_MODE:
         units = contract.pack_file_units(files.sizes.tolist(), contract.UNIT_BYTES)
-        return TextSource(schema, files, units, options, mode, notes=notes, plan_rejects=rejects)
+        return TextSource(
+            schema=schema,
+            files=files,
+            units=units,
+            options=options,
+            mode=mode,
+            notes=notes,
+            plan_rejects=rejects,
+        )
     line_ranges = count_lines(files, options, common.threads)
-    if not any(part.records for part in line_ranges):
+    if not any(line_range.records for line_range in line_ranges):
         raise DataError("there are no lines", source=files[0].name if files else "")
     marked_files = files.with_flags(
-        STREAMED_COLUMN, (part.file_ordinal for part in line_ranges if part.is_streamed)
+        STREAMED_COLUMN,
+        (line_range.file_ordinal for line_range in line_ranges if line_range.is_streamed),
     )
     notes = (
         *notes,
@@ -450,11 +454,11 @@ def plan_text(listing: Listing, options: TextOptions, common: contract.PlanOptio
         *note_blank_lines_in_ranges(files, line_ranges),
     )
     return TextSource(
-        schema,
-        marked_files,
-        make_line_units(line_ranges),
-        options,
-        mode,
+        schema=schema,
+        files=marked_files,
+        units=make_line_units(line_ranges),
+        options=options,
+        mode=mode,
         notes=notes,
         plan_rejects=rejects,
     )

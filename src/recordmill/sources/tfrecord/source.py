@@ -124,7 +124,13 @@ def _scan_piece(
             if infers_schema:
                 inference = inference + infer_frames(frames, shards[piece.file].name, memory_bytes)
     return Unit(
-        piece.file, piece.file + 1, piece.start, stop, piece.first_record, records, size
+        begin_file=piece.file,
+        end_file=piece.file + 1,
+        start=piece.start,
+        stop=stop,
+        first_row=piece.first_record,
+        rows=records,
+        size_bytes=size,
     ), inference
 
 
@@ -186,10 +192,10 @@ def _to_chunks(frames: Recovered, ordinal: int) -> Iterator[Chunk]:
             [frames.data], frames.starts[begin:end] + HEADER_BYTES, frames.lengths[begin:end], data
         )
         yield Chunk(
-            Payloads(data, offsets),
-            np.full(end - begin, ordinal, np.uint32),
-            frames.numbers[begin:end],
-            rejects,
+            records=Payloads(data, offsets),
+            file_ids=np.full(end - begin, ordinal, np.uint32),
+            positions=frames.numbers[begin:end],
+            rejects=rejects,
         )
         begin, rejects = end, ()
 
@@ -223,10 +229,10 @@ def plan_tfrecord(
     for file in files:
         check_unchanged(file.path, file.stat, file.name)
     return TfrecordSource(
-        schema,
-        FileTable.from_files(files),
-        [shard.for_other_hosts() for shard in shards],
-        units,
+        schema=schema,
+        files=FileTable.from_files(files),
+        shards=[shard.for_other_hosts() for shard in shards],
+        units=units,
         notes=(*selection_notes, *schema_notes),
         checks_records=schema.message != OPAQUE_BYTES and not all_fit,
         checks_class_numbers=common.schema is not None,
@@ -307,20 +313,16 @@ def _resolve_schema(
                 f"{schema_paths[0]} and {next(p for p, s in zip(schema_paths, schemas, strict=True) if s != schemas[0])} "
                 f"differ; say which: {option('schema', 'FILE')}"
             )
-        schema, schema_notes = (
-            schemas[0],
-            [
-                f"schema from {os.path.basename(os.path.dirname(schema_paths[0]))}/{SCHEMA_FILE_NAME}"
-            ],
-        )
+        schema = schemas[0]
+        schema_notes = [
+            f"schema from {os.path.basename(os.path.dirname(schema_paths[0]))}/{SCHEMA_FILE_NAME}"
+        ]
         all_fit = all(shard.info is not None for shard in shards)
     else:
         assert inference is not None
         schema, hint_notes = refine_inferred(shards, inference)
-        schema_notes, all_fit = (
-            ["schema inferred from all records", *hint_notes],
-            not inference.others,
-        )
+        schema_notes = ["schema inferred from all records", *hint_notes]
+        all_fit = not inference.others
     _check_class_numbers(schema, classes)
     if common.label is not None:
         if common.label not in schema:
