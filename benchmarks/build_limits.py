@@ -79,7 +79,7 @@ def limit(kind: str, source: str, out: str) -> Work:
             mine = order[shard * len(order) // SHARDS : (shard + 1) * len(order) // SHARDS]
             digest = Digest()
             with open(f"{out}/train-{shard:05d}-of-{SHARDS:05d}", "wb") as file:
-                for piece, _ in gather_frames(blocks, starts, sizes, mine, which=which):
+                for piece, _ in gather_frames(blocks, starts, sizes, mine, block_ids=which):
                     scan_frames(piece, source="", first_record=0, first_offset=0, final=True)
                     digest.update(piece)
                     file.write(piece)

@@ -15,12 +15,12 @@ from recordmill.base.progress import Progress
 from recordmill.base.threads import thread_map
 from recordmill.building.finish_build import write_plan_rejects
 from recordmill.building.ingest import (
+    apply_transform,
     assign_keys,
     create_sketches,
     encode_chunk,
     read_first_records,
     read_unit_group,
-    transform,
     update_statistics,
 )
 from recordmill.building.plan import BuildPlan
@@ -140,7 +140,7 @@ def _seconds(plan: BuildPlan, source: Source) -> float:
         if (known := source.units[0].rows) and time.monotonic() - started > _TRIED_SEC:
             share = rows / max(known, rows)
             break
-        placed, _ = transform(plan, assign_keys(plan, chunk)[0])
+        placed, _ = apply_transform(plan, assign_keys(plan, chunk)[0])
         if placed.rows:
             update_statistics(plan, sketches, placed)
             encode_chunk(plan, placed)

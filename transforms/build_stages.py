@@ -18,14 +18,14 @@ from recordmill.building.workers.shard_planning import (
     ShardPlan,
     merge_runs,
     plan_merges,
-    survey,
+    plan_shards,
     use_merged_runs,
 )
 from recordmill.building.workers.shards import (
     FinalShard,
     ShardAttempt,
+    commit_shared_build,
     empty_shard_id,
-    finish,
     rename_to_final_names,
     write_shard_attempt,
 )
@@ -103,44 +103,44 @@ def survey_all(
 ) -> ShardPlan:
     """Turns all accounts into what the other half of the build needs."""
     with plan.job_folder.open_run().keep_alive():
-        return survey(plan, accounts, histogram)
+        return plan_shards(plan, accounts, histogram)
 
 
-def merges_of(survey: ShardPlan) -> Iterator[MergeTask]:
+def merges_of(shard_plan: ShardPlan) -> Iterator[MergeTask]:
     """Yields the merges that are needed before shards are made: mostly none."""
-    if survey.num_merges:
-        yield from plan_merges(survey.layout.load())
+    if shard_plan.num_merges:
+        yield from plan_merges(shard_plan.layout.load())
 
 
-def merge_some(merge: MergeTask, survey: ShardPlan, plan: SharedPlanHandle) -> SortedRunTable:
+def merge_some(merge: MergeTask, shard_plan: ShardPlan, plan: SharedPlanHandle) -> SortedRunTable:
     """A group of runs within a range of the keys to one run."""
     with plan.job_folder.open_run().keep_alive():
-        return merge_runs(plan, survey, merge, find_progress(plan.job_folder.run_path()))
+        return merge_runs(plan, shard_plan, merge, find_progress(plan.job_folder.run_path()))
 
 
 def list_merged(
-    survey: ShardPlan, merged: Iterable[SortedRunTable], plan: SharedPlanHandle
+    shard_plan: ShardPlan, merged: Iterable[SortedRunTable], plan: SharedPlanHandle
 ) -> ShardPlan:
-    """The survey with the runs that shards are made of."""
-    return use_merged_runs(plan.job_folder, survey, merged)
+    """The shard_plan with the runs that shards are made of."""
+    return use_merged_runs(plan.job_folder, shard_plan, merged)
 
 
-def packs_of(survey: ShardPlan, local: bool) -> Iterator[tuple[int, ...]]:
+def packs_of(shard_plan: ShardPlan, local: bool) -> Iterator[tuple[int, ...]]:
     """The numbers of the shards: each an element of its own, or all of them one, where this process has threads."""
-    numbers = range(survey.num_shards)
+    numbers = range(shard_plan.num_shards)
     yield from [tuple(numbers)] if local else ((number,) for number in numbers)
 
 
 def make_shards(
-    numbers: tuple[int, ...], survey: ShardPlan, plan: SharedPlanHandle
+    numbers: tuple[int, ...], shard_plan: ShardPlan, plan: SharedPlanHandle
 ) -> Iterator[ShardAttempt]:
     """Shards of a pack, on the plan's threads."""
     progress = find_progress(plan.job_folder.run_path())
-    progress.begin("write", survey.records)
+    progress.begin("write", shard_plan.records)
     with plan.job_folder.open_run().keep_alive():
         threads = plan.load().threads if len(numbers) > 1 else 1
         for made in thread_map(
-            lambda number: write_shard_attempt(plan, survey, number, progress), numbers, threads
+            lambda number: write_shard_attempt(plan, shard_plan, number, progress), numbers, threads
         ):
             count(
                 shards_written=1,
@@ -165,11 +165,11 @@ def name_shard(
 
 
 def finish_build_stage(
-    survey: ShardPlan, placed: Iterable[FinalShard], plan: SharedPlanHandle
+    shard_plan: ShardPlan, placed: Iterable[FinalShard], plan: SharedPlanHandle
 ) -> Manifest:
     """Look, reconcile, commit."""
     with plan.job_folder.open_run().keep_alive():
-        return finish(plan, survey, placed)
+        return commit_shared_build(plan, shard_plan, placed)
 
 
 def release(manifest: Manifest, plan: SharedPlanHandle) -> Manifest:

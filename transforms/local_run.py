@@ -103,9 +103,8 @@ def no_log_of_beam() -> Iterator[None]:
 
     logger, root = logging.getLogger("apache_beam"), logging.getLogger()
     level = logger.level
-    own = (
-        None if root.handlers else logging.lastResort
-    )  # logging without a logger would add one to none, for good
+    # logging without a logger would add one to none, for good
+    own = None if root.handlers else logging.lastResort
     logger.setLevel(logging.CRITICAL)
     root.addFilter(is_others)
     if own is not None:

@@ -90,9 +90,8 @@ class ReadJobs(PTransform):
         )
 
 
-PART_BYTES = (
-    64 << 20
-)  # 64 MiB of uncompressed shards: what one worker reads before another may take over
+# 64 MiB of uncompressed shards: what one worker reads before another may take over
+PART_BYTES = 64 << 20
 
 
 @beam_types.type_hinted(takes=None, gives=pa.RecordBatch)

@@ -212,10 +212,8 @@ class WriteShards(beam_types.PTransform):
         self.compression, self.overwrite = compression, overwrite
         self.budget = RejectBudget.parse(max_rejects)
         self.name = choose_dataset_name(name, self.out)
-        self.threads, self.memory_bytes = (
-            to_whole_number(threads, "threads", 1),
-            size_in_bytes(memory, "memory"),
-        )
+        self.threads = to_whole_number(threads, "threads", 1)
+        self.memory_bytes = size_in_bytes(memory, "memory")
 
     def expand(
         self, batches: beam_types.PCollection
@@ -285,11 +283,9 @@ class _IngestBatches(beam_types.DoFn):
         shared.job_folder.open_run().renew_lease()
         if self._writer is None:
             local_plan = task_workspace(shared)
-            self._place, self._bench, self._plan = (
-                shared.job_folder,
-                local_plan,
-                local_plan.__enter__(),
-            )
+            self._place = shared.job_folder
+            self._bench = local_plan
+            self._plan = local_plan.__enter__()
             folder = Path(self._plan.folder)
             self._writer = SortedRunWriter(
                 str(folder / "runs"), self._plan.key_buckets, self._plan.max_run_buffer_bytes

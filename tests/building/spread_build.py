@@ -13,14 +13,14 @@ from recordmill.building.workers.shard_planning import (
     ShardPlan,
     merge_runs,
     plan_merges,
-    survey,
+    plan_shards,
     use_merged_runs,
 )
 from recordmill.building.workers.shards import (
     FinalShard,
     ShardAttempt,
+    commit_shared_build,
     empty_shard_id,
-    finish,
     rename_to_final_names,
     write_shard_attempt,
 )
@@ -74,7 +74,7 @@ class Steps:
         total = done[0][1]
         for _, histogram in done[1:]:
             total = total + histogram
-        return survey(self.plan, [account for account, _ in done], total)
+        return plan_shards(self.plan, [account for account, _ in done], total)
 
     def merged(self, found: ShardPlan) -> ShardPlan:
         merges = plan_merges(found.layout.load()) if found.num_merges else ()
@@ -99,7 +99,7 @@ class Steps:
         ]
 
     def finish(self, found: ShardPlan, placed: list[FinalShard]) -> Manifest:
-        return finish(self.plan, found, placed)
+        return commit_shared_build(self.plan, found, placed)
 
     def all(self, between: Callable[[ShardPlan], None] = lambda found: None) -> Manifest:
         found = self.merged(self.survey())

@@ -14,7 +14,7 @@ from store_server import Store
 
 import recordmill
 from recordmill.base.errors import DataError
-from recordmill.building.finish_build import RecordCountError, reconcile
+from recordmill.building.finish_build import RecordCountError, check_record_counts
 from recordmill.building.ingest import IngestResult
 from recordmill.building.plan import BuildPlan
 from recordmill.building.run_slices import RunSlice
@@ -103,10 +103,10 @@ def test_the_accounts_hold_only_if_all_numbers_agree(
     seen: list[tuple[int, int, list[IngestResult], list[FinishedShard]]] = []
     from recordmill.building import finish_build as finish
 
-    monkeypatch.setattr(finish, "reconcile", lambda *accounts: seen.append(accounts))
+    monkeypatch.setattr(finish, "check_record_counts", lambda *accounts: seen.append(accounts))
     recordmill.build(DATA, tmp_path / "out", num_shards=3)
     read, rejected, ingested, shards = seen[0]
-    reconcile(read, rejected, ingested, shards)
+    check_record_counts(read, rejected, ingested, shards)
     fewer = replace(shards[0], info=replace(shards[0].info, records=shards[0].info.records - 1))
     for wrong in (
         (read + 1, 0, ingested, shards),
@@ -115,7 +115,7 @@ def test_the_accounts_hold_only_if_all_numbers_agree(
         (read, 0, ingested, [fewer, *shards[1:]]),
     ):
         with pytest.raises(RecordCountError, match="don't add up"):
-            reconcile(*wrong)
+            check_record_counts(*wrong)
 
 
 def test_renumbering_shards_again_after_an_attempt_that_died_changes_nothing(

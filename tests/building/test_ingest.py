@@ -16,10 +16,10 @@ from recordmill.building.stratified_splits import (
     RECORD_DTYPE,
     StratifiedSplits,
     combine_rows,
+    compute_targets,
     describe_class_sizes,
-    starts_by_group,
-    starts_by_record,
-    target_counts,
+    find_starts_by_group,
+    find_starts_by_record,
 )
 
 MIB = 1 << 20
@@ -100,8 +100,8 @@ def test_each_class_is_cut_to_one_record_and_by_hash(seed: int, hashes: int) -> 
     rows = records(random, int(random.integers(1, 300)), 5, hashes)
     fractions = [0.7, 0.2, 0.1]
     counts = np.bincount(rows["class_id"], minlength=5)
-    wanted = target_counts(counts.tolist(), fractions)
-    splits = splits_of(starts_by_record(rows, wanted), rows, is_grouped=False)
+    wanted = compute_targets(counts.tolist(), fractions)
+    splits = splits_of(find_starts_by_record(rows, wanted), rows, is_grouped=False)
     for stratum in range(5):
         mine = np.flatnonzero(rows["class_id"] == stratum)
         shares = np.bincount(splits[mine], minlength=3)
@@ -121,9 +121,9 @@ def test_groups_are_cut_at_the_nearest_edge(seed: int) -> None:
     groups = random.integers(0, 40, 300)
     rows = np.zeros(300, GROUP_DTYPE)
     rows["hash"], rows["records"], rows["class_id"] = hashes[groups], 1, groups % 3
-    wanted = target_counts(np.bincount(rows["class_id"], minlength=3).tolist(), [0.6, 0.25, 0.15])
-    cuts = starts_by_group(combine_rows(rows), wanted)
-    assert (cuts.num_groups, cuts.mixed_groups) == (len(np.unique(groups)), 0)
+    wanted = compute_targets(np.bincount(rows["class_id"], minlength=3).tolist(), [0.6, 0.25, 0.15])
+    cuts = find_starts_by_group(combine_rows(rows), wanted)
+    assert (cuts.num_groups, cuts.num_mixed_groups) == (len(np.unique(groups)), 0)
     splits = splits_of(cuts.split_starts, rows, is_grouped=True)
     for stratum in range(3):
         mine = rows["class_id"] == stratum
@@ -145,20 +145,20 @@ def test_largest_remainders_give_each_split_its_share_to_one_record(
     counts: list[int], parts: list[int]
 ) -> None:
     fractions = [part / sum(parts) for part in parts]
-    found = target_counts(counts, fractions)
+    found = compute_targets(counts, fractions)
     assert found.sum(axis=1).tolist() == counts
     assert (np.abs(found - np.outer(counts, fractions)) < 1 + 1e-6).all()
 
 
 def test_decimal_fractions_are_exact() -> None:
-    assert target_counts([100, 1000], [0.29, 0.71]).tolist() == [[29, 71], [290, 710]]
-    assert target_counts([10], [0.1, 0.2, 0.7]).tolist() == [[1, 2, 7]]
-    assert target_counts([1, 1, 2], [0.5, 0.5]).tolist() == [[1, 0], [1, 0], [1, 1]]
+    assert compute_targets([100, 1000], [0.29, 0.71]).tolist() == [[29, 71], [290, 710]]
+    assert compute_targets([10], [0.1, 0.2, 0.7]).tolist() == [[1, 2, 7]]
+    assert compute_targets([1, 1, 2], [0.5, 0.5]).tolist() == [[1, 0], [1, 0], [1, 1]]
 
 
 def test_a_class_that_nobody_has_counted_is_an_error() -> None:
     strata = StratifiedSplits(
-        "class", pa.array(["a"]), np.zeros((2, 1), target_counts([0], [1.0]).dtype), False
+        "class", pa.array(["a"]), np.zeros((2, 1), compute_targets([0], [1.0]).dtype), False
     )
     with pytest.raises(DataError, match="'b', which was not there when its classes were counted"):
         strata.assign(

@@ -17,7 +17,12 @@ from recordmill.base.errors import DataError, UsageError
 from recordmill.base.progress import Progress, RunCancelled
 from recordmill.building import run_slices, shard_boundaries, sorted_run
 from recordmill.building.merge import limit_fan_in, max_fan_in, max_window_entries, merge
-from recordmill.building.run_slices import RunSlice, iter_shard_slices, make_slices, offsets
+from recordmill.building.run_slices import (
+    RunSlice,
+    find_slice_bounds,
+    iter_shard_slices,
+    make_slices,
+)
 from recordmill.building.shard_boundaries import (
     BOUNDARY_DTYPE,
     BY_RECORDS,
@@ -38,7 +43,7 @@ ONE = KeyBuckets(1, 1, 2**64)
 def slices_of(runs: Sequence[SortedRun]) -> list[RunSlice]:
     row = np.zeros(1, BOUNDARY_DTYPE)
     row["end_bucket"] = 1
-    return make_slices(runs, np.concatenate([offsets(run, row) for run in runs]))
+    return make_slices(runs, np.concatenate([find_slice_bounds(run, row) for run in runs]))
 
 
 def runs_of(folder: Path, parts: Sequence[Sequence[Record]]) -> list[SortedRun]:
@@ -147,11 +152,10 @@ def test_rounds_and_reads_stay_under_their_formula(
         rounds += 1
         before = len(frames_read)
         assert (
-            sum(len(frames) for frames, _ in one.sorted().frames(0, one.records))
-            == one.frames_bytes
+            sum(len(frames) for frames, _ in one.sort().frames(0, one.records)) == one.frames_bytes
         )
         pieces = -(-one.frames_bytes // (memory_bytes // 4)) * 2
-        assert len(frames_read) - before <= pieces * len(one.taken)
+        assert len(frames_read) - before <= pieces * len(one.entries_by_slice)
         assert len(frames_read) - before <= one.records
     assert rounds <= (1 if count <= window else 4 * count / window + 2 * parts)
     assert sum(frames_read) == frames_bytes

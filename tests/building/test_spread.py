@@ -19,10 +19,10 @@ from recordmill.base.progress import Progress
 from recordmill.building.commit import CommitConflict
 from recordmill.building.finish_build import RecordCountError
 from recordmill.building.workers import shard_planning as surveys
-from recordmill.building.workers.shards import finish, write_shard_attempt
+from recordmill.building.workers.shards import commit_shared_build, write_shard_attempt
 from recordmill.building.workers.shared_files import JobFolder, NotSharedError, _load_cached
 from recordmill.building.workers.shared_files import begin_build as start
-from recordmill.building.workers.sorted_runs import slices
+from recordmill.building.workers.sorted_runs import find_bucket_slices
 from recordmill.pipelines.build import make_plan
 from recordmill.pipelines.build_options import make_options
 from recordmill.shards.manifest import list_generations, load_manifest
@@ -145,7 +145,8 @@ def test_many_runs_are_merged_before(
     for number in range(found.num_shards):
         first, last = layout.boundaries.table[["begin_bucket", "end_bucket"]][number].item()
         near, far = (
-            slices(steps.job_folder, some, first, last) for some in (runs, layout.sorted_runs)
+            find_bucket_slices(steps.job_folder, some, first, last)
+            for some in (runs, layout.sorted_runs)
         )
         assert sum(piece.records for piece in near) == sum(piece.records for piece in far) > 0
     check_same(
@@ -175,7 +176,9 @@ def test_every_step_twice_and_a_zombie_after_the_end(source: str, out: str, tmp_
     _load_cached.cache_clear()
     with pytest.raises((NotSharedError, FileNotFoundError)):
         write_shard_attempt(steps.plan, again, 0, steps.progress)
-    assert finish(steps.plan, again, placed) == manifest  # repeated when all is removed
+    assert (
+        commit_shared_build(steps.plan, again, placed) == manifest
+    )  # repeated when all is removed
     check_same(out, manifest, of_one_machine(source, tmp_path, overwrite=True))
 
 

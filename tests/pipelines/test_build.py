@@ -99,7 +99,7 @@ def test_the_bytes_are_the_same_however_many_runs_they_are_sorted_in(
     monkeypatch.setattr(
         sorted_run, "create_file", lambda path: (in_files.append(str(path)), created(path))[1]
     )
-    monkeypatch.setattr(ingest, "_run_bytes", lambda plan, group, most: 20_000)
+    monkeypatch.setattr(ingest, "_limit_buffer_bytes", lambda plan, group, most: 20_000)
     monkeypatch.setattr(memory, "UNIT_BYTES", 10_000)
     result = recordmill.build(
         pa.RecordBatchReader.from_batches(data.schema, little), tmp_path / "out", **options, **size

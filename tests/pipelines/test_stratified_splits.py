@@ -16,7 +16,7 @@ from records.wire_writer import BYTES, INT64, feature_list, field, written
 import recordmill
 from recordmill.base.errors import UsageError
 from recordmill.building import class_counter
-from recordmill.building.stratified_splits import target_counts
+from recordmill.building.stratified_splits import compute_targets
 from recordmill.commands.main import run
 from recordmill.shards.manifest import load_manifest
 
@@ -91,7 +91,7 @@ def check_exact(result: Any) -> None:
     found = counts(result)
     for label in set().union(*found.values()):
         each = [found[split][label] for split in ("train", "validation", "test")]
-        assert each == target_counts([sum(each)], [0.7, 0.2, 0.1])[0].tolist()
+        assert each == compute_targets([sum(each)], [0.7, 0.2, 0.1])[0].tolist()
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -265,7 +265,7 @@ def run_pipeline(out: Path | str, *flags: str) -> None:
 def test_a_finish_that_died_can_be_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dies: str
 ) -> None:
-    inner = build_stages.finish
+    inner = build_stages.commit_shared_build
 
     class DiedError(BaseException):
         pass
@@ -284,7 +284,7 @@ def test_a_finish_that_died_can_be_repeated(
         assert inner(*args) == first
         return first
 
-    monkeypatch.setattr(build_stages, "finish", twice)
+    monkeypatch.setattr(build_stages, "commit_shared_build", twice)
     run_pipeline(tmp_path / "out")
     assert recordmill.verify(tmp_path / "out") == []
     assert load_manifest(tmp_path / "out").records == {"train": 50}

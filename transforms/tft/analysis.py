@@ -26,7 +26,7 @@ from tfx_bsl.tfxio.tensor_adapter import TensorAdapter, TensorAdapterConfig
 
 from recordmill.base.errors import DataError
 from recordmill.base.progress import find_progress
-from recordmill.building.ingest import assign_keys, parsed, read_unit_group
+from recordmill.building.ingest import assign_keys, parse_payloads, read_unit_group
 from recordmill.building.workers import shared_files
 from recordmill.preprocessing.tensors import as_lists, list_schema, representations
 from recordmill.schemas.feature import Schema
@@ -53,10 +53,9 @@ from recordmill.transforms.local_run import run_locally
 
 PreprocessingFunction = Callable[[dict[str, Any]], dict[str, Any]]
 
-TRANSFORM_FN, METADATA = (
-    "transform_fn",
-    "transformed_metadata",
-)  # as tft.TFTransformOutput names them
+# as tft.TFTransformOutput names them
+TRANSFORM_FN = "transform_fn"
+METADATA = "transformed_metadata"
 
 
 def split_batches(
@@ -67,7 +66,7 @@ def split_batches(
     progress, ordinal = find_progress(plan.folder), plan.split_names.index(split)
     for group in groups:
         for chunk in read_unit_group(plan, group):
-            placed, _ = parsed(plan, assign_keys(plan, chunk)[0])
+            placed, _ = parse_payloads(plan, assign_keys(plan, chunk)[0])
             assert isinstance(placed.records, pa.RecordBatch)
             batch, mine = placed.records.select(list(inputs.names)), placed.split_ids == ordinal
             if not mine.all():

@@ -99,10 +99,8 @@ def _finite(tensor: Any, results: _Results) -> Any:
 
 def _zscore(tensor: Any, _: TransformStep, results: _Results) -> Any:
     numbers, fitted = _numbers(tensor), tf.cast(_finite(tensor, results), tf.float64)
-    mean, variance = (
-        results.mark("mean", tft.mean(fitted)),
-        results.mark("variance", tft.var(fitted)),
-    )
+    mean = results.mark("mean", tft.mean(fitted))
+    variance = results.mark("variance", tft.var(fitted))
     return _each(numbers, lambda values: tf.math.divide_no_nan(values - mean, tf.sqrt(variance)))
 
 

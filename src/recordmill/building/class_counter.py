@@ -27,22 +27,20 @@ from recordmill.building.stratified_splits import (
     Rows,
     StratifiedSplits,
     combine_rows,
+    compute_targets,
     describe_class_sizes,
     find_class_ids,
-    starts_by_group,
-    starts_by_record,
-    target_counts,
+    find_starts_by_group,
+    find_starts_by_record,
 )
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature
 from recordmill.sources.common.tables import count_unit_rows
 
-MAX_STRATIFIED_CLASSES = (
-    1 << 15
-)  # 32,768, enough for ImageNet's 21,841 classes: each worker gets the boundaries of all
-_TOLERANCE_DIVISOR = (
-    10  # with groups, a split may miss its share of a class by a tenth, or by one record
-)
+# 32,768, enough for ImageNet's 21,841 classes: each worker gets the boundaries of all
+MAX_STRATIFIED_CLASSES = 1 << 15
+# with groups, a split may miss its share of a class by a tenth, or by one record
+_TOLERANCE_DIVISOR = 10
 
 
 def check_class_feature(feature: Feature) -> None:
@@ -81,9 +79,9 @@ def count_classes(plan: BuildPlan, progress: Progress) -> BuildPlan:
         plan.threads,
     ):
         pass
-    strata = counter.compute_splits()
+    stratified_splits = counter.compute_splits()
     release_unused(heap=True)
-    return replace(plan, stratified_splits=strata)
+    return replace(plan, stratified_splits=stratified_splits)
 
 
 class _ClassCounter:
@@ -99,9 +97,9 @@ class _ClassCounter:
         self._is_grouped = plan.key_options.group_column is not None
         self._rows: list[Rows] = [np.empty(0, GROUP_DTYPE if self._is_grouped else RECORD_DTYPE)]
 
-    def add_unit_group(self, group: int, progress: Progress) -> None:
+    def add_unit_group(self, unit_group: int, progress: Progress) -> None:
         """Adds the records of a group of units."""
-        for chunk in read_unit_group(self._plan, group):
+        for chunk in read_unit_group(self._plan, unit_group):
             progress.advance(chunk.rows)
             if not chunk.rows:
                 continue
@@ -122,9 +120,9 @@ class _ClassCounter:
     def _count_values(self, column: pa.Array) -> Int64s:
         """Counts the values and returns the class of each. New values become new classes."""
         with self._lock:
-            numbers = find_class_ids(column, self._values)
-            if (new := numbers < 0).any():
-                values = pc.unique(column.filter(pa.array(new)))
+            class_ids = find_class_ids(column, self._values)
+            if (is_new := class_ids < 0).any():
+                values = pc.unique(column.filter(pa.array(is_new)))
                 if len(self._values) + len(values) > MAX_STRATIFIED_CLASSES:
                     raise UsageError(
                         f"{option('stratify', self._column)}: it has more than {MAX_STRATIFIED_CLASSES:,} different values; name "
@@ -132,57 +130,59 @@ class _ClassCounter:
                     )
                 self._values = pa.concat_arrays([self._values, values])
                 self._counts = np.append(self._counts, np.zeros(len(values), np.int64))
-                numbers = find_class_ids(column, self._values)
-            self._counts += np.bincount(numbers, minlength=len(self._counts))
-            return numbers
+                class_ids = find_class_ids(column, self._values)
+            self._counts += np.bincount(class_ids, minlength=len(self._counts))
+            return class_ids
 
     def compute_splits(self) -> StratifiedSplits:
         """Computes the boundaries of the splits. Can be called once, because it releases the rows."""
-        order = self._plan.key_options
-        wanted = target_counts(self._counts.tolist(), [fraction for _, fraction in order.splits])
+        options = self._plan.key_options
+        targets = compute_targets(
+            self._counts.tolist(), [fraction for _, fraction in options.splits]
+        )
         rows, self._rows = np.concatenate(self._rows), []
         if self._is_grouped:
-            cuts = starts_by_group(combine_rows(rows), wanted)
-            self._check(cuts, wanted)
-            begins, counts = cuts.split_starts, cuts.counts
+            grouped = find_starts_by_group(combine_rows(rows), targets)
+            self._check_groups(grouped, targets)
+            split_starts, counts = grouped.split_starts, grouped.counts
         else:
-            begins, counts = starts_by_record(rows, wanted), wanted
+            split_starts, counts = find_starts_by_record(rows, targets), targets
         by_value = np.asarray(pc.sort_indices(self._values)) + 1
-        numbers = [0, *by_value.tolist()]
-        names = [self._name(number) for number in numbers]
-        notes = describe_class_sizes(self._column, names, self._plan.split_names, counts[numbers])
+        class_ids = [0, *by_value.tolist()]
+        names = [self._class_name(class_id) for class_id in class_ids]
+        notes = describe_class_sizes(self._column, names, self._plan.split_names, counts[class_ids])
         values = self._values.take(pa.array(by_value - 1))
         return StratifiedSplits(
-            self._column, values, begins[numbers], self._is_grouped, tuple(notes)
+            self._column, values, split_starts[class_ids], self._is_grouped, tuple(notes)
         )
 
-    def _name(self, number: int) -> str:
+    def _class_name(self, class_id: int) -> str:
         """Returns the name of a class for messages."""
-        if not number:
+        if not class_id:
             return "(missing)"
-        value = self._values[number - 1].as_py()
+        value = self._values[class_id - 1].as_py()
         classes = self._feature.classes
         return f"{value if classes is None else classes[value]!s:.99}"
 
-    def _check(self, cuts: GroupedStarts, wanted: Int64s) -> None:
-        order = self._plan.key_options
-        name = "key" if order.split_by is None else "split_by"
-        said = (
-            f"{option('stratify', order.stratify)} and {option(name, order.group_column)} conflict"
-        )
+    def _check_groups(self, grouped: GroupedStarts, targets: Int64s) -> None:
+        options = self._plan.key_options
+        name = "key" if options.split_by is None else "split_by"
+        conflict = f"{option('stratify', options.stratify)} and {option(name, options.group_column)} conflict"
         remedy = f"drop one of them, or let {option('split_by')} name a column of smaller groups"
-        if cuts.mixed_groups:
+        if grouped.num_mixed_groups:
             raise UsageError(
-                f"{said}: {cuts.mixed_groups:,} of {cuts.num_groups:,} groups hold records of several classes, and would have to "
+                f"{conflict}: {grouped.num_mixed_groups:,} of {grouped.num_groups:,} groups hold records of several classes, and would have to "
                 f"be divided; drop one of them, or let {option('stratify')} name a column that is the same in all of "
                 "a group"
             )
-        off = np.abs(cuts.counts - wanted)
-        if not (wrong := off > np.maximum(wanted // _TOLERANCE_DIVISOR, 1)).any():
+        deviations = np.abs(grouped.counts - targets)
+        if not (is_wrong := deviations > np.maximum(targets // _TOLERANCE_DIVISOR, 1)).any():
             return
-        number, split = np.unravel_index(int(np.argmax(np.where(wrong, off, -1))), off.shape)
+        class_id, split_id = np.unravel_index(
+            int(np.argmax(np.where(is_wrong, deviations, -1))), deviations.shape
+        )
         raise UsageError(
-            f"{said}: split {self._plan.split_names[split]!r} would have {int(cuts.counts[number, split]):,} of the "
-            f"{int(wanted[number].sum()):,} records of {self._name(int(number))}, where {int(wanted[number, split]):,} "
+            f"{conflict}: split {self._plan.split_names[split_id]!r} would have {int(grouped.counts[class_id, split_id]):,} of the "
+            f"{int(targets[class_id].sum()):,} records of {self._class_name(int(class_id))}, where {int(targets[class_id, split_id]):,} "
             f"are its share and a tenth more or less is allowed; {remedy}"
         )

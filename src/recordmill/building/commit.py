@@ -72,8 +72,8 @@ def commit(run: Run, manifest: Manifest, base: int) -> Manifest:
         CommitConflict: Generation `base` is not the newest any more, or another run has declared this run dead.
         OSError: The manifest was not created, or it is unknown if a store has created it.
     """
-    if (done := run.committed_manifest()) is not None:
-        return done
+    if (committed := run.committed_manifest()) is not None:
+        return committed
     # File names that are not UTF-8 contain lone surrogates. They become `\udcXX`, which JSON reads back.
     text = manifest.to_json().encode("utf-8", "backslashreplace")
     Manifest.from_json(text, "the new manifest")  # fails before the commit if it can't be read back
@@ -82,8 +82,8 @@ def commit(run: Run, manifest: Manifest, base: int) -> Manifest:
         run.may_commit(base, list_generations)
         and run.commit(name, text, lambda: _is_complete(run, manifest))
     ):
-        if (done := run.committed_manifest()) is not None:
-            return done
+        if (committed := run.committed_manifest()) is not None:
+            return committed
         raise CommitConflict(
             f"{run.out}: {run.conflict_message('build', base, list_generations)}; nothing of this one was kept"
         )
@@ -96,23 +96,25 @@ def _is_complete(run: Run, manifest: Manifest) -> bool:
 
     Compares only the number of the shard files and their total size.
     """
-    made = [
+    shard_lists = [
         shards
         for part in manifest.parts
         if part.folder == run.data_name
         for shards in part.splits.values()
     ]
-    there = list_objects(f"{run.out}/{run.data_name}")
+    objects = list_objects(f"{run.out}/{run.data_name}")
     sizes = [
-        item.size_bytes for item in there if "/" not in item.name and item.name not in _EXTRA_FILES
+        item.size_bytes
+        for item in objects
+        if "/" not in item.name and item.name not in _EXTRA_FILES
     ]
     return (len(sizes), sum(sizes)) == (
-        sum(map(len, made)),
-        sum(shard.bytes for shards in made for shard in shards),
+        sum(map(len, shard_lists)),
+        sum(shard.bytes for shards in shard_lists for shard in shards),
     )
 
 
-def publish_files(run: Run, rejects: Sequence[str]) -> list[str]:
+def publish_files(run: Run, reject_paths: Sequence[str]) -> list[str]:
     """Moves the files of a run to their final names.
 
     On a disk these are the data folder and the reject files, which are durable afterwards. In a store the shards
@@ -126,13 +128,13 @@ def publish_files(run: Run, rejects: Sequence[str]) -> list[str]:
     Returns:
         The final name of each reject file, relative to the output folder.
     """
-    names = reject_names(run, len(rejects))
+    names = reject_names(run, len(reject_paths))
     if isinstance(run, RunFolder):
         run.publish_data_folder()
     if names and isinstance(run, RunFolder):
         make_folder(run.out / "rejects", exist_ok=True)
 
-    def give(pair: tuple[str, str]) -> None:
+    def publish_reject_file(pair: tuple[str, str]) -> None:
         path, target = pair[0], join(run.out, *pair[1].split("/"))
         size = 0
         with contextlib.suppress(FileNotFoundError):  # an earlier attempt has already moved it
@@ -141,15 +143,19 @@ def publish_files(run: Run, rejects: Sequence[str]) -> list[str]:
                 sync_file(path)
         move_to_final(path, target, size)
 
-    pairs = list(zip(rejects, names, strict=True))
-    for _ in thread_map(give, pairs, 1 if isinstance(run, RunFolder) else _CONCURRENT_COPIES):
+    pairs = list(zip(reject_paths, names, strict=True))
+    for _ in thread_map(
+        publish_reject_file, pairs, 1 if isinstance(run, RunFolder) else _CONCURRENT_COPIES
+    ):
         pass
     if names and isinstance(run, RunFolder):
         sync_folder(run.out / "rejects")
     return names
 
 
-def upload_files(run: Run, made: RunFolder, rejects: Sequence[str], memory_bytes: int) -> list[str]:
+def upload_files(
+    run: Run, local_run: RunFolder, reject_paths: Sequence[str], memory_bytes: int
+) -> list[str]:
     """Uploads the data and reject files of a local run folder to a store.
 
     Args:
@@ -161,12 +167,12 @@ def upload_files(run: Run, made: RunFolder, rejects: Sequence[str], memory_bytes
     Returns:
         The final name of each reject file, relative to the output folder.
     """
-    names = reject_names(run, len(rejects))
+    names = reject_names(run, len(reject_paths))
     # the shards have their final numbers already
     files = {
-        f"{run.data_name}/{relative}": path for relative, path in find_files(made.data).items()
+        f"{run.data_name}/{relative}": path for relative, path in find_files(local_run.data).items()
     }
-    files |= dict(zip(names, rejects, strict=True))
+    files |= dict(zip(names, reject_paths, strict=True))
     upload_all(os.fspath(run.out), files, memory_bytes)
     check_uploaded(os.fspath(run.out), files)
     return names
@@ -246,7 +252,7 @@ def _removable_generations(
     A data folder is removable if neither the previous nor a newer generation uses it.
     """
     # the previous generation is kept for readers that opened the data set before this commit
-    kept = {
+    kept_folders = {
         part.folder
         for number, manifest in manifests.items()
         if number >= current - 1
@@ -254,4 +260,7 @@ def _removable_generations(
     }
     for number, manifest in manifests.items():
         if number < current - 1:
-            yield number, [part.folder for part in manifest.parts if part.folder not in kept]
+            yield (
+                number,
+                [part.folder for part in manifest.parts if part.folder not in kept_folders],
+            )

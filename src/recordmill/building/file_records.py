@@ -82,26 +82,26 @@ def make_file_batches(plan: BuildPlan) -> list[FileBatch]:
     """
     assert plan.source is not None
     files = plan.source.files
-    ordinals = np.arange(len(files), dtype=np.uint32)
-    keys, splits = plan.key_assigner.assign(None, ordinals, np.zeros(len(files), np.int64))
-    order = np.lexsort((ordinals, keys, splits))
-    ordinals, keys, splits = ordinals[order], keys[order], splits[order]
+    file_ids = np.arange(len(files), dtype=np.uint32)
+    keys, split_ids = plan.key_assigner.assign(None, file_ids, np.zeros(len(files), np.int64))
+    order = np.lexsort((file_ids, keys, split_ids))
+    file_ids, keys, split_ids = file_ids[order], keys[order], split_ids[order]
     sizes = files.sizes[order]
-    batches = (
+    batch_ids = (
         np.cumsum(sizes) - sizes // 2
     ) // BATCH_BYTES  # the middle of a file determines its batch
-    marks = np.stack([splits, batches, np.arange(len(files)) // BATCH_FILES])
-    edges = np.flatnonzero(np.any(np.diff(marks, axis=1, prepend=-1), axis=0)).tolist()
+    boundaries = np.stack([split_ids, batch_ids, np.arange(len(files)) // BATCH_FILES])
+    edges = np.flatnonzero(np.any(np.diff(boundaries, axis=1, prepend=-1), axis=0)).tolist()
     return [
         FileBatch(
-            int(splits[first]), ordinals[first:last], keys[first:last], int(sizes[first:last].sum())
+            int(split_ids[begin]), file_ids[begin:end], keys[begin:end], int(sizes[begin:end].sum())
         )
-        for first, last in itertools.pairwise([*edges, len(files)])
+        for begin, end in itertools.pairwise([*edges, len(files)])
     ]
 
 
 def read_in_order(
-    plan: BuildPlan, found: Sequence[FileBatch], sketches: SketchPool | None = None
+    plan: BuildPlan, file_batches: Sequence[FileBatch], sketches: SketchPool | None = None
 ) -> Iterator[EncodedBatch]:
     """Reads and encodes the batches in threads, and yields them in their order.
 
@@ -115,7 +115,7 @@ def read_in_order(
     """
     return thread_map(
         lambda file_batch: read_file_batch(plan, file_batch, sketches),
-        found,
+        file_batches,
         plan.threads,
         item_bytes=lambda file_batch: _COPIES_PER_BATCH * file_batch.size_bytes,
         max_bytes=plan.memory_bytes // 4,
@@ -131,31 +131,33 @@ def read_file_batch(
         sketches: The statistics that receive the values, or None.
     """
     assert isinstance(plan.source, FileRecordSource)
-    pieces: list[tuple[Frames, U64]] = []
+    frame_batches: list[tuple[Frames, U64]] = []
     rejects: list[Reject] = []
-    counts: Counter[str] = Counter()
+    note_counts: Counter[str] = Counter()
     is_good = np.zeros(len(file_batch.file_ids), np.bool_)
-    done = 0
+    num_read = 0
     for chunk in plan.source.read_files(file_batch.file_ids.tolist()):
-        rows = _rows(file_batch, chunk, done)
+        rows = _find_rows(file_batch, chunk, num_read)
         is_good[rows] = True
         keys = file_batch.keys[rows]
-        splits = np.full(len(rows), file_batch.split_id, np.uint16)
+        split_ids = np.full(len(rows), file_batch.split_id, np.uint16)
         if len(rows):
-            placed = KeyedChunk(
-                chunk.records, chunk.file_ids, chunk.positions, keys, splits, chunk.pixel_sums
+            keyed_chunk = KeyedChunk(
+                chunk.records, chunk.file_ids, chunk.positions, keys, split_ids, chunk.pixel_sums
             )
-            pieces.append((encode_chunk(plan, placed), keys))
-            counts.update(update_statistics(plan, sketches, placed))
+            frame_batches.append((encode_chunk(plan, keyed_chunk), keys))
+            note_counts.update(update_statistics(plan, sketches, keyed_chunk))
         rejects += chunk.rejects
-        counts.update(chunk.note_counts)
-        done += len(rows) + len(chunk.rejects)
-    bad = file_batch.file_ids[~is_good].tolist()
-    assert done == len(file_batch.file_ids), "a file is one record or one reject"
-    return EncodedBatch(file_batch, tuple(pieces), tuple(zip(bad, rejects, strict=True)), counts)
+        note_counts.update(chunk.note_counts)
+        num_read += len(rows) + len(chunk.rejects)
+    bad_files = file_batch.file_ids[~is_good].tolist()
+    assert num_read == len(file_batch.file_ids), "a file is one record or one reject"
+    return EncodedBatch(
+        file_batch, tuple(frame_batches), tuple(zip(bad_files, rejects, strict=True)), note_counts
+    )
 
 
-def _rows(file_batch: FileBatch, chunk: Chunk, done: int) -> npt.NDArray[np.int64]:
+def _find_rows(file_batch: FileBatch, chunk: Chunk, num_read: int) -> npt.NDArray[np.int64]:
     """Returns the indices in the batch of the records of a chunk.
 
     Args:
@@ -163,9 +165,9 @@ def _rows(file_batch: FileBatch, chunk: Chunk, done: int) -> npt.NDArray[np.int6
         chunk: The next chunk of these files.
         done: The number of files in the chunks before it.
     """
-    files = file_batch.file_ids[done : done + chunk.rows + len(chunk.rejects)]
+    files = file_batch.file_ids[num_read : num_read + chunk.rows + len(chunk.rejects)]
     # the chunk covers as many consecutive files as it has records and rejects
-    rows = done + (
+    rows = num_read + (
         np.flatnonzero(np.isin(files, chunk.file_ids)) if chunk.rejects else np.arange(chunk.rows)
     )
     assert np.array_equal(file_batch.file_ids[rows], chunk.file_ids), (
@@ -183,45 +185,45 @@ class FileTotals:
 
     def __init__(self, plan: BuildPlan, progress: Progress) -> None:
         self._plan, self._progress = plan, progress
-        self._make_rejects: list[tuple[int, Reject]] = []  # (ordinal of the file, reject)
+        self._rejects: list[tuple[int, Reject]] = []  # (ordinal of the file, reject)
         self._rejected = RejectSummary.empty()
         self.rejected_by_split: Counter[int] = Counter()
-        self._read, self._records, self._bytes, self._sum = 0, 0, 0, 0
-        self._counts: Counter[str] = Counter()
+        self._records_read, self._records, self._bytes, self._checksum = 0, 0, 0, 0
+        self._note_counts: Counter[str] = Counter()
 
-    def add(self, ready: EncodedBatch) -> Iterator[tuple[int, Frames, U64]]:
+    def add(self, batch: EncodedBatch) -> Iterator[tuple[int, Frames, U64]]:
         """Adds a batch, and yields the (split, frames, keys) to write.
 
         Raises:
             TooManyRejects: The rejects exceed the budget by far, so that the build need not go on.
             RunCancelled: The user has stopped the build.
         """
-        self._read += len(ready.file_batch.file_ids)
-        self._counts.update(ready.note_counts)
-        if ready.rejects:
-            self._make_rejects += ready.rejects
-            found = [reject for _, reject in ready.rejects]
+        self._records_read += len(batch.file_batch.file_ids)
+        self._note_counts.update(batch.note_counts)
+        if batch.rejects:
+            self._rejects += batch.rejects
+            rejects = [reject for _, reject in batch.rejects]
             self._rejected += RejectSummary(
-                Counter(reject.reason for reject in found), tuple(found)
+                Counter(reject.reason for reject in rejects), tuple(rejects)
             )
-            self.rejected_by_split[ready.file_batch.split_id] += len(found)
+            self.rejected_by_split[batch.file_batch.split_id] += len(rejects)
             if self._plan.max_rejects is not None:
                 self._rejected.check_limit(self._plan.max_rejects)
-        for frames, keys in ready.frame_batches:
+        for frames, keys in batch.frame_batches:
             self._records += len(frames)
             self._bytes += int(np.sum(frames.lengths)) + FRAME_OVERHEAD_BYTES * len(frames)
-            self._sum = add_checksums(self._sum, record_checksum(keys, frames.crcs))
+            self._checksum = add_checksums(self._checksum, record_checksum(keys, frames.crcs))
             self._progress.advance(len(frames))
-            yield ready.file_batch.split_id, frames, keys
-        self._progress.advance(0, len(ready.rejects))
+            yield batch.file_batch.split_id, frames, keys
+        self._progress.advance(0, len(batch.rejects))
 
     def finish(self) -> IngestResult:
         """Writes the reject file and returns the totals as the result of one group."""
         writer = RejectWriter(Path(self._plan.folder, "rejects", "files.jsonl"))
         # files arrive in the order of their keys, but users expect the order of the inputs
-        writer.write(reject for _, reject in sorted(self._make_rejects, key=lambda one: one[0]))
-        run = SortedRun("", self._records, self._bytes, 0, 0, self._sum)
-        return IngestResult(0, (run,), self._read, writer.close(), self._counts)
+        writer.write(reject for _, reject in sorted(self._rejects, key=lambda pair: pair[0]))
+        run = SortedRun("", self._records, self._bytes, 0, 0, self._checksum)
+        return IngestResult(0, (run,), self._records_read, writer.close(), self._note_counts)
 
 
 class SequentialShards:
@@ -232,25 +234,27 @@ class SequentialShards:
 
     Args:
         records: The number of records of each split. It is used only if the plan has a number of shards.
-        past_cache: The writer of files that bypass the page cache, or None for ordinary files.
+        direct_writer: The writer of files that bypass the page cache, or None for ordinary files.
 
     Raises:
         UsageError: A split has fewer records than shards.
     """
 
     def __init__(
-        self, plan: BuildPlan, records: Sequence[int], past_cache: DirectFiles | None
+        self, plan: BuildPlan, records: Sequence[int], direct_writer: DirectFiles | None
     ) -> None:
-        self._plan, self._direct_writer, number = plan, past_cache, plan.shard_options.num_shards
+        self._plan = plan
+        self._direct_writer = direct_writer
+        num_shards = plan.shard_options.num_shards
         self._edges = [
-            np.array(divide_records(count, number, name), np.int64)
-            if number is not None and count
+            np.array(divide_records(count, num_shards, name), np.int64)
+            if num_shards is not None and count
             else None
             for count, name in zip(records, plan.split_names, strict=True)
         ]
-        self._weights = [0] * len(records)  # of each split so far: records, or framed bytes
-        self._open: ShardWriter | None = None
-        self._at = (-1, -1)  # split and number of the open shard
+        self._written_sizes = [0] * len(records)  # of each split so far: records, or framed bytes
+        self._writer: ShardWriter | None = None
+        self._current = (-1, -1)  # split and number of the open shard
 
     def __enter__(self) -> SequentialShards:
         return self
@@ -261,10 +265,10 @@ class SequentialShards:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._open is not None:
-            self._open.abort()
+        if self._writer is not None:
+            self._writer.abort()
 
-    def write(self, pieces: Iterable[tuple[int, Frames, U64]]) -> Iterator[StagedShard]:
+    def write(self, frame_batches: Iterable[tuple[int, Frames, U64]]) -> Iterator[StagedShard]:
         """Writes records and yields each shard when it is complete, except empty ones.
 
         Args:
@@ -273,57 +277,66 @@ class SequentialShards:
         Raises:
             DataError: A record was damaged since it was encoded.
         """
-        for split, frames, keys in pieces:
-            numbers = self._numbers(split, frames)
-            edges = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
-            for first, last in itertools.pairwise(edges):
-                number = int(numbers[first])
-                if number >= MAX_SHARDS:  # `check` raises the error when the total size is known
+        for split_id, frames, keys in frame_batches:
+            shard_indices = self._assign_shards(split_id, frames)
+            edges = [0, *(np.flatnonzero(np.diff(shard_indices)) + 1).tolist(), len(shard_indices)]
+            for begin, end in itertools.pairwise(edges):
+                shard_index = int(shard_indices[begin])
+                if (
+                    shard_index >= MAX_SHARDS
+                ):  # `check` raises the error when the total size is known
                     continue
-                if self._at != (split, number):
+                if self._current != (split_id, shard_index):
                     yield from self._finish()
                     # the number of shards is not known yet; `commit_local_build` renames them
-                    name = ShardName(self._plan.split_names[split], number, MAX_SHARDS, "none")
-                    self._open = ShardWriter(
-                        Path(self._plan.folder, "data"), name, split, number, self._direct_writer
+                    name = ShardName(
+                        self._plan.split_names[split_id], shard_index, MAX_SHARDS, "none"
                     )
-                    self._at = (split, number)
-                assert self._open is not None
-                begin, end = (
-                    int(frames.starts[first]),
-                    int(frames.starts[last - 1] + frames.lengths[last - 1]),
-                )
-                self._open.add(
-                    verify_frames(frames.data[begin : end + FRAME_OVERHEAD_BYTES], self._open),
-                    keys[first:last],
+                    self._writer = ShardWriter(
+                        Path(self._plan.folder, "data"),
+                        name,
+                        split_id,
+                        shard_index,
+                        self._direct_writer,
+                    )
+                    self._current = (split_id, shard_index)
+                assert self._writer is not None
+                begin_byte = int(frames.starts[begin])
+                last_frame_start = int(frames.starts[end - 1] + frames.lengths[end - 1])
+                self._writer.add(
+                    verify_frames(
+                        frames.data[begin_byte : last_frame_start + FRAME_OVERHEAD_BYTES],
+                        self._writer,
+                    ),
+                    keys[begin:end],
                 )
         yield from self._finish()
 
     def check(self) -> None:
         """Raises UsageError if a split needs more than MAX_SHARDS shards. Call it after `write`."""
         if self._plan.shard_options.num_shards is None:
-            for size, name in zip(self._weights, self._plan.split_names, strict=True):
+            for size, name in zip(self._written_sizes, self._plan.split_names, strict=True):
                 check_shard_count(size, self._plan.shard_options, name)
 
-    def _numbers(self, split: int, frames: Frames) -> npt.NDArray[np.int64]:
+    def _assign_shards(self, split_id: int, frames: Frames) -> npt.NDArray[np.int64]:
         """Returns the shard index of each record, and adds the records to the weights."""
-        edges = self._edges[split]
-        weights = (
+        edges = self._edges[split_id]
+        sizes = (
             np.ones(len(frames), np.int64)
             if edges is not None
             else frames.lengths + FRAME_OVERHEAD_BYTES
         )
         # the first byte of a record determines its shard, as in `compute_boundaries`
-        begins = self._weights[split] + np.cumsum(weights) - weights
-        self._weights[split] += int(weights.sum())
+        positions = self._written_sizes[split_id] + np.cumsum(sizes) - sizes
+        self._written_sizes[split_id] += int(sizes.sum())
         if edges is None:
-            return np.asarray(begins // self._plan.shard_options.shard_bytes)
-        return np.searchsorted(edges, begins, side="right") - 1
+            return np.asarray(positions // self._plan.shard_options.shard_bytes)
+        return np.searchsorted(edges, positions, side="right") - 1
 
     def _finish(self) -> Iterator[StagedShard]:
-        if self._open is not None:
-            shard, self._open = self._open, None
-            yield shard.finish()
+        if self._writer is not None:
+            writer, self._writer = self._writer, None
+            yield writer.finish()
 
 
 _SYNC_THREADS = 4  # threads; they only wait for the disk
@@ -335,33 +348,33 @@ def plan_without_sort(plan: BuildPlan) -> list[FileBatch] | None:
     Each file must be one record, without a transform. Keys and splits must not depend on columns. Each split must have
     at least as many files as shards. Shards must not be compressed, because compression needs a thread for each shard.
     """
-    source, order, number = plan.source, plan.key_options, plan.shard_options.num_shards
+    source, options, num_shards = plan.source, plan.key_options, plan.shard_options.num_shards
     if (
         not isinstance(source, FileRecordSource)
         or not source.is_record_per_file
         or plan.transform is not None
     ):
         return None
-    if order.columns or not find_codec(plan.compression).is_plain:
+    if options.columns or not find_codec(plan.compression).is_plain:
         return None
-    found = make_file_batches(plan)
-    few = number is not None and any(
-        0 < files < number for files in count_files_by_split(plan, found)
+    file_batches = make_file_batches(plan)
+    is_too_few = num_shards is not None and any(
+        0 < files < num_shards for files in count_files_by_split(plan, file_batches)
     )
-    return None if few else found
+    return None if is_too_few else file_batches
 
 
-def count_files_by_split(plan: BuildPlan, found: Sequence[FileBatch]) -> list[int]:
+def count_files_by_split(plan: BuildPlan, file_batches: Sequence[FileBatch]) -> list[int]:
     """Returns the number of files of each split."""
     counts = [0] * len(plan.split_names)
-    for file_batch in found:
+    for file_batch in file_batches:
         counts[file_batch.split_id] += len(file_batch.file_ids)
     return counts
 
 
 def write_file_records(
     plan: BuildPlan,
-    found: Sequence[FileBatch],
+    file_batches: Sequence[FileBatch],
     progress: Progress,
     sketches: SketchPool | None = None,
 ) -> tuple[list[IngestResult], list[FinishedShard]]:
@@ -379,22 +392,29 @@ def write_file_records(
         TooManyRejects: The rejects exceed the budget by far.
         UsageError: A split has fewer records than shards, or needs more than MAX_SHARDS shards.
     """
-    files = count_files_by_split(plan, found)
-    progress.begin("write", sum(files))
+    files_by_split = count_files_by_split(plan, file_batches)
+    progress.begin("write", sum(files_by_split))
     totals = FileTotals(plan, progress)
-    with _direct_writer(plan) as past_cache, SequentialShards(plan, files, past_cache) as shards:
-        pieces = (
-            piece for ready in read_in_order(plan, found, sketches) for piece in totals.add(ready)
+    with (
+        _direct_writer(plan) as direct_writer,
+        SequentialShards(plan, files_by_split, direct_writer) as shards,
+    ):
+        frame_batches = (
+            frame_batch
+            for batch in read_in_order(plan, file_batches, sketches)
+            for frame_batch in totals.add(batch)
         )
-        written = _sync_all(plan, shards.write(pieces))
+        staged = _sync_all(plan, shards.write(frame_batches))
         shards.check()
     # The edges were computed from the number of files. Rejects leave the last shards short or empty.
     if plan.shard_options.num_shards is not None:
-        for split, lost in totals.rejected_by_split.items():
-            mine = [shard for shard in written if shard.shard.split_id == split]
-            written = [shard for shard in written if shard.shard.split_id != split]
-            written += _redistribute(plan, split, files[split] - lost, mine, progress)
-    return [totals.finish()], [shard.rename_to_final() for shard in written]
+        for split_id, num_rejected in totals.rejected_by_split.items():
+            split_shards = [shard for shard in staged if shard.shard.split_id == split_id]
+            staged = [shard for shard in staged if shard.shard.split_id != split_id]
+            staged += _redistribute(
+                plan, split_id, files_by_split[split_id] - num_rejected, split_shards, progress
+            )
+    return [totals.finish()], [shard.rename_to_final() for shard in staged]
 
 
 def _direct_writer(plan: BuildPlan) -> contextlib.AbstractContextManager[DirectFiles | None]:
@@ -405,35 +425,45 @@ def _direct_writer(plan: BuildPlan) -> contextlib.AbstractContextManager[DirectF
     return contextlib.nullcontext() if plan.store_url else DirectFiles()
 
 
-def _sync_all(plan: BuildPlan, shards: Iterable[StagedShard]) -> list[StagedShard]:
+def _sync_all(plan: BuildPlan, staged: Iterable[StagedShard]) -> list[StagedShard]:
     """Makes the shards durable while later ones are written. Uploads don't need this."""
-    return list(shards if plan.store_url else thread_map(StagedShard.sync, shards, _SYNC_THREADS))
+    return list(staged if plan.store_url else thread_map(StagedShard.sync, staged, _SYNC_THREADS))
 
 
 def _redistribute(
-    plan: BuildPlan, split: int, records: int, written: Sequence[StagedShard], progress: Progress
+    plan: BuildPlan,
+    split_id: int,
+    records: int,
+    first_version: Sequence[StagedShard],
+    progress: Progress,
 ) -> list[StagedShard]:
     """Divides a split into shards again, after rejects have changed its record count.
 
     Reads the records from the first version of the shards, and removes it.
     """
-    counts = [records if number == split else 0 for number in range(len(plan.split_names))]
-    with _direct_writer(plan) as past_cache, SequentialShards(plan, counts, past_cache) as shards:
-        made = _sync_all(plan, shards.write(_written(split, written, progress)))
+    counts = [records if number == split_id else 0 for number in range(len(plan.split_names))]
+    with (
+        _direct_writer(plan) as direct_writer,
+        SequentialShards(plan, counts, direct_writer) as shards,
+    ):
+        staged = _sync_all(plan, shards.write(_read_back(split_id, first_version, progress)))
         shards.check()
-    for shard in written:
+    for shard in first_version:
         shard.remove()
-    return made
+    return staged
 
 
-def _written(
-    split: int, written: Sequence[StagedShard], progress: Progress
+def _read_back(
+    split_id: int, staged: Sequence[StagedShard], progress: Progress
 ) -> Iterator[tuple[int, Frames, U64]]:
     """Yields the records of the shards in order, as `SequentialShards.write` takes them."""
-    for shard in sorted(written, key=lambda one: one.shard.index):
-        keys = np.ascontiguousarray(map_table(str(shard.index_path), INDEX_DTYPE)["key"])
+    for staged_shard in sorted(staged, key=lambda shard: shard.shard.index):
+        keys = np.ascontiguousarray(map_table(str(staged_shard.index_path), INDEX_DTYPE)["key"])
         for frames in read_frames(
-            str(shard.path), source=shard.shard.info.name, compression=UNCOMPRESSED, max_ratio=None
+            str(staged_shard.path),
+            source=staged_shard.shard.info.name,
+            compression=UNCOMPRESSED,
+            max_ratio=None,
         ):
             progress.advance()
-            yield split, frames, keys[frames.first_record : frames.first_record + len(frames)]
+            yield split_id, frames, keys[frames.first_record : frames.first_record + len(frames)]

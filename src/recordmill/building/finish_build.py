@@ -53,9 +53,8 @@ from recordmill.storage.file_table import FileTable, InputFile
 from recordmill.storage.files import atomic_write, put_bytes, read_blocks, write_all
 from recordmill.storage.folders import exists, is_file, join, list_paths, remove_file, rename
 
-_MAX_SUMMARY_FEATURES = (
-    4096  # features, over all splits: their summary in the manifest takes 0.7 MiB
-)
+# features, over all splits: their summary in the manifest takes 0.7 MiB
+_MAX_SUMMARY_FEATURES = 4096
 _LIST_BATCH = 1024  # input files: the list is written in batches of this size
 _JSON = json.JSONEncoder(ensure_ascii=False)
 
@@ -69,7 +68,7 @@ class RecordCountError(RecordmillError):
 
 def commit_local_build(
     plan: BuildPlan,
-    ingested: Sequence[IngestResult],
+    ingest_results: Sequence[IngestResult],
     shards: Sequence[FinishedShard],
     sketch: DatasetSketch | None = None,
 ) -> Manifest:
@@ -91,22 +90,31 @@ def commit_local_build(
         ExpectationError: The statistics violate the user's rules.
         CommitConflict: Another run committed first.
     """
-    if (done := find_existing_commit(plan)) is not None:  # the run's folder may be gone by now
-        return done
+    if (committed := find_existing_commit(plan)) is not None:  # the run's folder may be gone by now
+        return committed
     folder = RunFolder.attach(plan.folder)
-    ingested = sorted(ingested, key=lambda one: one.group)
-    rejected = sum((one.rejected for one in ingested), RejectSummary.empty())
-    planned = plan.source.plan_rejects if plan.source else ()
-    read = sum(one.records_read for one in ingested) + len(planned)
-    rejected = write_plan_rejects(plan, planned) + rejected
-    rejected.check_budget(plan.budget, read)
-    rejected.check_any_left(read)
-    reconcile(read, rejected.total, ingested, shards)
-    parts = _number(plan, shards, folder.data)
-    inputs = write_input_list(plan, folder.data)
-    counts = sum((Counter(one.note_counts) for one in ingested), Counter[str]())
+    ingest_results = sorted(ingest_results, key=lambda result: result.unit_group)
+    rejected = sum((result.rejected for result in ingest_results), RejectSummary.empty())
+    plan_rejects = plan.source.plan_rejects if plan.source else ()
+    records_read = sum(result.records_read for result in ingest_results) + len(plan_rejects)
+    rejected = write_plan_rejects(plan, plan_rejects) + rejected
+    rejected.check_budget(plan.budget, records_read)
+    rejected.check_any_left(records_read)
+    check_record_counts(records_read, rejected.total, ingest_results, shards)
+    shards_by_split = _renumber_shards(plan, shards, folder.data)
+    input_list = write_input_list(plan, folder.data)
+    note_counts = sum((Counter(result.note_counts) for result in ingest_results), Counter[str]())
     statistics = write_statistics(plan, sketch, str(folder.data))
-    outcome = BuildOutcome(plan.out, parts, inputs, read, rejected, counts, folder.id, statistics)
+    outcome = BuildOutcome(
+        plan.out,
+        shards_by_split,
+        input_list,
+        records_read,
+        rejected,
+        note_counts,
+        folder.id,
+        statistics,
+    )
     files = sorted(rejected.files)
     if not plan.store_url:
         return commit(
@@ -158,7 +166,7 @@ class BuildOutcome:
 
 
 def make_manifest(
-    plan: BuildPlan, outcome: BuildOutcome, folder: str, reject_files: Sequence[str]
+    plan: BuildPlan, outcome: BuildOutcome, data_folder_name: str, reject_files: Sequence[str]
 ) -> Manifest:
     """Returns the manifest of a build.
 
@@ -170,17 +178,22 @@ def make_manifest(
     kind = plan.source.kind if plan.source else "pipeline"
     rejected = outcome.rejected
     part = Part(
-        folder, kind, outcome.shards_by_split, outcome.inputs, outcome.records_read, rejected.total
+        data_folder_name,
+        kind,
+        outcome.shards_by_split,
+        outcome.inputs,
+        outcome.records_read,
+        rejected.total,
     )
     rejects = {
         "count": rejected.total,
         "reasons": dict(sorted(rejected.counts.items())),
         "files": list(reject_files),
     }
-    noted = [
+    notes = [
         *(plan.source.notes if plan.source else ()),
         *(plan.stratified_splits.notes if plan.stratified_splits else ()),
-        *(f"{what}: {count:,}" for what, count in sorted(outcome.note_counts.items())),
+        *(f"{message}: {count:,}" for message, count in sorted(outcome.note_counts.items())),
         *(
             f"split {split!r} got no record"
             for split in plan.split_names
@@ -196,45 +209,58 @@ def make_manifest(
         (part,),
         rejects,
         compute_fingerprint(plan, outcome),
-        {"notes": noted, **_statistics_entry(outcome.statistics)},
-        _run(plan, outcome.run_id),
+        {"notes": notes, **_statistics_entry(outcome.statistics)},
+        _run_entry(plan, outcome.run_id),
         {} if plan.transform is None else plan.transform.about,
-        {"said": asdict(plan.description), "images": [*_images(plan)]},
+        {"said": asdict(plan.description), "images": [*_decodable_features(plan)]},
     )
 
 
 def _statistics_warnings(
-    plan: BuildPlan, splits: Sequence[Mapping[str, FeatureStatistics]]
+    plan: BuildPlan, split_statistics: Sequence[Mapping[str, FeatureStatistics]]
 ) -> Iterator[str]:
     """Yields warnings about splits, class names and labels, found in the statistics."""
     column = plan.key_options.group_column if plan.key_options.splits else None
     if column and (
-        missing := sum(features[column].missing for features in splits if column in features)
+        num_missing := sum(
+            features[column].missing for features in split_statistics if column in features
+        )
     ):
-        yield f"records without {column!r}, which are one group and so in one split: {missing:,}"
+        yield f"records without {column!r}, which are one group and so in one split: {num_missing:,}"
     for name in (
         name for name in plan.schema.names if name.lower() in ("split", "subset", "partition")
     ):
         values = [
-            word for features in splits if name in features for word in features[name].top_values
+            word
+            for features in split_statistics
+            if name in features
+            for word in features[name].top_values
         ]
         if values and {str(word).strip().lower() for word in values} <= SPLIT_WORDS.keys():
-            shown = ", ".join(map(repr, dict.fromkeys(values[:3])))
-            yield f"feature {name!r} says {shown}; {option('split_column', name)} divides by it"
+            examples = ", ".join(map(repr, dict.fromkeys(values[:3])))
+            yield f"feature {name!r} says {examples}; {option('split_column', name)} divides by it"
     for feature in plan.schema:
-        alike: defaultdict[str, list[str]] = defaultdict(list)
+        names_by_form: defaultdict[str, list[str]] = defaultdict(list)
         for name in feature.classes or ():
-            alike[" ".join(unicodedata.normalize("NFKC", name).casefold().split())].append(name)
-        if several := next((names for names in alike.values() if len(names) > 1), None):
-            shown = " and ".join(map(repr, several[:3]))
-            yield f"classes {shown} of {feature.name!r} differ only in case, blanks or Unicode form"
+            names_by_form[" ".join(unicodedata.normalize("NFKC", name).casefold().split())].append(
+                name
+            )
+        if similar_names := next(
+            (names for names in names_by_form.values() if len(names) > 1), None
+        ):
+            examples = " and ".join(map(repr, similar_names[:3]))
+            yield f"classes {examples} of {feature.name!r} differ only in case, blanks or Unicode form"
     label = None if plan.schema.label is None else plan.schema[plan.schema.label]
     if label is not None and label.classes is None and label.dtype.startswith("int"):
-        least = min(
-            (features[label.name].min or 0 for features in splits if label.name in features),
+        min_label = min(
+            (
+                features[label.name].min or 0
+                for features in split_statistics
+                if label.name in features
+            ),
             default=0,
         )
-        if least < 0:
+        if min_label < 0:
             remedy = f"{option('dtypes', {label.name: 'string'})} makes them classes"
             yield f"label {label.name!r} has values below 0, which are no numbers of classes; {remedy}"
 
@@ -269,16 +295,19 @@ def _statistics_entry(statistics: DatasetStatistics | None) -> dict[str, Any]:
         return {}
     data, digest = statistics.to_bytes(), Digest()
     digest.update(data)
-    about: dict[str, Any] = {
+    entry: dict[str, Any] = {
         "file": {"name": STATISTICS_NAME, "bytes": len(data), "digest": digest.text()}
     }
     if sum(map(len, statistics.values())) <= _MAX_SUMMARY_FEATURES:
-        about["splits"] = statistics.summary()
-    return about
+        entry["splits"] = statistics.summary()
+    return entry
 
 
-def reconcile(
-    read: int, rejected: int, ingested: Sequence[IngestResult], shards: Sequence[FinishedShard]
+def check_record_counts(
+    records_read: int,
+    rejected: int,
+    ingest_results: Sequence[IngestResult],
+    shards: Sequence[FinishedShard],
 ) -> None:
     """Checks that each record read was either rejected or written to a shard.
 
@@ -287,16 +316,16 @@ def reconcile(
     Raises:
         RecordCountError: Counts or checksums differ.
     """
-    in_runs = sum(run.records for one in ingested for run in one.sorted_runs)
+    in_runs = sum(run.records for result in ingest_results for run in result.sorted_runs)
     in_shards = sum(shard.info.records for shard in shards)
-    if not read == in_shards + rejected == in_runs + rejected:
+    if not records_read == in_shards + rejected == in_runs + rejected:
         raise RecordCountError(
-            f"{read} records were read, {rejected} rejected, {in_runs} put in order and {in_shards} written: "
+            f"{records_read} records were read, {rejected} rejected, {in_runs} put in order and {in_shards} written: "
             "they don't add up; nothing was committed"
         )
     run_sum, shard_sum = 0, 0
-    for one in ingested:
-        for run in one.sorted_runs:
+    for result in ingest_results:
+        for run in result.sorted_runs:
             run_sum = add_checksums(run_sum, run.checksum)
     for shard in shards:
         shard_sum = add_checksums(shard_sum, int(shard.info.sum, 16))
@@ -306,7 +335,7 @@ def reconcile(
         )
 
 
-def _images(plan: BuildPlan) -> tuple[str, ...]:
+def _decodable_features(plan: BuildPlan) -> tuple[str, ...]:
     """Returns the features with encoded images that TensorFlow decodes to one picture."""
     if plan.source is None or plan.source.kind != "images" or plan.transform is not None:
         return ()
@@ -316,7 +345,7 @@ def _images(plan: BuildPlan) -> tuple[str, ...]:
     return tuple(name for name in IMAGE_FEATURES if decoded and name in plan.schema)
 
 
-def _number(
+def _renumber_shards(
     plan: BuildPlan, shards: Sequence[FinishedShard], folder: Path
 ) -> dict[str, tuple[ShardInfo, ...]]:
     """Renames the shards to their final numbers, without gaps.
@@ -326,38 +355,40 @@ def _number(
     Returns:
         The shards of each split, by its name. Splits without records are missing.
     """
-    parts: dict[str, tuple[ShardInfo, ...]] = {}
-    for ordinal, split in enumerate(plan.split_names):
-        written = sorted(
-            (shard for shard in shards if shard.split_id == ordinal), key=lambda shard: shard.index
+    shards_by_split: dict[str, tuple[ShardInfo, ...]] = {}
+    for split_id, split in enumerate(plan.split_names):
+        finished = sorted(
+            (shard for shard in shards if shard.split_id == split_id), key=lambda shard: shard.index
         )
-        full = [shard.info for shard in written if shard.info.records]
-        for shard in written:
+        non_empty = [shard.info for shard in finished if shard.info.records]
+        for shard in finished:
             if not shard.info.records:
                 _remove_shard(folder, shard.info)
         # In ascending order a new name is always free, since its former owner was renamed or removed before.
         renamed = [
-            replace(info, name=str(_move_shard(folder, parse_shard_name(info), index, len(full))))
-            for index, info in enumerate(full)
+            replace(
+                info, name=str(_move_shard(folder, parse_shard_name(info), index, len(non_empty)))
+            )
+            for index, info in enumerate(non_empty)
         ]
         if renamed:
-            parts[split] = tuple(renamed)
-    _remove_stray_files(folder, {info.name for infos in parts.values() for info in infos})
-    return parts
+            shards_by_split[split] = tuple(renamed)
+    _remove_stray_files(folder, {info.name for infos in shards_by_split.values() for info in infos})
+    return shards_by_split
 
 
-def _move_shard(folder: Path, old: ShardName, index: int, of: int) -> ShardName:
+def _move_shard(folder: Path, old: ShardName, index: int, num_shards: int) -> ShardName:
     """Renames a shard and its index files. A shard that was already renamed is left alone."""
-    new = replace(old, index=index, num_shards=of)
+    new = replace(old, index=index, num_shards=num_shards)
     # The shard itself is renamed last. If its old name is gone, an earlier attempt has renamed all files, and the old
     # name of the index may belong to the next shard by now.
     if new != old and exists(folder / str(old)):
-        for before, after in (
+        for old_name, new_name in (
             (old.index_name, new.index_name),
             (old.members_name, new.members_name),
         ):
-            if exists(folder / INDEX_FOLDER / before):
-                rename(folder / INDEX_FOLDER / before, folder / INDEX_FOLDER / after)
+            if exists(folder / INDEX_FOLDER / old_name):
+                rename(folder / INDEX_FOLDER / old_name, folder / INDEX_FOLDER / new_name)
         rename(folder / str(old), folder / str(new))
     return new
 
@@ -372,10 +403,10 @@ def _remove_shard(folder: Path, info: ShardInfo) -> None:
         remove_file(path, missing_ok=True)
 
 
-def _remove_stray_files(folder: Path, wanted: set[str]) -> None:
+def _remove_stray_files(folder: Path, shard_names: set[str]) -> None:
     """Removes the files that failed or duplicate attempts have left in the data folder."""
     for path in list_paths(folder):
-        if is_file(path) and path.name not in wanted:
+        if is_file(path) and path.name not in shard_names:
             remove_file(path)
     for path in list_paths(folder / INDEX_FOLDER):
         if path.name.startswith("."):
@@ -411,13 +442,13 @@ def write_input_list(plan: BuildPlan, folder: Path) -> dict[str, Any]:
 
 
 def _input_lines(files: FileTable) -> Iterator[bytes]:
-    def line(file: InputFile) -> bytes:
+    def input_line(file: InputFile) -> bytes:
         about = {"root": file.root, "name": file.name, "bytes": file.stat.size_bytes}
         about |= {"etag": file.stat.etag} if file.stat.etag else {"mtime_ns": file.stat.mtime_ns}
         return _JSON.encode(about).encode("utf-8", "surrogateescape") + b"\n"
 
-    for first in range(0, len(files), _LIST_BATCH):
-        yield b"".join(map(line, files[first : first + _LIST_BATCH]))
+    for begin in range(0, len(files), _LIST_BATCH):
+        yield b"".join(map(input_line, files[begin : begin + _LIST_BATCH]))
 
 
 def find_identical_build(plan: BuildPlan) -> Manifest | None:
@@ -429,7 +460,7 @@ def find_identical_build(plan: BuildPlan) -> Manifest | None:
         return None
     manifest = load_manifest(plan.out, plan.base_generation)
     part = manifest.parts[-1]
-    same = (
+    is_same = (
         (manifest.options, manifest.schema)
         == (json.loads(json.dumps(plan.fingerprint_options)), to_pbtxt(plan.schema))
         and (part.kind, "file" in manifest.statistics) == (plan.source.kind, plan.has_statistics)
@@ -437,25 +468,27 @@ def find_identical_build(plan: BuildPlan) -> Manifest | None:
         and part.records_rejected <= (plan.budget.max_rejects(part.records_read) or 0)
     )
     with contextlib.suppress(DataError, FileNotFoundError):  # a file of the data set is missing
-        held = read_blocks(join(plan.out, part.folder, INPUTS_NAME), 1 << 20)
-        if same and _digest(held) == _digest(_input_lines(plan.source.files)):
+        listed_inputs = read_blocks(join(plan.out, part.folder, INPUTS_NAME), 1 << 20)
+        if is_same and _compute_digest(listed_inputs) == _compute_digest(
+            _input_lines(plan.source.files)
+        ):
             catalog_inputs(plan.out)  # raises an error if a shard is missing
             return manifest
     return None
 
 
-def _digest(blocks: Iterable[Any]) -> str:
+def _compute_digest(blocks: Iterable[Any]) -> str:
     digest = Digest()
     for block in blocks:
         digest.update(block)
     return digest.text()
 
 
-def _run(plan: BuildPlan, run: str) -> dict[str, Any]:
+def _run_entry(plan: BuildPlan, run_id: str) -> dict[str, Any]:
     versions = {name: version(name) for name in ("recordmill", "numpy", "pyarrow")}
     finished = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     return {
-        "id": run,
+        "id": run_id,
         "finished": finished,
         "python": platform.python_version(),
         "versions": versions,

@@ -43,9 +43,8 @@ _SKIP_NOTES = {
     "memory": "records that statistics leave out, since parsing them takes more memory than was given",
 }
 _MAX_DECODED_SHARE = 3  # a parsed record may take a third of the memory, next to its bytes, the runs and the statistics
-_THREADS_PER_SKETCH = (
-    4  # threads that share a sketch: each spends a tenth of its time on statistics
-)
+# threads that share a sketch: each spends a tenth of its time on statistics
+_THREADS_PER_SKETCH = 4
 
 
 @dataclass(frozen=True)
@@ -53,14 +52,14 @@ class IngestResult:
     """The result of ingesting one group of units.
 
     Attributes:
-        group: Index of the group in `BuildPlan.groups`.
+        unit_group: Index of the unit group in `BuildPlan.unit_groups`.
         sorted_runs: The sorted runs with its records.
         records_read: Number of records read: the records in the sorted runs and the rejects.
         rejected: The rejects.
         note_counts: Number of records for each message to the user.
     """
 
-    group: int
+    unit_group: int
     sorted_runs: tuple[SortedRun, ...]
     records_read: int
     rejected: RejectSummary
@@ -94,9 +93,9 @@ class KeyedChunk:
 
 def ingest(
     plan: BuildPlan,
-    group: int,
+    unit_group: int,
     progress: Progress,
-    run_bytes: int,
+    buffer_bytes: int,
     sketches: SketchPool | None = None,
 ) -> tuple[IngestResult, Histogram]:
     """Reads a group of units and writes their records to sorted runs.
@@ -115,53 +114,60 @@ def ingest(
         TooManyRejects: The rejects exceed the budget by far, so that the build need not go on.
     """
     folder = Path(plan.folder)
-    rejects = RejectWriter(
-        folder / "rejects" / f"{group:06d}-{uuid.uuid4().hex}.jsonl",
+    reject_writer = RejectWriter(
+        folder / "rejects" / f"{unit_group:06d}-{uuid.uuid4().hex}.jsonl",
         max_rejects=plan.max_rejects,
-        task_name=str(group),
+        task_name=str(unit_group),
     )
     writer = SortedRunWriter(
-        os.fspath(folder / "runs"), plan.key_buckets, _run_bytes(plan, group, run_bytes)
+        os.fspath(folder / "runs"),
+        plan.key_buckets,
+        _limit_buffer_bytes(plan, unit_group, buffer_bytes),
     )
-    runs: list[SortedRun] = []
-    count = 0
-    counts: Counter[str] = Counter()
-    for chunk in read_unit_group(plan, group):
+    sorted_runs: list[SortedRun] = []
+    records_read = 0
+    note_counts: Counter[str] = Counter()
+    for chunk in read_unit_group(plan, unit_group):
         # before the transform, which must not change the order or the splits
-        placed, unsplit = assign_keys(plan, chunk)
-        records, refused = transform(plan, placed)
-        rejected = rejects.write((*chunk.rejects, *unsplit, *refused))
-        counts.update(chunk.note_counts)
-        count += records.rows + rejected
+        keyed_chunk, split_rejects = assign_keys(plan, chunk)
+        records, transform_rejects = apply_transform(plan, keyed_chunk)
+        num_rejected = reject_writer.write((*chunk.rejects, *split_rejects, *transform_rejects))
+        note_counts.update(chunk.note_counts)
+        records_read += records.rows + num_rejected
         if records.rows:
-            frames, places = (
-                encode_chunk(plan, records),
-                (records.keys, records.split_ids, records.file_ids, records.positions),
-            )
-            runs += writer.add(
-                frames.data, frames.lengths + FRAME_OVERHEAD_BYTES, frames.crcs, *places
+            frames = encode_chunk(plan, records)
+            sorted_runs += writer.add(
+                frames.data,
+                frames.lengths + FRAME_OVERHEAD_BYTES,
+                crcs=frames.crcs,
+                keys=records.keys,
+                split_ids=records.split_ids,
+                file_ids=records.file_ids,
+                positions=records.positions,
             )
             del frames
-            counts.update(update_statistics(plan, sketches, records))
-        progress.advance(records.rows, rejected)
-        large = _is_large(chunk)
-        del chunk, placed, records  # free the memory before the next chunk is read
-        if large:
+            note_counts.update(update_statistics(plan, sketches, records))
+        progress.advance(records.rows, num_rejected)
+        is_large = _is_large(chunk)
+        del chunk, keyed_chunk, records  # free the memory before the next chunk is read
+        if is_large:
             release_unused()
     if not writer.is_empty:
-        runs.append(writer.finish())
+        sorted_runs.append(writer.finish())
     release_unused()
-    return IngestResult(group, tuple(runs), count, rejects.close(), counts), writer.histogram
+    return IngestResult(
+        unit_group, tuple(sorted_runs), records_read, reject_writer.close(), note_counts
+    ), writer.histogram
 
 
-def read_unit_group(plan: BuildPlan, group: int) -> Iterator[Chunk]:
+def read_unit_group(plan: BuildPlan, unit_group: int) -> Iterator[Chunk]:
     """Yields the chunks of all units of a group. A chunk may contain only rejects."""
     source = _source(plan)
-    for number in plan.unit_groups[group]:
-        yield from source.read(source.units[number])
+    for unit_id in plan.unit_groups[unit_group]:
+        yield from source.read(source.units[unit_id])
 
 
-def read_first_records(plan: BuildPlan, most: int) -> pa.Table:
+def read_first_records(plan: BuildPlan, max_records: int) -> pa.Table:
     """Returns the first `most` usable records of the inputs, before any transform.
 
     It has the columns of the plan's schema.
@@ -170,15 +176,13 @@ def read_first_records(plan: BuildPlan, most: int) -> pa.Table:
     for chunk in (chunk for unit in source.units for chunk in source.read(unit)):
         records = chunk.records
         if not isinstance(records, pa.RecordBatch):
-            starts, lengths = (
-                np.ascontiguousarray(records.offsets[:-1])[:most],
-                np.diff(records.offsets)[:most],
-            )
+            starts = np.ascontiguousarray(records.offsets[:-1])[:max_records]
+            lengths = np.diff(records.offsets)[:max_records]
             records, *_ = decode_lenient(records.data, starts, lengths, source.schema)
-        batches.append(records.slice(0, most).select(plan.schema.names))
-        if sum(batch.num_rows for batch in batches) >= most:
+        batches.append(records.slice(0, max_records).select(plan.schema.names))
+        if sum(batch.num_rows for batch in batches) >= max_records:
             break
-    return pa.Table.from_batches(batches, to_arrow(plan.schema)).slice(0, most)
+    return pa.Table.from_batches(batches, to_arrow(plan.schema)).slice(0, max_records)
 
 
 def assign_keys(plan: BuildPlan, chunk: Chunk) -> tuple[KeyedChunk, tuple[Reject, ...]]:
@@ -191,20 +195,23 @@ def assign_keys(plan: BuildPlan, chunk: Chunk) -> tuple[KeyedChunk, tuple[Reject
         not repeated.
     """
     batch = decode_key_columns(plan, chunk)
-    keys, splits = plan.key_assigner.assign(batch, chunk.file_ids, chunk.positions)
-    placed = KeyedChunk(
-        chunk.records, chunk.file_ids, chunk.positions, keys, splits, chunk.pixel_sums
+    keys, split_ids = plan.key_assigner.assign(batch, chunk.file_ids, chunk.positions)
+    keyed_chunk = KeyedChunk(
+        chunk.records, chunk.file_ids, chunk.positions, keys, split_ids, chunk.pixel_sums
     )
-    if batch is None or not len(lost := np.flatnonzero(splits == NO_SPLIT)):
-        return placed, ()
-    why = {row: plan.key_assigner.explain_no_split(batch, row) for row in lost.tolist()}
-    kept, rejects = (
-        np.flatnonzero(splits != NO_SPLIT),
-        tuple(_make_rejects(plan, placed, why, "split")),
-    )
-    chunk = chunk.take(kept)
+    if batch is None or not len(bad_rows := np.flatnonzero(split_ids == NO_SPLIT)):
+        return keyed_chunk, ()
+    messages = {row: plan.key_assigner.explain_no_split(batch, row) for row in bad_rows.tolist()}
+    good_rows = np.flatnonzero(split_ids != NO_SPLIT)
+    rejects = tuple(_make_rejects(plan, keyed_chunk, messages, "split"))
+    chunk = chunk.take(good_rows)
     return KeyedChunk(
-        chunk.records, chunk.file_ids, chunk.positions, keys[kept], splits[kept], chunk.pixel_sums
+        chunk.records,
+        chunk.file_ids,
+        chunk.positions,
+        keys[good_rows],
+        split_ids[good_rows],
+        chunk.pixel_sums,
     ), rejects
 
 
@@ -220,17 +227,19 @@ def decode_key_columns(plan: BuildPlan, chunk: Chunk) -> pa.RecordBatch | None:
         return None
     data, offsets = chunk.records.data, chunk.records.offsets
     starts, lengths = np.ascontiguousarray(offsets[:-1]), np.diff(offsets)
-    batch, kept, bad = decode_lenient(
+    batch, good_rows, bad_records = decode_lenient(
         data, starts, lengths, _source(plan).schema, plan.key_options.columns
     )
-    if not bad:
+    if not bad_records:
         return batch
     rows = np.full(len(starts), -1, np.int64)
-    rows[kept] = np.arange(len(kept))
+    rows[good_rows] = np.arange(len(good_rows))
     return batch.take(pa.array(rows, mask=rows < 0))
 
 
-def transform(plan: BuildPlan, placed: KeyedChunk) -> tuple[KeyedChunk, tuple[Reject, ...]]:
+def apply_transform(
+    plan: BuildPlan, keyed_chunk: KeyedChunk
+) -> tuple[KeyedChunk, tuple[Reject, ...]]:
     """Applies the plan's transform to the records.
 
     Without a transform, columns that the plan's schema lacks are dropped.
@@ -238,42 +247,50 @@ def transform(plan: BuildPlan, placed: KeyedChunk) -> tuple[KeyedChunk, tuple[Re
     Returns:
         (records, rejects): The rejects are the records that can't be parsed or that the transform refuses.
     """
-    if plan.transform is None or not placed.rows:
-        records = placed.records
+    if plan.transform is None or not keyed_chunk.rows:
+        records = keyed_chunk.records
         if isinstance(records, pa.RecordBatch) and len(plan.schema) < records.num_columns:
-            placed = replace(placed, records=records.select(list(plan.schema.names)))
-        return placed, ()
-    placed, rejects = parsed(plan, placed)
-    batch, refused = plan.transform.apply(placed.records)
-    kept = np.setdiff1d(np.arange(placed.rows), list(refused))
-    found = {row: f"the transform refuses it: {why}" for row, why in refused.items()}
-    return _take_rows(placed, kept, batch), (
+            keyed_chunk = replace(keyed_chunk, records=records.select(list(plan.schema.names)))
+        return keyed_chunk, ()
+    keyed_chunk, rejects = parse_payloads(plan, keyed_chunk)
+    batch, refused = plan.transform.apply(keyed_chunk.records)
+    good_rows = np.setdiff1d(np.arange(keyed_chunk.rows), list(refused))
+    messages = {row: f"the transform refuses it: {why}" for row, why in refused.items()}
+    return _take_rows(keyed_chunk, good_rows, batch), (
         *rejects,
-        *_make_rejects(plan, placed, found, "transform"),
+        *_make_rejects(plan, keyed_chunk, messages, "transform"),
     )
 
 
-def parsed(plan: BuildPlan, placed: KeyedChunk) -> tuple[KeyedChunk, tuple[Reject, ...]]:
+def parse_payloads(
+    plan: BuildPlan, keyed_chunk: KeyedChunk
+) -> tuple[KeyedChunk, tuple[Reject, ...]]:
     """Parses serialized records. A RecordBatch is returned as it is.
 
     Returns:
         (records, rejects): The reason of a reject is "parse", or "memory" if parsing would need too much of it.
     """
-    payloads = placed.records
+    payloads = keyed_chunk.records
     if isinstance(payloads, pa.RecordBatch):
-        return placed, ()
-    if beyond := _describe_memory_excess(plan, payloads):
+        return keyed_chunk, ()
+    if message := _describe_memory_excess(plan, payloads):
         empty = pa.RecordBatch.from_pylist([], to_arrow(_source(plan).schema))
-        return _take_rows(placed, np.zeros(0, np.int64), empty), tuple(
-            _make_rejects(plan, placed, {0: beyond}, "memory")
+        return _take_rows(keyed_chunk, np.zeros(0, np.int64), empty), tuple(
+            _make_rejects(plan, keyed_chunk, {0: message}, "memory")
         )
     starts, lengths = np.ascontiguousarray(payloads.offsets[:-1]), np.diff(payloads.offsets)
-    batch, kept, bad = decode_lenient(payloads.data, starts, lengths, _source(plan).schema)
-    found = {
-        one.row: f"feature {one.feature!r}: {one.reason}" if one.feature else one.reason
-        for one in bad
+    batch, good_rows, bad_records = decode_lenient(
+        payloads.data, starts, lengths, _source(plan).schema
+    )
+    messages = {
+        bad_record.row: f"feature {bad_record.feature!r}: {bad_record.reason}"
+        if bad_record.feature
+        else bad_record.reason
+        for bad_record in bad_records
     }
-    return _take_rows(placed, kept, batch), tuple(_make_rejects(plan, placed, found, "parse"))
+    return _take_rows(keyed_chunk, good_rows, batch), tuple(
+        _make_rejects(plan, keyed_chunk, messages, "parse")
+    )
 
 
 def _describe_memory_excess(plan: BuildPlan, payloads: Payloads) -> str:
@@ -281,34 +298,36 @@ def _describe_memory_excess(plan: BuildPlan, payloads: Payloads) -> str:
 
     A record that is itself small can contain millions of empty values, and each takes up to 24 bytes when parsed.
     """
-    size = payloads.data.nbytes
-    if size <= BATCH_BYTES:  # only a chunk of a single record can be larger
+    record_bytes = payloads.data.nbytes
+    if record_bytes <= BATCH_BYTES:  # only a chunk of a single record can be larger
         return ""
-    made, _ = decoded_size(payloads.data, int(payloads.offsets[0]), size, _source(plan).schema)
-    if made <= plan.memory_bytes // _MAX_DECODED_SHARE:
-        return ""
-    given, enough = (
-        option("memory", f"{n >> 20}MiB")
-        for n in (plan.memory_bytes, _MAX_DECODED_SHARE * made + (1 << 20))
+    parsed_bytes, _ = decoded_size(
+        payloads.data, int(payloads.offsets[0]), record_bytes, _source(plan).schema
     )
-    return f"a record of {size:,} bytes that parsing makes {made:,}, more than {given} leaves for one; {enough} is enough"
+    if parsed_bytes <= plan.memory_bytes // _MAX_DECODED_SHARE:
+        return ""
+    memory_option, enough_memory = (
+        option("memory", f"{n >> 20}MiB")
+        for n in (plan.memory_bytes, _MAX_DECODED_SHARE * parsed_bytes + (1 << 20))
+    )
+    return f"a record of {record_bytes:,} bytes that parsing makes {parsed_bytes:,}, more than {memory_option} leaves for one; {enough_memory} is enough"
 
 
 def _take_rows(
-    placed: KeyedChunk, rows: npt.NDArray[np.int64], batch: pa.RecordBatch
+    keyed_chunk: KeyedChunk, rows: npt.NDArray[np.int64], batch: pa.RecordBatch
 ) -> KeyedChunk:
     """Returns the given rows of a chunk, with `batch` as their records."""
     return KeyedChunk(
         batch,
-        placed.file_ids[rows],
-        placed.positions[rows],
-        placed.keys[rows],
-        placed.split_ids[rows],
+        keyed_chunk.file_ids[rows],
+        keyed_chunk.positions[rows],
+        keyed_chunk.keys[rows],
+        keyed_chunk.split_ids[rows],
     )
 
 
 def _make_rejects(
-    plan: BuildPlan, placed: KeyedChunk, messages: Mapping[int, str], reason: str
+    plan: BuildPlan, keyed_chunk: KeyedChunk, messages: Mapping[int, str], reason: str
 ) -> Iterator[Reject]:
     """Yields a reject for each row in `messages`.
 
@@ -317,36 +336,38 @@ def _make_rejects(
         reason: The reason of all rejects.
     """
     source = _source(plan)
-    for file in dict.fromkeys(placed.file_ids[list(messages)].tolist()):
-        rows = [row for row in messages if placed.file_ids[row] == file]
-        positions = placed.positions[rows].tolist()
+    for file_id in dict.fromkeys(keyed_chunk.file_ids[list(messages)].tolist()):
+        rows = [row for row in messages if keyed_chunk.file_ids[row] == file_id]
+        positions = keyed_chunk.positions[rows].tolist()
         places = [f"record {position}" for position in positions]
         if isinstance(source, RecordLocator):
-            places = source.locate(file, positions)
+            places = source.locate(file_id, positions)
         for row, place in zip(rows, places, strict=True):
-            yield Reject(source.files[file].name, place, reason, messages[row][:300])
+            yield Reject(source.files[file_id].name, place, reason, messages[row][:300])
 
 
-def encode_chunk(plan: BuildPlan, placed: KeyedChunk) -> Frames:
+def encode_chunk(plan: BuildPlan, keyed_chunk: KeyedChunk) -> Frames:
     """Encodes records as TFRecord frames. Serialized records are framed as they are.
 
     Raises:
         DataError: A record is larger than MAX_RECORD_BYTES, or an Example can't contain it.
     """
-    if isinstance(placed.records, pa.RecordBatch):
-        frames = encode_batch(placed.records, plan.schema)
+    if isinstance(keyed_chunk.records, pa.RecordBatch):
+        frames = encode_batch(keyed_chunk.records, plan.schema)
     else:
-        frames = frame_payloads(placed.records.data, np.ascontiguousarray(placed.records.offsets))
-    if len(frames) != placed.rows:
-        raise DataError(
-            f"{placed.rows} rows became {len(frames)} records", source=_source(plan).kind
+        frames = frame_payloads(
+            keyed_chunk.records.data, np.ascontiguousarray(keyed_chunk.records.offsets)
         )
-    if (large := find_oversized_record(frames)) is not None:
-        source = _source(plan).files[int(placed.file_ids[large])].name
+    if len(frames) != keyed_chunk.rows:
         raise DataError(
-            describe_oversized_record(frames, large),
+            f"{keyed_chunk.rows} rows became {len(frames)} records", source=_source(plan).kind
+        )
+    if (oversized := find_oversized_record(frames)) is not None:
+        source = _source(plan).files[int(keyed_chunk.file_ids[oversized])].name
+        raise DataError(
+            describe_oversized_record(frames, oversized),
             source=source,
-            place=f"record {int(placed.positions[large])}",
+            place=f"record {int(keyed_chunk.positions[oversized])}",
         )
     return frames
 
@@ -361,7 +382,7 @@ def create_sketches(plan: BuildPlan) -> SketchPool | None:
 
 
 def update_statistics(
-    plan: BuildPlan, sketches: SketchPool | None, placed: KeyedChunk
+    plan: BuildPlan, sketches: SketchPool | None, keyed_chunk: KeyedChunk
 ) -> Mapping[str, int]:
     """Adds the values of the records to the statistics.
 
@@ -374,19 +395,19 @@ def update_statistics(
     """
     if sketches is None:
         return {}
-    payloads = placed.records
+    payloads = keyed_chunk.records
     if not isinstance(payloads, pa.RecordBatch) and plan.schema.message == OPAQUE_BYTES:
         with sketches.borrow() as sketch:
             sketch.add_flat(
                 [payloads_to_flat(payloads.data, payloads.offsets, plan.schema)],
-                placed.keys,
-                placed.split_ids,
+                keyed_chunk.keys,
+                keyed_chunk.split_ids,
             )
         return {}
-    placed, rejects = parsed(plan, placed)
-    assert isinstance(placed.records, pa.RecordBatch)
+    keyed_chunk, rejects = parse_payloads(plan, keyed_chunk)
+    assert isinstance(keyed_chunk.records, pa.RecordBatch)
     with sketches.borrow() as sketch:
-        sketch.add(placed.records, placed.keys, placed.split_ids, placed.pixels)
+        sketch.add(keyed_chunk.records, keyed_chunk.keys, keyed_chunk.split_ids, keyed_chunk.pixels)
     return Counter(_SKIP_NOTES[reject.reason] for reject in rejects)
 
 
@@ -407,13 +428,15 @@ def _source(plan: BuildPlan) -> Source:
     return plan.source
 
 
-def _run_bytes(plan: BuildPlan, group: int, most_bytes: int) -> int:
+def _limit_buffer_bytes(plan: BuildPlan, unit_group: int, max_bytes: int) -> int:
     """Returns the memory for each sorted run of a group.
 
     A small group gets less than `most_bytes`: three times the size of its records, and 16 MiB.
     """
-    expected = sum(_source(plan).units[number].size_bytes for number in plan.unit_groups[group])
-    return min(most_bytes, 3 * expected + (16 << 20))
+    expected = sum(
+        _source(plan).units[unit_id].size_bytes for unit_id in plan.unit_groups[unit_group]
+    )
+    return min(max_bytes, 3 * expected + (16 << 20))
 
 
 def find_oversized_record(frames: Frames) -> int | None:

@@ -57,22 +57,24 @@ class MergeBatch:
     A reader can skip a round by its size, without the cost of sorting it.
 
     Attributes:
-        taken: The entries of each slice.
+        entries_by_slice: The entries of each slice.
         memory_bytes: The memory of the merge. Frames take a quarter of it, and up to a quarter while they are permuted.
     """
 
-    taken: Sequence[SliceEntries]
+    entries_by_slice: Sequence[SliceEntries]
     memory_bytes: int
 
     @property
     def records(self) -> int:
-        return sum(len(entries) for *_, entries in self.taken)
+        return sum(len(entries) for *_, entries in self.entries_by_slice)
 
     @property
     def frames_bytes(self) -> int:
-        return sum(int(entries["size"].sum(dtype=np.int64)) for *_, entries in self.taken)
+        return sum(
+            int(entries["size"].sum(dtype=np.int64)) for *_, entries in self.entries_by_slice
+        )
 
-    def sorted(self) -> SortedBatch:
+    def sort(self) -> SortedBatch:
         return SortedBatch(self)
 
 
@@ -83,118 +85,123 @@ class SortedBatch:
         sizes: [records] int64, bytes of each frame, in key order.
     """
 
-    def __init__(self, merged: MergeBatch) -> None:
-        self._taken, self._memory_bytes = merged.taken, merged.memory_bytes
-        self._entries = _join_entries([entries for *_, entries in merged.taken])
-        self._firsts = np.cumsum([0, *(len(entries) for *_, entries in merged.taken)])
+    def __init__(self, batch: MergeBatch) -> None:
+        self._entries_by_slice, self._memory_bytes = batch.entries_by_slice, batch.memory_bytes
+        self._entries = _join_entries([entries for *_, entries in batch.entries_by_slice])
+        self._firsts = np.cumsum([0, *(len(entries) for *_, entries in batch.entries_by_slice)])
         self._ends = np.cumsum(self._entries["size"], dtype=np.int64)
         # No larger than long reads need: memory that is new to the process costs more than a read.
-        self._piece_bytes = min(
-            merged.memory_bytes // 4, max(_MIN_BUFFER_BYTES, _READ_BYTES * len(merged.taken))
+        self._buffer_bytes = min(
+            batch.memory_bytes // 4,
+            max(_MIN_BUFFER_BYTES, _READ_BYTES * len(batch.entries_by_slice)),
         )
         # the entries of a single slice are sorted already
         self._order = (
             argsort_entries(self._entries)
-            if len(merged.taken) > 1
+            if len(batch.entries_by_slice) > 1
             else np.arange(len(self._entries))
         )
         self.sizes: Int64s = self._entries["size"].astype(np.int64)[self._order]
 
-    def entries(self, first: int, last: int) -> RunEntries:
+    def entries(self, begin: int, end: int) -> RunEntries:
         """Returns the entries of records [first, last)."""
-        return np.take(self._entries, self._order[first:last])
+        return np.take(self._entries, self._order[begin:end])
 
-    def frames(self, first: int, last: int) -> Iterator[tuple[Bytes, U64]]:
+    def frames(self, begin: int, end: int) -> Iterator[tuple[Bytes, U64]]:
         """Yields (frames, keys) of records [first, last) in several parts.
 
         The frames are back to back in a buffer, which the next part overwrites.
         """
-        ends = np.cumsum(self.sizes[first:last])
-        at, given = 0, 0
-        while at < len(ends):
-            upto = int(np.searchsorted(ends, given + self._piece_bytes, side="right"))
-            upto = max(upto, at + 1)
-            yield from self._read(self._order[first + at : first + upto])
-            at, given = upto, int(ends[upto - 1])
+        ends = np.cumsum(self.sizes[begin:end])
+        row, num_bytes = 0, 0
+        while row < len(ends):
+            end_row = int(np.searchsorted(ends, num_bytes + self._buffer_bytes, side="right"))
+            end_row = max(end_row, row + 1)
+            yield from self._read(self._order[begin + row : begin + end_row])
+            row, num_bytes = end_row, int(ends[end_row - 1])
 
-    def _read(self, chosen: Int64s) -> Iterator[tuple[Bytes, U64]]:
+    def _read(self, indices: Int64s) -> Iterator[tuple[Bytes, U64]]:
         """Reads the frames of the chosen entries and yields (frames, keys).
 
         Args:
             chosen: Indices into the unsorted entries of the round, consecutive in key order.
         """
-        stored, order = _in_stored_order(chosen, len(self._entries))
+        stored, order = _in_stored_order(indices, len(self._entries))
         sizes = self._entries["size"][stored].astype(np.int64)
         edges = np.searchsorted(stored, self._firsts)
         data = allocate(int(sizes.sum()), np.uint8)
-        starts = np.cumsum(sizes) - sizes
+        frame_starts = np.cumsum(sizes) - sizes
         # The entries are consecutive in key order, and each slice is sorted. So each slice contributes one range of
         # bytes, and needs one read.
-        for number in np.flatnonzero(np.diff(edges)).tolist():
-            piece, first_byte, entries = self._taken[number]
-            first, last = int(edges[number]), int(edges[number + 1])
-            begin = int(self._ends[stored[first]]) - int(sizes[first])
-            before = int(self._ends[self._firsts[number]]) - int(entries["size"][0])
-            into = data[int(starts[first]) : int(starts[last - 1]) + int(sizes[last - 1])]
-            piece.read_frames(first_byte + begin - before, into)
-        keys, given = self._entries["key"][chosen], 0
+        for slice_id in np.flatnonzero(np.diff(edges)).tolist():
+            run_slice, first_byte, entries = self._entries_by_slice[slice_id]
+            begin, end = int(edges[slice_id]), int(edges[slice_id + 1])
+            begin_byte = int(self._ends[stored[begin]]) - int(sizes[begin])
+            slice_start = int(self._ends[self._firsts[slice_id]]) - int(entries["size"][0])
+            buffer = data[
+                int(frame_starts[begin]) : int(frame_starts[end - 1]) + int(sizes[end - 1])
+            ]
+            run_slice.read_frames(first_byte + begin_byte - slice_start, buffer)
+        keys, num_yielded = self._entries["key"][indices], 0
         for frames, count in gather_frames(
-            [data], starts, sizes, order, min(GATHER_BUFFER_BYTES, self._memory_bytes // 8)
+            [data], frame_starts, sizes, order, min(GATHER_BUFFER_BYTES, self._memory_bytes // 8)
         ):
-            yield frames, np.ascontiguousarray(keys[given : given + count])
-            given += count
+            yield frames, np.ascontiguousarray(keys[num_yielded : num_yielded + count])
+            num_yielded += count
 
 
-def _in_stored_order(chosen: Int64s, count: int) -> tuple[Int64s, Int64s]:
+def _in_stored_order(indices: Int64s, num_entries: int) -> tuple[Int64s, Int64s]:
     """Returns (`chosen` in ascending order, the permutation from there to `chosen`).
 
     Args:
         chosen: Distinct indices below `count`.
         count: The number of entries of the round.
     """
-    if len(chosen) == count:
-        return np.arange(count), chosen
-    places = np.argsort(chosen)
-    order = np.empty(len(chosen), np.int64)
-    order[places] = np.arange(len(chosen))
-    return chosen[places], order
+    if len(indices) == num_entries:
+        return np.arange(num_entries), indices
+    order_of_indices = np.argsort(indices)
+    order = np.empty(len(indices), np.int64)
+    order[order_of_indices] = np.arange(len(indices))
+    return indices[order_of_indices], order
 
 
 class _SliceReader:
     """A slice in a merge, with its window of loaded entries.
 
     Attributes:
-        left: Number of records that no round has taken.
-        gave: Number of records that the last round has taken.
+        remaining: Number of records that no round has taken.
+        last_taken: Number of records that the last round has taken.
         entries: The window.
     """
 
-    def __init__(self, piece: RunSlice) -> None:
-        self._slice = piece
+    def __init__(self, run_slice: RunSlice) -> None:
+        self._slice = run_slice
         self._next_byte = 0
-        self.left = piece.records
-        self.gave = 0
+        self.remaining = run_slice.records
+        self.last_taken = 0
         self.entries: RunEntries = np.empty(0, ENTRY_DTYPE)
 
     @property
     def all_loaded(self) -> bool:
-        return len(self.entries) >= self.left
+        return len(self.entries) >= self.remaining
 
     def load(self, window: int) -> None:
         """Loads entries until the window has about `window` of them.
 
         If it has more, the surplus is dropped and read again later.
         """
-        loaded = len(self.entries)
-        if loaded > window:
+        num_loaded = len(self.entries)
+        if num_loaded > window:
             self.entries = self.entries[
                 :window
             ].copy()  # a view would keep the dropped ones in memory
         # a nearly full window is left alone, to avoid short reads
-        elif not self.all_loaded and loaded <= window - window // 4:
-            first = self._slice.records - self.left
-            more = self._slice.entries(first + loaded, first + min(window, self.left))
-            self.entries = _join_entries([self.entries, more]) if loaded else more
+        elif not self.all_loaded and num_loaded <= window - window // 4:
+            next_record = self._slice.records - self.remaining
+            entries = self._slice.entries(
+                next_record + num_loaded, next_record + min(window, self.remaining)
+            )
+            self.entries = _join_entries([self.entries, entries]) if num_loaded else entries
 
     def last(self) -> SortKey:
         entry = self.entries[-1]
@@ -206,20 +213,22 @@ class _SliceReader:
             return len(self.entries)
         key, file, position = bound
         keys = np.ascontiguousarray(self.entries["key"])
-        first, last = (
+        begin, end = (
             int(np.searchsorted(keys, np.uint64(key), side)) for side in ("left", "right")
         )
-        ties = self.entries[first:last]
-        before = (ties["file"] < file) | ((ties["file"] == file) & (ties["position"] <= position))
-        return first + int(np.count_nonzero(before))
+        ties = self.entries[begin:end]
+        is_up_to_bound = (ties["file"] < file) | (
+            (ties["file"] == file) & (ties["position"] <= position)
+        )
+        return begin + int(np.count_nonzero(is_up_to_bound))
 
     def take(self, count: int) -> SliceEntries:
         """Removes the first `count` entries from the window and returns them."""
-        taken, self.entries = self.entries[:count], self.entries[count:]
+        entries, self.entries = self.entries[:count], self.entries[count:]
         start = self._next_byte
-        self._next_byte += int(taken["size"].sum(dtype=np.int64))
-        self.left, self.gave = self.left - count, count
-        return self._slice, start, taken
+        self._next_byte += int(entries["size"].sum(dtype=np.int64))
+        self.remaining, self.last_taken = self.remaining - count, count
+        return self._slice, start, entries
 
 
 def merge(slices: Sequence[RunSlice], memory_bytes: int) -> Iterator[MergeBatch]:
@@ -232,51 +241,60 @@ def merge(slices: Sequence[RunSlice], memory_bytes: int) -> Iterator[MergeBatch]
         slices: The slices. Each has at least one record.
         memory_bytes: The memory for entries and frames.
     """
-    cursors = [_SliceReader(piece) for piece in slices]
-    while cursors:
-        for cursor, window in zip(
-            cursors, _window_sizes(cursors, max_window_entries(memory_bytes)), strict=True
+    readers = [_SliceReader(run_slice) for run_slice in slices]
+    while readers:
+        for reader, window in zip(
+            readers, _window_sizes(readers, max_window_entries(memory_bytes)), strict=True
         ):
-            cursor.load(window)
+            reader.load(window)
         # Entries not loaded yet come after the last one of their window. So a round ends at the smallest of these.
-        bounds = [cursor.last() for cursor in cursors if not cursor.all_loaded]
+        bounds = [reader.last() for reader in readers if not reader.all_loaded]
         counts = [
-            cursor.count_upto(min(bounds)) if bounds else len(cursor.entries) for cursor in cursors
+            reader.count_upto(min(bounds)) if bounds else len(reader.entries) for reader in readers
         ]
-        taken = [cursor.take(count) for cursor, count in zip(cursors, counts, strict=True)]
+        entries_by_slice = [
+            reader.take(count) for reader, count in zip(readers, counts, strict=True)
+        ]
         yield MergeBatch(
-            [part for part, count in zip(taken, counts, strict=True) if count], memory_bytes
+            [
+                slice_entries
+                for slice_entries, count in zip(entries_by_slice, counts, strict=True)
+                if count
+            ],
+            memory_bytes,
         )
-        cursors = [cursor for cursor in cursors if cursor.left]
+        readers = [reader for reader in readers if reader.remaining]
 
 
-def _window_sizes(cursors: Sequence[_SliceReader], entries: int) -> list[int]:
-    """Returns the window of each cursor, in entries.
+def _window_sizes(readers: Sequence[_SliceReader], entries: int) -> list[int]:
+    """Returns the window of each reader, in entries.
 
     If all entries fit, they are loaded. Otherwise half of the space is divided evenly. A quarter is divided by the
     records left, since hashed keys arrive in this proportion. A quarter is divided by the records of the last round:
     without a shuffle, slices follow one another and are read one at a time.
     """
-    left = np.array([cursor.left for cursor in cursors], np.float64)
-    if left.sum() <= entries:
-        return [cursor.left for cursor in cursors]
-    gave = np.array([cursor.gave for cursor in cursors], np.float64)
-    shares = left / left.sum() + (gave / gave.sum() if gave.any() else left / left.sum())
-    return [max(int(window), 1) for window in entries * (0.5 / len(cursors) + 0.25 * shares)]
+    remaining = np.array([reader.remaining for reader in readers], np.float64)
+    if remaining.sum() <= entries:
+        return [reader.remaining for reader in readers]
+    last_taken = np.array([reader.last_taken for reader in readers], np.float64)
+    shares = remaining / remaining.sum() + (
+        last_taken / last_taken.sum() if last_taken.any() else remaining / remaining.sum()
+    )
+    return [max(int(window), 1) for window in entries * (0.5 / len(readers) + 0.25 * shares)]
 
 
-def _join_entries(parts: Sequence[RunEntries]) -> RunEntries:
+def _join_entries(arrays: Sequence[RunEntries]) -> RunEntries:
     # as opaque bytes, since NumPy would compare the field types again for each of many small parts
-    return np.concatenate([part.view(_OPAQUE) for part in parts]).view(ENTRY_DTYPE)
+    return np.concatenate([array.view(_OPAQUE) for array in arrays]).view(ENTRY_DTYPE)
 
 
 @contextmanager
 def limit_fan_in(
-    count: int,
+    max_slices: int,
     slices: Sequence[RunSlice],
     folder: Path,
     memory_bytes: int,
-    step: Callable[[], None],
+    on_batch: Callable[[], None],
 ) -> Iterator[Sequence[RunSlice]]:
     """Merges the smallest slices into files until at most `count` are left.
 
@@ -288,24 +306,27 @@ def limit_fan_in(
         memory_bytes: The memory of each merge.
         step: Called once per round. It may raise an exception to stop the merge.
     """
-    made: list[Path] = []
-    left = sorted(slices, key=lambda piece: piece.frames_bytes)
+    paths: list[Path] = []
+    remaining = sorted(slices, key=lambda run_slice: run_slice.frames_bytes)
     try:
-        while len(left) > count:
-            first = min(
-                count, len(left) - count + 1
+        while len(remaining) > max_slices:
+            num_merged = min(
+                max_slices, len(remaining) - max_slices + 1
             )  # no more than needed: each merge reads and writes its slices
-            made.append(folder / f"level-{uuid.uuid4().hex}")
-            left = [*left[first:], merge_to_file(left[:first], made[-1], memory_bytes, step)]
-            left.sort(key=lambda piece: piece.frames_bytes)
-        yield left
+            paths.append(folder / f"level-{uuid.uuid4().hex}")
+            remaining = [
+                *remaining[num_merged:],
+                merge_to_file(remaining[:num_merged], paths[-1], memory_bytes, on_batch),
+            ]
+            remaining.sort(key=lambda run_slice: run_slice.frames_bytes)
+        yield remaining
     finally:
-        for path in made:
+        for path in paths:
             remove_file(path, missing_ok=True)
 
 
 def merge_to_file(
-    slices: Sequence[RunSlice], path: Path, memory_bytes: int, step: Callable[[], None]
+    slices: Sequence[RunSlice], path: Path, memory_bytes: int, on_batch: Callable[[], None]
 ) -> RunSlice:
     """Merges slices into a new file and returns it as one slice.
 
@@ -314,21 +335,22 @@ def merge_to_file(
         memory_bytes: The memory of the merge.
         step: Called once per round. It may raise an exception to stop the merge.
     """
-    records, frames_bytes = (
-        sum(piece.records for piece in slices),
-        sum(piece.frames_bytes for piece in slices),
-    )
-    frames_at, entries_at = 0, frames_bytes
+    records = sum(run_slice.records for run_slice in slices)
+    frames_bytes = sum(run_slice.frames_bytes for run_slice in slices)
+    frames_offset, entries_offset = 0, frames_bytes
     with create_file(path) as file:
-        for merged in merge(slices, memory_bytes):
-            step()
-            ordered = merged.sorted()
+        for batch in merge(slices, memory_bytes):
+            on_batch()
+            sorted_batch = batch.sort()
             file.seek(
-                frames_at
+                frames_offset
             )  # frames and entries in turns: their places follow from the known sizes
-            for frames, _ in ordered.frames(0, merged.records):
-                frames_at += write_all(file, frames)
-            file.seek(entries_at)
-            entries_at += write_all(file, ordered.entries(0, merged.records).tobytes())
-    assert (frames_at, entries_at) == (frames_bytes, frames_bytes + records * ENTRY_DTYPE.itemsize)
+            for frames, _ in sorted_batch.frames(0, batch.records):
+                frames_offset += write_all(file, frames)
+            file.seek(entries_offset)
+            entries_offset += write_all(file, sorted_batch.entries(0, batch.records).tobytes())
+    assert (frames_offset, entries_offset) == (
+        frames_bytes,
+        frames_bytes + records * ENTRY_DTYPE.itemsize,
+    )
     return RunSlice(str(path), records, frames_bytes, 0, frames_bytes)

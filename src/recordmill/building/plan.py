@@ -35,9 +35,8 @@ from recordmill.storage.folders import real_path
 
 _RESERVED_BYTES = 256 << 20  # 256 MiB: reading, sorting and merging need this much
 _MIN_LOCAL_BUFFER_BYTES = 16 << 20  # 16 MiB: ten runs per thread merge as fast as a few
-MIN_RUN_BUFFER_BYTES = (
-    8 << 20
-)  # 8 MiB: less makes too many runs, and merging them costs more than is saved
+# 8 MiB: less makes too many runs, and merging them costs more than is saved
+MIN_RUN_BUFFER_BYTES = 8 << 20
 
 
 def max_run_buffer_bytes(memory_bytes: int, threads: int) -> int:
@@ -174,11 +173,11 @@ class BuildPlan:
         """
         if self.source is None:
             return self.budget.max_rejects(None)
-        planned = len(self.source.plan_rejects)
+        plan_rejects = len(self.source.plan_rejects)
         rows = count_unit_rows(self.source.units)
-        known = None if rows is None else planned + rows
-        most = self.budget.max_rejects(known)
-        return None if most is None else most - planned
+        total = None if rows is None else plan_rejects + rows
+        max_rejects = self.budget.max_rejects(total)
+        return None if max_rejects is None else max_rejects - plan_rejects
 
     @functools.cached_property
     def key_assigner(self) -> KeyAssigner:
@@ -188,13 +187,12 @@ class BuildPlan:
 
     def with_changes(self, **changes: Any) -> BuildPlan:
         """Returns a plan with changed attributes. Keeps `key_assigner` and `max_rejects`."""
-        moved = replace(self, **changes)
+        plan = replace(self, **changes)
         if self.source is not None:
-            moved.__dict__["key_assigner"] = self.key_assigner
-        moved.__dict__["max_rejects"] = (
-            self.max_rejects
-        )  # or each worker would inspect all units again
-        return moved
+            plan.__dict__["key_assigner"] = self.key_assigner
+        # or each worker would inspect all units again
+        plan.__dict__["max_rejects"] = self.max_rejects
+        return plan
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "key_assigner"}
@@ -231,17 +229,15 @@ def group_units(source: Source, max_run_buffer_bytes: int, threads: int) -> list
     """
     sizes = unit_sizes(source.units)
     total = max(int(sizes.sum()), 1)
-    count = -(
+    num_groups = -(
         -total // min(max_run_buffer_bytes, max(total // (2 * threads), MIN_RUN_BUFFER_BYTES))
     )
-    count += (
-        -count % threads
-    )  # a multiple of `threads`, so that no thread is idle in the last round
-    owners = (
-        (np.cumsum(sizes) - sizes / 2) * count // total
-    )  # the middle of a unit determines its group
-    firsts = np.flatnonzero(np.diff(owners, prepend=-1)).tolist()
-    return list(itertools.starmap(range, itertools.pairwise([*firsts, len(sizes)])))
+    # a multiple of `threads`, so that no thread is idle in the last round
+    num_groups += -num_groups % threads
+    # the middle of a unit determines its group
+    group_ids = (np.cumsum(sizes) - sizes / 2) * num_groups // total
+    begins = np.flatnonzero(np.diff(group_ids, prepend=-1)).tolist()
+    return list(itertools.starmap(range, itertools.pairwise([*begins, len(sizes)])))
 
 
 def choose_dataset_name(name: str | None, out: str | os.PathLike[str]) -> str:
@@ -251,12 +247,12 @@ def choose_dataset_name(name: str | None, out: str | os.PathLike[str]) -> str:
         UsageError: The name is not an ASCII identifier, as TensorFlow Datasets requires. Or the path of `out` is not
             UTF-8.
     """
-    for part in os.path.abspath(out).split("/"):
+    for component in os.path.abspath(out).split("/"):
         try:
-            part.encode()
+            component.encode()
         except UnicodeEncodeError:
             raise UsageError(
-                f"{option('out', os.fspath(out))}: the name {ascii(os.fsencode(part))[1:]} in its path is no UTF-8, "
+                f"{option('out', os.fspath(out))}: the name {ascii(os.fsencode(component))[1:]} in its path is no UTF-8, "
                 "which Beam and the manifest need; name another folder"
             ) from None
     if name is not None:
@@ -266,8 +262,8 @@ def choose_dataset_name(name: str | None, out: str | os.PathLike[str]) -> str:
                 "takes no other)"
             )
         return name
-    own = "".join(
+    derived_name = "".join(
         letter if letter.isascii() and letter.isalnum() else "_"
         for letter in os.path.basename(real_path(out)).lower()
     ).strip("_")
-    return own if own.isidentifier() else f"dataset_{own}".rstrip("_")
+    return derived_name if derived_name.isidentifier() else f"dataset_{derived_name}".rstrip("_")

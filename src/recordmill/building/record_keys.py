@@ -38,14 +38,14 @@ from recordmill.storage.file_table import SPLIT_COLUMN, FileTable, InputFile
 
 DEFAULT_SPLIT = "train"
 _KEY_DOMAIN, _KEY_COLUMN_DOMAIN = b"recordmill-order", b"recordmill-okey"
-_SPLIT, _SPLIT_COLUMN_DOMAIN = b"recordmill-split", b"recordmill-skey"
+_SPLIT_DOMAIN, _SPLIT_COLUMN_DOMAIN = b"recordmill-split", b"recordmill-skey"
 _SPLITS_SYNTAX = "NAME=FRACTION, as in train=0.9,validation=0.1"
 _NAMES_BY_BOUNDARIES = {
     1: ("train", "test"),
     2: ("train", "validation", "test"),
 }  # by the number of boundaries in `split_at`
 NO_SPLIT = (1 << 16) - 1  # split of a record if its value determines none
-_AT_ONCE = 1 << 12  # files: rows of the file table become Python objects in batches of this size
+_FILE_BATCH = 1 << 12  # files: rows of the file table become Python objects in batches of this size
 
 
 @dataclass(frozen=True)
@@ -123,14 +123,14 @@ class KeyOptions:
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns that determine keys or splits, without duplicates."""
-        named = (
+        columns = (
             self.key,
             self.split_by,
             self.stratify,
             self.split_column,
             self.split_at and self.split_at[0],
         )
-        return tuple(dict.fromkeys(column for column in named if column is not None))
+        return tuple(dict.fromkeys(column for column in columns if column is not None))
 
 
 def parse_splits(value: Any) -> tuple[tuple[str, float], ...]:
@@ -154,20 +154,20 @@ def parse_splits(value: Any) -> tuple[tuple[str, float], ...]:
     )
     if not isinstance(items, Iterable | None):
         raise UsageError(f"{option('splits', value)}: {_SPLITS_SYNTAX}")
-    return tuple(_split_of(item, value) for item in items or ())
+    return tuple(_parse_split(item, value) for item in items or ())
 
 
-def _split_of(item: Any, value: Any) -> tuple[str, float]:
+def _parse_split(item: Any, value: Any) -> tuple[str, float]:
     parts = [part.strip() for part in item.partition("=")[::2]] if isinstance(item, str) else item
     try:
         name, fraction = parts
-        pair = name, float(fraction)
+        split = name, float(fraction)
     except (TypeError, ValueError):
-        pair = None, 0.0
-    if not isinstance(pair[0], str) or not pair[0]:
-        shown = repr(item.strip() if isinstance(item, str) else item)
-        raise UsageError(f"{option('splits', value)}: {shown:.99} is not {_SPLITS_SYNTAX}")
-    return pair
+        split = None, 0.0
+    if not isinstance(split[0], str) or not split[0]:
+        text = repr(item.strip() if isinstance(item, str) else item)
+        raise UsageError(f"{option('splits', value)}: {text:.99} is not {_SPLITS_SYNTAX}")
+    return split
 
 
 def parse_split_at(value: Any) -> tuple[str, tuple[str, ...]] | None:
@@ -192,23 +192,23 @@ def parse_split_at(value: Any) -> tuple[str, tuple[str, ...]] | None:
         else ()
     )
     items = list(value.items()) if isinstance(value, Mapping) else items
-    column, given = items[0] if len(items) == 1 else ("", "")
+    column, texts = items[0] if len(items) == 1 else ("", "")
     values = (
-        given.split(",")
-        if isinstance(given, str)
-        else given
-        if isinstance(given, tuple | list)
-        else (given,)
+        texts.split(",")
+        if isinstance(texts, str)
+        else texts
+        if isinstance(texts, tuple | list)
+        else (texts,)
     )
-    edges = tuple(str(one).strip() for one in values)
-    if not column or len(edges) not in _NAMES_BY_BOUNDARIES or not all(edges):
+    boundaries = tuple(str(boundary).strip() for boundary in values)
+    if not column or len(boundaries) not in _NAMES_BY_BOUNDARIES or not all(boundaries):
         raise UsageError(
             f"{option('split_at', value)}: COLUMN=VALUE or COLUMN=VALUE,VALUE, as in date=2024-06-01"
         )
-    return column.strip(), edges
+    return column.strip(), boundaries
 
 
-def convert_split_boundaries(options: KeyOptions, kind: pa.DataType) -> pa.Array:
+def convert_split_boundaries(options: KeyOptions, value_type: pa.DataType) -> pa.Array:
     """Returns the boundaries of `split_at` as values of the column's type.
 
     A timestamp without a zone is UTC if the column has a zone.
@@ -219,20 +219,20 @@ def convert_split_boundaries(options: KeyOptions, kind: pa.DataType) -> pa.Array
     assert options.split_at is not None
     column, texts = options.split_at
     try:
-        edges = pa.array(texts)
-        if pa.types.is_timestamp(kind) and not any(
+        boundaries = pa.array(texts)
+        if pa.types.is_timestamp(value_type) and not any(
             re.search(r"Z$|[+-]\d\d:?\d\d$", text[10:]) for text in texts
         ):
-            edges = edges.cast(
-                pa.timestamp(kind.unit)
+            boundaries = boundaries.cast(
+                pa.timestamp(value_type.unit)
             )  # without a zone; the next cast takes it as UTC
-        edges = edges.cast(kind)
-        is_ascending = pc.all(pc.less(edges[:-1], edges[1:])).as_py() is not False
+        boundaries = boundaries.cast(value_type)
+        is_ascending = pc.all(pc.less(boundaries[:-1], boundaries[1:])).as_py() is not False
     except pa.ArrowException:
         raise UsageError(
-            f"{option('split_at', column)}: {', '.join(texts)} can't be compared with {kind}"
+            f"{option('split_at', column)}: {', '.join(texts)} can't be compared with {value_type}"
         ) from None
-    if pc.any(pc.is_null(edges, nan_is_null=True)).as_py():
+    if pc.any(pc.is_null(boundaries, nan_is_null=True)).as_py():
         raise UsageError(
             f"{option('split_at', column)}: nothing lies below or above {', '.join(texts)}"
         )
@@ -240,7 +240,7 @@ def convert_split_boundaries(options: KeyOptions, kind: pa.DataType) -> pa.Array
         raise UsageError(
             f"{option('split_at', column)}: {', '.join(texts)}: the second value must lie above the first"
         )
-    return edges
+    return boundaries
 
 
 def find_split_names(options: KeyOptions, files: FileTable) -> tuple[str, ...]:
@@ -249,22 +249,24 @@ def find_split_names(options: KeyOptions, files: FileTable) -> tuple[str, ...]:
     Raises:
         UsageError: Both the inputs and an option determine splits. Mixing them would leak test records into training.
     """
-    used = (
+    words = (
         files.dictionary_values(SPLIT_COLUMN).to_pylist()
         if SPLIT_COLUMN in files.extra_columns
         else [None]
     )
-    said = [split for split in used if split is not None]
-    ways = {
+    named = [split for split in words if split is not None]
+    split_options = {
         "splits": options.splits,
         "split_column": options.split_column,
         "split_at": options.split_at,
     }
-    if len(said) > 1 and (used_ways := [name for name, way in ways.items() if way]):
-        asked = option(used_ways[0])
+    if len(named) > 1 and (
+        used_options := [name for name, value in split_options.items() if value]
+    ):
+        option_name = option(used_options[0])
         raise UsageError(
-            f"the inputs' folders or names already say splits ({', '.join(said)}), and {asked} would mix "
-            f"them: drop {asked}, or give the folder of one split as INPUT"
+            f"the inputs' folders or names already say splits ({', '.join(named)}), and {option_name} would mix "
+            f"them: drop {option_name}, or give the folder of one split as INPUT"
         )
     if options.splits:
         return tuple(name for name, _ in options.splits)
@@ -272,9 +274,9 @@ def find_split_names(options: KeyOptions, files: FileTable) -> tuple[str, ...]:
         return tuple(dict.fromkeys(SPLIT_WORDS.values()))
     if options.split_at is not None:
         return _NAMES_BY_BOUNDARIES[len(options.split_at[1])]
-    rest = (DEFAULT_SPLIT,) if None in used or not said else ()
+    rest = (DEFAULT_SPLIT,) if None in words or not named else ()
     order = {"train": 0, "validation": 1, "test": 2}
-    return tuple(sorted({*said, *rest}, key=lambda name: (order.get(name, 3), name)))
+    return tuple(sorted({*named, *rest}, key=lambda name: (order.get(name, 3), name)))
 
 
 class KeyAssigner:
@@ -290,25 +292,26 @@ class KeyAssigner:
     """
 
     def __init__(
-        self, options: KeyOptions, source: Source, strata: StratifiedSplits | None = None
+        self, options: KeyOptions, source: Source, stratified_splits: StratifiedSplits | None = None
     ) -> None:
-        self.options, self.stratified_splits = options, strata
+        self.options, self.stratified_splits = options, stratified_splits
         self.split_names = find_split_names(options, source.files)
         self._files = source.files
-        self._first_row = None if options.shuffle else _row_offsets(source)
-        self.key_limit = (
-            2**64 if self._first_row is None else max(int(self._first_row[-1]), 1)
-        )  # keys lie in [0, key_limit)
+        self._row_offsets = None if options.shuffle else _row_offsets(source)
+        # keys lie in [0, key_limit)
+        self.key_limit = 2**64 if self._row_offsets is None else max(int(self._row_offsets[-1]), 1)
         self._thresholds = compute_split_thresholds(options)
-        self._split_places = (
-            {} if options.splits else {name: at for at, name in enumerate(self.split_names)}
+        self._split_ids = (
+            {}
+            if options.splits
+            else {name: split_id for split_id, name in enumerate(self.split_names)}
         )
 
     def assign(
         self,
         batch: pa.RecordBatch | None,
-        file: npt.NDArray[np.uint32],
-        position: npt.NDArray[np.int64],
+        file_ids: npt.NDArray[np.uint32],
+        positions: npt.NDArray[np.int64],
     ) -> tuple[U64, npt.NDArray[np.uint16]]:
         """Returns the key and the split of each record.
 
@@ -323,59 +326,62 @@ class KeyAssigner:
         Raises:
             DataError: A file has more records than planned, and `shuffle` is off.
         """
-        if self._first_row is not None:
-            keys = (self._first_row[file] + position).astype(np.uint64)
-            self._check_key_ranges(file, position)
+        if self._row_offsets is not None:
+            keys = (self._row_offsets[file_ids] + positions).astype(np.uint64)
+            self._check_key_ranges(file_ids, positions)
         else:
             keys = self._hash(
                 batch,
                 self.options.key,
-                file,
-                position,
+                file_ids,
+                positions,
                 self.options.seed,
                 _KEY_DOMAIN,
                 _KEY_COLUMN_DOMAIN,
             )
         if self.options.key_bits < 64:  # clears the lower bits
             keys = keys & np.uint64(2**64 - 2 ** (64 - self.options.key_bits))
-        return keys, self._splits(batch, file, position)
+        return keys, self._assign_splits(batch, file_ids, positions)
 
     def split_hashes(
         self,
         batch: pa.RecordBatch | None,
-        file: npt.NDArray[np.uint32],
-        position: npt.NDArray[np.int64],
+        file_ids: npt.NDArray[np.uint32],
+        positions: npt.NDArray[np.int64],
     ) -> U64:
         """Returns the hash of each record, [rows] uint64, that determines a random split."""
         return self._hash(
             batch,
             self.options.group_column,
-            file,
-            position,
+            file_ids,
+            positions,
             self.options.split_seed,
-            _SPLIT,
+            _SPLIT_DOMAIN,
             _SPLIT_COLUMN_DOMAIN,
         )
 
     def _check_key_ranges(
-        self, file: npt.NDArray[np.uint32], position: npt.NDArray[np.int64]
+        self, file_ids: npt.NDArray[np.uint32], positions: npt.NDArray[np.int64]
     ) -> None:
         """Raises DataError if a file has more records than keys are reserved for it."""
-        assert self._first_row is not None
-        beyond = position >= self._first_row[file.astype(np.int64) + 1] - self._first_row[file]
-        if beyond.any():
-            at = int(file[int(np.argmax(beyond))])
+        assert self._row_offsets is not None
+        is_beyond = (
+            positions
+            >= self._row_offsets[file_ids.astype(np.int64) + 1] - self._row_offsets[file_ids]
+        )
+        if is_beyond.any():
+            file_id = int(file_ids[int(np.argmax(is_beyond))])
             raise DataError(
-                f"gives more records than the {int(self._first_row[at + 1] - self._first_row[at]):,} that "
+                f"gives more records than the {int(self._row_offsets[file_id + 1] - self._row_offsets[file_id]):,} that "
                 f"{option('shuffle', False)} has places for in it, among {len(self._files):,} files",
-                source=self._files[at].name,
+                source=self._files[file_id].name,
             )
 
-    def _splits(
+    def _assign_splits(
         self,
         batch: pa.RecordBatch | None,
-        file: npt.NDArray[np.uint32],
-        position: npt.NDArray[np.int64],
+        file_ids: npt.NDArray[np.uint32],
+        positions: npt.NDArray[np.int64],
     ) -> npt.NDArray[np.uint16]:
         if self.options.split_column is not None:
             assert batch is not None
@@ -384,31 +390,35 @@ class KeyAssigner:
             assert batch is not None
             return self._splits_from_boundaries(batch.column(self.options.split_at[0]))
         if not self.options.splits:
-            return self._splits_from_files(file)
-        hashes = self.split_hashes(batch, file, position)
+            return self._splits_from_files(file_ids)
+        hashes = self.split_hashes(batch, file_ids, positions)
         if self.options.stratify is not None:
             assert self.stratified_splits is not None, "the classes were not counted"
-            return self.stratified_splits.assign(batch, hashes, file, position)
+            return self.stratified_splits.assign(batch, hashes, file_ids, positions)
         return np.searchsorted(self._thresholds, hashes, side="right").astype(np.uint16)
 
     def _splits_from_column(self, column: pa.Array) -> npt.NDArray[np.uint16]:
         """Returns the split that each value of `split_column` names, in any case."""
         words = pc.utf8_lower(pc.utf8_trim_whitespace(column))
-        at = pc.fill_null(pc.index_in(words, pa.array(SPLIT_WORDS, words.type)), -1).to_numpy()
+        word_ids = pc.fill_null(
+            pc.index_in(words, pa.array(SPLIT_WORDS, words.type)), -1
+        ).to_numpy()
         # an unknown or missing word has the index -1, and so the last place
-        places = [*(self._split_places[split] for split in SPLIT_WORDS.values()), NO_SPLIT]
-        found: npt.NDArray[np.uint16] = np.array(places, np.uint16)[at]
-        return found
+        split_ids_of_words = [*(self._split_ids[split] for split in SPLIT_WORDS.values()), NO_SPLIT]
+        split_ids: npt.NDArray[np.uint16] = np.array(split_ids_of_words, np.uint16)[word_ids]
+        return split_ids
 
     def _splits_from_boundaries(self, column: pa.Array) -> npt.NDArray[np.uint16]:
         """Returns the split of each value: the number of boundaries that it reaches."""
-        lost = pc.is_null(column, nan_is_null=True).to_numpy(zero_copy_only=False)
+        is_missing = pc.is_null(column, nan_is_null=True).to_numpy(zero_copy_only=False)
         reached = (
-            pc.fill_null(pc.greater_equal(column, edge), False)
-            for edge in convert_split_boundaries(self.options, column.type)
+            pc.fill_null(pc.greater_equal(column, boundary), False)
+            for boundary in convert_split_boundaries(self.options, column.type)
         )
         return np.where(
-            lost, NO_SPLIT, sum(np.asarray(one).astype(np.uint16) for one in reached)
+            is_missing,
+            NO_SPLIT,
+            sum(np.asarray(is_reached).astype(np.uint16) for is_reached in reached),
         ).astype(np.uint16)
 
     def explain_no_split(self, batch: pa.RecordBatch, row: int) -> str:
@@ -417,54 +427,55 @@ class KeyAssigner:
             return f"{option('split_at', self.options.split_at[0])}: has no value"
         name = self.options.split_column
         value = batch.column(name)[row].as_py()
-        shown = "nothing" if value is None else repr(value)
-        return f"{option('split_column', name)}: is {shown:.99}, no word for a split: {', '.join(SPLIT_WORDS)}"
+        text = "nothing" if value is None else repr(value)
+        return f"{option('split_column', name)}: is {text:.99}, no word for a split: {', '.join(SPLIT_WORDS)}"
 
-    def _splits_from_files(self, file: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint16]:
+    def _splits_from_files(self, file_ids: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint16]:
         """Returns the split that each record's file or folder is named after."""
         if SPLIT_COLUMN not in self._files.extra_columns:
-            return np.full(len(file), self._split_places[DEFAULT_SPLIT], np.uint16)
+            return np.full(len(file_ids), self._split_ids[DEFAULT_SPLIT], np.uint16)
         words = self._files.dictionary_values(SPLIT_COLUMN).to_pylist()
-        places = np.array([self._split_places[word or DEFAULT_SPLIT] for word in words], np.uint16)
+        split_ids = np.array([self._split_ids[word or DEFAULT_SPLIT] for word in words], np.uint16)
         # a chunk of a single file needs a single lookup
-        if len(file) and (file == file[0]).all():
+        if len(file_ids) and (file_ids == file_ids[0]).all():
             return np.full(
-                len(file), places[self._files.dictionary_indices(SPLIT_COLUMN, file[:1])[0]]
+                len(file_ids),
+                split_ids[self._files.dictionary_indices(SPLIT_COLUMN, file_ids[:1])[0]],
             )
-        found: npt.NDArray[np.uint16] = places[self._files.dictionary_indices(SPLIT_COLUMN, file)]
-        return found
+        result: npt.NDArray[np.uint16] = split_ids[
+            self._files.dictionary_indices(SPLIT_COLUMN, file_ids)
+        ]
+        return result
 
     def _hash(
         self,
         batch: pa.RecordBatch | None,
         column: str | None,
-        file: npt.NDArray[np.uint32],
-        position: npt.NDArray[np.int64],
+        file_ids: npt.NDArray[np.uint32],
+        positions: npt.NDArray[np.int64],
         seed: int,
-        purpose: bytes,
-        column_purpose: bytes,
+        domain: bytes,
+        column_domain: bytes,
     ) -> U64:
         if column is not None:
             if batch is None:
                 raise UsageError(f"column {column!r} can't be hashed: these records are not parsed")
             data, offsets = encode_key_values(batch.column(column))
-            return hash_bytes(
-                derive_key(seed, column_purpose), data, offsets[:-1], np.diff(offsets)
-            )
-        out = np.empty(len(position), np.uint64)
-        if len(position):
-            first, last = int(file.min()), int(file.max())
-            low, high = self._derived(seed, purpose, first, last + 1)
-            hash_positions(low, high, file, first, position, out)
-        return out
+            return hash_bytes(derive_key(seed, column_domain), data, offsets[:-1], np.diff(offsets))
+        hashes = np.empty(len(positions), np.uint64)
+        if len(positions):
+            begin, max_file = int(file_ids.min()), int(file_ids.max())
+            low_words, high_words = self._derive_file_keys(seed, domain, begin, max_file + 1)
+            hash_positions(low_words, high_words, file_ids, begin, positions, hashes)
+        return hashes
 
-    def _derived(self, seed: int, purpose: bytes, first: int, last: int) -> tuple[U64, U64]:
+    def _derive_file_keys(self, seed: int, domain: bytes, begin: int, end: int) -> tuple[U64, U64]:
         """Returns the hash keys of files [first, last), as low and high words."""
-        words = np.empty((2, last - first), np.uint64)
-        for at in range(first, last, _AT_ONCE):
-            some = self._files[at : min(at + _AT_ONCE, last)]
-            words[:, at - first : at - first + len(some)] = derive_keys(
-                seed, purpose, map(identify_file, some)
+        words = np.empty((2, end - begin), np.uint64)
+        for begin_batch in range(begin, end, _FILE_BATCH):
+            files = self._files[begin_batch : min(begin_batch + _FILE_BATCH, end)]
+            words[:, begin_batch - begin : begin_batch - begin + len(files)] = derive_keys(
+                seed, domain, map(identify_file, files)
             ).T
         return words[0], words[1]
 
@@ -485,21 +496,23 @@ def assign_by_payload(
         ([rows] uint64, [rows] uint16).
     """
 
-    def hashes(column: str | None, seed: int, purpose: bytes, column_purpose: bytes) -> U64:
+    def hashes(column: str | None, seed: int, domain: bytes, column_domain: bytes) -> U64:
         if column is None:
             return hash_bytes(
-                derive_key(seed, purpose, b"payload"),
+                derive_key(seed, domain, b"payload"),
                 frames.data,
                 frames.starts + HEADER_BYTES,
                 frames.lengths,
             )
         data, offsets = encode_key_values(batch.column(column))
-        return hash_bytes(derive_key(seed, column_purpose), data, offsets[:-1], np.diff(offsets))
+        return hash_bytes(derive_key(seed, column_domain), data, offsets[:-1], np.diff(offsets))
 
     keys = hashes(options.key, options.seed, _KEY_DOMAIN, _KEY_COLUMN_DOMAIN)
     if not options.splits:
         return keys, np.zeros(len(keys), np.uint16)
-    split_hashes = hashes(options.group_column, options.split_seed, _SPLIT, _SPLIT_COLUMN_DOMAIN)
+    split_hashes = hashes(
+        options.group_column, options.split_seed, _SPLIT_DOMAIN, _SPLIT_COLUMN_DOMAIN
+    )
     return keys, np.searchsorted(
         compute_split_thresholds(options), split_hashes, side="right"
     ).astype(np.uint16)
@@ -531,25 +544,27 @@ def encode_key_values(column: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDAr
     Raises:
         UsageError: The column is nested.
     """
-    kind = column.type
+    value_type = column.type
     valid = np.asarray(pc.is_valid(column))
-    if pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
+    if pa.types.is_large_string(value_type) or pa.types.is_large_binary(value_type):
         column = column.cast(pa.large_binary())
         # the prefix b"v" distinguishes an empty string from null
-        marked = pc.binary_join_element_wise(
+        prefixed = pc.binary_join_element_wise(
             pa.scalar(b"v", pa.large_binary()), column, pa.scalar(b"", pa.large_binary())
         )
-        marked = pc.fill_null(marked, b"")
-        _, offsets, data = marked.buffers()
-        begin = np.frombuffer(offsets, np.int64)[marked.offset : marked.offset + len(marked) + 1]
+        prefixed = pc.fill_null(prefixed, b"")
+        _, offsets, data = prefixed.buffers()
+        prefixed_offsets = np.frombuffer(offsets, np.int64)[
+            prefixed.offset : prefixed.offset + len(prefixed) + 1
+        ]
         return np.frombuffer(data, np.uint8) if data is not None and data.size else np.empty(
             0, np.uint8
-        ), begin
-    if pa.types.is_nested(kind):
+        ), prefixed_offsets
+    if pa.types.is_nested(value_type):
         raise UsageError(
-            f"a column of type {kind} can't decide order or split: name one of scalars"
+            f"a column of type {value_type} can't decide order or split: name one of scalars"
         )
-    if pa.types.is_floating(kind):
+    if pa.types.is_floating(value_type):
         # -0.0 and 0.0 are one group
         values = (
             np.nan_to_num(
@@ -559,7 +574,7 @@ def encode_key_values(column: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDAr
         )
         numbers = values.view(np.uint8)
     else:
-        target = pa.uint64() if pa.types.is_unsigned_integer(kind) else pa.int64()
+        target = pa.uint64() if pa.types.is_unsigned_integer(value_type) else pa.int64()
         numbers = np.asarray(pc.fill_null(column.cast(target), 0)).view(np.uint8)
     offsets = np.concatenate([[0], np.cumsum(np.where(valid, 8, 0))]).astype(np.int64)
     return np.ascontiguousarray(numbers.reshape(-1, 8)[valid]).reshape(-1), offsets

@@ -40,56 +40,58 @@ class RunSlice:
     frames_at: int
     entries_at: int
 
-    def entries(self, first: int, last: int) -> RunEntries:
+    def entries(self, begin: int, end: int) -> RunEntries:
         """Reads the entries of records [first, last) of the slice."""
-        raw = np.empty((last - first) * ENTRY_DTYPE.itemsize, np.uint8)
-        read_ranges(self.path, [(self.entries_at + first * ENTRY_DTYPE.itemsize, raw)])
-        return raw.view(ENTRY_DTYPE)
+        data = np.empty((end - begin) * ENTRY_DTYPE.itemsize, np.uint8)
+        read_ranges(self.path, [(self.entries_at + begin * ENTRY_DTYPE.itemsize, data)])
+        return data.view(ENTRY_DTYPE)
 
-    def read_frames(self, start: int, into: Bytes) -> None:
+    def read_frames(self, start: int, buffer: Bytes) -> None:
         """Fills `into` with bytes of the frames, from byte `start` of the slice on."""
-        read_ranges(self.path, [(self.frames_at + start, into)])
+        read_ranges(self.path, [(self.frames_at + start, buffer)])
 
 
-def offsets(run: SortedRun, cuts: npt.NDArray[np.void]) -> SliceBounds:
+def find_slice_bounds(run: SortedRun, boundaries: npt.NDArray[np.void]) -> SliceBounds:
     """Returns the part of a run that each cut needs, SLICE_BOUNDS_DTYPE [cuts].
 
     Args:
         cuts: BOUNDARY_DTYPE [cuts], all of one split.
     """
-    found = np.empty(len(cuts), SLICE_BOUNDS_DTYPE)
-    before = run.count_before(
-        np.concatenate([cuts["begin_bucket"], cuts["end_bucket"]]).astype(np.int64)
-    ).reshape(2, len(cuts), 2)
-    found["records"], found["bytes"], found["skipped"] = before[:, :, 0].T, before[:, :, 1].T, 0
-    if (cuts["lower_key"] != b"").any() or (cuts["upper_key"] != b"").any():
-        _narrow_bounds(run, cuts, found)
-    return found
+    bounds = np.empty(len(boundaries), SLICE_BOUNDS_DTYPE)
+    counts = run.count_before(
+        np.concatenate([boundaries["begin_bucket"], boundaries["end_bucket"]]).astype(np.int64)
+    ).reshape(2, len(boundaries), 2)
+    bounds["records"], bounds["bytes"], bounds["skipped"] = counts[:, :, 0].T, counts[:, :, 1].T, 0
+    if (boundaries["lower_key"] != b"").any() or (boundaries["upper_key"] != b"").any():
+        _narrow_bounds(run, boundaries, bounds)
+    return bounds
 
 
-def _narrow_bounds(run: SortedRun, cuts: npt.NDArray[np.void], found: SliceBounds) -> None:
+def _narrow_bounds(run: SortedRun, boundaries: npt.NDArray[np.void], bounds: SliceBounds) -> None:
     """Narrows offsets in place, for cuts with `low` or `high`.
 
     A slice then begins at the last mark up to `low`, and ends at the first mark after `high`.
     """
-    number, marks = run.read_sparse_index(int(found["records"].min()), int(found["records"].max()))
-    records = number + INDEX_STRIDE * np.arange(len(marks))
-    low = np.searchsorted(marks["sort_key"], cuts["lower_key"], side="right") - 1
-    chosen = np.flatnonzero((cuts["lower_key"] != b"") & (low >= 0))
+    first_marked, sparse_index = run.read_sparse_index(
+        int(bounds["records"].min()), int(bounds["records"].max())
+    )
+    records = first_marked + INDEX_STRIDE * np.arange(len(sparse_index))
+    starts = np.searchsorted(sparse_index["sort_key"], boundaries["lower_key"], side="right") - 1
+    rows = np.flatnonzero((boundaries["lower_key"] != b"") & (starts >= 0))
     # a mark outside of the slice narrows nothing
-    chosen = chosen[records[low[chosen]] > found["records"][chosen, 0]]
-    for name, values in (("records", records), ("bytes", marks["bytes"])):
-        at = int(name == "bytes")
-        found["skipped"][chosen, at] = values[low[chosen]] - found[name][chosen, 0]
-        found[name][chosen, 0] = values[low[chosen]]
-    high = np.searchsorted(marks["sort_key"], cuts["upper_key"], side="right")
-    chosen = np.flatnonzero((cuts["upper_key"] != b"") & (high < len(marks)))
-    chosen = chosen[records[high[chosen]] < found["records"][chosen, 1]]
-    found["records"][chosen, 1] = records[high[chosen]]
-    found["bytes"][chosen, 1] = marks["bytes"][high[chosen]]
+    rows = rows[records[starts[rows]] > bounds["records"][rows, 0]]
+    for name, values in (("records", records), ("bytes", sparse_index["bytes"])):
+        i = int(name == "bytes")
+        bounds["skipped"][rows, i] = values[starts[rows]] - bounds[name][rows, 0]
+        bounds[name][rows, 0] = values[starts[rows]]
+    ends = np.searchsorted(sparse_index["sort_key"], boundaries["upper_key"], side="right")
+    rows = np.flatnonzero((boundaries["upper_key"] != b"") & (ends < len(sparse_index)))
+    rows = rows[records[ends[rows]] < bounds["records"][rows, 1]]
+    bounds["records"][rows, 1] = records[ends[rows]]
+    bounds["bytes"][rows, 1] = sparse_index["bytes"][ends[rows]]
 
 
-def make_slices(runs: Sequence[SortedRun], found: SliceBounds) -> list[RunSlice]:
+def make_slices(sorted_runs: Sequence[SortedRun], bounds: SliceBounds) -> list[RunSlice]:
     """Returns the slices of one cut, without empty ones.
 
     Args:
@@ -97,26 +99,32 @@ def make_slices(runs: Sequence[SortedRun], found: SliceBounds) -> list[RunSlice]
     """
     return [
         RunSlice(
-            runs[at].path,
-            last - first,
+            sorted_runs[run_id].path,
             end - begin,
-            begin,
-            runs[at].frames_bytes + first * ENTRY_DTYPE.itemsize,
+            end_byte - begin_byte,
+            begin_byte,
+            sorted_runs[run_id].frames_bytes + begin * ENTRY_DTYPE.itemsize,
         )
-        for at, (first, last), (begin, end) in zip(
-            range(len(runs)), found["records"].tolist(), found["bytes"].tolist(), strict=True
+        for run_id, (begin, end), (begin_byte, end_byte) in zip(
+            range(len(sorted_runs)),
+            bounds["records"].tolist(),
+            bounds["bytes"].tolist(),
+            strict=True,
         )
-        if first < last
+        if begin < end
     ]
 
 
-def skipped(found: SliceBounds, by: str) -> int:
+def measure_skipped(bounds: SliceBounds, measure: str) -> int:
     """Returns the records or bytes that all slices skip because of `low`."""
-    return int(found["skipped"][:, 0 if by == BY_RECORDS else 1].sum())
+    return int(bounds["skipped"][:, 0 if measure == BY_RECORDS else 1].sum())
 
 
 def iter_shard_slices(
-    runs: Sequence[SortedRun], cuts: ShardBoundaries, most: int, memory_bytes: int
+    sorted_runs: Sequence[SortedRun],
+    boundaries: ShardBoundaries,
+    max_shards: int,
+    memory_bytes: int,
 ) -> Iterator[tuple[ShardRange, list[RunSlice]]]:
     """Yields groups of consecutive shards with their slices.
 
@@ -126,17 +134,21 @@ def iter_shard_slices(
         most: The number of shards in a group, at most.
         memory_bytes: The memory for offsets, which are computed for several groups at once.
     """
-    at_once = max(memory_bytes // (2 * SLICE_BOUNDS_DTYPE.itemsize * max(len(runs), 1)), 1)
-    groups = cuts.group_edges(most)
-    for at in range(0, len(groups) - 1, at_once):
-        edges = groups[at : at + at_once + 1]
-        table = cuts.merge_rows(edges)
-        found = np.empty((len(table), len(runs)), SLICE_BOUNDS_DTYPE)
+    groups_per_block = max(
+        memory_bytes // (2 * SLICE_BOUNDS_DTYPE.itemsize * max(len(sorted_runs), 1)), 1
+    )
+    edges_of_groups = boundaries.group_edges(max_shards)
+    for group in range(0, len(edges_of_groups) - 1, groups_per_block):
+        edges = edges_of_groups[group : group + groups_per_block + 1]
+        table = boundaries.merge_rows(edges)
+        bounds = np.empty((len(table), len(sorted_runs)), SLICE_BOUNDS_DTYPE)
         # split by split, because a read of the index spans all requested buckets
         for split in np.unique(table["split_id"]).tolist():
             rows = np.flatnonzero(table["split_id"] == split)
-            for number, run in enumerate(runs):
-                found[rows, number] = offsets(run, table[rows])
-        for number, (first, last) in enumerate(itertools.pairwise(edges)):
-            shards = cuts.shard_range(first, last).shift_left(skipped(found[number], cuts.measure))
-            yield shards, make_slices(runs, found[number])
+            for i, run in enumerate(sorted_runs):
+                bounds[rows, i] = find_slice_bounds(run, table[rows])
+        for i, (begin, end) in enumerate(itertools.pairwise(edges)):
+            shard_range = boundaries.shard_range(begin, end).shift_left(
+                measure_skipped(bounds[i], boundaries.measure)
+            )
+            yield shard_range, make_slices(sorted_runs, bounds[i])

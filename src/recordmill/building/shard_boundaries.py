@@ -21,12 +21,10 @@ from recordmill.base.threads import thread_map
 from recordmill.building.sorted_run import INDEX_STRIDE, Histogram, SortedRun
 
 BY_RECORDS, BY_BYTES = "records", "bytes"
-MAX_SHARDS = (
-    100_000  # per split: names have five digits, and a folder with more files is impractical
-)
-MAX_DEFAULT_SHARDS = (
-    1 << 15
-)  # half the number of key buckets, so the slices of a shard hold about 1.5 times its size
+# per split: names have five digits, and a folder with more files is impractical
+MAX_SHARDS = 100_000
+# half the number of key buckets, so the slices of a shard hold about 1.5 times its size
+MAX_DEFAULT_SHARDS = 1 << 15
 
 
 @dataclass(frozen=True)
@@ -82,10 +80,9 @@ class ShardOptions:
         """
         if not self.is_default or self.num_shards is not None:
             return self
-        least = (
-            -(-input_bytes // (MAX_DEFAULT_SHARDS << 20)) << 20
-        )  # rounded up to a MiB, to be readable in messages
-        return replace(self, shard_bytes=max(self.shard_bytes, least), is_default=False)
+        # rounded up to a MiB, to be readable in messages
+        min_bytes = -(-input_bytes // (MAX_DEFAULT_SHARDS << 20)) << 20
+        return replace(self, shard_bytes=max(self.shard_bytes, min_bytes), is_default=False)
 
 
 # One row per shard. `index` and `of`: its number within the split, and their count.
@@ -177,23 +174,23 @@ class ShardBoundaries:
             are copies of its first shard's.
         """
         joined = self.table[list(edges[:-1])]
-        last = self.table[np.array(edges[1:], np.int64) - 1]
-        joined["end_bucket"], joined["upper_key"] = last["end_bucket"], last["upper_key"]
+        last_rows = self.table[np.array(edges[1:], np.int64) - 1]
+        joined["end_bucket"], joined["upper_key"] = last_rows["end_bucket"], last_rows["upper_key"]
         return joined
 
     def group_edges(self, max_shards: int) -> list[int]:
         """Returns the edges of groups of at most `max_shards` shards, each within one split."""
-        splits = (np.flatnonzero(np.diff(self.table["split_id"])) + 1).tolist()
-        begins = [0, *splits, len(self)]
+        split_changes = (np.flatnonzero(np.diff(self.table["split_id"])) + 1).tolist()
+        begins = [0, *split_changes, len(self)]
         return [
-            at
-            for first, last in itertools.pairwise(begins)
-            for at in range(first, last, max_shards)
+            begin
+            for split_begin, split_end in itertools.pairwise(begins)
+            for begin in range(split_begin, split_end, max_shards)
         ] + [len(self)]
 
 
 def compute_boundaries(
-    histogram: Histogram, options: ShardOptions, names: Sequence[str]
+    histogram: Histogram, options: ShardOptions, split_names: Sequence[str]
 ) -> ShardBoundaries:
     """Computes the boundaries of all shards.
 
@@ -210,26 +207,26 @@ def compute_boundaries(
     Raises:
         UsageError: A split has fewer records than shards, or would get more than MAX_SHARDS shards.
     """
-    cuts = [np.empty(0, BOUNDARY_DTYPE)]
-    by, weights = (
+    tables = [np.empty(0, BOUNDARY_DTYPE)]
+    measure, sizes = (
         (BY_BYTES, histogram.bytes)
         if options.num_shards is None
         else (BY_RECORDS, histogram.records)
     )
-    for split, name in enumerate(names):
-        total = int(weights[split].sum())
-        if total == 0:
+    for split_id, split_name in enumerate(split_names):
+        split_size = int(sizes[split_id].sum())
+        if split_size == 0:
             continue
         if options.num_shards is not None:
-            edges = np.array(divide_records(total, options.num_shards, name), np.int64)
+            edges = np.array(divide_records(split_size, options.num_shards, split_name), np.int64)
         else:
-            check_shard_count(total, options, name)
-            edges = np.append(np.arange(0, total, options.shard_bytes), total)
-        cuts.append(_make_rows(split, weights[split], edges))
-    return ShardBoundaries(np.concatenate(cuts), by)
+            check_shard_count(split_size, options, split_name)
+            edges = np.append(np.arange(0, split_size, options.shard_bytes), split_size)
+        tables.append(_make_rows(split_id, sizes[split_id], edges))
+    return ShardBoundaries(np.concatenate(tables), measure)
 
 
-def divide_records(total: int, num_shards: int, name: str) -> list[int]:
+def divide_records(num_records: int, num_shards: int, split_name: str) -> list[int]:
     """Returns edges that divide `total` records evenly among the shards.
 
     >>> divide_records(10, 4, "train")
@@ -242,48 +239,51 @@ def divide_records(total: int, num_shards: int, name: str) -> list[int]:
     Raises:
         UsageError: There are fewer records than shards.
     """
-    if num_shards > total:
+    if num_shards > num_records:
         raise UsageError(
-            f"{option('num_shards', num_shards)}: split {name!r} has only {total} records; ask for at most as many "
+            f"{option('num_shards', num_shards)}: split {split_name!r} has only {num_records} records; ask for at most as many "
             "shards"
         )
-    return [i * total // num_shards for i in range(num_shards + 1)]
+    return [i * num_records // num_shards for i in range(num_shards + 1)]
 
 
-def check_shard_count(size: int, options: ShardOptions, name: str) -> None:
+def check_shard_count(split_bytes: int, options: ShardOptions, split_name: str) -> None:
     """Raises UsageError if a split of `size` bytes needs more than MAX_SHARDS shards."""
-    if size > MAX_SHARDS * options.shard_bytes:
-        least = -(-size // MAX_SHARDS)
+    if split_bytes > MAX_SHARDS * options.shard_bytes:
+        min_bytes = -(-split_bytes // MAX_SHARDS)
         raise UsageError(
-            f"{option('shard_size', options.shard_bytes)}: split {name!r} has {size} bytes, too many shards; "
-            f"give at least {least}"
+            f"{option('shard_size', options.shard_bytes)}: split {split_name!r} has {split_bytes} bytes, too many shards; "
+            f"give at least {min_bytes}"
         )
 
 
 def _make_rows(
-    split: int, weights: npt.NDArray[np.int64], edges: npt.NDArray[np.int64]
+    split_id: int, sizes: npt.NDArray[np.int64], edges: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.void]:  # BOUNDARY_DTYPE [edges - 1]
-    before = np.concatenate([[0], np.cumsum(weights)])
+    sizes_before = np.concatenate([[0], np.cumsum(sizes)])
     # side="right" skips empty buckets in front of a shard
-    first = np.searchsorted(before, edges[:-1], side="right") - 1
-    last = np.searchsorted(before, edges[1:], side="left")
-    cuts = np.zeros(len(first), BOUNDARY_DTYPE)
-    cuts["split_id"], cuts["index"], cuts["num_shards"] = split, np.arange(len(first)), len(first)
-    cuts["begin_bucket"], cuts["end_bucket"] = (
-        first + split * len(weights),
-        last + split * len(weights),
-    )
-    cuts["begin"], cuts["end"] = edges[:-1] - before[first], edges[1:] - before[first]
-    return cuts
+    begin_bucket = np.searchsorted(sizes_before, edges[:-1], side="right") - 1
+    end_bucket = np.searchsorted(sizes_before, edges[1:], side="left")
+    rows = np.zeros(len(begin_bucket), BOUNDARY_DTYPE)
+    rows["split_id"] = split_id
+    rows["index"] = np.arange(len(begin_bucket))
+    rows["num_shards"] = len(begin_bucket)
+    rows["begin_bucket"] = begin_bucket + split_id * len(sizes)
+    rows["end_bucket"] = end_bucket + split_id * len(sizes)
+    rows["begin"] = edges[:-1] - sizes_before[begin_bucket]
+    rows["end"] = edges[1:] - sizes_before[begin_bucket]
+    return rows
 
 
-_MAX_INDEX_ROWS = (
-    1 << 20
-)  # sorted at once, in about 80 MiB. For a larger bucket, only every n-th is used
+# sorted at once, in about 80 MiB. For a larger bucket, only every n-th is used
+_MAX_INDEX_ROWS = 1 << 20
 
 
 def add_key_bounds(
-    cuts: ShardBoundaries, histogram: Histogram, runs: Sequence[SortedRun], requests: int = 1
+    boundaries: ShardBoundaries,
+    histogram: Histogram,
+    sorted_runs: Sequence[SortedRun],
+    concurrency: int = 1,
 ) -> ShardBoundaries:
     """Returns the cuts with `low` and `high` set for shards inside of large buckets.
 
@@ -299,45 +299,63 @@ def add_key_bounds(
         OSError: A run is missing.
         DataError: A run is too short.
     """
-    table = cuts.table.copy()
-    buckets = histogram.records.shape[1]
-    weights = (histogram.records if cuts.measure == BY_RECORDS else histogram.bytes).reshape(-1)
-    before = np.concatenate([[0], np.cumsum(weights)])
-    first, last, size = (
-        table["begin_bucket"],
-        table["end_bucket"].astype(np.int64) - 1,
-        table["end"] - table["begin"],
-    )
-    starts, stops = before[first] + table["begin"], before[first] + table["end"]
+    table = boundaries.table.copy()
+    num_buckets = histogram.records.shape[1]
+    sizes = (histogram.records if boundaries.measure == BY_RECORDS else histogram.bytes).reshape(-1)
+    sizes_before = np.concatenate([[0], np.cumsum(sizes)])
+    first_bucket = table["begin_bucket"]
+    last_bucket = table["end_bucket"].astype(np.int64) - 1
+    shard_sizes = table["end"] - table["begin"]
+    shard_begins = sizes_before[first_bucket] + table["begin"]
+    shard_ends = sizes_before[first_bucket] + table["end"]
     # only a shard that begins, or ends, inside of a bucket larger than itself is worth a search
-    is_low = (table["begin"] > 0) & (weights[first] > size)
-    is_high = (stops < before[last + 1]) & (weights[last] > size)
+    needs_lower = (table["begin"] > 0) & (sizes[first_bucket] > shard_sizes)
+    needs_upper = (shard_ends < sizes_before[last_bucket + 1]) & (sizes[last_bucket] > shard_sizes)
     records = np.concatenate([[0], np.cumsum(histogram.records.reshape(-1))])
-    for split in np.unique(table["split_id"][is_low | is_high]).tolist():
+    for split_id in np.unique(table["split_id"][needs_lower | needs_upper]).tolist():
         # groups of buckets with about _MAX_INDEX_ROWS marks each, to bound the memory
-        begin, end = split * buckets, (split + 1) * buckets
-        numbers = (records[begin:end] - records[begin]) // (_MAX_INDEX_ROWS * INDEX_STRIDE)
-        firsts = [begin + int(at) for at in np.flatnonzero(np.diff(numbers, prepend=-1))]
-        for group, upto in zip(firsts, [*firsts[1:], end], strict=True):
-            lows = np.flatnonzero(is_low & (group <= first) & (first < upto))
-            highs = np.flatnonzero(is_high & (group <= last) & (last < upto))
-            if not len(lows) and not len(highs):
+        begin, end = split_id * num_buckets, (split_id + 1) * num_buckets
+        block_ids = (records[begin:end] - records[begin]) // (_MAX_INDEX_ROWS * INDEX_STRIDE)
+        begins = [begin + int(i) for i in np.flatnonzero(np.diff(block_ids, prepend=-1))]
+        for begin_bucket, end_bucket in zip(begins, [*begins[1:], end], strict=True):
+            lower_rows = np.flatnonzero(
+                needs_lower & (begin_bucket <= first_bucket) & (first_bucket < end_bucket)
+            )
+            upper_rows = np.flatnonzero(
+                needs_upper & (begin_bucket <= last_bucket) & (last_bucket < end_bucket)
+            )
+            if not len(lower_rows) and not len(upper_rows):
                 continue
-            every = -(-int(records[upto] - records[group]) // (_MAX_INDEX_ROWS * INDEX_STRIDE))
-            places, least, most = _merge_sparse_indexes(
-                runs, group, upto, every, cuts.measure, requests
+            step = -(
+                -int(records[end_bucket] - records[begin_bucket])
+                // (_MAX_INDEX_ROWS * INDEX_STRIDE)
+            )
+            sort_keys, min_before, max_before = _merge_sparse_indexes(
+                sorted_runs, begin_bucket, end_bucket, step, boundaries.measure, concurrency
             )
             # the last mark with certainly no more than `start` before it, and the first with at least `stop`
-            found = np.searchsorted(most, starts[lows] - before[group], side="right") - 1
-            table["lower_key"][lows[found >= 0]] = places[found[found >= 0]]
-            found = np.searchsorted(least, stops[highs] - before[group], side="left")
-            there = found < len(places)
-            table["upper_key"][highs[there]] = places[found[there]]
-    return replace(cuts, table=table)
+            mark_rows = (
+                np.searchsorted(
+                    max_before, shard_begins[lower_rows] - sizes_before[begin_bucket], side="right"
+                )
+                - 1
+            )
+            table["lower_key"][lower_rows[mark_rows >= 0]] = sort_keys[mark_rows[mark_rows >= 0]]
+            mark_rows = np.searchsorted(
+                min_before, shard_ends[upper_rows] - sizes_before[begin_bucket], side="left"
+            )
+            has_mark = mark_rows < len(sort_keys)
+            table["upper_key"][upper_rows[has_mark]] = sort_keys[mark_rows[has_mark]]
+    return replace(boundaries, table=table)
 
 
 def _merge_sparse_indexes(
-    runs: Sequence[SortedRun], first: int, last: int, every: int, by: str, requests: int
+    sorted_runs: Sequence[SortedRun],
+    begin_bucket: int,
+    end_bucket: int,
+    step: int,
+    measure: str,
+    concurrency: int,
 ) -> tuple[npt.NDArray[np.bytes_], Int64s, Int64s]:
     """Returns the marks of all runs in some buckets, with bounds on their ranks.
 
@@ -355,32 +373,40 @@ def _merge_sparse_indexes(
     """
 
     def read(run: SortedRun) -> tuple[npt.NDArray[np.bytes_], Int64s]:
-        (begin, begin_byte), (end, end_byte) = run.count_before(np.array([first, last])).tolist()
-        number, marks = run.read_sparse_index(begin, end)
-        places = marks["sort_key"][::every].copy()
-        inside = (
-            number + INDEX_STRIDE * every * np.arange(len(places))
-            if by == BY_RECORDS
-            else marks["bytes"][::every]
+        (begin_record, begin_byte), (end_record, end_byte) = run.count_before(
+            np.array([begin_bucket, end_bucket])
+        ).tolist()
+        first_record, sparse_index = run.read_sparse_index(begin_record, end_record)
+        keys = sparse_index["sort_key"][::step].copy()
+        values = (
+            first_record + INDEX_STRIDE * step * np.arange(len(keys))
+            if measure == BY_RECORDS
+            else sparse_index["bytes"][::step]
         )
-        edges = (begin, end) if by == BY_RECORDS else (begin_byte, end_byte)
-        return places, np.concatenate([[edges[0]], inside, [edges[1]]])
+        bounds = (begin_record, end_record) if measure == BY_RECORDS else (begin_byte, end_byte)
+        return keys, np.concatenate([[bounds[0]], values, [bounds[1]]])
 
     # Between two marks of a run, up to all records of the gap may be before a place of another run. So each mark
     # adds the gap in front of it to the lower bound, and the gap after it to the upper bound.
-    near = [run for run in runs if run.begin_bucket < last and run.end_bucket > first]
-    places, least, most = [np.empty(0, "S20")], [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-    already = 0
-    for found, weights in thread_map(read, near, requests):
-        steps = np.diff(weights)
-        already += int(steps[0])
-        places.append(found)
-        least.append(steps[:-1])
-        most.append(steps[1:])
-    together = np.concatenate(places)
-    order = np.argsort(together, kind="stable")
-    together = together[order]
-    at_least = np.cumsum(np.concatenate(least)[order])
-    limit_fan_in = already + np.cumsum(np.concatenate(most)[order])
-    once = np.append(together[1:] != together[:-1], True)[: len(together)]
-    return together[once], at_least[once], limit_fan_in[once]
+    runs_in_range = [
+        run
+        for run in sorted_runs
+        if run.begin_bucket < end_bucket and run.end_bucket > begin_bucket
+    ]
+    key_parts = [np.empty(0, "S20")]
+    min_parts = [np.empty(0, np.int64)]
+    max_parts = [np.empty(0, np.int64)]
+    num_before = 0
+    for keys, counts in thread_map(read, runs_in_range, concurrency):
+        gaps = np.diff(counts)
+        num_before += int(gaps[0])
+        key_parts.append(keys)
+        min_parts.append(gaps[:-1])
+        max_parts.append(gaps[1:])
+    all_keys = np.concatenate(key_parts)
+    order = np.argsort(all_keys, kind="stable")
+    all_keys = all_keys[order]
+    min_before = np.cumsum(np.concatenate(min_parts)[order])
+    max_before = num_before + np.cumsum(np.concatenate(max_parts)[order])
+    is_last = np.append(all_keys[1:] != all_keys[:-1], True)[: len(all_keys)]
+    return all_keys[is_last], min_before[is_last], max_before[is_last]

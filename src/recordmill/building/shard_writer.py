@@ -162,20 +162,21 @@ class ShardWriter:
         self,
         folder: Path,
         name: ShardName,
-        split: int,
+        split_id: int,
         index: int,
-        direct_file: DirectFiles | None = None,
+        direct_writer: DirectFiles | None = None,
     ) -> None:
-        self.name, self._folder, self._place, self._attempt = (
-            name,
-            folder,
-            (split, index),
-            uuid.uuid4().hex,
-        )
-        self._path, self._index_path = folder / f".{self._attempt}.tmp", self._in_index("npy")
+        self.name = name
+        self._folder = folder
+        self._shard_id = (split_id, index)
+        self._attempt = uuid.uuid4().hex
+        self._path = folder / f".{self._attempt}.tmp"
+        self._index_path = self._index_folder_path("npy")
         self._index = NpyFile(self._index_path, INDEX_DTYPE)
         try:
-            self._file = (create_file if direct_file is None else direct_file.create)(self._path)
+            self._file = (create_file if direct_writer is None else direct_writer.create)(
+                self._path
+            )
         except BaseException:
             self._index.abort()
             raise
@@ -202,7 +203,7 @@ class ShardWriter:
         self._index.close()
         files = [(self._index_path, self._folder / INDEX_FOLDER / self.name.index_name)]
         if members is not None:
-            path = self._in_index("members.npy")
+            path = self._index_folder_path("members.npy")
             table = NpyFile(path, MEMBERS_DTYPE)
             table.append(members)
             table.close()
@@ -218,14 +219,14 @@ class ShardWriter:
         )
         files.append((self._path, self._folder / str(self.name)))
         direct = self._file if isinstance(self._file, DirectFile) else None
-        return StagedShard(FinishedShard(*self._place, info), tuple(files), direct)
+        return StagedShard(FinishedShard(*self._shard_id, info), tuple(files), direct)
 
     def abort(self) -> None:
         """Closes the incomplete files. They remain until their folder is removed."""
         (self._file.abort if isinstance(self._file, DirectFile) else self._file.close)()
         self._index.abort()
 
-    def _in_index(self, ending: str) -> Path:
+    def _index_folder_path(self, ending: str) -> Path:
         return self._folder / INDEX_FOLDER / f".{self._attempt}.{ending}"
 
 
@@ -233,7 +234,7 @@ def write_shards(
     folder: Path,
     scratch: Path,
     names: Sequence[ShardName],
-    shards: ShardRange,
+    shard_range: ShardRange,
     slices: Sequence[RunSlice],
     memory_bytes: int,
     progress: Progress,
@@ -257,55 +258,69 @@ def write_shards(
         DataError: A record was damaged since it was written to a sorted run.
         RunCancelled: The user has stopped the build.
     """
-    done: list[StagedShard] = []
-    shard = ShardWriter(folder, names[0], shards.split_id, shards.index)
+    staged: list[StagedShard] = []
+    writer = ShardWriter(folder, names[0], shard_range.split_id, shard_range.index)
     try:
         with limit_fan_in(
-            _fan_in(slices, shards, memory_bytes), slices, scratch, memory_bytes, progress.advance
-        ) as few:
-            for number, data, keys in divide_frames(
-                _report_batches(merge(few, memory_bytes), progress), shards
+            _choose_fan_in(slices, shard_range, memory_bytes),
+            slices,
+            scratch,
+            memory_bytes,
+            progress.advance,
+        ) as merge_slices:
+            for index, frames, keys in divide_frames(
+                _report_batches(merge(merge_slices, memory_bytes), progress), shard_range
             ):
-                while len(done) < number:  # shards before this one are complete, and maybe empty
-                    done.append(shard.finish())
-                    shard = ShardWriter(
-                        folder, names[len(done)], shards.split_id, shards.index + len(done)
+                while len(staged) < index:  # shards before this one are complete, and maybe empty
+                    staged.append(writer.finish())
+                    writer = ShardWriter(
+                        folder,
+                        names[len(staged)],
+                        shard_range.split_id,
+                        shard_range.index + len(staged),
                     )
-                shard.add(verify_frames(data, shard), keys)
+                writer.add(verify_frames(frames, writer), keys)
                 progress.advance(len(keys))
-        while len(done) < len(shards) - 1:
-            done.append(shard.finish())
-            shard = ShardWriter(folder, names[len(done)], shards.split_id, shards.index + len(done))
+        while len(staged) < len(shard_range) - 1:
+            staged.append(writer.finish())
+            writer = ShardWriter(
+                folder, names[len(staged)], shard_range.split_id, shard_range.index + len(staged)
+            )
     except BaseException:
-        shard.abort()
+        writer.abort()
         raise
-    return [*done, shard.finish()]
+    return [*staged, writer.finish()]
 
 
-def _fan_in(slices: Sequence[RunSlice], shards: ShardRange, memory_bytes: int) -> int:
+def _choose_fan_in(slices: Sequence[RunSlice], shard_range: ShardRange, memory_bytes: int) -> int:
     """Returns the number of slices to merge at once.
 
     Normally this is `max_fan_in`. Slices in the bucket of a frequent key contain mostly records of other shards. To merge
     these beforehand would copy all their frames, so more slices are merged at once, which only reads entries.
     """
-    weight = sum(
-        piece.records if shards.measure == BY_RECORDS else piece.frames_bytes for piece in slices
+    slices_size = sum(
+        run_slice.records if shard_range.measure == BY_RECORDS else run_slice.frames_bytes
+        for run_slice in slices
     )
-    return max_fan_in(memory_bytes) if weight <= 2 * shards.size else 4 * max_fan_in(memory_bytes)
+    return (
+        max_fan_in(memory_bytes)
+        if slices_size <= 2 * shard_range.size
+        else 4 * max_fan_in(memory_bytes)
+    )
 
 
-def _report_batches(rounds: Iterator[MergeBatch], progress: Progress) -> Iterator[MergeBatch]:
+def _report_batches(batches: Iterator[MergeBatch], progress: Progress) -> Iterator[MergeBatch]:
     """Yields the rounds, and reports each to `progress`, which may raise RunCancelled.
 
     A shard may need many rounds before its first record, and Ctrl-C must not wait for it.
     """
-    for merged in rounds:
+    for batch in batches:
         progress.advance()
-        yield merged
+        yield batch
 
 
 def divide_frames(
-    rounds: Iterator[MergeBatch], shards: ShardRange
+    batches: Iterator[MergeBatch], shard_range: ShardRange
 ) -> Iterator[tuple[int, Bytes, U64]]:
     """Divides merged frames among shards.
 
@@ -313,45 +328,45 @@ def divide_frames(
         (index of the shard in the range, frames, keys). The frames are a view of a few MiB, which the next item
         overwrites. An empty shard yields no item.
     """
-    edges = np.array(shards.edges, np.int64)
-    done = 0  # records or bytes in the rounds up to this one
-    for merged in rounds:
-        before, done = (
-            done,
-            done + (merged.records if shards.measure == BY_RECORDS else merged.frames_bytes),
-        )
-        if done <= edges[0]:  # the slices of a frequent key may begin long before the shard
+    shard_edges = np.array(shard_range.edges, np.int64)
+    total = 0  # records or bytes in the rounds up to this one
+    for batch in batches:
+        total_before = total
+        total = total + (batch.records if shard_range.measure == BY_RECORDS else batch.frames_bytes)
+        if total <= shard_edges[0]:  # the slices of a frequent key may begin long before the shard
             continue
-        ordered = merged.sorted()
-        weights = (
-            np.ones(len(ordered.sizes), np.int64) if shards.measure == BY_RECORDS else ordered.sizes
+        sorted_batch = batch.sort()
+        sizes = (
+            np.ones(len(sorted_batch.sizes), np.int64)
+            if shard_range.measure == BY_RECORDS
+            else sorted_batch.sizes
         )
         # the start of a record determines its shard, even if the record is larger
-        begins = before + np.cumsum(weights) - weights
-        bounds = np.searchsorted(begins, edges)
-        at = int(bounds[0])
-        for piece, keys in ordered.frames(at, int(bounds[-1])):
-            ends = np.concatenate([[0], np.cumsum(ordered.sizes[at : at + len(keys)])])
-            inside = np.clip(bounds - at, 0, len(keys))
-            for number in np.flatnonzero(np.diff(inside)).tolist():
-                first, last = int(inside[number]), int(inside[number + 1])
-                yield number, piece[ends[first] : ends[last]], keys[first:last]
-            at += len(keys)
-        if done >= edges[-1]:
+        positions = total_before + np.cumsum(sizes) - sizes
+        shard_rows = np.searchsorted(positions, shard_edges)
+        row = int(shard_rows[0])
+        for buffer, keys in sorted_batch.frames(row, int(shard_rows[-1])):
+            ends = np.concatenate([[0], np.cumsum(sorted_batch.sizes[row : row + len(keys)])])
+            edges_in_buffer = np.clip(shard_rows - row, 0, len(keys))
+            for index in np.flatnonzero(np.diff(edges_in_buffer)).tolist():
+                begin, end = int(edges_in_buffer[index]), int(edges_in_buffer[index + 1])
+                yield index, buffer[ends[begin] : ends[end]], keys[begin:end]
+            row += len(keys)
+        if total >= shard_edges[-1]:
             return
 
 
-def verify_frames(data: Bytes, shard: ShardWriter) -> Frames:
+def verify_frames(buffer: Bytes, writer: ShardWriter) -> Frames:
     """Verifies the next frames of a shard against their CRCs.
 
     Raises:
         DataError: A record is damaged.
     """
     frames, _ = scan_frames(
-        data,
-        source=str(shard.name),
-        first_record=shard.records,
-        first_offset=shard.framed_bytes,
+        buffer,
+        source=str(writer.name),
+        first_record=writer.records,
+        first_offset=writer.framed_bytes,
         final=True,
     )
     return frames

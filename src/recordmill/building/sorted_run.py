@@ -38,9 +38,8 @@ SPARSE_INDEX_DTYPE = np.dtype([("sort_key", "S20"), ("bytes", "<i8")])
 SparseIndex = npt.NDArray[np.void]
 INDEX_STRIDE = 64  # every 64th record has a mark: half a byte per record, and a search is off by less than 64 records
 
-GATHER_BUFFER_BYTES = (
-    4 << 20
-)  # 4 MiB: a buffer of permuted frames stays in the CPU cache until it is written
+# 4 MiB: a buffer of permuted frames stays in the CPU cache until it is written
+GATHER_BUFFER_BYTES = 4 << 20
 _SORT_KEY_DTYPE = np.dtype([("key", ">u8"), ("file", ">u4"), ("position", ">i8")])
 _INDEX_ROW_BYTES = 16  # bytes of a bucket in the index
 
@@ -106,16 +105,16 @@ class SortedRun:
         rows = np.clip(buckets, self.begin_bucket, self.end_bucket) - self.begin_bucket
         # two short reads for one shard; one long read for many
         if len(rows) <= 2:
-            found = np.empty((len(rows), _INDEX_ROW_BYTES), np.uint8)
-            starts = (self.index_offset + rows * _INDEX_ROW_BYTES).tolist()
-            read_ranges(self.path, list(zip(starts, found, strict=True)))
-            return found.view("<i8")
-        least, most = int(rows.min()), int(rows.max())
-        data = np.empty((most - least + 1) * _INDEX_ROW_BYTES, np.uint8)
-        read_ranges(self.path, [(self.index_offset + least * _INDEX_ROW_BYTES, data)])
-        return data.view("<i8").reshape(-1, 2)[rows - least]
+            pairs = np.empty((len(rows), _INDEX_ROW_BYTES), np.uint8)
+            offsets = (self.index_offset + rows * _INDEX_ROW_BYTES).tolist()
+            read_ranges(self.path, list(zip(offsets, pairs, strict=True)))
+            return pairs.view("<i8")
+        first_row, last_row = int(rows.min()), int(rows.max())
+        data = np.empty((last_row - first_row + 1) * _INDEX_ROW_BYTES, np.uint8)
+        read_ranges(self.path, [(self.index_offset + first_row * _INDEX_ROW_BYTES, data)])
+        return data.view("<i8").reshape(-1, 2)[rows - first_row]
 
-    def read_sparse_index(self, first: int, last: int) -> tuple[int, SparseIndex]:
+    def read_sparse_index(self, begin: int, end: int) -> tuple[int, SparseIndex]:
         """Reads the marks of records [first, last).
 
         Returns:
@@ -125,18 +124,16 @@ class SortedRun:
             OSError: The file is missing.
             DataError: The file is too short.
         """
-        begin, end = (
-            -(-first // INDEX_STRIDE),
-            max(-(-last // INDEX_STRIDE), -(-first // INDEX_STRIDE)),
-        )
-        data = np.empty((end - begin) * SPARSE_INDEX_DTYPE.itemsize, np.uint8)
-        at = (
+        begin_row = -(-begin // INDEX_STRIDE)
+        end_row = max(-(-end // INDEX_STRIDE), -(-begin // INDEX_STRIDE))
+        data = np.empty((end_row - begin_row) * SPARSE_INDEX_DTYPE.itemsize, np.uint8)
+        offset = (
             self.index_offset
             + (self.end_bucket - self.begin_bucket + 1) * _INDEX_ROW_BYTES
-            + begin * SPARSE_INDEX_DTYPE.itemsize
+            + begin_row * SPARSE_INDEX_DTYPE.itemsize
         )
-        read_ranges(self.path, [(at, data)])
-        return begin * INDEX_STRIDE, data.view(SPARSE_INDEX_DTYPE)
+        read_ranges(self.path, [(offset, data)])
+        return begin_row * INDEX_STRIDE, data.view(SPARSE_INDEX_DTYPE)
 
 
 @dataclass(frozen=True)
@@ -166,9 +163,9 @@ class KeyBuckets:
     def inner_edges(self) -> U64:
         """Returns the first key of each bucket after the first, [count - 1] uint64."""
         # rounding up the width may leave the last buckets beyond all keys
-        within = min(self.num_buckets - 1, (2**64 - 1) // self.width)
+        num_valid = min(self.num_buckets - 1, (2**64 - 1) // self.width)
         edges = np.full(self.num_buckets - 1, 2**64 - 1, np.uint64)
-        edges[:within] = np.arange(1, within + 1, dtype=np.uint64) * np.uint64(
+        edges[:num_valid] = np.arange(1, num_valid + 1, dtype=np.uint64) * np.uint64(
             min(self.width, 2**64 - 1)
         )
         return edges
@@ -185,46 +182,47 @@ class SortedRunIndex:
         self.histogram = Histogram.zeros(buckets.num_splits, buckets.num_buckets)
         self._edges = buckets.inner_edges()
         self._records, self._bytes = 0, 0
-        self._marks: list[SparseIndex] = []
+        self._sparse_index: list[SparseIndex] = []
 
-    def add(self, split: int, entries: RunEntries) -> None:
+    def add(self, split_id: int, entries: RunEntries) -> None:
         """Adds the next entries of the run, all of one split."""
         ends = np.concatenate([[0], np.cumsum(entries["size"], dtype=np.int64)])
         keys = np.ascontiguousarray(entries["key"])
-        cuts = np.concatenate([[0], np.searchsorted(keys, self._edges), [len(keys)]])
-        self.histogram.records[split] += np.diff(cuts)
-        self.histogram.bytes[split] += np.diff(ends[cuts])
-        marked = slice(
+        bucket_edges = np.concatenate([[0], np.searchsorted(keys, self._edges), [len(keys)]])
+        self.histogram.records[split_id] += np.diff(bucket_edges)
+        self.histogram.bytes[split_id] += np.diff(ends[bucket_edges])
+        stride = slice(
             -self._records % INDEX_STRIDE, None, INDEX_STRIDE
         )  # counted through all splits of the run
-        marks = np.empty(len(keys[marked]), SPARSE_INDEX_DTYPE)
-        marks["sort_key"], marks["bytes"] = (
-            _places(entries[marked]),
-            ends[:-1][marked] + self._bytes,
-        )
-        self._marks.append(marks)
+        rows = np.empty(len(keys[stride]), SPARSE_INDEX_DTYPE)
+        rows["sort_key"] = _sort_keys(entries[stride])
+        rows["bytes"] = ends[:-1][stride] + self._bytes
+        self._sparse_index.append(rows)
         self._records, self._bytes = self._records + len(keys), self._bytes + int(ends[-1])
 
     def write(self, file: BinaryIO) -> tuple[int, int]:
         """Writes the index after the entries. Returns `first` and `last` for SortedRun."""
         records, sizes = self.histogram.records.reshape(-1), self.histogram.bytes.reshape(-1)
-        there = np.flatnonzero(records)
-        first, last = (int(there[0]), int(there[-1]) + 1) if len(there) else (0, 0)
-        rows = np.zeros((last - first + 1, 2), "<i8")
-        np.cumsum(records[first:last], out=rows[1:, 0])
-        np.cumsum(sizes[first:last], out=rows[1:, 1])
+        non_empty = np.flatnonzero(records)
+        begin_bucket, end_bucket = (
+            (int(non_empty[0]), int(non_empty[-1]) + 1) if len(non_empty) else (0, 0)
+        )
+        rows = np.zeros((end_bucket - begin_bucket + 1, 2), "<i8")
+        np.cumsum(records[begin_bucket:end_bucket], out=rows[1:, 0])
+        np.cumsum(sizes[begin_bucket:end_bucket], out=rows[1:, 1])
         write_all(file, rows.view(np.uint8).reshape(-1))
         write_all(
-            file, np.concatenate([np.empty(0, SPARSE_INDEX_DTYPE), *self._marks]).view(np.uint8)
+            file,
+            np.concatenate([np.empty(0, SPARSE_INDEX_DTYPE), *self._sparse_index]).view(np.uint8),
         )
-        return first, last
+        return begin_bucket, end_bucket
 
 
-def _places(entries: RunEntries) -> npt.NDArray[np.bytes_]:
-    places = np.empty(len(entries), _SORT_KEY_DTYPE)
+def _sort_keys(entries: RunEntries) -> npt.NDArray[np.bytes_]:
+    sort_keys = np.empty(len(entries), _SORT_KEY_DTYPE)
     for name in _SORT_KEY_DTYPE.names or ():
-        places[name] = entries[name]
-    return places.view("S20")
+        sort_keys[name] = entries[name]
+    return sort_keys.view("S20")
 
 
 class SortedRunWriter:
@@ -242,14 +240,14 @@ class SortedRunWriter:
         run_bytes: The memory for a run. A single larger block is a run by itself.
     """
 
-    def __init__(self, folder: str, buckets: KeyBuckets, run_bytes: int) -> None:
-        self._folder, self._buckets, self._run_bytes = folder, buckets, run_bytes
+    def __init__(self, folder: str, buckets: KeyBuckets, max_bytes: int) -> None:
+        self._folder, self._buckets, self._max_bytes = folder, buckets, max_bytes
         self.histogram = Histogram.zeros(buckets.num_splits, buckets.num_buckets)
-        self._used = 0
+        self._frames_bytes = 0
         self._blocks: list[Bytes] = []
         self._entries: list[RunEntries] = []
-        self._splits: list[npt.NDArray[np.uint16]] = []
-        self._sum = 0
+        self._split_ids: list[npt.NDArray[np.uint16]] = []
+        self._checksum = 0
 
     def add(
         self,
@@ -257,9 +255,9 @@ class SortedRunWriter:
         sizes: npt.NDArray[np.int64],
         crcs: npt.NDArray[np.uint32],
         keys: U64,
-        splits: npt.NDArray[np.uint16],
-        file: npt.NDArray[np.uint32],
-        position: npt.NDArray[np.int64],
+        split_ids: npt.NDArray[np.uint16],
+        file_ids: npt.NDArray[np.uint32],
+        positions: npt.NDArray[np.int64],
     ) -> Iterator[SortedRun]:
         """Adds records. If the memory is full, first yields the run before them.
 
@@ -275,25 +273,23 @@ class SortedRunWriter:
             file: [records], breaks ties between equal keys.
             position: [records], breaks ties within a file.
         """
-        needed = (
-            self._used
+        num_bytes = (
+            self._frames_bytes
             + len(data)
             + 2 * ENTRY_DTYPE.itemsize * (sum(map(len, self._entries)) + len(sizes))
         )
-        if self._blocks and needed > self._run_bytes:
+        if self._blocks and num_bytes > self._max_bytes:
             yield self.finish()
         entries = np.empty(len(sizes), ENTRY_DTYPE)
-        entries["key"], entries["position"], entries["file"], entries["size"] = (
-            keys,
-            position,
-            file,
-            sizes,
-        )
+        entries["key"] = keys
+        entries["position"] = positions
+        entries["file"] = file_ids
+        entries["size"] = sizes
         self._blocks.append(data)
-        self._used += len(data)
+        self._frames_bytes += len(data)
         self._entries.append(entries)
-        self._splits.append(splits)
-        self._sum = add_checksums(self._sum, record_checksum(keys, crcs))
+        self._split_ids.append(split_ids)
+        self._checksum = add_checksums(self._checksum, record_checksum(keys, crcs))
 
     @property
     def is_empty(self) -> bool:
@@ -301,49 +297,57 @@ class SortedRunWriter:
 
     def finish(self) -> SortedRun:
         """Writes a run of the records that were added since the last one. There must be some."""
-        entries, splits = np.concatenate(self._entries), np.concatenate(self._splits)
-        run = self._write(entries, splits)
-        self._used, self._blocks, self._entries, self._splits, self._sum = 0, [], [], [], 0
-        return run
+        entries, split_ids = np.concatenate(self._entries), np.concatenate(self._split_ids)
+        sorted_run = self._write(entries, split_ids)
+        self._frames_bytes = 0
+        self._blocks = []
+        self._entries = []
+        self._split_ids = []
+        self._checksum = 0
+        return sorted_run
 
-    def _write(self, entries: RunEntries, splits: npt.NDArray[np.uint16]) -> SortedRun:
+    def _write(self, entries: RunEntries, split_ids: npt.NDArray[np.uint16]) -> SortedRun:
         order = argsort_entries(entries)
         # a stable sort by split keeps the order of the keys within each split
         if self._buckets.num_splits > 1:
-            order = order[np.argsort(splits[order], kind="stable")]
+            order = order[np.argsort(split_ids[order], kind="stable")]
         sizes = entries["size"].astype(np.int64)
-        which, starts = self._places(sizes)
-        ordered = np.take(entries, order)  # entries[order] would copy field by field
+        block_ids, starts = self._locate_frames(sizes)
+        sorted_entries = np.take(entries, order)  # entries[order] would copy field by field
         index = SortedRunIndex(self._buckets)
-        edges = np.searchsorted(splits[order], np.arange(self._buckets.num_splits + 1)).tolist()
-        for split, (begin, end) in enumerate(itertools.pairwise(edges)):
-            index.add(split, ordered[begin:end])
+        split_edges = np.searchsorted(
+            split_ids[order], np.arange(self._buckets.num_splits + 1)
+        ).tolist()
+        for split_id, (begin, end) in enumerate(itertools.pairwise(split_edges)):
+            index.add(split_id, sorted_entries[begin:end])
         self.histogram += index.histogram
         path = os.path.join(self._folder, f"run-{uuid.uuid4().hex}")
         with create_file(path) as file:
-            for piece, _ in gather_frames(self._blocks, starts, sizes, order, which=which):
-                write_all(file, piece)
-            write_all(file, ordered.view(np.uint8))
-            first, last = index.write(file)
-        return SortedRun(path, len(entries), self._used, first, last, self._sum)
+            for buffer, _ in gather_frames(self._blocks, starts, sizes, order, block_ids=block_ids):
+                write_all(file, buffer)
+            write_all(file, sorted_entries.view(np.uint8))
+            begin_bucket, end_bucket = index.write(file)
+        return SortedRun(
+            path, len(entries), self._frames_bytes, begin_bucket, end_bucket, self._checksum
+        )
 
-    def _places(
+    def _locate_frames(
         self, sizes: npt.NDArray[np.int64]
     ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
         """Returns the block of each frame, and its offset in that block."""
         counts = list(map(len, self._entries))
-        before = np.cumsum([0, *map(len, self._blocks[:-1])])
-        which = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
-        return which, np.cumsum(sizes) - sizes - np.repeat(before, counts)
+        block_starts = np.cumsum([0, *map(len, self._blocks[:-1])])
+        block_ids = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
+        return block_ids, np.cumsum(sizes) - sizes - np.repeat(block_starts, counts)
 
 
 def argsort_entries(entries: RunEntries) -> npt.NDArray[np.int64]:
     """Returns the indices that sort entries by key, file and position."""
     keys = np.ascontiguousarray(entries["key"])
     order = np.argsort(keys)
-    ordered = keys[order]
+    sorted_keys = keys[order]
     # Only equal keys need the slow sort. They are rare except with --key.
-    if len(ordered) > 1 and bool(np.any(ordered[1:] == ordered[:-1])):
+    if len(sorted_keys) > 1 and bool(np.any(sorted_keys[1:] == sorted_keys[:-1])):
         order = np.lexsort((entries["position"], entries["file"], keys))
     return order
 
@@ -353,8 +357,8 @@ def gather_frames(
     starts: npt.NDArray[np.int64],
     sizes: npt.NDArray[np.int64],
     order: npt.NDArray[np.int64],
-    piece_bytes: int = GATHER_BUFFER_BYTES,
-    which: npt.NDArray[np.int32] | None = None,
+    buffer_bytes: int = GATHER_BUFFER_BYTES,
+    block_ids: npt.NDArray[np.int32] | None = None,
 ) -> Iterator[tuple[Bytes, int]]:
     """Copies frames into a buffer in the given order.
 
@@ -370,18 +374,22 @@ def gather_frames(
         (buffer, number of frames). The buffer is overwritten by the next one.
     """
     ends = np.concatenate([[0], np.cumsum(sizes[order])])
-    first = 0
+    begin = 0
     buffer = np.empty(0, np.uint8)
-    while first < len(order):
-        last = max(
-            int(np.searchsorted(ends, ends[first] + piece_bytes, side="right")) - 1, first + 1
+    while begin < len(order):
+        end = max(
+            int(np.searchsorted(ends, ends[begin] + buffer_bytes, side="right")) - 1, begin + 1
         )
-        needed = int(ends[last] - ends[first])
-        if needed > len(buffer):
-            buffer = allocate(max(needed, min(piece_bytes, int(ends[-1]))), np.uint8)
-        chosen = order[first:last]
+        num_bytes = int(ends[end] - ends[begin])
+        if num_bytes > len(buffer):
+            buffer = allocate(max(num_bytes, min(buffer_bytes, int(ends[-1]))), np.uint8)
+        frame_ids = order[begin:end]
         pack_spans(
-            blocks, starts[chosen], sizes[chosen], buffer, None if which is None else which[chosen]
+            blocks,
+            starts[frame_ids],
+            sizes[frame_ids],
+            buffer,
+            None if block_ids is None else block_ids[frame_ids],
         )
-        yield buffer[:needed], last - first
-        first = last
+        yield buffer[:num_bytes], end - begin
+        begin = end

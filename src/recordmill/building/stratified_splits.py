@@ -61,8 +61,8 @@ class StratifiedSplits:
         self,
         batch: pa.RecordBatch | None,
         hashes: U64,
-        file: npt.NDArray[np.uint32],
-        position: npt.NDArray[np.int64],
+        file_ids: npt.NDArray[np.uint32],
+        positions: npt.NDArray[np.int64],
     ) -> npt.NDArray[np.uint16]:
         """Returns the split of each record, [rows] uint16.
 
@@ -77,33 +77,35 @@ class StratifiedSplits:
         """
         assert batch is not None, "these records are not parsed"
         column = batch.column(self.column)
-        numbers = find_class_ids(column, self.values)
-        if (unknown := numbers < 0).any():
-            value = column[int(np.argmax(unknown))].as_py()
+        class_ids = find_class_ids(column, self.values)
+        if (is_unknown := class_ids < 0).any():
+            value = column[int(np.argmax(is_unknown))].as_py()
             raise DataError(
                 f"{self.column!r} is {value!r:.99}, which was not there when its classes were counted: the input has "
                 "changed meanwhile; build again",
                 source="inputs",
             )
-        found = np.zeros(len(hashes), np.uint16)
-        for begins in self.split_starts.T:
-            at: Any = begins[numbers]
-            is_after = hashes > at["hash"]
+        split_ids = np.zeros(len(hashes), np.uint16)
+        for starts in self.split_starts.T:
+            starts_of_rows: Any = starts[class_ids]
+            is_after = hashes > starts_of_rows["hash"]
             # equal hashes are rare without groups, so file and position are compared for these alone
-            if (is_equal := hashes == at["hash"]).any():
-                where = (0, 0) if self.is_grouped else (file[is_equal], position[is_equal])
-                is_after[is_equal] = _is_at_or_after(where, at[is_equal])
-            found += is_after
-        return found
+            if (is_equal := hashes == starts_of_rows["hash"]).any():
+                row_position = (
+                    (0, 0) if self.is_grouped else (file_ids[is_equal], positions[is_equal])
+                )
+                is_after[is_equal] = _is_at_or_after(row_position, starts_of_rows[is_equal])
+            split_ids += is_after
+        return split_ids
 
 
-def _is_at_or_after(where: tuple[Any, Any], at: Any) -> npt.NDArray[np.bool_]:
+def _is_at_or_after(row_position: tuple[Any, Any], bound: Any) -> npt.NDArray[np.bool_]:
     """Returns whether (file, position) is at or after the one in `at`."""
-    file, position = where
-    found: npt.NDArray[np.bool_] = (file > at["file"]) | (
-        (file == at["file"]) & (position >= at["position"])
+    file, position = row_position
+    result: npt.NDArray[np.bool_] = (file > bound["file"]) | (
+        (file == bound["file"]) & (position >= bound["position"])
     )
-    return found
+    return result
 
 
 def find_class_ids(column: pa.Array, values: pa.Array) -> Int64s:
@@ -111,12 +113,12 @@ def find_class_ids(column: pa.Array, values: pa.Array) -> Int64s:
 
     It is MISSING_CLASS for null, i + 1 for values[i], and -1 for other values.
     """
-    found = (
+    indices = (
         pc.index_in(column, value_set=values) if len(values) else pa.nulls(len(column), pa.int32())
     )
-    numbers = np.asarray(pc.fill_null(found, -2).cast(pa.int64())) + 1
-    numbers[np.asarray(pc.is_null(column))] = MISSING_CLASS
-    return numbers
+    class_ids = np.asarray(pc.fill_null(indices, -2).cast(pa.int64())) + 1
+    class_ids[np.asarray(pc.is_null(column))] = MISSING_CLASS
+    return class_ids
 
 
 def combine_rows(rows: Rows) -> Rows:
@@ -132,13 +134,13 @@ def combine_rows(rows: Rows) -> Rows:
     return groups
 
 
-def target_counts(records: Sequence[int], fractions: Sequence[float]) -> Int64s:
+def compute_targets(class_sizes: Sequence[int], fractions: Sequence[float]) -> Int64s:
     """Returns the number of records of each class that each split should get.
 
     Uses the method of largest remainders: each number differs from the exact share by less than 1. If remainders are
     equal, the earlier split gets the record.
 
-    >>> target_counts([10, 3], [0.8, 0.2]).tolist()
+    >>> compute_targets([10, 3], [0.8, 0.2]).tolist()
     [[8, 2], [2, 1]]
 
     Args:
@@ -149,38 +151,40 @@ def target_counts(records: Sequence[int], fractions: Sequence[float]) -> Int64s:
         int64 [classes, splits]. Rows add up to `records`.
     """
     # 0.1 becomes 1/10, not the nearest binary number, so that no share is off by one
-    exact = [Fraction(repr(float(fraction))) for fraction in fractions]
-    whole = math.lcm(*(share.denominator for share in exact))
-    parts = [int(share * whole) for share in exact]
-    total = sum(parts)
-    found = np.zeros((len(records), len(parts)), np.int64)
-    for at, count in enumerate(records):
-        shares = [divmod(int(count) * part, total) for part in parts]
-        rest = int(count) - sum(share for share, _ in shares)
-        most = sorted(range(len(parts)), key=lambda split: (-shares[split][1], split))[:rest]
-        found[at] = [share + (split in most) for split, (share, _) in enumerate(shares)]
-    return found
+    exact_shares = [Fraction(repr(float(fraction))) for fraction in fractions]
+    denominator = math.lcm(*(share.denominator for share in exact_shares))
+    weights = [int(share * denominator) for share in exact_shares]
+    total = sum(weights)
+    targets = np.zeros((len(class_sizes), len(weights)), np.int64)
+    for i, class_size in enumerate(class_sizes):
+        shares = [divmod(int(class_size) * weight, total) for weight in weights]
+        remainder = int(class_size) - sum(share for share, _ in shares)
+        winners = sorted(range(len(weights)), key=lambda split: (-shares[split][1], split))[
+            :remainder
+        ]
+        targets[i] = [share + (split in winners) for split, (share, _) in enumerate(shares)]
+    return targets
 
 
-def starts_by_record(rows: Rows, wanted: Int64s) -> npt.NDArray[np.void]:
+def find_starts_by_record(rows: Rows, targets: Int64s) -> npt.NDArray[np.void]:
     """Returns the first record of each split but the first, within each class.
 
     Args:
         rows: RECORD_DTYPE, all records.
-        wanted: [classes, splits] number of records, from `target_counts`.
+        wanted: [classes, splits] number of records, from `compute_targets`.
 
     Returns:
         START_DTYPE [classes, splits - 1].
     """
     order = np.lexsort((rows["position"], rows["file"], rows["hash"], rows["class_id"]))
-    sizes = wanted.sum(axis=1, keepdims=True)
-    ranks = np.cumsum(wanted, axis=1)[:, :-1]
-    is_there = ranks < sizes
-    found = rows[order[(np.cumsum(sizes)[:, None] - sizes + ranks)[is_there]]]
-    begins = np.full(ranks.shape, _AFTER_ALL)
+    sizes = targets.sum(axis=1, keepdims=True)
+    split_ranks = np.cumsum(targets, axis=1)[:, :-1]
+    is_non_empty = split_ranks < sizes
+    start_records = rows[order[(np.cumsum(sizes)[:, None] - sizes + split_ranks)[is_non_empty]]]
+    split_starts = np.full(split_ranks.shape, _AFTER_ALL)
     for name in START_DTYPE.names or ():
-        begins[name][is_there] = found[name]
-    return begins
+        split_starts[name][is_non_empty] = start_records[name]
+    return split_starts
 
 
 @dataclass(frozen=True)
@@ -191,16 +195,16 @@ class GroupedStarts:
         split_starts: START_DTYPE [classes, splits - 1].
         counts: [classes, splits] number of records that the splits really get.
         num_groups: Number of groups.
-        mixed_groups: Number of groups that contain more than one class.
+        num_mixed_groups: Number of groups that contain more than one class.
     """
 
     split_starts: npt.NDArray[np.void]
     counts: Int64s
     num_groups: int
-    mixed_groups: int
+    num_mixed_groups: int
 
 
-def starts_by_group(rows: Rows, wanted: Int64s) -> GroupedStarts:
+def find_starts_by_group(rows: Rows, targets: Int64s) -> GroupedStarts:
     """Returns boundaries of the splits that divide no group.
 
     Each boundary of `wanted` moves to the nearer end of the group that contains it, or to its start if both are as
@@ -208,35 +212,40 @@ def starts_by_group(rows: Rows, wanted: Int64s) -> GroupedStarts:
 
     Args:
         rows: GROUP_DTYPE, one row per group and class, from `combine_rows`.
-        wanted: [classes, splits] number of records, from `target_counts`.
+        wanted: [classes, splits] number of records, from `compute_targets`.
     """
-    _, classes = np.unique(rows["hash"], return_counts=True)
+    _, classes_per_group = np.unique(rows["hash"], return_counts=True)
     rows = rows[np.lexsort((rows["hash"], rows["class_id"]))]
     ends = np.cumsum(rows["records"])
-    sizes = wanted.sum(axis=1, keepdims=True)
-    before = np.cumsum(sizes)[:, None] - sizes  # records in the classes before each one
-    ranks = np.cumsum(wanted, axis=1)[:, :-1]
-    is_there = ranks < sizes
-    due_at = (before + ranks)[is_there]
-    at = np.searchsorted(ends, due_at, side="right")
-    first, last = ends[at] - rows["records"][at], ends[at]
-    is_first = due_at - first <= last - due_at
-    cuts = np.empty(len(at), START_DTYPE)
-    cuts["hash"] = rows["hash"][
-        at
+    sizes = targets.sum(axis=1, keepdims=True)
+    class_starts = np.cumsum(sizes)[:, None] - sizes  # records in the classes before each one
+    split_ranks = np.cumsum(targets, axis=1)[:, :-1]
+    is_non_empty = split_ranks < sizes
+    target_ranks = (class_starts + split_ranks)[is_non_empty]
+    group_rows = np.searchsorted(ends, target_ranks, side="right")
+    group_begins, group_ends = ends[group_rows] - rows["records"][group_rows], ends[group_rows]
+    moves_back = target_ranks - group_begins <= group_ends - target_ranks
+    starts = np.empty(len(group_rows), START_DTYPE)
+    starts["hash"] = rows["hash"][
+        group_rows
     ]  # the group is the first of the next split, or the last of this one
-    cuts["file"], cuts["position"] = (
-        np.where(is_first, 0, _AFTER_ALL[name]) for name in ("file", "position")
+    starts["file"], starts["position"] = (
+        np.where(moves_back, 0, _AFTER_ALL[name]) for name in ("file", "position")
     )
-    begins, edges = np.full(ranks.shape, _AFTER_ALL), np.broadcast_to(sizes, ranks.shape).copy()
-    begins[is_there] = cuts
-    edges[is_there] = (np.where(is_first, first, last) - due_at) + ranks[is_there]
-    counts = np.diff(np.hstack([np.zeros_like(sizes), edges, sizes]), axis=1)
-    return GroupedStarts(begins, counts, len(classes), int(np.sum(classes > 1)))
+    split_starts = np.full(split_ranks.shape, _AFTER_ALL)
+    split_edges = np.broadcast_to(sizes, split_ranks.shape).copy()
+    split_starts[is_non_empty] = starts
+    split_edges[is_non_empty] = (
+        np.where(moves_back, group_begins, group_ends) - target_ranks
+    ) + split_ranks[is_non_empty]
+    counts = np.diff(np.hstack([np.zeros_like(sizes), split_edges, sizes]), axis=1)
+    return GroupedStarts(
+        split_starts, counts, len(classes_per_group), int(np.sum(classes_per_group > 1))
+    )
 
 
 def describe_class_sizes(
-    column: str, names: Sequence[str], splits: Sequence[str], counts: Int64s
+    column: str, class_names: Sequence[str], split_names: Sequence[str], class_counts: Int64s
 ) -> list[str]:
     """Returns messages about the size of each class in each split.
 
@@ -246,26 +255,29 @@ def describe_class_sizes(
         splits: The names of the splits.
         counts: [classes, splits] number of records.
     """
-    there = sorted(
-        np.flatnonzero(counts.sum(axis=1)).tolist(), key=lambda at: (at == MISSING_CLASS, at)
+    class_ids = sorted(
+        np.flatnonzero(class_counts.sum(axis=1)).tolist(),
+        key=lambda class_id: (class_id == MISSING_CLASS, class_id),
     )
-    said, ways = option("stratify", column), " / ".join(splits)
-    if len(there) <= _MAX_LISTED_CLASSES:
-        each = (
-            f"{names[at]} {' / '.join(f'{count:,}' for count in counts[at].tolist())}"
-            for at in there
+    option_text, ways = option("stratify", column), " / ".join(split_names)
+    if len(class_ids) <= _MAX_LISTED_CLASSES:
+        parts = (
+            f"{class_names[class_id]} {' / '.join(f'{count:,}' for count in class_counts[class_id].tolist())}"
+            for class_id in class_ids
         )
-        lines = [f"{said}: records of each class in {ways}: {', '.join(each)}"]
+        lines = [f"{option_text}: records of each class in {ways}: {', '.join(parts)}"]
     else:
-        sizes = counts[there].sum(axis=1)
+        sizes = class_counts[class_ids].sum(axis=1)
         lines = [
-            f"{said}: {len(there):,} classes of {int(sizes.min()):,} to {int(sizes.max()):,} records, each divided "
+            f"{option_text}: {len(class_ids):,} classes of {int(sizes.min()):,} to {int(sizes.max()):,} records, each divided "
             f"among {ways}"
         ]
-    for split, name in enumerate(splits):
-        if lacking := [names[at] for at in there if not counts[at, split]]:
-            more = f" and {len(lacking) - 3:,} more" if len(lacking) > 3 else ""
+    for split_id, split_name in enumerate(split_names):
+        if missing_classes := [
+            class_names[class_id] for class_id in class_ids if not class_counts[class_id, split_id]
+        ]:
+            rest = f" and {len(missing_classes) - 3:,} more" if len(missing_classes) > 3 else ""
             lines.append(
-                f"split {name!r} has no record of {', '.join(lacking[:3])}{more}: too few for its share"
+                f"split {split_name!r} has no record of {', '.join(missing_classes[:3])}{rest}: too few for its share"
             )
     return lines

@@ -20,15 +20,13 @@ from recordmill.storage.yaml_file import check_nesting, read_yaml
 NUMBER_VALUE, TEXT_VALUE, BYTES_VALUE = "numbers", "text", "bytes"  # what a step can take
 _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 _FLOAT32_MAX, _FLOAT64_MAX = (2 - 2**-23) * 2.0**127, sys.float_info.max
-NOT_FINITE, UNLISTED = (
-    "nonfinite",
-    "unlisted",
-)  # results of an analysis: how many values it left out
+# results of an analysis: how many values it left out
+NOT_FINITE = "nonfinite"
+UNLISTED = "unlisted"
 NO_BUCKET = -1  # of bucketize: where NaN lies
 MOST_CLASSES = 1 << 16  # of one_hot: a row of more floats is an embedding's work
-_MOST_BUCKETS = (
-    1 << 16
-)  # of bucketize: the manifest has a boundary of each, and the sketch several values
+# of bucketize: the manifest has a boundary of each, and the sketch several values
+_MOST_BUCKETS = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -233,10 +231,8 @@ def whole_bounds(
     low: int | float | None, high: int | float | None
 ) -> tuple[int | None, int | None]:
     """The whole numbers between the bounds, as the least and the greatest one; None where int64 is the bound."""
-    least, most = (
-        None if low is None else math.ceil(low),
-        None if high is None else math.floor(high),
-    )
+    least = None if low is None else math.ceil(low)
+    most = None if high is None else math.floor(high)
     least = None if least is not None and least <= _INT64_MIN else least
     return least, None if most is not None and most >= _INT64_MAX else most
 

@@ -24,9 +24,8 @@ from recordmill.preprocessing.tensors import batch_of_tensors, column, tensors
 from recordmill.schemas.feature import Schema
 from recordmill.schemas.tfmd import from_pbtxt
 
-MOST_REFUSED = (
-    1000  # rows of one batch that are looked for one by one; more are no accident of the data
-)
+# rows of one batch that are looked for one by one; more are no accident of the data
+MOST_REFUSED = 1000
 _NODE = re.compile(r"\{\{(?:function_)?node ([^}]+)\}\}")
 _loading, _load = threading.Lock(), functools.lru_cache(maxsize=4)(load_graph)
 
@@ -212,10 +211,8 @@ def _flat(column: pa.Array) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
     if pa.types.is_fixed_size_list(column.type):
         rows, column = np.repeat(rows, column.type.list_size), column.flatten()
     elif pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
-        rows, column = (
-            np.repeat(rows, pc.list_value_length(column).fill_null(0).to_numpy()),
-            column.flatten(),
-        )
+        rows = np.repeat(rows, pc.list_value_length(column).fill_null(0).to_numpy())
+        column = column.flatten()
     there = pc.is_valid(column).to_numpy(zero_copy_only=False)
     return column.drop_null().to_numpy(zero_copy_only=False), rows[there]
 

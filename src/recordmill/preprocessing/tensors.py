@@ -24,9 +24,8 @@ from tensorflow_metadata.proto.v0 import schema_pb2
 from recordmill.schemas.arrow import arrow_type, value_type
 from recordmill.schemas.feature import Feature, Schema
 
-PAD_ROWS = (
-    16  # rows and values of a batch come in multiples of it: no vector unit computes more at once
-)
+# rows and values of a batch come in multiples of it: no vector unit computes more at once
+PAD_ROWS = 16
 DENSE, SPARSE, RAGGED_TENSOR = "dense", "sparse", "ragged"
 
 _ARROW = {

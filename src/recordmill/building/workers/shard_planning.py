@@ -32,11 +32,11 @@ from recordmill.building.workers.sorted_runs import (
     SharedIngestResult,
     SortedRunTable,
     choose_concurrency,
+    download_slices,
     empty_run_table,
-    gather,
-    listed,
+    find_bucket_slices,
+    open_runs,
     share_run,
-    slices,
 )
 from recordmill.shards.index import add_checksums
 from recordmill.shards.rejects import RejectSummary
@@ -44,9 +44,8 @@ from recordmill.statistics.dataset_sketch import DatasetSketch
 from recordmill.storage.files import reopen_file
 
 FAN_IN = 1_000  # runs from which a shard is merged. More runs are first merged in groups, by ranges of keys
-MERGED_RUN_BYTES = (
-    1 << 30
-)  # 1 GiB: output of such a merge, which then reads about 1 MiB from each run
+# 1 GiB: output of such a merge, which then reads about 1 MiB from each run
+MERGED_RUN_BYTES = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -108,8 +107,8 @@ class ShardPlan:
     sketch: SharedValue[DatasetSketch] | None = None
 
 
-def survey(
-    plan: SharedPlanHandle, accounts: Iterable[SharedIngestResult], histogram: Histogram | None
+def plan_shards(
+    plan: SharedPlanHandle, results: Iterable[SharedIngestResult], histogram: Histogram | None
 ) -> ShardPlan:
     """Adds up the results of all groups and fixes the shard boundaries.
 
@@ -124,63 +123,68 @@ def survey(
         NotSharedError: This worker can't see a sorted run.
     """
     with task_workspace(plan) as local_plan:
-        before = write_plan_rejects(
+        plan_rejects = write_plan_rejects(
             local_plan, local_plan.source.plan_rejects if local_plan.source else ()
         )
-        before = replace(
-            before,
-            files=tuple(plan.job_folder.move_in(path, REJECTS_FOLDER) for path in before.files),
+        plan_rejects = replace(
+            plan_rejects,
+            files=tuple(
+                plan.job_folder.move_in(path, REJECTS_FOLDER) for path in plan_rejects.files
+            ),
         )
-    rejected, read, total = before, before.total, 0
-    counts: Counter[str] = Counter()
-    held = sorted(accounts, key=lambda account: account.group)
-    runs: list[SortedRunTable] = [empty_run_table()]
-    for one in held:
-        rejected += one.rejected
-        read += one.records_read
-        total = add_checksums(total, one.checksum)
-        counts.update(one.note_counts)
-        runs.append(one.sorted_runs)
-    rejected.check_budget(local_plan.budget, read)
-    rejected.check_any_left(read)
-    in_all = np.concatenate(runs)
-    records = int(in_all["records"].sum())
-    in_buckets = 0 if histogram is None else int(histogram.records.sum())
-    if not read - rejected.total == records == in_buckets:
+    rejected, records_read, checksum = plan_rejects, plan_rejects.total, 0
+    note_counts: Counter[str] = Counter()
+    ordered_results = sorted(results, key=lambda result: result.unit_group)
+    run_tables: list[SortedRunTable] = [empty_run_table()]
+    for result in ordered_results:
+        rejected += result.rejected
+        records_read += result.records_read
+        checksum = add_checksums(checksum, result.checksum)
+        note_counts.update(result.note_counts)
+        run_tables.append(result.sorted_runs)
+    rejected.check_budget(local_plan.budget, records_read)
+    rejected.check_any_left(records_read)
+    all_runs = np.concatenate(run_tables)
+    records = int(all_runs["records"].sum())
+    records_in_buckets = 0 if histogram is None else int(histogram.records.sum())
+    if not records_read - rejected.total == records == records_in_buckets:
         raise RecordCountError(
-            f"{read} records were read, {rejected.total} rejected, {records} put in order and {in_buckets} counted: "
+            f"{records_read} records were read, {rejected.total} rejected, {records} put in order and {records_in_buckets} counted: "
             "they don't add up; nothing was committed"
         )
     assert histogram is not None
-    cuts = compute_boundaries(histogram, local_plan.shard_options, local_plan.split_names)
+    boundaries = compute_boundaries(histogram, local_plan.shard_options, local_plan.split_names)
     try:
-        cuts = add_key_bounds(
-            cuts, histogram, listed(plan.job_folder, in_all), choose_concurrency(plan.job_folder)
+        boundaries = add_key_bounds(
+            boundaries,
+            histogram,
+            open_runs(plan.job_folder, all_runs),
+            choose_concurrency(plan.job_folder),
         )
     except FileNotFoundError as error:
         raise NotSharedError(str(error.filename), plan.job_folder.out) from None
-    layout = ShardLayout(cuts, in_all, int(histogram.records.shape[1]))
-    merges = sum(1 for _ in plan_merges(layout))
+    layout = ShardLayout(boundaries, all_runs, int(histogram.records.shape[1]))
+    num_merges = sum(1 for _ in plan_merges(layout))
     return ShardPlan(
-        read,
+        records_read,
         records,
-        total,
+        checksum,
         rejected,
-        dict(counts),
-        len(cuts),
-        merges,
+        dict(note_counts),
+        len(boundaries),
+        num_merges,
         plan.job_folder.share_value("layout", layout),
-        _merge_sketches(plan.job_folder, held),
+        _merge_sketches(plan.job_folder, ordered_results),
     )
 
 
 def _merge_sketches(
-    job_folder: JobFolder, accounts: Sequence[SharedIngestResult]
+    job_folder: JobFolder, results: Sequence[SharedIngestResult]
 ) -> SharedValue[DatasetSketch] | None:
     """Returns the sum of the groups' statistics, or None. Only two of them are in memory."""
-    found = (one.sketch.load_copy() for one in accounts if one.sketch is not None)
-    total = next(found, None)
-    for sketch in found:
+    sketches = (result.sketch.load_copy() for result in results if result.sketch is not None)
+    total = next(sketches, None)
+    for sketch in sketches:
         assert total is not None
         total.merge(sketch)
     return None if total is None else job_folder.share_value("sketch", total)
@@ -191,51 +195,56 @@ def plan_merges(layout: ShardLayout) -> Iterator[MergeTask]:
 
     The runs are divided into groups of at most FAN_IN, and the buckets into ranges. Each group is merged in each range.
     """
-    runs = len(layout.sorted_runs)
-    if runs <= FAN_IN:
+    num_runs = len(layout.sorted_runs)
+    if num_runs <= FAN_IN:
         return
-    groups = -(-runs // FAN_IN)
-    edges = [group * runs // groups for group in range(groups + 1)]
-    ranges = _merge_ranges(layout, groups)
-    for first_run, last_run in itertools.pairwise(edges):
-        for first, last in ranges:
-            yield MergeTask(first_run, last_run, first, last)
+    num_groups = -(-num_runs // FAN_IN)
+    run_edges = [i * num_runs // num_groups for i in range(num_groups + 1)]
+    ranges = _merge_ranges(layout, num_groups)
+    for begin_run, end_run in itertools.pairwise(run_edges):
+        for begin_bucket, end_bucket in ranges:
+            yield MergeTask(begin_run, end_run, begin_bucket, end_bucket)
 
 
-def _merge_ranges(layout: ShardLayout, groups: int) -> list[tuple[int, int]]:
+def _merge_ranges(layout: ShardLayout, num_groups: int) -> list[tuple[int, int]]:
     """Returns ranges of buckets within one split. A merge of a group writes about MERGED_RUN_BYTES."""
-    size = int(layout.sorted_runs["bytes"].sum())
-    wanted = max(1, min(len(layout.boundaries), -(-size // (groups * MERGED_RUN_BYTES))))
-    firsts = set(
-        layout.boundaries.table["begin_bucket"][:: -(-len(layout.boundaries) // wanted)].tolist()
+    total_bytes = int(layout.sorted_runs["bytes"].sum())
+    num_ranges = max(
+        1, min(len(layout.boundaries), -(-total_bytes // (num_groups * MERGED_RUN_BYTES)))
     )
-    most = int(layout.boundaries.table["split_id"][-1])
-    splits = {
-        split * layout.num_buckets for split in range(most + 2)
+    begin_buckets = set(
+        layout.boundaries.table["begin_bucket"][
+            :: -(-len(layout.boundaries) // num_ranges)
+        ].tolist()
+    )
+    last_split = int(layout.boundaries.table["split_id"][-1])
+    split_edges = {
+        split_id * layout.num_buckets for split_id in range(last_split + 2)
     }  # a merged run belongs to one split
-    edges = sorted(firsts | splits)
-    return list(itertools.pairwise(edges))
+    range_edges = sorted(begin_buckets | split_edges)
+    return list(itertools.pairwise(range_edges))
 
 
 def use_merged_runs(
-    job_folder: JobFolder, before: ShardPlan, merged: Iterable[SortedRunTable]
+    job_folder: JobFolder, shard_plan: ShardPlan, merged_runs: Iterable[SortedRunTable]
 ) -> ShardPlan:
     """Returns the survey with merged sorted runs in place of the original ones.
 
     Raises:
         RecordCountError: The number of records has changed.
     """
-    if not before.num_merges:
-        return before
-    layout = before.layout.load()
-    runs = np.concatenate([empty_run_table(), *merged])
-    if int(runs["records"].sum()) != before.records:
+    if not shard_plan.num_merges:
+        return shard_plan
+    layout = shard_plan.layout.load()
+    sorted_runs = np.concatenate([empty_run_table(), *merged_runs])
+    if int(sorted_runs["records"].sum()) != shard_plan.records:
         raise RecordCountError(
-            f"{before.records} records were merged to {int(runs['records'].sum())}; nothing was committed"
+            f"{shard_plan.records} records were merged to {int(sorted_runs['records'].sum())}; nothing was committed"
         )
-    runs = runs[np.argsort(runs, order=("begin_bucket", "name"))]
+    sorted_runs = sorted_runs[np.argsort(sorted_runs, order=("begin_bucket", "name"))]
     return replace(
-        before, layout=job_folder.share_value("layout", replace(layout, sorted_runs=runs))
+        shard_plan,
+        layout=job_folder.share_value("layout", replace(layout, sorted_runs=sorted_runs)),
     )
 
 
@@ -243,41 +252,52 @@ _ENTRIES_PER_READ = 1 << 18  # 6 MiB
 
 
 def merge_runs(
-    plan: SharedPlanHandle, survey: ShardPlan, merge: MergeTask, progress: Progress
+    plan: SharedPlanHandle, shard_plan: ShardPlan, merge: MergeTask, progress: Progress
 ) -> SortedRunTable:
     """Merges slices of several sorted runs into one, in the shared folder.
 
     Returns:
         SORTED_RUN_DTYPE [1], or [0] without records.
     """
-    layout = survey.layout.load()
+    layout = shard_plan.layout.load()
     job_folder = plan.job_folder
-    found = slices(
+    run_slices = find_bucket_slices(
         job_folder,
         layout.sorted_runs[merge.begin_run : merge.end_run],
         merge.begin_bucket,
         merge.end_bucket,
     )
-    if not found:
+    if not run_slices:
         return empty_run_table()
     with task_workspace(plan) as local_plan:
         scratch = Path(local_plan.folder, "runs")
         memory = local_plan.memory_bytes // (2 * local_plan.threads)
-        near = gather(found, str(scratch / "gathered")) if job_folder.is_remote else found
-        path = scratch / f"level-{uuid.uuid4().hex}"
-        with limit_fan_in(max_fan_in(memory), near, scratch, memory, progress.advance) as few:
-            one = merge_to_file(few, path, memory, progress.advance)
-        # `merge_to_file` writes no index, so it is computed from the entries and appended
-        index, split = (
-            SortedRunIndex(local_plan.key_buckets),
-            merge.begin_bucket // layout.num_buckets,
+        local_slices = (
+            download_slices(run_slices, str(scratch / "gathered"))
+            if job_folder.is_remote
+            else run_slices
         )
-        assert (merge.end_bucket - 1) // layout.num_buckets == split, (
+        merged_path = scratch / f"level-{uuid.uuid4().hex}"
+        with limit_fan_in(
+            max_fan_in(memory), local_slices, scratch, memory, progress.advance
+        ) as merge_slices:
+            merged_slice = merge_to_file(merge_slices, merged_path, memory, progress.advance)
+        # `merge_to_file` writes no index, so it is computed from the entries and appended
+        index = SortedRunIndex(local_plan.key_buckets)
+        split_id = merge.begin_bucket // layout.num_buckets
+        assert (merge.end_bucket - 1) // layout.num_buckets == split_id, (
             merge
         )  # a run is sorted by split first
-        for at in range(0, one.records, _ENTRIES_PER_READ):
-            index.add(split, one.entries(at, min(at + _ENTRIES_PER_READ, one.records)))
-        run = SortedRun(one.path, one.records, one.frames_bytes, 0, 0)
-        with reopen_file(run.path, run.index_offset) as file:
-            first, last = index.write(file)
-        return share_run(job_folder, replace(run, begin_bucket=first, end_bucket=last))
+        for begin in range(0, merged_slice.records, _ENTRIES_PER_READ):
+            index.add(
+                split_id,
+                merged_slice.entries(begin, min(begin + _ENTRIES_PER_READ, merged_slice.records)),
+            )
+        sorted_run = SortedRun(
+            merged_slice.path, merged_slice.records, merged_slice.frames_bytes, 0, 0
+        )
+        with reopen_file(sorted_run.path, sorted_run.index_offset) as file:
+            begin_bucket, end_bucket = index.write(file)
+        return share_run(
+            job_folder, replace(sorted_run, begin_bucket=begin_bucket, end_bucket=end_bucket)
+        )

@@ -36,7 +36,11 @@ from recordmill.building.workers.shared_files import (
     SharedPlanHandle,
     task_workspace,
 )
-from recordmill.building.workers.sorted_runs import STORE_CONCURRENCY, find_shard_slices, gather
+from recordmill.building.workers.sorted_runs import (
+    STORE_CONCURRENCY,
+    download_slices,
+    find_shard_slices,
+)
 from recordmill.shards.file_names import ShardName
 from recordmill.shards.index import add_checksums
 from recordmill.shards.manifest import (
@@ -82,7 +86,7 @@ class FinalShard:
 
 
 def write_shard_attempt(
-    plan: SharedPlanHandle, survey: ShardPlan, ordinal: int, progress: Progress
+    plan: SharedPlanHandle, shard_plan: ShardPlan, shard_number: int, progress: Progress
 ) -> ShardAttempt:
     """Writes one shard and its index, and moves them to the shared folder.
 
@@ -94,42 +98,48 @@ def write_shard_attempt(
         DataError: A record was damaged since it was written to a sorted run.
         NotSharedError: This worker can't see a sorted run.
     """
-    layout, job_folder = survey.layout.load(), plan.job_folder
-    shard, found = find_shard_slices(job_folder, layout.sorted_runs, layout.boundaries, ordinal)
+    layout, job_folder = shard_plan.layout.load(), plan.job_folder
+    shard_range, run_slices = find_shard_slices(
+        job_folder, layout.sorted_runs, layout.boundaries, shard_number
+    )
     with task_workspace(plan) as local_plan:
         data, scratch = Path(local_plan.folder, "data"), Path(local_plan.folder, "runs")
-        size = sum(piece.frames_bytes for piece in found)
-        weight = sum(piece.records for piece in found) if shard.measure == "records" else size
-        if job_folder.is_remote and weight <= _MAX_DOWNLOAD_RATIO * shard.size:
-            found = gather(found, str(scratch / "gathered"))
+        frames_bytes = sum(run_slice.frames_bytes for run_slice in run_slices)
+        slices_size = (
+            sum(run_slice.records for run_slice in run_slices)
+            if shard_range.measure == "records"
+            else frames_bytes
+        )
+        if job_folder.is_remote and slices_size <= _MAX_DOWNLOAD_RATIO * shard_range.size:
+            run_slices = download_slices(run_slices, str(scratch / "gathered"))
         name = ShardName(
-            local_plan.split_names[shard.split_id],
-            shard.index,
-            shard.num_shards,
+            local_plan.split_names[shard_range.split_id],
+            shard_range.index,
+            shard_range.num_shards,
             local_plan.compression,
         )
         memory = local_plan.memory_bytes // (2 * local_plan.threads)
-        (made,) = write_shards(data, scratch, [name], shard, found, memory, progress)
+        (staged,) = write_shards(data, scratch, [name], shard_range, run_slices, memory, progress)
         files = []
-        for temporary, path in made.files:
-            size = stat(str(temporary)).size_bytes
+        for temporary, path in staged.files:
+            frames_bytes = stat(str(temporary)).size_bytes
             files.append(
                 (
                     job_folder.move_in(str(temporary), ATTEMPTS_FOLDER),
                     path.relative_to(data).as_posix(),
-                    size,
+                    frames_bytes,
                 )
             )
-    return ShardAttempt(made.shard, tuple(files))
+    return ShardAttempt(staged.shard, tuple(files))
 
 
-def empty_shard_id(made: ShardAttempt) -> tuple[int, int] | None:
+def empty_shard_id(attempt: ShardAttempt) -> tuple[int, int] | None:
     """Returns the (split, index) of an empty shard, or None."""
-    return None if made.shard.info.records else (made.shard.split_id, made.shard.index)
+    return None if attempt.shard.info.records else (attempt.shard.split_id, attempt.shard.index)
 
 
 def rename_to_final_names(
-    job_folder: JobFolder, made: ShardAttempt, gaps: Iterable[tuple[int, int]]
+    job_folder: JobFolder, attempt: ShardAttempt, empty_shards: Iterable[tuple[int, int]]
 ) -> FinalShard | None:
     """Renames the files of the accepted attempt to their final names.
 
@@ -145,36 +155,38 @@ def rename_to_final_names(
     Raises:
         NotSharedError: This worker can't see a file of the attempt.
     """
-    shard = made.shard
+    shard = attempt.shard
     if not shard.info.records:
         return None
-    empty = [index for split, index in gaps if split == shard.split_id]
+    empty_indices = [index for split, index in empty_shards if split == shard.split_id]
     old = parse_shard_name(shard.info)
     new = replace(
         old,
-        index=old.index - sum(index < old.index for index in empty),
-        num_shards=old.num_shards - len(empty),
+        index=old.index - sum(index < old.index for index in empty_indices),
+        num_shards=old.num_shards - len(empty_indices),
     )
-    names = {
+    final_names = {
         str(old): str(new),
         f"{INDEX_FOLDER}/{old.index_name}": f"{INDEX_FOLDER}/{new.index_name}",
         f"{INDEX_FOLDER}/{old.members_name}": f"{INDEX_FOLDER}/{new.members_name}",
     }
-    for path, name, size in made.files:
-        target = job_folder.data_path(*names[name].split("/"))
+    for path, name, num_bytes in attempt.files:
+        target = job_folder.data_path(*final_names[name].split("/"))
         try:
-            move_to_final(path, target, size)
+            move_to_final(path, target, num_bytes)
         except FileNotFoundError:
             raise NotSharedError(path, job_folder.out) from None
-        if (there := stat(target).size_bytes) != size:
+        if (actual_size := stat(target).size_bytes) != num_bytes:
             raise RecordmillError(
-                f"{target}: {there} bytes, where {size} were written; nothing was committed"
+                f"{target}: {actual_size} bytes, where {num_bytes} were written; nothing was committed"
             )
-    sizes = tuple((names[name], size) for _, name, size in made.files)
-    return FinalShard(shard.split_id, new.index, replace(shard.info, name=str(new)), sizes)
+    final_files = tuple((final_names[name], num_bytes) for _, name, num_bytes in attempt.files)
+    return FinalShard(shard.split_id, new.index, replace(shard.info, name=str(new)), final_files)
 
 
-def finish(plan: SharedPlanHandle, survey: ShardPlan, placed: Iterable[FinalShard]) -> Manifest:
+def commit_shared_build(
+    plan: SharedPlanHandle, shard_plan: ShardPlan, final_shards: Iterable[FinalShard]
+) -> Manifest:
     """Verifies and commits a build by workers.
 
     The call may be repeated, even by several processes at once. If the run has committed already, its manifest is
@@ -190,16 +202,16 @@ def finish(plan: SharedPlanHandle, survey: ShardPlan, placed: Iterable[FinalShar
         ExpectationError: The statistics violate the user's rules.
         CommitConflict: Another run committed first.
     """
-    job_folder, run = plan.job_folder, plan.job_folder.open_run()
-    if (done := run.committed_manifest()) is not None:
+    job_folder, build_run = plan.job_folder, plan.job_folder.open_run()
+    if (committed := build_run.committed_manifest()) is not None:
         with contextlib.suppress(NotSharedError):  # nothing is left to tidy if the plan is gone
-            finish_output(job_folder.out, done, plan.load().base_generation + 1)
-        return done
-    shards = sorted(placed, key=lambda one: (one.split_id, one.index))
-    _reconcile(survey, shards)
-    check_files_exist(job_folder, [pair for one in shards for pair in one.files])
+            finish_output(job_folder.out, committed, plan.load().base_generation + 1)
+        return committed
+    shards = sorted(final_shards, key=lambda one: (one.split_id, one.index))
+    _check_record_counts(shard_plan, shards)
+    check_files_exist(job_folder, [pair for shard in shards for pair in shard.files])
     with task_workspace(plan) as local_plan:
-        inputs = write_input_list(local_plan, Path(local_plan.folder, "data"))
+        input_list = write_input_list(local_plan, Path(local_plan.folder, "data"))
         if local_plan.source is not None:
             move_to_shared(
                 str(Path(local_plan.folder, "data", INPUTS_NAME)), job_folder.data_path(INPUTS_NAME)
@@ -207,41 +219,41 @@ def finish(plan: SharedPlanHandle, survey: ShardPlan, placed: Iterable[FinalShar
         by_split = itertools.groupby(
             shards, lambda one: local_plan.split_names[one.split_id]
         )  # shards are sorted by split
-        splits = {name: tuple(one.info for one in each) for name, each in by_split}
-        sketch = None if survey.sketch is None else survey.sketch.load_copy()
+        shards_by_split = {name: tuple(shard.info for shard in group) for name, group in by_split}
+        sketch = None if shard_plan.sketch is None else shard_plan.sketch.load_copy()
         statistics = write_statistics(local_plan, sketch, job_folder.data_path())
-        rejects = publish_files(run, survey.rejected.files)
+        rejects = publish_files(build_run, shard_plan.rejected.files)
         outcome = BuildOutcome(
             job_folder.out,
-            splits,
-            inputs,
-            survey.records_read,
-            survey.rejected,
-            survey.note_counts,
+            shards_by_split,
+            input_list,
+            shard_plan.records_read,
+            shard_plan.rejected,
+            shard_plan.note_counts,
             job_folder.id,
             statistics,
         )
         return commit(
-            run,
+            build_run,
             make_manifest(local_plan, outcome, job_folder.data_folder_name, rejects),
             local_plan.base_generation,
         )
 
 
-def _reconcile(survey: ShardPlan, shards: Sequence[FinalShard]) -> None:
-    total, records = 0, sum(one.info.records for one in shards)
-    for one in shards:
-        total = add_checksums(total, int(one.info.sum, 16))
-    if (records, total) != (survey.records, survey.checksum):
+def _check_record_counts(shard_plan: ShardPlan, shards: Sequence[FinalShard]) -> None:
+    checksum, records = 0, sum(shard.info.records for shard in shards)
+    for shard in shards:
+        checksum = add_checksums(checksum, int(shard.info.sum, 16))
+    if (records, checksum) != (shard_plan.records, shard_plan.checksum):
         raise RecordCountError(
-            f"the records written ({records}, sum {total:016x}) are not those read ({survey.records}, sum "
-            f"{survey.checksum:016x}); nothing was committed"
+            f"the records written ({records}, sum {checksum:016x}) are not those read ({shard_plan.records}, sum "
+            f"{shard_plan.checksum:016x}); nothing was committed"
         )
-    if len({(one.split_id, one.index) for one in shards}) != len(shards):
+    if len({(shard.split_id, shard.index) for shard in shards}) != len(shards):
         raise RecordCountError("a shard was accounted for twice; nothing was committed")
 
 
-def check_files_exist(job_folder: JobFolder, wanted: Sequence[tuple[str, int]]) -> None:
+def check_files_exist(job_folder: JobFolder, files: Sequence[tuple[str, int]]) -> None:
     """Checks that all files are in the data folder with the right size.
 
     Args:
@@ -252,28 +264,30 @@ def check_files_exist(job_folder: JobFolder, wanted: Sequence[tuple[str, int]]) 
         RecordmillError: A file has another size.
     """
     if job_folder.is_remote:
-        there = {item.name: item.size_bytes for item in list_objects(job_folder.data_path())}
+        sizes_by_name = {
+            item.name: item.size_bytes for item in list_objects(job_folder.data_path())
+        }
     else:
         sizes = thread_map(
-            lambda pair: _size(job_folder.data_path(pair[0])), wanted, STORE_CONCURRENCY
+            lambda pair: _file_size(job_folder.data_path(pair[0])), files, STORE_CONCURRENCY
         )
-        there = {
-            name: size for (name, _), size in zip(wanted, sizes, strict=True) if size is not None
+        sizes_by_name = {
+            name: size for (name, _), size in zip(files, sizes, strict=True) if size is not None
         }
-    missing = [name for name, size in wanted if there.get(name) != size]
-    if not missing:
+    bad_files = [name for name, size in files if sizes_by_name.get(name) != size]
+    if not bad_files:
         return
-    if (size := there.get(missing[0])) is not None:
+    if (size := sizes_by_name.get(bad_files[0])) is not None:
         raise RecordmillError(
-            f"{job_folder.data_path(missing[0])}: {size} bytes, which is not what was written; not committed"
+            f"{job_folder.data_path(bad_files[0])}: {size} bytes, which is not what was written; not committed"
         )
     raise NotSharedError(
-        f"{job_folder.data_path(missing[0])} ({len(missing)} of {len(wanted)} files)",
+        f"{job_folder.data_path(bad_files[0])} ({len(bad_files)} of {len(files)} files)",
         job_folder.out,
     )
 
 
-def _size(path: str) -> int | None:
+def _file_size(path: str) -> int | None:
     try:
         return stat(path).size_bytes
     except FileNotFoundError:

@@ -47,13 +47,11 @@ from recordmill.storage.files import (
 )
 from recordmill.storage.walk import DATA_PREFIX, RUN_PREFIX
 
-SHARED_VALUES_FOLDER, SORTED_RUNS_FOLDER, ATTEMPTS_FOLDER, REJECTS_FOLDER, DATA_FOLDER = (
-    "shared",
-    "runs",
-    "made",
-    "rejects",
-    "data",
-)
+SHARED_VALUES_FOLDER = "shared"
+SORTED_RUNS_FOLDER = "runs"
+ATTEMPTS_FOLDER = "made"
+REJECTS_FOLDER = "rejects"
+DATA_FOLDER = "data"
 SUBFOLDERS = (SHARED_VALUES_FOLDER, SORTED_RUNS_FOLDER, ATTEMPTS_FOLDER, REJECTS_FOLDER)
 _SCRATCH_SUBFOLDERS = ("runs", "rejects", "data", f"data/{INDEX_FOLDER}")
 
@@ -67,20 +65,20 @@ class NotSharedError(RecordmillError):
 
     Args:
         path: The file.
-        who: The process, for the message.
+        process: The process, for the message.
     """
 
-    def __init__(self, path: str, out: str, who: str = "the worker") -> None:
+    def __init__(self, path: str, out: str, process: str = "the worker") -> None:
         super().__init__(
-            f"{path} can't be seen on {who} {socket.gethostname()}, although another part of the job has "
+            f"{path} can't be seen on {process} {socket.gethostname()}, although another part of the job has "
             f"written it: all workers must share {out}; name a folder that each of them mounts, or, for a build, one "
             "in a store (s3://, gs://, az://). Nothing was committed"
         )
-        self._path, self._out, self._who = path, out, who
+        self._path, self._out, self._process = path, out, process
 
     # The default would pass the message alone to `__init__`, and fail on another process.
     def __reduce__(self) -> tuple[object, ...]:
-        return NotSharedError, (self._path, self._out, self._who)
+        return NotSharedError, (self._path, self._out, self._process)
 
 
 @dataclass(frozen=True)
@@ -226,12 +224,12 @@ def begin_build(plan: BuildPlan, job_folder: JobFolder) -> SharedPlanHandle:
     job_folder.open_run().renew_lease()  # or other builds would take the run for dead
     saved = plan.transform
     if saved is not None and job_folder.is_remote:  # on a disk it is in the data folder already
-        found = {
+        files = {
             f"{TRANSFORM_FOLDER}/{name}": path
             for name, path in folders.find_files(saved.folder).items()
         }
-        upload_all(job_folder.data_path(), found, plan.memory_bytes)
-        check_uploaded(job_folder.data_path(), found)
+        upload_all(job_folder.data_path(), files, plan.memory_bytes)
+        check_uploaded(job_folder.data_path(), files)
         plan = replace(
             plan, transform=replace(saved, folder=job_folder.data_path(TRANSFORM_FOLDER))
         )
@@ -249,7 +247,7 @@ def share_plan(plan: BuildPlan, job_folder: JobFolder) -> SharedPlanHandle:
         folders.make_folder(job_folder.run_path(name), exist_ok=True)
     source = plan.source
     if is_dataclass(source) and "files" in {
-        one.name for one in fields(source)
+        source_field.name for source_field in fields(source)
     }:  # not for a user's own class
         source = replace(source, files=source.files.without_ctimes())
     return job_folder.share_value(
@@ -298,17 +296,17 @@ def scratch(job_folder: JobFolder) -> Iterator[str]:
     except OSError as error:
         if error.errno not in DISK_FULL_ERRNOS or is_remote(str(error.filename or "")):
             raise
-        where = f"{os.path.dirname(folder)} on {socket.gethostname()}"
-        raise RecordmillError(f"{where}: {error.strerror}; nothing was written") from error
+        location = f"{os.path.dirname(folder)} on {socket.gethostname()}"
+        raise RecordmillError(f"{location}: {error.strerror}; nothing was written") from error
     finally:
         folders.remove_tree(folder, ignore_errors=True)
 
 
 def _check_codec_version(plan: BuildPlan) -> None:
     # Another library compresses to other bytes. A late attempt of this worker could replace the shard of another one.
-    if plan.codec_version != (here := find_codec(plan.compression).library_version):
+    if plan.codec_version != (codec_version := find_codec(plan.compression).library_version):
         raise RecordmillError(
-            f"the worker on {socket.gethostname()} compresses with {here}, and this was planned with {plan.codec_version}: "
+            f"the worker on {socket.gethostname()} compresses with {codec_version}, and this was planned with {plan.codec_version}: "
             f"{plan.compression} shards would depend on who writes them. Install the same, or build with "
             f"{option('compression', 'none')}"
         )
@@ -319,16 +317,16 @@ def _localize_transform(plan: BuildPlan) -> BuildPlan:
     saved = plan.transform
     if saved is None or not is_remote(saved.folder):
         return plan
-    own = folders.make_private_folder("recordmill")
+    cache_folder = folders.make_private_folder("recordmill")
     # Named after its files and not its digest: two fits with equal results may differ in the bytes of their graphs.
     files = json.dumps(saved.about["files"], sort_keys=True)
-    folder = folders.join(own, f"transform-{hashlib.sha256(files.encode()).hexdigest()}")
+    folder = folders.join(cache_folder, f"transform-{hashlib.sha256(files.encode()).hexdigest()}")
     if not folders.is_folder(folder):
-        made = folders.make_scratch_folder("transform-", own)
-        folders.fetch_tree(saved.folder, made)
+        temporary = folders.make_scratch_folder("transform-", cache_folder)
+        folders.fetch_tree(saved.folder, temporary)
         try:
-            folders.rename(made, folder)
+            folders.rename(temporary, folder)
         except OSError:  # another worker was first
-            folders.remove_tree(made, ignore_errors=True)
+            folders.remove_tree(temporary, ignore_errors=True)
     check_files(folder, saved.about)
     return plan.with_changes(transform=replace(saved, folder=folder))

@@ -21,9 +21,9 @@ from recordmill.building.run_slices import (
     SLICE_BOUNDS_DTYPE,
     RunSlice,
     SliceBounds,
+    find_slice_bounds,
     make_slices,
-    offsets,
-    skipped,
+    measure_skipped,
 )
 from recordmill.building.shard_boundaries import BOUNDARY_DTYPE, ShardBoundaries, ShardRange
 from recordmill.building.sorted_run import ENTRY_DTYPE, Histogram, SortedRun
@@ -60,20 +60,28 @@ def empty_run_table() -> SortedRunTable:
     return np.empty(0, SORTED_RUN_DTYPE)
 
 
-def share_run(job_folder: JobFolder, run: SortedRun) -> SortedRunTable:
+def share_run(job_folder: JobFolder, sorted_run: SortedRun) -> SortedRunTable:
     """Moves a sorted run to the shared folder and returns its row."""
-    name = os.path.basename(job_folder.move_in(run.path, SORTED_RUNS_FOLDER))
+    name = os.path.basename(job_folder.move_in(sorted_run.path, SORTED_RUNS_FOLDER))
     return np.array(
-        [(name.encode(), run.records, run.frames_bytes, run.begin_bucket, run.end_bucket)],
+        [
+            (
+                name.encode(),
+                sorted_run.records,
+                sorted_run.frames_bytes,
+                sorted_run.begin_bucket,
+                sorted_run.end_bucket,
+            )
+        ],
         SORTED_RUN_DTYPE,
     )
 
 
-def listed(job_folder: JobFolder, runs: SortedRunTable) -> list[SortedRun]:
+def open_runs(job_folder: JobFolder, sorted_runs: SortedRunTable) -> list[SortedRun]:
     """Returns the SortedRun of each row."""
     return [
         SortedRun(job_folder.run_path(SORTED_RUNS_FOLDER, name.decode()), *numbers)
-        for name, *numbers in runs.tolist()
+        for name, *numbers in sorted_runs.tolist()
     ]
 
 
@@ -83,7 +91,10 @@ def choose_concurrency(job_folder: JobFolder) -> int:
 
 
 def find_shard_slices(
-    job_folder: JobFolder, runs: SortedRunTable, cuts: ShardBoundaries, number: int
+    job_folder: JobFolder,
+    sorted_runs: SortedRunTable,
+    boundaries: ShardBoundaries,
+    shard_number: int,
 ) -> tuple[ShardRange, list[RunSlice]]:
     """Returns a shard, and the slices that contain its records.
 
@@ -95,13 +106,17 @@ def find_shard_slices(
     Raises:
         NotSharedError: This worker can't see a sorted run.
     """
-    near, found = _offsets(job_folder, runs, cuts.table[number : number + 1])
-    return cuts.shard_range(number, number + 1).shift_left(
-        skipped(found, cuts.measure)
-    ), make_slices(near, found)
+    runs_in_range, slice_bounds = _find_slice_bounds(
+        job_folder, sorted_runs, boundaries.table[shard_number : shard_number + 1]
+    )
+    return boundaries.shard_range(shard_number, shard_number + 1).shift_left(
+        measure_skipped(slice_bounds, boundaries.measure)
+    ), make_slices(runs_in_range, slice_bounds)
 
 
-def slices(job_folder: JobFolder, runs: SortedRunTable, first: int, last: int) -> list[RunSlice]:
+def find_bucket_slices(
+    job_folder: JobFolder, sorted_runs: SortedRunTable, begin_bucket: int, end_bucket: int
+) -> list[RunSlice]:
     """Returns the slices of the runs in buckets [first, last), without empty ones.
 
     The buckets must belong to one split.
@@ -109,13 +124,13 @@ def slices(job_folder: JobFolder, runs: SortedRunTable, first: int, last: int) -
     Raises:
         NotSharedError: This worker can't see a sorted run.
     """
-    row = np.zeros(1, BOUNDARY_DTYPE)
-    row["begin_bucket"], row["end_bucket"] = first, last
-    return make_slices(*_offsets(job_folder, runs, row))
+    boundary = np.zeros(1, BOUNDARY_DTYPE)
+    boundary["begin_bucket"], boundary["end_bucket"] = begin_bucket, end_bucket
+    return make_slices(*_find_slice_bounds(job_folder, sorted_runs, boundary))
 
 
-def _offsets(
-    job_folder: JobFolder, runs: SortedRunTable, cut: npt.NDArray[np.void]
+def _find_slice_bounds(
+    job_folder: JobFolder, sorted_runs: SortedRunTable, boundary: npt.NDArray[np.void]
 ) -> tuple[list[SortedRun], SliceBounds]:
     """Returns the runs near a cut, and which part of each the cut needs.
 
@@ -127,23 +142,24 @@ def _offsets(
         NotSharedError: This worker can't see a sorted run.
     """
 
-    def find(run: SortedRun) -> SliceBounds:
+    def find_bounds(run: SortedRun) -> SliceBounds:
         try:
-            return offsets(run, cut)
+            return find_slice_bounds(run, boundary)
         except FileNotFoundError:
             raise NotSharedError(run.path, job_folder.out) from None
 
-    near = listed(
+    runs_in_range = open_runs(
         job_folder,
-        runs[
-            (runs["begin_bucket"] < cut["end_bucket"]) & (runs["end_bucket"] > cut["begin_bucket"])
+        sorted_runs[
+            (sorted_runs["begin_bucket"] < boundary["end_bucket"])
+            & (sorted_runs["end_bucket"] > boundary["begin_bucket"])
         ],
     )
-    found = thread_map(find, near, choose_concurrency(job_folder))
-    return near, np.concatenate([np.empty(0, SLICE_BOUNDS_DTYPE), *found])
+    slice_bounds = thread_map(find_bounds, runs_in_range, choose_concurrency(job_folder))
+    return runs_in_range, np.concatenate([np.empty(0, SLICE_BOUNDS_DTYPE), *slice_bounds])
 
 
-def gather(found: Sequence[RunSlice], path: str) -> list[RunSlice]:
+def download_slices(run_slices: Sequence[RunSlice], path: str) -> list[RunSlice]:
     """Copies slices from a store into one local file.
 
     A merge reads its slices in many short ranges, and each of them would be a request. Here many requests run at once.
@@ -152,9 +168,13 @@ def gather(found: Sequence[RunSlice], path: str) -> list[RunSlice]:
         The slices in the local file, in the same order.
     """
     sizes = np.array(
-        [piece.frames_bytes + piece.records * ENTRY_DTYPE.itemsize for piece in found], np.int64
+        [
+            run_slice.frames_bytes + run_slice.records * ENTRY_DTYPE.itemsize
+            for run_slice in run_slices
+        ],
+        np.int64,
     )
-    begins = np.concatenate([[0], np.cumsum(sizes)]).tolist()
+    offsets = np.concatenate([[0], np.cumsum(sizes)]).tolist()
 
     def fetch(piece: RunSlice) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
         frames = np.empty(piece.frames_bytes, np.uint8)
@@ -163,18 +183,20 @@ def gather(found: Sequence[RunSlice], path: str) -> list[RunSlice]:
         return frames, entries
 
     with create_file(path) as file:
-        for parts in thread_map(
+        for buffers in thread_map(
             fetch,
-            found,
+            run_slices,
             STORE_CONCURRENCY,
             item_bytes=lambda piece: piece.frames_bytes + piece.records * 24,
             max_bytes=64 << 20,
         ):
-            for part in parts:
-                write_all(file, part)
+            for buffer in buffers:
+                write_all(file, buffer)
     return [
-        RunSlice(path, piece.records, piece.frames_bytes, begin, begin + piece.frames_bytes)
-        for piece, begin in zip(found, begins[:-1], strict=True)
+        RunSlice(
+            path, run_slice.records, run_slice.frames_bytes, offset, offset + run_slice.frames_bytes
+        )
+        for run_slice, offset in zip(run_slices, offsets[:-1], strict=True)
     ]
 
 
@@ -183,7 +205,7 @@ class SharedIngestResult:
     """The result of ingesting one group on a worker, without the records.
 
     Attributes:
-        group: Index of the group in `BuildPlan.groups`.
+        unit_group: Index of the unit group in `BuildPlan.unit_groups`.
         sorted_runs: SORTED_RUN_DTYPE, the sorted runs in the shared folder.
         checksum: Checksum of all records in the runs.
         records_read: Number of records read: the records in the sorted runs and the rejects.
@@ -192,7 +214,7 @@ class SharedIngestResult:
         sketch: The statistics of the records in the runs, or None.
     """
 
-    group: int
+    unit_group: int
     sorted_runs: SortedRunTable
     checksum: int
     records_read: int
@@ -206,7 +228,7 @@ class SharedIngestResult:
 
 
 def ingest_group(
-    plan: SharedPlanHandle, group: int, progress: Progress
+    plan: SharedPlanHandle, unit_group: int, progress: Progress
 ) -> tuple[SharedIngestResult, Histogram]:
     """Ingests a group of units and moves the results to the shared folder.
 
@@ -220,23 +242,29 @@ def ingest_group(
     """
     with task_workspace(plan) as local_plan:
         sketches = create_sketches(local_plan)
-        ingested, histogram = ingest(
-            local_plan, group, progress, local_plan.max_run_buffer_bytes, sketches
+        result, histogram = ingest(
+            local_plan, unit_group, progress, local_plan.max_run_buffer_bytes, sketches
         )
-        return share_results(plan.job_folder, ingested, sketches), histogram
+        return share_results(plan.job_folder, result, sketches), histogram
 
 
 def share_results(
-    job_folder: JobFolder, ingested: IngestResult, sketches: SketchPool | None = None
+    job_folder: JobFolder, result: IngestResult, sketches: SketchPool | None = None
 ) -> SharedIngestResult:
     """Moves the results of an ingestion to the shared folder and describes them."""
-    runs, sums = empty_run_table(), 0
-    for run in ingested.sorted_runs:
-        sums = add_checksums(sums, run.checksum)
-        runs = np.concatenate([runs, share_run(job_folder, run)])
-    files = tuple(job_folder.move_in(path, REJECTS_FOLDER) for path in ingested.rejected.files)
-    rejected = replace(ingested.rejected, files=files)
+    sorted_runs, checksum = empty_run_table(), 0
+    for sorted_run in result.sorted_runs:
+        checksum = add_checksums(checksum, sorted_run.checksum)
+        sorted_runs = np.concatenate([sorted_runs, share_run(job_folder, sorted_run)])
+    files = tuple(job_folder.move_in(path, REJECTS_FOLDER) for path in result.rejected.files)
+    rejected = replace(result.rejected, files=files)
     sketch = None if sketches is None else job_folder.share_value("sketch", sketches.total())
     return SharedIngestResult(
-        ingested.group, runs, sums, ingested.records_read, rejected, ingested.note_counts, sketch
+        result.unit_group,
+        sorted_runs,
+        checksum,
+        result.records_read,
+        rejected,
+        result.note_counts,
+        sketch,
     )
