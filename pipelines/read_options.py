@@ -45,10 +45,10 @@ def parse_steps(
     Raises:
         UsageError: one is not written as it must be, or a feature is decoded, reshaped or padded twice.
     """
-    tensors = [*map(_tensor, conversions.listed_names(decode_tensor, "decode_tensor"))]
-    steps = conversions.conversion_steps(decode_raw, reshape, pad, pad_or_cut, ragged)
+    tensors = [*map(_tensor, conversions.normalize_specs(decode_tensor, "decode_tensor"))]
+    steps = conversions.parse_conversion_steps(decode_raw, reshape, pad, pad_or_cut, ragged)
     raw = [step for step in steps if isinstance(step, DecodeRaw)]
-    conversions.check_once([step.feature for step in (*tensors, *raw)], "decoded")
+    conversions.check_converted_once([step.feature for step in (*tensors, *raw)], "decoded")
     return (*tensors, *steps)
 
 
@@ -87,7 +87,7 @@ def parse_images(
 
 
 def _tensor(text: str) -> DecodeTensor | UnresolvedTensor:
-    match = conversions.typed(text)
+    match = conversions.parse_typed_spec(text)
     if match is None:
         return UnresolvedTensor(text)
     if match[1] or match[2] not in ITEM_BYTES:
@@ -96,7 +96,7 @@ def _tensor(text: str) -> DecodeTensor | UnresolvedTensor:
             f"{conversions.CONVERSION_DTYPES}"
         )
     return DecodeTensor(
-        match[0], match[2], conversions.shape_of(match[3] or "", option("decode_tensor", text))
+        match[0], match[2], conversions.parse_shape(match[3] or "", option("decode_tensor", text))
     )
 
 

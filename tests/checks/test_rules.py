@@ -330,7 +330,7 @@ def test_the_records_of_a_range_are_found_by_the_remedy(
     rules = read_rules({"features": {schema.names[0]: {"max": 2}}})
     (one,) = find_violations(DatasetStatistics.from_sketch(sketch), schema, rules)
     condition = ast.literal_eval(one.remedy.partition("where=")[2].partition(")`")[0])
-    assert Predicate(condition).keep(batch).tolist() == [False, True]
+    assert Predicate(condition).evaluate(batch).tolist() == [False, True]
 
 
 PBTXT = """

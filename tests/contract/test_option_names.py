@@ -37,7 +37,7 @@ _TAKE_NAMES = {
     "option": 0,
     "parse_size": 1,
     "parse_image_size": 1,
-    "listed_names": 1,
+    "normalize_specs": 1,
     "_whole": 1,
     "_named": 0,
     "_check_bytes": 1,

@@ -94,8 +94,8 @@ def test_features_that_only_the_predicate_needs(out: Path, tmp_path: Path) -> No
     (table,) = [pq.read_table(path) for path in result.paths]
     assert table.column_names == ["name", "id"]
     assert table["id"].to_pylist() == list(range(0, 100, 3))
-    assert Predicate("label = 0 AND exact < 100").columns(MIXED) == ("exact", "label")
-    assert Predicate(pc.field("label") == 0).columns(MIXED) == ("label",)
+    assert Predicate("label = 0 AND exact < 100").referenced_columns(MIXED) == ("exact", "label")
+    assert Predicate(pc.field("label") == 0).referenced_columns(MIXED) == ("label",)
 
 
 def test_a_limit_counts_what_is_left(out: Path, tmp_path: Path) -> None:
@@ -244,7 +244,7 @@ def test_features_that_have_the_names_of_functions() -> None:
         ("hash(id) % 2 = 0 OR true", ("id",)),
         ("1 = 1", ()),
     ]:
-        assert Predicate(sql).columns(schema) == tuple(names)
+        assert Predicate(sql).referenced_columns(schema) == tuple(names)
 
 
 def test_a_predicate_that_fails_on_a_value(out: Path, tmp_path: Path) -> None:
@@ -257,8 +257,8 @@ def test_names_that_sql_does_not_tell_apart_and_half_floats() -> None:
         (Feature("a", "int64"), Feature("A", "int64"), Feature("h", "float16", (2,), True))
     )
     with pytest.raises(UsageError, match="SQL does not tell 'a' from 'A'"):
-        Predicate("a = 1").columns(schema)
-    assert Predicate(pc.field("A") == 1).columns(schema) == ("A",)
+        Predicate("a = 1").referenced_columns(schema)
+    assert Predicate(pc.field("A") == 1).referenced_columns(schema) == ("A",)
     chosen = schema.select(["a", "h"])
     arrow = to_arrow(chosen)
     batch = pa.RecordBatch.from_arrays(
@@ -268,8 +268,8 @@ def test_names_that_sql_does_not_tell_apart_and_half_floats() -> None:
         ],
         schema=arrow,
     )
-    assert Predicate("h[1] > 2 AND a IS NULL").keep(batch).tolist() == [False, True]
-    assert Predicate("h[1] > 2 AND a IS NULL").columns(chosen) == ("a", "h")
+    assert Predicate("h[1] > 2 AND a IS NULL").evaluate(batch).tolist() == [False, True]
+    assert Predicate("h[1] > 2 AND a IS NULL").referenced_columns(chosen) == ("a", "h")
 
 
 def test_without_duckdb_sql_says_what_to_install(out: Path, tmp_path: Path) -> None:

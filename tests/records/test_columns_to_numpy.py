@@ -12,10 +12,10 @@ from kit import plain
 from made_data_set import MIXED, mixed_rows
 
 from recordmill.records.columns.numpy_arrays import (
+    concatenate_arrays,
+    extract_arrays,
     gather_columns,
-    joined_columns,
     numpy_dtype,
-    take_apart,
     to_numpy,
 )
 from recordmill.records.columns.ragged import Ragged, Strings
@@ -85,10 +85,11 @@ def test_values_come_back(feature: Feature, data: st.DataObject) -> None:
         for row in rows[1:]
     ]
     assert shown == expected
-    halves = joined_columns(
-        [take_apart(column.slice(0, 1), feature), take_apart(column.slice(1), feature)], feature
+    halves = concatenate_arrays(
+        [extract_arrays(column.slice(0, 1), feature), extract_arrays(column.slice(1), feature)],
+        feature,
     )
-    whole = take_apart(column, feature)
+    whole = extract_arrays(column, feature)
     assert halves.values.tolist() == whole.values.tolist()
     assert [a.tolist() for a in halves.splits] == [a.tolist() for a in whole.splits]
     assert halves.valid.tolist() == whole.valid.tolist()

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from recordmill.base.errors import UsageError
 from recordmill.records.columns.convert import (
     ConversionStep,
-    Converted,
+    ConvertedBatch,
     DecodeRaw,
     MakeRagged,
     Pad,
     Reshape,
-    convert_column,
+    convert_columns,
     output_schema,
 )
 from recordmill.records.columns.numpy_arrays import to_numpy
@@ -29,7 +29,7 @@ IDS = Feature("id", "int64", (), True)
 
 def converted(
     feature: Feature, values: list[Any], *steps: ConversionStep
-) -> tuple[Converted, pa.Array]:
+) -> tuple[ConvertedBatch, pa.Array]:
     """The values behind the steps, checked to be a valid batch; beside them stands a column that must keep in step."""
     schema = Schema((IDS, feature))
     arrow = to_arrow(schema)
@@ -40,7 +40,7 @@ def converted(
         ],
         schema=arrow,
     )
-    result = convert_column(steps, batch, schema)
+    result = convert_columns(steps, batch, schema)
     result.batch.validate(full=True)
     assert result.batch.schema == to_arrow(output_schema(steps, schema))
     assert result.batch.column(0).to_pylist() == result.rows.tolist()
@@ -70,7 +70,7 @@ def test_raw_bytes_of_every_dtype(dtype: str, order: str) -> None:
     result, column = converted(
         Feature("x", "bytes", (), True), [array.tobytes() for array in arrays], step
     )
-    got = to_numpy(column, step.output(Feature("x", "bytes", (), True)))
+    got = to_numpy(column, step.output_feature(Feature("x", "bytes", (), True)))
     expected = np.stack(arrays)
     if dtype == "bfloat16":
         expected = (expected.astype(np.uint32) << 16).view(np.float32)
@@ -134,7 +134,7 @@ def test_tensors_reshaped() -> None:
     feature = Feature("x", "int64", (2, 6))
     step = Reshape("x", (3, None))
     _, column = converted(feature, [list(range(12)), None], step)
-    assert step.output(feature).shape == (3, 4)
+    assert step.output_feature(feature).shape == (3, 4)
     assert column.to_pylist() == [list(range(12)), None]
     _, column = converted(Feature("x", "int64", (1,), True), [[4]], Reshape("x", ()))
     assert column.to_pylist() == [4]
@@ -163,7 +163,9 @@ def test_padding_of_every_kind(dtype: str, value: Any, fill: Any) -> None:
     assert (
         result.bad[0].reason == "4 items, more than the 3 to pad to (pad_or_cut= drops the others)"
     )
-    _, column = converted(Feature("x", dtype, (None,)), [[item] * 9], Pad("x", 3, value, cut=True))
+    _, column = converted(
+        Feature("x", dtype, (None,)), [[item] * 9], Pad("x", 3, value, cuts_longer=True)
+    )
     assert column.to_pylist() == [[item] * 3]
 
 
@@ -194,7 +196,7 @@ def test_padding_equals_to_padded(rows: list[list[int] | None]) -> None:
     """Also of vectors, and cut: the oracle is `Ragged.to_padded` on the same column."""
     feature = Feature("x", "int32", (None, 2))
     pairs = [None if row is None else [[item, -item] for item in row] for row in rows]
-    result, column = converted(feature, pairs, Pad("x", 4, "9", cut=True))
+    result, column = converted(feature, pairs, Pad("x", 4, "9", cuts_longer=True))
     assert not result.bad
     plain = to_numpy(pa.array(pairs, to_arrow(Schema((feature,))).field(0).type), feature)
     assert isinstance(plain, Ragged)
@@ -244,7 +246,7 @@ def test_slices_are_converted_as_whole_columns_are() -> None:
         (Feature("x", "int64", (6,)), Reshape("x", (None, 4)), "does not go into"),
         (
             Feature("x", "int64", (None, None)),
-            Pad("x", 4, "0", cut=True),
+            Pad("x", 4, "0", cuts_longer=True),
             'pad_or_cut="x": it is .*, lists of lists',
         ),
         (Feature("x", "int8", (None,)), Pad("x", 4, "300"), "'300' is no int8"),

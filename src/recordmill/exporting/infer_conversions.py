@@ -16,7 +16,11 @@ from recordmill.base.errors import DataError, UsageError
 from recordmill.base.option_names import available_names, option
 from recordmill.base.threads import thread_map
 from recordmill.records.columns.convert import ConversionStep, DecodeTensor
-from recordmill.records.columns.decode_images import DecodeImages, image_sizes, looks_like_image
+from recordmill.records.columns.decode_images import (
+    DecodeImages,
+    looks_like_image,
+    read_image_sizes,
+)
 from recordmill.records.protobuf.tensor_proto import first_header
 from recordmill.schemas.feature import Schema
 from recordmill.shards.catalog import ShardFile
@@ -202,10 +206,10 @@ def _resolve_images(step: UnresolvedImages, name: str, records: RecordBatches) -
         return DecodeImages(name, *step.size, step.channels, resize=True)
     any_size = DecodeImages(name, None, None, step.channels)
     feature = records.schema[name]
-    any_size.output(feature)
+    any_size.output_feature(feature)
     sizes: set[tuple[int, int]] = set()
     for _, batch in records.read((name,)):
-        sizes |= image_sizes(batch.column(0), feature)
+        sizes |= read_image_sizes(batch.column(0), feature)
         if len(sizes) > 1:
             break
     if len(sizes) == 1:

@@ -18,7 +18,7 @@ from recordmill.exporting.infer_conversions import (
     resolve_steps,
     suggest_conversions,
 )
-from recordmill.records.columns.convert import ConversionStep, class_names_of, output_schema
+from recordmill.records.columns.convert import ConversionStep, make_class_name_steps, output_schema
 from recordmill.records.columns.decode_images import DecodeImages
 from recordmill.records.columns.predicate import Predicate, names_to_read
 from recordmill.records.inference.confirm import SchemaGuess
@@ -426,7 +426,9 @@ def _make_plan(
     decoded = (
         selected
         if options.where is None
-        else input_schema.select(names_to_read(selected.names, options.where.columns(input_schema)))
+        else input_schema.select(
+            names_to_read(selected.names, options.where.referenced_columns(input_schema))
+        )
     )
     tasks = (
         split_tasks
@@ -441,7 +443,9 @@ def _make_plan(
     )
     steps = resolve_steps(options.steps, replace(records, schema=selected))
     if options.class_names:
-        steps += tuple(step for step in class_names_of(input_schema) if step.feature in selected)
+        steps += tuple(
+            step for step in make_class_name_steps(input_schema) if step.feature in selected
+        )
     schema = output_schema(steps, selected)
     output.check_schema(schema)
     if layout is not None:

@@ -21,7 +21,7 @@ from recordmill.base.option_names import option
 from recordmill.base.siphash import derive_key, hash_positions
 from recordmill.base.threads import thread_map
 from recordmill.exporting.plan import ReadPlan, ReadTask
-from recordmill.records.columns.convert import DecodeTensor, convert_column
+from recordmill.records.columns.convert import DecodeTensor, convert_columns
 from recordmill.records.columns.decode_images import DecodeImages
 from recordmill.records.columns.numpy_arrays import is_bytes
 from recordmill.records.example.decode import decode_lenient, decoded_size
@@ -184,7 +184,7 @@ def select_matching(plan: ReadPlan, frame_slice: Slice) -> SelectedRecords:
     filtered = len(recovered.starts) - len(rows)
     if options.where is not None:
         try:
-            mask = options.where.keep(batch)
+            mask = options.where.evaluate(batch)
         except DataError as error:
             raise DataError(error.reason, source=frame_slice.file.path) from None
         filtered += int(len(mask) - mask.sum())
@@ -210,7 +210,7 @@ def convert_selected(plan: ReadPlan, selected_records: SelectedRecords) -> Salva
     Raises:
         DataError: A record can't be decoded or converted, and the plan is not lenient.
     """
-    converted = convert_column(plan.steps, selected_records.batch, plan.selected)
+    converted = convert_columns(plan.steps, selected_records.batch, plan.selected)
     bad = [(row, PARSE, record) for row, record in selected_records.bad] + [
         (int(selected_records.rows[record.row]), CONVERT_REASON, record) for record in converted.bad
     ]
@@ -315,13 +315,16 @@ def _measure_costs(
         if not isinstance(step, DecodeImages | DecodeTensor):
             continue
         feature = plan.selected[step.feature]
-        step_result, step_work = step.costs(
+        step_result, step_work = step.estimate_bytes(
             selected_records.batch.column(plan.selected.names.index(step.feature)), feature
         )
         # Pixels have one byte each. Numbers of tensors depend on their dtype.
         is_image = isinstance(step, DecodeImages)
         peak_bytes = _peak_bytes(
-            plan, step_result, step_work, 1 if is_image else ITEM_BYTES[step.output(feature).dtype]
+            plan,
+            step_result,
+            step_work,
+            1 if is_image else ITEM_BYTES[step.output_feature(feature).dtype],
         )
         max_bytes = plan.image_bytes if is_image else plan.memory_bytes
         for row in np.flatnonzero(peak_bytes > max_bytes).tolist() if max_bytes else ():

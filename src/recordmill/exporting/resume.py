@@ -191,7 +191,7 @@ def fingerprint_plan(plan: ReadPlan, engine: bool = False) -> str:
         engine: Workers of an engine make the outputs.
     """
     options = replace(plan.options, where=None)
-    predicate = plan.options.where.predicate if plan.options.where is not None else None
+    predicate = plan.options.where.condition if plan.options.where is not None else None
     digest = hashlib.sha256()
     for text in [
         f"{_FORMAT_VERSION} {engine} {[version(name) for name in ('recordmill', 'numpy', 'pyarrow', 'pillow')]}",

@@ -37,8 +37,8 @@ from recordmill.reader.take import (
 )
 from recordmill.reader.training import Trainable
 from recordmill.reader.view import View
-from recordmill.records.columns.conversions import conversion_steps
-from recordmill.records.columns.numpy_arrays import gather_columns, rows_of
+from recordmill.records.columns.conversions import parse_conversion_steps
+from recordmill.records.columns.numpy_arrays import gather_columns, iter_rows
 from recordmill.records.columns.predicate import Predicate
 from recordmill.records.columns.ragged import Array, Ragged, Strings
 from recordmill.records.inference.confirm import Unconfirmed
@@ -164,7 +164,7 @@ def open(
         infer_from=sample,
         where=None if where is None else Predicate(where),
         view=View(
-            steps=conversion_steps(decode_raw, reshape, pad, ragged=ragged),
+            steps=parse_conversion_steps(decode_raw, reshape, pad, ragged=ragged),
             images=parse_image_targets(decode_images),
             class_names=class_names,
         ),
@@ -340,7 +340,7 @@ class Dataset(Scanner, Trainable, StatisticsMixin):
         The loaders of PyTorch call this once for each batch. The records are read together.
         """
         batches = self.take(records).combine_chunks().to_batches()
-        return [row for batch in batches for row in rows_of(batch, self.schema)]
+        return [row for batch in batches for row in iter_rows(batch, self.schema)]
 
     def to_table(self, start: int = 0, stop: int | None = None) -> pa.Table:
         """Reads records into one `pyarrow.Table` in memory.
@@ -504,7 +504,7 @@ class Dataset(Scanner, Trainable, StatisticsMixin):
         This is meant for inspection. Use `batches` or `to_batches` for many records.
         """
         for batch in self.record_batches():
-            yield from rows_of(batch, self.schema)
+            yield from iter_rows(batch, self.schema)
 
     def __repr__(self) -> str:
         return display_text(*self._display_arguments())
@@ -522,7 +522,7 @@ class Dataset(Scanner, Trainable, StatisticsMixin):
         matching = self.__dict__.get(
             "matching", self.view.subset if not self.view.conditions else None
         )
-        conditions = [str(condition.where.predicate) for condition in self.view.conditions]
+        conditions = [str(condition.where.condition) for condition in self.view.conditions]
         headline = make_headline(
             self.catalog,
             self._num_stored if is_counted else None,

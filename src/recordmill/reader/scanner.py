@@ -36,7 +36,7 @@ from recordmill.reader.view import (
     rename_columns,
 )
 from recordmill.records.columns.conversions import Decoding
-from recordmill.records.columns.convert import class_names_of, output_schema
+from recordmill.records.columns.convert import make_class_name_steps, output_schema
 from recordmill.records.columns.predicate import Predicate
 from recordmill.records.inference.confirm import SchemaGuess
 from recordmill.records.inference.infer import Inference
@@ -74,8 +74,10 @@ def confirm_batches(load: Load, guess: SchemaGuess, decoding: Decoding) -> list[
         Unconfirmed: A record contradicts the guess.
         DataError: A record is damaged or can't be converted.
     """
-    batches = (select_features(batch, decoding.stored) for batch in confirm_load(load, guess))
-    return [decoding.converted(batch, load.file.path, "record {}".format) for batch in batches]
+    batches = (
+        select_features(batch, decoding.stored_schema) for batch in confirm_load(load, guess)
+    )
+    return [decoding.convert(batch, load.file.path, "record {}".format) for batch in batches]
 
 
 # 64 MiB: size of the decoded images of one load. An 8 MiB piece of encoded images decodes to more.
@@ -182,7 +184,7 @@ class Scanner:
             output_schema(self.view.steps, self.full_schema)
             _ = self.view.make_decoding(self.full_schema, self._stored_images).schema
         if self.view.class_names:
-            class_names_of(self.full_schema)
+            make_class_name_steps(self.full_schema)
         return self.view.make_decoding(self._stored_schema, self._stored_images)
 
     @cached_property

@@ -27,7 +27,7 @@ from recordmill.base.buffers import Int64s
 from recordmill.base.errors import DataError
 from recordmill.base.threads import thread_map
 from recordmill.records.columns.conversions import Decoding
-from recordmill.records.columns.numpy_arrays import rows_of
+from recordmill.records.columns.numpy_arrays import iter_rows
 from recordmill.records.protobuf.message import LIST_NAMES, example_class
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import BYTES_LIST, EXAMPLE, FLOAT_LIST, INT64_LIST, Feature, Schema
@@ -343,12 +343,12 @@ def read_row(
     frame = file.frame(record)
     if plan is not None:
         values = parse_record(
-            frame.payload(0).tobytes(), plan, decoding.stored, is_full_schema=is_full_schema
+            frame.payload(0).tobytes(), plan, decoding.stored_schema, is_full_schema=is_full_schema
         )
         if values is not None:
             return values
     offset = file.offset(record) - int(frame.starts[0])
-    (row,) = rows_of(
+    (row,) = iter_rows(
         decode_block(FrameBlock(frame, record, offset), decoding, file.file.path), decoding.schema
     )
     return row

@@ -132,7 +132,7 @@ class View:
         New names and a selection of features do not change it.
         """
         identity = "\x00and\x00".join(
-            str(condition.where.predicate)
+            str(condition.where.condition)
             + (repr(sorted(condition.names.items())) if condition.names else "")
             for condition in self.conditions
         )
@@ -237,7 +237,7 @@ class _StoredCondition:
 
     def mask(self, batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
         columns = batch.select(self.stored_schema.names)
-        return self.where.keep(rename_columns(columns, self.condition_schema))
+        return self.where.evaluate(rename_columns(columns, self.condition_schema))
 
 
 @dataclass(frozen=True)
@@ -284,7 +284,7 @@ class Selection:
         return cls(
             conditions=tuple(conditions),
             condition_schema=full_schema.select(names or full_schema.names[:1]),
-            decoded_schema=full_schema.select(names_to_read(decoding.stored.names, names)),
+            decoded_schema=full_schema.select(names_to_read(decoding.stored_schema.names, names)),
             decoding=decoding,
             shown_schema=view.to_shown(decoding.schema),
             subset=view.subset,
@@ -302,13 +302,13 @@ class Selection:
         for batch in decode_load(load, self.decoded_schema):
             mask = self._subset_mask(first, batch.num_rows) & self._condition_mask(batch, load)
             subset = batch.filter(pa.array(mask))
-            stored = self.decoding.stored
+            stored = self.decoding.stored_schema
             # `decoded_schema` begins with these features
             selected = pa.RecordBatch.from_arrays(
                 subset.columns[: len(stored)], schema=to_arrow(stored)
             )
             record_place = partial(_record_place, record + np.flatnonzero(mask))
-            converted = self.decoding.converted(selected, load.file.path, record_place)
+            converted = self.decoding.convert(selected, load.file.path, record_place)
             batches.append(rename_columns(converted, self.shown_schema))
             first += batch.num_rows
             record += batch.num_rows
@@ -367,7 +367,7 @@ def _condition_columns(
     The condition sees all features as they are stored.
     """
     try:
-        return predicate.columns(shown_schema)
+        return predicate.referenced_columns(shown_schema)
     except UsageError as error:
         decoded_names = [
             step.feature

@@ -21,7 +21,7 @@ from recordmill.reader.prefetch.prefetcher import PREFETCH_RANGE_BYTES, decode_r
 from recordmill.reader.take import resolve_record_numbers
 from recordmill.reader.training import Trainable
 from recordmill.records.columns.conversions import Decoding
-from recordmill.records.columns.numpy_arrays import rows_of
+from recordmill.records.columns.numpy_arrays import iter_rows
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema
 from recordmill.shards.access import group_by_file
@@ -208,7 +208,7 @@ class Zip(Trainable):
     def __getitems__(self, records: Sequence[int]) -> list[dict[str, Any]]:
         """Returns the records with these numbers as dicts."""
         return list(
-            rows_of(self._decode_numbers(resolve_record_numbers(records, len(self))), self.schema)
+            iter_rows(self._decode_numbers(resolve_record_numbers(records, len(self))), self.schema)
         )
 
     def take(self, records: Sequence[int] | npt.NDArray[Any]) -> pa.Table:

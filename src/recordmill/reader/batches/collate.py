@@ -32,10 +32,10 @@ from recordmill.reader.options.training import Form
 from recordmill.reader.prefetch.prefetcher import StepRows
 from recordmill.reader.prefetch.protocols import Fetchable
 from recordmill.records.columns.numpy_arrays import (
+    extract_arrays,
     is_bytes,
-    lengths_of,
+    list_lengths,
     numpy_dtype,
-    take_apart,
     to_numpy,
 )
 from recordmill.records.columns.ragged import Array, Ragged, Strings
@@ -230,7 +230,7 @@ def padded_row_bytes(dataset: Fetchable, collations: Mapping[str, Collation]) ->
         length = collation.length if isinstance(collation, Padded | Bucketed) else None
         if length is None:
             length = max(
-                (int(lengths_of(chunk).max(initial=0)) for chunk in head[name].chunks), default=0
+                (int(list_lengths(chunk).max(initial=0)) for chunk in head[name].chunks), default=0
             )
         inner = math.prod(features[name].inner_shape)
         total += length * inner * numpy_dtype(features[name]).itemsize
@@ -363,7 +363,7 @@ def _matrix(columns: list[pa.Array], schema: Schema, extras: ExtraColumns) -> pa
     """Returns columns of numbers side by side, as one of float32 tensors."""
     parts = []
     for name, column in zip(extras.matrix, columns, strict=True):
-        taken = take_apart(column, schema[name])
+        taken = extract_arrays(column, schema[name])
         parts.append(taken.values.reshape(len(column), schema[name].inner_size).astype(np.float32))
         if taken.valid is not None:
             parts[-1][~taken.valid] = extras.defaults.get(name, np.nan)

@@ -24,7 +24,7 @@ from recordmill.reader.options.collation import Bucketed
 from recordmill.reader.prefetch.prefetcher import StepRows
 from recordmill.reader.sampling.sampler import key_of, permuted
 from recordmill.reader.sampling.schedule import Schedule
-from recordmill.records.columns.numpy_arrays import lengths_of
+from recordmill.records.columns.numpy_arrays import list_lengths
 from recordmill.records.columns.ragged import Ragged
 
 
@@ -34,7 +34,7 @@ def quantiles(columns: Iterable[pa.Array], buckets: int) -> tuple[int, ...]:
     """
     counts: dict[int, int] = {}
     for column in columns:
-        lengths, found = np.unique(lengths_of(column), return_counts=True)
+        lengths, found = np.unique(list_lengths(column), return_counts=True)
         for length, count in zip(lengths.tolist(), found.tolist(), strict=True):
             counts[length] = counts.get(length, 0) + count
     if not counts:
@@ -55,7 +55,7 @@ class Buckets:
 
     def sorted(self, rows: StepRows, schedule: Schedule, steps: Int64s) -> tuple[StepRows, Int64s]:
         """Returns the rows of these steps of a group in the order given, and [steps] the length each is padded to."""
-        lengths = lengths_of(rows.batch.column(self.at))
+        lengths = list_lengths(rows.batch.column(self.at))
         if self.how.length is not None:
             lengths = np.minimum(lengths, self.how.length)
         whole = self._order(self._bucket(lengths), rows, schedule)
@@ -121,7 +121,7 @@ class Packs:
         """Returns ([n] the row of each record that has a place, counted over all steps; [steps] the records up to and
         with each step). final: the last step is one, too, if it has records.
         """
-        lengths = np.stack([lengths_of(batch.column(at)) for at in self.columns])
+        lengths = np.stack([list_lengths(batch.column(at)) for at in self.columns])
         # An empty list takes a place as well, so that a step has an end.
         limits = np.array(self.limits, np.int64)
         lengths = np.ascontiguousarray(np.clip(lengths, 1, limits[:, None]))
@@ -147,7 +147,7 @@ class Packs:
         """The batch without what is longer than a row, and how many records of which feature were cut."""
         cut = {}
         for name, at, limit in zip(self.names, self.columns, self.limits, strict=True):
-            longer = int(np.count_nonzero(lengths_of(batch.column(at)) > limit))
+            longer = int(np.count_nonzero(list_lengths(batch.column(at)) > limit))
             if longer:
                 cut[name] = longer
                 shorter = pc.list_slice(batch.column(at), 0, limit, return_fixed_size_list=False)

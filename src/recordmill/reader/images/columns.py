@@ -20,14 +20,14 @@ from recordmill.reader.options.images import Images, ImageTarget, RandomCrop
 from recordmill.reader.prefetch.prefetcher import StepRows
 from recordmill.reader.prefetch.protocols import Fetchable
 from recordmill.reader.sampling.sampler import key_of
-from recordmill.records.columns.convert import Faults, build_steps
+from recordmill.records.columns.convert import Faults, build_column
 from recordmill.records.columns.decode_images import (
     MAX_DECODED_PIXELS,
     Pixels,
-    each_image,
+    iter_images,
     looks_like_image,
 )
-from recordmill.records.columns.numpy_arrays import lengths_of, take_apart
+from recordmill.records.columns.numpy_arrays import extract_arrays, list_lengths
 from recordmill.records.columns.ragged import Array
 from recordmill.records.images.check import check_each
 from recordmill.records.images.header import BadImage
@@ -64,7 +64,7 @@ def images_by_feature(dataset: Fetchable, wanted: ImageTarget | None) -> dict[st
                 f"decode_images: no feature holds encoded images; the bytes features are {_listed(candidates)}"
             )
     stored = dict(
-        zip(dataset.schema.names, dataset.stored(dataset.schema).stored.names, strict=True)
+        zip(dataset.schema.names, dataset.stored(dataset.schema).stored_schema.names, strict=True)
     )
     check_boxes([*stored.values()], {stored[name]: one for name, one in images.items()})
     return {name: one if one.height else _sized(dataset, name, one) for name, one in images.items()}
@@ -179,7 +179,7 @@ class ImageDecoder:
     def _work(self, feature: Feature, column: pa.Array, rows: StepRows, key: int) -> _Work:
         wanted = self.images[feature.name]
         out = allocate_reusable((len(column), *wanted.shape), wanted.numpy_dtype)
-        parts = take_apart(column, replace(feature, required=True))
+        parts = extract_arrays(column, replace(feature, required=True))
         valid = None if not column.null_count else column.is_valid().to_numpy(zero_copy_only=False)
         default = self._defaults.get(feature.name)
         instead = None if default is None else np.frombuffer(default, np.uint8)
@@ -307,7 +307,7 @@ class ResizedImages:
     wanted: Images
     has_boxes: bool = False
 
-    def output(self, feature: Feature) -> Feature:
+    def output_feature(self, feature: Feature) -> Feature:
         if feature.shape or feature.dtype != "bytes":
             raise UsageError(
                 f"decode_images: {feature.name!r} is {feature.describe()}; only a single bytes value is an image"
@@ -330,7 +330,7 @@ class ResizedImages:
             (len(column) - column.null_count, *self.wanted.shape), self.wanted.numpy_dtype
         )
         present, faults, done = [], [], 0
-        for row, data in each_image(column, feature):
+        for row, data in iter_images(column, feature):
             try:
                 if data is not None:
                     pixels[done] = decode_image(data, self.wanted)
@@ -342,7 +342,9 @@ class ResizedImages:
             pa.array(self.wanted.to_layout(pixels[:done]).reshape(-1)),
             np.zeros(len(present), np.int64),
         )
-        return build_steps(flat, counts, np.array(present, np.bool_), self.output(feature)), faults
+        return build_column(
+            flat, counts, np.array(present, np.bool_), self.output_feature(feature)
+        ), faults
 
 
 # Boxes of objects, as the Object Detection API names them, move with the part of the image that is kept.
@@ -385,7 +387,7 @@ def move_boxes(batch: pa.RecordBatch, kept: Array) -> pa.RecordBatch:
         raise UsageError(
             f"decode_images: {single!r} is no list of values a box: leave it out, or the crop and flip"
         )
-    lengths = lengths_of(columns[at[_EDGES[0]]])
+    lengths = list_lengths(columns[at[_EDGES[0]]])
     left, top, width, height, is_flipped = np.repeat(kept, lengths, axis=0).T
     found = [columns[at[name]].flatten().to_numpy(zero_copy_only=False) for name in _EDGES]
     inside = np.ones(len(left), np.bool_)
@@ -397,7 +399,7 @@ def move_boxes(batch: pa.RecordBatch, kept: Array) -> pa.RecordBatch:
     ends = np.concatenate([[0], np.cumsum(inside)])[np.concatenate([[0], np.cumsum(lengths)])]
     for name, place in at.items():
         column = columns[place]
-        if not np.array_equal(lengths_of(column), lengths):
+        if not np.array_equal(list_lengths(column), lengths):
             raise UsageError(
                 f"decode_images: {name!r} has not one value a box: leave it out, or the crop and flip"
             )

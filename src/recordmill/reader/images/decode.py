@@ -19,9 +19,9 @@ from recordmill.reader.options.images import Floats, Images, RandomCrop
 from recordmill.records.columns.decode_images import (
     MAX_DECODED_PIXELS,
     Pixels,
-    stored_pixels,
-    stored_values,
-    work_bytes,
+    array_decode_bytes,
+    decode_mask,
+    decode_stored_pixels,
 )
 from recordmill.records.images.check import check_structure
 from recordmill.records.images.header import DECODE_FAILED, GRAY, RGB, BadImage, ImageHeader
@@ -125,7 +125,7 @@ class Encoded:
     @property
     def work_bytes(self) -> int:
         """Returns how much memory decoding takes at most."""
-        return work_bytes(self._header)
+        return array_decode_bytes(self._header)
 
     def shrink(self, height: int, width: int, wanted: Images) -> int:
         """The largest divisor by which a part [height, width] can be decoded smaller and is as large as wanted."""
@@ -141,11 +141,11 @@ class Encoded:
         raises BadImage. once: the array holds until this thread decodes the next image.
         """
         if self._mask:
-            return upright(stored_values(self._data, self._header), self._turned)
+            return upright(decode_mask(self._data, self._header), self._turned)
         make = _own_room if once else allocate
         decoded = _by_simplejpeg(self._data, self._header, self._channels, shrink, self._fast, make)
         if decoded is None:
-            decoded = stored_pixels(self._data, self._header, self._channels, shrink)
+            decoded = decode_stored_pixels(self._data, self._header, self._channels, shrink)
         return upright(decoded, self._turned)
 
 

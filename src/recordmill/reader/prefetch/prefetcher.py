@@ -462,7 +462,7 @@ def decode_records(
     DataError names file, record and offset.
     """
     if dataset.zipped:
-        return _decode_zipped(dataset.zipped, numbers, stored.stored)
+        return _decode_zipped(dataset.zipped, numbers, stored.stored_schema)
     files, ends = dataset.files, dataset.ends
     try:
         block = FrameBlock(ordered_frames(files, ends, numbers, streamed), 0, 0)

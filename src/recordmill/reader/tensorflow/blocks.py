@@ -26,11 +26,11 @@ from recordmill.reader.options.collation import Bucketed, Collation, OneHot, Pac
 from recordmill.reader.options.images import Images
 from recordmill.reader.tensorflow.program import unconverted
 from recordmill.records.columns.numpy_arrays import (
-    Parts,
+    ColumnArrays,
+    assemble_array,
+    extract_arrays,
     is_bytes,
     numpy_dtype,
-    put_together,
-    take_apart,
 )
 from recordmill.records.columns.ragged import Ragged
 from recordmill.schemas.feature import Feature, Schema
@@ -151,7 +151,7 @@ def _block(chunk: StepChunk, columns: list[BlockColumn]) -> Arrays:
         if one.feature.name in chunk.images:
             arrays = _decoded(one, column, chunk)
         else:
-            arrays = _arrays(one, take_apart(column, one.feature), chunk)
+            arrays = _arrays(one, extract_arrays(column, one.feature), chunk)
         for what, array in arrays.items():
             block[one.key(what)] = array
     return block
@@ -166,13 +166,13 @@ def _decoded(one: BlockColumn, column: pa.Array, chunk: StepChunk) -> Arrays:
     )
 
 
-def _arrays(one: BlockColumn, parts: Parts, chunk: StepChunk) -> Arrays:
+def _arrays(one: BlockColumn, parts: ColumnArrays, chunk: StepChunk) -> Arrays:
     if isinstance(one.collation, Packed):
         return _packed(one.collation, Ragged(parts.values, parts.splits[0]), chunk)
     if one.padded:
         return _padded(one, Ragged(parts.values, parts.splits[0]), chunk)
     if isinstance(one.collation, OneHot):
-        column = put_together(parts, one.feature)
+        column = assemble_array(parts, one.feature)
         assert isinstance(column, np.ndarray)
         collate.check_classes(one.feature.name, column, one.collation)
         return {"values": np.ma.filled(np.ma.asarray(column, np.int64), -1)}

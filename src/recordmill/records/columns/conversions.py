@@ -21,7 +21,7 @@ from recordmill.records.columns.convert import (
     MakeRagged,
     Pad,
     Reshape,
-    convert_column,
+    convert_columns,
     output_schema,
 )
 from recordmill.records.example.decode import decode, decode_lenient, failure
@@ -33,18 +33,18 @@ from recordmill.schemas.feature import ITEM_BYTES, Schema
 class Decoding:
     """stored: the features as the records have them. steps: what becomes of them, in this order."""
 
-    stored: Schema
+    stored_schema: Schema
     steps: tuple[ConversionStep, ...] = ()
 
     @classmethod
-    def of(cls, wanted: Schema | Decoding) -> Decoding:
+    def from_schema(cls, schema: Schema | Decoding) -> Decoding:
         """Features of a schema as they are, or converted."""
-        return wanted if isinstance(wanted, Decoding) else cls(wanted)
+        return schema if isinstance(schema, Decoding) else cls(schema)
 
     @cached_property
     def schema(self) -> Schema:
         """Returns the features after the steps; UsageError where one is nothing that its step takes."""
-        return output_schema(self.steps, self.stored)
+        return output_schema(self.steps, self.stored_schema)
 
     def decode(
         self,
@@ -61,60 +61,65 @@ class Decoding:
             data,
             starts,
             lengths,
-            self.stored,
+            self.stored_schema,
             source=source,
             first_record=first_record,
             offsets=offsets,
         )
-        places = starts if offsets is None else offsets
-        return self.converted(
-            batch, source, lambda row: f"record {first_record + row}, byte {int(places[row])}"
+        record_offsets = starts if offsets is None else offsets
+        return self.convert(
+            batch,
+            source,
+            lambda row: f"record {first_record + row}, byte {int(record_offsets[row])}",
         )
 
-    def converted(
-        self, batch: pa.RecordBatch, source: str, place: Callable[[int], str]
+    def convert(
+        self, batch: pa.RecordBatch, source: str, describe_row: Callable[[int], str]
     ) -> pa.RecordBatch:
         """Converts the columns of records as they have them by the steps. DataError names the place of the record of a
         row.
         """
         if not self.steps:
             return batch
-        found = convert_column(self.steps, batch, self.stored)
-        if found.bad:
-            raise failure(found.bad[0], source, place(found.bad[0].row))
-        return found.batch
+        result = convert_columns(self.steps, batch, self.stored_schema)
+        if result.bad:
+            raise failure(result.bad[0], source, describe_row(result.bad[0].row))
+        return result.batch
 
     def decode_lenient(
         self, data: Bytes, starts: Int64s, lengths: Int64s
     ) -> tuple[pa.RecordBatch, Int64s, list[BadRecord]]:
         """Decodes as `decode` does; returns (the batch of the good records, their rows, the bad ones in order)."""
-        batch, good, bad = decode_lenient(data, starts, lengths, self.stored)
+        batch, good, bad = decode_lenient(data, starts, lengths, self.stored_schema)
         if not self.steps:
             return batch, good, bad
-        found = convert_column(self.steps, batch, self.stored)
-        bad = bad + [BadRecord(int(good[one.row]), one.feature, one.reason) for one in found.bad]
+        result = convert_columns(self.steps, batch, self.stored_schema)
+        bad = bad + [
+            BadRecord(int(good[bad_record.row]), bad_record.feature, bad_record.reason)
+            for bad_record in result.bad
+        ]
         return (
-            found.batch,
-            np.asarray(good[found.rows], np.int64),
+            result.batch,
+            np.asarray(good[result.rows], np.int64),
             sorted(bad, key=lambda record: record.row),
         )
 
 
-_TYPED = re.compile(r"(?s)(.+)=([<>]?)(\w+)(?:\[([-\d,\s]*)\])?")
-_PADDED = re.compile(r"(?s)(.+?)=(\d+):(.*)")
-_SHAPED = re.compile(r"(?s)(.+)=\[([-\d,\s]*)\]")
+_TYPED_SPEC = re.compile(r"(?s)(.+)=([<>]?)(\w+)(?:\[([-\d,\s]*)\])?")
+_PAD_SPEC = re.compile(r"(?s)(.+?)=(\d+):(.*)")
+_SHAPE_SPEC = re.compile(r"(?s)(.+)=\[([-\d,\s]*)\]")
 CONVERSION_DTYPES = f"a dtype is one of {', '.join(ITEM_BYTES)}"
 Specs = Sequence[str] | str | None
 
 
-def listed_names(
+def normalize_specs(
     specs: Specs | Mapping[str, str] | Mapping[str, str | Sequence[int]], keyword: str
 ) -> Sequence[str]:
     """Returns one text for each feature; a mapping says the same as `FEATURE=...`. UsageError: one is no text."""
     if isinstance(specs, str):
         return [specs]
     if isinstance(specs, Mapping):
-        specs = [f"{name}={_text(name, what, keyword)}" for name, what in specs.items()]
+        specs = [f"{name}={_spec_text(name, value, keyword)}" for name, value in specs.items()]
     specs = () if specs is None else specs
     if not isinstance(specs, Sequence) or not all(isinstance(text, str) for text in specs):
         raise UsageError(
@@ -123,44 +128,46 @@ def listed_names(
     return specs
 
 
-def _text(name: str, what: object, keyword: str) -> str:
-    if isinstance(what, str):
-        return what
-    if isinstance(what, Sequence) and all(isinstance(size, int) for size in what):
-        return f"[{','.join(map(str, what))}]"
+def _spec_text(name: str, value: object, keyword: str) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Sequence) and all(isinstance(size, int) for size in value):
+        return f"[{','.join(map(str, value))}]"
     raise UsageError(
-        f"{option(keyword, name)}: a text such as 'float32[256,256]' or '[-1,4]', not {what!r:.99}"
+        f"{option(keyword, name)}: a text such as 'float32[256,256]' or '[-1,4]', not {value!r:.99}"
     )
 
 
-def typed(text: str) -> tuple[str, str, str, str | None] | None:
+def parse_typed_spec(text: str) -> tuple[str, str, str, str | None] | None:
     """Returns (feature, "<", ">" or "", dtype, what stands in [] if there is such) of `FEATURE=DTYPE[SHAPE]`."""
-    match = _TYPED.fullmatch(text)
+    match = _TYPED_SPEC.fullmatch(text)
     return None if match is None else (match[1], match[2], match[3], match[4])
 
 
-def raw_step(text: str) -> DecodeRaw:
+def parse_decode_raw(text: str) -> DecodeRaw:
     """Parses `FEATURE=DTYPE[SHAPE]`; UsageError where it is not written so."""
-    match = typed(text)
+    match = parse_typed_spec(text)
     if match is None or match[2] not in ITEM_BYTES:
         raise UsageError(
             f"{option('decode_raw', text)}: FEATURE=DTYPE[SHAPE], as in depth=float32[256,256], or >float32[...] if "
             f"it is big-endian; {CONVERSION_DTYPES}"
         )
     return DecodeRaw(
-        match[0], match[2], shape_of(match[3] or "", option("decode_raw", text)), match[1] == ">"
+        match[0], match[2], parse_shape(match[3] or "", option("decode_raw", text)), match[1] == ">"
     )
 
 
-def reshape_step(text: str) -> Reshape:
+def parse_reshape(text: str) -> Reshape:
     """Parses `FEATURE=[SHAPE]`; UsageError where it is not written so."""
-    match = _SHAPED.fullmatch(text)
+    match = _SHAPE_SPEC.fullmatch(text)
     if match is None:
         raise UsageError(f"{option('reshape', text)}: FEATURE=[SHAPE], as in boxes=[-1,4]")
-    return Reshape(match[1], shape_of(match[2], option("reshape", text), anywhere=True))
+    return Reshape(
+        match[1], parse_shape(match[2], option("reshape", text), allows_any_position=True)
+    )
 
 
-def conversion_steps(
+def parse_conversion_steps(
     decode_raw: Specs | Mapping[str, str] = None,
     reshape: Specs | Mapping[str, str | Sequence[int]] = None,
     pad: Specs | Mapping[str, str] = None,
@@ -172,30 +179,39 @@ def conversion_steps(
     Raises:
         UsageError: one is not written as it must be, or a feature is decoded, reshaped or padded twice.
     """
-    raw = [raw_step(text) for text in listed_names(decode_raw, "decode_raw")]
-    shaped = [reshape_step(text) for text in listed_names(reshape, "reshape")]
-    padded: list[ConversionStep] = [
-        *(_pad(text, "pad", False) for text in listed_names(pad, "pad")),
-        *(_pad(text, "pad_or_cut", True) for text in listed_names(pad_or_cut, "pad_or_cut")),
+    raw_steps = [parse_decode_raw(text) for text in normalize_specs(decode_raw, "decode_raw")]
+    reshape_steps = [parse_reshape(text) for text in normalize_specs(reshape, "reshape")]
+    length_steps: list[ConversionStep] = [
+        *(_parse_pad(text, "pad", False) for text in normalize_specs(pad, "pad")),
+        *(
+            _parse_pad(text, "pad_or_cut", True)
+            for text in normalize_specs(pad_or_cut, "pad_or_cut")
+        ),
         *(
             MakeRagged(name.strip())
-            for text in listed_names(ragged, "ragged")
+            for text in normalize_specs(ragged, "ragged")
             for name in text.split(",")
         ),
     ]
-    for what, group in (("decoded", raw), ("reshaped", shaped), ("padded or made ragged", padded)):
-        check_once([step.feature for step in group], what)
-    return (*raw, *shaped, *padded)
+    for action, steps in (
+        ("decoded", raw_steps),
+        ("reshaped", reshape_steps),
+        ("padded or made ragged", length_steps),
+    ):
+        check_converted_once([step.feature for step in steps], action)
+    return (*raw_steps, *reshape_steps, *length_steps)
 
 
-def _pad(text: str, keyword: str, cut: bool) -> Pad:
-    match = _PADDED.fullmatch(text)
+def _parse_pad(text: str, keyword: str, cuts_longer: bool) -> Pad:
+    match = _PAD_SPEC.fullmatch(text)
     if match is None or int(match[2]) < 1:
         raise UsageError(f"{option(keyword, text)}: FEATURE=LENGTH:VALUE, as in tokens=128:0")
-    return Pad(match[1], int(match[2]), match[3], cut)
+    return Pad(match[1], int(match[2]), match[3], cuts_longer)
 
 
-def shape_of(text: str, given: str, anywhere: bool = False) -> tuple[int | None, ...]:
+def parse_shape(
+    text: str, option_text: str, allows_any_position: bool = False
+) -> tuple[int | None, ...]:
     """Returns the numbers of a shape; -1 is None, in the first place only unless anywhere. UsageError quotes the
     option, `given`.
     """
@@ -203,21 +219,21 @@ def shape_of(text: str, given: str, anywhere: bool = False) -> tuple[int | None,
         sizes = [int(size) for size in text.split(",")] if text.strip() else []
     except ValueError:
         raise UsageError(
-            f"{given}: a shape is numbers with commas between them, as in [28,28]"
+            f"{option_text}: a shape is numbers with commas between them, as in [28,28]"
         ) from None
     if (
         any(size < 1 and size != -1 for size in sizes)
         or sizes.count(-1) > 1
-        or (-1 in sizes[1:] and not anywhere)
+        or (-1 in sizes[1:] and not allows_any_position)
     ):
         raise UsageError(
-            f"{given}: dimensions are 1 or more; one may be -1, which "
-            f"varies{'' if anywhere else ', if it is the first'}"
+            f"{option_text}: dimensions are 1 or more; one may be -1, which "
+            f"varies{'' if allows_any_position else ', if it is the first'}"
         )
     return tuple(None if size == -1 else size for size in sizes)
 
 
-def check_once(names: Sequence[str | None], what: str) -> None:
+def check_converted_once(names: Sequence[str | None], action: str) -> None:
     """Raises UsageError where a feature is named twice."""
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise UsageError(f"feature {twice[0]!r} is to be {what} twice")
+    if repeated := [name for name in names if names.count(name) > 1]:
+        raise UsageError(f"feature {repeated[0]!r} is to be {action} twice")

@@ -24,7 +24,7 @@ from recordmill.base import native
 from recordmill.base.buffers import Bools, Int64s
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.option_names import available_names, option
-from recordmill.records.columns.numpy_arrays import lengths_of, numpy_dtype, take_apart
+from recordmill.records.columns.numpy_arrays import extract_arrays, list_lengths, numpy_dtype
 from recordmill.records.columns.ragged import Array
 from recordmill.records.example.locate import BadRecord
 from recordmill.records.protobuf import tensor_proto
@@ -44,7 +44,7 @@ class ConversionStep(Protocol):
     def feature(self) -> str:
         """The name of the feature that is converted."""
 
-    def output(self, feature: Feature) -> Feature:
+    def output_feature(self, feature: Feature) -> Feature:
         """Returns the converted feature; UsageError if it can't be converted."""
 
     def convert(self, column: pa.Array, feature: Feature) -> tuple[pa.Array, Faults]:
@@ -52,7 +52,7 @@ class ConversionStep(Protocol):
 
 
 @dataclass(frozen=True)
-class Converted:
+class ConvertedBatch:
     """batch: what was converted; rows: the row of the input that each of its rows was; bad: the others."""
 
     batch: pa.RecordBatch
@@ -68,7 +68,8 @@ def output_schema(steps: Sequence[ConversionStep], schema: Schema) -> Schema:
                 f"no feature {step.feature!r} to convert; {available_names(step.feature, schema.names)}"
             )
         features = tuple(
-            step.output(feature) if feature.name == step.feature else feature for feature in schema
+            step.output_feature(feature) if feature.name == step.feature else feature
+            for feature in schema
         )
         schema = Schema(
             features, schema.label, EXAMPLE if schema.message == "bytes" else schema.message
@@ -76,26 +77,26 @@ def output_schema(steps: Sequence[ConversionStep], schema: Schema) -> Schema:
     return schema
 
 
-def convert_column(
+def convert_columns(
     steps: Sequence[ConversionStep], batch: pa.RecordBatch, schema: Schema
-) -> Converted:
+) -> ConvertedBatch:
     """Returns the batch, of the schema's Arrow types, after these steps."""
     rows = np.arange(batch.num_rows)
     bad: list[BadRecord] = []
     columns = list(batch.columns)
     for step in steps:
-        at = schema.names.index(step.feature)
-        columns[at], faults = step.convert(columns[at], schema[step.feature])
+        index = schema.names.index(step.feature)
+        columns[index], faults = step.convert(columns[index], schema[step.feature])
         if faults:
             bad += [BadRecord(int(rows[row]), step.feature, reason) for row, reason in faults]
-            kept = np.delete(np.arange(len(rows)), [row for row, _ in faults])
+            kept_rows = np.delete(np.arange(len(rows)), [row for row, _ in faults])
             columns = [
-                column if i == at else column.take(pa.array(kept))
-                for i, column in enumerate(columns)
+                column if position == index else column.take(pa.array(kept_rows))
+                for position, column in enumerate(columns)
             ]
-            rows = rows[kept]
+            rows = rows[kept_rows]
         schema = output_schema([step], schema)
-    return Converted(
+    return ConvertedBatch(
         pa.RecordBatch.from_arrays(columns, schema=to_arrow(schema)),
         rows,
         tuple(sorted(bad, key=lambda record: record.row)),
@@ -111,31 +112,36 @@ class DecodeRaw:
     shape: Shape
     big_endian: bool = False
 
-    def output(self, feature: Feature) -> Feature:
+    def output_feature(self, feature: Feature) -> Feature:
         _check_bytes(feature, "decode_raw")
         return replace(feature, dtype=self.dtype, shape=self.shape, classes=None)
 
     def convert(self, column: pa.Array, feature: Feature) -> tuple[pa.Array, Faults]:
-        out = self.output(feature)
-        unit = ITEM_BYTES[self.dtype] * out.inner_size
-        parts = take_apart(column, feature)
-        lengths = np.diff(parts.splits[0])
-        present = _present(column)
-        wrong = present & ((lengths % unit != 0) if out.ragged_rank else (lengths != unit))
-        what = (
+        out = self.output_feature(feature)
+        item_bytes = ITEM_BYTES[self.dtype] * out.inner_size
+        arrays = extract_arrays(column, feature)
+        lengths = np.diff(arrays.splits[0])
+        present = _presence_mask(column)
+        is_bad = present & (
+            (lengths % item_bytes != 0) if out.ragged_rank else (lengths != item_bytes)
+        )
+        description = (
             f"{self.dtype} [{', '.join('?' if size is None else str(size) for size in self.shape)}]"
         )
         faults = [
             (
                 int(row),
-                f"{lengths[row]} bytes, which are no {what} of {unit} bytes{' an item' if out.ragged_rank else ''}",
+                f"{lengths[row]} bytes, which are no {description} of {item_bytes} bytes{' an item' if out.ragged_rank else ''}",
             )
-            for row in np.flatnonzero(wrong)
+            for row in np.flatnonzero(is_bad)
         ]
         if faults:
-            return self.convert(column.filter(pa.array(~wrong)), feature)[0], faults
-        return build_steps(
-            _numbers(parts.values, self.dtype, self.big_endian), lengths // unit, present, out
+            return self.convert(column.filter(pa.array(~is_bad)), feature)[0], faults
+        return build_column(
+            _view_numbers(arrays.values, self.dtype, self.big_endian),
+            lengths // item_bytes,
+            present,
+            out,
         ), ()
 
 
@@ -147,107 +153,116 @@ class DecodeTensor:
     dtype: str
     shape: Shape
 
-    def output(self, feature: Feature) -> Feature:
+    def output_feature(self, feature: Feature) -> Feature:
         _check_bytes(feature, "decode_tensor")
         if len(self.shape) > tensor_proto.MAX_RANK:
-            most = f"of at most {tensor_proto.MAX_RANK} dimensions, not {len(self.shape)}"
+            limit = f"of at most {tensor_proto.MAX_RANK} dimensions, not {len(self.shape)}"
             raise UsageError(
-                f"{option('decode_tensor', feature.name)}: TensorProtos are read {most}"
+                f"{option('decode_tensor', feature.name)}: TensorProtos are read {limit}"
             )
         return replace(feature, dtype=self.dtype, shape=self.shape, classes=None)
 
     def convert(self, column: pa.Array, feature: Feature) -> tuple[pa.Array, Faults]:
-        out = self.output(feature)
-        parts = take_apart(column, feature)
-        splits, present = parts.splits[0], _present(column)
-        found = tensor_proto.read_headers(parts.values, splits)
-        sizes, unit = self._sound_sizes(found), ITEM_BYTES[self.dtype]
-        plain = found.status == tensor_proto.PLAIN_DTYPES
-        wrong = present & (sizes < 0)
-        faults = [(int(row), self._reason(found, int(row))) for row in np.flatnonzero(wrong)]
-        sizes = np.where(present & ~wrong, sizes, 0)
-        values = np.empty(int(sizes.sum()) * unit, np.uint8)
-        places = (np.cumsum(sizes) - sizes) * unit
-        whole = present & ~wrong & plain
-        spans = found.starts[whole], found.lengths[whole], places[whole]
-        native.copy_spans([np.ascontiguousarray(parts.values)], None, *spans, values)
-        for row in np.flatnonzero(present & ~wrong & ~plain):
+        out = self.output_feature(feature)
+        arrays = extract_arrays(column, feature)
+        splits, present = arrays.splits[0], _presence_mask(column)
+        headers = tensor_proto.read_headers(arrays.values, splits)
+        sizes, value_bytes = self._valid_sizes(headers), ITEM_BYTES[self.dtype]
+        is_plain = headers.status == tensor_proto.PLAIN_DTYPES
+        is_bad = present & (sizes < 0)
+        faults = [
+            (int(row), self._describe_fault(headers, int(row))) for row in np.flatnonzero(is_bad)
+        ]
+        sizes = np.where(present & ~is_bad, sizes, 0)
+        values = np.empty(int(sizes.sum()) * value_bytes, np.uint8)
+        offsets = (np.cumsum(sizes) - sizes) * value_bytes
+        is_copied = present & ~is_bad & is_plain
+        spans = headers.starts[is_copied], headers.lengths[is_copied], offsets[is_copied]
+        native.copy_spans([np.ascontiguousarray(arrays.values)], None, *spans, values)
+        for row in np.flatnonzero(present & ~is_bad & ~is_plain):
             try:
-                content = tensor_proto.typed_values(
-                    parts.values[splits[row] : splits[row + 1]].tobytes(),
+                value_content = tensor_proto.typed_values(
+                    arrays.values[splits[row] : splits[row + 1]].tobytes(),
                     self.dtype,
                     int(sizes[row]),
                 )
             except DataError as error:
                 faults.append((int(row), error.reason))
                 continue
-            values[places[row] : places[row] + len(content)] = np.frombuffer(content, np.uint8)
+            values[offsets[row] : offsets[row] + len(value_content)] = np.frombuffer(
+                value_content, np.uint8
+            )
         if faults:
-            keep = np.ones(len(column), np.bool_)
-            keep[[row for row, _ in faults]] = False
-            return self.convert(column.filter(pa.array(keep)), feature)[0], sorted(faults)
-        return build_steps(
-            _numbers(values, self.dtype), sizes // max(out.inner_size, 1), present, out
+            is_good = np.ones(len(column), np.bool_)
+            is_good[[row for row, _ in faults]] = False
+            return self.convert(column.filter(pa.array(is_good)), feature)[0], sorted(faults)
+        return build_column(
+            _view_numbers(values, self.dtype), sizes // max(out.inner_size, 1), present, out
         ), ()
 
-    def costs(self, column: pa.Array, feature: Feature) -> tuple[Int64s, Int64s]:
+    def estimate_bytes(self, column: pa.Array, feature: Feature) -> tuple[Int64s, Int64s]:
         """Returns ([rows] bytes of each tensor, [rows] bytes that are needed beside it), which a proto of one value
         that stands for all makes as large as it likes; 0 for what is none or is missing. Only headers are looked at.
         """
-        parts = take_apart(column, feature)
-        sizes = self._sound_sizes(tensor_proto.read_headers(parts.values, parts.splits[0]))
-        result = np.where(_present(column) & (sizes > 0), sizes, 0) * ITEM_BYTES[self.dtype]
+        arrays = extract_arrays(column, feature)
+        sizes = self._valid_sizes(tensor_proto.read_headers(arrays.values, arrays.splits[0]))
+        result = np.where(_presence_mask(column) & (sizes > 0), sizes, 0) * ITEM_BYTES[self.dtype]
         return result, result
 
-    def _sound_sizes(self, found: tensor_proto.Headers) -> Int64s:
+    def _valid_sizes(self, headers: tensor_proto.Headers) -> Int64s:
         """[rows] how many values each tensor has; -1 for what is none, or has too few bytes of content."""
-        sizes, plain = self._sizes(found), found.status == tensor_proto.PLAIN_DTYPES
+        sizes, is_plain = self._matching_sizes(headers), headers.status == tensor_proto.PLAIN_DTYPES
         fits = np.where(
-            plain, found.lengths == sizes * ITEM_BYTES[self.dtype], sizes <= MAX_REPEATED
+            is_plain, headers.lengths == sizes * ITEM_BYTES[self.dtype], sizes <= MAX_REPEATED
         )
-        return np.where(fits & (found.status != tensor_proto.BROKEN), sizes, -1)
+        return np.where(fits & (headers.status != tensor_proto.BROKEN), sizes, -1)
 
-    def _sizes(self, found: tensor_proto.Headers) -> Int64s:
+    def _matching_sizes(self, headers: tensor_proto.Headers) -> Int64s:
         """[rows] how many values each tensor has; -1 for another dtype or shape."""
-        right = np.array(
+        is_match = np.array(
             [tensor_proto.TENSOR_DTYPES.get(number) == self.dtype for number in range(64)]
-        )[np.clip(found.dtype, 0, 63)] & (found.rank == len(self.shape))
-        sizes = np.ones(len(right), np.int64)
+        )[np.clip(headers.dtype, 0, 63)] & (headers.rank == len(self.shape))
+        sizes = np.ones(len(is_match), np.int64)
         for axis, size in enumerate(self.shape):
-            right &= (
-                (found.dims[:, axis] < 2**31) if size is None else (found.dims[:, axis] == size)
+            is_match &= (
+                (headers.dims[:, axis] < 2**31) if size is None else (headers.dims[:, axis] == size)
             )
-            sizes *= np.where(right, found.dims[:, axis], 1)
-        return np.where(right, sizes, -1)
+            sizes *= np.where(is_match, headers.dims[:, axis], 1)
+        return np.where(is_match, sizes, -1)
 
-    def _reason(self, found: tensor_proto.Headers, row: int) -> str:
-        if found.status[row] == tensor_proto.BROKEN:
+    def _describe_fault(self, headers: tensor_proto.Headers, row: int) -> str:
+        if headers.status[row] == tensor_proto.BROKEN:
             return "no TensorProto"
-        number = int(found.dtype[row])
-        dims = ", ".join(map(str, found.dims[row, : found.rank[row]].tolist()))
-        wanted = ", ".join("?" if size is None else str(size) for size in self.shape)
-        size, plain = int(self._sizes(found)[row]), found.status[row] == tensor_proto.PLAIN_DTYPES
-        if not plain and size > MAX_REPEATED:
+        number = int(headers.dtype[row])
+        dims = ", ".join(map(str, headers.dims[row, : headers.rank[row]].tolist()))
+        expected = ", ".join("?" if size is None else str(size) for size in self.shape)
+        size, is_plain = (
+            int(self._matching_sizes(headers)[row]),
+            headers.status[row] == tensor_proto.PLAIN_DTYPES,
+        )
+        if not is_plain and size > MAX_REPEATED:
             return f"a tensor of {size} values that repeat one; {MAX_REPEATED} at most may"
-        said = (
+        tensor = (
             f"a tensor {tensor_proto.TENSOR_DTYPES.get(number, f'of DataType {number}')} [{dims}]"
         )
-        if plain and size >= 0:
-            return f"{said} with {found.lengths[row]} bytes of content"
-        first = (
+        if is_plain and size >= 0:
+            return f"{tensor} with {headers.lengths[row]} bytes of content"
+        same_rank_and_dtype = (
             self.shape
-            and found.rank[row] == len(self.shape)
+            and headers.rank[row] == len(self.shape)
             and tensor_proto.TENSOR_DTYPES.get(number) == self.dtype
             and None not in self.shape
         )
-        varies = first and found.dims[row, 1 : len(self.shape)].tolist() == list(self.shape[1:])
+        only_first_differs = same_rank_and_dtype and headers.dims[
+            row, 1 : len(self.shape)
+        ].tolist() == list(self.shape[1:])
         hint = (
             "; if the first dimension varies: "
             f"{self.feature}={self.dtype}[{', '.join(['-1', *map(str, self.shape[1:])])}]"
-            if varies
+            if only_first_differs
             else ""
         )
-        return f"{said} where {self.dtype} [{wanted}] is expected{hint}"
+        return f"{tensor} where {self.dtype} [{expected}] is expected{hint}"
 
 
 @dataclass(frozen=True)
@@ -257,29 +272,29 @@ class Reshape:
     feature: str
     shape: Shape
 
-    def output(self, feature: Feature) -> Feature:
+    def output_feature(self, feature: Feature) -> Feature:
         if feature.ragged_rank > 1:
             raise UsageError(
                 f"{option('reshape', feature.name)}: it is {feature.describe()}, lists of lists, which have no one "
                 "shape"
             )
-        return replace(feature, shape=self._shape(feature), per_step=False)
+        return replace(feature, shape=self._output_shape(feature), per_step=False)
 
-    def _shape(self, feature: Feature) -> Shape:
-        known = 1
+    def _output_shape(self, feature: Feature) -> Shape:
+        fixed_size = 1
         for size in self.shape:
-            known *= 1 if size is None else size
+            fixed_size *= 1 if size is None else size
         if feature.ragged_rank:
             if None in self.shape[1:]:
                 raise UsageError(
                     f"{option('reshape', feature.name)}: its length varies, so only the first dimension can be -1"
                 )
             return self.shape
-        if None in self.shape and feature.inner_size % known == 0:
+        if None in self.shape and feature.inner_size % fixed_size == 0:
             return tuple(
-                feature.inner_size // known if size is None else size for size in self.shape
+                feature.inner_size // fixed_size if size is None else size for size in self.shape
             )
-        if None in self.shape or known != feature.inner_size:
+        if None in self.shape or fixed_size != feature.inner_size:
             raise UsageError(
                 f"{option('reshape', feature.name)}: it is {feature.describe()}, which does not go into "
                 f"{list(self.shape)}".replace("None", "-1")
@@ -287,20 +302,22 @@ class Reshape:
         return self.shape
 
     def convert(self, column: pa.Array, feature: Feature) -> tuple[pa.Array, Faults]:
-        out = self.output(feature)
-        present = _present(column)
-        counts = _counts(column, feature, present)
-        wrong = present & (
+        out = self.output_feature(feature)
+        present = _presence_mask(column)
+        counts = _count_values(column, feature, present)
+        is_bad = present & (
             (counts % out.inner_size != 0) if out.ragged_rank else (counts != out.inner_size)
         )
         shape = ", ".join("-1" if size is None else str(size) for size in self.shape)
         faults = [
             (int(row), f"{counts[row]} values, which do not go into [{shape}]")
-            for row in np.flatnonzero(wrong)
+            for row in np.flatnonzero(is_bad)
         ]
         if faults:
-            return self.convert(column.filter(pa.array(~wrong)), feature)[0], faults
-        return build_steps(_flat(column, feature), counts // out.inner_size, present, out), ()
+            return self.convert(column.filter(pa.array(~is_bad)), feature)[0], faults
+        return build_column(
+            _flat_values(column, feature), counts // out.inner_size, present, out
+        ), ()
 
 
 @dataclass(frozen=True)
@@ -310,27 +327,27 @@ class Pad:
     feature: str
     length: int
     value: Any
-    cut: bool = False
+    cuts_longer: bool = False
 
-    def output(self, feature: Feature) -> Feature:
+    def output_feature(self, feature: Feature) -> Feature:
         if feature.ragged_rank > 1:
             raise UsageError(
-                f"{option('pad_or_cut' if self.cut else 'pad', feature.name)}: it is {feature.describe()}, lists of "
+                f"{option('pad_or_cut' if self.cuts_longer else 'pad', feature.name)}: it is {feature.describe()}, lists of "
                 "lists, which have no one length"
             )
-        self._fill(feature)
+        self._padding_value(feature)
         return replace(feature, shape=(self.length, *feature.shape[1:]), per_step=False)
 
-    def _fill(self, feature: Feature) -> pa.Scalar:
+    def _padding_value(self, feature: Feature) -> pa.Scalar:
         """Returns the padding value, as text or as the number that it is."""
         arrow = value_type(feature)
         try:
-            text = isinstance(self.value, str) and not (
+            is_number_text = isinstance(self.value, str) and not (
                 pa.types.is_large_string(arrow) or pa.types.is_large_binary(arrow)
             )
             value = (
                 (float(self.value) if pa.types.is_floating(arrow) else int(self.value))
-                if text
+                if is_number_text
                 else self.value
             )
             if pa.types.is_boolean(arrow):
@@ -342,31 +359,31 @@ class Pad:
             ) from None
 
     def convert(self, column: pa.Array, feature: Feature) -> tuple[pa.Array, Faults]:
-        out, present = self.output(feature), _present(column)
-        column, feature = as_list(column, feature)
-        lengths = np.where(present, lengths_of(column), 0)
-        wrong = lengths > self.length if not self.cut else np.zeros(len(lengths), np.bool_)
+        out, present = self.output_feature(feature), _presence_mask(column)
+        column, feature = to_list_column(column, feature)
+        lengths = np.where(present, list_lengths(column), 0)
+        is_bad = lengths > self.length if not self.cuts_longer else np.zeros(len(lengths), np.bool_)
         faults = [
             (
                 int(row),
                 f"{lengths[row]} items, more than the {self.length} to pad to ({option('pad_or_cut')} drops the "
                 "others)",
             )
-            for row in np.flatnonzero(wrong)
+            for row in np.flatnonzero(is_bad)
         ]
         if faults:
-            return self.convert(column.filter(pa.array(~wrong)), feature)[0], faults
+            return self.convert(column.filter(pa.array(~is_bad)), feature)[0], faults
         width = feature.inner_size
         steps = np.arange(self.length * width)
         starts = (np.cumsum(lengths) - lengths) * width
-        filled = steps < (lengths * width)[:, None]
-        at = pa.array((starts[:, None] + steps).ravel(), mask=~filled.ravel())
+        is_filled = steps < (lengths * width)[:, None]
+        indices = pa.array((starts[:, None] + steps).ravel(), mask=~is_filled.ravel())
         values = (
-            _flat(column, feature).take(at).fill_null(self._fill(feature))
-            if len(at)
+            _flat_values(column, feature).take(indices).fill_null(self._padding_value(feature))
+            if len(indices)
             else pa.array([], value_type(feature))
         )
-        return _with_missing(values, present, out), ()
+        return _tensor_column(values, present, out), ()
 
 
 @dataclass(frozen=True)
@@ -375,11 +392,11 @@ class MakeRagged:
 
     feature: str
 
-    def output(self, feature: Feature) -> Feature:
+    def output_feature(self, feature: Feature) -> Feature:
         return _as_ragged(feature)
 
     def convert(self, column: pa.Array, feature: Feature) -> tuple[pa.Array, Faults]:
-        return as_list(column, feature)[0], ()
+        return to_list_column(column, feature)[0], ()
 
 
 @dataclass(frozen=True)
@@ -388,26 +405,35 @@ class NameClasses:
 
     feature: str
 
-    def output(self, feature: Feature) -> Feature:
+    def output_feature(self, feature: Feature) -> Feature:
         return replace(feature, dtype="string", classes=None)
 
     def convert(self, column: pa.Array, feature: Feature) -> tuple[pa.Array, Faults]:
-        out, present, names = self.output(feature), _present(column), feature.classes or ()
-        counts, flat = _counts(column, feature, present), _flat(column, feature)
+        out, present, names = (
+            self.output_feature(feature),
+            _presence_mask(column),
+            feature.classes or (),
+        )
+        counts, flat = _count_values(column, feature, present), _flat_values(column, feature)
         numbers = flat.to_numpy(zero_copy_only=False)
         unknown = np.flatnonzero((numbers < 0) | (numbers >= len(names)))
         rows = np.repeat(np.arange(len(counts)), counts)[unknown]
         if len(rows):
-            first = dict(zip(rows[::-1].tolist(), numbers[unknown[::-1]].tolist(), strict=True))
-            faults = [(row, f"no class has the number {first[row]}") for row in sorted(first)]
-            return self.convert(column.take(np.delete(np.arange(len(column)), [*first])), feature)[
-                0
-            ], faults
+            first_numbers = dict(
+                zip(rows[::-1].tolist(), numbers[unknown[::-1]].tolist(), strict=True)
+            )
+            faults = [
+                (row, f"no class has the number {first_numbers[row]}")
+                for row in sorted(first_numbers)
+            ]
+            return self.convert(
+                column.take(np.delete(np.arange(len(column)), [*first_numbers])), feature
+            )[0], faults
         texts = pa.array(names, value_type(out)).take(flat)
-        return build_steps(texts, counts // out.inner_size, present, out), ()
+        return build_column(texts, counts // out.inner_size, present, out), ()
 
 
-def class_names_of(schema: Schema) -> tuple[NameClasses, ...]:
+def make_class_name_steps(schema: Schema) -> tuple[NameClasses, ...]:
     """Returns the steps for all features that have class names.
 
     Raises:
@@ -423,73 +449,80 @@ def _as_ragged(feature: Feature) -> Feature:
     return feature if feature.ragged_rank else replace(feature, shape=(None, *feature.shape[1:]))
 
 
-def as_list(column: pa.Array, feature: Feature) -> tuple[pa.Array, Feature]:
+def to_list_column(column: pa.Array, feature: Feature) -> tuple[pa.Array, Feature]:
     """Returns a column of a fixed shape as lists along its first dimension (a scalar: of one), lists as they are."""
-    out, present = _as_ragged(feature), _present(column)
+    out, present = _as_ragged(feature), _presence_mask(column)
     if out == feature:
         return column, feature
-    return build_steps(
-        _flat(column, feature),
+    return build_column(
+        _flat_values(column, feature),
         np.where(present, feature.inner_size // out.inner_size, 0),
         present,
         out,
     ), out
 
 
-def build_steps(flat: pa.Array, counts: Int64s, present: Bools, out: Feature) -> pa.Array:
+def build_column(flat_values: pa.Array, counts: Int64s, present: Bools, out: Feature) -> pa.Array:
     """Returns the column of `out`: flat, the values of the rows that are there; counts: [rows] items of each."""
-    flat = flat.cast(value_type(out))
+    flat_values = flat_values.cast(value_type(out))
     if not out.ragged_rank:
         if not present.all():
             # What stands under a missing row is never looked at, but a fixed-size list needs it to be there.
-            at = np.cumsum(present) - 1
-            flat = flat.take(
+            tensor_index = np.cumsum(present) - 1
+            flat_values = flat_values.take(
                 pa.array(
-                    (at[:, None] * out.inner_size + np.arange(out.inner_size)).ravel(),
+                    (tensor_index[:, None] * out.inner_size + np.arange(out.inner_size)).ravel(),
                     mask=np.repeat(~present, out.inner_size),
                 )
             )
-        return _with_missing(flat, present, out)
+        return _tensor_column(flat_values, present, out)
     offsets = np.zeros(len(present) + 1, np.int64)
     np.cumsum(np.where(present, counts, 0), out=offsets[1:])
-    items = flat
+    items = flat_values
     if out.inner_shape:
         items = pa.Array.from_buffers(
-            arrow_type(out).value_type, int(offsets[-1]), [None], children=[flat]
+            arrow_type(out).value_type, int(offsets[-1]), [None], children=[flat_values]
         )
     return pa.Array.from_buffers(
-        arrow_type(out), len(present), [_bitmap(present), pa.py_buffer(offsets)], children=[items]
+        arrow_type(out),
+        len(present),
+        [_validity_bitmap(present), pa.py_buffer(offsets)],
+        children=[items],
     )
 
 
-def _with_missing(flat: pa.Array, present: Bools, out: Feature) -> pa.Array:
+def _tensor_column(flat_values: pa.Array, present: Bools, out: Feature) -> pa.Array:
     """Returns tensors (or scalars) of one size, one per row."""
     if out.shape:
         return pa.Array.from_buffers(
-            arrow_type(out), len(present), [_bitmap(present)], children=[flat]
+            arrow_type(out), len(present), [_validity_bitmap(present)], children=[flat_values]
         )
-    return flat if present.all() else flat.take(pa.array(np.arange(len(flat)), mask=~present))
+    return (
+        flat_values
+        if present.all()
+        else flat_values.take(pa.array(np.arange(len(flat_values)), mask=~present))
+    )
 
 
-def _bitmap(present: Bools) -> pa.Buffer | None:
+def _validity_bitmap(present: Bools) -> pa.Buffer | None:
     return None if present.all() else pa.array(present).buffers()[1]
 
 
-def _present(column: pa.Array) -> Bools:
+def _presence_mask(column: pa.Array) -> Bools:
     if column.null_count == 0:
         return np.ones(len(column), np.bool_)
     mask: Bools = column.is_valid().to_numpy(zero_copy_only=False)
     return mask
 
 
-def _counts(column: pa.Array, feature: Feature, present: Bools) -> Int64s:
+def _count_values(column: pa.Array, feature: Feature, present: Bools) -> Int64s:
     """[rows] how many values each row has."""
     if not feature.ragged_rank:
         return np.where(present, feature.inner_size, 0)
-    return lengths_of(column) * feature.inner_size
+    return list_lengths(column) * feature.inner_size
 
 
-def _flat(column: pa.Array, feature: Feature) -> pa.Array:
+def _flat_values(column: pa.Array, feature: Feature) -> pa.Array:
     """Returns the values of all rows that are there, one after the other."""
     if not feature.shape:
         return column.drop_null()
@@ -498,7 +531,7 @@ def _flat(column: pa.Array, feature: Feature) -> pa.Array:
     return column
 
 
-def _numbers(data: Array, dtype: str, big_endian: bool = False) -> pa.Array:
+def _view_numbers(data: Array, dtype: str, big_endian: bool = False) -> pa.Array:
     """Returns the values whose memory the bytes are."""
     order: Literal["<", ">"] = ">" if big_endian else "<"
     if dtype == "bool":

@@ -2,7 +2,7 @@
 of the formats of `records.images.check` only.
 
 Colours become gray (1 channel), RGB (3) or RGBA (4); of 16 bits the upper 8 are kept, of several frames the first, and
-an EXIF rotation is not applied, all as tf.io.decode_image does. Resizing is bilinear with antialiasing, as of
+an EXIF rotation is not applied, all as tf.io.decode_stored_pixels does. Resizing is bilinear with antialiasing, as of
 `tf.image.resize(antialias=True)`. Images without a common size are lists of rows of pixels.
 """
 
@@ -21,8 +21,8 @@ from recordmill.base.buffers import Int64s
 from recordmill.base.errors import UsageError
 from recordmill.base.magic import IMAGE_HEAD_BYTES, sniff_image
 from recordmill.base.option_names import option
-from recordmill.records.columns.convert import build_steps
-from recordmill.records.columns.numpy_arrays import take_apart
+from recordmill.records.columns.convert import build_column
+from recordmill.records.columns.numpy_arrays import extract_arrays
 from recordmill.records.images.check import check_structure
 from recordmill.records.images.header import DECODE_FAILED, BadImage, ImageHeader
 from recordmill.records.images.pillow import load_stored, open_image
@@ -58,7 +58,7 @@ class DecodeImages:
     channels: int = 3
     resize: bool = False
 
-    def output(self, feature: Feature) -> Feature:
+    def output_feature(self, feature: Feature) -> Feature:
         if feature.shape or feature.dtype not in ("bytes", "string"):
             raise UsageError(
                 f"{option('decode_images', feature.name)}: it is {feature.describe()}; only a single bytes value can "
@@ -71,15 +71,15 @@ class DecodeImages:
     def convert(
         self, column: pa.Array, feature: Feature
     ) -> tuple[pa.Array, Sequence[tuple[int, str]]]:
-        out = self.output(feature)
+        out = self.output_feature(feature)
         images: list[Pixels | None] = []
         faults: list[tuple[int, str]] = []
-        for row, data in each_image(column, feature):
+        for row, data in iter_images(column, feature):
             try:
                 images.append(None if data is None else self._decode(data))
             except BadImage as error:
                 faults.append((row, error.message))
-        return (_ragged if self.height is None else _fixed)(images, out), faults
+        return (_ragged_column if self.height is None else _fixed_size_column)(images, out), faults
 
     def _decode(self, data: Pixels) -> Pixels:
         header = check_structure(data, MAX_DECODED_PIXELS)
@@ -92,36 +92,38 @@ class DecodeImages:
             raise BadImage(
                 "size", f"an image of {size} pixels where {self.height} x {self.width} is expected"
             )
-        pixels = stored_pixels(data, header, self.channels)
+        pixels = decode_stored_pixels(data, header, self.channels)
         if not self.resize or self.height is None or self.width is None:
             return pixels
-        resized, one = (
+        resized, row_values = (
             np.empty((self.height, self.width, self.channels), np.uint8),
             self.width * self.channels,
         )
-        factor, offset = np.ones(one, np.float32), np.zeros(one, np.float32)
+        factor, offset = np.ones(row_values, np.float32), np.zeros(row_values, np.float32)
         resample(pixels, Box(0, 0, *pixels.shape[:2]), resized, factor, offset, antialias=True)
         return resized
 
-    def costs(self, column: pa.Array, feature: Feature) -> tuple[Int64s, Int64s]:
+    def estimate_bytes(self, column: pa.Array, feature: Feature) -> tuple[Int64s, Int64s]:
         """Returns ([rows] bytes of pixels of each image's result, [rows] bytes that are needed while it is decoded); 0
         for what is no image or is missing.
 
         Only headers are looked at.
         """
-        result, work = np.zeros((2, len(column)), np.int64)
-        for row, header in _headers(column, feature):
+        result_bytes, work_bytes = np.zeros((2, len(column)), np.int64)
+        for row, header in _iter_headers(column, feature):
             height, width = (
                 (header.height, header.width)
                 if self.height is None
                 else (self.height, self.width or 0)
             )
-            result[row] = height * width * self.channels
-            work[row] = work_bytes(header)
-        return result, work
+            result_bytes[row] = height * width * self.channels
+            work_bytes[row] = array_decode_bytes(header)
+        return result_bytes, work_bytes
 
 
-def stored_pixels(data: Pixels, header: ImageHeader, channels: int, shrink: int = 1) -> Pixels:
+def decode_stored_pixels(
+    data: Pixels, header: ImageHeader, channels: int, shrink: int = 1
+) -> Pixels:
     """Returns the image whose container is whole as uint8 [height, width, channels], or raises BadImage. shrink: 1, or
     for a JPEG 2, 4 or 8: decode it by so much smaller (rounded up).
     """
@@ -130,7 +132,7 @@ def stored_pixels(data: Pixels, header: ImageHeader, channels: int, shrink: int 
             if shrink > 1:
                 opened.draft(None, (header.width // shrink, header.height // shrink))
             image = in_colours(load_stored(opened), header.bits, IMAGE_MODES[channels])
-            return _array(image, channels)
+            return _to_array(image, channels)
     except BadImage:
         raise
     except Exception as error:  # Pillow's plugins raise what their parsers meet
@@ -139,7 +141,7 @@ def stored_pixels(data: Pixels, header: ImageHeader, channels: int, shrink: int 
         ) from error
 
 
-def stored_values(data: Pixels, header: ImageHeader) -> npt.NDArray[np.int32]:
+def decode_mask(data: Pixels, header: ImageHeader) -> npt.NDArray[np.int32]:
     """Returns the numbers of a mask whose container is whole, [height, width, 1]: palette indices, or the gray values.
     BadImage: it can't be decoded, or has colours.
     """
@@ -160,7 +162,7 @@ def stored_values(data: Pixels, header: ImageHeader) -> npt.NDArray[np.int32]:
     return (unspread(values, header.bits) if image.mode == "L" else values)[:, :, None]
 
 
-def _array(image: Image.Image, channels: int) -> Pixels:
+def _to_array(image: Image.Image, channels: int) -> Pixels:
     """[height, width, channels], taken over in bands where it is large."""
     rows = max(_BAND_PIXELS // image.width, 1)
     if rows >= image.height:
@@ -172,7 +174,7 @@ def _array(image: Image.Image, channels: int) -> Pixels:
     return pixels
 
 
-def work_bytes(header: ImageHeader) -> int:
+def array_decode_bytes(header: ImageHeader) -> int:
     """Returns the bytes that decoding an image of this header takes at most, its pixels included."""
     return header.height * header.width * _WORK_BYTES.get(header.format, _OTHER_WORK_BYTES)
 
@@ -182,63 +184,67 @@ def looks_like_image(payload: bytes) -> bool:
     return sniff_image(payload[:IMAGE_HEAD_BYTES]) is not None
 
 
-def image_sizes(column: pa.Array, feature: Feature) -> set[tuple[int, int]]:
+def read_image_sizes(column: pa.Array, feature: Feature) -> set[tuple[int, int]]:
     """Returns the (height, width) of the images of a column, those that are none left out."""
-    return {(header.height, header.width) for _, header in _headers(column, feature)}
+    return {(header.height, header.width) for _, header in _iter_headers(column, feature)}
 
 
-def each_image(column: pa.Array, feature: Feature) -> Iterator[tuple[int, Pixels | None]]:
+def iter_images(column: pa.Array, feature: Feature) -> Iterator[tuple[int, Pixels | None]]:
     """Yields (row, bytes of its image, None where that is missing)."""
-    parts = take_apart(column, replace(feature, required=True))
-    splits = parts.splits[0]
-    for row, there in enumerate(column.is_valid().to_pylist()):
-        yield row, parts.values[splits[row] : splits[row + 1]] if there else None
+    arrays = extract_arrays(column, replace(feature, required=True))
+    splits = arrays.splits[0]
+    for row, is_present in enumerate(column.is_valid().to_pylist()):
+        yield row, arrays.values[splits[row] : splits[row + 1]] if is_present else None
 
 
-def _headers(column: pa.Array, feature: Feature) -> Iterator[tuple[int, ImageHeader]]:
+def _iter_headers(column: pa.Array, feature: Feature) -> Iterator[tuple[int, ImageHeader]]:
     """Yields (row, header) of the images of a column, those that are none left out."""
-    for row, data in each_image(column, feature):
+    for row, data in iter_images(column, feature):
         if data is not None:
             with contextlib.suppress(BadImage):
                 yield row, check_structure(data, MAX_DECODED_PIXELS)
 
 
-def _flat(images: Sequence[Pixels]) -> Pixels:
+def _concatenate_pixels(images: Sequence[Pixels]) -> Pixels:
     if len(images) == 1:
         return images[0].reshape(-1)
     return np.concatenate([np.empty(0, np.uint8), *(image.reshape(-1) for image in images)])
 
 
-def _fixed(images: Sequence[Pixels | None], out: Feature) -> pa.Array:
+def _fixed_size_column(images: Sequence[Pixels | None], out: Feature) -> pa.Array:
     present = np.array([image is not None for image in images], np.bool_)
-    flat = pa.array(_flat([image for image in images if image is not None]))
-    return build_steps(flat, np.zeros(len(images), np.int64), present, out)
+    flat_pixels = pa.array(_concatenate_pixels([image for image in images if image is not None]))
+    return build_column(flat_pixels, np.zeros(len(images), np.int64), present, out)
 
 
-def _ragged(images: Sequence[Pixels | None], out: Feature) -> pa.Array:
+def _ragged_column(images: Sequence[Pixels | None], out: Feature) -> pa.Array:
     """large_list (rows) of large_list (pixels) of fixed_size_list (channels)."""
-    there = [image for image in images if image is not None]
-    flat = _flat(there)
+    present_images = [image for image in images if image is not None]
+    flat_pixels = _concatenate_pixels(present_images)
     heights = np.array([0 if image is None else image.shape[0] for image in images], np.int64)
     widths = np.repeat(
-        np.array([image.shape[1] for image in there], np.int64), [image.shape[0] for image in there]
+        np.array([image.shape[1] for image in present_images], np.int64),
+        [image.shape[0] for image in present_images],
     )
-    rows, pixels = (
+    row_offsets, pixel_offsets = (
         np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)]) for sizes in (heights, widths)
     )
     outer = arrow_type(out)
     inner = outer.value_type
     items = pa.Array.from_buffers(
-        inner.value_type, len(flat) // out.inner_size, [None], children=[pa.array(flat)]
+        inner.value_type,
+        len(flat_pixels) // out.inner_size,
+        [None],
+        children=[pa.array(flat_pixels)],
     )
-    lines = pa.Array.from_buffers(
-        inner, len(widths), [None, pa.py_buffer(pixels)], children=[items]
+    rows = pa.Array.from_buffers(
+        inner, len(widths), [None, pa.py_buffer(pixel_offsets)], children=[items]
     )
-    missing = (
+    validity = (
         None
-        if len(there) == len(images)
+        if len(present_images) == len(images)
         else pa.array([image is not None for image in images]).buffers()[1]
     )
     return pa.Array.from_buffers(
-        outer, len(images), [missing, pa.py_buffer(rows)], children=[lines]
+        outer, len(images), [validity, pa.py_buffer(row_offsets)], children=[rows]
     )

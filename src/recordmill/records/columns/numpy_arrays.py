@@ -1,4 +1,4 @@
-"""Turns Arrow columns into NumPy arrays: flat values, row splits and a mask of missing rows (`Parts`), and from them
+"""Turns Arrow columns into NumPy arrays: flat values, row splits and a mask of missing rows (`ColumnArrays`), and from them
 arrays for people. `gather_columns` makes one set of columns of many batches; fixed shapes are filled into arrays that
 are made once.
 """
@@ -14,12 +14,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from recordmill.base.buffers import Int64s
-from recordmill.records.columns.ragged import Array, Ragged, Strings, Valid
+from recordmill.records.columns.ragged import Array, Ragged, Strings, ValidMask
 from recordmill.schemas.feature import Feature, Schema
 
 
 @dataclass(frozen=True)
-class Parts:
+class ColumnArrays:
     """A column taken apart.
 
     Attributes:
@@ -32,8 +32,8 @@ class Parts:
 
     values: Array
     splits: tuple[Int64s, ...]
-    valid: Valid | None
-    items: int = -1
+    valid: ValidMask | None
+    num_items: int = -1
 
 
 def is_bytes(feature: Feature) -> bool:
@@ -50,74 +50,74 @@ def numpy_dtype(feature: Feature) -> np.dtype[Any]:
     return np.dtype("float32" if feature.dtype == "bfloat16" else feature.dtype)
 
 
-def take_apart(column: pa.Array | pa.ChunkedArray, feature: Feature) -> Parts:
+def extract_arrays(column: pa.Array | pa.ChunkedArray, feature: Feature) -> ColumnArrays:
     """Returns the flat arrays of a column of the feature's Arrow type, 32-bit offsets and variable lists included."""
-    array = _one_array(column)
-    valid = None if feature.required else _valid(array)
+    array = _combine_chunks(column)
+    valid = None if feature.required else _valid_mask(array)
     splits: list[Int64s] = []
     for _ in range(feature.ragged_rank):
-        array, offsets = _unlist(array)
+        array, offsets = _flatten_list(array)
         splits.append(offsets)
     items = len(array)
     if feature.inner_shape:
-        array = _untensor(array, feature.inner_size)
+        array = _flatten_tensors(array, feature.inner_size)
     if is_bytes(feature):
-        values, offsets = _unstring(array)
+        values, offsets = _string_bytes(array)
         splits.append(offsets)
-        return Parts(values, tuple(splits), valid, items)
-    flat = _primitive(array, feature)
-    return Parts(flat.reshape(items, *feature.inner_shape), tuple(splits), valid, items)
+        return ColumnArrays(values, tuple(splits), valid, items)
+    flat = _primitive_values(array, feature)
+    return ColumnArrays(flat.reshape(items, *feature.inner_shape), tuple(splits), valid, items)
 
 
 def to_numpy(column: pa.Array | pa.ChunkedArray, feature: Feature) -> Array | Ragged | Strings:
     """Returns the column as an array in memory."""
     if is_bytes(feature) and not feature.shape:
-        text: Array = _one_array(column).to_numpy(zero_copy_only=False)
-        return text
-    parts = take_apart(column, feature)
-    return put_together(parts, feature, lazy_text=False)
+        values: Array = _combine_chunks(column).to_numpy(zero_copy_only=False)
+        return values
+    arrays = extract_arrays(column, feature)
+    return assemble_array(arrays, feature, lazy_text=False)
 
 
-def put_together(
-    parts: Parts, feature: Feature, *, lazy_text: bool = True
+def assemble_array(
+    arrays: ColumnArrays, feature: Feature, *, lazy_text: bool = True
 ) -> Array | Ragged | Strings:
     """Returns the array, Ragged or Strings of the parts; with lazy_text, text stays in its buffer (`Strings`)."""
-    values: Array | Ragged | Strings = parts.values
-    splits = list(parts.splits)
-    plain = not feature.ragged_rank
+    values: Array | Ragged | Strings = arrays.values
+    splits = list(arrays.splits)
+    is_plain = not feature.ragged_rank
     if is_bytes(feature):
-        text = Strings(
-            parts.values,
+        strings = Strings(
+            arrays.values,
             splits.pop(),
             feature.dtype == "string",
-            parts.valid if plain and not feature.shape else None,
+            arrays.valid if is_plain and not feature.shape else None,
         )
         values = (
-            text
+            strings
             if lazy_text and not feature.inner_shape
-            else text.to_numpy().reshape(parts.items, *feature.inner_shape)
+            else strings.to_numpy().reshape(arrays.num_items, *feature.inner_shape)
         )
-        if plain and not feature.shape:
+        if is_plain and not feature.shape:
             return values
-    if plain:
+    if is_plain:
         return (
-            _masked(values, parts.valid)
-            if parts.valid is not None and isinstance(values, np.ndarray)
+            _mask_rows(values, arrays.valid)
+            if arrays.valid is not None and isinstance(values, np.ndarray)
             else values
         )
     for level, offsets in zip(range(len(splits), 0, -1), reversed(splits), strict=True):
-        values = Ragged(values, offsets, parts.valid if level == 1 else None)
+        values = Ragged(values, offsets, arrays.valid if level == 1 else None)
     return values
 
 
-def _masked(values: Array, valid: Valid) -> Array:
+def _mask_rows(values: Array, valid: ValidMask) -> Array:
     # The mask of a tensor is one flag per record seen through a stride of 0, so it costs no memory;
     # it can be read, not set.
     mask = np.broadcast_to(~valid.reshape(-1, *[1] * (values.ndim - 1)), values.shape)
     return np.ma.MaskedArray(values, mask=mask)
 
 
-def _one_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+def _combine_chunks(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     if isinstance(column, pa.ChunkedArray):
         return (
             column.chunk(0)
@@ -129,40 +129,40 @@ def _one_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     return column
 
 
-def _valid(array: pa.Array) -> Valid:
+def _valid_mask(array: pa.Array) -> ValidMask:
     if array.null_count == 0:
         return np.ones(len(array), np.bool_)
-    valid: Valid = array.is_valid().to_numpy(zero_copy_only=False)
+    valid: ValidMask = array.is_valid().to_numpy(zero_copy_only=False)
     return valid
 
 
-def lengths_of(column: pa.Array) -> Int64s:
+def list_lengths(column: pa.Array) -> Int64s:
     """Returns [rows] how many items each row of a list column has; a missing one has none."""
     lengths: Int64s = column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
     return lengths.astype(np.int64, copy=False)
 
 
-def _unlist(array: pa.Array) -> tuple[pa.Array, Int64s]:
+def _flatten_list(array: pa.Array) -> tuple[pa.Array, Int64s]:
     """Returns the items of a list column and its splits from 0; a missing list is an empty one here."""
     splits = np.zeros(len(array) + 1, np.int64)
-    np.cumsum(lengths_of(array), out=splits[1:])
+    np.cumsum(list_lengths(array), out=splits[1:])
     return array.flatten(), splits
 
 
-def _untensor(array: pa.Array, size: int) -> pa.Array:
+def _flatten_tensors(array: pa.Array, size: int) -> pa.Array:
     """Returns the values of a tensor column, with zeros (or empty strings) in place of a missing tensor."""
     if array.null_count == 0:
         return array.flatten()
     present = array.drop_null().flatten()
-    at = np.cumsum(_valid(array)) - 1
-    rows = pa.array(
-        np.repeat(at, size) * size + np.tile(np.arange(size), len(array)),
-        mask=np.repeat(~_valid(array), size),
+    tensor_index = np.cumsum(_valid_mask(array)) - 1
+    indices = pa.array(
+        np.repeat(tensor_index, size) * size + np.tile(np.arange(size), len(array)),
+        mask=np.repeat(~_valid_mask(array), size),
     )
-    return present.take(rows)
+    return present.take(indices)
 
 
-def _primitive(array: pa.Array, feature: Feature) -> npt.NDArray[Any]:
+def _primitive_values(array: pa.Array, feature: Feature) -> npt.NDArray[Any]:
     dtype = numpy_dtype(feature)
     if array.null_count:
         if feature.timestamp:
@@ -176,7 +176,7 @@ def _primitive(array: pa.Array, feature: Feature) -> npt.NDArray[Any]:
     return flat.view(dtype) if flat.dtype.kind == "i" and dtype.kind == "M" else flat
 
 
-def _unstring(array: pa.Array) -> tuple[Array, Int64s]:
+def _string_bytes(array: pa.Array) -> tuple[Array, Int64s]:
     """Returns the bytes of a text or binary column and its offsets from 0; a missing value is empty here."""
     if not (pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)):
         array = array.cast(pa.large_binary())
@@ -195,64 +195,64 @@ def _unstring(array: pa.Array) -> tuple[Array, Int64s]:
 
 
 def gather_columns(
-    batches: Iterable[pa.RecordBatch], schema: Schema, rows: int
+    batches: Iterable[pa.RecordBatch], schema: Schema, total_rows: int
 ) -> dict[str, Array | Ragged | Strings]:
     """Returns the columns of all batches, which have that many rows together; ValueError where they have not."""
-    columns = {feature.name: _Column(feature, rows) for feature in schema}
-    at = 0
+    columns = {feature.name: _ColumnCollector(feature, total_rows) for feature in schema}
+    row = 0
     for batch in batches:
-        if at + batch.num_rows > rows:
-            raise ValueError(f"more than the {rows} rows that were announced")
+        if row + batch.num_rows > total_rows:
+            raise ValueError(f"more than the {total_rows} rows that were announced")
         for column, array in zip(columns.values(), batch.columns, strict=True):
-            column.put(at, array)
-        at += batch.num_rows
-    if at != rows:
-        raise ValueError(f"{at} rows where {rows} were announced")
+            column.put(row, array)
+        row += batch.num_rows
+    if row != total_rows:
+        raise ValueError(f"{row} rows where {total_rows} were announced")
     return {name: column.finish() for name, column in columns.items()}
 
 
-class _Column:
-    def __init__(self, feature: Feature, rows: int) -> None:
+class _ColumnCollector:
+    def __init__(self, feature: Feature, total_rows: int) -> None:
         self.feature = feature
-        self._fixed = not feature.ragged_rank and not is_bytes(feature)
-        self._text = is_bytes(feature) and not feature.shape
-        if self._fixed:
-            self._values = np.empty((rows, *feature.inner_shape), numpy_dtype(feature))
-            self._valid = None if feature.required else np.empty(rows, np.bool_)
-        elif self._text:
-            self._values = np.empty(rows, object)
-        self._parts: list[Parts] = []
+        self._is_fixed = not feature.ragged_rank and not is_bytes(feature)
+        self._is_text = is_bytes(feature) and not feature.shape
+        if self._is_fixed:
+            self._values = np.empty((total_rows, *feature.inner_shape), numpy_dtype(feature))
+            self._valid = None if feature.required else np.empty(total_rows, np.bool_)
+        elif self._is_text:
+            self._values = np.empty(total_rows, object)
+        self._arrays: list[ColumnArrays] = []
 
-    def put(self, at: int, array: pa.Array) -> None:
-        if self._text:
-            self._values[at : at + len(array)] = to_numpy(array, self.feature)
+    def put(self, row: int, array: pa.Array) -> None:
+        if self._is_text:
+            self._values[row : row + len(array)] = to_numpy(array, self.feature)
             return
-        parts = take_apart(array, self.feature)
-        if not self._fixed:
-            self._parts.append(
-                replace(parts, values=parts.values.copy())
-                if parts.values.base is not None
-                else parts
+        arrays = extract_arrays(array, self.feature)
+        if not self._is_fixed:
+            self._arrays.append(
+                replace(arrays, values=arrays.values.copy())
+                if arrays.values.base is not None
+                else arrays
             )
             return
-        self._values[at : at + len(array)] = parts.values
+        self._values[row : row + len(array)] = arrays.values
         if self._valid is not None:
-            self._valid[at : at + len(array)] = parts.valid
+            self._valid[row : row + len(array)] = arrays.valid
 
     def finish(self) -> Array | Ragged | Strings:
-        if self._text:
+        if self._is_text:
             return self._values
-        if self._fixed:
-            return put_together(Parts(self._values, (), self._valid), self.feature)
-        return put_together(
-            joined_columns(self._parts, self.feature), self.feature, lazy_text=False
+        if self._is_fixed:
+            return assemble_array(ColumnArrays(self._values, (), self._valid), self.feature)
+        return assemble_array(
+            concatenate_arrays(self._arrays, self.feature), self.feature, lazy_text=False
         )
 
 
-def joined_columns(parts: list[Parts], feature: Feature) -> Parts:
+def concatenate_arrays(column_arrays: list[ColumnArrays], feature: Feature) -> ColumnArrays:
     """Joins the parts of consecutive batches."""
-    if len(parts) == 1:
-        return parts[0]
+    if len(column_arrays) == 1:
+        return column_arrays[0]
     levels = feature.ragged_rank + is_bytes(feature)
     empty = np.empty(
         (0,) if is_bytes(feature) else (0, *feature.inner_shape),
@@ -260,32 +260,37 @@ def joined_columns(parts: list[Parts], feature: Feature) -> Parts:
     )
     splits = []
     for level in range(levels):
-        pieces, base = [np.zeros(1, np.int64)], 0
-        for part in parts:
-            pieces.append(part.splits[level][1:] + base)
-            base += int(part.splits[level][-1])
-        splits.append(np.concatenate(pieces))
+        level_splits, offset = [np.zeros(1, np.int64)], 0
+        for arrays in column_arrays:
+            level_splits.append(arrays.splits[level][1:] + offset)
+            offset += int(arrays.splits[level][-1])
+        splits.append(np.concatenate(level_splits))
     valid = (
         None
         if feature.required
         else np.concatenate(
-            [np.empty(0, np.bool_), *(part.valid for part in parts if part.valid is not None)]
+            [
+                np.empty(0, np.bool_),
+                *(arrays.valid for arrays in column_arrays if arrays.valid is not None),
+            ]
         )
     )
-    values = np.concatenate([empty, *(part.values for part in parts)])
-    return Parts(values, tuple(splits), valid, sum(part.items for part in parts))
+    values = np.concatenate([empty, *(arrays.values for arrays in column_arrays)])
+    return ColumnArrays(
+        values, tuple(splits), valid, sum(arrays.num_items for arrays in column_arrays)
+    )
 
 
-def rows_of(batch: pa.RecordBatch, schema: Schema) -> Iterator[dict[str, Any]]:
+def iter_rows(batch: pa.RecordBatch, schema: Schema) -> Iterator[dict[str, Any]]:
     """Yields every row of a batch with the columns of the schema, in its order."""
     for row in range(batch.num_rows):
         yield {
-            feature.name: value_of(column.slice(row, 1), feature)
+            feature.name: single_value(column.slice(row, 1), feature)
             for feature, column in zip(schema, batch.columns, strict=True)
         }
 
 
-def value_of(column: pa.Array, feature: Feature) -> Any:
+def single_value(column: pa.Array, feature: Feature) -> Any:
     """The value of a column of one row."""
     if column.null_count:
         return None

@@ -25,18 +25,20 @@ if TYPE_CHECKING:
 
 # What SQL writes without parentheses, so that the parser takes it for a column: the binder makes functions of these
 # where no column has the name.
-_VALUE_NAMES = """
+_VOLATILE_NAME_LIST = """
 current_catalog current_date current_role current_schema current_time current_timestamp current_user localtime
 localtimestamp session_user user
 """
-_VALUES = frozenset(_VALUE_NAMES.split())
-_ROW_NUMBERS = frozenset(("rowid", "recordmill row"))  # of a batch, and so of how the file was cut
-_ROW = "recordmill row"  # the column of row numbers that comes back
-_local = threading.local()
+_VOLATILE_NAMES = frozenset(_VOLATILE_NAME_LIST.split())
+_ROW_NUMBER_NAMES = frozenset(
+    ("rowid", "recordmill row")
+)  # of a batch, and so of how the file was cut
+_ROW_NUMBER_COLUMN = "recordmill row"  # the column of row numbers that comes back
+_thread_state = threading.local()
 
 
-def named_columns(
-    connection: Any, condition: str, names: Sequence[str], quoted: str
+def find_referenced_columns(
+    connection: Any, condition: str, names: Sequence[str], quoted_condition: str
 ) -> tuple[str, ...]:
     """Returns those of the names that a condition, which DuckDB found valid over columns of all these names, looks at;
     case does not count. quoted: the condition as messages quote it.
@@ -46,51 +48,53 @@ def named_columns(
             number, or has a query of its own.
     """
     nodes = _parse(connection, f"SELECT 1 WHERE (({condition}\n)::BOOLEAN)")
-    for what in _undecided(connection, nodes, {name.lower() for name in names}):
+    for cause in _find_volatile_parts(connection, nodes, {name.lower() for name in names}):
         raise UsageError(
-            f"{quoted}: {what}, so it would not select the same records each time; it may look at "
+            f"{quoted_condition}: {cause}, so it would not select the same records each time; it may look at "
             "a record's own features only"
             + (
                 f"; {option('sample')} with {option('seed')} takes a random share"
-                if what.startswith("random")
+                if cause.startswith("random")
                 else ""
             )
         )
     if any(node.get("class") == "STAR" for node in nodes):  # COLUMNS(...) may mean any column
         return tuple(names)
-    parts = {
+    referenced_names = {
         part.lower()
         for node in nodes
         if node.get("class") == "COLUMN_REF"
         for part in node["column_names"]
     }
-    return tuple(name for name in names if name.lower() in parts)
+    return tuple(name for name in names if name.lower() in referenced_names)
 
 
 def _parse(connection: Any, sql: str) -> list[dict[str, Any]]:
     """Returns all nodes of the statement's tree; none if it is not one plain SELECT."""
-    parsed = json.loads(
+    tree = json.loads(
         connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [sql]).fetchall()[0][0]
     )
     if (
-        parsed["error"]
-        or len(parsed["statements"]) != 1
-        or parsed["statements"][0]["node"]["type"] != "SELECT_NODE"
+        tree["error"]
+        or len(tree["statements"]) != 1
+        or tree["statements"][0]["node"]["type"] != "SELECT_NODE"
     ):
         return []
-    return list(_nodes(parsed))
+    return list(_iter_nodes(tree))
 
 
-def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
+def _iter_nodes(tree: Any) -> Iterator[dict[str, Any]]:
     if isinstance(tree, dict):
         yield tree
     for child in (
         tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ()
     ):
-        yield from _nodes(child)
+        yield from _iter_nodes(child)
 
 
-def _undecided(connection: Any, nodes: Sequence[dict[str, Any]], names: set[str]) -> Iterator[str]:
+def _find_volatile_parts(
+    connection: Any, nodes: Sequence[dict[str, Any]], names: set[str]
+) -> Iterator[str]:
     """Yields parts of a condition that columns of these names don't decide."""
     if not nodes:
         yield "it is not one condition"
@@ -100,23 +104,23 @@ def _undecided(connection: Any, nodes: Sequence[dict[str, Any]], names: set[str]
             yield "it holds a query of its own, which sees some of the records only"
         elif kind == "COLUMN_REF":
             name = node["column_names"][-1].lower()
-            if name not in names and name in _VALUES | _ROW_NUMBERS:
+            if name not in names and name in _VOLATILE_NAMES | _ROW_NUMBER_NAMES:
                 yield f"{name} is not decided by the record"
-        elif kind == "FUNCTION" and _changes(connection, node["function_name"]):
+        elif kind == "FUNCTION" and _is_volatile(connection, node["function_name"]):
             yield f"{node['function_name']}() gives another value each time"
 
 
-def _changes(connection: Any, name: str) -> bool:
+def _is_volatile(connection: Any, name: str) -> bool:
     """Returns whether a function, or what a macro of that name calls, can give another value for the same arguments."""
-    found = connection.execute(
+    functions = connection.execute(
         "SELECT stability, macro_definition FROM duckdb_functions() WHERE lower(function_name) = lower(?)",
         [name],
     ).fetchall()
-    if any(stability is not None and stability != "CONSISTENT" for stability, _ in found):
+    if any(stability is not None and stability != "CONSISTENT" for stability, _ in functions):
         return True
     return any(
-        any(_undecided(connection, _parse(connection, f"SELECT {definition}"), set()))
-        for definition in {one for _, one in found if one}
+        any(_find_volatile_parts(connection, _parse(connection, f"SELECT {definition}"), set()))
+        for definition in {macro for _, macro in functions if macro}
     )
 
 
@@ -124,13 +128,13 @@ def _changes(connection: Any, name: str) -> bool:
 class Predicate:
     """predicate: SQL text or a pyarrow.compute.Expression. given: how, as messages say it, where not by `where`."""
 
-    predicate: str | pc.Expression
-    given: str = ""
+    condition: str | pc.Expression
+    prefix: str = ""
 
     def __str__(self) -> str:
-        return f"{self.given}{self.predicate}" if self.given else option("where", self.predicate)
+        return f"{self.prefix}{self.condition}" if self.prefix else option("where", self.condition)
 
-    def columns(self, schema: Schema) -> tuple[str, ...]:
+    def referenced_columns(self, schema: Schema) -> tuple[str, ...]:
         """Returns the features that the predicate looks at.
 
         Raises:
@@ -138,57 +142,63 @@ class Predicate:
             MissingExtraError: it is SQL, and DuckDB is not installed.
         """
         arrow = to_arrow(schema)
-        if isinstance(self.predicate, str):
+        if isinstance(self.condition, str):
             lower = [name.lower() for name in schema.names]
-            if twice := [name for name in schema.names if lower.count(name.lower()) > 1]:
+            if repeated := [name for name in schema.names if lower.count(name.lower()) > 1]:
                 raise UsageError(
-                    f"{self}: SQL does not tell {' from '.join(map(repr, twice[:2]))}; give a pyarrow "
+                    f"{self}: SQL does not tell {' from '.join(map(repr, repeated[:2]))}; give a pyarrow "
                     "expression from Python"
                 )
         try:
-            self._rows(arrow.empty_table())
-        except _errors() as error:
-            raise UsageError(f"{self}: {_short(error)}") from None
-        if isinstance(self.predicate, str):
-            return named_columns(_connection(), self.predicate, schema.names, str(self))
+            self._matching_rows(arrow.empty_table())
+        except _error_types() as error:
+            raise UsageError(f"{self}: {_shorten_message(error)}") from None
+        if isinstance(self.condition, str):
+            return find_referenced_columns(_connection(), self.condition, schema.names, str(self))
         return tuple(
-            name for at, name in enumerate(schema.names) if not self._has_meaning(arrow.remove(at))
+            name
+            for index, name in enumerate(schema.names)
+            if not self._is_valid_for(arrow.remove(index))
         )
 
-    def keep(self, batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+    def evaluate(self, batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
         """[rows] which ones are kept.
 
         Raises:
             UsageError: what it gives is no truth value, which DuckDB says only where there are rows.
             DataError: it can't be evaluated for these values, such as a division or a cast that overflows.
         """
-        kept = np.zeros(batch.num_rows, np.bool_)
+        is_match = np.zeros(batch.num_rows, np.bool_)
         try:
-            kept[self._rows(pa.Table.from_batches([batch]))] = True
-        except _errors() as error:
+            is_match[self._matching_rows(pa.Table.from_batches([batch]))] = True
+        except _error_types() as error:
             kind = UsageError if "Unimplemented type for cast" in str(error) else DataError
-            raise kind(f"{self}: {_short(error)}") from None
-        return kept
+            raise kind(f"{self}: {_shorten_message(error)}") from None
+        return is_match
 
-    def _has_meaning(self, arrow: pa.Schema) -> bool:
+    def _is_valid_for(self, arrow: pa.Schema) -> bool:
         try:
-            self._rows(arrow.empty_table())
-        except _errors():
+            self._matching_rows(arrow.empty_table())
+        except _error_types():
             return False
         return True
 
-    def _rows(self, table: pa.Table) -> npt.NDArray[np.int64]:
-        numbered = table.append_column(_ROW, pa.array(np.arange(table.num_rows)))
-        if not isinstance(self.predicate, str):
-            found: npt.NDArray[np.int64] = numbered.filter(self.predicate)[_ROW].to_numpy()
-            return found
+    def _matching_rows(self, table: pa.Table) -> npt.NDArray[np.int64]:
+        numbered_table = table.append_column(
+            _ROW_NUMBER_COLUMN, pa.array(np.arange(table.num_rows))
+        )
+        if not isinstance(self.condition, str):
+            matches: npt.NDArray[np.int64] = numbered_table.filter(self.condition)[
+                _ROW_NUMBER_COLUMN
+            ].to_numpy()
+            return matches
         connection = _connection()
-        connection.register("records", _without_half_floats(numbered))
+        connection.register("records", _without_half_floats(numbered_table))
         try:
             # The line break ends a comment; the parentheses keep OR inside.
             rows = connection.execute(
-                f'SELECT "{_ROW}" FROM records WHERE (({self.predicate}\n)::BOOLEAN)'
-            ).fetchnumpy()[_ROW]
+                f'SELECT "{_ROW_NUMBER_COLUMN}" FROM records WHERE (({self.condition}\n)::BOOLEAN)'
+            ).fetchnumpy()[_ROW_NUMBER_COLUMN]
         finally:
             connection.unregister("records")
         return np.asarray(rows, np.int64)
@@ -196,19 +206,19 @@ class Predicate:
 
 def _connection() -> Any:
     """This thread's DuckDB in memory, which can neither read nor write anything."""
-    if not hasattr(_local, "connection"):
+    if not hasattr(_thread_state, "connection"):
         try:
             import duckdb
         except ImportError:
             raise MissingExtraError(f"{option('where')} with SQL", "sql", "duckdb") from None
-        _local.connection = duckdb.connect(
+        _thread_state.connection = duckdb.connect(
             ":memory:", config={"enable_external_access": "false", "threads": "1"}
         )
-        _local.connection.execute("SET lock_configuration=true")
-    return _local.connection
+        _thread_state.connection.execute("SET lock_configuration=true")
+    return _thread_state.connection
 
 
-def _errors() -> tuple[type[Exception], ...]:
+def _error_types() -> tuple[type[Exception], ...]:
     try:
         import duckdb
     except ImportError:
@@ -218,21 +228,27 @@ def _errors() -> tuple[type[Exception], ...]:
 
 def _without_half_floats(table: pa.Table) -> pa.Table:
     """DuckDB has no float16, so it sees float32."""
-    return table.cast(pa.schema([field.with_type(_wide(field.type)) for field in table.schema]))
+    return table.cast(
+        pa.schema([field.with_type(_widen_half_float(field.type)) for field in table.schema])
+    )
 
 
-def _wide(arrow: pa.DataType) -> pa.DataType:
+def _widen_half_float(arrow: pa.DataType) -> pa.DataType:
     if pa.types.is_float16(arrow):
         return pa.float32()
     if pa.types.is_fixed_size_list(arrow):
-        return pa.list_(_wide(arrow.value_type), arrow.list_size)
-    return pa.large_list(_wide(arrow.value_type)) if pa.types.is_large_list(arrow) else arrow
+        return pa.list_(_widen_half_float(arrow.value_type), arrow.list_size)
+    return (
+        pa.large_list(_widen_half_float(arrow.value_type))
+        if pa.types.is_large_list(arrow)
+        else arrow
+    )
 
 
-def _short(error: Exception) -> str:
+def _shorten_message(error: Exception) -> str:
     return " ".join(str(error).split())[:250]
 
 
-def names_to_read(selected: Sequence[str], needed: Sequence[str]) -> tuple[str, ...]:
+def names_to_read(selected: Sequence[str], extra_names: Sequence[str]) -> tuple[str, ...]:
     """Returns the selected names, and after them what else is needed."""
-    return (*selected, *(name for name in needed if name not in selected))
+    return (*selected, *(name for name in extra_names if name not in selected))

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
 Array = npt.NDArray[Any]
-Valid = npt.NDArray[np.bool_]
+ValidMask = npt.NDArray[np.bool_]
 
-_SHOWN_ROWS = 3
-_SHOWN_LENGTH = 40
+_MAX_REPR_ROWS = 3
+_MAX_REPR_LENGTH = 40
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -41,7 +41,7 @@ class Strings:
     values: Array
     row_splits: Int64s
     text: bool
-    valid: Valid | None = None
+    valid: ValidMask | None = None
 
     def __len__(self) -> int:
         return len(self.row_splits) - 1
@@ -51,16 +51,16 @@ class Strings:
         return (len(self),)
 
     @overload
-    def __getitem__(self, at: int) -> str | bytes | None: ...
+    def __getitem__(self, index: int) -> str | bytes | None: ...
     @overload
-    def __getitem__(self, at: slice) -> Strings: ...
-    def __getitem__(self, at: int | slice) -> str | bytes | Strings | None:
-        if isinstance(at, slice):
-            splits, rows = _sliced(self.row_splits, at)
+    def __getitem__(self, index: slice) -> Strings: ...
+    def __getitem__(self, index: int | slice) -> str | bytes | Strings | None:
+        if isinstance(index, slice):
+            splits, rows = _slice_splits(self.row_splits, index)
             return Strings(
                 self.values, splits, self.text, None if self.valid is None else self.valid[rows]
             )
-        row = _row(at, len(self))
+        row = _row_index(index, len(self))
         if self.valid is not None and not self.valid[row]:
             return None
         data = self.values[self.row_splits[row] : self.row_splits[row + 1]].tobytes()
@@ -83,8 +83,8 @@ class Strings:
         return self.to_numpy() if dtype is None else self.to_numpy().astype(dtype)
 
     def __repr__(self) -> str:
-        shown = ", ".join(_short(value) for value in self[:_SHOWN_ROWS])
-        return f"Strings({len(self)} rows: {shown}{', ...' if len(self) > _SHOWN_ROWS else ''})"
+        rows = ", ".join(_short(value) for value in self[:_MAX_REPR_ROWS])
+        return f"Strings({len(self)} rows: {rows}{', ...' if len(self) > _MAX_REPR_ROWS else ''})"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -102,7 +102,7 @@ class Ragged:
 
     values: Array | Strings | Ragged
     row_splits: Int64s
-    valid: Valid | None = None
+    valid: ValidMask | None = None
 
     def __len__(self) -> int:
         return len(self.row_splits) - 1
@@ -112,11 +112,11 @@ class Ragged:
         """[rows] how many items each row has."""
         return np.diff(self.row_splits)
 
-    def __getitem__(self, at: int | slice) -> Any:
-        if isinstance(at, slice):
-            splits, rows = _sliced(self.row_splits, at)
+    def __getitem__(self, index: int | slice) -> Any:
+        if isinstance(index, slice):
+            splits, rows = _slice_splits(self.row_splits, index)
             return Ragged(self.values, splits, None if self.valid is None else self.valid[rows])
-        row = _row(at, len(self))
+        row = _row_index(index, len(self))
         if self.valid is not None and not self.valid[row]:
             return None
         return self.values[int(self.row_splits[row]) : int(self.row_splits[row + 1])]
@@ -144,52 +144,52 @@ class Ragged:
         else:
             inner = self.values
         result = np.full((len(self), length, *inner.shape[1:]), value, inner.dtype)
-        steps = np.arange(length)
-        filled = steps < lengths[:, None]
-        result[filled] = inner[(starts[:, None] + steps)[filled]]
+        columns = np.arange(length)
+        is_filled = columns < lengths[:, None]
+        result[is_filled] = inner[(starts[:, None] + columns)[is_filled]]
         return result
 
     def to_tf(self) -> tf.RaggedTensor:
         """Returns a tf.RaggedTensor of the rows; missing rows are empty there."""
         import tensorflow as tf
 
-        first, last = int(self.row_splits[0]), int(self.row_splits[-1])
-        values = self.values[first:last]
+        begin, end = int(self.row_splits[0]), int(self.row_splits[-1])
+        values = self.values[begin:end]
         if isinstance(values, Ragged):
             values = values.to_tf()
         elif isinstance(values, Strings):
             values = values.to_list()
-        return tf.RaggedTensor.from_row_splits(values, self.row_splits - first)
+        return tf.RaggedTensor.from_row_splits(values, self.row_splits - begin)
 
     def __repr__(self) -> str:
         lengths = self.lengths
-        span = f"{lengths.min()} to {lengths.max()}" if len(lengths) else "no"
-        about = (
+        lengths_text = f"{lengths.min()} to {lengths.max()}" if len(lengths) else "no"
+        values = (
             repr(self.values)
             if isinstance(self.values, (Ragged, Strings))
             else f"{self.values.dtype} {list(self.values.shape)}"
         )
         missing = "" if self.valid is None else f", {int((~self.valid).sum())} missing"
-        return f"Ragged({len(self)} rows of {span} items{missing}, values {about})"
+        return f"Ragged({len(self)} rows of {lengths_text} items{missing}, values {values})"
 
 
 def _short(value: str | bytes | None) -> str:
     return (
         repr(value)
-        if value is None or len(value) <= _SHOWN_LENGTH
-        else f"{value[:_SHOWN_LENGTH]!r}..."
+        if value is None or len(value) <= _MAX_REPR_LENGTH
+        else f"{value[:_MAX_REPR_LENGTH]!r}..."
     )
 
 
-def _row(at: int, rows: int) -> int:
-    row = int(at)
-    if not -rows <= row < rows:
-        raise IndexError(f"row {row} of {rows}")
-    return row % rows
+def _row_index(index: int, num_rows: int) -> int:
+    row = int(index)
+    if not -num_rows <= row < num_rows:
+        raise IndexError(f"row {row} of {num_rows}")
+    return row % num_rows
 
 
-def _sliced(splits: Int64s, at: slice) -> tuple[Int64s, slice]:
-    start, stop, step = at.indices(len(splits) - 1)
+def _slice_splits(splits: Int64s, index: slice) -> tuple[Int64s, slice]:
+    start, stop, step = index.indices(len(splits) - 1)
     if step != 1:
         raise IndexError(f"step {step}: only consecutive rows can be sliced")
     return splits[start : max(stop, start) + 1], slice(start, stop)

@@ -29,11 +29,11 @@ from recordmill.base.errors import DataError, UsageError
 from recordmill.base.option_names import option
 from recordmill.base.sizes import format_size
 from recordmill.records.columns.numpy_arrays import (
-    Parts,
+    ColumnArrays,
+    assemble_array,
+    extract_arrays,
     is_bytes,
     numpy_dtype,
-    put_together,
-    take_apart,
 )
 from recordmill.records.columns.ragged import Array, Ragged, Strings
 from recordmill.records.writers.npy_file import NpyFile
@@ -81,7 +81,7 @@ class _Column:
     valid: NpyFile | None
 
     def append(self, column: pa.Array) -> None:
-        parts = take_apart(column, self.feature)
+        parts = extract_arrays(column, self.feature)
         for level, (file, offsets) in enumerate(zip(self.splits, parts.splits, strict=True)):
             inner = (
                 self.splits[level + 1].rows - 1
@@ -255,7 +255,7 @@ def _load(folder: Path, feature: Feature, rows: int, mmap: bool) -> Array | Ragg
         else None
     )
     values = _load_array(folder / names["values"], dtype, (items, *row_shape), mmap)
-    return put_together(Parts(values, tuple(splits), valid, tensors), feature)
+    return assemble_array(ColumnArrays(values, tuple(splits), valid, tensors), feature)
 
 
 def _load_array(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...], mmap: bool) -> Array:

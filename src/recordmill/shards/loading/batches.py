@@ -186,7 +186,7 @@ def _lenient(file: ShardFile, piece: Piece) -> Iterator[Load]:
 def decode_block(block: FrameBlock, schema: Schema | Decoding, source: str) -> pa.RecordBatch:
     """Decodes the records of a block as columns."""
     frames = block.frames
-    return Decoding.of(schema).decode(
+    return Decoding.from_schema(schema).decode(
         frames.data,
         frames.starts + HEADER_BYTES,
         frames.lengths,

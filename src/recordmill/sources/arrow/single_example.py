@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recordmill.base.errors import DataError
-from recordmill.records.columns.numpy_arrays import rows_of
+from recordmill.records.columns.numpy_arrays import iter_rows
 from recordmill.records.example.decode import decode
 from recordmill.records.example.encode import encode
 from recordmill.records.example.locate import UNUSUAL, reason_of
@@ -137,7 +137,7 @@ def parse_example(data: bytes, schema: Schema | None = None) -> dict[str, Any]:
         return {name: _feature_values(entries[name]) for name in sorted(entries)}
     array = np.frombuffer(data, np.uint8)
     batch = decode(array, np.zeros(1, np.int64), np.array([len(array)], np.int64), schema)
-    return next(rows_of(batch, schema))
+    return next(iter_rows(batch, schema))
 
 
 def _feature_values(feature: Any) -> npt.NDArray[Any] | list[bytes] | None:
