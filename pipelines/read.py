@@ -50,7 +50,7 @@ from recordmill.pipelines.beam_run import check_runner
 from recordmill.pipelines.read_options import ReadSettings, make_settings
 from recordmill.pipelines.remote.preflight import ProbeResult, preflight, some_of
 from recordmill.pipelines.remote.submission import MayBeRunning, remove_on_failure
-from recordmill.records.inference.confirm import Unconfirmed
+from recordmill.records.inference.confirm import SchemaNotConfirmed
 from recordmill.records.writers.outputs import find_output
 from recordmill.schemas.feature import Schema
 from recordmill.shards.catalog import Catalog, Inputs
@@ -218,7 +218,7 @@ def read(
                     results = run_jobs(
                         plan, settings, folder, counters, publication, job_folder, finished
                     )
-                except (Unconfirmed, DataError):
+                except (SchemaNotConfirmed, DataError):
                     if plan.guess is None:
                         raise
                     putting.close()

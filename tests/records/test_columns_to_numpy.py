@@ -20,7 +20,7 @@ from recordmill.records.columns.numpy_arrays import (
 )
 from recordmill.records.columns.ragged import Ragged, Strings
 from recordmill.records.example.encode import encode
-from recordmill.records.example.flat_arrays import to_flat
+from recordmill.records.example.flat_arrays import flatten_column
 from recordmill.schemas.arrow import arrow_type
 from recordmill.schemas.feature import Feature, Schema
 
@@ -244,12 +244,12 @@ def test_nothing_outside_a_slice_is_converted() -> None:
     bools = pa.LargeListArray.from_arrays(
         np.arange(0, 1_000_001, 10), pa.array(np.ones(1_000_000, bool))
     )
-    flat = to_flat(bools.slice(5, 3), Feature("x", "bool", (None,)))[0]
+    flat = flatten_column(bools.slice(5, 3), Feature("x", "bool", (None,)))[0]
     assert flat.values.tolist() == [1] * 30
     assert flat.splits is not None
     assert flat.splits.tolist() == [0, 10, 20, 30]
     nested = pa.LargeListArray.from_arrays(np.arange(0, 100_001, 2), bools)
-    values, lengths = to_flat(nested.slice(5, 3), Feature("x", "bool", (None, None)))
+    values, lengths = flatten_column(nested.slice(5, 3), Feature("x", "bool", (None, None)))
     assert (len(values.values), len(lengths.values)) == (60, 6)
 
 
@@ -275,15 +275,15 @@ def test_another_type_is_refused_by_name(feature: Feature, column: pa.Array) -> 
     with pytest.raises(
         TypeError, match=r"feature 'x' is .* and needs a column of type .*cast it first"
     ):
-        to_flat(column, feature)
+        flatten_column(column, feature)
 
 
 def test_zero_copy_where_arrow_has_it() -> None:
     data = pa.array(np.arange(1000, dtype=np.int64))
-    flat = to_flat(data.slice(100, 50), Feature("x", "int64"))[0]
+    flat = flatten_column(data.slice(100, 50), Feature("x", "int64"))[0]
     assert flat.values.ctypes.data == data.buffers()[1].address + 800
     text = pa.array(["abc", "d"], pa.large_string())
-    flat = to_flat(text, Feature("x", "string"))[0]
+    flat = flatten_column(text, Feature("x", "string"))[0]
     assert flat.values.ctypes.data == text.buffers()[2].address
     assert flat.value_splits is not None
     assert flat.value_splits.ctypes.data == text.buffers()[1].address

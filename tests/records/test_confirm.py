@@ -10,7 +10,7 @@ from wire_writer import BYTES, FLOAT, INT64, Scribe, field, written
 
 from recordmill.base.errors import DataError
 from recordmill.records.example.decode import decode
-from recordmill.records.inference.confirm import SchemaGuess, Unconfirmed, is_monotone
+from recordmill.records.inference.confirm import SchemaGuess, SchemaNotConfirmed, can_guess_schema
 from recordmill.records.inference.infer import infer
 from recordmill.records.protobuf.message import join_records as buffer
 from recordmill.schemas.feature import Feature, Schema
@@ -21,10 +21,10 @@ JPEG = b"\xff\xd8\xff\xe0" + bytes(20)
 
 def guess_of(records: list[bytes]) -> SchemaGuess | None:
     found = infer(*buffer(records))
-    if not is_monotone(found):
+    if not can_guess_schema(found):
         return None
     return SchemaGuess(
-        found.schema(),
+        found.to_schema(),
         (),
         frozenset(name for (name, _), counts in found.features.items() if not counts.kinds),
     )
@@ -37,9 +37,9 @@ def confirmed(head: list[bytes], tail: list[bytes]) -> bool:
         return False
     try:
         batches = [guess.decode(*buffer(part)) for part in (head, tail)]
-    except Unconfirmed:
+    except SchemaNotConfirmed:
         return False
-    assert infer(*buffer(head + tail)).schema() == guess.schema
+    assert infer(*buffer(head + tail)).to_schema() == guess.schema
     assert batches == [decode(*buffer(part), guess.schema) for part in (head, tail)]
     return True
 
@@ -102,7 +102,7 @@ def test_what_would_change_the_schema_is_noticed(what: str) -> None:
     )
     guess = guess_of(head)
     assert guess is not None
-    with pytest.raises(Unconfirmed):
+    with pytest.raises(SchemaNotConfirmed):
         guess.decode(*buffer([*head * 20, late]))
 
 
@@ -121,7 +121,7 @@ def test_what_would_change_the_schema_is_noticed(what: str) -> None:
 def test_records_that_are_no_plain_examples_are_noticed(late: bytes) -> None:
     guess = guess_of([written(ROW)])
     assert guess is not None
-    with pytest.raises(Unconfirmed):
+    with pytest.raises(SchemaNotConfirmed):
         guess.decode(*buffer([written(ROW), late]))
 
 
@@ -141,7 +141,7 @@ def test_records_that_can_not_stand_for_others(head: list[bytes]) -> None:
 
 def test_names_of_nested_lists_are_left_to_all_records() -> None:
     schema = Schema((Feature("x/ragged_flat_values", "int64", (), True),))
-    assert infer(*buffer([written({"x/ragged_flat_values": (INT64, [1])})])).schema() == schema
+    assert infer(*buffer([written({"x/ragged_flat_values": (INT64, [1])})])).to_schema() == schema
     assert guess_of([written({"x/ragged_flat_values": (INT64, [1])})]) is None
 
 
@@ -206,4 +206,4 @@ def test_it_holds_for_records_written_in_any_way(seed: int, oddity: float, seque
     try:
         confirmed(records[:25], records[25:])
     except DataError as error:
-        raise AssertionError("nothing but Unconfirmed tells of a wrong guess") from error
+        raise AssertionError("nothing but SchemaNotConfirmed tells of a wrong guess") from error

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from recordmill.base.errors import DataError
 from recordmill.records.example.encode import encode
-from recordmill.records.protobuf.message import encoded_varint as varint
+from recordmill.records.protobuf.message import encode_varint as varint
 from recordmill.records.tfrecord.frames import scan_frames
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import OPAQUE_BYTES, Feature, Schema

@@ -88,16 +88,16 @@ SCHEMA = Schema(
 
 def test_schema_and_counts() -> None:
     found = inferred(of(ROWS), "file", 100)
-    assert found.schema() == SCHEMA
-    assert (found.records, found.examples, found.sequences, found.others) == (3, 3, 0, 0)
+    assert found.to_schema() == SCHEMA
+    assert (found.records, found.examples, found.sequences, found.other_records) == (3, 3, 0, 0)
     image, text, listed, one, some = (
         found.features[name, False] for name in ("image", "text", "list", "one", "some")
     )
-    assert (image.texts, image.least_bytes, image.most_bytes) == (0, 24, 28)
-    assert (text.texts, text.least_bytes, text.most_bytes) == (3, 0, 7)
-    assert (listed.least_values, listed.most_values, listed.values) == (0, 2, 3)
-    assert (listed.fewest_at, listed.most_at) == (("file", 101), ("file", 100))
-    assert (one.least_int, one.most_int, one.sum_int, one.length) == (-5, 300, 295, 1)
+    assert (image.texts, image.min_bytes, image.max_bytes) == (0, 24, 28)
+    assert (text.texts, text.min_bytes, text.max_bytes) == (3, 0, 7)
+    assert (listed.min_values, listed.max_values, listed.values) == (0, 2, 3)
+    assert (listed.first_min_values, listed.first_max_values) == (("file", 101), ("file", 100))
+    assert (one.min_int, one.max_int, one.sum_int, one.length) == (-5, 300, 295, 1)
     assert (some.records, some.present) == (2, 1)
     assert some.first == {"int64": ("file", 100)}
 
@@ -118,14 +118,14 @@ NO_TEXTS = [
     [*(("string", text) for text in TEXTS), *(("bytes", data) for data in NO_TEXTS)],
 )
 def test_bytes_are_text_or_not(dtype: str, value: bytes) -> None:
-    assert inferred(of([{"x": (BYTES, [value])}])).schema() == Schema(
+    assert inferred(of([{"x": (BYTES, [value])}])).to_schema() == Schema(
         (Feature("x", dtype, (), True),)
     )
 
 
 def test_a_feature_that_never_has_a_value() -> None:
     records = of([{"x": None}, {}])
-    schema = inferred(records).schema()
+    schema = inferred(records).to_schema()
     assert schema == Schema((Feature("x", "bytes"),))
     assert decode(*buffer(records), schema).to_pydict() == {"x": [None, None]}
 
@@ -140,8 +140,8 @@ def test_conflicts_are_told_by_feature_and_record() -> None:
     with pytest.raises(
         DataError, match=r"no schema fits all records: feature 'x': int64_list first in a record 0"
     ):
-        found.schema()
-    assert found.schema(keep_conflicts=True) == Schema(
+        found.to_schema()
+    assert found.to_schema(use_opaque_on_conflict=True) == Schema(
         (Feature("record", "bytes", (), True),), message=OPAQUE_BYTES
     )
 
@@ -155,7 +155,7 @@ def test_nested_lists() -> None:
     )
     rows = [{"deep": [[["a"], []], []], "pairs": [[[1.0, 2.0]], []]}, {"deep": [], "pairs": None}]
     frames = encode(pa.RecordBatch.from_pylist(rows, schema=to_arrow(schema)), schema)
-    assert infer(frames.data, frames.starts + 12, frames.lengths).schema() == schema
+    assert infer(frames.data, frames.starts + 12, frames.lengths).to_schema() == schema
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_names_like_nested_lists_whose_lengths_do_not_add_up(
     records = of(
         [{"x/ragged_flat_values": (INT64, values), "x/ragged_row_lengths_0": (INT64, lengths)}]
     )
-    assert inferred(records).schema().names == ("x/ragged_flat_values", "x/ragged_row_lengths_0")
+    assert inferred(records).to_schema().names == ("x/ragged_flat_values", "x/ragged_row_lengths_0")
 
 
 def test_sequence_examples() -> None:
@@ -183,7 +183,7 @@ def test_sequence_examples() -> None:
     ]
     found = inferred(records)
     assert (found.sequences, found.message) == (2, SEQUENCE_EXAMPLE)
-    assert found.schema() == Schema(
+    assert found.to_schema() == Schema(
         (
             Feature("ints", "int64", (None, None), per_step=True),
             Feature("length", "int64", (), True),
@@ -192,7 +192,7 @@ def test_sequence_examples() -> None:
         ),
         message=SEQUENCE_EXAMPLE,
     )
-    assert decode(*buffer(records), found.schema()).to_pylist()[0] == {
+    assert decode(*buffer(records), found.to_schema()).to_pylist()[0] == {
         "ints": [[1], [2, 3]],
         "length": 2,
         "pairs": [[1.0, 2.0]],
@@ -203,7 +203,7 @@ def test_sequence_examples() -> None:
 def test_a_list_with_the_name_of_a_feature_of_the_context_has_another() -> None:
     context = b"".join(entry(name, feature(INT64, [1])) for name in ("x", "y", "y/sequence"))
     lists = b"".join(feature_list(name, FLOAT, [[1]]) for name in ("x", "z", "z/sequence"))
-    schema = inferred([field(1, context) + field(2, lists)]).schema()
+    schema = inferred([field(1, context) + field(2, lists)]).to_schema()
     assert {feature.name: (feature.dtype, feature.storage()[0].name) for feature in schema} == {
         "x": ("int64", "x"),
         "y": ("int64", "y"),
@@ -213,7 +213,9 @@ def test_a_list_with_the_name_of_a_feature_of_the_context_has_another() -> None:
         "z/sequence/sequence": ("float32", "z/sequence"),
     }
     with pytest.raises(DataError, match="'y': stands in the context and in the feature lists"):
-        inferred([field(1, context) + field(2, lists + feature_list("y", FLOAT, [[1]]))]).schema()
+        inferred(
+            [field(1, context) + field(2, lists + feature_list("y", FLOAT, [[1]]))]
+        ).to_schema()
 
 
 @pytest.mark.parametrize(
@@ -228,14 +230,16 @@ def test_a_list_with_the_name_of_a_feature_of_the_context_has_another() -> None:
 )
 def test_records_that_are_no_examples(records: list[bytes]) -> None:
     found = inferred(records, "f", 5)
-    assert (found.others, found.first_other) == (len(records), ("f", 5))
-    assert found.schema() == Schema((Feature("record", "bytes", (), True),), message=OPAQUE_BYTES)
+    assert (found.other_records, found.first_other_record) == (len(records), ("f", 5))
+    assert found.to_schema() == Schema(
+        (Feature("record", "bytes", (), True),), message=OPAQUE_BYTES
+    )
 
 
 def test_a_few_bad_records_do_not_hide_the_rest() -> None:
     found = inferred([*of(ROWS), b"\xff"])
-    assert (found.examples, found.others, found.first_other) == (3, 1, ("", 3))
-    assert found.schema() == SCHEMA
+    assert (found.examples, found.other_records, found.first_other_record) == (3, 1, ("", 3))
+    assert found.to_schema() == SCHEMA
 
 
 def test_nothing_seen() -> None:
@@ -247,15 +251,15 @@ def test_more_names_than_there_is_room_for_at_first() -> None:
     records = of([{f"row {row} name {i}": (INT64, [i]) for i in range(1000)} for row in range(6)])
     found = inferred(records)
     assert len(found.features) == 6000
-    assert not any(one.required for one in found.schema())
+    assert not any(one.required for one in found.to_schema())
 
 
 def _normal(found: Inference) -> Inference:
     return Inference(
         found.examples,
         found.sequences,
-        found.others,
-        found.first_other,
+        found.other_records,
+        found.first_other_record,
         dict(sorted(found.features.items())),
     )
 
@@ -335,7 +339,7 @@ def test_names_that_are_alike_lie_apart() -> None:
 def test_a_feature_s_name_that_is_none_is_said_of_its_record() -> None:
     named, misnamed = (example([(name, feature(INT64, [1]))]) for name in ("c", "a\0b"))
     data, starts, lengths = buffer([misnamed, named])
-    schema = infer(data, starts, lengths).schema()
+    schema = infer(data, starts, lengths).to_schema()
     _, good, bad = decode_lenient(data, starts, lengths, schema)
     assert good.tolist() == [1]
     assert "it holds one called b'a\\x00b', which is no name" in bad[0].reason

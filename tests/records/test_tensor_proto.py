@@ -10,7 +10,7 @@ from wire_writer import varint
 from recordmill.base.errors import DataError, UsageError
 from recordmill.records.columns.convert import DecodeTensor
 from recordmill.records.columns.numpy_arrays import to_numpy
-from recordmill.records.protobuf.tensor_proto import TENSOR_DTYPES, first_header
+from recordmill.records.protobuf.tensor_proto import TENSOR_DTYPES, read_dtype_and_shape
 from recordmill.schemas.feature import Feature
 
 BYTES = Feature("x", "bytes")
@@ -51,7 +51,7 @@ def test_tensors_from_tensorflow(number: int) -> None:
     payloads += [
         tf.compat.v1.make_tensor_proto(arrays[0].ravel()[0], shape=(3, 4)).SerializeToString()
     ]
-    assert first_header(payloads[0]) == (dtype, (3, 4))
+    assert read_dtype_and_shape(payloads[0]) == (dtype, (3, 4))
     column, faults = decoded(payloads, dtype, (3, 4))
     assert not faults
     got = to_numpy(column, Feature("x", dtype, (3, 4), True))
@@ -159,9 +159,9 @@ def test_every_cut_and_flip_is_refused_or_keeps_its_shape() -> None:
 
 def test_only_numbers_have_a_header() -> None:
     with pytest.raises(DataError, match="tensor of strings"):
-        first_header(proto(7, (2,), None))
+        read_dtype_and_shape(proto(7, (2,), None))
     with pytest.raises(DataError, match="no TensorProto"):
-        first_header(b"x")
+        read_dtype_and_shape(b"x")
 
 
 def test_more_dimensions_than_are_read_are_refused() -> None:

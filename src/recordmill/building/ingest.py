@@ -24,7 +24,7 @@ from recordmill.base.siphash import U64
 from recordmill.building.plan import BuildPlan
 from recordmill.building.record_keys import NO_SPLIT
 from recordmill.building.sorted_run import Histogram, SortedRun, SortedRunWriter
-from recordmill.records.example.decode import decode_lenient, decoded_size
+from recordmill.records.example.decode import decode_lenient, max_decoded_size
 from recordmill.records.example.encode import encode as encode_batch
 from recordmill.records.tfrecord.frames import (
     FRAME_OVERHEAD_BYTES,
@@ -301,7 +301,7 @@ def _describe_memory_excess(plan: BuildPlan, payloads: Payloads) -> str:
     record_bytes = payloads.data.nbytes
     if record_bytes <= BATCH_BYTES:  # only a chunk of a single record can be larger
         return ""
-    parsed_bytes, _ = decoded_size(
+    parsed_bytes, _ = max_decoded_size(
         payloads.data, int(payloads.offsets[0]), record_bytes, _source(plan).schema
     )
     if parsed_bytes <= plan.memory_bytes // _MAX_DECODED_SHARE:

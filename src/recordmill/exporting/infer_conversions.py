@@ -21,7 +21,7 @@ from recordmill.records.columns.decode_images import (
     looks_like_image,
     read_image_sizes,
 )
-from recordmill.records.protobuf.tensor_proto import first_header
+from recordmill.records.protobuf.tensor_proto import read_dtype_and_shape
 from recordmill.schemas.feature import Schema
 from recordmill.shards.catalog import ShardFile
 from recordmill.shards.cutting import pieces_of
@@ -145,7 +145,7 @@ def _resolve_tensor(step: UnresolvedTensor, records: RecordBatches) -> DecodeTen
         for value in batch.column(0).drop_null():
             payload = value.as_py()
             try:
-                dtype, shape = first_header(
+                dtype, shape = read_dtype_and_shape(
                     payload.encode() if isinstance(payload, str) else payload
                 )
             except DataError as error:

@@ -24,7 +24,7 @@ from recordmill.exporting.plan import ReadPlan, ReadTask
 from recordmill.records.columns.convert import DecodeTensor, convert_columns
 from recordmill.records.columns.decode_images import DecodeImages
 from recordmill.records.columns.numpy_arrays import is_bytes
-from recordmill.records.example.decode import decode_lenient, decoded_size
+from recordmill.records.example.decode import decode_lenient, max_decoded_size
 from recordmill.records.example.locate import BadRecord
 from recordmill.records.tfrecord.frames import HEADER_BYTES
 from recordmill.schemas.arrow import to_arrow
@@ -151,7 +151,7 @@ def select_matching(plan: ReadPlan, frame_slice: Slice) -> SelectedRecords:
 
     Raises:
         DataError: The predicate can't be evaluated.
-        Unconfirmed: A record contradicts the guessed schema.
+        SchemaNotConfirmed: A record contradicts the guessed schema.
     """
     recovered, options = frame_slice.found, plan.options
     if plan.guess is not None:
@@ -452,7 +452,7 @@ def _record_peak_bytes(plan: ReadPlan, load: Load) -> int:
     if len(block.frames) != 1 or plan.decoded.message == OPAQUE_BYTES:
         return 0
     start, length = int(block.frames.starts[0]) + HEADER_BYTES, int(block.frames.lengths[0])
-    result_bytes, values = decoded_size(block.frames.data, start, length, plan.decoded)
+    result_bytes, values = max_decoded_size(block.frames.data, start, length, plan.decoded)
     results, item_bytes = np.array([result_bytes]), max(result_bytes // max(values, 1), 1)
     return load.framed_bytes + int(
         _peak_bytes(plan, results, np.zeros_like(results), item_bytes)[0]

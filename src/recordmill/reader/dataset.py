@@ -41,7 +41,7 @@ from recordmill.records.columns.conversions import parse_conversion_steps
 from recordmill.records.columns.numpy_arrays import gather_columns, iter_rows
 from recordmill.records.columns.predicate import Predicate
 from recordmill.records.columns.ragged import Array, Ragged, Strings
-from recordmill.records.inference.confirm import Unconfirmed
+from recordmill.records.inference.confirm import SchemaNotConfirmed
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema
 from recordmill.shards.catalog import Inputs, catalog_inputs, with_store_settings
@@ -487,7 +487,7 @@ class Dataset(Scanner, Trainable, StatisticsMixin):
         if guess is not None:
             # A wrong guess can also cause errors that the inferred schema does not. Real errors
             # are raised again by the second run of `work`.
-            with contextlib.suppress(Unconfirmed, DataError, UsageError):
+            with contextlib.suppress(SchemaNotConfirmed, DataError, UsageError):
                 guessing = Dataset(
                     self.catalog, guess.schema, self._columns, self.threads, view=self.view
                 )

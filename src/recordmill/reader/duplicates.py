@@ -26,7 +26,7 @@ from recordmill.checks.violations import Violation
 from recordmill.reader.images.columns import image_features
 from recordmill.reader.images.decode import Encoded
 from recordmill.reader.options.images import Images
-from recordmill.records.example.flat_arrays import Flat, to_flat
+from recordmill.records.example.flat_arrays import FlatEntry, flatten_column
 from recordmill.records.images import similarity
 from recordmill.records.images.header import BadImage
 from recordmill.records.tfrecord.frames import HEADER_BYTES
@@ -98,7 +98,7 @@ def _hash_images(
         hashes_by_block: list[_ImageHashes] = []
         for block in blocks_of(load):
             column = decode_block(block, schema, load.file.path).column(feature)
-            (flat,) = to_flat(column, schema[feature])
+            (flat,) = flatten_column(column, schema[feature])
             assert flat.value_splits is not None  # encoded images are bytes
             rows = np.arange(flat.rows) if flat.valid is None else np.flatnonzero(flat.valid)
             images = [_hash_image(flat.values, flat.value_splits, row) for row in rows.tolist()]
@@ -326,12 +326,12 @@ def _column_spans(block: FrameBlock, schema: Schema, source: str) -> dict[str, _
         return {}
     batch = decode_block(block, schema, source)
     return {
-        feature.name: _value_spans(to_flat(batch.column(feature.name), feature)[0])
+        feature.name: _value_spans(flatten_column(batch.column(feature.name), feature)[0])
         for feature in schema
     }
 
 
-def _value_spans(flat: Flat) -> _ByteSpans:
+def _value_spans(flat: FlatEntry) -> _ByteSpans:
     """Returns the bytes of the values in a column of single values.
 
     Missing values are left out.

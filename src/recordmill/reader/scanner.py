@@ -71,7 +71,7 @@ def confirm_batches(load: Load, guess: SchemaGuess, decoding: Decoding) -> list[
         The converted batches.
 
     Raises:
-        Unconfirmed: A record contradicts the guess.
+        SchemaNotConfirmed: A record contradicts the guess.
         DataError: A record is damaged or can't be converted.
     """
     batches = (

@@ -23,7 +23,7 @@ import pyarrow as pa
 from recordmill.base.buffers import Bytes, Int64s
 from recordmill.base.machine import DEFAULT_MEMORY_BYTES
 from recordmill.base.siphash import U64
-from recordmill.records.example.flat_arrays import Flat, to_flat
+from recordmill.records.example.flat_arrays import FlatEntry, flatten_column
 from recordmill.records.images.pixels import PixelSums
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.statistics import value_sketch
@@ -146,7 +146,7 @@ class FeatureSketch:
             self._pending.append(self._pending_numbers)
 
     def add(
-        self, flat: Flat, keys: U64, rows: Int64s | None, sums: PixelSums | None = None
+        self, flat: FlatEntry, keys: U64, rows: Int64s | None, sums: PixelSums | None = None
     ) -> None:
         """Counts the values of a column.
 
@@ -191,7 +191,7 @@ class FeatureSketch:
         self.values.add(value_sketch.hash_numbers(numbers))
 
     def _add_texts(
-        self, flat: Flat, indices: slice | Int64s, keys: U64 | None, decode_images: bool
+        self, flat: FlatEntry, indices: slice | Int64s, keys: U64 | None, decode_images: bool
     ) -> None:
         assert flat.value_splits is not None
         starts = np.ascontiguousarray(flat.value_splits[:-1][indices])
@@ -311,12 +311,12 @@ class DatasetSketch:
             pixels: Feature name to the pixel sums [records, SUMS] of its images, if they were
                 already decoded.
         """
-        flats = [to_flat(batch.column(feature.name), feature)[0] for feature in self.schema]
+        flats = [flatten_column(batch.column(feature.name), feature)[0] for feature in self.schema]
         self.add_flat(flats, keys, splits, pixels or {})
 
     def add_flat(
         self,
-        flats: Sequence[Flat],
+        flats: Sequence[FlatEntry],
         keys: U64,
         splits: npt.NDArray[np.integer[Any]] | None = None,
         pixels: Mapping[str, PixelSums] = _NO_PIXELS,
@@ -399,7 +399,7 @@ class SketchPool:
         return total
 
 
-def payloads_to_flat(data: npt.NDArray[np.uint8], offsets: Int64s, schema: Schema) -> Flat:
+def payloads_to_flat(data: npt.NDArray[np.uint8], offsets: Int64s, schema: Schema) -> FlatEntry:
     """Returns records that are not parsed as the only column of their schema.
 
     Args:
@@ -408,10 +408,10 @@ def payloads_to_flat(data: npt.NDArray[np.uint8], offsets: Int64s, schema: Schem
         schema: The schema, with one bytes feature.
     """
     (feature,) = schema
-    return Flat(feature.storage()[0], len(offsets) - 1, data, value_splits=offsets)
+    return FlatEntry(feature.storage()[0], len(offsets) - 1, data, value_splits=offsets)
 
 
-def _row_splits(flat: Flat, feature: Feature) -> tuple[Int64s | None, int]:
+def _row_splits(flat: FlatEntry, feature: Feature) -> tuple[Int64s | None, int]:
     """Returns (splits, 0) if the rows have different lengths, else (None, length).
 
     Row r contains the values from splits[r] to splits[r + 1].
@@ -428,7 +428,7 @@ def _raw_dtype(feature: Feature) -> np.dtype[Any]:
     return np.dtype(feature.dtype).newbyteorder("<")
 
 
-def _numbers(flat: Flat, feature: Feature) -> npt.NDArray[Any]:
+def _numbers(flat: FlatEntry, feature: Feature) -> npt.NDArray[Any]:
     return flat.values.view(_raw_dtype(feature)) if feature.raw else flat.values
 
 

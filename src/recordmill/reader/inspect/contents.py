@@ -26,14 +26,13 @@ from recordmill.base.magic import (
 )
 from recordmill.records.images.check import check_structure
 from recordmill.records.images.header import BadImage
-from recordmill.records.inference.infer import infer, joined
-from recordmill.records.protobuf.message import TYPE_BYTES, message_classes
+from recordmill.records.inference.infer import combine_known, infer
+from recordmill.records.protobuf.message import TYPE_BYTES, make_message_classes
 from recordmill.records.protobuf.tensor_proto import (
-    BROKEN,
-    PLAIN_DTYPES,
     TENSOR_DTYPES,
-    read_headers,
-    typed_values,
+    TensorStatus,
+    decode_typed_list,
+    read_tensor_headers,
 )
 from recordmill.schemas.feature import ITEM_BYTES
 
@@ -80,13 +79,13 @@ class Contents:
             kind: self.kinds.get(kind, 0) + other.kinds.get(kind, 0)
             for kind in {**self.kinds, **other.kinds}
         }
-        dtypes = joined(
+        dtypes = combine_known(
             self.dtypes,
             other.dtypes,
             lambda left, right: tuple(dtype for dtype in left if dtype in right),
         )
-        heights = joined(self.heights, other.heights, union_range)
-        widths = joined(self.widths, other.widths, union_range)
+        heights = combine_known(self.heights, other.heights, union_range)
+        widths = combine_known(self.widths, other.widths, union_range)
         return Contents(
             looked_at=self.looked_at + other.looked_at,
             kinds=kinds,
@@ -199,21 +198,23 @@ def _tensor_kind(value: bytes) -> str | None:
 
     None if the value is something else. The values of a TensorProto must fill its shape exactly.
     """
-    header = read_headers(np.frombuffer(value, np.uint8), np.array([0, len(value)], np.int64))
+    header = read_tensor_headers(
+        np.frombuffer(value, np.uint8), np.array([0, len(value)], np.int64)
+    )
     dtype = TENSOR_DTYPES.get(int(header.dtype[0]))
     shape = header.dims[0, : header.rank[0]].tolist()
-    if header.status[0] != BROKEN and int(header.dtype[0]) == _DT_STRING:
+    if header.status[0] != TensorStatus.NOT_A_TENSOR and int(header.dtype[0]) == _DT_STRING:
         return f"{KIND_TENSOR} string {shape}"
-    if header.status[0] == BROKEN or dtype is None:
+    if header.status[0] == TensorStatus.NOT_A_TENSOR or dtype is None:
         return None
     size = int(np.prod(shape, dtype=object))
-    if header.status[0] == PLAIN_DTYPES:
+    if header.status[0] == TensorStatus.IN_CONTENT:
         is_complete = int(header.lengths[0]) == size * ITEM_BYTES[dtype]
     else:
         # The values are in typed fields, so they have to be decoded: at most 16 MiB for a guess.
         try:
             is_complete = size * ITEM_BYTES[dtype] <= 1 << 24 and bool(
-                typed_values(value, dtype, size)
+                decode_typed_list(value, dtype, size)
             ) == bool(size)
         except (DataError, ValueError, OverflowError):
             is_complete = False
@@ -242,7 +243,7 @@ def _example_kind(value: bytes) -> str | None:
         )
     except DataError:
         return None
-    if inference.others or not inference.features:
+    if inference.other_records or not inference.features:
         return None
     return KIND_SEQUENCE_EXAMPLE if inference.sequences else KIND_EXAMPLE
 
@@ -264,7 +265,7 @@ def _elwc_messages(value: bytes) -> list[bytes]:
 @functools.cache
 def _elwc_class() -> type[Any]:
     fields = {"ExampleListWithContext": {"*examples": TYPE_BYTES, "context": TYPE_BYTES}}
-    return message_classes(fields)["ExampleListWithContext"]
+    return make_message_classes(fields)["ExampleListWithContext"]
 
 
 def _plausible_dtypes(value: bytes) -> tuple[str, ...]:

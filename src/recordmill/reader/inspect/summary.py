@@ -28,7 +28,12 @@ from recordmill.reader.display import show_value
 from recordmill.reader.inspect.contents import Contents, suggest_arrays, union_range
 from recordmill.reader.statistics import stored_statistics
 from recordmill.records.columns.numpy_arrays import is_bytes
-from recordmill.records.inference.infer import FeatureCounts, FeatureLocation, Inference, joined
+from recordmill.records.inference.infer import (
+    FeatureCounts,
+    Inference,
+    RecordLocation,
+    combine_known,
+)
 from recordmill.schemas.arrow import format_ticks
 from recordmill.schemas.feature import OPAQUE_BYTES, Feature, Schema
 from recordmill.schemas.tfds import tfds_limitations
@@ -72,7 +77,7 @@ class Finding:
     feature: str
     what: str
     text: str
-    places: tuple[FeatureLocation, ...]
+    places: tuple[RecordLocation, ...]
     conflict: bool = False
 
     def to_json(self) -> dict[str, Any]:
@@ -89,7 +94,7 @@ class Finding:
         return f"{self.feature}: {self.text}" if self.feature else self.text
 
 
-def location_text(place: FeatureLocation) -> str:
+def location_text(place: RecordLocation) -> str:
     """Returns the place of a record as text.
 
     >>> location_text(("a.tfrecord", 3))
@@ -125,12 +130,12 @@ def without_conflicts(inference: Inference) -> Inference:
 
 
 def _message_findings(inference: Inference) -> Iterator[Finding]:
-    if inference.others and inference.first_other is not None:
+    if inference.other_records and inference.first_other_record is not None:
         text = (
-            f"{inference.others:,} of {inference.records:,} records are neither Example nor SequenceExample, "
-            f"first {location_text(inference.first_other)}"
+            f"{inference.other_records:,} of {inference.records:,} records are neither Example nor SequenceExample, "
+            f"first {location_text(inference.first_other_record)}"
         )
-        yield Finding("", FINDING_MESSAGE, text, (inference.first_other,), conflict=True)
+        yield Finding("", FINDING_MESSAGE, text, (inference.first_other_record,), conflict=True)
 
 
 def _kind_findings(inference: Inference) -> Iterator[Finding]:
@@ -138,14 +143,14 @@ def _kind_findings(inference: Inference) -> Iterator[Finding]:
         name = inference.feature_name(*key)
         if len(counts.kinds) > 1:
             parts = (
-                f"{kind} in {count:,} {_count_unit(counts, count)}, first {location_text(counts.first[kind])}"
+                f"{kind} in {count:,} {_count_unit(counts, count)}, first {location_text(counts.first_locations[kind])}"
                 for kind, count in counts.kinds.items()
             )
             yield Finding(
                 name,
                 FINDING_KINDS,
                 "; ".join(parts),
-                tuple(counts.first[kind] for kind in counts.kinds),
+                tuple(counts.first_locations[kind] for kind in counts.kinds),
                 conflict=True,
             )
 
@@ -153,12 +158,18 @@ def _kind_findings(inference: Inference) -> Iterator[Finding]:
 def _length_findings(inference: Inference) -> Iterator[Finding]:
     for key, counts in sorted(inference.features.items()):
         name = inference.feature_name(*key)
-        if counts.length is None and counts.fewest_at is not None and counts.most_at is not None:
+        if (
+            counts.length is None
+            and counts.first_min_values is not None
+            and counts.first_max_values is not None
+        ):
             text = (
-                f"{_count_values(counts.least_values)} in {location_text(counts.fewest_at)}, "
-                f"{_count_values(counts.most_values)} in {location_text(counts.most_at)}"
+                f"{_count_values(counts.min_values)} in {location_text(counts.first_min_values)}, "
+                f"{_count_values(counts.max_values)} in {location_text(counts.first_max_values)}"
             )
-            yield Finding(name, FINDING_LENGTHS, text, (counts.fewest_at, counts.most_at))
+            yield Finding(
+                name, FINDING_LENGTHS, text, (counts.first_min_values, counts.first_max_values)
+            )
 
 
 def _count_values(count: int | None) -> str:
@@ -201,7 +212,7 @@ class FeatureStats:
     sizes: ValueRange | None = None
     values: ValueRange | None = None
     examples: tuple[str, ...] = ()
-    missing_at: FeatureLocation | None = None
+    missing_at: RecordLocation | None = None
     contents: Contents | None = None
 
     def __add__(self, other: FeatureStats) -> FeatureStats:
@@ -209,17 +220,17 @@ class FeatureStats:
         return FeatureStats(
             rows=self.rows + other.rows,
             present=self.present + other.present,
-            lengths=joined(self.lengths, other.lengths, union_range),
-            sizes=joined(self.sizes, other.sizes, union_range),
-            values=joined(self.values, other.values, union_range),
+            lengths=combine_known(self.lengths, other.lengths, union_range),
+            sizes=combine_known(self.sizes, other.sizes, union_range),
+            values=combine_known(self.values, other.values, union_range),
             examples=examples,
             missing_at=other.missing_at if self.missing_at is None else self.missing_at,
-            contents=joined(self.contents, other.contents, operator.add),
+            contents=combine_known(self.contents, other.contents, operator.add),
         )
 
     @classmethod
     def from_column(
-        cls, column: pa.Array, feature: Feature, first: FeatureLocation = ("", 0)
+        cls, column: pa.Array, feature: Feature, first: RecordLocation = ("", 0)
     ) -> FeatureStats:
         """Returns the statistics of a column of one batch.
 
@@ -270,7 +281,7 @@ def _text_sizes(values: pa.Array) -> ValueRange | None:
     parts = (values.slice(first, _SIZE_BATCH) for first in range(0, len(values), _SIZE_BATCH))
     sizes: ValueRange | None = None
     for part in parts:
-        sizes = joined(sizes, _min_max(pc.binary_length(part)), union_range)
+        sizes = combine_known(sizes, _min_max(pc.binary_length(part)), union_range)
     return sizes
 
 
@@ -490,7 +501,7 @@ def _readable_schema(dataset: Dataset) -> tuple[Schema, dict[str, Mapping[str, i
         inference.feature_name(*key): counts for key, counts in sorted(inference.features.items())
     }
     kinds = {name: counts.kinds for name, counts in counts_by_name.items() if name in bad}
-    return without_conflicts(inference).schema(), kinds
+    return without_conflicts(inference).to_schema(), kinds
 
 
 def _presence_findings(features: Mapping[str, FeatureStats]) -> Iterator[Finding]:

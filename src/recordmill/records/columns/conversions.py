@@ -24,7 +24,7 @@ from recordmill.records.columns.convert import (
     convert_columns,
     output_schema,
 )
-from recordmill.records.example.decode import decode, decode_lenient, failure
+from recordmill.records.example.decode import decode, decode_lenient, make_record_error
 from recordmill.records.example.locate import BadRecord
 from recordmill.schemas.feature import ITEM_BYTES, Schema
 
@@ -83,7 +83,7 @@ class Decoding:
             return batch
         result = convert_columns(self.steps, batch, self.stored_schema)
         if result.bad:
-            raise failure(result.bad[0], source, describe_row(result.bad[0].row))
+            raise make_record_error(result.bad[0], source, describe_row(result.bad[0].row))
         return result.batch
 
     def decode_lenient(

@@ -155,8 +155,8 @@ class DecodeTensor:
 
     def output_feature(self, feature: Feature) -> Feature:
         _check_bytes(feature, "decode_tensor")
-        if len(self.shape) > tensor_proto.MAX_RANK:
-            limit = f"of at most {tensor_proto.MAX_RANK} dimensions, not {len(self.shape)}"
+        if len(self.shape) > tensor_proto.MAX_TENSOR_RANK:
+            limit = f"of at most {tensor_proto.MAX_TENSOR_RANK} dimensions, not {len(self.shape)}"
             raise UsageError(
                 f"{option('decode_tensor', feature.name)}: TensorProtos are read {limit}"
             )
@@ -166,9 +166,9 @@ class DecodeTensor:
         out = self.output_feature(feature)
         arrays = extract_arrays(column, feature)
         splits, present = arrays.splits[0], _presence_mask(column)
-        headers = tensor_proto.read_headers(arrays.values, splits)
+        headers = tensor_proto.read_tensor_headers(arrays.values, splits)
         sizes, value_bytes = self._valid_sizes(headers), ITEM_BYTES[self.dtype]
-        is_plain = headers.status == tensor_proto.PLAIN_DTYPES
+        is_plain = headers.status == tensor_proto.TensorStatus.IN_CONTENT
         is_bad = present & (sizes < 0)
         faults = [
             (int(row), self._describe_fault(headers, int(row))) for row in np.flatnonzero(is_bad)
@@ -181,7 +181,7 @@ class DecodeTensor:
         native.copy_spans([np.ascontiguousarray(arrays.values)], None, *spans, values)
         for row in np.flatnonzero(present & ~is_bad & ~is_plain):
             try:
-                value_content = tensor_proto.typed_values(
+                value_content = tensor_proto.decode_typed_list(
                     arrays.values[splits[row] : splits[row + 1]].tobytes(),
                     self.dtype,
                     int(sizes[row]),
@@ -205,19 +205,24 @@ class DecodeTensor:
         that stands for all makes as large as it likes; 0 for what is none or is missing. Only headers are looked at.
         """
         arrays = extract_arrays(column, feature)
-        sizes = self._valid_sizes(tensor_proto.read_headers(arrays.values, arrays.splits[0]))
+        sizes = self._valid_sizes(tensor_proto.read_tensor_headers(arrays.values, arrays.splits[0]))
         result = np.where(_presence_mask(column) & (sizes > 0), sizes, 0) * ITEM_BYTES[self.dtype]
         return result, result
 
-    def _valid_sizes(self, headers: tensor_proto.Headers) -> Int64s:
+    def _valid_sizes(self, headers: tensor_proto.TensorHeaders) -> Int64s:
         """[rows] how many values each tensor has; -1 for what is none, or has too few bytes of content."""
-        sizes, is_plain = self._matching_sizes(headers), headers.status == tensor_proto.PLAIN_DTYPES
+        sizes, is_plain = (
+            self._matching_sizes(headers),
+            headers.status == tensor_proto.TensorStatus.IN_CONTENT,
+        )
         fits = np.where(
             is_plain, headers.lengths == sizes * ITEM_BYTES[self.dtype], sizes <= MAX_REPEATED
         )
-        return np.where(fits & (headers.status != tensor_proto.BROKEN), sizes, -1)
+        return np.where(
+            fits & (headers.status != tensor_proto.TensorStatus.NOT_A_TENSOR), sizes, -1
+        )
 
-    def _matching_sizes(self, headers: tensor_proto.Headers) -> Int64s:
+    def _matching_sizes(self, headers: tensor_proto.TensorHeaders) -> Int64s:
         """[rows] how many values each tensor has; -1 for another dtype or shape."""
         is_match = np.array(
             [tensor_proto.TENSOR_DTYPES.get(number) == self.dtype for number in range(64)]
@@ -230,15 +235,15 @@ class DecodeTensor:
             sizes *= np.where(is_match, headers.dims[:, axis], 1)
         return np.where(is_match, sizes, -1)
 
-    def _describe_fault(self, headers: tensor_proto.Headers, row: int) -> str:
-        if headers.status[row] == tensor_proto.BROKEN:
+    def _describe_fault(self, headers: tensor_proto.TensorHeaders, row: int) -> str:
+        if headers.status[row] == tensor_proto.TensorStatus.NOT_A_TENSOR:
             return "no TensorProto"
         number = int(headers.dtype[row])
         dims = ", ".join(map(str, headers.dims[row, : headers.rank[row]].tolist()))
         expected = ", ".join("?" if size is None else str(size) for size in self.shape)
         size, is_plain = (
             int(self._matching_sizes(headers)[row]),
-            headers.status[row] == tensor_proto.PLAIN_DTYPES,
+            headers.status[row] == tensor_proto.TensorStatus.IN_CONTENT,
         )
         if not is_plain and size > MAX_REPEATED:
             return f"a tensor of {size} values that repeat one; {MAX_REPEATED} at most may"

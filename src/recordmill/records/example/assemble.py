@@ -12,24 +12,23 @@ import pyarrow as pa
 
 from recordmill.base import native
 from recordmill.base.buffers import Bytes, Int64s, allocate
-from recordmill.records.example import locate
-from recordmill.records.example.locate import Cells, LocatedColumns
+from recordmill.records.example.locate import CellLayout, LocatedCells
 from recordmill.schemas.arrow import value_type
 from recordmill.schemas.feature import BYTES_LIST, FLOAT_LIST, INT64_LIST, ITEM_BYTES, Feature
 
-_ONE = {
+_SINGLE_VALUE_MODES = {
     INT64_LIST: native.CellMode.ONE_INT64,
     FLOAT_LIST: native.CellMode.ONE_FLOAT,
     BYTES_LIST: native.CellMode.ONE_BYTES,
 }
-_MANY = {
+_LIST_MODES = {
     INT64_LIST: native.CellMode.INT64_LIST,
     FLOAT_LIST: native.CellMode.FLOAT_LIST,
     BYTES_LIST: native.CellMode.BYTES_LIST,
 }
 _EMPTY = np.empty(0, np.int64)
-_TEXTS_AT_ONCE = 1 << 16  # whose faults are an array
-_NARROW = (
+_UTF8_CHECK_TEXTS = 1 << 16  # whose faults are an array
+_NARROW_DTYPES = (
     "int8",
     "int16",
     "int32",
@@ -42,11 +41,11 @@ _NARROW = (
 RowSplits = Int64s | int
 
 
-def assembly_mode(kind: str, raw: bool, length: int | None) -> int:
+def cell_mode(kind: str, is_raw: bool, length: int | None) -> int:
     """Returns how a map entry (or a step) is read: one value straight away, or a list in the second pass."""
-    if raw:
+    if is_raw:
         return native.CellMode.ONE_BYTES
-    return (_ONE if length == 1 else _MANY)[kind]
+    return (_SINGLE_VALUE_MODES if length == 1 else _LIST_MODES)[kind]
 
 
 @dataclass(frozen=True)
@@ -55,29 +54,29 @@ class ColumnLayout:
 
     Attributes:
         modes: of its storages, in order.
-        value: the Arrow type of a value.
-        fixed: the Arrow type of the fixed dimensions around it; None: there are none.
+        value_type: the Arrow type of a value.
+        tensor_type: the Arrow type of the fixed dimensions around it; None: there are none.
         step: of a feature list, the layout of one step.
     """
 
     feature: Feature
     modes: tuple[int, ...]
     ragged_rank: int
-    size: int
-    raw: bool
-    value: pa.DataType
-    fixed: pa.DataType | None
+    inner_size: int
+    is_raw: bool
+    value_type: pa.DataType
+    tensor_type: pa.DataType | None
     step: ColumnLayout | None = None
 
     @classmethod
-    def of(cls, feature: Feature) -> ColumnLayout:
+    def from_feature(cls, feature: Feature) -> ColumnLayout:
         """Raises ValueError for a feature list with more variable dimensions than it can hold."""
         storages = feature.storage()
         if not feature.per_step:
-            return cls._of(
+            return cls._build(
                 feature,
                 storages[0].raw,
-                tuple(assembly_mode(one.kind, one.raw, one.length) for one in storages),
+                tuple(cell_mode(storage.kind, storage.raw, storage.length) for storage in storages),
             )
         if feature.ragged_rank > 2:
             raise ValueError(
@@ -86,39 +85,39 @@ class ColumnLayout:
             )
         # which may call itself raw where the list's storage is not
         step = Feature(feature.name, feature.dtype, feature.shape[1:])
-        mode = assembly_mode(
+        mode = cell_mode(
             storages[0].kind, storages[0].raw, None if step.ragged_rank else step.inner_size
         )
         return replace(
-            cls._of(feature, storages[0].raw, (native.CellMode.STEPS,)),
-            step=cls._of(step, storages[0].raw, (mode,)),
+            cls._build(feature, storages[0].raw, (native.CellMode.STEPS,)),
+            step=cls._build(step, storages[0].raw, (mode,)),
         )
 
     @classmethod
-    def _of(cls, feature: Feature, raw: bool, modes: tuple[int, ...]) -> ColumnLayout:
+    def _build(cls, feature: Feature, is_raw: bool, modes: tuple[int, ...]) -> ColumnLayout:
         value, size = value_type(feature), feature.inner_size
         return cls(
             feature,
             modes,
             feature.ragged_rank,
             size,
-            raw,
+            is_raw,
             value,
             pa.list_(value, size) if feature.inner_shape else None,
         )
 
 
 @dataclass
-class AssembledColumn:
+class LocatedColumn:
     """One located column.
 
     Attributes:
         rows: cells.
         data: the bytes that the cells refer to.
         mode: ONE_INT64 ... STEPS of the native library.
-        at: where the values stand; empty if it holds one number per row.
-        size: their bytes.
-        one: the numbers.
+        starts: where the values stand; empty if it holds one number per row.
+        sizes: their bytes.
+        numbers: the numbers.
         valid: Arrow bitmap, if there may be nulls.
         bad: what is wrong with rows, if anything is.
     """
@@ -126,9 +125,9 @@ class AssembledColumn:
     rows: int
     data: Bytes
     mode: int
-    at: Int64s
-    size: Int64s
-    one: npt.NDArray[np.int64] | npt.NDArray[np.uint32]
+    starts: Int64s
+    sizes: Int64s
+    numbers: npt.NDArray[np.int64] | npt.NDArray[np.uint32]
     valid: npt.NDArray[np.uint8] | None = None
     bad: npt.NDArray[np.uint8] | None = None
 
@@ -142,82 +141,93 @@ class AssembledColumn:
             else np.unpackbits(self.valid, count=self.rows, bitorder="little").view(np.bool_)
         )
 
-    def blame(self, rows: npt.NDArray[np.bool_] | npt.NDArray[np.intp], reason: int) -> None:
+    def mark_bad(self, rows: npt.NDArray[np.bool_] | npt.NDArray[np.intp], reason: int) -> None:
         """Marks rows (a mask or indices) as bad; a row keeps its first reason."""
-        chosen = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
-        if len(chosen):
+        indices = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
+        if len(indices):
             if self.bad is None:
                 self.bad = np.zeros(self.rows, np.uint8)
-            self.bad[chosen[self.bad[chosen] == 0]] = reason
+            self.bad[indices[self.bad[indices] == 0]] = reason
 
-    def blame_values(self, values: npt.NDArray[np.intp], splits: RowSplits, reason: int) -> None:
+    def mark_bad_values(self, values: npt.NDArray[np.intp], splits: RowSplits, reason: int) -> None:
         """Marks the rows to which these values (indices) belong."""
         rows = (
             values // max(splits, 1)
             if isinstance(splits, int)
             else np.searchsorted(splits, values, side="right") - 1
         )
-        self.blame(np.unique(rows), reason)
+        self.mark_bad(np.unique(rows), reason)
 
 
-def column_of(cells: Cells, known: LocatedColumns, column: int, data: Bytes) -> AssembledColumn:
+def get_column(cells: LocatedCells, layout: CellLayout, column: int, data: Bytes) -> LocatedColumn:
     """Returns one of the cells' columns, with the bytes that it refers to."""
-    rows, mode, place = len(cells.status), int(known.modes[column]), int(known.places[column])
+    rows, mode, array_row = (
+        len(cells.status),
+        int(layout.modes[column]),
+        int(layout.array_rows[column]),
+    )
     valid = cells.valid[column] if cells.has_nulls(column) else None
     if mode >= native.CellMode.ONE_BYTES:
-        return AssembledColumn(rows, data, mode, cells.at[place], cells.sizes[place], _EMPTY, valid)
-    one = cells.floats[place] if mode == native.CellMode.ONE_FLOAT else cells.ints[place]
-    return AssembledColumn(rows, data, mode, _EMPTY, _EMPTY, one, valid)
+        return LocatedColumn(
+            rows, data, mode, cells.starts[array_row], cells.sizes[array_row], _EMPTY, valid
+        )
+    numbers = (
+        cells.floats[array_row] if mode == native.CellMode.ONE_FLOAT else cells.ints[array_row]
+    )
+    return LocatedColumn(rows, data, mode, _EMPTY, _EMPTY, numbers, valid)
 
 
-def located_size(column: AssembledColumn) -> tuple[int, int]:
+def max_array_size(column: LocatedColumn) -> tuple[int, int]:
     """Returns (bytes, values) that the column becomes at most."""
-    size, offsets = int(column.size.sum()), np.empty(column.rows + 1, np.int64)
+    value_bytes, offsets = int(column.sizes.sum()), np.empty(column.rows + 1, np.int64)
     if column.mode in (
         native.CellMode.ONE_INT64,
         native.CellMode.ONE_FLOAT,
         native.CellMode.ONE_BYTES,
     ):
-        return 8 * column.rows + size, column.rows
+        return 8 * column.rows + value_bytes, column.rows
     if column.mode == native.CellMode.FLOAT_LIST:
-        return size, size // 4
+        return value_bytes, value_bytes // 4
     if column.mode == native.CellMode.INT64_LIST:
         bad = np.zeros(column.rows, np.uint8)
-        count = native.read_varints(column.data, column.at, column.size, offsets, None, bad)
+        count = native.read_varints(column.data, column.starts, column.sizes, offsets, None, bad)
         return 8 * count, count
-    count = native.find_fields(column.data, column.at, column.size, offsets, None, None)
+    count = native.find_fields(column.data, column.starts, column.sizes, offsets, None, None)
     if column.mode == native.CellMode.BYTES_LIST:
-        return size + 24 * count, count
-    return 8 * size + 64 * count, size
+        return value_bytes + 24 * count, count
+    return 8 * value_bytes + 64 * count, value_bytes
 
 
-def assemble(layout: ColumnLayout, columns: Sequence[AssembledColumn]) -> pa.Array:
+def assemble_column(layout: ColumnLayout, columns: Sequence[LocatedColumn]) -> pa.Array:
     """Returns a feature's array of the columns of its storages; what does not fit is noted in the first one's bad."""
     column = columns[0]
     if layout.step is not None:
-        return _steps(layout.step, column)
+        return _assemble_steps(layout.step, column)
     if not layout.ragged_rank:
-        values, _ = _values(layout, column, layout.size)
-        if layout.fixed is None:
+        values, _ = _flat_values(layout, column, layout.inner_size)
+        if layout.tensor_type is None:
             return values
         return pa.Array.from_buffers(
-            layout.fixed, column.rows, [column.bitmap()], children=[values]
+            layout.tensor_type, column.rows, [column.bitmap()], children=[values]
         )
-    values, offsets = _values(layout, column, None)
+    values, offsets = _flat_values(layout, column, None)
     assert not isinstance(offsets, int)
-    if layout.fixed is not None:
-        size = max(layout.size, 1)
-        column.blame(np.diff(offsets) % size != 0, native.RecordStatus.WRONG_COUNT)
+    if layout.tensor_type is not None:
+        size = max(layout.inner_size, 1)
+        column.mark_bad(np.diff(offsets) % size != 0, native.RecordStatus.WRONG_COUNT)
         values = pa.Array.from_buffers(
-            layout.fixed, len(values) // size if layout.size else 0, [None], children=[values]
+            layout.tensor_type,
+            len(values) // size if layout.inner_size else 0,
+            [None],
+            children=[values],
         )
         offsets = offsets // size
     if layout.ragged_rank == 1:
-        return _list(values, offsets, column)
-    return _nested(values, offsets, column, columns[1:])
+        return _make_list(values, offsets, column)
+    return _nest_lists(values, offsets, column, columns[1:])
 
 
-def _list(values: pa.Array, offsets: Int64s, column: AssembledColumn) -> pa.Array:
+def _make_list(values: pa.Array, offsets: Int64s, column: LocatedColumn) -> pa.Array:
     return pa.Array.from_buffers(
         pa.large_list(values.type),
         column.rows,
@@ -226,29 +236,33 @@ def _list(values: pa.Array, offsets: Int64s, column: AssembledColumn) -> pa.Arra
     )
 
 
-def _nested(
-    values: pa.Array, offsets: Int64s, column: AssembledColumn, lengths: Sequence[AssembledColumn]
+def _nest_lists(
+    values: pa.Array, offsets: Int64s, column: LocatedColumn, lengths: Sequence[LocatedColumn]
 ) -> pa.Array:
     """Lists of lists from the flat values and, outermost first, the lengths of the lists at each level."""
     levels = []
     for level in lengths:
         if level.valid is not None or column.valid is not None:
-            column.blame(level.present() != column.present(), locate.RAGGED_VALUE)
-        counts, level_offsets = _int_lists(level)
+            column.mark_bad(
+                level.present() != column.present(), native.RecordStatus.BAD_ROW_LENGTHS
+            )
+        counts, level_offsets = _read_int_lists(level)
         if level.bad is not None:
-            column.blame(level.bad != 0, locate.RAGGED_VALUE)
+            column.mark_bad(level.bad != 0, native.RecordStatus.BAD_ROW_LENGTHS)
         levels.append((counts, level_offsets))
     for depth, (counts, level_offsets) in enumerate(levels):
         inner = levels[depth + 1][1] if depth + 1 < len(levels) else offsets
-        wrong = (
+        sums = (
             np.add.reduceat(np.append(counts, 0), level_offsets[:-1])
             if len(counts)
             else np.zeros(column.rows, np.int64)
         )
-        wrong[np.diff(level_offsets) == 0] = 0
-        column.blame(wrong != np.diff(inner), locate.RAGGED_VALUE)
-        column.blame_values(
-            np.flatnonzero((counts < 0) | (counts > inner[-1])), level_offsets, locate.RAGGED_VALUE
+        sums[np.diff(level_offsets) == 0] = 0
+        column.mark_bad(sums != np.diff(inner), native.RecordStatus.BAD_ROW_LENGTHS)
+        column.mark_bad_values(
+            np.flatnonzero((counts < 0) | (counts > inner[-1])),
+            level_offsets,
+            native.RecordStatus.BAD_ROW_LENGTHS,
         )
     if column.bad is not None:
         return pa.nulls(column.rows)
@@ -257,203 +271,213 @@ def _nested(
         inner_offsets = np.zeros(len(counts) + 1, np.int64)
         np.cumsum(counts, out=inner_offsets[1:])
         result = pa.LargeListArray.from_arrays(pa.array(inner_offsets), result)
-    return _list(result, levels[0][1], column)
+    return _make_list(result, levels[0][1], column)
 
 
-def _steps(step: ColumnLayout, column: AssembledColumn) -> pa.Array:
+def _assemble_steps(step: ColumnLayout, column: LocatedColumn) -> pa.Array:
     """A feature list: the steps are located as if each were a record of one feature, and gathered into lists."""
     offsets = allocate(column.rows + 1, np.int64)
-    at, size = _fields(column, offsets)
-    known = LocatedColumns.of(step.modes, [False])
-    cells = known.cells(len(at))
-    cells.locate(column.data, at, size, 0, native.OtherFeatures.SKIP, None)
-    inner = column_of(cells, known, 0, column.data)
+    starts, sizes = _find_fields(column, offsets)
+    cell_layout = CellLayout.from_modes(step.modes, [False])
+    cells = cell_layout.allocate_cells(len(starts))
+    cells.locate(column.data, starts, sizes, 0, native.OtherFeatures.SKIP, None)
+    step_column = get_column(cells, cell_layout, 0, column.data)
     if cells.status.any():
-        inner.bad = cells.status
-    values = assemble(step, [inner])
-    if inner.bad is not None:
-        wrong = np.flatnonzero(inner.bad)
-        rows, first = np.unique(
-            np.searchsorted(offsets, wrong, side="right") - 1, return_index=True
+        step_column.bad = cells.status
+    values = assemble_column(step, [step_column])
+    if step_column.bad is not None:
+        bad_steps = np.flatnonzero(step_column.bad)
+        rows, first_steps = np.unique(
+            np.searchsorted(offsets, bad_steps, side="right") - 1, return_index=True
         )
-        for reason in np.unique(inner.bad[wrong[first]]):
-            column.blame(rows[inner.bad[wrong[first]] == reason], int(reason))
-    return _list(values, offsets, column)
+        for reason in np.unique(step_column.bad[bad_steps[first_steps]]):
+            column.mark_bad(rows[step_column.bad[bad_steps[first_steps]] == reason], int(reason))
+    return _make_list(values, offsets, column)
 
 
-def _values(
-    layout: ColumnLayout, column: AssembledColumn, length: int | None
+def _flat_values(
+    layout: ColumnLayout, column: LocatedColumn, length: int | None
 ) -> tuple[pa.Array, RowSplits]:
     """Returns flat values and splits; with a length so many per row, zeros for a null (marked in a scalar's)."""
-    if layout.raw:
-        return _raw(layout, column, length)
+    if layout.is_raw:
+        return _raw_numbers(layout, column, length)
     if column.mode == native.CellMode.ONE_BYTES:
-        values, ends = _packed_spans(column)
-        return _texts(layout, values, ends, 1, column), 1
+        values, ends = _pack_spans(column)
+        return _make_texts(layout, values, ends, 1, column), 1
     if column.mode == native.CellMode.BYTES_LIST:
-        return _byte_lists(layout, column, length)
-    numbers, splits = _numbers(column, length)
-    return _typed(layout, numbers, splits, column), splits
+        return _read_byte_lists(layout, column, length)
+    numbers, splits = _read_numbers(column, length)
+    return _cast_numbers(layout, numbers, splits, column), splits
 
 
-def _marks(layout: ColumnLayout, column: AssembledColumn) -> pa.Buffer | None:
+def _value_bitmap(layout: ColumnLayout, column: LocatedColumn) -> pa.Buffer | None:
     """The bitmap of a scalar's values; those of lists and tensors have none, their rows have."""
-    return column.bitmap() if layout.fixed is None and not layout.ragged_rank else None
+    return column.bitmap() if layout.tensor_type is None and not layout.ragged_rank else None
 
 
-def _numbers(column: AssembledColumn, length: int | None) -> tuple[npt.NDArray[Any], RowSplits]:
+def _read_numbers(column: LocatedColumn, length: int | None) -> tuple[npt.NDArray[Any], RowSplits]:
     """Returns int64 or float32 values and their splits."""
     if column.mode == native.CellMode.ONE_INT64:
-        return column.one, 1
+        return column.numbers, 1
     if column.mode == native.CellMode.ONE_FLOAT:
-        return column.one.view(np.float32), 1
+        return column.numbers.view(np.float32), 1
     if column.mode == native.CellMode.INT64_LIST:
-        values, offsets = _int_lists(column)
+        values, offsets = _read_int_lists(column)
         return (
             (values, offsets)
             if length is None
-            else (_spread(column, values, offsets, length), length)
+            else (_to_fixed_length(column, values, offsets, length), length)
         )
     if length is not None:
-        return _spread_spans(column, 4 * length, native.RecordStatus.WRONG_COUNT).view(
+        return _pack_fixed_size(column, 4 * length, native.RecordStatus.WRONG_COUNT).view(
             np.float32
         ), length
-    spans, offsets = _packed_spans(column)
+    spans, offsets = _pack_spans(column)
     return spans.view(np.float32), offsets >> 2
 
 
-def _int_lists(column: AssembledColumn) -> tuple[Int64s, Int64s]:
+def _read_int_lists(column: LocatedColumn) -> tuple[Int64s, Int64s]:
     """The varints of all rows and their offsets."""
     offsets = allocate(column.rows + 1, np.int64)
     bad = np.zeros(column.rows, np.uint8)
-    count = native.read_varints(column.data, column.at, column.size, offsets, None, bad)
+    count = native.read_varints(column.data, column.starts, column.sizes, offsets, None, bad)
     values = allocate(count + native.VARINT_ROOM, np.int64)
-    native.read_varints(column.data, column.at, column.size, offsets, values, bad)
+    native.read_varints(column.data, column.starts, column.sizes, offsets, values, bad)
     for reason in np.unique(bad[bad != 0]) if bad.any() else ():
-        column.blame(bad == reason, int(reason))
+        column.mark_bad(bad == reason, int(reason))
     return values[:count], offsets
 
 
-def _spread(
-    column: AssembledColumn, values: npt.NDArray[Any], offsets: Int64s, length: int
+def _to_fixed_length(
+    column: LocatedColumn, values: npt.NDArray[Any], offsets: Int64s, length: int
 ) -> npt.NDArray[Any]:
     """The values as exactly length per row, zeros for a null; rows that are none and have another number are marked."""
     counts = np.diff(offsets)
-    right = counts == length
-    if right.all():
+    is_match = counts == length
+    if is_match.all():
         return values
-    column.blame(~right & column.present(), native.RecordStatus.WRONG_COUNT)
-    full = np.zeros((column.rows, length), values.dtype)
-    full[right] = values[np.repeat(right, counts)].reshape(np.count_nonzero(right), length)
-    return full.reshape(-1)
+    column.mark_bad(~is_match & column.present(), native.RecordStatus.WRONG_COUNT)
+    result = np.zeros((column.rows, length), values.dtype)
+    result[is_match] = values[np.repeat(is_match, counts)].reshape(
+        np.count_nonzero(is_match), length
+    )
+    return result.reshape(-1)
 
 
-def _packed_spans(column: AssembledColumn) -> tuple[Bytes, Int64s]:
+def _pack_spans(column: LocatedColumn) -> tuple[Bytes, Int64s]:
     """The rows' bytes one after the other, and their offsets."""
     offsets, values = (
         allocate(column.rows + 1, np.int64),
-        allocate(int(column.size.sum()), np.uint8),
+        allocate(int(column.sizes.sum()), np.uint8),
     )
-    native.copy_values(column.data, column.at, column.size, False, offsets, values)
+    native.copy_values(column.data, column.starts, column.sizes, False, offsets, values)
     return values, offsets
 
 
-def _spread_spans(column: AssembledColumn, stride: int, reason: int) -> Bytes:
+def _pack_fixed_size(column: LocatedColumn, stride: int, reason: int) -> Bytes:
     """The rows' bytes, exactly stride each, zeros for a null; rows that are none and have another number are marked."""
-    right = column.size == stride
-    if right.all():
-        return _packed_spans(column)[0]
-    column.blame(~right & column.present(), reason)
-    column.size = np.where(right, column.size, 0)
-    full = np.zeros((column.rows, stride), np.uint8)
-    full[right] = _packed_spans(column)[0].reshape(np.count_nonzero(right), stride)
-    return full.reshape(-1)
+    is_match = column.sizes == stride
+    if is_match.all():
+        return _pack_spans(column)[0]
+    column.mark_bad(~is_match & column.present(), reason)
+    column.sizes = np.where(is_match, column.sizes, 0)
+    result = np.zeros((column.rows, stride), np.uint8)
+    result[is_match] = _pack_spans(column)[0].reshape(np.count_nonzero(is_match), stride)
+    return result.reshape(-1)
 
 
-def _raw(
-    layout: ColumnLayout, column: AssembledColumn, length: int | None
+def _raw_numbers(
+    layout: ColumnLayout, column: LocatedColumn, length: int | None
 ) -> tuple[pa.Array, RowSplits]:
     """The numbers of tensors that are stored as their own bytes."""
-    item = ITEM_BYTES[layout.feature.dtype]
+    item_bytes = ITEM_BYTES[layout.feature.dtype]
     splits: RowSplits
     if length is None:
-        column.blame(column.size % item != 0, locate.WRONG_SIZE)
-        values, ends = _packed_spans(column)
-        values, splits = values[: len(values) // item * item], ends // item
+        column.mark_bad(column.sizes % item_bytes != 0, native.RecordStatus.WRONG_SIZE)
+        values, ends = _pack_spans(column)
+        values, splits = values[: len(values) // item_bytes * item_bytes], ends // item_bytes
     else:
-        values, splits = _spread_spans(column, item * length, locate.WRONG_SIZE), length
-    typed = values.view(np.dtype(layout.feature.dtype))
+        values, splits = (
+            _pack_fixed_size(column, item_bytes * length, native.RecordStatus.WRONG_SIZE),
+            length,
+        )
+    numbers = values.view(np.dtype(layout.feature.dtype))
     return pa.Array.from_buffers(
-        layout.value, len(typed), [_marks(layout, column), pa.py_buffer(typed)]
+        layout.value_type, len(numbers), [_value_bitmap(layout, column), pa.py_buffer(numbers)]
     ), splits
 
 
-def _fields(column: AssembledColumn, offsets: Int64s) -> tuple[Int64s, Int64s]:
+def _find_fields(column: LocatedColumn, offsets: Int64s) -> tuple[Int64s, Int64s]:
     """Returns where the length-delimited fields in all rows stand, and their bytes; fills offsets [rows + 1]."""
-    count = native.find_fields(column.data, column.at, column.size, offsets, None, None)
-    at, size = allocate(count, np.int64), allocate(count, np.int64)
-    native.find_fields(column.data, column.at, column.size, offsets, at, size)
-    return at, size
+    count = native.find_fields(column.data, column.starts, column.sizes, offsets, None, None)
+    starts, sizes = allocate(count, np.int64), allocate(count, np.int64)
+    native.find_fields(column.data, column.starts, column.sizes, offsets, starts, sizes)
+    return starts, sizes
 
 
-def _byte_lists(
-    layout: ColumnLayout, column: AssembledColumn, length: int | None
+def _read_byte_lists(
+    layout: ColumnLayout, column: LocatedColumn, length: int | None
 ) -> tuple[pa.Array, RowSplits]:
     """The byte strings of all rows."""
     offsets = allocate(column.rows + 1, np.int64)
     if length is None:
-        count = native.find_fields(column.data, column.at, column.size, offsets, None, None)
+        count = native.find_fields(column.data, column.starts, column.sizes, offsets, None, None)
         ends, values = (
             allocate(count + 1, np.int64),
-            allocate(int(column.size.sum()) - 2 * count, np.uint8),
+            allocate(int(column.sizes.sum()) - 2 * count, np.uint8),
         )
         values = values[
-            : native.copy_values(column.data, column.at, column.size, True, ends, values)
+            : native.copy_values(column.data, column.starts, column.sizes, True, ends, values)
         ]
-        return _texts(layout, values, ends, offsets, column), offsets
-    at, size = _fields(column, offsets)
-    at, size = _spread(column, at, offsets, length), _spread(column, size, offsets, length)
-    values, ends = _packed_spans(
-        AssembledColumn(len(at), column.data, native.CellMode.ONE_BYTES, at, size, _EMPTY)
+        return _make_texts(layout, values, ends, offsets, column), offsets
+    starts, sizes = _find_fields(column, offsets)
+    starts, sizes = (
+        _to_fixed_length(column, starts, offsets, length),
+        _to_fixed_length(column, sizes, offsets, length),
     )
-    return _texts(layout, values, ends, length, column), length
+    values, ends = _pack_spans(
+        LocatedColumn(len(starts), column.data, native.CellMode.ONE_BYTES, starts, sizes, _EMPTY)
+    )
+    return _make_texts(layout, values, ends, length, column), length
 
 
-def _texts(
-    layout: ColumnLayout, values: Bytes, ends: Int64s, splits: RowSplits, column: AssembledColumn
+def _make_texts(
+    layout: ColumnLayout, values: Bytes, ends: Int64s, splits: RowSplits, column: LocatedColumn
 ) -> pa.Array:
     """Returns large_string or large_binary of the values; strings that are not UTF-8 mark their rows."""
     count = len(ends) - 1
     if layout.feature.dtype == "string":
-        for first in range(0, count, _TEXTS_AT_ONCE):
-            some = ends[first : first + _TEXTS_AT_ONCE + 1]
-            wrong = allocate(len(some) - 1, np.int64)
-            if native.find_bad_lines(values, some[:-1], some[1:], wrong):
-                column.blame_values(
-                    first + np.flatnonzero(wrong >= 0), splits, locate.VALUE_NOT_UTF8
+        for begin in range(0, count, _UTF8_CHECK_TEXTS):
+            text_ends = ends[begin : begin + _UTF8_CHECK_TEXTS + 1]
+            bad_lines = allocate(len(text_ends) - 1, np.int64)
+            if native.find_bad_lines(values, text_ends[:-1], text_ends[1:], bad_lines):
+                column.mark_bad_values(
+                    begin + np.flatnonzero(bad_lines >= 0), splits, native.RecordStatus.NOT_UTF8
                 )
     return pa.Array.from_buffers(
-        layout.value, count, [_marks(layout, column), pa.py_buffer(ends), pa.py_buffer(values)]
+        layout.value_type,
+        count,
+        [_value_bitmap(layout, column), pa.py_buffer(ends), pa.py_buffer(values)],
     )
 
 
-def _typed(
-    layout: ColumnLayout, numbers: npt.NDArray[Any], splits: RowSplits, column: AssembledColumn
+def _cast_numbers(
+    layout: ColumnLayout, numbers: npt.NDArray[Any], splits: RowSplits, column: LocatedColumn
 ) -> pa.Array:
     """The numbers in the feature's own type; values outside it mark their rows."""
-    typed, wrong, dtype = numbers, _EMPTY, layout.feature.dtype
+    result, bad_values, dtype = numbers, _EMPTY, layout.feature.dtype
     if dtype == "bool":
-        wrong = np.flatnonzero(numbers.view(np.uint64) > 1)
-        typed = np.packbits(numbers != 0, bitorder="little")
+        bad_values = np.flatnonzero(numbers.view(np.uint64) > 1)
+        result = np.packbits(numbers != 0, bitorder="little")
     elif dtype == "float16":
         with np.errstate(over="ignore"):
-            typed = numbers.astype(np.float16)
-    elif dtype in _NARROW:
-        typed = allocate(len(numbers), dtype)
-        np.copyto(typed, numbers, casting="unsafe")
-        wrong = np.flatnonzero(typed != numbers)
-    if len(wrong):
-        column.blame_values(wrong, splits, locate.OUT_OF_RANGE)
+            result = numbers.astype(np.float16)
+    elif dtype in _NARROW_DTYPES:
+        result = allocate(len(numbers), dtype)
+        np.copyto(result, numbers, casting="unsafe")
+        bad_values = np.flatnonzero(result != numbers)
+    if len(bad_values):
+        column.mark_bad_values(bad_values, splits, native.RecordStatus.OUT_OF_RANGE)
     return pa.Array.from_buffers(
-        layout.value, len(numbers), [_marks(layout, column), pa.py_buffer(typed)]
+        layout.value_type, len(numbers), [_value_bitmap(layout, column), pa.py_buffer(result)]
     )

@@ -1,6 +1,6 @@
 """Arrow columns as flat arrays in the terms of `tf.train.Example`, which the encoder's kernels read.
 
-One feature gives one `Flat` per entry of the Example's map (`Feature.storage()`): int64, float32 or bytes, with the
+One feature gives one `FlatEntry` per entry of the Example's map (`Feature.storage()`): int64, float32 or bytes, with the
 numbers of values per record. Zero-copy wherever Arrow's memory already is that; 32-bit offsets, slices, dictionaries,
 views and narrow integers are brought to the one form here, so that nothing after this module knows them.
 """
@@ -21,11 +21,11 @@ from recordmill.schemas.arrow import arrow_type, value_type
 from recordmill.schemas.feature import BYTES_LIST, FLOAT_LIST, Feature, Storage
 
 # the rest are called alike (to_pandas_dtype may import pandas)
-_NUMPY_NAMES = {"halffloat": "float16", "float": "float32", "double": "float64"}
+_NUMPY_DTYPE_NAMES = {"halffloat": "float16", "float": "float32", "double": "float64"}
 
 
 @dataclass(frozen=True)
-class Flat:
+class FlatEntry:
     """Entry of the Example's map, for all rows. The arrays may hold anything for a row that is not valid.
 
     Attributes:
@@ -49,7 +49,7 @@ class Flat:
     width: int = 0
 
 
-def to_flat(array: pa.Array, feature: Feature) -> list[Flat]:
+def flatten_column(array: pa.Array, feature: Feature) -> list[FlatEntry]:
     """The feature's column as flat arrays, one per `feature.storage()`, in that order.
 
     Args:
@@ -61,31 +61,31 @@ def to_flat(array: pa.Array, feature: Feature) -> list[Flat]:
             is not the shape's, an integer above 2^63 - 1. It names feature, row and value.
         TypeError: the array is of another type.
     """
-    walk = _Walk(feature, _canonical(array, feature))
-    storage = feature.storage()
-    flats = [walk.lengths(entry, level) for level, entry in enumerate(storage[1:])]
-    return [walk.values(storage[0]), *flats]
+    column_walk = _ColumnWalk(feature, _to_canonical(array, feature))
+    storages = feature.storage()
+    length_entries = [column_walk.lengths(entry, level) for level, entry in enumerate(storages[1:])]
+    return [column_walk.values(storages[0]), *length_entries]
 
 
-class _Walk:
+class _ColumnWalk:
     """Way from a column's outermost lists to its values. items: the array that it has come to; splits: row r owns items
     splits[r] up to splits[r + 1]; None: `per_row` items each.
     """
 
     def __init__(self, feature: Feature, array: pa.Array) -> None:
         self.feature, self.rows, self.items = feature, len(array), array
-        self.valid = _validity(array)
+        self.valid = _validity_bytes(array)
         self.splits: Int64s | None = None
         self.per_row = 1
-        self._levels: list[
+        self._level_splits: list[
             tuple[Int64s, Int64s]
         ] = []  # of each variable dimension: row splits, and its own splits
         if self.valid is not None and feature.required:
-            raise self._refuse(int(np.argmin(self.valid)), "null, but the feature is required")
+            raise self._error(int(np.argmin(self.valid)), "null, but the feature is required")
         for _ in range(feature.ragged_rank):
             offsets = self._enter_list()
             assert self.splits is not None
-            self._levels.append((self.splits, offsets))
+            self._level_splits.append((self.splits, offsets))
         while pa.types.is_nested(self.items.type):
             if pa.types.is_fixed_size_list(self.items.type):
                 self._enter_fixed()
@@ -93,21 +93,21 @@ class _Walk:
                 self._check_lengths()
                 self._enter_list()
 
-    def values(self, storage: Storage) -> Flat:
+    def values(self, storage: Storage) -> FlatEntry:
         feature, items = self.feature, self.items
         if feature.raw:
-            return self._raw(storage)
+            return self._raw_values(storage)
         value_splits = None
         if storage.kind == BYTES_LIST:
-            values, value_splits = _strings(items)
+            values, value_splits = _string_buffers(items)
         elif storage.kind == FLOAT_LIST:
-            values = _numbers(items).astype(np.float32, copy=False)
+            values = _primitive_numbers(items).astype(np.float32, copy=False)
         else:
-            numbers = _numbers(items)
+            numbers = _primitive_numbers(items)
             if numbers.dtype == np.uint64:
                 self._check_uint64(numbers)
             values = numbers.astype(np.int64, copy=False)
-        return Flat(
+        return FlatEntry(
             storage,
             self.rows,
             values,
@@ -117,26 +117,28 @@ class _Walk:
             value_splits=value_splits,
         )
 
-    def _raw(self, storage: Storage) -> Flat:
+    def _raw_values(self, storage: Storage) -> FlatEntry:
         """Returns one bytes value per row: the little-endian memory of its numbers."""
-        numbers = _numbers(self.items)
+        numbers = _primitive_numbers(self.items)
         data, width = numbers.view(np.uint8), numbers.dtype.itemsize
         if self.splits is None:
-            return Flat(storage, self.rows, data, self.valid, width=self.per_row * width)
-        return Flat(storage, self.rows, data, self.valid, value_splits=self.splits * width)
+            return FlatEntry(storage, self.rows, data, self.valid, width=self.per_row * width)
+        return FlatEntry(storage, self.rows, data, self.valid, value_splits=self.splits * width)
 
-    def lengths(self, storage: Storage, level: int) -> Flat:
+    def lengths(self, storage: Storage, level: int) -> FlatEntry:
         """Returns the row lengths of the variable dimension after this one (TFDS `ragged_row_lengths_<level>`)."""
-        splits, _ = self._levels[level]
-        return Flat(storage, self.rows, np.diff(self._levels[level + 1][1]), self.valid, splits)
+        splits, _ = self._level_splits[level]
+        return FlatEntry(
+            storage, self.rows, np.diff(self._level_splits[level + 1][1]), self.valid, splits
+        )
 
     def _enter_list(self) -> Int64s:
         """Goes into a variable list, of which the part in use alone is looked at; gives its splits, from 0 on."""
-        offsets = _offsets(self.items)
-        first, last = int(offsets[0]), int(offsets[-1])
-        if first != 0:
-            offsets = offsets - first
-        self.items = self.items.values.slice(first, last - first)
+        offsets = _list_offsets(self.items)
+        begin, end = int(offsets[0]), int(offsets[-1])
+        if begin != 0:
+            offsets = offsets - begin
+        self.items = self.items.values.slice(begin, end - begin)
         self.splits = (
             offsets if self.splits is None and self.per_row == 1 else offsets[self._row_splits()]
         )
@@ -159,51 +161,51 @@ class _Walk:
             else self.splits
         )
 
-    def _first_valid_owner(self, items: Int64s) -> tuple[int, int] | None:
+    def _find_valid_owner(self, item_indices: Int64s) -> tuple[int, int] | None:
         """Returns (row, item) of the first of these items that is of no null row, whose items may be anything."""
-        owners = (
-            items // max(self.per_row, 1)
+        rows = (
+            item_indices // max(self.per_row, 1)
             if self.splits is None
-            else np.searchsorted(self.splits, items, side="right") - 1
+            else np.searchsorted(self.splits, item_indices, side="right") - 1
         )
         if self.valid is not None:
-            items, owners = items[self.valid[owners] != 0], owners[self.valid[owners] != 0]
-        return (int(owners[0]), int(items[0])) if len(items) else None
+            item_indices, rows = item_indices[self.valid[rows] != 0], rows[self.valid[rows] != 0]
+        return (int(rows[0]), int(item_indices[0])) if len(item_indices) else None
 
     def _check_no_nulls(self) -> None:
-        if (valid := _validity(self.items)) is not None and (
-            owner := self._first_valid_owner(np.flatnonzero(valid == 0))
+        if (valid := _validity_bytes(self.items)) is not None and (
+            owner := self._find_valid_owner(np.flatnonzero(valid == 0))
         ) is not None:
-            raise self._refuse(
+            raise self._error(
                 owner[0],
                 "null inside a list; an Example's list has no nulls, only the whole feature can be missing",
             )
 
     def _check_lengths(self) -> None:
         """Lists that stand for a fixed shape must have its size."""
-        lengths = np.diff(_offsets(self.items))
+        lengths = np.diff(_list_offsets(self.items))
         if (
-            owner := self._first_valid_owner(np.flatnonzero(lengths != self.feature.inner_size))
+            owner := self._find_valid_owner(np.flatnonzero(lengths != self.feature.inner_size))
         ) is not None:
             shape = list(self.feature.inner_shape)
-            raise self._refuse(
+            raise self._error(
                 owner[0],
                 f"a list of {lengths[owner[1]]} values where the shape {shape} needs {self.feature.inner_size}",
             )
 
     def _check_uint64(self, numbers: npt.NDArray[np.uint64]) -> None:
         if (
-            owner := self._first_valid_owner(np.flatnonzero(numbers > np.uint64(2**63 - 1)))
+            owner := self._find_valid_owner(np.flatnonzero(numbers > np.uint64(2**63 - 1)))
         ) is not None:
-            raise self._refuse(
+            raise self._error(
                 owner[0], f"{numbers[owner[1]]} is above 2^63 - 1, which an int64_list can't hold"
             )
 
-    def _refuse(self, row: int, reason: str) -> DataError:
+    def _error(self, row: int, reason: str) -> DataError:
         return DataError(reason, place=f"feature {self.feature.name[:60]!r}, row {row}")
 
 
-def _canonical(array: pa.Array, feature: Feature) -> pa.Array:
+def _to_canonical(array: pa.Array, feature: Feature) -> pa.Array:
     """Returns the array as lists of plain values: encodings and extensions undone, the layout checked against the
     feature (TypeError).
     """
@@ -213,43 +215,43 @@ def _canonical(array: pa.Array, feature: Feature) -> pa.Array:
         try:
             array = array.cast(arrow_type(feature))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise _mismatch(array, feature) from error
-    inner = array.type
+            raise _type_error(array, feature) from error
+    item_type = array.type
     for _ in range(feature.ragged_rank):
-        if not _is_list(inner):
-            raise _mismatch(array, feature)
-        inner = inner.value_type
-    size = 1
-    if feature.inner_shape and _is_list(inner):
-        size, inner = feature.inner_size, inner.value_type
-    while pa.types.is_fixed_size_list(inner):
-        size, inner = size * inner.list_size, inner.value_type
-    wanted = value_type(feature)
-    same = inner == wanted or (inner, wanted) in (
+        if not _is_list(item_type):
+            raise _type_error(array, feature)
+        item_type = item_type.value_type
+    inner_size = 1
+    if feature.inner_shape and _is_list(item_type):
+        inner_size, item_type = feature.inner_size, item_type.value_type
+    while pa.types.is_fixed_size_list(item_type):
+        inner_size, item_type = inner_size * item_type.list_size, item_type.value_type
+    expected_type = value_type(feature)
+    is_match = item_type == expected_type or (item_type, expected_type) in (
         (pa.string(), pa.large_string()),
         (pa.binary(), pa.large_binary()),
     )
-    if not same or size != feature.inner_size:
-        raise _mismatch(array, feature)
+    if not is_match or inner_size != feature.inner_size:
+        raise _type_error(array, feature)
     return array
 
 
-def _mismatch(array: pa.Array, feature: Feature) -> TypeError:
+def _type_error(array: pa.Array, feature: Feature) -> TypeError:
     return TypeError(
         f"feature {feature.name!r} is {feature.describe()} and needs a column of type {arrow_type(feature)}, "
         f"not {array.type}: cast it first"
     )
 
 
-def _is_list(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
+def _is_list(data_type: pa.DataType) -> bool:
+    return bool(pa.types.is_list(data_type) or pa.types.is_large_list(data_type))
 
 
 @functools.lru_cache(256)  # types: asked for each column of each batch
-def _needs_cast(kind: pa.DataType) -> bool:
+def _needs_cast(data_type: pa.DataType) -> bool:
     """Returns whether the type holds an encoding that has no buffers of its own kind here."""
-    while _is_list(kind) or pa.types.is_fixed_size_list(kind):
-        kind = kind.value_type
+    while _is_list(data_type) or pa.types.is_fixed_size_list(data_type):
+        data_type = data_type.value_type
     tests = (
         pa.types.is_dictionary,
         pa.types.is_string_view,
@@ -258,24 +260,24 @@ def _needs_cast(kind: pa.DataType) -> bool:
         pa.types.is_date,
         pa.types.is_null,
     )
-    return any(test(kind) for test in tests)
+    return any(test(data_type) for test in tests)
 
 
-def _validity(array: pa.Array) -> Bytes | None:
+def _validity_bytes(array: pa.Array) -> Bytes | None:
     """Returns uint8 [rows], 1 where there is a value; None if there is one everywhere."""
     if array.null_count == 0:
         return None
     if (bits := array.buffers()[0]) is None:
         return np.zeros(len(array), np.uint8)
-    return _bits(bits, array.offset, len(array))
+    return _unpack_bits(bits, array.offset, len(array))
 
 
-def _bits(buffer: pa.Buffer, offset: int, count: int) -> Bytes:
+def _unpack_bits(buffer: pa.Buffer, offset: int, count: int) -> Bytes:
     packed = np.frombuffer(buffer, np.uint8)[offset // 8 : (offset + count + 7) // 8]
     return np.unpackbits(packed, bitorder="little")[offset % 8 : offset % 8 + count]
 
 
-def _offsets(array: pa.Array) -> Int64s:
+def _list_offsets(array: pa.Array) -> Int64s:
     """Returns int64 [items + 1] of a list, string or binary array, as they stand: not rebased to 0."""
     wide = (
         pa.types.is_large_list(array.type)
@@ -291,20 +293,24 @@ def _offsets(array: pa.Array) -> Int64s:
     return offsets.astype(np.int64, copy=False)
 
 
-def _strings(array: pa.Array) -> tuple[Bytes, Int64s]:
+def _string_buffers(array: pa.Array) -> tuple[Bytes, Int64s]:
     data = array.buffers()[2]
-    return (np.empty(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)), _offsets(
-        array
-    )
+    return (
+        np.empty(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
+    ), _list_offsets(array)
 
 
-def _numbers(array: pa.Array) -> npt.NDArray[Any]:
+def _primitive_numbers(array: pa.Array) -> npt.NDArray[Any]:
     """The values of a primitive array as NumPy has them, nulls included (whatever stands there)."""
-    kind, buffer = array.type, array.buffers()[1]
-    name = "int64" if pa.types.is_timestamp(kind) else _NUMPY_NAMES.get(str(kind), str(kind))
+    data_type, buffer = array.type, array.buffers()[1]
+    name = (
+        "int64"
+        if pa.types.is_timestamp(data_type)
+        else _NUMPY_DTYPE_NAMES.get(str(data_type), str(data_type))
+    )
     if buffer is None:
         return np.zeros(len(array), name)
     if name == "bool":
-        return _bits(buffer, array.offset, len(array))
+        return _unpack_bits(buffer, array.offset, len(array))
     dtype = np.dtype(name)
     return np.frombuffer(buffer, dtype, len(array), array.offset * dtype.itemsize)

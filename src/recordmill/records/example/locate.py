@@ -14,15 +14,11 @@ from recordmill.base import native
 from recordmill.base.buffers import Bytes, Int64s, allocate, allocate_filled
 from recordmill.schemas.feature import Feature
 
-OUT_OF_RANGE, VALUE_NOT_UTF8 = native.RecordStatus.OUT_OF_RANGE, native.RecordStatus.NOT_UTF8
-WRONG_SIZE, RAGGED_VALUE = native.RecordStatus.WRONG_SIZE, native.RecordStatus.BAD_ROW_LENGTHS
-UNREAD, UNUSUAL = native.RecordStatus.UNREAD, native.RecordStatus.UNUSUAL
-
-_COLUMN_DTYPE = np.dtype(native.CellColumn)
+_CELL_COLUMN_DTYPE = np.dtype(native.CellColumn)
 
 
 @dataclass(frozen=True)
-class Cells:
+class LocatedCells:
     """The results of the first pass over `rows` records and `columns` entries of their maps.
 
     Attributes:
@@ -38,7 +34,7 @@ class Cells:
 
     ints: Int64s
     floats: npt.NDArray[np.uint32]
-    at: Int64s
+    starts: Int64s
     sizes: Int64s
     valid: npt.NDArray[np.uint8]
     status: npt.NDArray[np.uint8]
@@ -50,8 +46,8 @@ class Cells:
         data: Bytes,
         starts: Int64s,
         lengths: Int64s,
-        parts: int,
-        others: int,
+        map_count: int,
+        other_features: int,
         names: Int64s | None,
     ) -> int:
         """Fills the cells of the rows that are UNREAD; returns how many have a status other than 0 then.
@@ -69,13 +65,15 @@ class Cells:
             columns=self.columns,
             ints=self.ints,
             floats=self.floats,
-            starts=self.at,
+            starts=self.starts,
             sizes=self.sizes,
             valid=self.valid,
             status=self.status,
             culprits=self.culprits,
         )
-        return native.locate_features(data, starts, lengths, parts, others, names, cells)
+        return native.locate_features(
+            data, starts, lengths, map_count, other_features, names, cells
+        )
 
     def has_nulls(self, column: int) -> bool:
         """Returns whether one of the column's cells is a null."""
@@ -83,7 +81,7 @@ class Cells:
 
 
 @dataclass(frozen=True)
-class LocatedColumns:
+class CellLayout:
     """The columns before there are rows: int64 [columns] each.
 
     Attributes:
@@ -94,49 +92,51 @@ class LocatedColumns:
     """
 
     modes: Int64s
-    places: Int64s
+    array_rows: Int64s
     required: Int64s
     counts: tuple[int, ...]
 
     @classmethod
-    def of(cls, modes: Sequence[int], required: Sequence[bool]) -> LocatedColumns:
+    def from_modes(cls, modes: Sequence[int], required: Sequence[bool]) -> CellLayout:
         """Creates the columns from modes and whether each record must have the column."""
-        families = np.minimum(np.array(modes, np.int64), native.CellMode.ONE_BYTES)
-        places = np.zeros(len(modes), np.int64)
+        cell_families = np.minimum(np.array(modes, np.int64), native.CellMode.ONE_BYTES)
+        array_rows = np.zeros(len(modes), np.int64)
         for family in range(3):
-            places[families == family] = np.arange(np.count_nonzero(families == family))
-        counts = tuple(int(np.count_nonzero(families == family)) for family in range(3))
-        return cls(np.array(modes, np.int64), places, np.array(required, np.int64), counts)
+            array_rows[cell_families == family] = np.arange(
+                np.count_nonzero(cell_families == family)
+            )
+        counts = tuple(int(np.count_nonzero(cell_families == family)) for family in range(3))
+        return cls(np.array(modes, np.int64), array_rows, np.array(required, np.int64), counts)
 
-    def cells(self, rows: int) -> Cells:
+    def allocate_cells(self, rows: int) -> LocatedCells:
         """Room for the cells of that many rows; only what must have a value before the first pass is filled."""
         ints, floats = (
             allocate((self.counts[0], rows), np.int64),
             allocate((self.counts[1], rows), np.uint32),
         )
-        at, sizes = (allocate((self.counts[2], rows), np.int64) for _ in range(2))
-        columns = np.zeros(len(self.modes), _COLUMN_DTYPE)
-        columns["mode"], columns["first"] = self.modes, self.places * rows
+        starts, sizes = (allocate((self.counts[2], rows), np.int64) for _ in range(2))
+        columns = np.zeros(len(self.modes), _CELL_COLUMN_DTYPE)
+        columns["mode"], columns["first"] = self.modes, self.array_rows * rows
         columns["is_required"], columns["last_row"] = self.required, -1
-        valid = allocate_filled((len(self.modes), (rows + 7) // 8), 255, np.uint8)
+        validity = allocate_filled((len(self.modes), (rows + 7) // 8), 255, np.uint8)
         status, culprits = (
-            allocate_filled(rows, UNREAD, np.uint8),
+            allocate_filled(rows, native.RecordStatus.UNREAD, np.uint8),
             allocate_filled(rows, -1, np.int64),
         )
-        return Cells(ints, floats, at, sizes, valid, status, culprits, columns)
+        return LocatedCells(ints, floats, starts, sizes, validity, status, culprits, columns)
 
 
 _REASONS = {
     native.RecordStatus.PAST_END: "truncated: a field reaches past the end of its message",
     native.RecordStatus.LONG_VARINT: "a varint is longer than 10 bytes",
-    UNUSUAL: "not a tf.train.Example: protobuf refuses it, or it names features over 262,144 times",
+    native.RecordStatus.UNUSUAL: "not a tf.train.Example: protobuf refuses it, or it names features over 262,144 times",
     native.RecordStatus.WRONG_KIND: "another kind of list than the schema's",
     native.RecordStatus.WRONG_COUNT: "another number of values than the schema's",
     native.RecordStatus.MISSING_VALUE: "missing, though the schema says that every record has it",
-    OUT_OF_RANGE: "a value outside the range of its dtype",
-    VALUE_NOT_UTF8: "a value that is not UTF-8",
-    WRONG_SIZE: "another number of bytes than its shape and dtype need",
-    RAGGED_VALUE: "row lengths that do not fit each other or the values",
+    native.RecordStatus.OUT_OF_RANGE: "a value outside the range of its dtype",
+    native.RecordStatus.NOT_UTF8: "a value that is not UTF-8",
+    native.RecordStatus.WRONG_SIZE: "another number of bytes than its shape and dtype need",
+    native.RecordStatus.BAD_ROW_LENGTHS: "row lengths that do not fit each other or the values",
 }
 
 
@@ -149,9 +149,9 @@ class BadRecord:
     reason: str
 
 
-def reason_of(status: int, feature: Feature | None = None) -> str:
+def describe_status(status: int, feature: Feature | None = None) -> str:
     """The words for a status, with the schema's expectation where there is one."""
     words = _REASONS[native.RecordStatus(status)]
-    if feature is None or status < UNUSUAL:
+    if feature is None or status < native.RecordStatus.UNUSUAL:
         return words
     return f"{words}; expected {feature.describe()}, a {feature.kind}_list"

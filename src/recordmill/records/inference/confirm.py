@@ -17,19 +17,21 @@ import pyarrow as pa
 
 from recordmill.base.buffers import Bytes, Int64s
 from recordmill.base.errors import RecordmillError
-from recordmill.records.example.decode import decode_only
+from recordmill.records.example.decode import decode_if_plain
 from recordmill.records.inference.infer import Inference
 from recordmill.schemas.feature import OPAQUE_BYTES, Feature, Schema
 
 _SPACE, _LINE_FEED = 0x20, 0x0A
-_AT_ONCE = 1 << 17  # 128 KiB of text: what is made of it stays in the cache
-_CONTROLS = np.array([byte not in b"\t\n\v\f\r\x1b" for byte in range(_SPACE)])  # that text lacks
-_NESTED = (
+_TEXT_BLOCK_BYTES = 1 << 17  # 128 KiB of text: what is made of it stays in the cache
+_IS_BAD_CONTROL = np.array(
+    [byte not in b"\t\n\v\f\r\x1b" for byte in range(_SPACE)]
+)  # that text lacks
+_NESTED_SUFFIX = (
     "/ragged_flat_values"  # of lists in lists, whose lengths add up or don't: only all records tell
 )
 
 
-class Unconfirmed(RecordmillError):
+class SchemaNotConfirmed(RecordmillError):
     """A record holds what the guess does not say."""
 
 
@@ -39,32 +41,32 @@ class SchemaGuess:
 
     schema: Schema
     notes: tuple[str, ...] = ()
-    empty: frozenset[str] = frozenset()
+    empty_features: frozenset[str] = frozenset()
 
     def decode(self, data: Bytes, starts: Int64s, lengths: Int64s) -> pa.RecordBatch:
-        """Decodes the records data[starts[i] : starts[i] + lengths[i]] by the schema; Unconfirmed where they would
+        """Decodes the records data[starts[i] : starts[i] + lengths[i]] by the schema; SchemaNotConfirmed where they would
         change what is inferred, or are written in an unusual way.
         """
-        batch = decode_only(data, starts, lengths, self.schema)
+        batch = decode_if_plain(data, starts, lengths, self.schema)
         if batch is None or not all(map(self._agrees, self.schema, batch.columns)):
-            raise Unconfirmed("not what the first records were")
+            raise SchemaNotConfirmed("not what the first records were")
         return batch
 
     def _agrees(self, feature: Feature, column: pa.Array) -> bool:
-        if feature.name in self.empty:
+        if feature.name in self.empty_features:
             return bool(column.null_count == len(column))
         return feature.dtype != "string" or _is_text(column)
 
 
-def is_monotone(inference: Inference) -> bool:
+def can_guess_schema(inference: Inference) -> bool:
     """Returns whether what was counted can stand for more records of its kind."""
     return (
         inference.records > 0
-        and not inference.others
+        and not inference.other_records
         and not inference.conflicts()
         and inference.message != OPAQUE_BYTES
         and not any(
-            name.endswith(_NESTED) or (per_step and not counts.kinds)
+            name.endswith(_NESTED_SUFFIX) or (per_step and not counts.kinds)
             for (name, per_step), counts in inference.features.items()
         )
     )
@@ -79,8 +81,10 @@ def _is_text(column: pa.Array) -> bool:
         return True
     first, last = np.frombuffer(ends, np.int64)[[column.offset, column.offset + len(column)]]
     text = np.frombuffer(values, np.uint8)[first:last]
-    for some in (text[begin : begin + _AT_ONCE] for begin in range(0, len(text), _AT_ONCE)):
-        low = (some < _SPACE) & (some != _LINE_FEED)
-        if low.any() and _CONTROLS[some[low]].any():
+    for block in (
+        text[begin : begin + _TEXT_BLOCK_BYTES] for begin in range(0, len(text), _TEXT_BLOCK_BYTES)
+    ):
+        is_control = (block < _SPACE) & (block != _LINE_FEED)
+        if is_control.any() and _IS_BAD_CONTROL[block[is_control]].any():
             return False
     return True

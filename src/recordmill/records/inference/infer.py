@@ -17,29 +17,28 @@ from recordmill.base.errors import DataError
 from recordmill.base.machine import DEFAULT_MEMORY_BYTES
 from recordmill.base.names import make_name_table, names_in_table
 from recordmill.base.option_names import option
-from recordmill.records.example import locate
-from recordmill.records.example.decode import checked_batch
+from recordmill.records.example.decode import validate_spans
 from recordmill.records.protobuf.message import (
-    EXAMPLE_PARTS,
-    SEQUENCE_PARTS,
+    EXAMPLE_MAPS,
+    SEQUENCE_MAPS,
+    find_invalid_name,
     join_records,
-    plain_form,
-    wrong_name,
+    to_plain_form,
 )
 from recordmill.schemas import feature
 
-_FIRST_NAMES = 1 << 12  # names there is room for at first
-_NAME_BYTES = 64  # bytes per name there is room for at first
-_NAMED_BYTES = (
+_INITIAL_NAMES = 1 << 12  # names there is room for at first
+_INITIAL_BYTES_PER_NAME = 64  # bytes per name there is room for at first
+_MAX_COPIED_RECORD_BYTES = (
     4 << 20
 )  # 4 MiB of a record that is copied to tell a wrong name; Python takes some copies of it
-_MOST_NAME_BYTES = 64 << 20  # 64 MiB of all names
+_MAX_NAME_BYTES = 64 << 20  # 64 MiB of all names
 _KINDS = (feature.BYTES_LIST, feature.FLOAT_LIST, feature.INT64_LIST)
-_COUNTS: np.dtype[Any] = np.dtype(native.NameCounts)
+_COUNTS_DTYPE: np.dtype[Any] = np.dtype(native.NameCounts)
 _ABSENT = (1 << 63) - 1  # no record number; also the identity of a minimum
 
-FeatureLocation = tuple[str, int]  # (source, record number)
-_Known = TypeVar("_Known")
+RecordLocation = tuple[str, int]  # (source, record number)
+_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True)
@@ -48,8 +47,8 @@ class FeatureCounts:
 
     per_step: it stands in the feature_lists; the counts of Features are then counts of steps.
     records: how many have the name. kinds: kind to how many Features; first: kind to the first place. values: of all
-    lists together. least_values, most_values: in one list; fewest_at, most_at: the first place of each. texts: how many
-    bytes values are UTF-8 text. least_bytes, most_bytes: of one value. least_int, most_int, sum_int: of the int64
+    lists together. min_values, max_values: in one list; first_min_values, first_max_values: the first place of each. texts: how many
+    bytes values are UTF-8 text. min_bytes, max_bytes: of one value. min_int, max_int, sum_int: of the int64
     values, the sum as an int64 that wraps.
     """
 
@@ -57,18 +56,18 @@ class FeatureCounts:
     per_step: bool
     records: int = 0
     kinds: Mapping[str, int] = field(default_factory=dict)
-    first: Mapping[str, FeatureLocation] = field(default_factory=dict)
+    first_locations: Mapping[str, RecordLocation] = field(default_factory=dict)
     values: int = 0
-    least_values: int | None = None
-    most_values: int | None = None
-    fewest_at: FeatureLocation | None = None
-    most_at: FeatureLocation | None = None
+    min_values: int | None = None
+    max_values: int | None = None
+    first_min_values: RecordLocation | None = None
+    first_max_values: RecordLocation | None = None
     bytes_values: int = 0
     texts: int = 0
-    least_bytes: int | None = None
-    most_bytes: int | None = None
-    least_int: int | None = None
-    most_int: int | None = None
+    min_bytes: int | None = None
+    max_bytes: int | None = None
+    min_int: int | None = None
+    max_int: int | None = None
     sum_int: int = 0
 
     def __add__(self, other: FeatureCounts) -> FeatureCounts:
@@ -77,19 +76,31 @@ class FeatureCounts:
             self.name,
             self.per_step,
             self.records + other.records,
-            _sum(self.kinds, other.kinds),
-            {**other.first, **self.first},
+            _add_counts(self.kinds, other.kinds),
+            {**other.first_locations, **self.first_locations},
             self.values + other.values,
-            joined(self.least_values, other.least_values, min),
-            joined(self.most_values, other.most_values, max),
-            _place_of(min, self.least_values, self.fewest_at, other.least_values, other.fewest_at),
-            _place_of(max, self.most_values, self.most_at, other.most_values, other.most_at),
+            combine_known(self.min_values, other.min_values, min),
+            combine_known(self.max_values, other.max_values, max),
+            _location_of_best(
+                min,
+                self.min_values,
+                self.first_min_values,
+                other.min_values,
+                other.first_min_values,
+            ),
+            _location_of_best(
+                max,
+                self.max_values,
+                self.first_max_values,
+                other.max_values,
+                other.first_max_values,
+            ),
             self.bytes_values + other.bytes_values,
             self.texts + other.texts,
-            joined(self.least_bytes, other.least_bytes, min),
-            joined(self.most_bytes, other.most_bytes, max),
-            joined(self.least_int, other.least_int, min),
-            joined(self.most_int, other.most_int, max),
+            combine_known(self.min_bytes, other.min_bytes, min),
+            combine_known(self.max_bytes, other.max_bytes, max),
+            combine_known(self.min_int, other.min_int, min),
+            combine_known(self.max_int, other.max_int, max),
             (self.sum_int + other.sum_int + (1 << 63)) % (1 << 64) - (1 << 63),
         )
 
@@ -101,7 +112,7 @@ class FeatureCounts:
     @property
     def length(self) -> int | None:
         """The number of values, if all lists have the same."""
-        return self.most_values if self.least_values == self.most_values else None
+        return self.max_values if self.min_values == self.max_values else None
 
     @property
     def is_text(self) -> bool:
@@ -109,29 +120,30 @@ class FeatureCounts:
         return self.bytes_values == self.texts
 
 
-def _sum(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
-    return {key: one.get(key, 0) + other.get(key, 0) for key in {**one, **other}}
+def _add_counts(first: Mapping[str, int], second: Mapping[str, int]) -> dict[str, int]:
+    return {key: first.get(key, 0) + second.get(key, 0) for key in {**first, **second}}
 
 
-def joined(
-    one: _Known | None, other: _Known | None, join: Callable[[_Known, _Known], _Known]
-) -> _Known | None:
+def combine_known(
+    first: _Value | None, second: _Value | None, combine: Callable[[_Value, _Value], _Value]
+) -> _Value | None:
     """Returns what join makes of both, or the one that is known."""
-    return other if one is None else one if other is None else join(one, other)
+    return second if first is None else first if second is None else combine(first, second)
 
 
-def _place_of(
+def _location_of_best(
     best: Callable[[int, int], int],
-    one: int | None,
-    here: FeatureLocation | None,
-    other: int | None,
-    there: FeatureLocation | None,
-) -> FeatureLocation | None:
+    first: int | None,
+    first_location: RecordLocation | None,
+    second: int | None,
+    second_location: RecordLocation | None,
+) -> RecordLocation | None:
     """The place of the better number, the first one's if they are equal."""
     return (
-        there
-        if one is None or (other is not None and one != other and best(one, other) == other)
-        else here
+        second_location
+        if first is None
+        or (second is not None and first != second and best(first, second) == second)
+        else first_location
     )
 
 
@@ -140,16 +152,16 @@ class Inference:
     """Counts of all records so far; `Inference()` has seen nothing.
 
     examples, sequences: how many records are Examples (a SequenceExample without feature lists is one, too) and
-    SequenceExamples. others: how many are neither; first_other: the first of them; misnamed: why, if it is an
+    SequenceExamples. others: how many are neither; first_other_record: the first of them; bad_name_message: why, if it is an
     Example but for a name. features: by (name, per_step).
     """
 
     examples: int = 0
     sequences: int = 0
-    others: int = 0
-    first_other: FeatureLocation | None = None
+    other_records: int = 0
+    first_other_record: RecordLocation | None = None
     features: Mapping[tuple[str, bool], FeatureCounts] = field(default_factory=dict)
-    misnamed: str = ""
+    bad_name_message: str = ""
 
     def __add__(self, other: Inference) -> Inference:
         """Adds the counts of both; self's records stand before other's."""
@@ -160,15 +172,15 @@ class Inference:
         return Inference(
             self.examples + other.examples,
             self.sequences + other.sequences,
-            self.others + other.others,
-            self.first_other or other.first_other,
+            self.other_records + other.other_records,
+            self.first_other_record or other.first_other_record,
             features,
-            self.misnamed or other.misnamed,
+            self.bad_name_message or other.bad_name_message,
         )
 
     @property
     def records(self) -> int:
-        return self.examples + self.sequences + self.others
+        return self.examples + self.sequences + self.other_records
 
     def feature_name(self, name: str, per_step: bool) -> str:
         """Returns what the feature of `features` is called in a schema."""
@@ -177,7 +189,7 @@ class Inference:
     @property
     def message(self) -> str:
         """The message that most records are: `Example`, `SequenceExample` or `bytes`."""
-        if self.others > self.examples + self.sequences:
+        if self.other_records > self.examples + self.sequences:
             return feature.OPAQUE_BYTES
         return feature.SEQUENCE_EXAMPLE if self.sequences else feature.EXAMPLE
 
@@ -188,25 +200,25 @@ class Inference:
         lines, context = [], {name for name, per_step in self.features if not per_step}
         for (name, per_step), counts in sorted(self.features.items()):
             if len(counts.kinds) > 1:
-                seen = ", ".join(
-                    f"{kind}_list first in {_where(counts.first[kind])} ({count} times)"
+                kinds = ", ".join(
+                    f"{kind}_list first in {_format_location(counts.first_locations[kind])} ({count} times)"
                     for kind, count in counts.kinds.items()
                 )
-                lines.append(f"feature {name!r}: {seen}")
+                lines.append(f"feature {name!r}: {kinds}")
             if per_step and self.feature_name(name, per_step) in context:
                 lines.append(f"feature {name!r}: stands in the context and in the feature lists")
         return lines
 
-    def without_conflicts(self, wanted: Collection[str]) -> Inference:
+    def without_conflicts(self, names: Collection[str]) -> Inference:
         """Without the features of several kinds, unless they are wanted."""
-        kept = {
+        features = {
             key: counts
             for key, counts in self.features.items()
-            if self.feature_name(*key) in wanted or len(counts.kinds) < 2
+            if self.feature_name(*key) in names or len(counts.kinds) < 2
         }
-        return replace(self, features=kept)
+        return replace(self, features=features)
 
-    def schema(self, keep_conflicts: bool = False) -> feature.Schema:
+    def to_schema(self, use_opaque_on_conflict: bool = False) -> feature.Schema:
         """The schema that fits every record counted; features in the order of their names' bytes.
 
         A feature that every record has is required. One value always is a scalar, n always a tensor `(n,)`, else
@@ -214,39 +226,39 @@ class Inference:
         are a string if all are text.
 
         Args:
-            keep_conflicts: where no schema of features fits, one binary column `record` instead of the error.
+            use_opaque_on_conflict: where no schema of features fits, one binary column `record` instead of the error.
 
         Raises:
             DataError: a feature's kinds differ; it names the feature and the records. Most records are no Examples, but
                 for a name that is no text they would be.
         """
-        if self.message == feature.OPAQUE_BYTES and self.misnamed:
+        if self.message == feature.OPAQUE_BYTES and self.bad_name_message:
             raise DataError(
-                f"{self.misnamed}, which is no name (UTF-8 text without NUL), so that these are no Examples; mend what "
+                f"{self.bad_name_message}, which is no name (UTF-8 text without NUL), so that these are no Examples; mend what "
                 f"wrote them, or give a schema ({option('schema', 'FILE')})"
             )
         conflicts = self.conflicts() if self.message != feature.OPAQUE_BYTES else []
-        if self.message == feature.OPAQUE_BYTES or (conflicts and keep_conflicts):
+        if self.message == feature.OPAQUE_BYTES or (conflicts and use_opaque_on_conflict):
             return feature.Schema(
                 (feature.Feature("record", "bytes", (), True),), message=feature.OPAQUE_BYTES
             )
         if conflicts:
-            more = f" (and {len(conflicts) - 1} more features)" if len(conflicts) > 1 else ""
+            suffix = f" (and {len(conflicts) - 1} more features)" if len(conflicts) > 1 else ""
             raise DataError(
-                f"no schema fits all records: {conflicts[0]}{more}; a schema ({option('schema', 'FILE')}) says which "
+                f"no schema fits all records: {conflicts[0]}{suffix}; a schema ({option('schema', 'FILE')}) says which "
                 "is meant, and the other records are bad ones"
             )
-        counted = {self.feature_name(*key): counts for key, counts in self.features.items()}
-        nested = {} if self.sequences else _nested(counted)
-        taken = {f"{name}/{part}" for name, parts in nested.items() for part in parts}
+        counts_by_name = {self.feature_name(*key): counts for key, counts in self.features.items()}
+        nested = {} if self.sequences else _find_nested_lists(counts_by_name)
+        nested_names = {f"{name}/{part}" for name, parts in nested.items() for part in parts}
         features = [
             replace(self._feature(counts), name=name)
-            for name, counts in counted.items()
-            if name not in taken
+            for name, counts in counts_by_name.items()
+            if name not in nested_names
         ]
-        features += [self._nest(name, parts, counted) for name, parts in nested.items()]
+        features += [self._nest(name, parts, counts_by_name) for name, parts in nested.items()]
         return feature.Schema(
-            tuple(sorted(features, key=lambda one: one.name.encode())), message=self.message
+            tuple(sorted(features, key=lambda item: item.name.encode())), message=self.message
         )
 
     def _feature(self, counts: FeatureCounts) -> feature.Feature:
@@ -271,49 +283,53 @@ class Inference:
         )
 
     def _nest(
-        self, name: str, parts: list[str], counted: Mapping[str, FeatureCounts]
+        self, name: str, part_names: list[str], counts_by_name: Mapping[str, FeatureCounts]
     ) -> feature.Feature:
-        flat = counted[f"{name}/{parts[0]}"]
-        lists = counted[f"{name}/{parts[-1]}"].sum_int
+        flat = counts_by_name[f"{name}/{part_names[0]}"]
+        lists = counts_by_name[f"{name}/{part_names[-1]}"].sum_int
         inner = flat.values // lists if lists else 1
-        one = self._feature(flat)
-        return replace(one, name=name, shape=(None,) * len(parts) + ((inner,) if inner > 1 else ()))
+        values_feature = self._feature(flat)
+        return replace(
+            values_feature,
+            name=name,
+            shape=(None,) * len(part_names) + ((inner,) if inner > 1 else ()),
+        )
 
 
-def _where(place: FeatureLocation) -> str:
+def _format_location(place: RecordLocation) -> str:
     return f"{place[0]} record {place[1]}" if place[0] else f"record {place[1]}"
 
 
-def _nested(counted: Mapping[str, FeatureCounts]) -> dict[str, list[str]]:
+def _find_nested_lists(counts_by_name: Mapping[str, FeatureCounts]) -> dict[str, list[str]]:
     """Returns names of nested lists to their parts, values first, where records and lengths of all parts agree."""
-    found = {}
-    for key, flat in counted.items():
+    nested = {}
+    for key, flat in counts_by_name.items():
         name, slash, part = key.rpartition("/")
-        if not slash or part != "ragged_flat_values" or name in counted:
+        if not slash or part != "ragged_flat_values" or name in counts_by_name:
             continue
         parts: list[str] = []
-        while f"{name}/ragged_row_lengths_{len(parts)}" in counted:
+        while f"{name}/ragged_row_lengths_{len(parts)}" in counts_by_name:
             parts.append(f"ragged_row_lengths_{len(parts)}")
         if not parts:
             continue
-        levels = [counted[f"{name}/{one}"] for one in parts]
+        levels = [counts_by_name[f"{name}/{part_name}"] for part_name in parts]
         sums = [level.sum_int for level in levels]
         sizes = [level.values for level in levels[1:]]
-        regular = all(
+        is_regular = all(
             set(level.kinds) == {feature.INT64_LIST}
             and level.present == flat.present
-            and (level.least_int or 0) >= 0
+            and (level.min_int or 0) >= 0
             for level in levels
         )
         # or their sum may have wrapped
-        bounded = all(
-            (level.most_int or 0) <= behind
-            for level, behind in zip(levels, [*sizes, flat.values], strict=True)
+        is_bounded = all(
+            (level.max_int or 0) <= limit
+            for level, limit in zip(levels, [*sizes, flat.values], strict=True)
         )
-        whole = flat.values == 0 if sums[-1] == 0 else flat.values % sums[-1] == 0
-        if regular and bounded and sums[:-1] == sizes and whole:
-            found[name] = [part, *parts]
-    return found
+        divides_evenly = flat.values == 0 if sums[-1] == 0 else flat.values % sums[-1] == 0
+        if is_regular and is_bounded and sums[:-1] == sizes and divides_evenly:
+            nested[name] = [part, *parts]
+    return nested
 
 
 def infer(
@@ -335,46 +351,53 @@ def infer(
         DataError: there are more different names than the memory allows features.
         ValueError: a record does not lie inside data.
     """
-    most = feature.max_feature_count(memory_bytes)
-    for room, text_bytes in (
-        (min(_FIRST_NAMES, most), _FIRST_NAMES * _NAME_BYTES),
-        (most, _MOST_NAME_BYTES),
+    max_names = feature.max_feature_count(memory_bytes)
+    for name_slots, text_bytes in (
+        (min(_INITIAL_NAMES, max_names), _INITIAL_NAMES * _INITIAL_BYTES_PER_NAME),
+        (max_names, _MAX_NAME_BYTES),
     ):
-        table, counts = make_name_table(room, text_bytes), _no_counts(room + 1)
-        tally = _count(*checked_batch(data, starts, lengths), first_record, table, counts)
-        if tally is not None:
+        table, counts = make_name_table(name_slots, text_bytes), _empty_counts(name_slots + 1)
+        outcome = _count_names(*validate_spans(data, starts, lengths), first_record, table, counts)
+        if outcome is not None:
             break
     names = [(name.decode(), part == 2) for name, part in names_in_table(table)]
-    if tally is None:
+    if outcome is None:
         feature.check_feature_count(len(names) + 1, memory_bytes, source)
         raise DataError(
-            f"names of features of more than {_MOST_NAME_BYTES >> 20} MiB: they seem to be data; give a schema",
+            f"names of features of more than {_MAX_NAME_BYTES >> 20} MiB: they seem to be data; give a schema",
             source=source,
         )
-    status, parts = tally
-    others = np.flatnonzero(status)
-    sequences = int(np.count_nonzero((status == 0) & (parts >= 2)))
+    status, maps = outcome
+    other_rows = np.flatnonzero(status)
+    sequences = int(np.count_nonzero((status == 0) & (maps >= 2)))
     features = {
-        (name, per_step): _feature_counts(
-            name, per_step, dict(zip(_COUNTS.names or (), line, strict=True)), source
+        (name, per_step): _to_feature_counts(
+            name, per_step, dict(zip(_COUNTS_DTYPE.names or (), line, strict=True)), source
         )
         for (name, per_step), line in zip(names, counts[1 : len(names) + 1].tolist(), strict=True)
         if line[0]
     }
-    first_other = (source, first_record + int(others[0])) if len(others) else None
-    wrong = (
+    first_other_record = (source, first_record + int(other_rows[0])) if len(other_rows) else None
+    bad_name_message = (
         ""
-        if first_other is None
-        else _misnamed(data, starts[others[0]], lengths[others[0]], first_other)
+        if first_other_record is None
+        else _describe_invalid_name(
+            data, starts[other_rows[0]], lengths[other_rows[0]], first_other_record
+        )
     )
     return Inference(
-        len(status) - len(others) - sequences, sequences, len(others), first_other, features, wrong
+        len(status) - len(other_rows) - sequences,
+        sequences,
+        len(other_rows),
+        first_other_record,
+        features,
+        bad_name_message,
     )
 
 
-def _no_counts(slots: int) -> npt.NDArray[Any]:
-    counts = np.zeros(slots, _COUNTS)
-    for name in _COUNTS.names or ():
+def _empty_counts(slots: int) -> npt.NDArray[Any]:
+    counts = np.zeros(slots, _COUNTS_DTYPE)
+    for name in _COUNTS_DTYPE.names or ():
         if name.startswith(("min_", "first_")):
             counts[name] = _ABSENT
         elif name.startswith(("max_", "last_")):
@@ -383,13 +406,17 @@ def _no_counts(slots: int) -> npt.NDArray[Any]:
     return counts
 
 
-def _misnamed(data: Bytes, start: int, length: int, place: FeatureLocation) -> str:
+def _describe_invalid_name(data: Bytes, start: int, length: int, place: RecordLocation) -> str:
     """Returns the name of a feature that makes a record no Example, if it is one but for that name."""
-    name = wrong_name(data[start : start + length].tobytes()) if length <= _NAMED_BYTES else None
-    return "" if name is None else f"{_where(place)} holds a feature called {name!r}"
+    name = (
+        find_invalid_name(data[start : start + length].tobytes())
+        if length <= _MAX_COPIED_RECORD_BYTES
+        else None
+    )
+    return "" if name is None else f"{_format_location(place)} holds a feature called {name!r}"
 
 
-def _count(
+def _count_names(
     data: Bytes,
     starts: Int64s,
     lengths: Int64s,
@@ -398,64 +425,72 @@ def _count(
     counts: npt.NDArray[Any],
 ) -> tuple[npt.NDArray[np.uint8], Int64s] | None:
     """Returns (status, parts) as native.count_names, of unusual records in plain form; None: too many names."""
-    status, parts = np.full(len(starts), locate.UNREAD, np.uint8), np.zeros(len(starts), np.int64)
-    left = native.count_names(data, starts, lengths, first_record, table, counts, status, parts)
-    for message in (EXAMPLE_PARTS, SEQUENCE_PARTS):
-        if left <= 0:
+    status, maps = (
+        np.full(len(starts), native.RecordStatus.UNREAD, np.uint8),
+        np.zeros(len(starts), np.int64),
+    )
+    num_left = native.count_names(data, starts, lengths, first_record, table, counts, status, maps)
+    for map_count in (EXAMPLE_MAPS, SEQUENCE_MAPS):
+        if num_left <= 0:
             break
-        odd = np.flatnonzero(status)
+        unusual_rows = np.flatnonzero(status)
         forms = [
-            plain_form(data[starts[row] : starts[row] + lengths[row]].tobytes(), message)
-            for row in odd
+            to_plain_form(data[starts[row] : starts[row] + lengths[row]].tobytes(), map_count)
+            for row in unusual_rows
         ]
         # Nearly any message parses as an Example of unknown fields: it must have features. An unknown field of the
         # message itself may be feature lists, so only the second round tolerates it.
-        kept = [
+        is_plain = [
             form is not None
-            and form.entries > 0
-            and (message == SEQUENCE_PARTS or not form.has_unknown)
+            and form.num_entries > 0
+            and (map_count == SEQUENCE_MAPS or not form.has_unknown_fields)
             for form in forms
         ]
-        good = np.array(kept, np.bool_)
-        plain, at, size = join_records([form.data if form is not None else b"" for form in forms])
-        all_at, all_size = np.zeros(len(starts), np.int64), np.zeros(len(starts), np.int64)
-        all_at[odd], all_size[odd] = at, size
-        status[odd[good]] = locate.UNREAD
-        counts["last_row"] = -1
-        left = native.count_names(
-            plain, all_at, all_size, first_record, table, counts, status, parts
+        accepted = np.array(is_plain, np.bool_)
+        plain, plain_starts, plain_sizes = join_records(
+            [form.data if form is not None else b"" for form in forms]
         )
-    return None if left < 0 else (status, parts)
+        starts_by_row, sizes_by_row = (
+            np.zeros(len(starts), np.int64),
+            np.zeros(len(starts), np.int64),
+        )
+        starts_by_row[unusual_rows], sizes_by_row[unusual_rows] = plain_starts, plain_sizes
+        status[unusual_rows[accepted]] = native.RecordStatus.UNREAD
+        counts["last_row"] = -1
+        num_left = native.count_names(
+            plain, starts_by_row, sizes_by_row, first_record, table, counts, status, maps
+        )
+    return None if num_left < 0 else (status, maps)
 
 
-def _feature_counts(
-    name: str, per_step: bool, seen: Mapping[str, int], source: str
+def _to_feature_counts(
+    name: str, per_step: bool, values: Mapping[str, int], source: str
 ) -> FeatureCounts:
-    def known(field: str, nothing: int) -> int | None:
-        return None if seen[field] == nothing else seen[field]
+    def value_or_none(field: str, nothing: int) -> int | None:
+        return None if values[field] == nothing else values[field]
 
-    kinds = {kind: seen[f"{kind}_lists"] for kind in _KINDS if seen[f"{kind}_lists"]}
-    fewest_at, most_at = (
-        None if seen[field] == _ABSENT else (source, seen[field])
+    kinds = {kind: values[f"{kind}_lists"] for kind in _KINDS if values[f"{kind}_lists"]}
+    first_min_values, first_max_values = (
+        None if values[field] == _ABSENT else (source, values[field])
         for field in ("first_min_values", "first_max_values")
     )
-    ints = feature.INT64_LIST in kinds and seen["min_int"] <= seen["max_int"]
+    ints = feature.INT64_LIST in kinds and values["min_int"] <= values["max_int"]
     return FeatureCounts(
         name,
         per_step,
-        seen["records"],
+        values["records"],
         kinds,
-        {kind: (source, seen[f"first_{kind}_list"]) for kind in kinds},
-        seen["values"],
-        known("min_values", _ABSENT),
-        known("max_values", -1),
-        fewest_at,
-        most_at,
-        seen["bytes_values"],
-        seen["texts"],
-        known("min_bytes", _ABSENT),
-        known("max_bytes", -1),
-        seen["min_int"] if ints else None,
-        seen["max_int"] if ints else None,
-        seen["sum_int"],
+        {kind: (source, values[f"first_{kind}_list"]) for kind in kinds},
+        values["values"],
+        value_or_none("min_values", _ABSENT),
+        value_or_none("max_values", -1),
+        first_min_values,
+        first_max_values,
+        values["bytes_values"],
+        values["texts"],
+        value_or_none("min_bytes", _ABSENT),
+        value_or_none("max_bytes", -1),
+        values["min_int"] if ints else None,
+        values["max_int"] if ints else None,
+        values["sum_int"],
     )

@@ -16,7 +16,7 @@ import pyarrow as pa
 from recordmill.base.errors import DataError
 from recordmill.base.machine import DEFAULT_MEMORY_BYTES
 from recordmill.base.threads import thread_map
-from recordmill.records.inference.confirm import SchemaGuess, is_monotone
+from recordmill.records.inference.confirm import SchemaGuess, can_guess_schema
 from recordmill.records.inference.infer import Inference, infer
 from recordmill.records.tfrecord.frames import HEADER_BYTES
 from recordmill.schemas.arrow import to_arrow
@@ -137,7 +137,7 @@ def refine_inferred(files: Sequence[ShardFile], inference: Inference) -> tuple[S
     Returns:
         The schema, and notes on the use of the schema file.
     """
-    schema = inference.schema()
+    schema = inference.to_schema()
     hint, notes = find_hint(files)
     if hint is None:
         return schema, notes
@@ -238,7 +238,7 @@ def guess_schema(
         )
         inference = reduce(operator.add, parts, Inference())
         inference = inference if columns is None else inference.without_conflicts(columns)
-        return _make_guess(files, inference) if is_monotone(inference) else None
+        return _make_guess(files, inference) if can_guess_schema(inference) else None
     except DataError:
         # Not an error yet. The full inference that follows finds it again and names the place.
         return None
@@ -253,7 +253,7 @@ def _infer_first_records(file: ShardFile, batch_bytes: int, max_bytes: int) -> I
 
 
 def _make_guess(files: Sequence[ShardFile], inference: Inference) -> SchemaGuess | None:
-    schema = inference.schema()
+    schema = inference.to_schema()
     empty = frozenset(
         inference.feature_name(*key)
         for key, counts in inference.features.items()
@@ -273,7 +273,7 @@ def confirm_load(load: Load, guess: SchemaGuess) -> list[pa.RecordBatch]:
     """Reads a load if necessary, and decodes all features by a guessed schema.
 
     Raises:
-        Unconfirmed: A record contradicts the guess.
+        SchemaNotConfirmed: A record contradicts the guess.
         DataError: A record is damaged.
     """
     return [confirm_block(block, guess) for block in blocks_of(load)]

@@ -268,26 +268,26 @@ def _contradiction(hinted: Feature, inferred: Feature, inference: Inference) -> 
     bounds = _INTEGER_RANGES.get(hinted.dtype)
     if (
         bounds is not None
-        and counts.least_int is not None
-        and counts.most_int is not None
-        and not bounds[0] <= counts.least_int <= counts.most_int <= bounds[1]
+        and counts.min_int is not None
+        and counts.max_int is not None
+        and not bounds[0] <= counts.min_int <= counts.max_int <= bounds[1]
     ):
-        return f"it says {hinted.dtype}, the records hold {counts.least_int} to {counts.most_int}"
+        return f"it says {hinted.dtype}, the records hold {counts.min_int} to {counts.max_int}"
     return None
 
 
 def _raw_fits(hinted: Feature, counts: FeatureCounts) -> bool:
     """Returns whether each value has the size of the hinted tensor."""
     size = ITEM_BYTES[hinted.dtype] * hinted.inner_size
-    if counts.length != 1 or counts.least_bytes is None or counts.most_bytes is None:
+    if counts.length != 1 or counts.min_bytes is None or counts.max_bytes is None:
         return False
     if hinted.ragged_rank:
         return (
             hinted.ragged_rank == 1
             and size > 0
-            and counts.least_bytes % size == counts.most_bytes % size == 0
+            and counts.min_bytes % size == counts.max_bytes % size == 0
         )
-    return counts.least_bytes == counts.most_bytes == size
+    return counts.min_bytes == counts.max_bytes == size
 
 
 def _lengths_fit(hinted: Feature, inferred: Feature, counts: FeatureCounts) -> bool:
@@ -302,5 +302,5 @@ def _lengths_fit(hinted: Feature, inferred: Feature, counts: FeatureCounts) -> b
         return False
     return all(
         length is not None and length % hinted.inner_size == 0
-        for length in (counts.least_values, counts.most_values)
+        for length in (counts.min_values, counts.max_values)
     )

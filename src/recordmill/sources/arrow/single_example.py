@@ -14,12 +14,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from recordmill.base import native
 from recordmill.base.errors import DataError
 from recordmill.records.columns.numpy_arrays import iter_rows
 from recordmill.records.example.decode import decode
 from recordmill.records.example.encode import encode
-from recordmill.records.example.locate import UNUSUAL, reason_of
-from recordmill.records.protobuf.message import EXAMPLE_PARTS, LIST_NAMES, example_class, plain_form
+from recordmill.records.example.locate import describe_status
+from recordmill.records.protobuf.message import (
+    EXAMPLE_MAPS,
+    LIST_NAMES,
+    example_class,
+    to_plain_form,
+)
 from recordmill.schemas.feature import BYTES_LIST, EXAMPLE, FLOAT_LIST, Feature, Schema
 from recordmill.sources.arrow.python_rows import rows_to_batches
 from recordmill.sources.values.conform import conform
@@ -130,9 +136,9 @@ def parse_example(data: bytes, schema: Schema | None = None) -> dict[str, Any]:
         DataError: The data is not such a message, or does not fit the schema.
     """
     if schema is None:
-        form = plain_form(data, EXAMPLE_PARTS)
+        form = to_plain_form(data, EXAMPLE_MAPS)
         if form is None:
-            raise DataError(reason_of(UNUSUAL))
+            raise DataError(describe_status(native.RecordStatus.UNUSUAL))
         entries = example_class().FromString(form.data).features.feature
         return {name: _feature_values(entries[name]) for name in sorted(entries)}
     array = np.frombuffer(data, np.uint8)

@@ -322,7 +322,7 @@ def _resolve_schema(
         assert inference is not None
         schema, hint_notes = refine_inferred(shards, inference)
         schema_notes = ["schema inferred from all records", *hint_notes]
-        all_fit = not inference.others
+        all_fit = not inference.other_records
     _check_class_numbers(schema, classes)
     if common.label is not None:
         if common.label not in schema:
