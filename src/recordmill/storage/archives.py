@@ -433,7 +433,7 @@ class _MemberReader:
         crc: int | None = None,
         path: str = "",
     ) -> None:
-        self._reader, self._size, self._start, self._head, self._end = (
+        self._reader, self._size, self._start, self._header, self._trailer = (
             reader,
             size,
             start,
@@ -449,14 +449,14 @@ class _MemberReader:
 
     def fill(self, buffer: Bytes, start: int) -> Bytes:
         buffer = buffer[: max(self._size - start, 0)]
-        trailer_start = self._size - len(self._end)  # where the end begins
-        header_end, trailer_begin = max(len(self._head) - start, 0), max(trailer_start - start, 0)
-        buffer[:header_end] = self._head[start : start + len(buffer)]
+        trailer_start = self._size - len(self._trailer)  # where the end begins
+        header_end, trailer_begin = max(len(self._header) - start, 0), max(trailer_start - start, 0)
+        buffer[:header_end] = self._header[start : start + len(buffer)]
         if len(middle := buffer[header_end:trailer_begin]):
             num_read = len(self._reader.fill(middle, self._start + start + header_end))
             if num_read < len(middle):
                 return buffer[: header_end + num_read]
-        buffer[trailer_begin:] = self._end[max(start - trailer_start, 0) :][
+        buffer[trailer_begin:] = self._trailer[max(start - trailer_start, 0) :][
             : max(len(buffer) - trailer_begin, 0)
         ]
         if self._crc is not None and len(buffer):
