@@ -1,11 +1,18 @@
-"""Members of ZIP and tar archives as files, by paths such as `a.zip!/b/c.csv`; an archive lies on a disk or in a store.
+"""Members of ZIP and tar archives as files, with paths such as `a.zip!/b/c.csv`.
 
-A member that is stored is a range of its archive. A deflated one is inflated when it is opened, up to 16 MiB; a larger
-one is read as the gzip file of the same deflate stream, so that text and TFRecord files of any size are streamed. A tar
-that is compressed as a whole can't be read here and there: each process that reads it decompresses it once, into a file
-without a name in the folder for temporary files, which goes when no build or read is at work any more.
+An archive is a file on a disk or an object in a store. How a member is read depends on how it is
+stored:
 
-Sources: PKWARE's APPNOTE.TXT (4.3.7, 4.4.5), RFC 1952, POSIX pax by Python's `tarfile`.
+* A stored member is a byte range of its archive.
+* A deflated member of at most 16 MiB is inflated when it is opened.
+* A larger deflated member is read as a gzip file with the same deflate stream. So text and TFRecord
+  files of any size can be streamed.
+* A compressed tar has no random access. Each process that reads one decompresses it once, into an
+  unnamed file in the folder for temporary files. The file is removed when the last build or read of
+  the process ends.
+
+Sources: PKWARE's APPNOTE.TXT (4.3.7, 4.4.5), RFC 1952, and the POSIX pax format as Python's
+`tarfile` reads it.
 """
 
 from __future__ import annotations
@@ -44,36 +51,36 @@ _MEMBER = re.compile(rf"(.+?(?:\.zip|{_TAR}))!/(.*)", re.IGNORECASE | re.DOTALL)
 _ARCHIVE, TAR_SUFFIX = (
     re.compile(f"(?:{ending})$", re.IGNORECASE) for ending in (rf"\.zip|{_TAR}", _TAR)
 )
-_TAR_CODECS = (GZIP, BZ2, XZ, ZSTD)  # of tars
-_HEAD_BYTES = 16  # which tell how a tar is compressed
-_MAX_INFLATED_BYTES = 16 << 20
-_MAX_HEADER_BYTES = 1 << 20  # 1 MiB: of a member's header in a tar, which `tarfile` holds whole
-_MAX_DECOMPRESSED_TARS = (
-    200  # tars that stay decompressed: each takes a descriptor, of which a process often has 1,024
-)
-_MAX_CACHED_ARCHIVES, _MAX_CACHED_MEMBERS = (
-    8,
-    1 << 18,
-)  # whose directories are kept: so many archives, or more of few members each
-_GZIP_HEADER = np.frombuffer(
-    b"\x1f\x8b\x08\0\0\0\0\0\0\xff", np.uint8
-)  # of gzip: deflate, nothing else said
-_ZIP_HEADER_BYTES, _ZIP_LENGTH_FIELDS = (
-    30,
-    slice(26, 30),
-)  # of a member of a ZIP: its bytes; of its name and its extra field
+_TAR_CODECS = (GZIP, BZ2, XZ, ZSTD)
+_HEAD_BYTES = 16  # enough for the magic bytes of these codecs
+_MAX_INFLATED_BYTES = 16 << 20  # 16 MiB: larger deflated members are streamed
+_MAX_HEADER_BYTES = 1 << 20  # 1 MiB: `tarfile` reads a header into memory, whatever its size
+# Each decompressed tar takes a file descriptor, and a process often has only 1,024.
+_MAX_DECOMPRESSED_TARS = 200
+# Directories stay cached until both limits are exceeded, so many small archives may stay.
+_MAX_CACHED_ARCHIVES, _MAX_CACHED_MEMBERS = 8, 1 << 18
+# A minimal gzip header: deflate, no flags, no time, unknown operating system.
+_GZIP_HEADER = np.frombuffer(b"\x1f\x8b\x08\0\0\0\0\0\0\xff", np.uint8)
+# The local header of a ZIP member has 30 bytes. Its last 4 bytes are the lengths of the name and of
+# the extra field, which follow it.
+_ZIP_HEADER_BYTES, _ZIP_LENGTH_FIELDS = 30, slice(26, 30)
 _DAMAGED_MESSAGE = "is damaged: it is not what the archive's directory says"
 OUTSIDE_ARCHIVE, LINK_IN_ARCHIVE = "outside of the archive", "link or device in the archive"
 
-LOCAL_STORAGE, OBJECT_STORAGE = (
-    LocalStorage(),
-    ObjectStorage(),
-)  # of this process: what holds archives, and other files
+# The storages of this process, for archives and for all other files.
+LOCAL_STORAGE, OBJECT_STORAGE = LocalStorage(), ObjectStorage()
 
 
 @dataclass(frozen=True, slots=True)
 class _Member:
-    """start: of its data in a tar, of its header in a ZIP. packed: bytes in the archive. crc: None in a tar."""
+    """Location of a member in its archive.
+
+    Attributes:
+        offset: Offset of the data in a tar, or of the local header in a ZIP.
+        packed_bytes: The size in the archive.
+        size_bytes: The size of the content.
+        crc: CRC32 of the content. None in a tar, which has no checksum of the content.
+    """
 
     offset: int
     packed_bytes: int
@@ -84,9 +91,13 @@ class _Member:
 
 @dataclass(frozen=True)
 class ArchiveMembers:
-    """The members of an archive by name, and the others by the reason why they are none.
+    """The directory of an archive.
 
-    about: what the archive was when it was read. codec: what all of it is compressed with.
+    Attributes:
+        archive_stat: State of the archive when its directory was read.
+        codec: The codec of a compressed tar, or None.
+        members: The readable members by name.
+        ignored: (reason, name) of each entry that is not a readable member.
     """
 
     archive_stat: Stat
@@ -95,7 +106,19 @@ class ArchiveMembers:
     ignored: list[tuple[str, str]] = field(default_factory=list)
 
     def add(self, name: str, member: _Member | None, path: str) -> None:
-        name = name.removeprefix("./")
+        """Adds a member, or ignores it if it is unsafe.
+
+        A name must not lead out of the archive.
+
+        Args:
+            member: The member, or None for a link or a device.
+            path: The path of the archive, for messages.
+
+        Raises:
+            UsageError: The archive has a member of this name already.
+        """
+        name = name.removeprefix("./")  # `tar` writes this prefix if it packs the current folder
+        # The name becomes a path, so it must not be absolute and must not contain `..` or `\\`.
         if (
             not name
             or name[0] == "/"
@@ -118,8 +141,10 @@ def _storage_of_archive(archive: str) -> FileStorage:
 
 
 def is_archive(path: str) -> bool:
-    """Returns whether the path is that of a file that is a ZIP or a tar archive by name and content; of a tar that is
-    compressed the compression counts as content.
+    """Returns whether both name and content of a file are those of an archive.
+
+    A compressed tar is recognized by the magic bytes of its compression. It is not decompressed for
+    this.
     """
     if _ARCHIVE.search(path) is None or not _storage_of_archive(path).is_file(path):
         return False
@@ -130,7 +155,7 @@ def is_archive(path: str) -> bool:
 
 
 def is_tar(path: str) -> bool:
-    """Returns whether a file of that name is a tar, compressed or not.
+    """Returns whether a file name is that of a tar, compressed or not.
 
     >>> [is_tar(name) for name in ("a.tar", "a.TAR.gz", "a.tgz", "a.tar.zst", "a.zip", "a.gz")]
     [True, True, True, True, False, False]
@@ -148,20 +173,24 @@ def _detect_tar_codec(file: ReaderFile) -> Codec | None:
 
 
 _lock = ForkSafeLock()
-# by archive; the one that was used last stands last
+# Both caches are keyed by the path of the archive, with the most recently used one at the end.
 _cached_members: OrderedDict[str, ArchiveMembers] = OrderedDict()
-_decompressed_tars: OrderedDict[str, tuple[Stat, BinaryIO]] = (
-    OrderedDict()
-)  # likewise: its state, its content
-_active_users: list[None] = []  # one for each that uses these
+# (state of the tar when it was decompressed, its content)
+_decompressed_tars: OrderedDict[str, tuple[Stat, BinaryIO]] = OrderedDict()
+_active_users: list[None] = []  # one entry for each `keep_decompressed_tars` block in progress
 
 
 def read_members(path: str) -> ArchiveMembers:
-    """Returns the members of the archive.
+    """Reads the directory of an archive, or returns it from a cache.
+
+    The cache is checked against the last known state of the archive, so a changed archive is read
+    again. Threads may share it.
 
     Raises:
-        UsageError: it is damaged, encrypted, or packed by another method than deflate.
-        DataError: it is a tar whose compression is damaged, or that grows beyond `MAX_RATIO`.
+        UsageError: The archive is damaged or encrypted, or compresses a member with a method other
+            than deflate.
+        DataError: The compression of a tar is damaged, or its content exceeds `MAX_RATIO` times its
+            size.
     """
     archive_stat = _storage_of_archive(path).last_known_stat(path)
     with _lock:
@@ -196,7 +225,8 @@ def _read_archive(path: str, archive_stat: Stat) -> ArchiveMembers:
                         )
         except (UsageError, DataError):
             raise
-        except Exception as error:  # damage makes `zipfile` and `tarfile` raise many kinds
+        except Exception as error:  # damage makes `zipfile` and `tarfile` raise many types
+            # An error with a file name comes from the storage, and is not damage of the archive.
             if isinstance(error, OSError) and error.filename is not None:
                 raise
             raise UsageError(f"{path}: can't be read as an archive: {error}") from None
@@ -204,7 +234,11 @@ def _read_archive(path: str, archive_stat: Stat) -> ArchiveMembers:
 
 
 class _HeaderFile(ReaderFile):
-    """Gives no more, from where it was sought to, than a member's header takes; newer `tarfile` reads it in chunks."""
+    """File that fails if `tarfile` reads more than a header may have.
+
+    The limit counts from the last `seek`. Newer versions of `tarfile` read a header in several
+    steps.
+    """
 
     _header_start = 0
 
@@ -238,9 +272,11 @@ def _read_tar(archive_members: ArchiveMembers, path: str) -> None:
                 )
             file.seek(tar.offset)
             try:
-                header = tarfile.TarInfo.fromtarfile(tar)  # which `next` would keep
-            except tarfile.HeaderError:  # at the end, too
+                # `tar.next` would keep every TarInfo, so the memory would grow with the archive.
+                header = tarfile.TarInfo.fromtarfile(tar)
+            except tarfile.HeaderError:  # the regular end of the archive, or damage
                 header = None
+        # The position and the content of the last block distinguish damage from the regular end.
         if tar.offset > file.seek(0, os.SEEK_END):
             raise tarfile.ReadError("unexpected end of data")
         file.seek(tar.offset)
@@ -250,7 +286,10 @@ def _read_tar(archive_members: ArchiveMembers, path: str) -> None:
 
 @contextlib.contextmanager
 def keep_decompressed_tars() -> Iterator[None]:
-    """Keeps what is decompressed until the last of those that are at work within has ended."""
+    """Keeps decompressed tars in the `with` block, so that each is decompressed only once.
+
+    Blocks may overlap. The tars are dropped at the end of the last one.
+    """
     _active_users.append(None)
     try:
         yield
@@ -262,7 +301,7 @@ def keep_decompressed_tars() -> Iterator[None]:
 
 
 def _open_archive(path: str, archive: ArchiveMembers) -> Reader:
-    """The bytes of the archive; a tar that is compressed is decompressed if it was not yet, or is another one now."""
+    """Opens an archive. Decompresses a compressed tar unless a current copy exists."""
     if archive.codec is None:
         return _storage_of_archive(path).open(path)
     with _lock:
@@ -270,6 +309,7 @@ def _open_archive(path: str, archive: ArchiveMembers) -> Reader:
         if known_stat is None or file is None or known_stat.is_changed(archive.archive_stat):
             file = _decompress_tar(path, archive.codec)
         _decompressed_tars[path] = archive.archive_stat, file
+        # Readers have a descriptor of their own, so a dropped tar stays readable for them.
         if len(_decompressed_tars) > _MAX_DECOMPRESSED_TARS:
             _decompressed_tars.popitem(last=False)
         if archive.archive_stat.is_changed(_storage_of_archive(path).last_known_stat(path)):
@@ -317,7 +357,10 @@ def _zip_member(info: zipfile.ZipInfo, path: str) -> _Member:
 
 
 def is_archive_member(path: str) -> bool:
-    """Returns whether the path is that of a member: in front of the mark is a file."""
+    """Returns whether a path names a member of an existing archive.
+
+    Only the archive must exist. The member may be missing.
+    """
     archive = archive_path(path)
     if not archive or _storage_of_archive(archive) is LOCAL_STORAGE:
         return os.path.isfile(archive)
@@ -327,10 +370,12 @@ def is_archive_member(path: str) -> bool:
 
 
 def archive_path(path: str) -> str:
-    """Returns the path of the archive that a member lies in; of another file "".
+    """Returns the path of a member's archive, or "" for any other path.
 
-    >>> archive_path("/data/a.tar!/b/c.csv"), archive_path("s3://b/c!/d.zip!/e"), archive_path("/data/c.csv")
-    ('/data/a.tar', 's3://b/c!/d.zip', '')
+    >>> archive_path("/data/a.tar!/b/c.csv"), archive_path("s3://b/c!/d.zip!/e")
+    ('/data/a.tar', 's3://b/c!/d.zip')
+    >>> archive_path("/data/c.csv")
+    ''
     """
     return _split_path(path)[0] if MEMBER_SEPARATOR in path else ""
 
@@ -341,12 +386,15 @@ def _split_path(path: str) -> tuple[str, str]:
 
 
 def is_streamed_member(path: str) -> bool:
-    """Returns whether the file of that path is a large member, which is read as a gzip file."""
+    """Returns whether a path names a member that is read as a gzip file.
+
+    These are the deflated members with more than 16 MiB of content.
+    """
     return is_archive_member(path) and _is_streamed(_find_member(path)[1])
 
 
 class ArchiveStorage:
-    """See `FileStorage`."""
+    """Storage of the members of archives. See `FileStorage`."""
 
     def stat(self, path: str) -> Stat:
         _storage_of_archive(archive := archive_path(path)).stat(archive)
@@ -361,13 +409,16 @@ class ArchiveStorage:
         reader = _open_archive(archive_path(path), archive_members)
         try:
             start = member.offset
-            if member.crc is None:
+            if member.crc is None:  # a member of a tar
                 return _MemberReader(reader, member.size_bytes, start)
+            # The extra field of the local header may differ from that of the directory, so the
+            # lengths are read from the local header.
             header = reader.fill(np.empty(_ZIP_HEADER_BYTES, np.uint8), start)[_ZIP_LENGTH_FIELDS]
             start += _ZIP_HEADER_BYTES + int(header.view("<u2").sum())
             if not member.is_deflated:
                 return _MemberReader(reader, member.size_bytes, start, crc=member.crc, path=path)
             if _is_streamed(member):
+                # The trailer of a gzip file: CRC32 and size modulo 2**32.
                 trailer = np.array([member.crc, member.size_bytes & 0xFFFFFFFF], "<u4").view(
                     np.uint8
                 )
@@ -416,10 +467,16 @@ class ArchiveStorage:
 
 
 class _MemberReader:
-    """`size` bytes: `head`, what the archive has after them from `start` on, and `end`.
+    """Reader of a member: a header, a range of the archive, and a trailer.
 
-    about: what the archive was, if the reader does not say it. crc: of all bytes, which is checked where they are read
-    from the first to the last.
+    Args:
+        reader: The reader of the archive, which is closed with this one.
+        size: The size of all three parts in bytes.
+        start: Offset of the first byte after the header, in the archive.
+        archive_stat: State of the archive. None takes it from the reader.
+        crc: CRC32 of all bytes. It is only checked if the bytes are read from the first to the
+            last.
+        path: The path of the member, for the error of a wrong CRC.
     """
 
     def __init__(
@@ -441,15 +498,13 @@ class _MemberReader:
             trailer,
         )
         self._archive_stat, self._crc, self._path = archive_stat, crc, path
-        self._lock, self._num_checked, self._running_crc = (
-            threading.Lock(),
-            0,
-            0,
-        )  # bytes that were checked, their CRC
+        # The number of bytes that are checked, and their CRC.
+        self._lock, self._num_checked, self._running_crc = threading.Lock(), 0, 0
 
     def fill(self, buffer: Bytes, start: int) -> Bytes:
         buffer = buffer[: max(self._size - start, 0)]
-        trailer_start = self._size - len(self._trailer)  # where the end begins
+        # `trailer_start` is an offset in the file, the other two are offsets in the buffer.
+        trailer_start = self._size - len(self._trailer)
         header_end, trailer_begin = max(len(self._header) - start, 0), max(trailer_start - start, 0)
         buffer[:header_end] = self._header[start : start + len(buffer)]
         if len(middle := buffer[header_end:trailer_begin]):
@@ -465,6 +520,7 @@ class _MemberReader:
 
     def _check(self, data: Bytes, start: int) -> None:
         with self._lock:
+            # Reads in another order are not checked: the CRC can only be continued.
             if start == self._num_checked:
                 self._num_checked, self._running_crc = (
                     start + len(data),
@@ -502,6 +558,7 @@ def _size_as_file(member: _Member) -> int:
 def _inflate_member(data: Bytes, member: _Member, path: str) -> Bytes:
     stream = zlib.decompressobj(-zlib.MAX_WBITS)
     try:
+        # One byte more than expected shows that a member is too long, without inflating it all.
         content = stream.decompress(data.data, member.size_bytes + 1)
     except zlib.error as error:
         raise OSError(errno.EIO, f"is damaged: {error}", path) from None

@@ -1,6 +1,4 @@
-"""Arrow's own ways to files: record batches to a local IPC file and back, memory-mapped or one after the other; and any
-file as Arrow's C++ readers take it, which seek and read in it: from a disk as it is, from a store by ranges.
-"""
+"""Arrow IPC files, and access to any file as an Arrow file."""
 
 from __future__ import annotations
 
@@ -16,7 +14,12 @@ from recordmill.storage.stores.protocol import ReaderFile
 
 
 class BatchWriter:
-    """A new IPC file of batches that all have one schema; an existing file of that name is replaced."""
+    """Writer of a new Arrow IPC file. Replaces an existing file.
+
+    Args:
+        path: A path on a local disk.
+        schema: The schema of all batches.
+    """
 
     def __init__(self, path: str, schema: pa.Schema) -> None:
         self.path, self.schema, self.batches = path, schema, 0
@@ -28,7 +31,7 @@ class BatchWriter:
         )
 
     def write(self, batch: pa.RecordBatch) -> int:
-        """Append the batch; gives its ordinal in the file."""
+        """Appends a batch and returns its index in the file."""
         self._writer.write_batch(batch)
         self.batches += 1
         return self.batches - 1
@@ -50,20 +53,26 @@ class BatchWriter:
 
 
 def map_batches(path: str) -> pa.ipc.RecordBatchFileReader:
-    """The batches of an IPC file, each a view of the mapped file."""
+    """Opens an IPC file without copying it. Its batches are views of the mapped file."""
     return pa.ipc.open_file(pa.BufferReader(pa.py_buffer(map_file(path))))
 
 
 def consume_batches(path: str) -> Iterator[pa.RecordBatch]:
-    """The batches of an IPC file in order, each read into memory of its own; the file goes as soon as it is open."""
+    """Yields the batches of an IPC file, and removes the file.
+
+    The file is removed as soon as it is open. Each batch has memory of its own.
+    """
     with pa.OSFile(path) as source:
-        remove_file(path)
+        remove_file(path)  # the open descriptor keeps the content until the generator ends
         reader = pa.ipc.open_file(source)
         yield from map(reader.get_batch, range(reader.num_record_batches))
 
 
 def open_arrow_file(path: str) -> pa.NativeFile:
-    """The file, to be read here and there."""
+    """Opens a file for random access by Arrow's readers.
+
+    A file of a store or an archive is read in ranges, on demand.
+    """
     if is_remote(path) or is_archive_member(path):
         return pa.PythonFile(ReaderFile(find_storage(path).open(path)), mode="r")
     return pa.OSFile(path, "rb")

@@ -1,5 +1,7 @@
-"""zstd and bzip2, by the libraries that pyarrow has, and xz, by Python's own: files of any number of frames as streams.
-They are read, not written.
+"""Decompression of zstd, bzip2 and xz files that consist of any number of frames.
+
+zstd and bzip2 use the libraries in pyarrow, and xz uses Python's `lzma`. Shards are never written
+with these codecs.
 """
 
 from __future__ import annotations
@@ -15,14 +17,16 @@ from recordmill.storage.codecs import BZ2, XZ, ZSTD, Algorithm
 from recordmill.storage.compression import RatioLimit, truncated_error
 from recordmill.storage.files import read_blocks, stat
 
-_BLOCK_BYTES = 1 << 20  # 1 MiB of what it becomes
+_BLOCK_BYTES = 1 << 20  # 1 MiB of decompressed content
 _ZSTD_MAGIC, _ZSTD_SKIPPABLE_MAGIC = 0xFD2FB528, 0x184D2A50
-_MAX_XZ_BYTES = 256 << 20  # 256 MiB: a window of 128 MiB, as of zstd; `xz -9` takes 65
-_BZIP2_BLOCK_MAGICS = (b"1AY&SY", b"\x17rE8P\x90")  # with which a block of bzip2 begins, or its end
+# 256 MiB of memory: permits a window of 128 MiB, as for zstd. `xz -9` takes 65 MiB.
+_MAX_XZ_BYTES = 256 << 20
+# After its header, a bzip2 stream has a block or the end-of-stream marker.
+_BZIP2_BLOCK_MAGICS = (b"1AY&SY", b"\x17rE8P\x90")
 
 
 class _ArrowStream(Algorithm):
-    codec = ZSTD  # as pyarrow calls it, too
+    codec = ZSTD  # pyarrow has the same names for codecs
 
     def decompress_head(self, head: bytes, max_bytes: int) -> tuple[bytes, bool]:
         stream = pa.CompressedInputStream(pa.BufferReader(head), self.codec)
@@ -33,7 +37,7 @@ class _ArrowStream(Algorithm):
                 if not part:
                     return b"".join(parts), True
                 parts.append(part)
-        except OSError:  # what is there ends inside a frame
+        except OSError:  # `head` ends inside a frame
             pass
         return b"".join(parts), False
 
@@ -44,7 +48,7 @@ class _ArrowStream(Algorithm):
 
 
 class Zstd(_ArrowStream):
-    """RFC 8878."""
+    """Zstandard, RFC 8878."""
 
     def is_head(self, head: bytes) -> bool:
         magic = int.from_bytes(head[:4], "little")
@@ -54,7 +58,7 @@ class Zstd(_ArrowStream):
 
 
 class Bzip2(_ArrowStream):
-    """The format of bzip2 1.0 (sourceware.org/bzip2)."""
+    """The file format of bzip2 1.0 (sourceware.org/bzip2)."""
 
     codec = BZ2
 
@@ -72,7 +76,7 @@ class Xz(Algorithm):
         stream = _xz_decompressor()
         try:
             content = stream.decompress(head, max_bytes)
-        except Exception:  # as of `pieces`
+        except Exception:  # LZMAError, but `lzma` is not imported here
             return b"", False
         return content, stream.eof and not stream.unused_data
 
@@ -87,12 +91,13 @@ class Xz(Algorithm):
         )
         for block in read_blocks(path, _BLOCK_BYTES):
             data, offset = block.tobytes(), offset + len(block)
+            # An output block is limited, so one input block may need several calls.
             while data or not (stream.needs_input or stream.eof):
-                if stream.eof:
+                if stream.eof:  # another stream follows
                     stream, stream_start = _xz_decompressor(), offset - len(data)
                 try:
                     content = stream.decompress(data, _BLOCK_BYTES)
-                except Exception as error:  # `lzma` is loaded where it is needed
+                except Exception as error:  # LZMAError, but `lzma` is not imported here
                     raise _to_data_error(OSError(str(error)), XZ, offset, source) from None
                 data = stream.unused_data
                 if content:
@@ -103,7 +108,7 @@ class Xz(Algorithm):
 
 
 def _xz_decompressor() -> Any:
-    import lzma  # which Python may be built without
+    import lzma  # Python may be built without it
 
     return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_MAX_XZ_BYTES)
 
@@ -111,7 +116,7 @@ def _xz_decompressor() -> Any:
 def _decompress_file(
     path: str, codec: str, source: str, max_ratio: int | None
 ) -> Generator[bytes, None, None]:
-    if stat(path).size_bytes == 0:
+    if stat(path).size_bytes == 0:  # pyarrow would accept an empty file
         raise truncated_error(codec, 0, 0, source)
     ratio = RatioLimit(source, max_ratio)
     with open_arrow_file(path) as file, pa.CompressedInputStream(file, codec) as stream:
@@ -127,7 +132,7 @@ def _decompress_file(
 
 
 def _to_data_error(error: OSError, codec: str, offset: int, source: str) -> OSError | DataError:
-    if error.errno is not None:
+    if error.errno is not None:  # an error of the file, not of the codec
         return error
     if "Truncated" in str(error):
         return truncated_error(codec, 0, offset, source)

@@ -1,9 +1,10 @@
-"""The codecs that files may be compressed with, an entry each: how shards of it are called and packed, how a file of it
-is told and read, and whether TensorFlow can.
+"""Table of the compression codecs.
 
-Shards, their names and manifests, the command line and all readers ask the entries here and nothing else. What an
-entry names by import path is imported when it is needed, so that `--help` loads no codec. A new one is a module with an
-`Algorithm` and an entry below.
+A codec determines how shards are named and compressed, how a compressed file is recognized and
+read, and what TensorFlow calls it. All other code asks this table, so a new codec needs one entry
+here and a module with its `Algorithm`.
+
+The module of a codec is imported at first use, so that `--help` does not load any of them.
 """
 
 from __future__ import annotations
@@ -18,66 +19,98 @@ from recordmill.base.buffers import Bytes
 
 
 class Algorithm(ABC):
-    """How the bytes of one codec are told and read."""
+    """Detection and decompression of one codec."""
 
     @abstractmethod
     def is_head(self, head: bytes) -> bool:
-        """Returns whether a file that begins so is compressed with it."""
+        """Returns whether `head` is the start of a file in this format."""
 
     @abstractmethod
     def decompress_head(self, head: bytes, max_bytes: int) -> tuple[bytes, bool]:
-        """The first bytes inside a file that begins so, about most_bytes at most, and whether they are all; none of a
-        stream that is broken from its beginning.
+        """Decompresses the start of a file.
+
+        Args:
+            head: The first bytes of the file.
+            max_bytes: The approximate limit of the result in bytes.
+
+        Returns:
+            (decompressed bytes, whether they are the complete content). The bytes are empty if the
+            data is damaged.
         """
 
     @abstractmethod
     def decompress_file(
         self, path: str, source: str, max_ratio: int | None
     ) -> Generator[bytes, None, None]:
-        """The file's uncompressed bytes in pieces of 1 MiB at most. source: its name for messages. max_ratio: how many
-        times larger than the file so far its content may become; None: without limit.
+        """Yields the decompressed content of a file in blocks of at most 1 MiB.
+
+        Args:
+            source: The file's name for messages.
+            max_ratio: The largest permitted ratio of the decompressed to the compressed bytes read
+                until now. None means no limit.
 
         Raises:
-            DataError: damaged, cut off, something follows its end, or it grows beyond max_ratio.
+            DataError: The data is damaged or truncated, other data follows its end, or it exceeds
+                `max_ratio`.
         """
 
 
 class MemberAlgorithm(Algorithm):
-    """Also packs shards: members, each read without the others, that one after the other are a file of the codec."""
+    """Algorithm that can also compress shards.
+
+    A shard consists of members. Each member can be decompressed without the others, and all of them
+    together are a valid file of the codec.
+    """
 
     @abstractmethod
     def pack(self, data: bytes | memoryview | Bytes, level: int) -> bytes:
-        """One member: the same bytes at any time and on any system, by the same `library`."""
+        """Compresses one member.
+
+        The result depends only on the data, the level and `library_version`.
+        """
 
     @abstractmethod
     def unpack(self, data: memoryview, size: int) -> bytes:
-        """Returns the content of one member of `size` uncompressed bytes.
+        """Decompresses one member.
+
+        Args:
+            data: The compressed bytes of the member, complete.
+            size: The expected size of the content in bytes.
 
         Raises:
-            ValueError: it is damaged, or holds another number of bytes.
+            ValueError: The member is damaged, or its content has another size.
         """
 
     @abstractmethod
     def max_content_bytes(self, packed_bytes: int) -> int:
-        """How many bytes members of so many bytes together can hold."""
+        """Returns the largest content that `packed_bytes` of members can have, in bytes."""
 
     @abstractmethod
     def library_version(self) -> str:
-        """Names the library that packs in this process, with its version: another one may make other bytes."""
+        """Returns the name and version of the compression library in this process.
+
+        Another version may compress the same data to different bytes.
+        """
 
 
-MAX_RATIO = (
-    1000  # deflate can't reach more than 1032, and what comes near is a bomb or a file of zeros
-)
+# Deflate reaches at most 1032, and content near this ratio is a bomb or a file of zeros.
+MAX_RATIO = 1000
 
 
 @dataclass(frozen=True)
 class Codec:
-    """One way to compress a file. algorithm: import path `module:class` below `recordmill`; "": bytes as they are.
+    """A way to compress files, with the names it has elsewhere.
 
-    shard_suffix: of the names of shards that are written with it; None: files of others are read, none is written.
-    tensorflow: what `tf.data.TFRecordDataset` calls it; None: TensorFlow can't read it.
-    magic: how each of its members begins. level: of shards.
+    Attributes:
+        name: The name in options and manifests.
+        shard_suffix: Suffix of the names of shards. None means that such files are read, but no
+            shards are written.
+        tensorflow_name: The `compression_type` of `tf.data.TFRecordDataset`. None means that
+            TensorFlow can't read it.
+        algorithm_path: Import path `module:class` relative to `recordmill`, or "" for uncompressed
+            files.
+        magic: The first bytes of each member of a shard.
+        level: Compression level of shards.
     """
 
     name: str
@@ -89,12 +122,12 @@ class Codec:
 
     @property
     def is_plain(self) -> bool:
-        """True if a file's bytes are those of its records."""
+        """Whether files of this codec are uncompressed."""
         return not self.algorithm_path
 
     @cached_property
     def algorithm(self) -> Algorithm:
-        """How files of it are read, which are not plain."""
+        """The algorithm that reads files. Must not be used if `is_plain`."""
         module, _, name = self.algorithm_path.partition(":")
         instance = getattr(import_module(f"recordmill.{module}"), name)()
         assert isinstance(instance, Algorithm)
@@ -102,35 +135,35 @@ class Codec:
 
     @property
     def member_algorithm(self) -> MemberAlgorithm:
-        """How shards of it are written and read, which are not plain."""
+        """The algorithm that reads and writes shards. Must not be used if `is_plain`."""
         assert isinstance(self.algorithm, MemberAlgorithm)
         return self.algorithm
 
     def max_content_bytes(self, file_bytes: int) -> int:
-        """How many bytes of records a shard of so many bytes can hold."""
+        """Returns the largest size of the records in a shard of `file_bytes`, in bytes."""
         return file_bytes if self.is_plain else self.member_algorithm.max_content_bytes(file_bytes)
 
     def pack(self, data: bytes | memoryview | Bytes) -> bytes:
-        """One member of a shard."""
+        """Compresses one member of a shard."""
         return self.member_algorithm.pack(data, self.level)
 
     @property
     def library_version(self) -> str:
-        """The library that packs its shards in this process, with its version; "" where none does."""
+        """Name and version of the library that compresses shards, or "" if none does."""
         return "" if self.is_plain else self.member_algorithm.library_version()
 
 
 UNCOMPRESSED, GZIP, ZLIB, ZSTD, BZ2, XZ = "none", "gzip", "zlib", "zstd", "bz2", "xz"
+# The order of detection.
 CODECS = (
     Codec(UNCOMPRESSED, ".tfrecord", ""),
-    # level 6: as gzip and TensorFlow have it
+    # Level 6 is the default of gzip and of TensorFlow.
     Codec(GZIP, ".tfrecord.gz", "GZIP", "storage.deflate:Gzip", b"\x1f\x8b", 6),
     Codec(ZSTD, None, None, "storage.arrow_streams:Zstd"),
     Codec(BZ2, None, None, "storage.arrow_streams:Bzip2"),
     Codec(XZ, None, None, "storage.arrow_streams:Xz"),
-    Codec(
-        ZLIB, None, "ZLIB", "storage.deflate:Zlib"
-    ),  # the last: its two bytes are told with the least certainty
+    # zlib is the last, because its magic of two bytes is the least certain.
+    Codec(ZLIB, None, "ZLIB", "storage.deflate:Zlib"),
 )
 _BY_NAME = {codec.name: codec for codec in CODECS}
 SHARD_SUFFIXES = {
@@ -139,10 +172,10 @@ SHARD_SUFFIXES = {
 
 
 def find_codec(name: str) -> Codec:
-    """The entry of that name.
+    """Returns the codec with a name.
 
     Raises:
-        ValueError: there is none; the message lists those that there are.
+        ValueError: No codec has this name. The message lists all names.
     """
     if name not in _BY_NAME:
         raise ValueError(f"compression {name!r} is none of {', '.join(_BY_NAME)}")

@@ -1,8 +1,8 @@
-"""A file as a stream of uncompressed blocks, whatever it is compressed with (`storage.codecs`).
+"""Files as streams of decompressed blocks, for any codec of `storage.codecs`.
 
-A stream that ends too early, anywhere, is an error, and so is what follows its end: zlib's own readers, and those of
-others, take both for a clean end (a shard without its last nine bytes, a file cut between header and data). Memory is
-bounded by the block.
+Truncated data is an error, and so is data after the end of the stream. zlib's own readers accept
+both: they return a shard without its last nine bytes, or a file that ends between header and data,
+as complete. The memory use is bounded by the block size.
 """
 
 from __future__ import annotations
@@ -17,20 +17,26 @@ from recordmill.storage.files import Bytes, find_storage, read_range
 
 AUTO_COMPRESSION = "auto"
 
-DEFAULT_BLOCK_BYTES = (
-    1 << 20
-)  # 1 MiB: stays in the second-level cache between inflating and reading it
-COMPRESSED_HEAD_BYTES = 4096  # what `detect_compression` is shown: enough for zlib to refuse nearly all that is not its own
+# 1 MiB: a block stays in the second-level cache between inflating and parsing it.
+DEFAULT_BLOCK_BYTES = 1 << 20
+# Input of `detect_compression`: enough for zlib to refuse nearly all data that is not zlib.
+COMPRESSED_HEAD_BYTES = 4096
 
-_MIN_SUSPICIOUS_BYTES = 64 << 20  # 64 MiB: below, no ratio is suspicious
+_MIN_SUSPICIOUS_BYTES = 64 << 20  # 64 MiB: smaller content may have any ratio
 
 
 def detect_compression(head: bytes) -> str:
-    """`gzip`, `zlib`, `zstd`, `bz2`, `xz` or `none`, by the first COMPRESSED_HEAD_BYTES of a file.
+    r"""Returns the name of the codec that a file is compressed with, or "none".
+
+    Args:
+        head: The first `COMPRESSED_HEAD_BYTES` bytes of the file, or the complete file if it is
+            shorter.
 
     >>> import zlib
-    >>> detect_compression(b"a,b\\n1,2\\n"), detect_compression(find_codec("gzip").pack(b"data")), detect_compression(zlib.compress(b"data"))
-    ('none', 'gzip', 'zlib')
+    >>> detect_compression(b"a,b\n1,2\n"), detect_compression(find_codec("gzip").pack(b"data"))
+    ('none', 'gzip')
+    >>> detect_compression(zlib.compress(b"data"))
+    'zlib'
     """
     return next(
         (codec.name for codec in CODECS if not codec.is_plain and codec.algorithm.is_head(head)),
@@ -39,19 +45,24 @@ def detect_compression(head: bytes) -> str:
 
 
 class ByteStream:
-    """A file's uncompressed bytes, from the first to the last, into the caller's arrays; a context manager.
+    """Decompressed content of a file, read from start to end. A context manager.
 
-    error: what is wrong with the compressed data behind the bytes given so far, once `fill` has come to it.
+    Attributes:
+        error: The damage that ended the stream, or None. It is set when `fill` reaches the damage.
     """
 
     error: DataError | None = None
 
     def fill(self, buffer: Bytes) -> int:
-        """Writes the next bytes; gives how many: fewer only at the end, which is a true one if `error` is None."""
+        """Reads the next bytes into `buffer` and returns their number.
+
+        A smaller number than the size of the buffer marks the end of the stream. Then `error` is
+        None, or the damage.
+        """
         raise NotImplementedError
 
     def close(self) -> None:
-        """Nothing more will be read."""
+        """Closes the file."""
 
     def __enter__(self) -> ByteStream:
         return self
@@ -74,7 +85,7 @@ class _PlainStream(ByteStream):
 
 
 class _BlockStream(ByteStream):
-    """From a generator of byte strings of any size."""
+    """Stream over a generator of byte strings of any size."""
 
     def __init__(self, blocks: Generator[bytes, None, None]) -> None:
         self._blocks, self._rest = blocks, np.empty(0, np.uint8)
@@ -96,6 +107,7 @@ class _BlockStream(ByteStream):
         except StopIteration:
             return False
         except DataError as error:
+            # Kept for later, because the bytes before the damage are still valid.
             self.error = error
             return False
         return True
@@ -111,16 +123,18 @@ def open_stream(
     source: str | None = None,
     max_ratio: int | None = MAX_RATIO,
 ) -> ByteStream:
-    """The file's uncompressed bytes as a `ByteStream`. gzip may have many members.
+    """Opens a file as a stream of its decompressed bytes.
+
+    A gzip file may have many members.
 
     Args:
-        compression: `none`, `gzip`, `zlib`, `zstd`, `bz2`, `xz`, or `auto`: what `detect_compression` says.
-        source: the file's name for messages, if it is another than path.
-        max_ratio: how many times larger than the file so far its content may become, from 64 MiB on; None: without
-            limit.
+        compression: A codec name, or "auto" to detect the codec from the content.
+        source: The file's name for messages. None means `path`.
+        max_ratio: The largest permitted ratio of the decompressed to the compressed bytes read
+            until now. Content of up to 64 MiB is always permitted. None means no limit.
 
     Raises:
-        OSError: as the operating system says it.
+        OSError: The file can't be opened or read.
     """
     source = path if source is None else source
     if compression == AUTO_COMPRESSION:
@@ -141,12 +155,15 @@ def open_blocks(
     source: str | None = None,
     max_ratio: int | None = MAX_RATIO,
 ) -> Iterator[Bytes]:
-    """The file's uncompressed bytes in arrays of block_bytes, the last one shorter; each is the caller's own.
-    Arguments as of `open_stream`.
+    """Yields the decompressed content of a file in arrays of `block_bytes`.
+
+    Only the last array is shorter. The caller owns each array. See `open_stream` for the other
+    arguments.
 
     Raises:
-        DataError: the compressed data is damaged or truncated, something follows its end, or it grows beyond max_ratio.
-        OSError: as the operating system says it.
+        DataError: The compressed data is damaged or truncated, other data follows its end, or it
+            exceeds `max_ratio`.
+        OSError: The file can't be opened or read.
     """
     with open_stream(path, compression=compression, source=source, max_ratio=max_ratio) as stream:
         count = block_bytes
@@ -159,13 +176,24 @@ def open_blocks(
 
 
 class RatioLimit:
-    """Stops a stream that grows beyond all measure. out: bytes that it had given before."""
+    """Limit of the compression ratio, against decompression bombs.
+
+    Args:
+        source: The file's name for messages.
+        limit: The largest ratio, or None.
+        previous_bytes: The number of bytes decompressed before.
+    """
 
     def __init__(self, source: str, limit: int | None, previous_bytes: int = 0) -> None:
         self._source, self._limit, self._total_bytes = source, limit, previous_bytes
 
     def check(self, num_bytes: int, compressed_bytes: int) -> None:
-        """So many bytes more have come of so many compressed ones in all; DataError beyond the limit."""
+        """Adds `num_bytes` decompressed bytes, and raises DataError above the limit.
+
+        Args:
+            num_bytes: The number of new decompressed bytes.
+            compressed_bytes: The number of compressed bytes read in all.
+        """
         self._total_bytes += num_bytes
         if self._limit is not None and self._total_bytes > max(
             _MIN_SUSPICIOUS_BYTES, self._limit * compressed_bytes
@@ -179,7 +207,13 @@ class RatioLimit:
 
 
 def truncated_error(compression: str, start: int, size: int, source: str) -> DataError:
-    """The error of a file of so many bytes that ends within the compressed data that begins at byte `begun`."""
+    """Returns the error for compressed data that ends too early.
+
+    Args:
+        compression: The name of the codec.
+        start: Offset at which the compressed data begins.
+        size: The size of the file in bytes.
+    """
     return DataError(
         f"truncated: the {compression} data that begins at byte {start} of the file has no end",
         source=source,

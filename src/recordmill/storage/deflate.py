@@ -1,4 +1,4 @@
-"""gzip and zlib: files of any number of members as streams, and the members of shards, made and read one by one."""
+"""gzip and zlib: streams of any number of members, and the members of shards."""
 
 from __future__ import annotations
 
@@ -14,19 +14,17 @@ from recordmill.storage.codecs import GZIP, ZLIB, Algorithm, MemberAlgorithm
 from recordmill.storage.compression import RatioLimit, truncated_error
 from recordmill.storage.files import Bytes, read_blocks
 
-_INPUT_BYTES, _OUTPUT_BYTES = (
-    256 << 10,
-    1 << 20,
-)  # 256 KiB of compressed data at once, 1 MiB of what it becomes
-_ISAL_ERROR: Any = isal_zlib.error  # its stubs say less than an exception
-_ISAL_LOOKAHEAD_BYTES = 16  # bytes, more than ISA-L has read of what it has not inflated
-_MAX_RATIO = 1032  # of deflate: 258 bytes by a length and a distance of one bit each
-_WINDOW_BITS = {GZIP: 31, ZLIB: 15}  # zlib's way to name the container
-_HEADER_CRC_FLAG = 2  # FHCRC of RFC 1952's flags
+# 256 KiB of compressed data and 1 MiB of content at a time.
+_INPUT_BYTES, _OUTPUT_BYTES = 256 << 10, 1 << 20
+_ISAL_ERROR: Any = isal_zlib.error  # the stubs of isal do not declare it as an exception
+_ISAL_LOOKAHEAD_BYTES = 16  # upper limit of the bytes that ISA-L reads before it inflates them
+_MAX_RATIO = 1032  # limit of deflate: a match of 258 bytes takes at least two bits
+_WINDOW_BITS = {GZIP: 31, ZLIB: 15}  # also selects the container format in zlib
+_HEADER_CRC_FLAG = 2  # FHCRC in the flags of RFC 1952
 
 
 class Gzip(MemberAlgorithm):
-    """RFC 1952."""
+    """gzip, RFC 1952."""
 
     def is_head(self, head: bytes) -> bool:
         return head[:3] == b"\x1f\x8b\x08"
@@ -40,7 +38,10 @@ class Gzip(MemberAlgorithm):
         return _decompress_gzip(path, source, max_ratio)
 
     def pack(self, data: bytes | memoryview | Bytes, level: int) -> bytes:
-        """No time, no name; the operating system is "unknown"."""
+        """Compresses one member, with no time and no name in its header.
+
+        The operating system in the header is "unknown", so all systems write the same bytes.
+        """
         view = memoryview(data).cast("B")
         deflater = zlib.compressobj(level, zlib.DEFLATED, -15, 8)
         body = deflater.compress(view) + deflater.flush()
@@ -53,9 +54,8 @@ class Gzip(MemberAlgorithm):
     def unpack(self, data: memoryview, size: int) -> bytes:
         inflater = zlib.decompressobj(_WINDOW_BITS[GZIP])
         try:
-            result = inflater.decompress(
-                data, size + 1
-            )  # not more than was said, whatever there is
+            # One byte more than expected shows that a member is too long, without inflating it all.
+            result = inflater.decompress(data, size + 1)
         except zlib.error as error:
             raise ValueError(f"is damaged: {error}") from None
         if not inflater.eof or inflater.unused_data or len(result) != size:
@@ -70,16 +70,18 @@ class Gzip(MemberAlgorithm):
 
 
 class Zlib(Algorithm):
-    """RFC 1950: one stream, as TensorFlow's `ZLIB`."""
+    """zlib, RFC 1950: a single stream, as in TensorFlow's `ZLIB` files."""
 
     def is_head(self, head: bytes) -> bool:
-        """Tells deflate by its two-byte header, which plain text can have by chance, and by inflating a part."""
+        """Returns whether `head` is the start of a zlib stream.
+
+        Plain text can begin with a valid two-byte header, so this also inflates the first bytes.
+        """
         if len(head) < 6 or head[0] & 0x0F != 8 or head[0] > 0x78 or (head[0] << 8 | head[1]) % 31:
             return False
         try:
-            zlib.decompressobj(_WINDOW_BITS[ZLIB]).decompress(
-                head, 256
-            )  # a fault further on is damage
+            # An error after the first 256 bytes counts as damage of a zlib stream.
+            zlib.decompressobj(_WINDOW_BITS[ZLIB]).decompress(head, 256)
         except zlib.error:
             return False
         return True
@@ -103,23 +105,25 @@ def _decompress_head(compression: str, head: bytes, max_bytes: int) -> tuple[byt
 
 
 def _decompress_gzip(path: str, source: str, max_ratio: int | None) -> Generator[bytes, None, None]:
-    """The content of a gzip file of any number of members, in pieces: by ISA-L, at three times the speed of zlib. What
-    it stumbles over zlib looks at once more, from the beginning of the member, and says what and where it is.
+    """Yields the content of a gzip file, which may have any number of members.
+
+    ISA-L decompresses three times as fast as zlib. If it fails, zlib repeats the current member,
+    since its errors are exact: it finds where the data is damaged and how.
     """
     ratio, inflater, header = (
         RatioLimit(source, max_ratio),
         isal_zlib.decompressobj(_WINDOW_BITS[GZIP]),
         _HeaderChecker(),
     )
-    bytes_read = member_start = previous_bytes = member_bytes = (
-        0  # before: bytes of earlier members; given: of the member that begins at begun
-    )
+    # `member_bytes` is the content of the current member until now, and `previous_bytes` that of
+    # all earlier members. `bytes_read` and `member_start` are offsets in the compressed file.
+    bytes_read = member_start = previous_bytes = member_bytes = 0
     for block in read_blocks(path, _INPUT_BYTES):
         bytes_read += len(block)
         rest: bytes | memoryview = memoryview(block)
         has_more = True
         while has_more:
-            if inflater.eof:
+            if inflater.eof:  # another member follows
                 member_start, previous_bytes, member_bytes = (
                     bytes_read - len(rest),
                     previous_bytes + member_bytes,
@@ -130,9 +134,9 @@ def _decompress_gzip(path: str, source: str, max_ratio: int | None) -> Generator
                 header.check(rest)
                 content = inflater.decompress(rest, _OUTPUT_BYTES)
                 rest = inflater.unused_data if inflater.eof else inflater.unconsumed_tail
-                ratio.check(
-                    len(content), max(bytes_read - len(rest) - _ISAL_LOOKAHEAD_BYTES, 0)
-                )  # zlib tells what is above it indeed
+                # The exact number of consumed bytes is unknown, so this check may fail too early.
+                # zlib repeats it with the exact number.
+                ratio.check(len(content), max(bytes_read - len(rest) - _ISAL_LOOKAHEAD_BYTES, 0))
             except (_ISAL_ERROR, zlib.error, DataError):
                 yield from _skip_bytes(
                     _inflate_exactly(
@@ -146,10 +150,11 @@ def _decompress_gzip(path: str, source: str, max_ratio: int | None) -> Generator
                     member_bytes,
                 )
                 return
+            # A full output block may leave content in the inflater although all input is consumed.
             has_more = len(rest) > 0 or (len(content) == _OUTPUT_BYTES and not inflater.eof)
             member_bytes += len(content)
             yield content
-    if not inflater.eof:
+    if not inflater.eof:  # zlib raises the error for the truncated member
         yield from _skip_bytes(
             _inflate_exactly(
                 path,
@@ -164,20 +169,29 @@ def _decompress_gzip(path: str, source: str, max_ratio: int | None) -> Generator
 
 
 class _HeaderChecker:
-    """Has zlib look at the header of a gzip member, since ISA-L passes some that are none. One with a CRC of its own is
-    left to zlib: where a block ends in it, ISA-L takes the wrong byte for the first of the content.
+    """Check of the header of a gzip member by zlib.
+
+    ISA-L accepts some invalid headers. Headers with a CRC of their own are refused too, so that
+    zlib decompresses the member. If a block ends inside such a header, ISA-L takes a wrong byte for
+    the first one of the content.
     """
 
     def __init__(self) -> None:
         self._inflater: Any = zlib.decompressobj(_WINDOW_BITS[GZIP])
-        self._flags_offset = 3  # in the next bytes
+        self._flags_offset = 3  # offset of the flags in the next bytes of the member
 
     def check(self, data: bytes | memoryview) -> None:
-        """The member's next bytes; zlib.error if they are no header, or one for zlib."""
+        """Checks the next bytes of the member.
+
+        Raises:
+            zlib.error: The header is invalid, or has a CRC of its own.
+        """
         if 0 <= self._flags_offset < len(data) and data[self._flags_offset] & _HEADER_CRC_FLAG:
             raise zlib.error("a CRC of the header")
         self._flags_offset -= len(data)
         offset = 0
+        # zlib has accepted the header as soon as it returns content, or the member has ended. Small
+        # steps avoid that it inflates much of the member.
         while self._inflater is not None and offset < len(data):
             if self._inflater.decompress(data[offset : offset + 512], 1) or self._inflater.eof:
                 self._inflater = None
@@ -185,7 +199,7 @@ class _HeaderChecker:
 
 
 def _skip_bytes(blocks: Iterator[bytes], skipped: int) -> Iterator[bytes]:
-    """Yields what follows the first `skip` bytes."""
+    """Yields the bytes after the first `skipped` bytes."""
     for block in blocks:
         if len(block) > skipped:
             yield block[skipped:]
@@ -200,8 +214,15 @@ def _inflate_exactly(
     member_start: int = 0,
     previous_bytes: int = 0,
 ) -> Generator[bytes, None, None]:
-    """The content of a gzip file, or of one zlib stream, by zlib, up to the very byte that is at fault; from the member
-    on that begins at byte `begun`, before which members gave so many bytes.
+    """Yields the content of a file up to the first damaged byte, by zlib.
+
+    Args:
+        member_start: Offset of the member to begin with.
+        previous_bytes: Size of the content of all earlier members, for the ratio.
+
+    Raises:
+        DataError: The data is damaged or truncated, other data follows a zlib stream, or the
+            content exceeds `max_ratio`.
     """
     ratio, inflater, bytes_read = (
         RatioLimit(source, max_ratio, previous_bytes),
@@ -222,7 +243,8 @@ def _inflate_exactly(
                         place=f"byte {member_start} of the file",
                     )
                 inflater = zlib.decompressobj(_WINDOW_BITS[compression])
-            # of the 40 KiB that it holds: zlib drops what it had inflated when it meets a fault
+            # At an error, zlib drops the content of the whole call. The copy of its state (40 KiB)
+            # allows to inflate the same input again in smaller steps.
             checkpoint = inflater.copy()
             try:
                 content = inflater.decompress(rest, _OUTPUT_BYTES)
@@ -238,14 +260,18 @@ def _inflate_exactly(
 
 
 def _aligned_blocks(path: str, start: int) -> Iterator[Bytes]:
-    """The file's blocks from a byte on, cut where they are cut from its beginning on."""
+    """Yields the blocks of a file from `start` on, aligned to `_INPUT_BYTES`.
+
+    So the boundaries are the same as in a read of the complete file.
+    """
     edge = start - start % _INPUT_BYTES + _INPUT_BYTES
     yield from read_blocks(path, _INPUT_BYTES, start, edge)
     yield from read_blocks(path, _INPUT_BYTES, edge)
 
 
 def _inflate_until_fault(inflater: Any, data: bytes | memoryview) -> Iterator[bytes]:
-    """Yields what data becomes before the fault in it, byte by byte at last."""
+    """Yields the content of `data` before the first damaged byte."""
+    # The step shrinks from 4096 bytes to 1 at each error, so the last error is at an exact byte.
     offset, step = 0, 4096
     while step and offset < len(data):
         checkpoint = inflater.copy()

@@ -1,7 +1,7 @@
-"""The digests of files: BLAKE3, at four times the speed of SHA-256 (6.4 GB/s a core). Each is given as text that
-names its algorithm, `blake3:<64 hexadecimal digits>`.
+"""Digests of files, as text that begins with the name of the algorithm.
 
-A shard's digest is that of the whole file, as `b3sum` prints it.
+Shards use BLAKE3: `blake3:` and 64 hexadecimal digits. A core hashes 6.4 GB/s, four times as much
+as with SHA-256. `b3sum FILE` prints the same digits.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from blake3 import blake3
 from recordmill.storage.files import Bytes, read_blocks
 
 BLAKE3 = "blake3"
-_BLOCK_BYTES = 4 << 20  # 4 MiB: of a whole file at once
+_BLOCK_BYTES = 4 << 20  # 4 MiB: the part of a file in memory
 
 
 class Digest:
-    """The digest of bytes that come in pieces."""
+    """BLAKE3 digest of bytes that arrive in parts."""
 
     def __init__(self) -> None:
         self._hasher = blake3()
@@ -26,12 +26,12 @@ class Digest:
         self._hasher.update(data)
 
     def text(self) -> str:
-        """`blake3:<hex>`."""
+        """Returns the digest as `blake3:<hexadecimal digits>`."""
         return f"{BLAKE3}:{self._hasher.hexdigest()}"
 
 
 def digest_file(path: str) -> str:
-    """The digest of the file's bytes, as text; what `b3sum` prints, behind the algorithm's name."""
+    """Returns the BLAKE3 digest of a file, as `blake3:<hexadecimal digits>`."""
     digest = Digest()
     for block in read_blocks(path, _BLOCK_BYTES):
         digest.update(block)
@@ -39,7 +39,10 @@ def digest_file(path: str) -> str:
 
 
 def sha256_file(path: str) -> str:
-    """The SHA-256 of the file's bytes in hexadecimal digits, as a saved transform's files are told by."""
+    """Returns the SHA-256 of a file in hexadecimal digits.
+
+    It identifies the files of a saved transform.
+    """
     digest = hashlib.sha256()
     for block in read_blocks(path, _BLOCK_BYTES):
         digest.update(block)

@@ -1,10 +1,13 @@
-"""`DirectFiles`: new files written past the system's cache, by a thread of its own, while the next bytes are made.
+"""Writing of new files with direct I/O, which bypasses the page cache.
 
-What must be durable before anything counts goes to the disk anyway. On the way through the cache it is copied by the
-processor into pages that the system must find first, and waits for the disk at the end (934 MB of shards: 0.2 to 2.4 s
-of the processor by how many pages have to be found, and 0.3 s at the end; past the cache 0.04 s, and nothing at the
-end). So whoever reads the files next reads them from the disk. Where a file system wants nothing of it, the same thread
-writes as usual.
+A shard must be durable before it counts, so its bytes go to the disk in any case. A write through
+the page cache first copies them into pages that the kernel must find, and then waits for the disk
+at the end. For 934 MB of shards this took 0.2 to 2.4 s of processor time and 0.3 s at the end.
+Direct I/O took 0.04 s, and nothing at the end.
+
+A thread writes full buffers while the caller fills the next one. The files are not in the page
+cache afterwards, so their first reader reads the disk. On file systems without direct I/O the same
+thread writes in the usual way.
 """
 
 from __future__ import annotations
@@ -24,20 +27,22 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-_BUFFER_BYTES = (
-    1 << 20
-)  # 1 MiB: a disk is no quicker with more at once, and it is copied within the processor's cache
-_MAX_BUFFERS = 4  # of them one is filled, one is written, and two are the slack between
-_ALIGN_BYTES = (
-    4096  # bytes: of offsets, lengths and addresses; a multiple of what any known disk asks for
-)
-_DIRECT_FLAG = getattr(os, "O_DIRECT", 0)  # 0: a system without it
+# 1 MiB: larger writes are not faster, and a buffer of this size is filled within the CPU cache.
+_BUFFER_BYTES = 1 << 20
+_MAX_BUFFERS = 4  # one is filled, one is written, and two absorb variations in speed
+# Alignment of offsets, lengths and addresses: a multiple of what all known disks require.
+_ALIGN_BYTES = 4096
+_DIRECT_FLAG = getattr(os, "O_DIRECT", 0)  # 0 on a system without direct I/O
 
 Buffer = npt.NDArray[np.uint8]
 
 
 class DirectFiles:
-    """Makes such files; use it in a `with` block, in which no more than one of them may be written to at a time."""
+    """Creates files for direct I/O. A context manager.
+
+    Inside the `with` block, no more than one of the files may be written at a time. All files share
+    the buffers and the thread.
+    """
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="recordmill")
@@ -50,11 +55,11 @@ class DirectFiles:
 
     def __exit__(self, *_: object) -> None:
         self._pool.shutdown(wait=True)
-        for file in list(self._open_files):  # of work that failed
+        for file in list(self._open_files):  # files that a failed caller left open
             file.abort()
 
     def create(self, path: str | Path) -> DirectFile:
-        """A new file; FileExistsError if the name is taken."""
+        """Creates a new file. Raises FileExistsError if the name exists."""
         file = DirectFile(
             self, os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         )
@@ -62,21 +67,25 @@ class DirectFiles:
         return file
 
     def discard(self, file: DirectFile) -> None:
-        """Takes the file out of its files."""
+        """Removes a closed file from the set that `__exit__` aborts."""
         self._open_files.discard(file)
 
     def acquire_buffer(self) -> Buffer:
-        """A buffer to fill, when there is one."""
+        """Returns a buffer of `_BUFFER_BYTES`. Waits if all buffers are in use."""
         with self._lock:
             if self._idle_buffers.empty() and self._num_buffers < _MAX_BUFFERS:
                 self._num_buffers += 1
-                return np.frombuffer(mmap.mmap(-1, _BUFFER_BYTES), np.uint8)  # begins with a page
+                # A mapping begins at a page, as direct I/O requires.
+                return np.frombuffer(mmap.mmap(-1, _BUFFER_BYTES), np.uint8)
         return self._idle_buffers.get()
 
     def submit_write(
         self, write: Callable[[Buffer], None], buffer: Buffer, size: int
     ) -> Future[None]:
-        """Have the buffer's first bytes put into their file, and the buffer be idle then."""
+        """Writes the first `size` bytes of a buffer, and frees it afterwards.
+
+        The call returns at once. The thread of the pool does the work.
+        """
 
         def write_and_release() -> None:
             try:
@@ -88,7 +97,7 @@ class DirectFiles:
 
 
 class DirectFile:
-    """A file in the making. An error of the disk is raised by a later `write`, or by `wait`."""
+    """A new file. Errors of the disk are raised by a later `write` or by `wait`."""
 
     def __init__(self, owner: DirectFiles, descriptor: int) -> None:
         self._owner, self._descriptor = owner, descriptor
@@ -98,11 +107,11 @@ class DirectFile:
         self._pending: deque[Future[None]] = deque()
 
     def write(self, data: bytes | memoryview | Buffer) -> int:
-        """Take all of it; gives its number of bytes."""
+        """Copies all of `data` into buffers and returns its size in bytes."""
         view, num_written = np.frombuffer(data, np.uint8), 0
         while num_written < len(view):
             if self._buffer is None:
-                self._raise_errors()
+                self._raise_errors()  # an error of an earlier write ends the file here
                 self._buffer = self._owner.acquire_buffer()
             num_copied = min(_BUFFER_BYTES - self._num_filled, len(view) - num_written)
             self._buffer[self._num_filled : self._num_filled + num_copied] = view[
@@ -114,11 +123,17 @@ class DirectFile:
         return len(view)
 
     def close(self) -> None:
-        """Nothing more is written; `wait` tells when all is."""
+        """Submits the last buffer. Only `wait` guarantees that everything is written."""
         self._submit_buffer()
 
     def wait(self) -> None:
-        """Until all is written; OSError as the system says it."""
+        """Waits until everything is written, and closes the file.
+
+        The data is not durable before the caller syncs the file.
+
+        Raises:
+            OSError: A write failed.
+        """
         try:
             while self._pending:
                 self._pending.popleft().result()
@@ -126,7 +141,7 @@ class DirectFile:
             self.abort()
 
     def abort(self) -> None:
-        """Write nothing more; what is on its way is waited for."""
+        """Closes the file without an error. Waits only for writes that have been submitted."""
         for future in self._pending:
             with contextlib.suppress(Exception):
                 future.result()
@@ -146,8 +161,10 @@ class DirectFile:
             self._pending.popleft().result()
 
     def _write_buffer(self, data: Buffer) -> None:
-        """Full buffers go past the cache; what is less, at the end of a file or all of a small one, through it, since
-        the disk would have to be waited for then, and `fsync` has several such files written at once.
+        """Writes a full buffer with direct I/O, and any other through the page cache.
+
+        A buffer that is not full is the end of a file, or all of a small one. Direct I/O would wait
+        for the disk here, while `fsync` writes several such files at once.
         """
         self._set_direct(enabled=len(data) == _BUFFER_BYTES)
         num_written = 0
@@ -155,16 +172,16 @@ class DirectFile:
             try:
                 num_written += os.write(self._descriptor, data[num_written:])
             except OSError as error:
+                # File systems refuse direct I/O with EINVAL, some only at the first write.
                 if error.errno != errno.EINVAL or not self._is_direct:
                     raise
                 self._is_unsupported = True
-            if (
-                num_written % _ALIGN_BYTES or self._is_unsupported
-            ):  # cut short by the system, or nothing for this file system
+            # After a short write the rest is not aligned any more.
+            if num_written % _ALIGN_BYTES or self._is_unsupported:
                 self._set_direct(enabled=False)
 
     def _set_direct(self, *, enabled: bool) -> None:
-        """Write past the cache, where that can be, or not."""
+        """Turns direct I/O on or off, if the file system supports it."""
         enabled = enabled and not self._is_unsupported
         if enabled == self._is_direct:
             return

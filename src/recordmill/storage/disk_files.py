@@ -1,6 +1,4 @@
-"""Whole new files of a disk: those that appear at once, those that are written to, names that nobody else got, and
-what makes all of it durable.
-"""
+"""Creation of files on a disk: atomic writes, exclusive names and durability."""
 
 from __future__ import annotations
 
@@ -23,26 +21,33 @@ from recordmill.base.errors import DataError
 from recordmill.storage.direct_io import DirectFile
 from recordmill.storage.stores.local import open_regular
 
-DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # no room for more
+# Errors of a full disk, an exhausted quota and a file that is too large.
+DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 FILE_CREATED, NAME_TAKEN, NAME_UNFIT = "created", "taken", "unfit"
 
+# Errors of file systems that refuse a name.
 _UNFIT_ERRNOS = (
     errno.ENAMETOOLONG,
     errno.EINVAL,
     errno.EILSEQ,
     errno.ENOTDIR,
     errno.ELOOP,
-)  # how file systems refuse a name
+)
 _ABANDONED_SEC = 3600.0
-_WRITE_BYTES = 1 << 30  # Linux moves at most 2 GiB - 4 KiB a call
-# how file systems without hard links refuse one
+_WRITE_BYTES = 1 << 30  # Linux writes at most 2 GiB - 4 KiB per call
+# Errors of file systems without hard links.
 _NO_LINK_ERRNOS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 
 @contextlib.contextmanager
 def atomic_write(path: str | Path, temporary_folder: Path | None = None) -> Iterator[BinaryIO]:
-    """A file that appears under its name whole and on disk (fsync, rename), or not at all. temporary_in: the folder in
-    which it has another name until then, and where a kill leaves it; None: its own.
+    """Opens a new file that appears complete and durable, or not at all.
+
+    On success the file is synced and renamed at the end of the `with` block.
+
+    Args:
+        temporary_folder: Folder of the file until the rename, on the same file system. A killed
+            process leaves the file there. None means the folder of `path`.
     """
     path = Path(path)
     temporary = (temporary_folder or path.parent) / f".{path.name}.{uuid.uuid4().hex[:8]}.tmp"
@@ -50,7 +55,7 @@ def atomic_write(path: str | Path, temporary_folder: Path | None = None) -> Iter
         with create_file(temporary) as file:
             yield file
             _fsync(file.fileno(), path)
-        os.replace(temporary, path)
+        os.replace(temporary, path)  # atomic, and only after the content is on the disk
     except BaseException as error:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
@@ -59,18 +64,20 @@ def atomic_write(path: str | Path, temporary_folder: Path | None = None) -> Iter
             and error.filename is None
             and error.errno in DISK_FULL_ERRNOS
         ):
-            error.filename = str(path)
+            error.filename = str(path)  # `write` does not name the file, but users need it
         raise
     sync_folder(path.parent)
 
 
 def remove_abandoned_files(path: str | Path) -> None:
-    """Removes what writers of this file that were killed over an hour ago left beside it."""
+    """Removes the temporary files that killed writers of `path` left over an hour ago.
+
+    Errors are ignored.
+    """
     path = Path(path)
-    temporary = re.compile(
-        rf"\.{re.escape(path.name)}\.([a-z0-9_]{{8}}|[0-9a-f]{{32}})\.tmp"
-    )  # mkstemp's and uuid4's
-    with contextlib.suppress(OSError):  # nothing fails because of it
+    # The random part is from `mkstemp` or `uuid4`.
+    temporary = re.compile(rf"\.{re.escape(path.name)}\.([a-z0-9_]{{8}}|[0-9a-f]{{32}})\.tmp")
+    with contextlib.suppress(OSError):  # the removal is optional
         for entry in os.scandir(path.parent):
             if (
                 temporary.fullmatch(entry.name)
@@ -80,13 +87,16 @@ def remove_abandoned_files(path: str | Path) -> None:
 
 
 def create_file(path: str | Path) -> BinaryIO:
-    """Opens a new file to write, unbuffered; FileExistsError if it is there. Sync it before it is renamed."""
+    """Creates a new file for unbuffered reading and writing.
+
+    Raises FileExistsError if it exists. The caller must sync it before it renames it.
+    """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     return os.fdopen(descriptor, "w+b", buffering=0)
 
 
 def replace_file(path: str | Path) -> BinaryIO:
-    """A file to write to, unbuffered, whether it is there or not; what it held is gone."""
+    """Opens a file for unbuffered writing. Empties it if it exists."""
     return os.fdopen(
         os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666),
         "wb",
@@ -95,12 +105,18 @@ def replace_file(path: str | Path) -> BinaryIO:
 
 
 def open_file(path: str | os.PathLike[str]) -> BinaryIO:
-    """A regular file to read from its start."""
+    """Opens a regular file for reading."""
     return os.fdopen(open_regular(path), "rb")
 
 
 def reopen_file(path: str | Path, size_bytes: int) -> BinaryIO:
-    """A file that is there, cut to size_bytes, to write to behind them, unbuffered; DataError if it is shorter."""
+    """Opens an existing file to append after its first `size_bytes` bytes.
+
+    The rest of the file is cut off. Writes are unbuffered.
+
+    Raises:
+        DataError: The file is shorter than `size_bytes`.
+    """
     file = os.fdopen(os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC), "r+b", buffering=0)
     try:
         if os.fstat(file.fileno()).st_size < size_bytes:
@@ -114,7 +130,10 @@ def reopen_file(path: str | Path, size_bytes: int) -> BinaryIO:
 
 
 def write_all(file: BinaryIO | DirectFile, data: bytes | memoryview | npt.NDArray[np.uint8]) -> int:
-    """Write every byte, also where the operating system takes fewer at once; gives the number written."""
+    """Writes all bytes and returns their number.
+
+    Repeats the call of the operating system if it takes fewer bytes.
+    """
     view = memoryview(data).cast("B")
     num_written = 0
     while num_written < len(view):
@@ -123,11 +142,17 @@ def write_all(file: BinaryIO | DirectFile, data: bytes | memoryview | npt.NDArra
 
 
 class NewFiles:
-    """Many small new files below `path`, a folder that this makes, whose names come from data: relative, with `/`, and
-    neither absolute nor with `..` (a ValueError). Each is made nowhere else, and never twice.
+    """Creates many small files in a new folder.
 
-    The file system alone is asked whether a name is free, by exclusive creation, so memory does not grow with the
-    files. Nothing is synced file by file, which would cost milliseconds for each: `sync` makes all of them durable.
+    Names come from data, so each is checked, and no file is ever replaced. A name may contain `/`,
+    but must not be absolute or contain `..`. Only the file system knows which names exist, so the
+    memory does not grow with the number of files.
+
+    Files are not synced one by one, which would cost milliseconds each. `sync` makes all of them
+    durable.
+
+    Args:
+        path: The folder. It must not exist.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -135,11 +160,15 @@ class NewFiles:
         self._folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def create(self, name: str, data: bytes | memoryview | npt.NDArray[np.uint8]) -> str:
-        """Write a new file; `taken` if the name has one or is a folder, `unfit` if the file system can't have it, say
-        since `a` of `a/b` is a file.
+        """Writes a new file.
+
+        Returns:
+            FILE_CREATED, NAME_TAKEN if a file or folder has this name, or NAME_UNFIT if the file
+            system refuses the name. For example, `a/b` is refused if `a` is a file.
 
         Raises:
-            OSError: anything else, such as no space.
+            ValueError: The name is absolute, or has an empty part, `..` or a NUL.
+            OSError: Another error, such as a full disk.
         """
         parts = name.split("/")
         if not all(parts) or ".." in parts or "\0" in name:
@@ -157,7 +186,7 @@ class NewFiles:
         return FILE_CREATED
 
     def sync(self) -> None:
-        """Make all files and their names durable."""
+        """Makes all files and their names durable."""
         _sync_file_system(self._folder)
 
     def close(self) -> None:
@@ -169,7 +198,7 @@ class NewFiles:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         try:
             return os.open(name, flags, 0o666, dir_fd=self._folder)
-        except FileNotFoundError:  # a folder is not there yet
+        except FileNotFoundError:  # a folder does not exist yet
             for end in range(1, len(parts)):
                 with contextlib.suppress(FileExistsError):
                     os.mkdir("/".join(parts[:end]), dir_fd=self._folder)
@@ -177,8 +206,9 @@ class NewFiles:
 
 
 def _sync_file_system(descriptor: int) -> None:
-    """Write what the descriptor's file system holds back in memory: syncfs(2) on Linux, which is one journal commit;
-    all file systems elsewhere.
+    """Writes all cached data of a file system to its disk.
+
+    Uses syncfs(2) of Linux, which needs one journal commit. Other systems sync all file systems.
     """
     syncfs = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
     if syncfs is None:
@@ -189,12 +219,18 @@ def _sync_file_system(descriptor: int) -> None:
 
 
 def create_if_absent(path: Path, data: bytes, temporary_folder: Path | None = None) -> bool:
-    """Create the file with this content, whole and on disk, unless it is there; says whether this call created it.
-    temporary_in: as for `atomic_write`.
+    """Creates a complete and durable file, unless the name exists.
 
-    `link` is atomic and exclusive on every POSIX file system, also over NFS, where O_EXCL is not always. File systems
-    without hard links (FAT, some network and FUSE mounts) get a rename under a lock, which excludes the processes of
-    one host.
+    Of several concurrent calls, exactly one creates the file. `link` guarantees this on every POSIX
+    file system, even on NFS, where O_EXCL is unreliable. File systems without hard links (FAT, some
+    network and FUSE mounts) get a rename under a lock, which excludes only the processes of one
+    host.
+
+    Args:
+        temporary_folder: See `atomic_write`.
+
+    Returns:
+        Whether this call created the file.
     """
     temporary = (temporary_folder or path.parent) / f".{path.name}.{uuid.uuid4().hex[:8]}.tmp"
     try:
@@ -214,7 +250,7 @@ def _link_if_absent(temporary: str, path: Path) -> bool:
     try:
         os.link(temporary, path)
     except FileExistsError:
-        # NFS may repeat a request whose answer was lost: the link is there, and it is ours
+        # NFS may repeat a request if its answer was lost. Then the existing link is our own.
         return os.stat(temporary).st_nlink > 1
     except OSError as error:
         if error.errno not in _NO_LINK_ERRNOS:
@@ -232,29 +268,31 @@ def _rename_if_absent(temporary: str, path: Path) -> bool:
         if is_absent:
             os.rename(temporary, path)
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(lock)  # whoever waits for it, or makes a new one, finds the file there
+            # Safe, because every later owner of this or a new lock file finds `path` in place.
+            os.unlink(lock)
         return is_absent
     finally:
         os.close(descriptor)
 
 
 def move_file(source: str, target: str) -> None:
-    """Give a file of a disk the name, in place of what has it; nothing where that was done before: the source is gone,
-    and the name taken.
+    """Renames a file on a disk, and replaces an existing target.
+
+    The call may be repeated: if the source is missing, it is enough that the target exists.
     """
     try:
         os.replace(source, target)
     except FileNotFoundError:
-        os.stat(target)
+        os.stat(target)  # fails unless an earlier call has moved the file
 
 
 def sync_file(path: str | Path) -> None:
-    """Make what was written to the file durable."""
+    """Makes the content of a file durable."""
     _sync(path, os.O_RDONLY)
 
 
 def sync_folder(path: str | Path) -> None:
-    """Make the names in the folder durable."""
+    """Makes the names in a folder durable."""
     _sync(path, os.O_RDONLY | os.O_DIRECTORY)
 
 
@@ -269,5 +307,5 @@ def _sync(path: str | Path, flags: int) -> None:
 def _fsync(descriptor: int, path: str | Path) -> None:
     try:
         os.fsync(descriptor)
-    except OSError as error:  # which does not say of what
+    except OSError as error:  # it does not name the file
         raise OSError(error.errno, error.strerror, os.fspath(path)) from None

@@ -1,7 +1,8 @@
-"""The input files of a plan as one Arrow record batch in memory: files are objects only while they are asked for.
+"""Table of the input files of a plan, as one Arrow record batch.
 
-What each file is stands in columns of their own, its split in another; a kind of input adds what it knows of each file
-(a class, where its rows begin). A column of few different values is dictionary-encoded.
+Files are Python objects only while they are used, so a plan can have millions of them. Sources add
+columns of their own, such as the class or the first row of each file. Columns with few distinct
+values are dictionary-encoded.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from recordmill.storage.stores.protocol import Stat
 
 SPLIT_COLUMN = "split"
 _NAME_ENCODING = ("utf-8", "surrogateescape")
-_FILE_BATCH = 1 << 12  # files that are Python's objects at once
-_ITEM_BATCH = 256  # of any table
+_FILE_BATCH = 1 << 12  # the number of files that are Python objects at a time
+_ITEM_BATCH = 256  # the same while iterating over a table
 Item = TypeVar("Item")
 
 Integers = npt.NDArray[np.integer[Any]]
@@ -29,14 +30,14 @@ Indices = Sequence[int] | npt.NDArray[np.integer[Any]]
 
 @dataclass(frozen=True, slots=True)
 class InputFile:
-    """One input file.
+    """An input file.
 
     Attributes:
-        root: The ordinal of the INPUT it was found under.
-        name: Its path relative to that root, with `/`; never absolute.
-        path: Where to open it.
-        stat: What it was when it was listed.
-        split: What its folders or its name say, or None.
+        root: Ordinal of the INPUT that contains the file.
+        name: The path relative to the root, with `/`. Never absolute.
+        path: The path or URI to open.
+        stat: State of the file when it was listed.
+        split: The split that the folders or the name of the file specify, or None.
     """
 
     root: int
@@ -49,9 +50,10 @@ class InputFile:
 _FILE_SCHEMA = pa.schema(
     {
         "file/root": pa.int32(),
-        "file/stem": pa.int32(),  # what stands in front of the name in the path; dictionary-encoded in a table
+        # The part of the path before the name. It is dictionary-encoded in a `FileTable`.
+        "file/stem": pa.int32(),
         "file/name": pa.binary(),
-        "file/path": pa.binary(),  # of files whose path doesn't end with the name
+        "file/path": pa.binary(),  # null if the path is the stem and the name
         "file/size_bytes": pa.int64(),
         "file/mtime_ns": pa.int64(),
         "file/etag": pa.string(),
@@ -61,15 +63,17 @@ _FILE_SCHEMA = pa.schema(
 
 
 class ItemTable(Sequence[Item]):
-    """The common part of tables: slices, and comparison with any sequence of such items. Each gives `_item_connector`, or `some`
-    where many items take little more time than one.
+    """Base class of tables that create their items on demand.
+
+    Supports slices, and is equal to any sequence of equal items. A subclass defines `_item`, or
+    `items_at` if many items take little more time than one.
     """
 
     def _item(self, index: int) -> Item:
         return self.items_at(range(index, index + 1))[0]
 
     def items_at(self, indices: Sequence[int]) -> Sequence[Item]:
-        """The items at these places."""
+        """Returns the items at `indices`, in that order."""
         return [self._item(index) for index in indices]
 
     @overload
@@ -102,16 +106,18 @@ class ItemTable(Sequence[Item]):
 
 
 class FileTable(ItemTable[InputFile]):
-    """A sequence of input files, with columns that sources add."""
+    """Sequence of input files, with extra columns."""
 
     def __init__(self, rows: pa.RecordBatch) -> None:
         self._rows = rows
 
     @classmethod
     def from_files(cls, files: Iterable[InputFile]) -> FileTable:
-        """The same files in the same order."""
+        """Creates a table of files, in the same order. Returns a table unchanged."""
         if isinstance(files, FileTable):
             return files
+        # Files become columns in batches, so that not all of them are Python objects at once. The
+        # dictionaries of stems and splits are common to all batches.
         stems, splits = dict[bytes, int](), dict[str | None, int]()
         split_indices, batches, remaining = list[Integers](), [_to_batch([], stems)], iter(files)
         while batch := list(islice(remaining, _FILE_BATCH)):
@@ -133,24 +139,33 @@ class FileTable(ItemTable[InputFile]):
 
     @property
     def extra_columns(self) -> tuple[str, ...]:
-        """The names of the columns beside those that all files have."""
+        """Names of the columns that not all tables have."""
         return tuple(name for name in self._rows.schema.names if name not in _FILE_SCHEMA.names)
 
     def __len__(self) -> int:
         return int(self._rows.num_rows)
 
     def filter(self, keep: npt.NDArray[np.bool_]) -> FileTable:
-        """Returns those files where keep, [files], is true."""
+        """Returns the files that `keep` selects.
+
+        Args:
+            keep: Whether to keep each file, [files].
+        """
         if keep.all():
             return self
         return FileTable(_drop_unused_values(self._rows.filter(pa.array(keep))))
 
     def take_files(self, ordinals: Integers) -> FileTable:
-        """The files of these ordinals, in this order."""
+        """Returns the files at `ordinals`, in that order."""
         return FileTable(_drop_unused_values(self._rows.take(pa.array(ordinals))))
 
     def concat(self, other: FileTable) -> FileTable:
-        """Returns these files and then the others, which have no value in the columns that they lack."""
+        """Returns these files followed by those of another table.
+
+        The result has the columns of this table. If the other table lacks one, its files have null
+        there.
+        """
+        # The two tables have different dictionaries, so columns are decoded and encoded again.
         names = self._rows.schema.names
         tables = [
             pa.table({name: _decode_dictionary(rows.column(name)) for name in rows.schema.names})
@@ -172,18 +187,25 @@ class FileTable(ItemTable[InputFile]):
         return FileTable(joined)
 
     def with_column(self, name: str, values: pa.Array) -> FileTable:
-        """The files with one more column, or another in place of that: [files]."""
+        """Returns the table with a column added or replaced.
+
+        Args:
+            values: The value of each file, [files].
+        """
         rows = self.drop_columns((name,))._rows
         return FileTable(_drop_unused_values(rows.append_column(name, values)))
 
     def drop_columns(self, names: Sequence[str]) -> FileTable:
-        """The files without these columns."""
+        """Returns the table without these extra columns. Unknown names are ignored."""
         return FileTable(
             self._rows.drop_columns([name for name in names if name in self.extra_columns])
         )
 
     def without_ctimes(self) -> FileTable:
-        """The files without the times of their last change of state, which copies on other hosts have of their own."""
+        """Returns the table with all ctimes set to 0.
+
+        Copies of a file on other hosts have other ctimes.
+        """
         column_index = _FILE_SCHEMA.get_field_index("file/ctime_ns")
         return FileTable(
             self._rows.set_column(
@@ -192,12 +214,12 @@ class FileTable(ItemTable[InputFile]):
         )
 
     def with_splits(self, splits: pa.DictionaryArray) -> FileTable:
-        """The files with these splits, one per file."""
+        """Returns the table with the split of each file, [files]."""
         return self.with_column(SPLIT_COLUMN, splits)
 
     @property
     def splits(self) -> pa.DictionaryArray:
-        """The split of each file."""
+        """The split of each file, [files]. Null for files without a split."""
         return (
             self.column(SPLIT_COLUMN)
             if SPLIT_COLUMN in self.extra_columns
@@ -205,21 +227,21 @@ class FileTable(ItemTable[InputFile]):
         )
 
     def dictionary_values(self, name: str) -> pa.Array:
-        """The values that files have in the column: of one that is dictionary-encoded each of them once."""
+        """Returns the distinct values of a dictionary-encoded column, or all values of any other."""
         return (
             self.column(name).dictionary if self.is_dictionary_encoded(name) else self.column(name)
         )
 
     def column(self, name: str) -> pa.Array:
-        """The values of all files, dictionary-encoded where they are few."""
+        """Returns a column, [files]."""
         return self._rows.column(name)
 
     def is_dictionary_encoded(self, name: str) -> bool:
-        """Returns whether the column is dictionary-encoded."""
+        """Returns whether a column is dictionary-encoded."""
         return bool(pa.types.is_dictionary(self.column(name).type))
 
     def take_columns(self, files: Indices, names: Sequence[str]) -> dict[str, pa.Array]:
-        """Returns these columns of the files of these ordinals."""
+        """Returns columns of the files at `files`, by name. They are not dictionary-encoded."""
         rows = self._take_rows(files, names)
         return {
             name: _decode_dictionary(column)
@@ -228,37 +250,43 @@ class FileTable(ItemTable[InputFile]):
 
     @property
     def sizes(self) -> npt.NDArray[np.int64]:
-        """[files] in bytes."""
+        """Size of each file in bytes, [files]."""
         sizes: npt.NDArray[np.int64] = self.column("file/size_bytes").to_numpy()
         return sizes
 
     def dictionary_indices(self, name: str, files: Indices) -> Integers:
-        """Returns the places of these files' values in the words of a column that is dictionary-encoded."""
+        """Returns the index of each file's value in `dictionary_values`.
+
+        The column must be dictionary-encoded.
+        """
         indices: Integers = self._take_rows(files, (name,)).column(0).indices.to_numpy()
         return indices
 
     def with_flags(self, name: str, files: Iterable[int]) -> FileTable:
-        """The files with a column of truth values, which holds of these; without it where it holds of none."""
+        """Returns the table with a boolean column that is true for `files`.
+
+        The column is omitted if `files` is empty.
+        """
         flags = np.zeros(len(self), np.bool_)
         flags[list(files)] = True
         return self.with_column(name, pa.array(flags)) if flags.any() else self
 
     def has_flag(self, name: str, file: int) -> bool:
-        """Returns whether a column of truth values, which need not be there, says it of that file."""
+        """Returns whether a boolean column is true for a file. A missing column is false."""
         return name in self.extra_columns and bool(self.column(name)[file].as_py())
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all files together."""
+        """Total size of the files in bytes."""
         return int(self.sizes.sum())
 
     def names(self) -> Iterator[str]:
-        """The name of each file."""
+        """Yields the name of each file."""
         for _, name in self.roots_and_names():
             yield name
 
     def roots_and_names(self) -> Iterator[tuple[int, str]]:
-        """(root, name) of each file."""
+        """Yields (root, name) of each file."""
         rows = self._rows.select(["file/root", "file/name"])
         for first in range(0, len(self), _FILE_BATCH):
             roots, names = (column.to_pylist() for column in rows.slice(first, _FILE_BATCH).columns)
@@ -287,7 +315,7 @@ class FileTable(ItemTable[InputFile]):
 
     def _take_rows(self, files: Indices, names: Sequence[str]) -> pa.RecordBatch:
         rows = self._rows.select(list(names))
-        if isinstance(files, range) and files.step == 1:
+        if isinstance(files, range) and files.step == 1:  # a slice copies nothing
             return rows.slice(files.start, len(files))
         return rows.take(pa.array(np.asarray(files, np.int64)))
 
@@ -311,7 +339,12 @@ def _decode_dictionary(column: pa.Array) -> pa.Array:
 def make_dictionary_column(
     indices: npt.NDArray[Any], values: Sequence[Any] | pa.Array
 ) -> pa.DictionaryArray:
-    """A dictionary-encoded column: [files] each one's place in the words, in as few bytes as these need."""
+    """Returns a dictionary-encoded column with the smallest possible index type.
+
+    Args:
+        indices: The index of each row in `values`.
+        values: The distinct values. A sequence becomes an array of large_string.
+    """
     dictionary = values if isinstance(values, pa.Array) else pa.array(values, pa.large_string())
     index_dtype = np.min_scalar_type(max(len(dictionary) - 1, 0))
     return pa.DictionaryArray.from_arrays(
@@ -320,7 +353,11 @@ def make_dictionary_column(
 
 
 def encode_column(items: Iterable[str | None], count: int) -> pa.DictionaryArray:
-    """The same items in the same order, of which there are `count`."""
+    """Returns strings as a dictionary-encoded column.
+
+    Args:
+        count: The number of items.
+    """
     positions: dict[str | None, int] = {}
     indices = np.fromiter(
         (positions.setdefault(item, len(positions)) for item in items), np.uint32, count
@@ -329,12 +366,13 @@ def encode_column(items: Iterable[str | None], count: int) -> pa.DictionaryArray
 
 
 def null_column(count: int) -> pa.DictionaryArray:
-    """A column without a value."""
+    """Returns a dictionary-encoded column of `count` nulls."""
     return make_dictionary_column(np.zeros(count, np.uint8), [None])
 
 
 def count_column_values(column: pa.DictionaryArray) -> dict[Any, int]:
-    """The values that files have, in the order in which they come first, and how many have each."""
+    """Returns the number of rows of each value, in the order of first appearance."""
+    # `np.unique` sorts by index, so the values are put back into the order of their first rows.
     indices, first, counts = np.unique(
         column.indices.to_numpy(), return_index=True, return_counts=True
     )
@@ -345,14 +383,14 @@ def count_column_values(column: pa.DictionaryArray) -> dict[Any, int]:
 
 
 def null_mask(column: pa.DictionaryArray) -> npt.NDArray[np.bool_]:
-    """[files] which have no value."""
+    """Returns which rows of a column are null, [rows]."""
     is_null = np.array(column.dictionary.is_null(), np.bool_)
     mask: npt.NDArray[np.bool_] = is_null[column.indices.to_numpy()]
     return mask
 
 
 def _drop_unused_values(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows, where dictionaries hold the words that some row has."""
+    """Removes dictionary values that no row uses."""
     columns = [
         _without_unused_values(column) if isinstance(column, pa.DictionaryArray) else column
         for column in rows.columns
@@ -366,6 +404,7 @@ def _without_unused_values(column: pa.DictionaryArray) -> pa.DictionaryArray:
     return (
         column
         if is_used.all()
+        # The running count of used values is the new index of each used value.
         else make_dictionary_column(
             np.maximum(np.cumsum(is_used) - 1, 0)[indices], values.filter(pa.array(is_used))
         )
@@ -373,7 +412,7 @@ def _without_unused_values(column: pa.DictionaryArray) -> pa.DictionaryArray:
 
 
 def _to_batch(files: Sequence[InputFile], stems: dict[bytes, int]) -> pa.RecordBatch:
-    """Their columns, with the number of each one's stem."""
+    """Returns the columns of files. Adds each new stem to `stems`."""
     columns: dict[str, list[Any]] = {name: [] for name in _FILE_SCHEMA.names}
     for file in files:
         name, path, stat = (
