@@ -1,3 +1,4 @@
-"""Files and folders: paths and ranges of bytes in, listings, blocks, digests and whole new files out.
-It knows nothing of records.
+"""Files and folders on disks, in stores and in archives, without knowledge of records.
+
+All other code opens files through this package only.
 """

@@ -1,6 +1,8 @@
-"""The door to what is in files: ranges of bytes in, of a disk or of a store; whole files out, to a disk. Nothing
-outside this room opens a file by itself. Files stay mapped while they are among the last ones that were read: each
-takes a descriptor and a mapping, of which a process has only so many.
+"""Access to the contents of files on disks, in stores and in archives.
+
+Code outside `storage` never opens a file itself. Files are read in ranges and written as a whole.
+Mapped files stay mapped while they are among the most recently used ones. Their number is limited,
+because each takes a file descriptor and a mapping.
 """
 
 from __future__ import annotations
@@ -61,7 +63,7 @@ from recordmill.storage.stores.uploads import (
 
 _Item = TypeVar("_Item")
 
-__all__ = [  # of the rooms within, for all
+__all__ = [  # includes names of the modules inside `storage`, for all other code
     "DISK_FULL_ERRNOS",
     "UPLOAD_BYTES",
     "Bytes",
@@ -93,26 +95,24 @@ __all__ = [  # of the rooms within, for all
     "write_all",
 ]
 
-_MAX_MAPPED_FILES, _MIN_MAPPED_FILES = (
-    1024,
-    16,
-)  # mapped files: more make nothing quicker, with fewer each batch would map its files again
+# More mapped files do not make reads faster. With fewer, each batch would map its files again.
+_MAX_MAPPED_FILES, _MIN_MAPPED_FILES = 1024, 16
 _OBJECT_STORAGE, _ARCHIVE_STORAGE = archives.OBJECT_STORAGE, archives.ArchiveStorage()
 os.register_at_fork(after_in_child=_OBJECT_STORAGE.reset_after_fork)
-register_settings_handler(
-    lambda settings: _OBJECT_STORAGE.apply_settings(settings)
-)  # also by a process that unpickles them
+# Settings are also applied by a process that unpickles them. The lambda looks up the storage at
+# each call, because tests replace it.
+register_settings_handler(lambda settings: _OBJECT_STORAGE.apply_settings(settings))
 
 
 def find_storage(path: str) -> FileStorage:
-    """Returns the storage of the file of that path, or URI."""
+    """Returns the storage that contains a path: a disk, the stores, or the archives."""
     if archives.is_archive_member(path):
         return _ARCHIVE_STORAGE
     return _OBJECT_STORAGE if is_remote(path) else archives.LOCAL_STORAGE
 
 
 def is_remote(path: str) -> bool:
-    """Returns whether it is in a store, by itself or in an archive."""
+    """Returns whether a path is in a store. This includes members of archives in a store."""
     return "://" in path and Address.parse(path) is not None
 
 
@@ -121,10 +121,13 @@ def _is_object(path: str) -> bool:
 
 
 def limit_requests(requests: int | None) -> None:
-    """Have at most so many requests to stores under way in this process (None: as before).
+    """Limits the number of concurrent requests to stores in this process.
+
+    Args:
+        requests: The largest number. None keeps the current limit.
 
     Raises:
-        UsageError: fewer than one.
+        UsageError: The number is below 1.
     """
     if requests is not None and requests < 1:
         raise UsageError(f"{option('storage_requests', requests)}: 1 or more")
@@ -133,8 +136,13 @@ def limit_requests(requests: int | None) -> None:
 
 @contextlib.contextmanager
 def limit_block_memory(memory_bytes: int) -> Iterator[None]:
-    """While a call lasts that may hold so much, blocks that were read from stores take a part of it; of several calls
-    at once the tightest bound holds, and each one's ends with it. Tars that were decompressed go with the last call.
+    """Bounds the memory for cached blocks of stores in the `with` block.
+
+    If several blocks overlap, the smallest bound applies. Decompressed tars are dropped at the end
+    of the last one.
+
+    Args:
+        memory_bytes: The memory of the caller in all. Cached blocks take a part of it.
     """
     with _OBJECT_STORAGE.limit_block_memory(memory_bytes), archives.keep_decompressed_tars():
         yield
@@ -143,8 +151,19 @@ def limit_block_memory(memory_bytes: int) -> Iterator[None]:
 def apply_store_settings(
     paths: Iterable[str], requests: int | None, folder: str, max_bytes: int
 ) -> StoreSettings:
-    """Read these files on terms: so many requests at once, those of stores by blocks that are kept in the folder ("":
-    nowhere), of so many bytes in all. Gives the terms, which go with what is pickled.
+    """Applies settings for the reads of these files, and returns them.
+
+    The result is pickled with whatever reads the files. A process that unpickles it applies the
+    settings, too.
+
+    Args:
+        paths: The files. Files on disks are ignored.
+        requests: The largest number of concurrent requests. None keeps the current limit.
+        folder: The folder of the disk cache. "" means no cache.
+        max_bytes: The largest size of the disk cache.
+
+    Raises:
+        UsageError: The cache folder can't be created, or the number of requests is below 1.
     """
     limit_requests(requests)
     objects = (
@@ -157,9 +176,8 @@ def apply_store_settings(
         if files:
             os.makedirs(folder, exist_ok=True)
     except OSError as error:
-        if (
-            error.errno not in DISK_FULL_ERRNOS
-        ):  # a cache that has no room is told of when a block is to be kept
+        # A full disk only disables the cache, with a warning when the first block can't be kept.
+        if error.errno not in DISK_FULL_ERRNOS:
             raise UsageError(
                 f"{option('cache', folder)}: can't be made: {error.strerror}"
             ) from None
@@ -169,32 +187,43 @@ def apply_store_settings(
 
 
 def stat(path: str) -> Stat:
-    """Size and time of change, or etag, of the file, or of what a link leads to; OSError as the system says it."""
+    """Returns the current state of a file, or of the target of a link.
+
+    Raises:
+        OSError: The file is missing or can't be accessed.
+    """
     return find_storage(path).stat(path)
 
 
 def last_known_stat(path: str) -> Stat:
-    """Returns what the file was when it was read, or listed, last: of a disk, what it is now."""
+    """Returns the state of a file when it was last read or listed.
+
+    On a disk this is the current state.
+    """
     return find_storage(path).last_known_stat(path)
 
 
 def refresh_listing(folder: str) -> None:
-    """Have a store say of all objects below a folder what they are now, which `last_known_stat` then knows of each."""
+    """Lists a folder of a store again, which updates `last_known_stat` of its objects.
+
+    Does nothing for a folder on a disk.
+    """
     for _ in iter_object_stats(folder) if is_remote(folder) else ():
         pass
 
 
 def _open_reader(path: str) -> contextlib.closing[Reader]:
-    """The file as a context manager that gives a `Reader`."""
     return contextlib.closing(find_storage(path).open(path))
 
 
 def read_range(path: str, start: int = 0, stop: int | None = None) -> Bytes:
-    """Bytes [start, stop) of the file, up to its end if stop is None or beyond it, in memory that is used again
-    (`base.buffers`).
+    """Returns bytes [start, stop) of a file. None for `stop` means its end.
+
+    The range is cut off at the end of the file. The memory of the result comes from `base.buffers`,
+    which uses it again.
 
     Raises:
-        OSError: as the operating system says it.
+        OSError: The file can't be opened or read.
     """
     with _open_reader(path) as reader:
         size = reader.stat().size_bytes
@@ -203,8 +232,13 @@ def read_range(path: str, start: int = 0, stop: int | None = None) -> Bytes:
 
 
 def start_range_read(path: str, start: int, stop: int) -> Callable[[], Bytes]:
-    """Have bytes [start, stop) of an object of a store asked for; gives what waits for them, and reads them as
-    `read_range` does where the object became another one, or where the file is a member of an archive.
+    """Starts to read bytes [start, stop) of a file. The result waits for them.
+
+    Only objects in stores are read ahead. The returned function waits for the bytes and returns
+    them.
+
+    If the object is replaced during this, the function reads the range of the new object. For any
+    other file it reads the range when it is called.
     """
     if not _is_object(path):
         return lambda: read_range(path, start, stop)
@@ -216,18 +250,25 @@ def start_range_read(path: str, start: int, stop: int) -> Callable[[], Bytes]:
         try:
             wait()
         except ReplacedError:
-            return read_range(path, start, stop)
+            return read_range(path, start, stop)  # which retries with the new object
         return buffer
 
     return read
 
 
 def read_files(files: Sequence[tuple[str, Stat, str]], buffer: Bytes) -> Iterator[Bytes]:
-    """The whole files, (path, state when they were planned, source) each, one after the other in the array; each is
-    given when it is there. Those in stores are asked for while others come.
+    """Reads complete files, one after the other, into `buffer`.
+
+    Objects in stores are prefetched. The buffer must have the total size of the files.
+
+    Args:
+        files: (path, state at planning time, name for messages) of each file.
+
+    Yields:
+        The part of the buffer with the content of the next file.
 
     Raises:
-        DataError: A file changed, or can't be read; it names the source.
+        DataError: A file has changed since planning or can't be read.
     """
     offset = 0
     for path, planned_stat, source in prefetch_files(files, lambda file: file[:2]):
@@ -244,8 +285,12 @@ def read_files(files: Sequence[tuple[str, Stat, str]], buffer: Bytes) -> Iterato
 
 
 def read_object_or_member(path: str, max_bytes: int) -> bytes:
-    """An object of a store as it is now, by one request where it is small, or a member of an archive; DataError if it
-    has more bytes than that.
+    """Returns the current content of an object or of a member of an archive.
+
+    A small object takes one request.
+
+    Raises:
+        DataError: The content is larger than `max_bytes`.
     """
     if _is_object(path):
         return _OBJECT_STORAGE.read_object(path, max_bytes)
@@ -255,20 +300,26 @@ def read_object_or_member(path: str, max_bytes: int) -> bytes:
 
 
 def iter_object_stats(folder: str) -> Iterator[tuple[str, Stat]]:
-    """(name relative to it, state) of all objects below a folder of a store."""
+    """Yields (relative name, state) of each object below a folder of a store."""
     return _OBJECT_STORAGE.iter_object_stats(folder)
 
 
 def prefetch_files(
     items: Iterable[_Item], file_of: Callable[[_Item], tuple[str, Stat] | None]
 ) -> Iterator[_Item]:
-    """The items in their order; of those to come, the beginnings of the files that are in a store are asked for. of:
-    the file that an item begins to read; None: none.
+    """Yields items in their order, while the first blocks of later files are fetched.
+
+    Only objects in stores are prefetched.
+
+    Args:
+        file_of: Returns the (path, state) that an item starts to read, or None if it reads no new
+            file.
     """
     waiting: deque[_Item] = deque()
     for item in items:
         if (file := file_of(item)) is not None and _is_object(file[0]):
             _OBJECT_STORAGE.prefetch_start(*file)
+            # Items wait until enough later objects are requested.
             waiting.append(item)
             if len(waiting) <= _OBJECT_STORAGE.max_prefetched:
                 continue
@@ -276,17 +327,21 @@ def prefetch_files(
             yield item
             continue
         else:
-            waiting.append(item)
+            waiting.append(item)  # keeps the order of the items
         yield waiting.popleft()
     yield from waiting
 
 
 def read_ranges(path: str, ranges: Sequence[tuple[int, Bytes]]) -> None:
-    """Fill each (start, array) with what lies in the file from there on. In a store, ranges that are close together
-    come by one request.
+    """Reads several ranges of a file, each into its own array.
+
+    In a store, ranges that are close to each other share a request.
+
+    Args:
+        ranges: (offset in the file, array to fill) of each range.
 
     Raises:
-        DataError: The file ends before that.
+        DataError: The file ends inside a range.
     """
     if _is_object(path):
         _OBJECT_STORAGE.read_ranges(path, ranges)
@@ -303,7 +358,10 @@ def read_ranges(path: str, ranges: Sequence[tuple[int, Bytes]]) -> None:
 def read_blocks(
     path: str, block_bytes: int, start: int = 0, stop: int | None = None
 ) -> Iterator[Bytes]:
-    """Yields the file from start to stop (None: its end) in new arrays of block_bytes, the last one shorter."""
+    """Yields bytes [start, stop) of a file in new arrays of `block_bytes`.
+
+    The last array may be shorter. None for `stop` means the end of the file.
+    """
     with _open_reader(path) as reader:
         while True:
             size = block_bytes if stop is None else min(block_bytes, stop - start)
@@ -315,15 +373,21 @@ def read_blocks(
 
 
 def map_file(path: str) -> Bytes:
-    """The whole file as a read-only array backed by the page cache; an empty file gives an empty array. What is in a
-    store becomes a file without a name in the folder for temporary files.
+    """Maps a file into memory as a read-only array. An empty file is an empty array.
+
+    An object in a store is first copied into an unnamed file in the folder for temporary files.
     """
     return find_storage(path).map(path)
 
 
 def put_if_absent(path: str | Path, data: bytes, temporary_folder: Path | None = None) -> bool:
-    """Create the file with this content, whole and on disk, unless it is there; says whether this call created it.
-    temporary_in: as for `atomic_write`, on a disk, where `create_if_absent` says what it stands on.
+    """Creates a complete and durable file or object, unless the name exists.
+
+    Args:
+        temporary_folder: See `disk_files.atomic_write`. Ignored in a store.
+
+    Returns:
+        Whether this call created it. See `create_if_absent` for the guarantees on a disk.
     """
     if isinstance(path, str) and is_remote(path):
         return uploads.put_object_if_absent(path, data)
@@ -331,8 +395,9 @@ def put_if_absent(path: str | Path, data: bytes, temporary_folder: Path | None =
 
 
 def move_to_shared(path: str, target: str) -> None:
-    """A file of this machine becomes one that others find: an object, or a file of a disk that they see. The name is
-    the caller's alone; the file is gone from where it was.
+    """Moves a local file to a store or a shared disk, for other hosts.
+
+    The target name must belong to the caller alone. On a disk the file is synced first.
     """
     if is_remote(target):
         uploads.upload_file(path, target, os.stat(path).st_size)
@@ -343,8 +408,15 @@ def move_to_shared(path: str, target: str) -> None:
 
 
 def move_to_final(path: str, target: str, size_bytes: int) -> None:
-    """Gives what was handed over the name by which it is known, in place of what has it: a copy within a store, another
-    name on a disk, where it may have been given before. May be called again, by several at once.
+    """Renames a shared file to its final name. Replaces an existing file.
+
+    In a store this may copy the object. The call may be repeated, even by several processes at
+    once.
+
+    Args:
+        path: The current name.
+        target: The final name, in the same store or file system.
+        size_bytes: The size of the file.
     """
     if is_remote(target):
         uploads.copy_object(path, target, size_bytes)
@@ -353,7 +425,7 @@ def move_to_final(path: str, target: str, size_bytes: int) -> None:
 
 
 def put_bytes(target: str, data: bytes) -> None:
-    """Make or replace an object, or a file, of these bytes; it appears whole."""
+    """Creates or replaces a file or object. Readers never see a part of it."""
     if is_remote(target):
         put_object(target, data)
         return
@@ -362,7 +434,12 @@ def put_bytes(target: str, data: bytes) -> None:
 
 
 def check_unchanged(path: str, planned_stat: Stat, source: str) -> None:
-    """Raises DataError if the file is another one than when it was planned, or gone."""
+    """Raises DataError if a file has changed since planning, or is missing.
+
+    Args:
+        planned_stat: State of the file at planning time.
+        source: The file's name for messages.
+    """
     try:
         current_stat = last_known_stat(path)
     except OSError as error:
@@ -377,7 +454,8 @@ def _changed_error(planned_stat: Stat, current_stat: Stat, source: str) -> DataE
 
 
 def _mapped_file_limit() -> int:
-    """A quarter of the descriptors that the process may have: what else it does needs some, too."""
+    """Returns a quarter of the file descriptors that the process may open, within limits."""
+    # The other descriptors are for sockets, outputs and other files of the process.
     max_descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return (
         _MAX_MAPPED_FILES
@@ -386,16 +464,17 @@ def _mapped_file_limit() -> int:
     )
 
 
-MAPPED_FILES = LruLimit(
-    _mapped_file_limit()
-)  # slots of arrays that `storage.files.map_file` gave, or views of them
+# Slots for arrays from `map_file`, or views of them.
+MAPPED_FILES = LruLimit(_mapped_file_limit())
 
 
 def release_mapped_pages() -> None:
-    """Let go of the pages of mapped files that this process has touched; who reads on has them again from the page
-    cache. Else all that was ever read counts as this process's memory.
+    """Removes the pages of mapped files from this process's memory.
+
+    They stay in the page cache, so a later access finds them again. Without this, all mapped data
+    that was ever read counts as memory of the process.
     """
-    if hasattr(mmap, "MADV_DONTNEED"):
+    if hasattr(mmap, "MADV_DONTNEED"):  # not on all systems
         for mapped in MAPPED_FILES.values():
             if (file := _find_mapping(mapped)) is not None:
                 file.madvise(mmap.MADV_DONTNEED)

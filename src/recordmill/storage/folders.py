@@ -1,7 +1,8 @@
-"""Names: what is there, on a disk or in a store; and on a disk new folders, other names, removal, copies. What stands
-in files is `files`' matter.
+"""Names and folders: lists, tests, creation, renaming, removal and copies.
 
-Each is one call of the system, or a walk of such calls, and raises OSError as the system says it.
+See `files` for the contents of files. Functions that read names work on disks and in stores.
+Functions that change something work on disks only, unless their docstring mentions stores. All
+raise OSError if the system call fails.
 """
 
 from __future__ import annotations
@@ -29,33 +30,35 @@ from recordmill.storage.files import (
 )
 
 Pathlike = str | os.PathLike[str]
-_RENAME_EXCHANGE, _AT_FDCWD = 2, -100  # RENAME_EXCHANGE of <linux/fs.h>, AT_FDCWD of <fcntl.h>
-_COPY_BLOCK_BYTES = 8 << 20  # 8 MiB: what is held of a file that is copied
+_RENAME_EXCHANGE, _AT_FDCWD = 2, -100  # from <linux/fs.h> and <fcntl.h>
+_COPY_BLOCK_BYTES = 8 << 20  # 8 MiB: the part of a copied file in memory
 
 
 def join(folder: Pathlike, *names: str) -> str:
-    """The path of a name below a folder, or the URI."""
+    """Returns the path or URI of a name below a folder."""
     text = os.fspath(folder)
     return "/".join((text.rstrip("/"), *names)) if is_remote(text) else str(Path(text, *names))
 
 
 def absolute_path(path: str) -> str:
-    """The path from the root, whoever opens it from whatever folder; the URI of an object is one."""
+    """Returns a local path as an absolute path. A URI is returned unchanged."""
     return path if is_remote(path) else os.path.abspath(path)
 
 
 def exists(path: Pathlike) -> bool:
-    """Returns whether something is there, or where a link leads to."""
+    """Returns whether a file or folder exists. A link exists if its target does."""
     return find_storage(os.fspath(path)).exists(os.fspath(path))
 
 
 def check_output_file(path: Pathlike, overwrite: bool) -> str:
-    """The path of a file that `out` names and that can be written, as far as can be seen before there is anything to
-    write; of a link, where it leads.
+    """Checks that a file can be written at `path`, and returns its real path.
+
+    In a store, only `overwrite` is checked. On a disk, this also removes temporary files that
+    killed writers left next to the file.
 
     Raises:
-        UsageError: the file is there and may not be replaced, it is a folder, a pipe or a device, or there is no folder
-            for it.
+        UsageError: The file exists and `overwrite` is false, its folder is missing, or the path
+            names a folder, a pipe or a device.
     """
     target = parse_output_path(path)
     if not is_remote(target) and is_folder(target):
@@ -77,47 +80,50 @@ def check_output_file(path: Pathlike, overwrite: bool) -> str:
 
 
 def name_exists(path: Pathlike) -> bool:
-    """Returns whether the name is taken, also by a link that leads nowhere."""
+    """Returns whether a name is in use, even by a broken link."""
     return os.path.lexists(path) or (is_remote(os.fspath(path)) and exists(path))
 
 
 def is_file(path: Pathlike) -> bool:
-    """Returns whether it is a regular file, or a link to one."""
+    """Returns whether a path is a regular file or a link to one."""
     return find_storage(os.fspath(path)).is_file(os.fspath(path))
 
 
 def no_file_message(path: Pathlike) -> str:
-    """Returns what to say of a path at which a regular file was to be, and is none."""
+    """Returns the message for a path that is not a regular file."""
     return "is no regular file (a folder, a pipe or a device)" if exists(path) else "no such file"
 
 
 def is_folder(path: Pathlike) -> bool:
-    """Returns whether it is a folder, or a link to one."""
+    """Returns whether a path is a folder or a link to one."""
     return find_storage(os.fspath(path)).is_folder(os.fspath(path))
 
 
 def is_link(path: Pathlike) -> bool:
-    """Returns whether the name itself is a link."""
+    """Returns whether a path is a link."""
     return os.path.islink(path)
 
 
 def real_path(path: Pathlike) -> str:
-    """The absolute path without a link in it; the URI of an object is one."""
+    """Returns the absolute path without links. A URI is returned unchanged."""
     return os.fspath(path) if is_remote(os.fspath(path)) else os.path.realpath(path)
 
 
 def inode_number(path: Pathlike) -> int:
-    """The number by which its file system knows it, whatever it is called."""
+    """Returns the number that identifies a file within its file system."""
     return os.stat(path).st_ino
 
 
 def list_names(folder: Pathlike) -> list[str]:
-    """The names in a folder, sorted."""
+    """Returns the sorted names in a folder."""
     return find_storage(os.fspath(folder)).list_names(os.fspath(folder))
 
 
 def list_names_if_present(folder: Pathlike) -> list[str]:
-    """The names in a folder, sorted; none where there is no such folder, which a store need not be asked beforehand."""
+    """Returns the sorted names in a folder. A missing folder has none.
+
+    In a store this takes no extra request for the folder.
+    """
     if not is_remote(os.fspath(folder)) and not is_folder(folder):
         return []
     with contextlib.suppress(FileNotFoundError):
@@ -126,17 +132,24 @@ def list_names_if_present(folder: Pathlike) -> list[str]:
 
 
 def list_paths(folder: Path, pattern: str = "") -> list[Path]:
-    """The folder's files and folders, or those whose names match the glob, sorted; none match where no folder is."""
+    """Returns the sorted paths in a folder.
+
+    Args:
+        pattern: A glob for the names, or "" for all. With a glob, a missing folder has no paths.
+    """
     return sorted(folder.glob(pattern) if pattern else folder.iterdir())
 
 
 def list_paths_recursively(folder: Pathlike) -> list[Path]:
-    """Everything below the folder, sorted; no linked folder is entered."""
+    """Returns the sorted paths of everything below a folder. Does not follow links."""
     return sorted(Path(folder).rglob("*"))
 
 
 def find_files(folder: Pathlike) -> dict[str, str]:
-    """Name relative to the folder, with `/`, to path of all files below it."""
+    """Returns the paths of all files below a folder, by relative name.
+
+    Relative names have `/` on all systems. The folder may be in a store.
+    """
     if is_remote(os.fspath(folder)):
         return {name: join(folder, name) for name, _ in iter_object_stats(os.fspath(folder))}
     paths = (path for path in list_paths_recursively(folder) if path.is_file())
@@ -144,9 +157,14 @@ def find_files(folder: Pathlike) -> dict[str, str]:
 
 
 def fetch_tree(source: Pathlike, target: Pathlike) -> None:
-    """Copies all files below a folder, or in a store, to a folder here; DataError for a name that leads out."""
+    """Copies all files below a folder to a local folder. The source may be in a store.
+
+    Raises:
+        DataError: The name of a file leads out of the folder.
+    """
     for name, path in find_files(source).items():
         parts = name.split("/")
+        # Keys of objects are arbitrary strings, so they may lead out of the target folder.
         if {"", ".", ".."} & {*parts}:
             raise DataError(f"{name!r} is no name of a file", source=os.fspath(source))
         copy = Path(target, *parts)
@@ -155,31 +173,47 @@ def fetch_tree(source: Pathlike, target: Pathlike) -> None:
 
 
 def fetch_file(source: str, target: Pathlike) -> None:
-    """Copy a file, in a store, too, to a new one of this machine, in bounded memory."""
+    """Copies a file to a new local file, in blocks. The source may be in a store."""
     with create_file(os.fspath(target)) as file:
         for block in read_blocks(source, _COPY_BLOCK_BYTES):
             write_all(file, block)
 
 
 def make_folder(path: Pathlike, *, exist_ok: bool = False, parents: bool = False) -> None:
-    """Make a folder; exist_ok: it may be there already; parents: with the folders above it."""
+    """Creates a folder.
+
+    Args:
+        exist_ok: The folder may exist.
+        parents: Missing parent folders are created, too.
+    """
     Path(path).mkdir(exist_ok=exist_ok, parents=parents)
 
 
 def make_scratch_folder(prefix: str, folder: str | None = None) -> str:
-    """A new folder of a new name in that folder, or in the system's folder for temporary files; gives its path."""
+    """Creates a folder with a new name and returns its path.
+
+    Args:
+        prefix: Start of the name.
+        folder: The parent folder. None means the folder for temporary files.
+    """
     return tempfile.mkdtemp(prefix=prefix, dir=folder)
 
 
 def make_private_folder(name: str) -> str:
-    """A folder of that name among the system's temporary files, which only this user may enter; made if need be.
+    """Returns a folder among the temporary files that only this user can access.
+
+    It is created if it is missing.
+
+    Args:
+        name: Start of the name. The user's ID follows.
 
     Raises:
-        OSError: somebody else's folder, or a link, has the name.
+        OSError: The name belongs to a link, or to a folder that others own or can access.
     """
     path = os.path.join(tempfile.gettempdir(), f"{name}-{os.getuid()}")
     with contextlib.suppress(FileExistsError):
         os.mkdir(path, 0o700)
+    # `lstat` does not follow a link, which another user may have put there.
     folder_stat = os.lstat(path)
     if (
         not stat.S_ISDIR(folder_stat.st_mode)
@@ -193,28 +227,28 @@ def make_private_folder(name: str) -> str:
 
 
 def rename(old: Pathlike, new: Pathlike) -> None:
-    """Renames a file or folder in one step; replaces a file, and a folder that is empty."""
+    """Renames a file or folder atomically. Replaces a file, or an empty folder."""
     os.rename(old, new)
 
 
 def remove_file(path: Pathlike, *, missing_ok: bool = False) -> None:
-    """Remove a file or a link."""
+    """Removes a file or a link."""
     Path(path).unlink(missing_ok=missing_ok)
 
 
 def remove_empty_folder(folder: Pathlike) -> None:
-    """Remove a folder in which nothing is."""
+    """Removes an empty folder."""
     os.rmdir(folder)
 
 
 def remove_tree(folder: Pathlike, *, ignore_errors: bool = False) -> None:
-    """Remove a folder of one's own with all that is in it."""
+    """Removes a folder and its contents. The caller must own it."""
     shutil.rmtree(folder, ignore_errors=ignore_errors)
 
 
 def remove(path: Pathlike) -> None:
-    """Removes a file, a link, or a folder with all that is in it; nothing if it is not there."""
-    with contextlib.suppress(FileNotFoundError):  # somebody else removes it, too
+    """Removes a file, a link, or a folder with its contents. Ignores a missing one."""
+    with contextlib.suppress(FileNotFoundError):  # another process may remove it at the same time
         if os.path.isdir(path) and not os.path.islink(path):
             shutil.rmtree(path)
         else:
@@ -222,12 +256,17 @@ def remove(path: Pathlike) -> None:
 
 
 def copy_mode(folder: Pathlike, model: Pathlike) -> None:
-    """Makes a folder usable by those who may use the other one."""
+    """Sets the permissions of `folder` to the permissions of `model`."""
     os.chmod(folder, stat.S_IMODE(os.stat(model).st_mode))
 
 
 def exchange_names(first: Pathlike, second: Pathlike) -> bool:
-    """Exchanges two names in one step (renameat2, RENAME_EXCHANGE); False if that can't be, and nothing changed."""
+    """Exchanges two names atomically, with renameat2 of Linux.
+
+    Returns:
+        False if the system or the file system can't do this. Then nothing has changed.
+    """
+    # Python has no function for this system call.
     renameat2 = getattr(ctypes.CDLL(None), "renameat2", None)
     return (
         renameat2 is not None
@@ -246,8 +285,12 @@ def copy_tree(
     keep_links: bool = False,
     exist_ok: bool = False,
 ) -> None:
-    """Copy a folder with all that is in it. leave_out: globs of names that are not copied; links: a link stays one;
-    into: the target may be there already.
+    """Copies a folder and its contents.
+
+    Args:
+        ignored_patterns: Globs of names that are not copied.
+        keep_links: Copies links as links. False copies their targets.
+        exist_ok: The target may exist.
     """
     ignore = shutil.ignore_patterns(*ignored_patterns) if ignored_patterns else None
     shutil.copytree(source, target, symlinks=keep_links, ignore=ignore, dirs_exist_ok=exist_ok)

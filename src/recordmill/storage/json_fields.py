@@ -1,7 +1,8 @@
-"""A file of JSON that anybody may have written, to its value: bounded in size, UTF-8, no key twice, no number that JSON
-lacks; and `convert_json`, which checks a value against a type and makes its dataclasses.
+"""Parsing and validation of JSON files that anyone may have written.
 
-Everything that can be wrong is a `DataError` that names the file, the field and the reason.
+A file must be UTF-8 and bounded in size, without duplicate keys, NaN or infinity. `convert_json`
+checks a value against a type and creates the dataclasses in it. Every problem is a DataError with
+the file, the field and the reason.
 """
 
 from __future__ import annotations
@@ -20,19 +21,21 @@ from recordmill.base.errors import DataError
 from recordmill.storage.archives import is_archive_member
 from recordmill.storage.files import is_remote, read_object_or_member
 
-MAX_JSON_BYTES = (
-    256 << 20
-)  # 256 MiB: a manifest of some 900,000 shards; far beyond what any of these files needs
-_MIN_READ_BYTES = 64 << 10  # 64 KiB: of what says no size, as the kernel's own files do
-_MAX_VALUE_CHARS = 60  # characters of a wrong value that a message shows
-MAX_COUNT = 2**63 - 1  # of records or bytes: what an int64 holds
+# 256 MiB: enough for a manifest of about 900,000 shards, and much more than these files need.
+MAX_JSON_BYTES = 256 << 20
+_MIN_READ_BYTES = 64 << 10  # 64 KiB: for files without a size, such as files of the kernel
+_MAX_VALUE_CHARS = 60  # length of a wrong value in a message
+MAX_COUNT = 2**63 - 1  # the largest number of records or bytes, which fits an int64
 
 
 def read_bounded(path: str | os.PathLike[str], max_bytes: int = MAX_JSON_BYTES) -> bytes:
-    """The bytes of a regular file; nothing waits for a pipe.
+    """Returns the content of a regular file of at most `max_bytes`.
+
+    Does not wait for a pipe. The path may be in a store or an archive.
 
     Raises:
-        OSError: as the operating system says it, FileNotFoundError among it. DataError: no regular file, or too large.
+        OSError: The file can't be opened or read. FileNotFoundError if it is missing.
+        DataError: The file is not regular, or too large.
     """
     if is_remote(os.fspath(path)) or is_archive_member(os.fspath(path)):
         return read_object_or_member(os.fspath(path), max_bytes)
@@ -41,12 +44,11 @@ def read_bounded(path: str | os.PathLike[str], max_bytes: int = MAX_JSON_BYTES) 
         file_stat = os.fstat(descriptor)
         if not modes.S_ISREG(file_stat.st_mode):
             raise DataError("is no regular file", source=os.fspath(path))
-        request_bytes = (
-            min(max_bytes, max(file_stat.st_size, _MIN_READ_BYTES)) + 1
-        )  # so many bytes are allocated
+        # `read` allocates this many bytes. The extra byte shows whether the file is larger.
+        request_bytes = min(max_bytes, max(file_stat.st_size, _MIN_READ_BYTES)) + 1
         try:
             data = file.read(request_bytes) if file_stat.st_size <= max_bytes else b""
-        except OSError as error:  # which does not say of what
+        except OSError as error:  # it does not name the file
             raise OSError(error.errno, error.strerror, os.fspath(path)) from None
         if len(data) == request_bytes <= max_bytes:
             raise DataError("grows while it is read", source=os.fspath(path))
@@ -59,10 +61,10 @@ def read_bounded(path: str | os.PathLike[str], max_bytes: int = MAX_JSON_BYTES) 
 
 
 def parse_json(data: bytes | str, source: str) -> Any:
-    """The value that the text says.
+    """Returns the value of a JSON text.
 
     Raises:
-        DataError: it is no JSON, or says something twice.
+        DataError: The text is not JSON or UTF-8, has a duplicate key, or is nested too deeply.
     """
     try:
         text = data.decode("utf-8") if isinstance(data, bytes) else data
@@ -90,19 +92,24 @@ def _refuse_constant(word: str) -> NoReturn:
 
 @dataclass(frozen=True)
 class Check:
-    """A condition on a value, in `Annotated[type, Check(...)]`. says: what is allowed, as "not ..." continues."""
+    """Condition on a value, for `Annotated[type, Check(...)]`.
+
+    Attributes:
+        predicate: Returns a true value if the condition holds.
+        requirement: Text for the message "is VALUE, not REQUIREMENT".
+    """
 
     predicate: Callable[[Any], object]
     requirement: str
 
 
 def matches(pattern: str, requirement: str) -> Check:
-    """A check that a regular expression of ASCII matches all of a text."""
+    """Returns a check that a text fully matches a regular expression, with ASCII classes."""
     return Check(re.compile(pattern, re.ASCII).fullmatch, requirement)
 
 
 def between(minimum: int, maximum: int) -> Check:
-    """A check that a number is in that range, both ends included."""
+    """Returns a check that a number is in [minimum, maximum]."""
     return Check(lambda value: minimum <= value <= maximum, f"from {minimum} to {maximum}")
 
 
@@ -111,17 +118,18 @@ _TYPE_NAMES = {str: "a string", int: "a whole number", bool: "true or false"}
 
 
 def convert_json(kind: Any, value: Any, source: str, place: str = "") -> Any:
-    """Checks a value of JSON against a type, and gives it as that type.
+    """Checks a parsed JSON value against a type and returns it as that type.
 
     Args:
-        kind: `Any`, a plain type, `T | None`, a sequence or a mapping of such types, `Annotated` with
-            `Check`s, a TypedDict or a dataclass. Fields that neither names are left out.
-        value: As `parse_json` gives it.
-        source: The file, for errors.
-        place: The field that holds the value, for errors.
+        kind: `Any`, a plain type, `T | None`, a sequence or mapping of such types, `Annotated` with
+            `Check`s, a TypedDict or a dataclass. Unknown fields of the latter two are dropped.
+        value: The value from `parse_json`.
+        source: The name of the file, for errors.
+        place: The field that contains the value, for errors.
 
     Raises:
-        DataError: The value is of another type, fails a check, or lacks a field; the error names file and field.
+        DataError: The value has another type, fails a check, or lacks a field. The error names the
+            file and the field.
     """
     if kind is Any:
         return value
@@ -135,7 +143,7 @@ def convert_json(kind: Any, value: Any, source: str, place: str = "") -> Any:
     if origin is UnionType:
         return None if value is None else convert_json(inner[0], value, source, place)
     if kind in _TYPE_NAMES:
-        if type(value) is not kind:
+        if type(value) is not kind:  # not `isinstance`, because a bool is an int
             _refuse(f"is {format_json_value(value)}, not {_TYPE_NAMES[kind]}", source, place)
         return value
     if kind is float:
@@ -172,14 +180,17 @@ def convert_json(kind: Any, value: Any, source: str, place: str = "") -> Any:
 
 
 def load_json(kind: Any, path: str | os.PathLike[str]) -> Any:
-    """The value that a file holds, as that type; see `read_bounded`, `parse_json` and `convert_json` for what is raised."""
+    """Reads, parses and converts a JSON file.
+
+    See `read_bounded`, `parse_json` and `convert_json` for the errors.
+    """
     name = os.fspath(path)
     return convert_json(kind, parse_json(read_bounded(path), name), name)
 
 
 @functools.cache
 def _field_types(kind: Any) -> tuple[dict[str, Any], frozenset[str]]:
-    """(name to type, the names that must be there) of a dataclass or a TypedDict."""
+    """Returns the type of each field and the names of the required ones."""
     types = get_type_hints(kind, include_extras=True)
     if not is_dataclass(kind):
         return types, kind.__required_keys__
@@ -198,7 +209,11 @@ def _refuse(reason: str, source: str, place: str) -> NoReturn:
 
 
 def format_json_value(value: Any) -> str:
-    """A wrong value as a message shows it: in ASCII, and not all of it."""
+    r"""Returns a wrong value in ASCII for a message, shortened to 60 characters.
+
+    >>> format_json_value(None), format_json_value([1, 2]), format_json_value("Zürich")
+    ('null', 'a list', "'Z\\xfcrich'")
+    """
     if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 200:
         return f"a number of {value.bit_length()} bits"
     if isinstance(value, dict | list):

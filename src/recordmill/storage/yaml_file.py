@@ -1,5 +1,7 @@
-"""Reads a file of YAML that anybody may have written as a mapping: plain values only, no key twice, bounded in depth
-and in what its aliases repeat.
+"""Parsing of YAML files that anyone may have written.
+
+Only plain values are permitted, keys must be unique, and the depth and the repetitions by aliases
+are bounded.
 """
 
 from __future__ import annotations
@@ -12,7 +14,8 @@ from recordmill.base.errors import DataError, MissingExtraError, UsageError
 from recordmill.storage.json_fields import read_bounded
 
 _TAG = "tag:yaml.org,2002:"
-_PLAIN_TYPES = (  # values of the core schema of YAML 1.2, with the characters that they begin with
+# (type, pattern, first characters) of the plain values in the core schema of YAML 1.2.
+_PLAIN_TYPES = (
     ("bool", "true|True|TRUE|false|False|FALSE", "tTfF"),
     ("int", r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", "-+0123456789"),
     (
@@ -22,18 +25,22 @@ _PLAIN_TYPES = (  # values of the core schema of YAML 1.2, with the characters t
     ),
 )
 _REPLACED_TAGS = {f"{_TAG}{name}" for name in ("bool", "int", "float", "timestamp")}
-_MAX_BYTES = 16 << 20  # 16 MiB: of what people write; a file of holes may say that it has 30 GB
-_MAX_DEPTH = 16  # of what people write: steps in a list in a mapping need 5
-_MAX_VALUES = 1 << 20  # each as often as an alias repeats it
+# 16 MiB: more than anyone writes by hand. A sparse file may report a size of 30 GB.
+_MAX_BYTES = 16 << 20
+_MAX_DEPTH = 16  # hand-written files are flat: steps in a list in a mapping need 5
+_MAX_VALUES = 1 << 20  # values repeated by an alias count each time
 
 
 def read_yaml(path: str, label: str, expected: str) -> Mapping[str, Any]:
-    """The mapping that a YAML file holds, of which `check_nesting` says whether it can be walked.
+    """Returns the mapping in a YAML file. `check_nesting` checks its depth.
 
-    named: what messages call the file, an option's mark mostly. wants: what the mapping is of, for messages.
+    Args:
+        label: The name of the file in messages, mostly an option with its value.
+        expected: The expected contents of the mapping, for messages.
 
     Raises:
-        UsageError: it can't be read, or holds no mapping. MissingExtraError: PyYAML is not installed.
+        UsageError: The file can't be read, or is not a mapping.
+        MissingExtraError: PyYAML is not installed.
     """
     try:
         import yaml
@@ -49,10 +56,8 @@ def read_yaml(path: str, label: str, expected: str) -> Mapping[str, Any]:
         raise UsageError(f"{label}: {error.reason}") from None
     except OSError as error:
         raise UsageError(f"{label}: can't be read: {error.strerror or error}") from None
-    except (
-        ValueError,
-        yaml.YAMLError,
-    ) as error:  # of values: text that is no UTF-8, a date that is none
+    # ValueError: text that is not UTF-8, or a date that does not exist.
+    except (ValueError, yaml.YAMLError) as error:
         mark = getattr(error, "problem_mark", None)
         reason = (
             str(error).splitlines()[0]
@@ -66,7 +71,10 @@ def read_yaml(path: str, label: str, expected: str) -> Mapping[str, Any]:
 
 
 def check_nesting(value: Any) -> None:
-    """Raises ValueError for what is nested too deep to be walked, as what holds itself is, and for too much of it."""
+    """Raises ValueError if a value is nested too deeply or contains too many values.
+
+    A value that contains itself is always too deep.
+    """
     pending, count = [(value, 0)], 0
     while pending:
         node, depth = pending.pop()
@@ -80,8 +88,11 @@ def check_nesting(value: Any) -> None:
 
 
 def _make_loader(yaml: Any) -> Any:
-    """Returns YAML's safe loader, changed in two ways: of two equal keys the last would win without a word, and plain
-    values are those of YAML 1.2: NO is a country, 1e-3 a number, 010 ten and 12:30 a text.
+    """Returns PyYAML's safe loader with two changes.
+
+    * A duplicate key is an error. PyYAML would use the last one.
+    * Plain values follow YAML 1.2: NO is a country, 1e-3 is a number, 010 is ten and 12:30 is a
+      text.
     """
 
     class Loader(yaml.SafeLoader):  # type: ignore[misc]
@@ -101,6 +112,7 @@ def _make_loader(yaml: Any) -> Any:
             return super().construct_mapping(node, deep)
 
         def construct_yaml_int(self, node: Any) -> int:
+            # PyYAML's own function reads 010 as octal and 12:30 as base 60.
             text = self.construct_scalar(node)
             return int(text, {"0x": 16, "0o": 8}.get(text[:2], 10))
 
