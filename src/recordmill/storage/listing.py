@@ -1,8 +1,8 @@
-"""INPUTs as a user types them (files, folders, globs, `@list.txt`) to a `Listing`: every file once, in one order, with
-what was left out.
+"""Expansion of INPUTs (files, folders, globs, `@list.txt`) to a list of files.
 
-It looks at names and sizes only; `detect` looks inside, `layout` reads meaning into folders. What holds on a disk holds
-in a store, which has no links.
+Each file is listed once, in a fixed order, together with the files that were ignored. Only names
+and sizes are inspected here: `content` looks into files, and `layout` interprets folder names. The
+rules are the same on disks and in stores, which have no links.
 """
 
 from __future__ import annotations
@@ -30,14 +30,21 @@ from recordmill.storage.files import (
 )
 from recordmill.storage.folders import is_folder, real_path
 
-_MAX_MESSAGE_NAMES = 3  # names in a message
-_SURROGATE = re.compile("[\ud800-\udfff]")  # what is no UTF-8 in the name of a file
-_BLOCK_BYTES = 1 << 20  # of a list of names
+_MAX_MESSAGE_NAMES = 3
+# Python decodes bytes of a file name that are not UTF-8 to surrogates.
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_BLOCK_BYTES = 1 << 20  # 1 MiB: the part of a list in memory
 
 
 @dataclass(frozen=True)
 class InputRoot:
-    """One INPUT. given: as typed. path: its names are relative to it. folder: it is itself a folder."""
+    """One INPUT.
+
+    Attributes:
+        argument: The INPUT as the user typed it.
+        path: The path that names of its files are relative to.
+        is_folder: Whether the INPUT itself is a folder.
+    """
 
     argument: str
     path: str
@@ -45,7 +52,10 @@ class InputRoot:
 
     @property
     def label(self) -> str:
-        """The folder's own name as typed (`data/cats/` is `cats`), which may name a class or a split."""
+        """Name of the folder as typed, or "" for other INPUTs.
+
+        For example, `data/cats/` has the label `cats`. It may name a class or a split.
+        """
         return os.path.basename(os.path.abspath(self.argument)) if self.is_folder else ""
 
 
@@ -53,9 +63,14 @@ class InputRoot:
 class Listing:
     """The files of all INPUTs.
 
-    files: sorted by (root, name as bytes). roots: the INPUTs, by ordinal. ignored: how many files per reason were left
-    out. notes: the same in words, with names. named: the paths of files given by their own name; named_roots: of the
-    INPUTs all of whose files were given so, the ordinals. See `is_named`. data_extensions: those that promise data.
+    Attributes:
+        files: The files, sorted by (root, UTF-8 bytes of the name).
+        roots: The INPUTs, by ordinal.
+        ignored: The number of ignored files by reason.
+        notes: A readable line for each reason, with the first names.
+        explicit_paths: Paths of files that the user typed, or that a list names.
+        explicit_roots: Ordinals of the INPUTs that consist of such files only.
+        data_extensions: Extensions of files that must contain data.
     """
 
     files: FileTable
@@ -67,11 +82,18 @@ class Listing:
     data_extensions: Collection[str] = ()
 
     def is_explicit(self, file: InputFile) -> bool:
-        """Returns whether the file was given by its own name, so that nothing may leave it out silently."""
+        """Returns whether the user named the file itself.
+
+        Such a file must not be ignored silently.
+        """
         return file.root in self.explicit_roots or file.path in self.explicit_paths
 
     def explicit_mask(self, candidates: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-        """[files] which of some files were given by their own names."""
+        """Returns which of the candidate files the user named, [files].
+
+        Args:
+            candidates: The files to test, as a mask, [files].
+        """
         mask = np.zeros(len(self.files), np.bool_)
         if self.explicit_paths or self.explicit_roots:
             for index in np.flatnonzero(candidates).tolist():
@@ -86,28 +108,33 @@ class Listing:
 def list_inputs(
     inputs: Sequence[str], *, follow_links: bool = False, data_extensions: Collection[str] = ()
 ) -> Listing:
-    """The files that the INPUTs name.
+    """Lists the files of the INPUTs.
 
-    data_extensions: lower-case, without dots; they promise data, so an empty file of these is kept.
+    * A path that exists is used literally, whatever characters it has. Any other path with `*`,
+      `?`, `[a-z]` or `**` is a glob.
+    * In folders, hidden, temporary and marker files are ignored. Empty files are ignored unless
+      their extension is one of `data_extensions`.
+    * `@list.txt` contains a path or glob in each line. They are relative to the folder of the list,
+      never to the working directory. Blank lines are skipped. Names are relative to the list's
+      folder, or to the deepest folder that contains all files if a file is outside of it.
+    * A link that leads out of its root is followed only with `follow_links`. A link to a file
+      inside the root counts as a file of its own. A link to a folder inside the root is followed
+      only with `follow_links`, because that folder is walked anyway.
+    * A file that two INPUTs name, directly or by a symbolic link, is an error. Its records would
+      appear twice, with two identities.
+    * Unfinished results of builds and reads are ignored. It is an error if an INPUT has no other
+      files, or if the user named such a file.
 
-    - A path that exists is taken by its own name, whatever characters it holds; a glob (`*`, `?`, `[a-z]`, `**`) is
-      what doesn't exist.
-    - Folders are walked without hidden, temporary and marker files; empty files stay only where their extension
-      is one of data_extensions.
-    - `@list.txt` holds one path or glob a line, relative to the list's own folder (never to the working directory);
-      blank lines are skipped. Names are relative to the list's folder, or, where a file lies outside it, to the deepest
-      folder that holds all files.
-    - A link out of its root, and what lies behind it, is read only with follow_links. A link to a file inside the root
-      is a file of its own; a link to a folder inside the root is not followed without follow_links, since that folder
-      is walked anyway.
-    - A file that two INPUTs name, by itself or by a symbolic link, is refused: its records would be there twice, under
-      two identities.
-    - What builds and reads at work have written, and killed ones left, is left out; an INPUT that is all of that kind
-      is refused, and so is such a file that was named.
+    Args:
+        inputs: The INPUTs as typed.
+        follow_links: Follows links out of a root, and links to folders.
+        data_extensions: Extensions in lower case without the dot. Such files must contain data, so
+            an empty one is not ignored.
 
     Raises:
-        UsageError: nothing there, nothing in it, not readable, a dangling link, a link out of the root, a file named
-            twice, a name that is not UTF-8, a URI; the message names the file and says what to do.
+        UsageError: A path does not exist or can't be read, a folder has no data, or a rule above is
+            violated. Names that are not UTF-8, dangling links and unsupported URIs are errors, too.
+            The message names the file and a remedy.
     """
     if isinstance(inputs, str | os.PathLike):
         inputs = [os.fspath(inputs)]
@@ -116,9 +143,8 @@ def list_inputs(
     ignored = walk.IgnoredFiles(data_extensions)
     roots: list[InputRoot] = []
     explicit_paths, explicit_roots = set[str](), set[int]()
-    files_by_root: list[
-        list[walk.FileEntry]
-    ] = []  # [INPUT], those of a list in the order of its lines
+    # [INPUT]. The files of a list are in the order of its lines.
+    files_by_root: list[list[walk.FileEntry]] = []
     for ordinal, argument in enumerate(map(os.fspath, inputs)):
         root, files, by_name = _resolve(argument, follow_links, ignored)
         roots.append(root)
@@ -129,9 +155,10 @@ def list_inputs(
             explicit_paths.update(by_name)
     _remove_unfinished(files_by_root, ignored, explicit_paths, explicit_roots)
     for files in files_by_root:
-        files.sort(key=lambda file: file.name)  # code points sort as their UTF-8 bytes do
+        files.sort(key=lambda file: file.name)  # code points sort in the order of UTF-8 bytes
     _check_names([file for files in files_by_root for file in files])
-    if len(roots) > 1 or not roots[0].is_folder:  # else each name is a path of its own
+    # Within a single folder, each file has a path of its own.
+    if len(roots) > 1 or not roots[0].is_folder:
         _check_duplicates(files_by_root, roots)
     inputs_files = (
         InputFile(root, entry.name, entry.path, entry.stat)
@@ -155,9 +182,14 @@ def _remove_unfinished(
     explicit_paths: Collection[str],
     explicit_roots: Collection[int],
 ) -> None:
-    """Takes out of the files of each INPUT what runs have put there that is no result, or not yet. UsageError: that is
-    all of an INPUT, or a file that was given by its own name. named: paths of such files. all_named: numbers of INPUTs
-    that are one.
+    """Removes unfinished results of builds and reads from the lists of files, in place.
+
+    Args:
+        explicit_paths: Paths of files that the user named.
+        explicit_roots: Ordinals of INPUTs that are one such file.
+
+    Raises:
+        UsageError: An INPUT has no other files, or the user named such a file.
     """
     unfinished = [
         path
@@ -189,8 +221,9 @@ def _remove_unfinished(
 def _resolve(
     argument: str, follow_links: bool, ignored: walk.IgnoredFiles
 ) -> tuple[InputRoot, list[walk.FileEntry], Iterable[str] | None]:
-    """(the root, its files, which of them were given by their own names; None: all of them)."""
+    """Returns (root, files, explicit paths) of an INPUT. None means that all paths are explicit."""
     path = parse_input_path(argument)
+    # A file may have a name that begins with `@`.
     if path[0] == "@" and not os.path.lexists(path):
         return _read_list(argument, parse_input_path(path[1:]), follow_links, ignored)
     base, files, is_single = _expand(path, argument, follow_links, ignored)
@@ -203,7 +236,7 @@ def _resolve(
 def _expand(
     path: str, argument: str, follow_links: bool, ignored: walk.IgnoredFiles
 ) -> tuple[str, list[walk.FileEntry], bool]:
-    """(the real folder that names are relative to, the files, whether the path is that of the one file)."""
+    """Returns (real folder that names are relative to, files, whether `path` is a single file)."""
     walk.note_enclosing_runs(real_path(path), ignored)
     if is_remote(path):
         return _expand_in_store(path, argument, ignored)
@@ -223,9 +256,8 @@ def _expand(
         root, pattern = _split_glob(path)
         if not os.path.isdir(root):
             raise UsageError(f"{argument}: there is no folder {root}")
-    files = {
-        file.name: file for file in walk.walk_disk(root, pattern, follow_links, ignored)
-    }  # by each way once
+    # By name, because `**` may reach a file in several ways.
+    files = {file.name: file for file in walk.walk_disk(root, pattern, follow_links, ignored)}
     if not files:
         raise _no_files_error(argument, pattern is not None, ignored)
     return os.path.realpath(root), _expand_tars(list(files.values()), argument, ignored), False
@@ -234,7 +266,10 @@ def _expand(
 def _expand_tars(
     files: list[walk.FileEntry], argument: str, ignored: walk.IgnoredFiles
 ) -> list[walk.FileEntry]:
-    """The files; if all are tars, their members, by the names that they have in a folder called as the tar."""
+    """Replaces the files by their members, if all files are tars.
+
+    The names of the members begin with a folder that is named like the tar.
+    """
     if not all(archives.is_tar(file.name) and archives.is_archive(file.path) for file in files):
         return files
     return [
@@ -245,7 +280,7 @@ def _expand_tars(
 
 
 def _archive_files(path: str, argument: str, ignored: walk.IgnoredFiles) -> list[walk.FileEntry]:
-    """The files in an archive that a folder with the same content would have."""
+    """Lists an archive by the rules for a folder with the same contents."""
     path = real_path(path)
     members, start, files = (
         archives.read_members(path),
@@ -269,6 +304,7 @@ def _archive_files(path: str, argument: str, ignored: walk.IgnoredFiles) -> list
             and walk.file_extension(name) not in ignored.data_extensions
         ):
             reason = walk.IGNORED_EMPTY
+        # macOS adds a `__MACOSX` folder with attributes of the files to its archives.
         if reason is not None or name.startswith("__MACOSX/"):
             ignored.add(reason or walk.IGNORED_HIDDEN, name, start + name)
         else:
@@ -299,6 +335,7 @@ def _expand_in_store(
                 _archive_files(path, argument, ignored),
                 False,
             )
+        # An object whose name looks like a glob is used literally.
         with contextlib.suppress(FileNotFoundError):
             object_stat, (base, _, name) = stat(path), path.rpartition("/")
             return base, [walk.FileEntry(unquote_name(name, path), path, object_stat)], True
@@ -334,7 +371,10 @@ def _stat_single_file(path: str) -> tuple[str, walk.FileEntry]:
 
 
 def _split_glob(path: str) -> tuple[str, str]:
-    """Returns the folder before the first wildcard and the pattern below; an existing folder is no pattern."""
+    """Returns the folder before the first wildcard, and the pattern after it.
+
+    An existing folder is not a pattern, even if its name has a wildcard.
+    """
     parts = path.split("/")
     num_fixed = next(
         (
@@ -353,7 +393,10 @@ def _split_glob(path: str) -> tuple[str, str]:
 def _read_list(
     argument: str, list_path: str, follow_links: bool, ignored: walk.IgnoredFiles
 ) -> tuple[InputRoot, list[walk.FileEntry], Iterable[str] | None]:
-    """Resolves a list of paths as `_resolve` does. Names are relative to the list's folder, if all files lie there."""
+    """Resolves a list of paths. The result is that of `_resolve`.
+
+    Names are relative to the list's folder if all files are inside it.
+    """
     folder = real_path(os.path.dirname(list_path) or ".")
     all_files, explicit_paths, has_patterns = list[walk.FileEntry](), list[str](), False
     for number, line in enumerate(_read_lines(argument, list_path), 1):
@@ -391,6 +434,7 @@ def _read_lines(argument: str, list_path: str) -> Iterator[bytes]:
     try:
         for number, block in enumerate(read_blocks(list_path, _BLOCK_BYTES)):
             data = block.tobytes()
+            # The list may begin with a byte order mark.
             *lines, rest = (rest + (data if number else data.removeprefix(b"\xef\xbb\xbf"))).split(
                 b"\n"
             )
@@ -403,7 +447,7 @@ def _read_lines(argument: str, list_path: str) -> Iterator[bytes]:
 
 
 def _resolve_line(folder: str, entry: str, list_path: str) -> str:
-    """The path, or URI, that a line of a list names."""
+    """Returns the path or URI that a line of a list names."""
     if is_remote(entry) or not is_remote(folder):
         return entry if is_remote(entry) else os.path.join(folder, entry)
     if os.path.isabs(entry) or ".." in entry.split("/"):
@@ -414,7 +458,7 @@ def _resolve_line(folder: str, entry: str, list_path: str) -> str:
 
 
 def _check_names(files: Iterable[walk.FileEntry]) -> None:
-    """Raises UsageError if names are not UTF-8."""
+    """Raises UsageError if a name is not UTF-8."""
     invalid_paths = [
         file.path for file in files if not file.name.isascii() and _SURROGATE.search(file.name)
     ]
@@ -431,7 +475,10 @@ def _check_names(files: Iterable[walk.FileEntry]) -> None:
 def _check_duplicates(
     files_by_root: Sequence[Sequence[walk.FileEntry]], roots: Sequence[InputRoot]
 ) -> None:
-    """Raises UsageError for a file that is named twice, but for links to a folder, or to the file, within a root."""
+    """Raises UsageError if a file is listed twice.
+
+    Links within a root, to a folder or to the file, are permitted.
+    """
     owners: dict[str, tuple[int, walk.FileEntry]] = {}
     for root, files in enumerate(files_by_root):
         for file in files:
@@ -450,7 +497,7 @@ def _check_duplicates(
 
 
 def _folder_hint(path: str) -> str:
-    """Returns what may have been meant: the nearest folder that exists."""
+    """Returns a hint for a wrong path: the nearest existing folder above it."""
     folder = os.path.dirname(path.rstrip("/")) or "."
     while folder and not os.path.isdir(folder):
         folder = os.path.dirname(folder)

@@ -1,8 +1,8 @@
-"""A folder, or a glob below it, to the files in it: `walk_disk` finds them, counts what it leaves out and refuses what
-it can't answer for. The same rules hold for the objects below a name in a store, which lists all that lies there in one
-answer: `walk_store`.
+"""Walks over folders and globs that skip files without data.
 
-What builds and reads at work have written, or killed ones have left, is no file of any of these: `find_unfinished`.
+`walk_disk` and `walk_store` follow the same rules. A store lists everything below a name at once,
+so `walk_store` applies the rules to complete names. `find_unfinished` finds files of builds and
+reads that run or were killed.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from recordmill.base.option_names import option
 from recordmill.storage.files import Stat, iter_object_stats, read_range, stat_from_os
 from recordmill.storage.folders import join, list_names_if_present
 
+# Reasons to ignore a file, as they appear in notes.
 IGNORED_HIDDEN, IGNORED_TEMPORARY, IGNORED_EMPTY, IGNORED_MARKER, IGNORED_SPECIAL = (
     "hidden",
     "temporary",
@@ -34,7 +35,8 @@ IGNORED_LINKED_FOLDER, IGNORED_LOOP = (
     "link to a folder around it",
 )
 IGNORED_RUN_FOLDER, IGNORED_UNFINISHED = "folder of a run", "unfinished result of a build or a read"
-# OUT/_run-<id>/ is a run's own, OUT/data-<id>/ what it makes, which one of these names when the run has committed
+# OUT/_run-<id>/ belongs to a run, and OUT/data-<id>/ contains its results. When the run has
+# committed, a file in one of the folders below, or the summary, names the data folder.
 RUN_PREFIX, DATA_PREFIX = "_run-", "data-"
 MANIFESTS_FOLDER, READS_FOLDER, READ_SUMMARY_NAME = "_manifests", "_reads", "_read.json"
 
@@ -50,28 +52,26 @@ _MARKER_NAMES = frozenset(
         "_common_metadata",
     }
 )
-_MARKER_PREFIXES = (
-    "_committed_",
-    "_started_",
-)  # Spark's commit protocols leave them beside the data
+# Spark's commit protocols leave such files next to the data.
+_MARKER_PREFIXES = ("_committed_", "_started_")
 _TEMPORARY_SUFFIXES = ("~", ".tmp", ".temp", ".crc", ".part", ".partial", ".crdownload", ".swp")
 _WILDCARD = re.compile(r"[*?[]")
 _RUN_FOLDER_NAME = re.compile(rf"{RUN_PREFIX}([0-9a-f]{{12}})")
 _RUN_PATH_PART = re.compile(rf"(?:^|(?<=/))(?:{RUN_PREFIX}|{DATA_PREFIX})[0-9a-f]{{12}}(?=/|$)")
 _NUMBERED_JSON = re.compile(r"[0-9]{8}\.json")
 _DATA_FOLDER_FIELD = re.compile(rb'"folder": *"(data-[0-9a-f]{12})"')
-_MAX_NOTE_NAMES = 3  # names of each reason, the first ones, whatever order the folders give
+_MAX_NOTE_NAMES = 3  # the first names of each reason, in sorted order
 
 
 @dataclass(frozen=True, slots=True)
 class FileEntry:
-    """A file.
+    """A file that a walk has found.
 
     Attributes:
-        name: Its name relative to the walk's root, with `/`.
-        path: Where to open it.
-        stat: What it is now.
-        target: The real path that it leads to, if it is a link.
+        name: The path relative to the root of the walk, with `/`.
+        path: The path or URI to open.
+        stat: The current state of the file.
+        target: The real path of the target if the file is a link, else "".
     """
 
     name: str
@@ -82,30 +82,30 @@ class FileEntry:
 
 @dataclass
 class IgnoredFiles:
-    """The files that were left out.
+    """Files that a walk ignored, with the reasons.
 
     Attributes:
-        data_extensions: An empty file of these is not left out.
-        runs_in: Folders in which runs are at work, or may be; what they have made there is known to `find_unfinished`.
+        data_extensions: Extensions in lower case. Empty files with one of these are not ignored.
+        folders_with_runs: Folders that contain runs of builds or reads. `find_unfinished` finds
+            their results.
     """
 
     data_extensions: Collection[str] = ()
     folders_with_runs: set[str] = field(default_factory=set)
-    _entries: dict[str, tuple[str, str]] = field(
-        default_factory=dict, init=False
-    )  # path to (reason, name)
+    # path: (reason, name)
+    _entries: dict[str, tuple[str, str]] = field(default_factory=dict, init=False)
 
     def add(self, reason: str, name: str, path: str) -> None:
-        """Adds a name; where patterns overlap, it may come by more than once."""
+        """Adds a file. A repeated path counts once, since patterns may overlap."""
         self._entries[path] = reason, name
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many, by reason."""
+        """The number of ignored files by reason."""
         return dict(Counter(reason for reason, _ in self._entries.values()))
 
     def notes(self) -> list[str]:
-        """A line for each reason, with the first names.
+        """Returns a line for each reason, with the first names.
 
         >>> ignored = IgnoredFiles()
         >>> ignored.add("hidden", "a/.DS_Store", "/data/a/.DS_Store")
@@ -129,10 +129,10 @@ class IgnoredFiles:
 
 
 def ignore_reason(name: str) -> str | None:
-    """Why a file or folder of this name holds no data, or None.
+    """Returns why files or folders with this name are ignored, or None.
 
-    >>> [ignore_reason(name) for name in (".DS_Store", "a.txt~", "_SUCCESS", "_run-0123456789ab", "a.txt")]
-    ['hidden', 'temporary', 'marker', 'folder of a run', None]
+    >>> [ignore_reason(name) for name in (".DS_Store", "a.txt~", "_SUCCESS", "a.txt")]
+    ['hidden', 'temporary', 'marker', None]
     """
     if name[0] == ".":
         return IGNORED_HIDDEN
@@ -145,8 +145,11 @@ def ignore_reason(name: str) -> str | None:
 
 
 def find_unfinished(folder: str) -> list[str]:
-    """Returns what runs at work, or killed ones, have put into the folder of a disk or a store that is no result, as
-    paths: the folder itself, where it holds none, else their own folders of data.
+    """Returns the paths of unfinished results in a folder.
+
+    The folder may be in a store. These are results of runs that are in progress or were killed. If
+    the folder has no committed result, the folder itself is returned. Otherwise the data folders of
+    these runs are returned.
     """
     names = list_names_if_present(folder)
     runs = [match[1] for name in names if (match := _RUN_FOLDER_NAME.fullmatch(name))]
@@ -168,14 +171,17 @@ def find_unfinished(folder: str) -> list[str]:
 
 
 def _committed_folders(result: str) -> list[str]:
-    """The folders of data that a manifest, or what commits a read, names; none where it was removed meanwhile."""
+    """Returns the data folders that a manifest or a read's result names.
+
+    Returns none if the file has been removed since it was listed.
+    """
     with contextlib.suppress(FileNotFoundError):
         return [name.decode() for name in _DATA_FOLDER_FIELD.findall(read_range(result).tobytes())]
     return []
 
 
 def no_data_set_error(folder: str) -> UsageError:
-    """The error of a folder that only runs have written to, or of what they have made."""
+    """Returns the error for a folder that contains only unfinished results."""
     return UsageError(
         f"{folder}: not a data set (a build or a read is at work there, or was killed: `recordmill status` says which, "
         "and the next one into the same folder, or `recordmill clean`, removes what a killed one left)"
@@ -183,7 +189,11 @@ def no_data_set_error(folder: str) -> UsageError:
 
 
 def note_enclosing_runs(path: str, ignored: IgnoredFiles) -> None:
-    """Note in which folders above a real path runs may be at work; UsageError where it lies in the folder of one."""
+    """Adds the folders above a real path that may contain runs to `ignored`.
+
+    Raises:
+        UsageError: The path is inside the folder of a run.
+    """
     for match in _RUN_PATH_PART.finditer(path):
         folder = path[: match.start()].rstrip("/")
         if match[0].startswith(RUN_PREFIX):
@@ -192,32 +202,46 @@ def note_enclosing_runs(path: str, ignored: IgnoredFiles) -> None:
 
 
 def file_extension(name: str) -> str:
-    """In lower case, without the dot; of a name without a dot all of it."""
+    """Returns the extension in lower case, without the dot.
+
+    A name without a dot is its own extension.
+
+    >>> [file_extension(name) for name in ("a/b.CSV", "a.tar.gz", "README")]
+    ['csv', 'gz', 'readme']
+    """
     return name.rpartition("/")[2].rpartition(".")[2].lower()
 
 
 def has_wildcard(text: str) -> bool:
-    """Returns whether the text would be a glob if no file had it as its own name."""
+    """Returns whether a text is a glob, unless a file has this name."""
     return _WILDCARD.search(text) is not None
 
 
 @dataclass(frozen=True)
 class _Folder:
-    path: str  # real: no link in it
-    prefix: str  # of the names in it, relative to the root, "" or with a closing /
-    ancestors: tuple[
-        str, ...
-    ] = ()  # the real paths of the linked folders it lies under, and of what holds those links
+    path: str  # the real path
+    prefix: str  # the prefix of names of its files, relative to the root: "" or with a final `/`
+    # Real paths of the folders that contain the links on the way to this folder.
+    ancestors: tuple[str, ...] = ()
 
 
 def walk_disk(
     root: str, pattern: str | None, follow_links: bool, ignored: IgnoredFiles
 ) -> Iterator[FileEntry]:
-    """The files below a folder, or those that match, and all below the folders that match: `*`, `?`, `[a-z]` within a
-    name, `**` any folders, by which a file may come twice.
+    """Yields the files below a folder that match a glob.
+
+    If the glob matches a folder, all files below it are yielded. `*`, `?` and `[a-z]` match within
+    a name, and `**` matches any number of folders. With `**`, a file may be yielded twice.
+
+    Args:
+        root: The folder.
+        pattern: A glob relative to the folder, or None for all files.
+        follow_links: Follows links out of the folder, and links to folders.
+        ignored: Collects the ignored files.
 
     Raises:
-        UsageError: A folder can't be listed, or links or special files were met that are not for it, after all files.
+        UsageError: A folder can't be listed. Links that can't be followed are reported together,
+            after all files have been yielded.
     """
     walk = _DiskWalk(root, follow_links, ignored)
     top = _Folder(walk.root, "")
@@ -252,9 +276,10 @@ class _DiskWalk:
                 if not rest:
                     yield from self.descend(folder)
                     continue
-                pending.append((folder, rest))
+                pending.append((folder, rest))  # `**` also matches no folder at all
             matches = re.compile(fnmatch.translate("*" if part == "**" else part)).match
             for entry in self._entries(folder):
+                # As in a shell, wildcards do not match the dot of a hidden name.
                 if not matches(entry.name) or (entry.name[0] == "." and part[0] != "."):
                     continue
                 entry_result = self._visit(
@@ -281,7 +306,12 @@ class _DiskWalk:
         keep_files: bool = True,
         allow_hidden: bool = False,
     ) -> FileEntry | _Folder | None:
-        """The file, or the folder to go on with; wanted: a hidden name that the pattern spells out."""
+        """Returns the file, the folder to walk, or None if the entry is ignored.
+
+        Args:
+            keep_files: False ignores files silently, because the pattern has more parts.
+            allow_hidden: The pattern names a hidden file explicitly.
+        """
         name = folder.prefix + entry.name
         if (reason := ignore_reason(entry.name)) is not None and not (
             allow_hidden and reason == IGNORED_HIDDEN
@@ -319,6 +349,7 @@ class _DiskWalk:
                 f"{description}, which can't be reached ({error.strerror}): remove the link or restore it"
             )
             return None
+        # A link may lead into the data of another build.
         note_enclosing_runs(target, self.ignored)
         is_inside = is_within(target, self.root)
         if not is_inside and not self.follow_links:
@@ -341,7 +372,11 @@ class _DiskWalk:
 
 
 def is_within(path: str, folder: str) -> bool:
-    """Returns whether the real path is the real folder or lies below it."""
+    """Returns whether a real path is the real folder, or below it.
+
+    >>> is_within("/data/a", "/data"), is_within("/data2", "/data")
+    (True, False)
+    """
     return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
@@ -354,16 +389,17 @@ def _scan_folder(path: str) -> Iterator[os.DirEntry[str]]:
 
 
 _INCLUDED = ("", 0)
-_Verdict = (
-    tuple[str, int] | None
-)  # (why it is left out, by which part); _TAKEN; None where it does not match
+# (reason to ignore the object, index of the part that has it), `_INCLUDED`, or None for no match.
+_Verdict = tuple[str, int] | None
 
 
 def walk_store(folder: str, pattern: str | None, ignored: IgnoredFiles) -> Iterator[FileEntry]:
-    """The objects below the folder, or those of them that match and all below the folders that match, as they come.
+    """Yields the objects below a folder that match a glob.
+
+    The objects are in the order of the store. See `walk_disk` for the rules and the arguments.
 
     Raises:
-        OSError: the store can't list them.
+        OSError: The store can't list the objects.
     """
     root = folder.rstrip("/")
     pattern_parts = (
@@ -398,7 +434,7 @@ def _compile_part(part: str) -> re.Pattern[str]:
 
 
 def _check_descendants(parts: Sequence[str], begin: int) -> _Verdict:
-    """Everything is wanted from that part on."""
+    """Returns the verdict on a name that matches the glob before part `begin`."""
     for index in range(begin, len(parts)):
         if (reason := ignore_reason(parts[index])) is not None:
             return reason, index
@@ -413,7 +449,7 @@ def _match_parts(
     if part == "**":
         if not rest:
             return _check_descendants(parts, index)
-        if (verdict := _match_parts(parts, rest, index)) is not None:
+        if (verdict := _match_parts(parts, rest, index)) is not None:  # `**` matches no folder
             return verdict
         return (
             None
