@@ -111,6 +111,7 @@ class ArchiveMembers:
         A name must not lead out of the archive.
 
         Args:
+            name: The name in the archive.
             member: The member, or None for a link or a device.
             path: The path of the archive, for messages.
 

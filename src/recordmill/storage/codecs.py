@@ -45,6 +45,7 @@ class Algorithm(ABC):
         """Yields the decompressed content of a file in blocks of at most 1 MiB.
 
         Args:
+            path: The file to read.
             source: The file's name for messages.
             max_ratio: The largest permitted ratio of the decompressed to the compressed bytes read
                 until now. None means no limit.
@@ -105,7 +106,7 @@ class Codec:
         name: The name in options and manifests.
         shard_suffix: Suffix of the names of shards. None means that such files are read, but no
             shards are written.
-        tensorflow_name: The `compression_type` of `tf.data.TFRecordDataset`. None means that
+        tensorflow_name: The compression type for `tf.data.TFRecordDataset`. None means that
             TensorFlow can't read it.
         algorithm_path: Import path `module:class` relative to `recordmill`, or "" for uncompressed
             files.

@@ -128,6 +128,7 @@ def open_stream(
     A gzip file may have many members.
 
     Args:
+        path: The file to read.
         compression: A codec name, or "auto" to detect the codec from the content.
         source: The file's name for messages. None means `path`.
         max_ratio: The largest permitted ratio of the decompressed to the compressed bytes read
@@ -213,6 +214,7 @@ def truncated_error(compression: str, start: int, size: int, source: str) -> Dat
         compression: The name of the codec.
         start: Offset at which the compressed data begins.
         size: The size of the file in bytes.
+        source: The file's name for messages.
     """
     return DataError(
         f"truncated: the {compression} data that begins at byte {start} of the file has no end",

@@ -217,6 +217,10 @@ def _inflate_exactly(
     """Yields the content of a file up to the first damaged byte, by zlib.
 
     Args:
+        path: The file to read.
+        source: The file's name for messages.
+        compression: GZIP or ZLIB.
+        max_ratio: See `Algorithm.decompress_file`.
         member_start: Offset of the member to begin with.
         previous_bytes: Size of the content of all earlier members, for the ratio.
 

@@ -46,6 +46,7 @@ def atomic_write(path: str | Path, temporary_folder: Path | None = None) -> Iter
     On success the file is synced and renamed at the end of the `with` block.
 
     Args:
+        path: The final path.
         temporary_folder: Folder of the file until the rename, on the same file system. A killed
             process leaves the file there. None means the folder of `path`.
     """
@@ -227,6 +228,8 @@ def create_if_absent(path: Path, data: bytes, temporary_folder: Path | None = No
     host.
 
     Args:
+        path: The path of the file.
+        data: The content.
         temporary_folder: See `atomic_write`.
 
     Returns:

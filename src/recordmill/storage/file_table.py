@@ -190,6 +190,7 @@ class FileTable(ItemTable[InputFile]):
         """Returns the table with a column added or replaced.
 
         Args:
+            name: The name of the column.
             values: The value of each file, [files].
         """
         rows = self.drop_columns((name,))._rows
@@ -227,7 +228,10 @@ class FileTable(ItemTable[InputFile]):
         )
 
     def dictionary_values(self, name: str) -> pa.Array:
-        """Returns the distinct values of a dictionary-encoded column, or all values of any other."""
+        """Returns the distinct values of a dictionary-encoded column.
+
+        For any other column, returns the value of each file.
+        """
         return (
             self.column(name).dictionary if self.is_dictionary_encoded(name) else self.column(name)
         )
@@ -356,6 +360,7 @@ def encode_column(items: Iterable[str | None], count: int) -> pa.DictionaryArray
     """Returns strings as a dictionary-encoded column.
 
     Args:
+        items: The strings, or None for null.
         count: The number of items.
     """
     positions: dict[str | None, int] = {}

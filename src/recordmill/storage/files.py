@@ -259,10 +259,11 @@ def start_range_read(path: str, start: int, stop: int) -> Callable[[], Bytes]:
 def read_files(files: Sequence[tuple[str, Stat, str]], buffer: Bytes) -> Iterator[Bytes]:
     """Reads complete files, one after the other, into `buffer`.
 
-    Objects in stores are prefetched. The buffer must have the total size of the files.
+    Objects in stores are prefetched.
 
     Args:
         files: (path, state at planning time, name for messages) of each file.
+        buffer: The array to fill. It must have the total size of the files.
 
     Yields:
         The part of the buffer with the content of the next file.
@@ -312,6 +313,7 @@ def prefetch_files(
     Only objects in stores are prefetched.
 
     Args:
+        items: The items, consumed ahead of the result.
         file_of: Returns the (path, state) that an item starts to read, or None if it reads no new
             file.
     """
@@ -338,6 +340,7 @@ def read_ranges(path: str, ranges: Sequence[tuple[int, Bytes]]) -> None:
     In a store, ranges that are close to each other share a request.
 
     Args:
+        path: The file to read.
         ranges: (offset in the file, array to fill) of each range.
 
     Raises:
@@ -384,6 +387,8 @@ def put_if_absent(path: str | Path, data: bytes, temporary_folder: Path | None =
     """Creates a complete and durable file or object, unless the name exists.
 
     Args:
+        path: A local path or a URI.
+        data: The content.
         temporary_folder: See `disk_files.atomic_write`. Ignored in a store.
 
     Returns:
@@ -437,6 +442,7 @@ def check_unchanged(path: str, planned_stat: Stat, source: str) -> None:
     """Raises DataError if a file has changed since planning, or is missing.
 
     Args:
+        path: The file to check.
         planned_stat: State of the file at planning time.
         source: The file's name for messages.
     """

@@ -135,6 +135,7 @@ def list_paths(folder: Path, pattern: str = "") -> list[Path]:
     """Returns the sorted paths in a folder.
 
     Args:
+        folder: A folder on a disk.
         pattern: A glob for the names, or "" for all. With a glob, a missing folder has no paths.
     """
     return sorted(folder.glob(pattern) if pattern else folder.iterdir())
@@ -183,6 +184,7 @@ def make_folder(path: Pathlike, *, exist_ok: bool = False, parents: bool = False
     """Creates a folder.
 
     Args:
+        path: The folder.
         exist_ok: The folder may exist.
         parents: Missing parent folders are created, too.
     """
@@ -288,6 +290,8 @@ def copy_tree(
     """Copies a folder and its contents.
 
     Args:
+        source: The folder to copy.
+        target: The new folder.
         ignored_patterns: Globs of names that are not copied.
         keep_links: Copies links as links. False copies their targets.
         exist_ok: The target may exist.

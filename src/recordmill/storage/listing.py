@@ -182,9 +182,11 @@ def _remove_unfinished(
     explicit_paths: Collection[str],
     explicit_roots: Collection[int],
 ) -> None:
-    """Removes unfinished results of builds and reads from the lists of files, in place.
+    """Removes unfinished results of builds and reads from the lists of files.
 
     Args:
+        files_by_root: The files of each INPUT, changed in place.
+        ignored: Collects the unfinished results.
         explicit_paths: Paths of files that the user named.
         explicit_roots: Ordinals of INPUTs that are one such file.
 

@@ -309,6 +309,8 @@ class _DiskWalk:
         """Returns the file, the folder to walk, or None if the entry is ignored.
 
         Args:
+            folder: The folder that is walked.
+            entry: An entry of the folder.
             keep_files: False ignores files silently, because the pattern has more parts.
             allow_hidden: The pattern names a hidden file explicitly.
         """

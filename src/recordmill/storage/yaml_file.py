@@ -35,6 +35,7 @@ def read_yaml(path: str, label: str, expected: str) -> Mapping[str, Any]:
     """Returns the mapping in a YAML file. `check_nesting` checks its depth.
 
     Args:
+        path: The file to read.
         label: The name of the file in messages, mostly an option with its value.
         expected: The expected contents of the mapping, for messages.
 

@@ -1,3 +1,4 @@
-"""Storage of files behind one protocol: paths or URIs of objects, and ranges, in, their bytes out, with many requests
-under way, each repeated where it fails. It knows nothing of formats.
+"""Storage protocols, and their implementations for local disks and object stores.
+
+Requests to stores run concurrently and are repeated if they fail. No file format is known here.
 """

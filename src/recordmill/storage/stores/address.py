@@ -1,5 +1,6 @@
-"""Paths that users give: `s3://bucket/key` and its like to an `Address`, what lies on this machine to a path; and what
-is neither is refused.
+"""Parsing of user-supplied paths: URIs such as `s3://bucket/key`, and local paths.
+
+Anything else is an error.
 """
 
 from __future__ import annotations
@@ -13,15 +14,20 @@ from recordmill.base.errors import UsageError
 from recordmill.base.option_names import redact_passwords
 
 HADOOP = "hdfs"
-BUCKET_SCHEMES = ("s3", "gs", "az", HADOOP)  # schemes of stores, whose folders can be listed
+BUCKET_SCHEMES = ("s3", "gs", "az", HADOOP)  # stores with folders that can be listed
 _OTHER_HADOOP_SCHEMES = ("viewfs", "webhdfs")
-WEB_SCHEMES = ("http", "https")  # single files, to be read
-# `s3:/` is what pathlib makes of `s3://`
+WEB_SCHEMES = ("http", "https")  # single files, for reading only
+# pathlib turns `s3://` into `s3:/`, so both are accepted.
 _URI = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+):(//?)|(?i:(file)):()")
 
 
 class Address(NamedTuple):
-    """An object. root: scheme and bucket, or host (`s3://photos`); key: its name there, which may be empty."""
+    """Address of an object or folder in a store.
+
+    Attributes:
+        root: Scheme and bucket or host, such as `s3://photos`.
+        key: The name in the bucket. May be empty.
+    """
 
     root: str
     key: str
@@ -40,7 +46,7 @@ class Address(NamedTuple):
 
     @classmethod
     def parse(cls, path: str) -> Address | None:
-        """The address that a path is; None for one of this machine's.
+        """Returns the address of a URI, or None for a local path.
 
         >>> Address.parse("s3://b/x/y.csv"), Address.parse("s3:/b/x"), Address.parse("a/b:c")
         (Address(root='s3://b', key='x/y.csv'), None, None)
@@ -54,15 +60,20 @@ class Address(NamedTuple):
 
     @classmethod
     def from_uri(cls, uri: str) -> Address:
-        """The address that a URI is, which `parse_input_path` or `parse_output_path` gave."""
+        """Returns the address of a URI from `parse_input_path` or `parse_output_path`."""
         address = cls.parse(uri)
         assert address is not None, uri
         return address
 
 
 def parse_local_path(path: str | os.PathLike[str]) -> str:
-    """The path as text; UsageError for an empty one, and for a URI, since only local files are served. Every path that
-    a user can type goes through here, or `parse_input_path`, before anything is made.
+    """Returns a local path as text.
+
+    Each path from a user passes through this function or `parse_input_path` before anything is
+    written.
+
+    Raises:
+        UsageError: The path is empty, or a URI other than `file:///`.
 
     >>> parse_local_path("data/a:b.csv"), parse_local_path("file:///tmp/x")
     ('data/a:b.csv', '/tmp/x')
@@ -94,8 +105,13 @@ def parse_local_path(path: str | os.PathLike[str]) -> str:
 
 
 def parse_input_path(path: str | os.PathLike[str]) -> str:
-    """Returns the path as `parse_local_path` does, but the URI of an object that can be read is one, written with `//`;
-    UsageError for one in which a password may stand.
+    """Returns a local path, or the URI of an object that can be read.
+
+    URIs are normalized to `//` after the scheme.
+
+    Raises:
+        UsageError: The path is empty, or the URI is not supported, incomplete, or may contain a
+            password.
 
     >>> parse_input_path("s3:/bucket/a.csv"), parse_input_path("data/a.csv")
     ('s3://bucket/a.csv', 'data/a.csv')
@@ -133,7 +149,13 @@ def parse_input_path(path: str | os.PathLike[str]) -> str:
 
 
 def parse_output_path(path: str | os.PathLike[str]) -> str:
-    """Returns the path as `parse_local_path` does, but the URI of a folder in a store is one, without a slash at its end."""
+    """Returns a local path, or the URI of a folder in a store.
+
+    The URI has no final slash.
+
+    Raises:
+        UsageError: See `parse_input_path`. The URI must also name a folder in the bucket.
+    """
     text = _path_text(path)
     scheme = text.partition(":/")[0].lower()
     if scheme not in BUCKET_SCHEMES:
@@ -147,17 +169,21 @@ def parse_output_path(path: str | os.PathLike[str]) -> str:
 
 
 def unquote_name(name: str, uri: str) -> str:
-    """Returns the name of the last part of the URI: on the web, `a%20b.csv` is `a b.csv`."""
+    """Returns the readable form of the last part of a URI.
+
+    >>> unquote_name("a%20b.csv", "https://example.com/a%20b.csv")
+    'a b.csv'
+    """
     return unquote(name) if uri.partition(":")[0] in WEB_SCHEMES else name
 
 
 def _is_local_name(text: str, scheme: str, slashes: str) -> bool:
-    """Returns whether a folder, or a file, of this machine has such a name."""
+    """Returns whether a path that looks like a URI is an existing local name."""
     return slashes != "//" and os.path.lexists(f"{scheme}:" if slashes else text)
 
 
 def _redact(text: str) -> str:
-    """A URL for a message: without what may be a secret."""
+    """Returns a URL for messages, without passwords and query."""
     return redact_passwords(text).partition("?")[0]
 
 

@@ -1,6 +1,8 @@
-"""Blocks of remote files that were read lately, or are about to be: in memory, where many small reads are one request
-and reading on waits for none, and on a local disk, in a folder that processes may share, where each block is a file
-with its CRC and all of them together have at most so many bytes.
+"""Caches for blocks of objects, in memory and on a local disk.
+
+The memory cache turns many small reads into one request, and contains blocks that are read ahead.
+The disk cache is a folder that processes may share. Each of its blocks is a file with a checksum,
+and the size of all of them is bounded.
 """
 
 from __future__ import annotations
@@ -25,36 +27,40 @@ import numpy as np
 
 from recordmill.base.buffers import Bytes
 
-MEMORY_CACHE_BYTES = 128 << 20  # 128 MiB: what 20 threads read ahead of themselves
-BlockKey = tuple[Hashable, int]  # what is read, and the block's number
+MEMORY_CACHE_BYTES = 128 << 20  # 128 MiB: the blocks that 20 threads read ahead
+BlockKey = tuple[Hashable, int]  # (identity of the content, index of the block)
 
 
 class BlockCache:
-    """The blocks of all files of this process; safe to share between threads."""
+    """Memory cache of the blocks of all objects in this process.
+
+    Threads may share it. If several threads need a block, one of them reads it. The least recently
+    used blocks are evicted first.
+
+    Args:
+        max_bytes: The largest size of all blocks.
+    """
 
     def __init__(self, max_bytes: int = MEMORY_CACHE_BYTES) -> None:
-        self._limits, self._cached_bytes = (
-            [max_bytes],
-            0,
-        )  # of all calls at work, and of this process
-        self._cached: OrderedDict[BlockKey, Bytes] = (
-            OrderedDict()
-        )  # the one that was asked for last stands last
+        # The limit of this process, and those of all `limit_to` blocks in progress.
+        self._limits, self._cached_bytes = [max_bytes], 0
+        # The most recently used block is at the end.
+        self._cached: OrderedDict[BlockKey, Bytes] = OrderedDict()
         self.reset_after_fork()
 
     def reset_after_fork(self) -> None:
-        """This process was forked: what threads of the other one had under way does not come."""
+        """Forgets the reads in progress in a forked child, which lacks their threads."""
         self._lock = threading.Lock()
         self._pending: dict[BlockKey, Future[Bytes]] = {}
 
     @property
     def max_bytes(self) -> int:
-        """How much is held: what the tightest of the calls at work allows."""
+        """The smallest of the limits in effect."""
         return min(self._limits)
 
     @contextlib.contextmanager
     def limit_to(self, max_bytes: int) -> Iterator[None]:
-        """Hold at most so much while a call lasts."""
+        """Limits the size of the cache in the `with` block."""
         with self._lock:
             self._limits.append(max_bytes)
             self._evict()
@@ -70,11 +76,20 @@ class BlockCache:
     def start_read(
         self, key: BlockKey, read: Callable[[], Bytes], submit: Callable[..., Future[None]]
     ) -> None:
-        """Have the block read by another thread, unless it is there or on its way."""
+        """Starts to read a block in another thread.
+
+        Does nothing if the block is cached or being read.
+
+        Args:
+            key: The key of the block.
+            read: Returns the block.
+            submit: Runs a function with arguments in another thread.
+        """
         if key in self:
             return
         future, is_mine = self._find_or_claim(key)
         if is_mine:
+            # If `submit` fails, threads that wait for the block must get the error.
             try:
                 submit(self._read, key, future, read)
             except BaseException as error:
@@ -82,14 +97,17 @@ class BlockCache:
                 raise
 
     def get(self, key: BlockKey, read: Callable[[], Bytes]) -> Bytes:
-        """The block, which this thread reads if nobody has it. Whatever `read` raises is raised, and not held."""
+        """Returns a block. Reads it in this thread if no other thread does.
+
+        An error of `read` is raised in all threads that wait for the block. It is not cached.
+        """
         future, is_mine = self._find_or_claim(key)
         if is_mine:
             self._read(key, future, read)
         return future.result()
 
     def _find_or_claim(self, key: BlockKey) -> tuple[Future[Bytes], bool]:
-        """(the block, there or coming; whether the caller is to read it)."""
+        """Returns (future of the block, whether the caller must read it)."""
         with self._lock:
             if (pending := self._pending.get(key)) is not None:
                 return pending, False
@@ -124,27 +142,27 @@ class BlockCache:
             self._cached_bytes -= len(self._cached.popitem(last=False)[1])
 
 
-CACHE_FOLDER_NAME = (
-    "recordmill-blocks"  # in the folder that the user names; nothing else there is touched
-)
+# Subfolder of the user's folder. Nothing else in that folder is touched.
+CACHE_FOLDER_NAME = "recordmill-blocks"
 _BLOCK_MAGIC = np.frombuffer(b"RMBLOCK2", np.uint8)
-_HEADER_BYTES = len(_BLOCK_MAGIC) + 8  # and the CRC and the length, 32 bits each
-_COUNT_FILE_NAME = (
-    "used"  # the file that is locked by the process that counts, with the count in it
-)
-_TARGET_SHARE = (
-    0.9  # of the limit, to which blocks are removed: one look at all of them makes room for many
-)
+_HEADER_BYTES = len(_BLOCK_MAGIC) + 8  # the CRC and the length follow, with 32 bits each
+# The process that writes a block locks this file. It contains the size of all files.
+_COUNT_FILE_NAME = "used"
+# Eviction continues to this share of the limit, so that one listing makes room for many blocks.
+_TARGET_SHARE = 0.9
 
 _log = logging.getLogger(__name__)
 
 
 class DiskCache:
-    """Blocks in files that threads and processes share, each with a CRC over its key and its bytes.
+    """Disk cache of blocks, which threads and processes may share.
+
+    Each file has a CRC over its key and its content.
 
     Attributes:
-        folder: the user's folder; the blocks lie in `CACHE_FOLDER_NAME` in it, which may be removed at any time.
-        most_bytes: how much all blocks may take together.
+        folder: The user's folder. The blocks are in its subfolder `CACHE_FOLDER_NAME`, which may be
+            removed at any time.
+        max_bytes: The largest size of all files.
     """
 
     def __init__(self, folder: str, max_bytes: int) -> None:
@@ -153,7 +171,10 @@ class DiskCache:
         self._is_disabled, self._lock = False, threading.RLock()
 
     def get(self, key: Hashable, size: int) -> Bytes | None:
-        """Returns the block of that size, or None where it is not there or damaged."""
+        """Returns the block of a key, or None if it is missing or damaged.
+
+        A damaged file, or one with another size, is removed.
+        """
         name = _block_file_name(key)
         path = self._blocks_folder / name[:2] / name
         try:
@@ -170,7 +191,10 @@ class DiskCache:
         return None
 
     def put(self, key: Hashable, block: Bytes) -> None:
-        """Keeps a block, where there is room for it."""
+        """Writes a block, and evicts others if the cache is full.
+
+        After a write error, such as a full disk, this cache logs a warning and writes nothing more.
+        """
         name, size = _block_file_name(key), _HEADER_BYTES + len(block)
         if self._is_disabled or size > self.max_bytes * _TARGET_SHARE:
             return
@@ -182,8 +206,9 @@ class DiskCache:
                 self._lock,
                 open(self._blocks_folder / _COUNT_FILE_NAME, "a+b", buffering=0) as count_file,
             ):
-                fcntl.flock(count_file, fcntl.LOCK_EX)  # until the file is closed
+                fcntl.flock(count_file, fcntl.LOCK_EX)  # released when the file is closed
                 count = self._make_room(size, os.pread(count_file.fileno(), 32, 0))
+                # Another process never reads a part of a block, because of the rename.
                 try:
                     np.concatenate([_block_header(name, block), block]).tofile(temporary)
                     os.replace(temporary, path)
@@ -194,17 +219,20 @@ class DiskCache:
         except OSError as error:
             with self._lock:
                 if not self._is_disabled:
-                    reason = error.strerror or os.strerror(
-                        errno.ENOSPC
-                    )  # NumPy's own error has no reason
+                    # NumPy's error has no reason.
+                    reason = error.strerror or os.strerror(errno.ENOSPC)
                     _log.warning("%s: nothing more is kept there: %s", self.folder, reason)
                 self._is_disabled = True
 
     def _make_room(self, size: int, count_text: bytes) -> int:
-        """Returns the bytes of all blocks, after removing some by chance if the limit is near."""
-        total_bytes = (
-            int(count_text) if count_text.isdigit() else None
-        )  # None: nobody has counted, or the process was killed
+        """Returns the size of all files after the eviction of random ones, if necessary.
+
+        Args:
+            size: The size of the new file.
+            count_text: The content of the count file: the size of all files.
+        """
+        # The file is empty if it is new, or if a process was killed after it truncated the file.
+        total_bytes = int(count_text) if count_text.isdigit() else None
         if total_bytes is not None and total_bytes + size <= self.max_bytes:
             return total_bytes
         block_files = [
@@ -224,7 +252,10 @@ class DiskCache:
 
 
 def _is_cache_file(path: Path) -> bool:
-    """Returns whether the name is that of a block, whole or half-written by a process that was killed."""
+    """Returns whether a path is the file of a block.
+
+    Includes temporary files that a killed process left.
+    """
     return re.fullmatch(r"[0-9a-f]{64}|\.[0-9a-f]{32}\.tmp", path.name) is not None
 
 
@@ -233,6 +264,6 @@ def _block_file_name(key: Hashable) -> str:
 
 
 def _block_header(name: str, block: Bytes) -> Bytes:
-    """Returns what stands before a block of that name."""
+    """Returns the header of the file of a block."""
     crc = zlib.crc32(block.data, zlib.crc32(name.encode()))
     return np.concatenate([_BLOCK_MAGIC, np.array([crc, len(block)], "<u4").view(np.uint8)])

@@ -1,5 +1,7 @@
-"""The connection to a bucket or host, by the settings of its platform (environment, AWS profiles, instance roles), one
-in each process; what stores answer, as Python's errors; and how many requests this process may have under way at once.
+"""Connections to stores, their errors, and the limit of concurrent requests.
+
+Each process has one connection for each bucket or host. It is configured as usual on its platform,
+by environment variables, AWS profiles or instance roles.
 """
 
 from __future__ import annotations
@@ -25,21 +27,24 @@ from recordmill.storage.stores.protocol import Connection, ObjectInfo, Response
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
-LIST_PAGE_OBJECTS = 1000  # objects that a store lists in an answer
-DEFAULT_MAX_REQUESTS = 64  # by default
-CONNECT_SEC, REQUEST_SEC = 10, 60  # a request's time-outs; a slow one is repeated
-MAX_RETRIES, RETRY_SEC = 6, 120  # of a request that can be repeated, with backoff and jitter
-_CREDENTIAL_VARIABLES = (  # where one of these is set, profiles are not looked at
+LIST_PAGE_OBJECTS = 1000  # stores list at most this many objects in a response
+DEFAULT_MAX_REQUESTS = 64
+CONNECT_SEC, REQUEST_SEC = 10, 60  # timeouts, after which a request is repeated
+# Limits for repeating a request, with backoff and jitter.
+MAX_RETRIES, RETRY_SEC = 6, 120
+# If one of these is set, credentials are not read from profiles.
+_CREDENTIAL_VARIABLES = (
     "AWS_ACCESS_KEY_ID",
     "AWS_WEB_IDENTITY_TOKEN_FILE",
     "AWS_SKIP_SIGNATURE",
     "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
     "AWS_CONTAINER_CREDENTIALS_FULL_URI",
 )
-_VARIABLE_PREFIXES = {"s3": "AWS", "gs": "GOOGLE", "az": "AZURE"}  # of the settings' names
+# Prefixes of environment variables, by scheme.
+_VARIABLE_PREFIXES = {"s3": "AWS", "gs": "GOOGLE", "az": "AZURE"}
 _ERROR_CODE = re.compile(r"<Code>(\w+)</Code>")
 _REGION = re.compile(r"<Region>([a-z0-9-]{2,40})</Region>")
-# who is asked for a key where the environment has none
+# Services that obstore asks for credentials if the environment has none.
 _CREDENTIAL_SERVICES = (
     "169.254.169.254",
     "169.254.170.2",
@@ -65,9 +70,9 @@ _Result = TypeVar("_Result")
 
 
 class ObstoreConnection:
-    """See `Connection`; store: obstore's, whose methods it calls."""
+    """Connection to a bucket or host through obstore. See `Connection`."""
 
-    max_copy_bytes: int | None = 5 << 30  # 5 GiB: what stores copy by one request
+    max_copy_bytes: int | None = 5 << 30  # 5 GiB: the limit of stores for one copy request
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
@@ -116,26 +121,30 @@ class ObstoreConnection:
 
 
 class RequestLimit:
-    """Slots for requests; who has one may ask again within it. Safe to share between threads."""
+    """Limit of the number of concurrent requests. Threads may share it.
+
+    A thread that has slots can acquire again without waiting, and gets the same slots.
+    """
 
     def __init__(self, max_requests: int = DEFAULT_MAX_REQUESTS) -> None:
         self.max_requests = max_requests
         self.reset_after_fork()
 
     def reset_after_fork(self) -> None:
-        """This process was forked: whoever had slots in the other one does not give them back here."""
+        """Frees all slots in a forked child, which lacks the threads that have them."""
         self._num_used = 0
         self._slots_freed, self._thread = threading.Condition(), threading.local()
 
     def set_max(self, max_requests: int) -> None:
-        """From now on so many; those that are under way go on."""
+        """Changes the limit. Requests in progress continue."""
         with self._slots_freed:
             self.max_requests = max_requests
             self._slots_freed.notify_all()
 
     @contextlib.contextmanager
     def acquire(self, num_slots: int = 1) -> Iterator[int]:
-        """Wait for so many slots, or for all that there are; gives how many these are."""
+        """Waits for `num_slots` slots, or for all if the limit is lower. Yields their number."""
+        # Otherwise, a nested call could wait for the slots that its own thread has.
         if getattr(self._thread, "num_slots", 0):
             yield self._thread.num_slots
             return
@@ -154,32 +163,38 @@ class RequestLimit:
                 self._slots_freed.notify_all()
 
 
-REQUEST_LIMIT = RequestLimit()  # of this process
+REQUEST_LIMIT = RequestLimit()  # the limit of this process
 os.register_at_fork(after_in_child=REQUEST_LIMIT.reset_after_fork)
 
 
 _connections: dict[str, Connection] = {}
 _lock = threading.Lock()
-_connected_pids: set[int] = (
-    set()
-)  # the process that has connections, and the ones that it was forked from
+# IDs of the processes that opened a connection: this one, and those that it was forked from.
+_connected_pids: set[int] = set()
 
 
 def send_request(address: Address, request: Callable[[Connection], _Result]) -> _Result:
-    """Returns what the request gives of the address's client.
+    """Calls `request` with the connection for an address, and returns its result.
+
+    Waits until the request limit permits it.
 
     Raises:
-        OSError: with one sentence that says what is wrong; FileNotFoundError and PermissionError among them.
+        OSError: The request failed. The message is one sentence. Includes FileNotFoundError and
+            PermissionError.
     """
     try:
         with REQUEST_LIMIT.acquire():
             return request(get_connection(address))
     except request_errors() as error:
-        raise to_store_error(error, address) from None  # its own text may hold what was sent
+        # `from None`: the text of the original error may contain data from the request.
+        raise to_store_error(error, address) from None
 
 
 def iter_objects(address: Address) -> Iterator[tuple[str, ObjectInfo]]:
-    """Yields (name there, what the store says) of objects below the address; a page that fails is asked for anew."""
+    """Yields (relative name, object info) of each object below an address.
+
+    Objects are listed in pages. A page that fails is requested again.
+    """
     last_key, prefix = "", f"{address.key}/" if address.key else ""
     pages: Iterator[Sequence[ObjectInfo]] | None = None
 
@@ -190,7 +205,7 @@ def iter_objects(address: Address) -> Iterator[tuple[str, ObjectInfo]]:
         try:
             return next(pages, None)
         except Exception:
-            pages = None
+            pages = None  # a failed iterator can't continue, so list again after `last_key`
             raise
 
     while page := send_list_request(address, next_page):
@@ -201,29 +216,35 @@ def iter_objects(address: Address) -> Iterator[tuple[str, ObjectInfo]]:
 
 
 def list_keys(address: Address) -> list[str]:
-    """Keys of what is in the folder: objects and folders, which may end in a slash."""
+    """Returns the keys of the objects and folders in a folder.
+
+    Keys of folders may end with a slash.
+    """
     return send_list_request(address, lambda client: client.list_keys(address.key))
 
 
 def send_list_request(address: Address, request: Callable[[Connection], _Result]) -> _Result:
-    """Asks as `send_request` does, for a list of objects: of an answer that ends early obstore would try no second time.
+    """Sends a request for a list of objects. See `send_request`.
+
+    Also repeats requests with truncated responses, which obstore does not repeat.
 
     Raises:
-        OSError: as `send_request` says it.
+        OSError: See `send_request`.
     """
     for attempt in range(MAX_RETRIES):
         try:
             with REQUEST_LIMIT.acquire():
                 return request(get_connection(address))
         except request_errors() as error:
+            # obstore has this text in the error of a truncated response.
             if "list response" not in str(error):
                 raise to_store_error(error, address) from None
-        time.sleep(random.uniform(0.5, 1) * 0.2 * 2**attempt)
+        time.sleep(random.uniform(0.5, 1) * 0.2 * 2**attempt)  # 0.1 s up to 6.4 s, with jitter
     return send_request(address, request)
 
 
 def request_errors() -> tuple[type[Exception], ...]:
-    """Returns the exceptions that requests raise; some are Python's own."""
+    """Returns the exceptions that requests raise. Some of them are Python's own."""
     from obstore.exceptions import BaseError
 
     return (
@@ -237,7 +258,7 @@ def request_errors() -> tuple[type[Exception], ...]:
 
 
 def get_connection(address: Address) -> Connection:
-    """The process's own connection to the address's bucket or host."""
+    """Returns the connection of this process for an address. Opens it on first use."""
     check_not_forked()
     with _lock:
         if address.root not in _connections:
@@ -247,7 +268,10 @@ def get_connection(address: Address) -> Connection:
 
 
 def check_not_forked() -> None:
-    """Raises OSError in a child that was forked from a process with connections, whose threads it does not have."""
+    """Raises OSError in a child that was forked from a process with connections.
+
+    The child lacks the threads of the connections.
+    """
     if _connected_pids - {os.getpid()}:
         raise OSError(
             errno.ENOTSUP, "a forked process can't use connections to stores: start it by spawn"
@@ -279,7 +303,10 @@ def _connect(address: Address) -> Connection:
 
 
 def _profile_settings() -> dict[str, str]:
-    """Returns what the files of the AWS command line say, where the environment doesn't."""
+    """Returns settings from the configuration files of the AWS command line.
+
+    Environment variables take precedence, so settings that they contain are omitted.
+    """
     environment = os.environ
     profile = environment.get("AWS_PROFILE", "default")
     settings: dict[str, str] = {}
@@ -318,7 +345,10 @@ def _read_profiles(path: str) -> dict[str, dict[str, str]]:
 
 
 def to_store_error(error: Exception, address: Address) -> OSError:
-    """The error in a sentence of our own: what a store answers may repeat what was sent to it."""
+    """Returns the OSError for an exception of a request.
+
+    Its message is our own, because the store's message may contain data from the request.
+    """
     if isinstance(error, HadoopError):
         return error
     from obstore import exceptions
@@ -382,7 +412,7 @@ def to_store_error(error: Exception, address: Address) -> OSError:
 
 
 def _is_unsigned(address: Address) -> bool:
-    """Returns whether requests go without a key, as the user wanted."""
+    """Returns whether the user has configured requests without a key."""
     variable = f"{_VARIABLE_PREFIXES.get(address.scheme, '')}_SKIP_SIGNATURE"
     return os.environ.get(variable, "").lower() in ("1", "true")
 

@@ -1,9 +1,9 @@
-"""Ranges of objects by requests, many at once, which obstore repeats where they fail and goes on with where an answer
-ends early; and which content each object was seen to have.
+"""Downloads of ranges of objects with concurrent requests.
 
-The content of an object is known by its etag. Each answer says which content it came from: where an object is replaced
-while a range of it is read, the range is read anew, and `last_seen` says what it was read from, so that who planned
-with another content is told. Nothing is asked only to learn that.
+obstore repeats failed requests, and continues a response that ends early. The etag identifies the
+content of an object, and each response contains it. If an object is replaced during a read, the
+range is read again. `last_known_stat` then returns the state that was read, so a caller notices
+that it planned with other content. No request is sent only to find this out.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ from recordmill.storage.stores.address import Address
 from recordmill.storage.stores.client import REQUEST_LIMIT, check_not_forked, send_request
 from recordmill.storage.stores.protocol import Connection, Stat
 
-DOWNLOAD_PART_BYTES = 2 << 20  # 2 MiB: of a large range, so that it comes by several connections
-_MAX_ATTEMPTS = 4  # to read a range of an object that is replaced
-_MAX_KNOWN_OBJECTS = 1 << 17  # objects whose etags are remembered, some 40 MB
-_CHUNK_BYTES = 256 << 10  # 256 KiB: of an answer, copied as they come
+DOWNLOAD_PART_BYTES = 2 << 20  # 2 MiB: a large range is read by several connections
+_MAX_ATTEMPTS = 4  # attempts to read from an object that is replaced during the read
+_MAX_KNOWN_OBJECTS = 1 << 17  # the number of remembered etags, which take about 40 MB
+_CHUNK_BYTES = 256 << 10  # 256 KiB: the parts of a response that are copied as they arrive
 
 _Result = TypeVar("_Result")
 
 
 class ReplacedError(Exception):
-    """An answer is of another content than the ones before it."""
+    """A response is from other content of the object than expected."""
 
 
 class Downloader:
-    """The requests of a process for parts of objects; safe to share between threads."""
+    """Downloads of parts of objects in this process. Threads may share it."""
 
     def __init__(self) -> None:
         self._known_stats: OrderedDict[str, Stat] = OrderedDict()
         self.reset_after_fork()
 
     def reset_after_fork(self) -> None:
-        """This process was forked: it has none of the other one's threads."""
+        """Drops the threads in a forked child, which lacks them."""
         self._lock = threading.Lock()
         self._threads: ThreadPoolExecutor | None = None
 
     def limit_requests(self, max_requests: int) -> None:
-        """Have at most so many requests under way."""
+        """Sets the largest number of concurrent requests."""
         if max_requests == REQUEST_LIMIT.max_requests:
             return
         REQUEST_LIMIT.set_max(max_requests)
@@ -58,31 +58,43 @@ class Downloader:
             old.shutdown(wait=False)
 
     def stat(self, address: Address) -> Stat:
-        """Asks what the object is now."""
+        """Requests the current state of an object.
+
+        Raises:
+            OSError: The object is missing or can't be accessed.
+        """
         try:
             return self.record_stat(
                 address, send_request(address, lambda client: client.head(address.key))
             )
-        except OSError as error:  # of which the answer to such a request does not say the reason
+        except OSError as error:
+            # The response to a HEAD request has no body with the reason. A read of one byte has it.
             if isinstance(error, PermissionError | FileNotFoundError) or error.errno == errno.EIO:
                 send_request(address, lambda client: client.probe(address.key))
             raise
 
     def last_known_stat(self, address: Address) -> Stat | None:
-        """Returns what the object was when it was read, or listed, last; None where it was not yet."""
+        """Returns the state of an object when it was last read or listed.
+
+        None if the object is not known yet.
+        """
         return self._known_stats.get(address.uri)
 
     def assume_stat(self, address: Address, object_stat: Stat) -> None:
-        """Take the object to be so until it is seen."""
+        """Sets the state of an object, unless it is known already."""
         with self._lock:
             self._known_stats.setdefault(address.uri, object_stat)
 
     def record_stat(self, address: Address, info: Any) -> Stat:
-        """Remember what a store says of the object."""
+        """Records the state that a store has reported for an object, and returns it.
+
+        Args:
+            address: The address of the object.
+            info: The object info of a response.
+        """
         etag = (info["e_tag"] or "").strip('"')
-        modified_ns = (
-            int(info["last_modified"].timestamp()) * 10**9
-        )  # in seconds, as all answers have it
+        # Some responses have only full seconds, so all times are rounded to seconds.
+        modified_ns = int(info["last_modified"].timestamp()) * 10**9
         object_stat = Stat(info["size"], 0 if etag else modified_ns, etag)
         with self._lock:
             self._known_stats[address.uri] = object_stat
@@ -92,7 +104,13 @@ class Downloader:
         return object_stat
 
     def retry_if_replaced(self, address: Address, read: Callable[[Stat], _Result]) -> _Result:
-        """Returns what `read` gives, called again with what the object is now where it was replaced meanwhile."""
+        """Calls `read` with the state of an object, and returns its result.
+
+        If `read` raises ReplacedError, it is called again with the new state.
+
+        Raises:
+            DataError: The object was replaced several times.
+        """
         for _ in range(_MAX_ATTEMPTS):
             try:
                 return read(self.last_known_stat(address) or self.stat(address))
@@ -103,9 +121,19 @@ class Downloader:
     def read_parts(
         self, address: Address, object_stat: Stat, ranges: Sequence[tuple[int, Bytes]]
     ) -> None:
-        """Fill each (start, array) with what lies in the object from there on, by many requests at once."""
+        """Reads ranges of an object with concurrent requests, each range into its array.
+
+        Args:
+            address: The address of the object.
+            object_stat: The expected state of the object.
+            ranges: (offset, array to fill) of each range. All must be inside the object.
+
+        Raises:
+            ReplacedError: The object has another content.
+            OSError: A request failed.
+        """
         parts = _split_ranges(ranges)
-        if len(parts) == 1:
+        if len(parts) == 1:  # no thread is needed
             self.fetch_range(address, object_stat, *parts[0])
             return
         self.start_reading(address, object_stat, parts)()
@@ -113,7 +141,10 @@ class Downloader:
     def start_reading(
         self, address: Address, object_stat: Stat, ranges: Sequence[tuple[int, Bytes]]
     ) -> Callable[[], None]:
-        """Begins to read as `read_parts` does, by other threads; gives what waits for them, and raises what they do."""
+        """Starts `read_parts` in other threads, and returns a function that waits for it.
+
+        The function raises the errors of `read_parts`.
+        """
         futures = [
             self.submit(self.fetch_range, address, object_stat, *part)
             for part in _split_ranges(ranges)
@@ -121,15 +152,18 @@ class Downloader:
         return lambda: wait_for_all(futures)
 
     def fetch_range(self, address: Address, object_stat: Stat, start: int, buffer: Bytes) -> None:
-        """Fill the array with what the object has from there on, by one request; where the answer ends early, the
-        client goes on with the same content.
+        """Reads the range at `start` into `buffer` with one request.
+
+        If the response ends early, obstore continues with the same content.
 
         Raises:
             ReplacedError: The object has another content.
+            DataError: The object is shorter than expected.
         """
 
         def read(client: Connection) -> int:
             response = client.get(address.key, (start, start + len(buffer)))
+            # Compare before the buffer is changed.
             if self.record_stat(address, response.meta) != object_stat:
                 raise ReplacedError
             num_read = 0
@@ -148,7 +182,7 @@ class Downloader:
             )
 
     def submit(self, call: Any, *args: Any) -> Future[Any]:
-        """Have it called by one of as many threads as there may be requests."""
+        """Calls a function in a thread. There are as many threads as permitted requests."""
         check_not_forked()
         with self._lock:
             if self._threads is None:
@@ -159,7 +193,7 @@ class Downloader:
 
 
 def _split_ranges(ranges: Sequence[tuple[int, Bytes]]) -> list[tuple[int, Bytes]]:
-    """Each (start, array) in parts that are a request each."""
+    """Divides ranges into parts of at most `DOWNLOAD_PART_BYTES`, one for each request."""
     return [
         (start + offset, array[offset : offset + DOWNLOAD_PART_BYTES])
         for start, array in ranges
@@ -168,10 +202,10 @@ def _split_ranges(ranges: Sequence[tuple[int, Bytes]]) -> list[tuple[int, Bytes]
 
 
 def wait_for_all(futures: list[Future[Any]]) -> None:
-    """Wait for all of them; the first error is raised, and what has not begun is then not begun."""
+    """Waits for all futures. Raises the first error, and cancels futures that have not started."""
     try:
         for future in futures:
             future.result()
     finally:
-        for future in futures:  # one has failed: nobody wants the others
+        for future in futures:  # after an error, the others are not needed
             future.cancel()

@@ -1,5 +1,6 @@
-"""The local disk as a `Storage`: files by descriptor, `pread` straight into NumPy arrays (no seek, safe from many
-threads), mapped files.
+"""Storage for local disks, with reads by `pread` into NumPy arrays.
+
+`pread` has no file position, so threads can share a file.
 """
 
 from __future__ import annotations
@@ -14,21 +15,22 @@ import numpy as np
 from recordmill.base.buffers import Bytes
 from recordmill.storage.stores.protocol import Stat
 
-MAX_READ_BYTES = (
-    1 << 30
-)  # Linux moves at most 2 GiB - 4 KiB a call; 1 GiB keeps calls few and the GIL released
+# Linux reads at most 2 GiB - 4 KiB per call. Calls of 1 GiB are few, and release the GIL.
+MAX_READ_BYTES = 1 << 30
 
 
 def stat_from_os(result: os.stat_result) -> Stat:
-    """Returns what a file on a disk is known by."""
+    """Returns the state of a local file from the result of `os.stat`."""
     return Stat(result.st_size, result.st_mtime_ns, ctime_ns=result.st_ctime_ns)
 
 
 def open_regular(path: str | os.PathLike[str]) -> int:
-    """A descriptor to read a regular file by; nothing waits for a pipe, and no device is read.
+    """Returns a file descriptor for reading a regular file.
+
+    Does not wait for a pipe, and never reads a device.
 
     Raises:
-        OSError: as the operating system says it, or that it is no regular file.
+        OSError: The file can't be opened, or is not a regular file.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     mode = os.fstat(descriptor).st_mode
@@ -41,7 +43,13 @@ def open_regular(path: str | os.PathLike[str]) -> int:
 
 
 class LocalReader:
-    """A descriptor, which it closes; path: of the file, or for messages."""
+    """Reader of a local file. Owns its descriptor.
+
+    Args:
+        path: The path of the file.
+        descriptor: An open descriptor. None opens `path`, otherwise `path` is only used in
+            messages.
+    """
 
     def __init__(self, path: str, descriptor: int | None = None) -> None:
         self._path, self._descriptor = (
@@ -58,7 +66,7 @@ class LocalReader:
                     [buffer[num_read : num_read + MAX_READ_BYTES]],
                     start + num_read,
                 )
-            except OSError as error:  # which does not say of what
+            except OSError as error:  # it does not name the file
                 raise OSError(error.errno, error.strerror, self._path) from None
             if count == 0:
                 return buffer[:num_read]
@@ -73,7 +81,7 @@ class LocalReader:
 
 
 class LocalStorage:
-    """See `Storage`."""
+    """Storage for local disks. See `FileStorage`."""
 
     def stat(self, path: str) -> Stat:
         return stat_from_os(os.stat(path))
@@ -86,7 +94,7 @@ class LocalStorage:
     def map(self, path: str) -> Bytes:
         with os.fdopen(open_regular(path), "rb") as file:
             size = os.fstat(file.fileno()).st_size
-            if size == 0:
+            if size == 0:  # can't be mapped
                 return np.empty(0, np.uint8)
             return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
 

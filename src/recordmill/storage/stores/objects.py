@@ -1,5 +1,7 @@
-"""Objects of stores as a `Storage`: small reads by blocks that are kept, large ones by several requests at once; and on
-on which settings a process reads certain files of stores.
+"""Storage for objects in stores, with caches of blocks.
+
+Small reads use cached blocks. Large reads use several concurrent requests. `StoreSettings` carries
+the settings of these reads to other processes.
 """
 
 from __future__ import annotations
@@ -29,10 +31,13 @@ _settings_handlers: list[Callable[[StoreSettings], None]] = []
 
 @dataclass(frozen=True)
 class StoreSettings:
-    """requests: how many may be under way at once, None: as before. folder, most_bytes: where blocks of the files are
-    kept on a disk; "": nowhere. files: what they were when they were opened.
+    """Settings for the reads of certain objects. A process that unpickles them applies them.
 
-    A process that unpickles it takes the settings.
+    Attributes:
+        requests: The largest number of concurrent requests. None keeps the current limit.
+        folder: The folder of the disk cache for these files. "" means no cache.
+        max_bytes: The largest size of the disk cache.
+        files: State of each file when it was opened, by URI.
     """
 
     requests: int | None = None
@@ -41,7 +46,7 @@ class StoreSettings:
     files: Mapping[str, Stat] = field(default_factory=dict, repr=False)
 
     def apply(self) -> None:
-        """This process reads on these settings from now on."""
+        """Applies the settings to all later reads of this process."""
         for handler in _settings_handlers:
             handler(self)
 
@@ -51,23 +56,23 @@ class StoreSettings:
 
 
 def register_settings_handler(handler: Callable[[StoreSettings], None]) -> None:
-    """Have the settings that this process takes told to `taker`."""
+    """Registers a function that is called with settings when this process applies them."""
     _settings_handlers.append(handler)
 
 
-STORE_BLOCK_BYTES = 1 << 20  # 1 MiB: a request's latency is about the time in which that much comes
-_PREFETCH_BLOCKS = 4  # blocks that are asked for before whoever reads on comes to them
-_MAX_GAP_BYTES = (
-    16 << 10
-)  # 16 KiB: bytes between two ranges that are cheaper to read than a request of their own
+# 1 MiB takes about as long to transfer as the latency of a request.
+STORE_BLOCK_BYTES = 1 << 20
+_PREFETCH_BLOCKS = 4  # the number of blocks that are requested ahead of a sequential read
+# 16 KiB: reading a gap of this size between two ranges is cheaper than a second request.
+_MAX_GAP_BYTES = 16 << 10
 
 
 class ObjectReader:
-    """An object that is read by ranges."""
+    """Reader of ranges of an object."""
 
     def __init__(self, storage: ObjectStorage, address: Address) -> None:
         self._storage, self._address = storage, address
-        storage.last_known_stat(address.uri)  # FileNotFoundError if it is not there
+        storage.last_known_stat(address.uri)  # raises FileNotFoundError if the object is missing
 
     def fill(self, buffer: Bytes, start: int) -> Bytes:
         def read(object_stat: Stat) -> Bytes:
@@ -90,45 +95,46 @@ class ObjectReader:
         return self._storage.last_known_stat(self._address.uri)
 
     def close(self) -> None:
-        """There is nothing to let go of."""
+        """Does nothing, because a reader has no resources of its own."""
 
 
 class ObjectStorage:
-    """See `Storage`; one for all stores of this process."""
+    """Storage for all stores of this process. See `FileStorage`."""
 
     def __init__(self) -> None:
         self.downloader, self._blocks = Downloader(), BlockCache()
-        self._caches: dict[
-            str, tuple[DiskCache, bool]
-        ] = {}  # of an object: where its blocks are, whether all fit
+        # URI of an object: (its cache, whether all files of its settings fit into the cache).
+        self._caches: dict[str, tuple[DiskCache, bool]] = {}
 
     def apply_settings(self, store_settings: StoreSettings) -> None:
-        """Read on these settings."""
+        """Applies the settings to later reads."""
         if store_settings.requests is not None:
             self.limit_requests(store_settings.requests)
         cache = DiskCache(store_settings.folder, store_settings.max_bytes)
+        # 0.8 leaves room for the headers of the blocks.
         fits = (
             sum(object_stat.size_bytes for object_stat in store_settings.files.values())
             <= store_settings.max_bytes * 0.8
-        )  # and their headers
+        )
         for path, object_stat in store_settings.files.items() if store_settings.folder else ():
             address = Address.from_uri(path)
             self._caches[address.uri] = cache, fits
             self.downloader.assume_stat(address, object_stat)
 
     def reset_after_fork(self) -> None:
-        """This process was forked: the threads of the other one, and what they hold, are not here. What was read can be
-        read; for anything else `check_process` says why not.
+        """Forgets the threads of the parent process in a forked child.
+
+        Cached blocks can still be read. For anything else, `check_not_forked` raises an error.
         """
         self._blocks.reset_after_fork()
         self.downloader.reset_after_fork()
 
     def limit_requests(self, max_requests: int) -> None:
-        """Have at most so many requests under way."""
+        """Sets the largest number of concurrent requests."""
         self.downloader.limit_requests(max_requests)
 
     def limit_block_memory(self, memory_bytes: int) -> contextlib.AbstractContextManager[None]:
-        """Keep blocks in an eighth of the memory that a call may take, while it lasts."""
+        """Limits cached blocks to an eighth of `memory_bytes` in the `with` block."""
         return self._blocks.limit_to(memory_bytes // 8)
 
     def stat(self, path: str) -> Stat:
@@ -143,7 +149,11 @@ class ObjectStorage:
         return ObjectReader(self, Address.from_uri(path))
 
     def read_object(self, path: str, max_bytes: int) -> bytes:
-        """The object as it is now, by one request where it is small; DataError if it has more bytes than that."""
+        """Returns the current content of an object. A small object takes one request.
+
+        Raises:
+            DataError: The object has more than `max_bytes`.
+        """
         address = Address.from_uri(path)
         _check_has_key(address)
 
@@ -167,13 +177,11 @@ class ObjectStorage:
         size = reader.stat().size_bytes
         if size == 0:
             return np.empty(0, np.uint8)
-        with tempfile.TemporaryFile(
-            prefix="recordmill-"
-        ) as file:  # which has no name: it goes with the mapping
+        # The file has no name, so it disappears when the mapping is gone.
+        with tempfile.TemporaryFile(prefix="recordmill-") as file:
             try:
-                os.posix_fallocate(
-                    file.fileno(), 0, size
-                )  # a page without room on the disk would end the process
+                # A mapped page that has no room on the disk would kill the process with SIGBUS.
+                os.posix_fallocate(file.fileno(), 0, size)
             except OSError as error:
                 location = f"{tempfile.gettempdir()} (where TMPDIR has {path} mapped)"
                 raise OSError(error.errno, error.strerror, location) from None
@@ -207,7 +215,10 @@ class ObjectStorage:
         )
 
     def iter_object_stats(self, folder: str) -> Iterator[tuple[str, Stat]]:
-        """(name relative to the folder, state) of all objects below it, as the store lists them, a page at a time."""
+        """Yields (relative name, state) of all objects below a folder, in the store's order.
+
+        The store lists the objects in pages, on demand.
+        """
         address = Address.from_uri(folder)
         _check_listable(address)
         for name, info in iter_objects(address):
@@ -216,13 +227,17 @@ class ObjectStorage:
 
     @property
     def max_prefetched(self) -> int:
-        """The number of objects to ask for ahead: as many as there may be requests, and as half of the blocks kept."""
+        """The number of objects to prefetch.
+
+        It is at most the number of concurrent requests. Their blocks fill at most half of the
+        memory cache.
+        """
         return min(
             REQUEST_LIMIT.max_requests, max(self._blocks.max_bytes // (2 * STORE_BLOCK_BYTES), 1)
         )
 
     def prefetch_start(self, path: str, object_stat: Stat) -> None:
-        """The object is about to be read from its start: have it asked for."""
+        """Starts to read the first block of an object."""
         address = Address.from_uri(path)
         if object_stat.size_bytes:
             self._prefetch_block(address, object_stat, 0)
@@ -230,10 +245,17 @@ class ObjectStorage:
     def start_reading(
         self, path: str, object_stat: Stat, buffer: Bytes, start: int = 0
     ) -> Callable[[], None]:
-        """Have the array, all of which that content of the object has, filled by other threads; gives what waits for
-        them.
+        """Starts to fill `buffer` from an object. The result waits for it.
 
-        Raises, then: OSError, and ReplacedError where the object has another content.
+        Args:
+            path: The URI of the object.
+            object_stat: The expected state of the object.
+            buffer: The array to fill. All of it must be inside the object.
+            start: Offset in the object.
+
+        Raises:
+            OSError: Raised by the returned function if a request failed.
+            ReplacedError: Raised by the returned function if the object has another content.
         """
         address = Address.from_uri(path)
         if self.has_disk_cache(address):
@@ -248,14 +270,20 @@ class ObjectStorage:
             raise ReplacedError
 
     def read_ranges(self, path: str, ranges: Sequence[tuple[int, Bytes]]) -> None:
-        """Fill each (start, array) with what lies in the object from there on; those close to each other are one
-        request.
+        """Reads ranges of an object, each into its array.
+
+        Ranges that are close to each other share a request.
+
+        Args:
+            path: The URI of the object.
+            ranges: (offset, array to fill) of each range.
 
         Raises:
-            DataError: The object ends before that.
+            DataError: The object ends inside a range.
         """
         address = Address.from_uri(path)
-        merged: list[tuple[int, int, list[tuple[int, Bytes]]]] = []  # (start, stop, ranges)
+        # (start, stop, ranges inside) of each request.
+        merged: list[tuple[int, int, list[tuple[int, Bytes]]]] = []
         for start, buffer in sorted(
             (item for item in ranges if len(item[1])), key=lambda item: item[0]
         ):
@@ -275,6 +303,7 @@ class ObjectStorage:
                     f"ends at byte {object_stat.size_bytes}, where {merged[-1][1]} are needed",
                     source=path,
                 )
+            # A range with a request of its own is read into its array, the others are copied below.
             targets = [
                 (start, parts[0][1] if len(parts) == 1 else np.empty(stop - start, np.uint8))
                 for start, stop, parts in merged
@@ -282,6 +311,7 @@ class ObjectStorage:
             if not self.has_disk_cache(address, all_files=True):
                 self.downloader.read_parts(address, object_stat, targets)
             else:
+                # All blocks are requested before the first one is waited for.
                 for start, data in targets:
                     for number in range(
                         start // STORE_BLOCK_BYTES, -(-(start + len(data)) // STORE_BLOCK_BYTES)
@@ -296,12 +326,16 @@ class ObjectStorage:
         self.downloader.retry_if_replaced(address, read)
 
     def read_blocks(self, address: Address, object_stat: Stat, buffer: Bytes, start: int) -> None:
-        """Fill the array, all of which the object has, by blocks; the next ones are asked for where it is read on."""
+        """Fills `buffer` from cached blocks, and prefetches the next blocks of a sequential read.
+
+        All of the buffer must be inside the object.
+        """
         stop = start + len(buffer)
         numbers = range(start // STORE_BLOCK_BYTES, -(-stop // STORE_BLOCK_BYTES))
         for number in numbers if len(numbers) > 1 else ():
             self._prefetch_block(address, object_stat, number)
         for number in numbers:
+            # A cached previous block shows that the object is read sequentially.
             if number and (_content_key(address, object_stat), number - 1) in self._blocks:
                 for next_number in range(
                     number,
@@ -316,8 +350,11 @@ class ObjectStorage:
             _copy_from_block(block, number, buffer, start)
 
     def has_disk_cache(self, address: Address, all_files: bool = False) -> bool:
-        """Returns whether the object's blocks are kept on a disk; whole: and all of those that are read with it fit
-        there.
+        """Returns whether the blocks of an object are cached on a disk.
+
+        Args:
+            address: The address of the object.
+            all_files: Also requires that all files of its settings fit into the cache together.
         """
         cache = self._caches.get(address.uri)
         return cache is not None and (cache[1] or not all_files)
@@ -325,7 +362,10 @@ class ObjectStorage:
     def read_through_disk_cache(
         self, address: Address, object_stat: Stat, buffer: Bytes, start: int
     ) -> None:
-        """Fills the array, within the object, by blocks of which some are on a disk; others are asked for at once."""
+        """Fills `buffer` from blocks in the disk cache. Missing blocks are requested concurrently.
+
+        All of the buffer must be inside the object.
+        """
 
         def fetch(number: int) -> None:
             _copy_from_block(self._fetch_block(address, object_stat, number), number, buffer, start)
@@ -370,7 +410,14 @@ class ObjectStorage:
 
 
 def _copy_from_block(block: Bytes, number: int, buffer: Bytes, start: int) -> None:
-    """Copies what of the block of that number lies in the object from `start` on as far as the array goes."""
+    """Copies the part of a block that belongs into `buffer`.
+
+    Args:
+        block: The content of the block.
+        number: The index of the block in the object.
+        buffer: The array to fill.
+        start: Offset of the buffer in the object.
+    """
     block_start = number * STORE_BLOCK_BYTES
     begin, end = max(start, block_start), min(start + len(buffer), block_start + len(block))
     buffer[begin - start : end - start] = block[begin - block_start : end - block_start]

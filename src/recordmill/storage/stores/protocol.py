@@ -1,6 +1,4 @@
-"""What every storage can do: `FileStorage` for the names, `Reader` for the bytes of one file, as a file of Python's by
-`ReaderFile`; and what is asked of a store, of any kind: `Connection`.
-"""
+"""Protocols of storages, of readers of a file, and of connections to stores."""
 
 from __future__ import annotations
 
@@ -16,12 +14,17 @@ from recordmill.base.buffers import Bytes
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """The identity of a file's content: equal before and after means that nobody wrote to it in between.
+    """State of a file, which identifies its content.
 
-    etag: what a store calls this content, in which case mtime_ns is 0: stores round the time in one answer and not in
-    another. Empty on a disk. ctime_ns: when a disk changed anything of it, which nobody can set back as mtime_ns can
-    be; 0 where that is not known. It is no part of what files are compared by, since it differs between copies: see
-    `is_changed`.
+    Two equal states mean that the file was not written in between.
+
+    Attributes:
+        mtime_ns: Modification time. 0 if there is an etag, because stores round times differently
+            in different responses.
+        etag: The store's identifier of the content. "" on a disk.
+        ctime_ns: Time of the last change of a file on a disk, or 0 if unknown. Unlike the
+            modification time, it can't be set back. Copies of a file differ in it, so comparisons
+            ignore it. See `is_changed`.
     """
 
     size_bytes: int
@@ -30,25 +33,35 @@ class Stat:
     ctime_ns: int = field(default=0, compare=False)
 
     def is_changed(self, current: Stat) -> bool:
-        """Returns whether the file was written to since, also by what has set its time back."""
+        """Returns whether the file has been written since this state.
+
+        Also detects changes after which the modification time was set back.
+        """
         return self != current or 0 < self.ctime_ns != current.ctime_ns > 0
 
 
 class Reader(Protocol):
-    """One file that is open; many threads may read from it."""
+    """An open file. Several threads may read from it."""
 
     def fill(self, buffer: Bytes, start: int) -> Bytes:
-        """Write the file's bytes from `start` on into the array; gives the part of it that the file could fill."""
+        """Reads from offset `start` into `buffer`.
+
+        Returns:
+            The filled part of the buffer. It is shorter than the buffer at the end of the file.
+        """
 
     def stat(self) -> Stat:
-        """The file's state now; in a store, that of the content which is read."""
+        """Returns the current state of the file.
+
+        In a store, this is the state of the content that is read.
+        """
 
     def close(self) -> None:
-        """Nothing more will be read."""
+        """Closes the file."""
 
 
 class SizedFile(io.RawIOBase):
-    """A file of so many bytes, which is read from where it was sought to, `at`."""
+    """Base class of Python files with a known size. Reads begin at `position`."""
 
     def __init__(self, size: int) -> None:
         self.position, self._size = 0, size
@@ -70,7 +83,7 @@ class SizedFile(io.RawIOBase):
 
 
 class ReaderFile(SizedFile):
-    """A file that a reader reads, which it closes."""
+    """Python file over a reader. Owns the reader."""
 
     def __init__(self, reader: Reader) -> None:
         super().__init__(reader.stat().size_bytes)
@@ -88,89 +101,124 @@ class ReaderFile(SizedFile):
 
 
 class FileStorage(Protocol):
-    """Files by their paths; whatever fails is an OSError that names the path and says why in its `strerror`."""
+    """Access to files by path.
+
+    Each failure is an OSError with the path and a reason in `strerror`.
+    """
 
     def stat(self, path: str) -> Stat:
-        """The file's state, asked for now."""
+        """Returns the current state of a file."""
 
     def last_known_stat(self, path: str) -> Stat:
-        """Its state when it was read last: on a disk, and where it was not read yet, that of now."""
+        """Returns the state of a file when it was last read.
+
+        On a disk, and before the first read, this is the current state.
+        """
 
     def open(self, path: str) -> Reader:
-        """The file, to be read."""
+        """Opens a file for reading."""
 
     def map(self, path: str) -> Bytes:
-        """Maps the whole file: a read-only array that takes no memory of the process's own, empty of an empty file."""
+        """Maps a complete file as a read-only array. It uses no memory of the process."""
 
     def exists(self, path: str) -> bool:
-        """Returns whether something is there: a file or a folder."""
+        """Returns whether a file or a folder exists."""
 
     def is_file(self, path: str) -> bool:
-        """Returns whether it is a file."""
+        """Returns whether a path is a file."""
 
     def is_folder(self, path: str) -> bool:
-        """Returns whether files lie below that name."""
+        """Returns whether a path is a folder.
+
+        In a store, a folder exists if it contains objects.
+        """
 
     def list_names(self, folder: str) -> list[str]:
-        """The names of what is in the folder, sorted."""
+        """Returns the sorted names in a folder."""
 
 
-ObjectInfo = Mapping[
-    str, Any
-]  # of an object: path, size, e_tag, last_modified (datetime), as obstore's ObjectMeta has them
+# The keys are path, size, e_tag and last_modified (a datetime), as in obstore's ObjectMeta.
+ObjectInfo = Mapping[str, Any]
 
 
 class Response(Protocol):
-    """An object, or a range of it, that comes."""
+    """Response with an object or a range of it."""
 
     @property
     def meta(self) -> ObjectInfo:
-        """What the content that comes is known by."""
+        """Object info of the content in this response."""
 
     def bytes(self) -> Any:
-        """All of it."""
+        """Returns the complete content."""
 
     def stream(self, min_chunk_size: int) -> Iterable[Any]:
-        """Yields the content in chunks, as they come."""
+        """Yields the content in parts as they arrive."""
 
 
 class Connection(Protocol):
-    """Requests to a store, each by itself; what they raise, `client.told` says in a sentence."""
+    """Requests to a bucket or host of a store.
 
-    max_copy_bytes: int | None  # the largest object that `name` takes; None: any
+    `client.to_store_error` converts the exceptions of these methods.
+
+    Attributes:
+        max_copy_bytes: The largest object that `move_or_copy` supports. None means any size.
+    """
+
+    max_copy_bytes: int | None
 
     def head(self, key: str) -> ObjectInfo:
-        """Returns what the object is now."""
+        """Returns the current info of an object."""
 
     def probe(self, key: str) -> None:
-        """Read a byte: the answer says more of a refusal than that to `head`."""
+        """Reads one byte of an object.
+
+        If access is refused, this response has more details than a response to `head`.
+        """
 
     def get(self, key: str, byte_range: tuple[int, int] | None = None) -> Response:
-        """The object, or its bytes [start, stop)."""
+        """Requests an object, or its bytes [start, stop)."""
 
     def list_pages(self, key: str, start_after: str = "") -> Iterator[Sequence[ObjectInfo]]:
-        """Yields all objects below that name, and others that begin so, some at a time; after: only what follows it."""
+        """Yields pages of all objects with keys that begin with `key`.
+
+        Some of them may not be below the folder, because only the text of the key is compared.
+
+        Args:
+            key: The folder, or "" for all objects.
+            start_after: Only keys after this one are listed.
+        """
 
     def list_keys(self, key: str) -> list[str]:
-        """Keys of what is in the folder: objects and folders, which may end in a slash."""
+        """Returns the keys of the objects and folders in a folder. Folders may end with a slash."""
 
     def put(self, key: str, data: bytes) -> None:
-        """Make or replace a small object."""
+        """Creates or replaces a small object."""
 
     def create(self, key: str, data: bytes) -> bool:
-        """Make a small object unless it is there; whether it was made."""
+        """Creates a small object unless it exists, and returns whether it was created."""
 
     def upload(
         self, key: str, data: str | Iterator[bytes], part_bytes: int, concurrency: int
     ) -> None:
-        """Make or replace an object of a file of this machine, or of what comes, by parts of which several may be under
-        way. An error of what comes is raised, and there is no object then.
+        """Creates or replaces an object in parts. An error leaves no object.
+
+        Args:
+            key: The key of the object.
+            data: The path of a local file, or an iterator. Errors of the iterator are raised.
+            part_bytes: The size of a part.
+            concurrency: The number of parts that are sent concurrently.
         """
 
     def delete(self, keys: Sequence[str], root: str) -> None:
-        """Remove objects, and the folders below the root that are empty then, where there are folders; some kinds of
-        stores raise FileNotFoundError for one that is gone.
+        """Deletes objects.
+
+        If the store has folders, the empty folders below `root` are removed, too. Some stores raise
+        FileNotFoundError for a missing object.
         """
 
     def move_or_copy(self, key: str, target: str) -> None:
-        """Make or replace an object of what another holds, which may be gone then; may be asked again, by several."""
+        """Creates or replaces `target` with the content of an object.
+
+        The object may be gone afterwards. The call may be repeated, even by several processes at
+        once.
+        """

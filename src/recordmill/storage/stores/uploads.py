@@ -1,6 +1,7 @@
-"""Writes to stores: whole objects, small ones from memory and large ones from files, and their removal.
+"""Writing and removal of objects in stores.
 
-An object appears whole or not at all, and nothing is renamed. A put whose answer is lost is resolved by reading back.
+An object appears complete or not at all, and is never renamed. If the response to a put is lost,
+the object is read back to find out whether it was written.
 """
 
 from __future__ import annotations
@@ -23,23 +24,27 @@ from recordmill.storage.stores.client import (
     to_store_error,
 )
 
-UPLOAD_PART_BYTES = (
-    8 << 20
-)  # 8 MiB: of a large object, each a request; more where a store would not take so many parts
-MAX_PARTS = 9_000  # stores take 10,000
-MAX_DELETE_KEYS = 1000  # objects, the most that a store removes by one request
-UPLOAD_CONCURRENCY = 4  # parts of one object that are under way, and in memory
-UPLOAD_BYTES = UPLOAD_CONCURRENCY * UPLOAD_PART_BYTES  # of one object in memory
-_SMALL_BYTES, _SMALL_CONCURRENCY = (
-    1 << 20,
-    32,
-)  # files of up to 1 MiB: how many of them are put at once
-_MEMORY_DIVISOR = 8  # of the memory: what a run has used before does not all go back to the system
-_LARGE_CONCURRENCY = 8  # of others, of 32 MiB at most in memory each
+# 8 MiB: the size of a part, each of which is a request. Very large files have larger parts.
+UPLOAD_PART_BYTES = 8 << 20
+MAX_PARTS = 9_000  # stores permit 10,000 parts per object
+MAX_DELETE_KEYS = 1000  # stores permit this many keys in one request
+UPLOAD_CONCURRENCY = 4  # parts of one object that are in memory and sent concurrently
+UPLOAD_BYTES = UPLOAD_CONCURRENCY * UPLOAD_PART_BYTES  # memory for one object
+# Files of up to 1 MiB are uploaded with this concurrency.
+_SMALL_BYTES, _SMALL_CONCURRENCY = 1 << 20, 32
+# Uploads use an eighth of the memory, because not all memory of the run before has been returned to
+# the system.
+_MEMORY_DIVISOR = 8
+_LARGE_CONCURRENCY = 8  # larger files, each of which takes at most 32 MiB of memory
 
 
 class ListedObject(NamedTuple):
-    """An object below a folder. name: relative to it; changed_sec: by the store's own clock."""
+    """An object below a folder.
+
+    Attributes:
+        name: The name relative to the folder.
+        modified_sec: Modification time by the store's clock, in seconds since the epoch.
+    """
 
     name: str
     size_bytes: int
@@ -47,7 +52,7 @@ class ListedObject(NamedTuple):
 
 
 def put_objects(root: str, objects: Mapping[str, bytes]) -> None:
-    """Make or replace small objects below a folder, at once."""
+    """Creates or replaces small objects below a folder, concurrently."""
     for _ in thread_map(
         lambda name: put_object(f"{root}/{name}", objects[name]), objects, _SMALL_CONCURRENCY
     ):
@@ -55,13 +60,13 @@ def put_objects(root: str, objects: Mapping[str, bytes]) -> None:
 
 
 def put_object(uri: str, data: bytes) -> None:
-    """Make or replace a small object."""
+    """Creates or replaces a small object."""
     address = Address.from_uri(uri)
     send_request(address, lambda client: client.put(address.key, data))
 
 
 def upload_file(path: str, uri: str, size_bytes: int) -> None:
-    """Make an object of a file of this machine."""
+    """Creates or replaces an object from a local file of `size_bytes`."""
     address, part_bytes = Address.from_uri(uri), max(UPLOAD_PART_BYTES, -(-size_bytes // MAX_PARTS))
     with REQUEST_LIMIT.acquire(
         min(UPLOAD_CONCURRENCY, -(-size_bytes // part_bytes) or 1)
@@ -77,8 +82,13 @@ def upload_all(
     memory_bytes: int,
     on_uploaded: Callable[[str], None] = lambda name: None,
 ) -> None:
-    """Make objects of files of this machine, many at once. files: names below the root to paths; memory_bytes: what
-    the command may hold, of which parts under way take an eighth; done: called with each name that is there.
+    """Creates or replaces objects from local files, concurrently.
+
+    Args:
+        root: The URI of the folder.
+        files: The path of each file, by the name relative to the folder.
+        memory_bytes: The memory limit of the command. Parts in progress take at most an eighth.
+        on_uploaded: Called with the name of each finished object.
     """
     sizes = {name: Path(path).stat().st_size for name, path in files.items()}
 
@@ -101,10 +111,14 @@ def upload_all(
 
 
 def check_uploaded(root: str, files: Mapping[str, str]) -> None:
-    """Hold the objects, as the store lists them, against the files of which they were made; names as of `upload_all`.
+    """Checks that uploaded objects have the sizes of their files.
+
+    Args:
+        root: The URI of the folder.
+        files: See `upload_all`.
 
     Raises:
-        RecordmillError: an object is not there, or not as long as its file.
+        RecordmillError: An object is missing or has another size.
     """
     sizes = {name: Path(path).stat().st_size for name, path in files.items() if "/" in name}
     folders = {name.partition("/")[0] for name in sizes}
@@ -120,10 +134,10 @@ def check_uploaded(root: str, files: Mapping[str, str]) -> None:
 
 
 def copy_object(source: str, target: str, size_bytes: int) -> None:
-    """Make or replace the object `target` of what `source` holds, within the store.
+    """Copies an object within its store. Replaces an existing target.
 
     Raises:
-        OSError: it is larger than what stores copy by one request.
+        OSError: The object is larger than a store copies in one request, or the request failed.
     """
     old, new = Address.from_uri(source), Address.from_uri(target)
     assert old.root == new.root, (source, target)
@@ -138,10 +152,16 @@ def copy_object(source: str, target: str, size_bytes: int) -> None:
 
 
 def put_object_if_absent(uri: str, data: bytes) -> bool:
-    """Create the object with this content, which no other writer has, unless it is there; says whether it is ours.
+    """Creates an object, unless it exists.
+
+    The content must be unique to the caller. If a response is lost, a comparison of the content
+    shows whether this call created the object.
+
+    Returns:
+        Whether this caller created the object.
 
     Raises:
-        OSError: the put failed, or its result can't be known; nothing may be concluded from it.
+        OSError: The request failed, or its result is unknown.
     """
     address = Address.from_uri(uri)
     connection = get_connection(address)
@@ -152,12 +172,16 @@ def put_object_if_absent(uri: str, data: bytes) -> bool:
         if _read_object(address) == data:
             return True
         raise to_store_error(error, address) from None
-    # it is ours, too, where the first answer was lost and the request was repeated
+    # If the first response was lost and the request was repeated, `created` is false although this
+    # call created the object.
     return created or _read_object(address) == data
 
 
 def supports_conditional_put(uri: str, data: bytes) -> bool:
-    """Returns whether the store heeds the condition of such a put; asked by one for an object of its own there."""
+    """Returns whether the store refuses to create an object that exists.
+
+    The object must exist and belong to the caller.
+    """
     address = Address.from_uri(uri)
     return not send_request(address, lambda client: client.create(address.key, data))
 
@@ -170,7 +194,7 @@ def _read_object(address: Address) -> bytes | None:
 
 
 def remove_objects(root: str, keys: Sequence[str]) -> None:
-    """Removes objects below a folder by their names, in that order; those that are gone already are no error."""
+    """Removes objects below a folder in the given order. Missing objects are ignored."""
     address = Address.from_uri(root)
 
     def delete(paths: Sequence[str]) -> None:
@@ -181,13 +205,13 @@ def remove_objects(root: str, keys: Sequence[str]) -> None:
         batch = paths[begin : begin + MAX_DELETE_KEYS]
         try:
             delete(batch)
-        except FileNotFoundError:  # one of them is gone: the others are asked for by themselves
+        except FileNotFoundError:  # one is missing, so the others are deleted one by one
             for path in batch:
                 with contextlib.suppress(FileNotFoundError):
                     delete([path])
 
 
 def list_objects(folder: str) -> Iterator[ListedObject]:
-    """The objects below a folder, as the store has them now."""
+    """Yields the current objects below a folder."""
     for name, info in iter_objects(Address.from_uri(folder)):
         yield ListedObject(name, info["size"], info["last_modified"].timestamp())
