@@ -119,7 +119,8 @@ class ArchiveMembers:
             UsageError: The archive has a member of this name already.
         """
         name = name.removeprefix("./")  # `tar` writes this prefix if it packs the current folder
-        # The name becomes a path, so it must not be absolute and must not contain `..` or `\\`.
+        # The name becomes a path, so it must not be absolute and must not contain `..` or a
+        # backslash.
         if (
             not name
             or name[0] == "/"

@@ -47,8 +47,8 @@ class Algorithm(ABC):
         Args:
             path: The file to read.
             source: The file's name for messages.
-            max_ratio: The largest permitted ratio of the decompressed to the compressed bytes read
-                until now. None means no limit.
+            max_ratio: The largest permitted ratio of decompressed to compressed bytes, at any point
+                of the file. None means no limit.
 
         Raises:
             DataError: The data is damaged or truncated, other data follows its end, or it exceeds

@@ -131,8 +131,8 @@ def open_stream(
         path: The file to read.
         compression: A codec name, or "auto" to detect the codec from the content.
         source: The file's name for messages. None means `path`.
-        max_ratio: The largest permitted ratio of the decompressed to the compressed bytes read
-            until now. Content of up to 64 MiB is always permitted. None means no limit.
+        max_ratio: The largest permitted ratio of decompressed to compressed bytes, at any point of
+            the file. Content of up to 64 MiB is always permitted. None means no limit.
 
     Raises:
         OSError: The file can't be opened or read.

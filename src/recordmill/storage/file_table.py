@@ -245,7 +245,12 @@ class FileTable(ItemTable[InputFile]):
         return bool(pa.types.is_dictionary(self.column(name).type))
 
     def take_columns(self, files: Indices, names: Sequence[str]) -> dict[str, pa.Array]:
-        """Returns columns of the files at `files`, by name. They are not dictionary-encoded."""
+        """Returns columns for some files, by name, without dictionary encoding.
+
+        Args:
+            files: Ordinals of the files.
+            names: Names of the columns.
+        """
         rows = self._take_rows(files, names)
         return {
             name: _decode_dictionary(column)
@@ -259,9 +264,13 @@ class FileTable(ItemTable[InputFile]):
         return sizes
 
     def dictionary_indices(self, name: str, files: Indices) -> Integers:
-        """Returns the index of each file's value in `dictionary_values`.
+        """Returns the index in `dictionary_values` for each of some files.
 
         The column must be dictionary-encoded.
+
+        Args:
+            name: The name of the column.
+            files: Ordinals of the files.
         """
         indices: Integers = self._take_rows(files, (name,)).column(0).indices.to_numpy()
         return indices
@@ -270,6 +279,10 @@ class FileTable(ItemTable[InputFile]):
         """Returns the table with a boolean column that is true for `files`.
 
         The column is omitted if `files` is empty.
+
+        Args:
+            name: The name of the column.
+            files: Ordinals of the files.
         """
         flags = np.zeros(len(self), np.bool_)
         flags[list(files)] = True

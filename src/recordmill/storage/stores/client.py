@@ -356,7 +356,7 @@ def to_store_error(error: Exception, address: Address) -> OSError:
     text = str(error)
     message = text.partition("\n\nDebug source")[
         0
-    ]  # what follows names settings, and the error of the connection
+    ]  # the rest contains settings and the error of the connection
     code = match[1] if (match := _ERROR_CODE.search(text)) else ""
     status = next(
         (short_form or long_form for short_form, long_form in _HTTP_STATUS.findall(message)), ""

@@ -32,8 +32,8 @@ UPLOAD_CONCURRENCY = 4  # parts of one object that are in memory and sent concur
 UPLOAD_BYTES = UPLOAD_CONCURRENCY * UPLOAD_PART_BYTES  # memory for one object
 # Files of up to 1 MiB are uploaded with this concurrency.
 _SMALL_BYTES, _SMALL_CONCURRENCY = 1 << 20, 32
-# Uploads use an eighth of the memory, because not all memory of the run before has been returned to
-# the system.
+# Uploads use an eighth of the memory limit, because a run that has freed its memory has not
+# returned all of it to the system.
 _MEMORY_DIVISOR = 8
 _LARGE_CONCURRENCY = 8  # larger files, each of which takes at most 32 MiB of memory
 
