@@ -1,3 +1,4 @@
-"""Sources of records: one room per kind of input, each with the contract of `sources.common.contract`; `registry` lists
-them.
+"""Kinds of input, with one package each.
+
+`registry` lists the kinds, and `sources.common.contract` is their interface.
 """

@@ -1,8 +1,9 @@
-"""The kinds of input, an entry each: what a kind is called, how it is told and who plans it.
+"""Table of the kinds of input, with one entry each.
 
-Detection, listing, the command line and the planning of a build read the kinds from here and nowhere else. What an
-entry names by import path is imported when it is needed, so that `--help` and detection load nothing heavy.
-A new kind is a module (its plan, its options and how it is told from content) and an entry below.
+Detection, listing, the command line and the planning of a build read the kinds from this table and
+nowhere else. Entries contain import paths, so that `--help` and detection load nothing heavy.
+
+A new kind needs a module with its plan, its options and a detector, and an entry in KINDS.
 """
 
 from __future__ import annotations
@@ -21,19 +22,25 @@ COMPRESSED_EXTENSIONS = ("gz", "zst", "bz2", "xz", "zlib")
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of input. Import paths are `module:name` below `recordmill`.
+    """One kind of input.
+
+    Import paths have the form `module:name`, relative to `recordmill`.
 
     Attributes:
-        extensions: Lower-case; a hint, where the content leaves a choice.
-        shared_extensions: Those that other things bear as often: no hint.
-        recognizer_path: Import path of a function of a `sources.common.content.ContentSample` that gives what was recognised, for
-            people, or "" if the sample is not of this kind. The kinds are asked in their order below, those of bytes
-            before those of text. "": one file does not tell it.
-        has_partitions: What folders called `NAME=VALUE` say is added to its records as columns.
-        is_textual: It is told from text, and its files look like those of other textual kinds.
-        options_path: Import path of the dataclass of its own options.
-        planner_path: Import path of a function of (listing, options, PlanOptions) that gives a `Source`, or, of a kind with
-            many records a file (tables), of (files, options, PlanOptions): the files of this kind, with their splits.
+        name: The name on the command line.
+        extensions: Lower-case extensions. They are a hint if the content leaves a choice.
+        recognizer_path: Import path of a function of a `sources.common.content.ContentSample`. It
+            returns a description of the content, or "" if the sample is not of this kind. "" if a
+            single file does not determine the kind.
+        options_path: Import path of the dataclass with the options of the kind.
+        planner_path: Import path of a function that returns a `Source`. Its arguments are (listing,
+            options, PlanOptions). For tables, the listing is replaced by the files of the kind with
+            their splits.
+        is_textual: Whether the content is text. Files of textual kinds look alike, so they are
+            recognized after all others.
+        is_table: Whether a file has many records.
+        has_partitions: Whether folders such as `NAME=VALUE` become columns.
+        shared_extensions: Extensions that other file types use just as often. They are not a hint.
     """
 
     name: str
@@ -59,6 +66,7 @@ class Kind:
         return _import_name(self.planner_path)
 
 
+# Text formats are tried in this order, so more specific ones come first.
 KINDS = (
     Kind(
         name="images",
@@ -130,7 +138,8 @@ KINDS = (
 )
 KIND_NAMES = tuple(kind.name for kind in KINDS)
 KIND_BY_EXTENSION = {extension: kind.name for kind in KINDS for extension in kind.extensions}
-# an empty file of these is no clutter: it is a failed copy or an empty document, which its kind has to judge
+# An empty file with such an extension is a failed copy or an empty document. It is not ignored,
+# because the kind must decide about it.
 DATA_EXTENSIONS = frozenset(
     (
         *KIND_BY_EXTENSION,
@@ -141,10 +150,10 @@ DATA_EXTENSIONS = frozenset(
 
 
 def find_kind(name: str) -> Kind:
-    """Returns the entry of that name.
+    """Returns the kind of a name.
 
     Raises:
-        UsageError: there is none; the message lists those that there are.
+        UsageError: There is no such kind. The message lists all kinds.
     """
     for kind in KINDS:
         if kind.name == name:

@@ -1,8 +1,11 @@
-"""Detects the kind of data in a file by its first bytes, with its extension as a hint (`sniff_file`), and
-in a listing (`detect_kind`, `filter_kind`), where the content of a few files of each extension decides.
+"""Detection of the kind of data from the content of files.
 
-The kinds themselves stand in `sources.registry`; the functions `tell_...` here are how those that come with the package
-are told. It reads at most HEAD_BYTES of a file, whatever its size, and inflates no more than that of a compressed one.
+`sniff_file` detects the kind of one file from its first bytes, with its extension as a hint.
+`detect_kind` and `filter_kind` work on a listing: a few sampled files of each extension decide.
+
+`sources.registry` lists the kinds. The `recognize_...` functions of this module are the detectors
+of the built-in kinds. At most HEAD_BYTES of a file are read, and at most as much of a compressed
+file is decompressed.
 """
 
 from __future__ import annotations
@@ -34,17 +37,17 @@ from recordmill.storage.files import read_range
 from recordmill.storage.listing import Listing
 
 CSV_CONTENT, JSONL_CONTENT, TEXT_CONTENT = "csv", "jsonl", "text"
-OTHER_CONTENT = (
-    "other"  # no data: papers, code, markup, archives; read as text only where a user says so
-)
+# Not data: documentation, code, markup and archives. Read as text only on the user's request.
+OTHER_CONTENT = "other"
 BINARY_CONTENT = "binary"  # not even text
 UNKNOWN_FORMAT = "no text and no format known here"
-JSON_ARRAY_FORMAT = (
-    "a JSON array of objects"  # data where there is no other, else most likely about it
-)
+# Read as data only if a listing has no other data. Otherwise it most likely describes the data.
+JSON_ARRAY_FORMAT = "a JSON array of objects"
 JSON_DOCUMENT_FORMAT = "one JSON document, neither an object a line nor an array of objects"
-HEAD_BYTES = 64 << 10  # 64 KiB: some hundred rows of a table, one readahead of the disk
-# extensions of what is no data, of any kind: papers, markup, settings, code, logs, and what holds other files or arrays
+# 64 KiB: some hundred rows of a table, and one readahead of the disk.
+HEAD_BYTES = 64 << 10
+# Extensions of files without records of any kind: documents, markup, settings, code, logs, and
+# containers of other files or arrays.
 _NO_DATA_LIST = """
 md markdown rst html htm xml xsd yaml yml toml ini cfg conf tex bib svg pbtxt prototxt pdf
 py ipynb sh js ts css c h cc cpp java go rs r rb sql lock sha256 sha1 md5
@@ -56,28 +59,37 @@ readme license licence copying notice authors changelog citation contributing do
 """
 _DOCUMENTATION_NAMES = frozenset(_DOCUMENTATION_LIST.split())
 _DELIMITERS = ",\t;|"
-_HEADER_BYTES, _FRAME_OVERHEAD_BYTES = 12, 16  # of a record of TFRecord, beside its payload
-_MIN_TABLE_ROWS = 3  # lines below which commas that happen to agree prove no table
-SAMPLES_PER_EXTENSION = 8  # per extension: enough to see that an extension is used for two things
+# Bytes of a TFRecord record in addition to its payload: its header, and header and footer.
+_HEADER_BYTES, _FRAME_OVERHEAD_BYTES = 12, 16
+# In fewer lines, an equal number of commas may be an accident.
+_MIN_TABLE_ROWS = 3
+# Enough to see that one extension is used for two kinds of files.
+SAMPLES_PER_EXTENSION = 8
 _TEXTUAL_KINDS = (*(kind.name for kind in KINDS if kind.is_textual), OTHER_CONTENT)
 
 
 class Content(NamedTuple):
-    """kind: the name of one of KINDS, OTHER or BINARY. detail: what was recognised, for people."""
+    """The detected content of a file.
+
+    Attributes:
+        kind: Name of one of KINDS, OTHER_CONTENT or BINARY_CONTENT.
+        detail: Description of the content, for messages.
+    """
 
     kind: str
     detail: str
 
 
 class ContentSample(NamedTuple):
-    """Beginning of a file, of which the kinds say what it is.
+    """The beginning of a file, as the detectors of the kinds receive it.
 
     Attributes:
-        head: The first bytes, inflated.
-        size_bytes: How many bytes there are in all, or as many as could be.
-        is_complete: Whether head is all of them.
-        text: The head as text, None where it is none, or not asked for yet.
-        hint: The name of the kind that the extension promises, or None.
+        head: The first bytes, decompressed.
+        size_bytes: Total size of the file. If it is unknown because of a compression, the largest
+            possible size.
+        is_complete: Whether `head` is the complete content.
+        hint: Name of the kind that the extension suggests, or None.
+        text: The head as text. None if it is binary or not decoded yet.
     """
 
     head: bytes
@@ -88,7 +100,9 @@ class ContentSample(NamedTuple):
 
 
 def full_extension(name: str) -> str:
-    """Returns the lower-case extension without its dot, two of them for a compressed file; empty if there is none.
+    """Returns the lower-case extension of a file, without the dot.
+
+    A compressed file has both extensions. The result is empty if there is no extension.
 
     >>> [full_extension(name) for name in ("a/b.JPG", "t.csv.gz", "README", ".hidden")]
     ['jpg', 'csv.gz', '', '']
@@ -102,7 +116,13 @@ def full_extension(name: str) -> str:
 
 
 def is_documentation(name: str) -> bool:
-    """Returns whether a file of this name tells about the data (`README.txt`, `LICENSE`) and holds none."""
+    """Returns whether a file name is typical of documentation, such as `README.txt` or `LICENSE`.
+
+    Such files describe the data and contain no records.
+
+    >>> [is_documentation(name) for name in ("data/README.txt", "LICENSE", "readme.csv")]
+    [True, True, False]
+    """
     extension = full_extension(name).split(".")[0]
     return (
         extension in ("", "txt", "text", *COMPRESSED_EXTENSIONS)
@@ -111,7 +131,11 @@ def is_documentation(name: str) -> bool:
 
 
 def sniff_file(file: InputFile) -> Content:
-    """Detects what a file holds; UsageError: it can't be read."""
+    """Detects the content of a file from its first bytes.
+
+    Raises:
+        UsageError: The file can't be read.
+    """
     try:
         head = read_range(file.path, 0, HEAD_BYTES).tobytes()
     except OSError as error:
@@ -120,11 +144,18 @@ def sniff_file(file: InputFile) -> Content:
 
 
 def sniff_kind(head: bytes, name: str, size_bytes: int) -> Content:
-    """Detects what a file of this name and size holds that begins with head (HEAD_BYTES of it, or all)."""
+    """Detects the content of a file from its first bytes and its name.
+
+    Args:
+        head: The first HEAD_BYTES of the file, or the complete file if it is shorter.
+        name: The name of the file. Its extension decides if the content leaves a choice.
+        size_bytes: The size of the file.
+    """
     extension = full_extension(name)
     hint = KIND_BY_EXTENSION.get(extension.split(".")[0])
     if not head:
         return Content(hint or OTHER_CONTENT, "an empty file")
+    # Binary kinds come first: their signatures are certain, while text formats look alike.
     is_complete = size_bytes == len(head)
     content = _match_kinds(
         ContentSample(head, size_bytes, is_complete, hint), is_textual=False
@@ -135,10 +166,12 @@ def sniff_kind(head: bytes, name: str, size_bytes: int) -> Content:
     if compression != UNCOMPRESSED:
         head, is_complete = find_codec(compression).algorithm.decompress_head(head, HEAD_BYTES)
         content = _match_kinds(
+            # The decompressed size is unknown, so any record size is possible.
             ContentSample(head, len(head) if is_complete else 1 << 62, is_complete, hint),
             is_textual=False,
         ) or _detect_foreign_format(head)
         if content is not None:
+            # The compression belongs to the description, before a remedy that may follow.
             description, _, remedy = content.detail.partition(";")
             return Content(
                 content.kind, f"{description} in {compression}{';' * bool(remedy)}{remedy}"
@@ -150,9 +183,8 @@ def sniff_kind(head: bytes, name: str, size_bytes: int) -> Content:
     content, main_extension = _match_kinds(sample, is_textual=True), extension.split(".")[0]
     if is_documentation(name):
         return Content(OTHER_CONTENT, "a paper")
-    is_objects = (
-        main_extension == "log" and content is not None and content.kind == JSONL_CONTENT
-    )  # what services write
+    # Many services write their logs as JSON Lines, which are data.
+    is_objects = main_extension == "log" and content is not None and content.kind == JSONL_CONTENT
     if main_extension in NO_DATA_EXTENSIONS and not is_objects:
         return Content(OTHER_CONTENT, f"a .{extension} file")
     content = content or Content(OTHER_CONTENT, _detect_document_format(sample))
@@ -164,7 +196,7 @@ def sniff_kind(head: bytes, name: str, size_bytes: int) -> Content:
 
 
 def _match_kinds(sample: ContentSample, *, is_textual: bool) -> Content | None:
-    """Returns what the first kind says that recognises the sample."""
+    """Returns the content according to the first kind that recognizes the sample."""
     for kind in KINDS:
         if (
             kind.recognizer_path
@@ -176,7 +208,10 @@ def _match_kinds(sample: ContentSample, *, is_textual: bool) -> Content | None:
 
 
 def _detect_foreign_format(head: bytes) -> Content | None:
-    """Returns the format if it holds no records; what is compressed may be data."""
+    """Returns the content if it is a known format without records.
+
+    A compressed format may contain data, so it is not reported here.
+    """
     file_format = sniff_file_format(head)
     if file_format is None or not file_format.description:
         return None
@@ -184,32 +219,42 @@ def _detect_foreign_format(head: bytes) -> Content | None:
 
 
 def recognize_image(sample: ContentSample) -> str:
-    """Recognises images by their first bytes, of the formats that we read and of those that we only know."""
+    """Recognizes images, including formats that we can't read, by their first bytes."""
     image_format = sniff_image(sample.head) or sniff_unsupported_image(sample.head)
     return "" if image_format is None else f"a {image_format} image"
 
 
 def recognize_parquet(sample: ContentSample) -> str:
-    """Recognises Parquet by the first four bytes."""
+    """Recognizes Parquet by the first four bytes."""
     return "a Parquet file" if sample.head[:4] == b"PAR1" else ""
 
 
 def recognize_numpy(sample: ContentSample) -> str:
-    """Recognises a `.npy` by its first bytes, and a `.npz` by those of a ZIP archive and its name."""
+    """Recognizes NumPy files by their first bytes.
+
+    An `.npz` file is a ZIP archive, so its extension must match too.
+    """
     if sample.head.startswith(b"\x93NUMPY"):
         return "a NumPy array"
     return "a .npz of NumPy" if sample.hint == "numpy" and sample.head.startswith(b"PK") else ""
 
 
 def recognize_tfrecord(sample: ContentSample) -> str:
-    """Recognises TFRecord by the first record's header: its CRC is right, and the file can hold the record."""
+    """Recognizes TFRecord files by the header of the first record.
+
+    The CRC of the header must match, and the record must fit into the file.
+    """
     header = np.frombuffer(sample.head[:_HEADER_BYTES], np.uint8)
     is_header = native.next_frame(header, 0, sample.size_bytes - _FRAME_OVERHEAD_BYTES, False) == 0
     return "a TFRecord file" if len(header) == _HEADER_BYTES and is_header else ""
 
 
 def _decode_head(head: bytes, *, is_complete: bool) -> str | None:
-    """Returns the head as text, by its byte order mark, as UTF-8, or as some 8-bit encoding; None if it is no text."""
+    """Returns the head of a file as text, or None if it is binary.
+
+    The encoding follows from a byte order mark. Without one it is UTF-8, or else Latin-1 as a
+    substitute for any 8-bit encoding.
+    """
     encoding = resolve_encoding(head, UTF8_ENCODING)
     if encoding != UTF8_ENCODING or head.startswith(codecs.BOM_UTF8):
         return head.decode("utf-8-sig" if encoding == UTF8_ENCODING else encoding, errors="replace")
@@ -218,12 +263,17 @@ def _decode_head(head: bytes, *, is_complete: bool) -> str | None:
     try:
         return codecs.getincrementaldecoder("utf-8")().decode(head, final=is_complete)
     except UnicodeDecodeError:
+        # Text in an 8-bit encoding has hardly any control characters besides white space, form
+        # feed, SUB and ESC.
         controls = sum(head.count(byte) for byte in range(32) if byte not in b"\t\n\r\f\x1a\x1b")
         return None if controls * 100 > len(head) else head.decode("latin-1")
 
 
 def recognize_jsonl(sample: ContentSample) -> str:
-    """Recognises JSON lines by two objects on lines of their own, or by the name if nothing speaks against it."""
+    """Recognizes JSON Lines by two objects on separate lines.
+
+    If the extension suggests JSON Lines, one object or an incomplete line is enough.
+    """
     text = sample.text or ""
     if text.lstrip()[:1] == "{":
         objects = _count_json_objects(text, is_complete=sample.is_complete)
@@ -233,7 +283,7 @@ def recognize_jsonl(sample: ContentSample) -> str:
 
 
 def recognize_csv(sample: ContentSample) -> str:
-    """Recognises CSV by rows of as many fields between one delimiter, or by the name."""
+    """Recognizes CSV by rows with the same number of fields, or by the extension."""
     if sample.hint == JSONL_CONTENT or _detect_document_format(sample):
         return ""
     num_fields, delimiter = _find_table_shape(
@@ -245,12 +295,12 @@ def recognize_csv(sample: ContentSample) -> str:
 
 
 def recognize_text(sample: ContentSample) -> str:
-    """Recognises text that is nothing else."""
+    """Recognizes text that is neither JSON nor markup."""
     return "" if _detect_document_format(sample) else "text"
 
 
 def _detect_document_format(sample: ContentSample) -> str:
-    """Names text that neither rows nor lines make, or returns ""."""
+    """Returns the name of a text format without rows or lines, or ""."""
     start = (sample.text or "").lstrip()
     if start[:1] == "[" and start[1:].lstrip()[:1] == "{":
         return JSON_ARRAY_FORMAT
@@ -260,14 +310,20 @@ def _detect_document_format(sample: ContentSample) -> str:
 
 
 def _count_json_objects(text: str, *, is_complete: bool) -> int:
-    """Returns how many first lines are JSON objects; 0 if any isn't, -1 if no line is complete."""
+    """Counts the lines at the start of a text that are JSON objects.
+
+    Returns:
+        The number of objects among the first 20 lines. 0 if one of these lines is not an object. -1
+        if no line is complete.
+    """
     lines = text.split("\n")
     complete_lines = [line for line in (lines if is_complete else lines[:-1]) if line.strip()][:20]
     for line in complete_lines:
         try:
             if not isinstance(json.loads(line), dict):
                 return 0
-        except RecursionError:  # lists in lists: whoever reads the record rejects it
+        # Deeply nested lists count as an object here. Reading rejects the record later.
+        except RecursionError:
             if not line.lstrip().startswith("{"):
                 return 0
         except ValueError:
@@ -276,8 +332,21 @@ def _count_json_objects(text: str, *, is_complete: bool) -> int:
 
 
 def _find_table_shape(text: str, *, is_complete: bool, is_named_csv: bool) -> tuple[int, str]:
-    """Returns (fields a row, delimiter) if nine rows in ten have the same number, at least two; else (0, "")."""
+    """Finds the delimiter that splits most rows into equally many fields.
+
+    At least nine of ten rows must have that number of fields.
+
+    Args:
+        text: The head of the file.
+        is_complete: Whether the last line is complete.
+        is_named_csv: Whether the extension suggests CSV. Otherwise a table needs _MIN_TABLE_ROWS
+            rows.
+
+    Returns:
+        (fields per row, delimiter), or (0, "") if no delimiter yields at least two fields.
+    """
     lines = text.splitlines(keepends=True)[:200]
+    # The head may end in the middle of the last line.
     if not is_complete and len(lines) > 1 and len(lines) < 200:
         del lines[-1]
     best_shape = (0, "")
@@ -300,7 +369,18 @@ def _find_table_shape(text: str, *, is_complete: bool, is_named_csv: bool) -> tu
 
 @dataclass(frozen=True)
 class _ExtensionGroup:
-    """The files of one extension, papers apart. kind_counts: of those sampled."""
+    """The files of a listing with the same extension.
+
+    Documentation files have a group of their own.
+
+    Attributes:
+        extension: The extension, see `full_extension`.
+        is_documentation: Whether these are documentation files.
+        num_files: Number of files.
+        kind_counts: Number of sampled files by kind.
+        example: Content of a file of the most common kind.
+        example_name: The name of that file.
+    """
 
     extension: str
     is_documentation: bool
@@ -315,10 +395,16 @@ class _ExtensionGroup:
 
 
 def detect_kind(listing: Listing) -> tuple[str, str]:
-    """Returns (kind, why it is that) of the data: the kind of more than half of all files that hold data.
+    """Detects the kind of the data in a listing.
+
+    This is the kind of more than half of all files that contain data.
+
+    Returns:
+        (kind, a sentence with the reason).
 
     Raises:
-        UsageError: there is no such kind; it names the candidates and what to type.
+        UsageError: No kind has more than half of the files, or no file contains data. The message
+            lists the candidates and the commands to choose one.
     """
     groups = _group_by_extension(listing.files)
     counts: defaultdict[str, float] = defaultdict(float)
@@ -349,6 +435,7 @@ def detect_kind(listing: Listing) -> tuple[str, str]:
             f"kinds are {', '.join(KIND_NAMES)}"
         )
     kind = max(files_by_kind, key=lambda candidate: files_by_kind[candidate])
+    # Without a clear majority the user must choose.
     if 2 * files_by_kind[kind] <= sum(files_by_kind.values()):
         candidates = "; ".join(
             f"{name} ({count:.0f} file(s), such as {_largest_group(groups, name).example_name})"
@@ -367,14 +454,14 @@ def detect_kind(listing: Listing) -> tuple[str, str]:
 
 
 def filter_kind(listing: Listing, kind: str) -> Listing:
-    """Returns the listing without files that hold no data of this kind, counted by extension in its notes; files given
-    by their own name stay.
+    """Removes the files of other kinds from a listing.
 
-    For kinds that are all text, the extensions that look like the kind stay; if none does, all that are
-    text.
+    The notes of the result count the removed files by extension. Files that the user has named
+    explicitly are kept. If `kind` is a text format and no extension matches it, all text files are
+    kept.
 
     Raises:
-        UsageError: nothing is left.
+        UsageError: No file is left.
     """
     is_textual = find_kind(kind).is_textual
     groups = _group_by_extension(listing.files)
@@ -387,6 +474,7 @@ def filter_kind(listing: Listing, kind: str) -> Listing:
     is_kept = np.fromiter(
         (_group_key(name) in keys for name in listing.files.names()), np.bool_, len(listing.files)
     )
+    # The user knows best about files that are named explicitly.
     is_kept |= listing.explicit_mask(~is_kept)
     if not is_kept.any():
         raise UsageError(
@@ -415,7 +503,13 @@ def filter_kind(listing: Listing, kind: str) -> Listing:
 def note_extensions(
     kind: str, files: FileTable, ignored_counts: Mapping[str, int]
 ) -> tuple[str, ...]:
-    """Notes of the extensions of the files of a kind, if these are several, and of those that were left beside them."""
+    """Returns notes about the extensions of the files of a kind.
+
+    Args:
+        kind: The name of the kind.
+        files: The files of the kind. They are noted if they have several extensions.
+        ignored_counts: Number of ignored files by extension.
+    """
     kept_counts = Counter(map(full_extension, files.names()))
     return (
         *(
@@ -461,7 +555,17 @@ def _group_by_extension(files: FileTable) -> list[_ExtensionGroup]:
 def _sample_contents(
     files: FileTable, counts: Mapping[tuple[str, bool], int]
 ) -> dict[tuple[str, bool], list[tuple[Content, str]]]:
-    """Returns (what it holds, name) of a few files of each group, evenly from its first to its last."""
+    """Detects the content of a few files of each group.
+
+    Args:
+        files: All files.
+        counts: Number of files by group key.
+
+    Returns:
+        (content, name) of up to SAMPLES_PER_EXTENSION files by group key. The samples are spread
+        evenly over the group.
+    """
+    # Spread evenly from the first to the last file of each group.
     sample_indices = {
         key: {
             int(index * max(count / SAMPLES_PER_EXTENSION, 1.0))
@@ -480,7 +584,11 @@ def _sample_contents(
 
 
 def _largest_group(groups: Sequence[_ExtensionGroup], kind: str) -> _ExtensionGroup:
-    """Returns the largest group of that kind, or with any file of it."""
+    """Returns the largest group of a kind.
+
+    If the kind is not the most common one of any group, this is the group with the most samples of
+    it.
+    """
     return max(
         groups, key=lambda group: (group.kind == kind, group.kind_counts[kind], group.num_files)
     )
@@ -495,7 +603,11 @@ def _describe_extensions(groups: Sequence[_ExtensionGroup], kinds: Sequence[str]
 
 
 def format_extension_counts(counts: Mapping[str, int]) -> str:
-    """Returns how many files have which extension, for people."""
+    """Formats the number of files by extension, for messages.
+
+    >>> format_extension_counts({"txt": 2, "": 1})
+    '1 without extension, 2 .txt'
+    """
     return ", ".join(
         f"{count} {_format_extension(extension)}" for extension, count in sorted(counts.items())
     )

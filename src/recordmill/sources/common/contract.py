@@ -1,5 +1,8 @@
-"""Defines what every kind of input gives to a build: a `Source` made by a plan, whose units give `Chunk`s of typed
-rows. Small units are packed to units of the usual size.
+"""Interface between the kinds of input and a build.
+
+The plan of each kind returns a `Source`. A build reads the units of the source as `Chunk`s of typed
+rows. This module also packs small units together, so that each task has about the same amount of
+work.
 """
 
 from __future__ import annotations
@@ -18,30 +21,38 @@ from recordmill.schemas.feature import Schema
 from recordmill.sources.common.scan_cache import ScanCache
 from recordmill.storage.file_table import FileTable
 
-IMAGE_FEATURES = (
-    "image",
-    "image/encoded",
-)  # what builds call an image: by itself, and with boxes of objects
-UNIT_BYTES = (
-    32 << 20
-)  # 32 MiB: large enough that a unit's fixed costs vanish, small enough to balance two cores
-BATCH_BYTES = 8 << 20  # 8 MiB: a batch that stays in the last-level cache from parsing to encoding
-BATCH_ROWS = 1 << 16  # 65,536 rows: bounds the per-row arrays beside a batch of tiny rows
-# files that are one record each: opening one takes up to milliseconds, and between two batches a stop is heard
+# Names of the image feature in builds: of images alone, and of images with boxes of objects.
+IMAGE_FEATURES = ("image", "image/encoded")
+# 32 MiB: large enough to make the fixed costs of a unit negligible, small enough to balance two
+# cores.
+UNIT_BYTES = 32 << 20
+# 8 MiB: a batch stays in the last-level cache from parsing to encoding.
+BATCH_BYTES = 8 << 20
+# 65,536 rows: bounds the arrays with one entry per row if the rows are tiny.
+BATCH_ROWS = 1 << 16
+# Files with one record each. Opening a file can take milliseconds, and a build reacts to a stop
+# only between two batches.
 BATCH_FILES = 256
-_LINE_MEMORY_DIVISOR = 8  # an eighth of the memory: a line is there read, parsed, encoded and in a run, of two threads at once
+# A line exists up to four times (read, parsed, encoded, in a sorted run), on two threads at once.
+_LINE_MEMORY_DIVISOR = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A piece of work: files [begin_file, end_file) whole, or one file's part [start, stop) in the kind's own terms
-    (bytes, row groups, batches).
+    """An input unit: the records that one task of a build reads.
+
+    A unit consists of complete files, or of a range of one file.
 
     Attributes:
-        first_row: The position of the unit's first record in its file.
-        rows: How many records, rejects included, if the plan knows.
-        size_bytes: Roughly how many bytes of records it gives; runs are planned by it.
-        first_line: Where kinds count lines beside records, that of the part's first record in its file.
+        begin_file: Ordinal of the first file in `Source.files`.
+        end_file: Ordinal after the last file.
+        start: Start of the range. Each kind has its own measure: bytes, row groups or batches.
+        stop: End of the range. 0 if the unit consists of complete files.
+        first_row: Position of the first record in its file.
+        rows: Number of records, including rejects. None if the plan does not know it.
+        size_bytes: Approximate size of the records. It determines the memory of the sorted runs.
+        first_line: Line number of the first record, for kinds that count lines in addition to
+            records.
     """
 
     begin_file: int
@@ -56,13 +67,19 @@ class Unit:
 
 @dataclass(frozen=True)
 class Payloads:
-    """Serialized records that are not to be parsed: record i is data[offsets[i]:offsets[i + 1]]."""
+    """Serialized records that are not parsed.
+
+    Attributes:
+        data: The payloads, one after the other.
+        offsets: [rows + 1]. Record i is `data[offsets[i]:offsets[i + 1]]`.
+    """
 
     data: npt.NDArray[np.uint8]
     offsets: npt.NDArray[np.int64]  # [rows + 1]
 
     def take(self, rows: npt.NDArray[np.int64]) -> Payloads:
-        """Returns these records, ascending."""
+        """Returns the records at `rows`, which must be ascending."""
+        # The offsets of a slice of another array need not start at 0.
         lengths, data = np.diff(self.offsets), self.data[self.offsets[0] : self.offsets[-1]]
         is_selected = np.isin(np.arange(len(lengths)), rows)
         return Payloads(
@@ -72,16 +89,18 @@ class Payloads:
 
 @dataclass(frozen=True)
 class Chunk:
-    """Consecutive records of a unit, and what could not be read between them.
+    """Consecutive records of a unit, with the rejects among them.
 
     Attributes:
-        records: A RecordBatch of the source's Arrow schema, or Payloads.
-        file_ids: [rows] uint32, ordinals into Source.files.
-        positions: [rows] int64, row number in the decoded file, from 0; rejected rows count.
+        records: A RecordBatch with the Arrow schema of the source, or Payloads.
+        file_ids: [rows] uint32, indices into `Source.files`.
+        positions: [rows] int64, row numbers in the decompressed file. They start at 0 and also
+            count rejected rows.
         rejects: The records between them that can't be used.
-        note_counts: What a user should know of these records (`JPEG with CMYK`), to be added up over all chunks.
-        pixel_sums: Feature to [rows, `SUMS`] as `records.images.pixels` adds them up, of images that were decoded for a
-            check.
+        note_counts: Number of records for each message to the user, such as `JPEG with CMYK`. The
+            messages are added up over all chunks.
+        pixel_sums: Sums over the pixels of each image that a check has decoded, by feature. Each
+            array is [rows, SUMS], see `records.images.pixels`.
     """
 
     records: pa.RecordBatch | Payloads
@@ -96,7 +115,10 @@ class Chunk:
         return len(self.positions)
 
     def take(self, rows: npt.NDArray[np.int64]) -> Chunk:
-        """Returns these records, ascending, with all rejects and counts."""
+        """Returns the chunk with only the records at `rows`, which must be ascending.
+
+        It keeps all rejects and note counts.
+        """
         pixels = {name: sums[rows] for name, sums in self.pixel_sums.items()}
         records = self.records.take(rows if isinstance(self.records, Payloads) else pa.array(rows))
         return replace(
@@ -110,71 +132,94 @@ class Chunk:
 
 @runtime_checkable
 class Source(Protocol):
-    """Immutable and picklable: what a plan found out about the inputs, and how to read them."""
+    """A planned input: its schema, its units, and how to read them.
+
+    Sources are immutable and can be pickled.
+    """
 
     @property
     def kind(self) -> str:
-        """images, csv, jsonl, text, parquet, numpy, tfrecord, webdataset or memory."""
+        """Name of the kind in `sources.registry`, or `memory`."""
 
     @property
     def schema(self) -> Schema:
-        """The features of every record; all chunks have the Arrow schema schemas.arrow.to_arrow(schema)."""
+        """Features of every record.
+
+        All chunks have the Arrow schema `schemas.arrow.to_arrow(schema)`.
+        """
 
     @property
     def files(self) -> FileTable: ...
 
     @property
     def units(self) -> Sequence[Unit]:
-        """Units in order of file and position; together they cover every record once."""
+        """Units in the order of file and position. Together they contain each record once."""
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Notes for the user: files that are ignored, nulls per column, values that lose digits."""
+        """Notes for the user, for example about ignored files or nulls."""
 
     @property
     def plan_rejects(self) -> Sequence[Reject]:
-        """Rejects of the plan (a label row without a file, a file without a label row)."""
+        """Rejects that the plan has found, such as a label row without a file."""
 
     def read(self, unit: Unit) -> Iterator[Chunk]:
-        """Yields the unit's records in chunks of about BATCH_BYTES, at most BATCH_ROWS; one may have rejects alone."""
+        """Yields the records of a unit in chunks.
+
+        A chunk has about BATCH_BYTES and at most BATCH_ROWS records. It may contain rejects alone.
+        """
 
 
 @runtime_checkable
 class FileRecordSource(Protocol):
-    """Source of which each file is one record, at position 0, or one reject, and can be read in any order."""
+    """A source with one record or one reject per file.
+
+    The files can be read in any order. The record of each file has position 0.
+    """
 
     @property
     def is_record_per_file(self) -> bool: ...
 
     def read_files(self, ordinals: Sequence[int]) -> Iterator[Chunk]:
-        """Yields the records of these files in this order, in chunks like those of `Source.read`; rejects, too, stand
-        in that order.
+        """Yields the records of these files, in the order of `ordinals`.
+
+        The chunks have the same form as in `Source.read`. The rejects are in the order of the
+        files, too.
         """
 
 
 @runtime_checkable
 class RecordLocator(Protocol):
-    """Optional part of a Source: where people find its records, as its own rejects say it."""
+    """Optional interface of a Source that locates its records for messages."""
 
     def locate(self, file_ordinal: int, positions: Sequence[int]) -> list[str]:
-        """Returns the places of the records at these positions of a file, which may be read for it."""
+        """Returns the places of records in a file, in the notation of the rejects.
+
+        The file may be read again for this.
+
+        Args:
+            file_ordinal: Index of the file in `Source.files`.
+            positions: Positions of the records.
+        """
 
 
 @dataclass(frozen=True)
 class PlanOptions:
-    """Options that all kinds share.
+    """Options that the plans of all kinds share.
 
     Attributes:
-        schema: Given by the user, else inferred.
-        dtypes: Feature name to dtype, over the inference.
-        label: The label column.
-        threads: How many the plan may use.
-        memory_bytes: What plan and build may hold at once, beside the interpreter.
-        parsed_cache_bytes: Of them, for records that it parses; others wait in files of parsed_folder, unless that is "".
-        droppable_features: Features of the schema that are left out where the inputs have none of them.
-        collects_statistics: The records will be counted for them.
-        columns: Only these of CSV and JSON Lines, in this order; None is all.
-        unit_bytes: Of a unit of a table, about.
+        schema: The schema that the user has declared. None infers it.
+        dtypes: Declared dtypes by feature name. They override the inference.
+        label: The label column, or None.
+        threads: Maximum number of threads of the plan.
+        memory_bytes: Memory limit of plan and build, in addition to the interpreter.
+        droppable_features: Features of the schema that the plan drops if the inputs lack them.
+        parsed_cache_bytes: The share of `memory_bytes` for records that the plan has parsed.
+        parsed_cache_folder: Folder for parsed records that are kept in files. "" keeps them in
+            memory.
+        collects_statistics: Whether the build will compute statistics of the records.
+        columns: The columns of CSV and JSON Lines to read, in this order. None reads all.
+        unit_bytes: Approximate size of a unit of a table.
     """
 
     schema: Schema | None = None
@@ -190,17 +235,25 @@ class PlanOptions:
     unit_bytes: int = UNIT_BYTES
 
     def cap_line_bytes(self, max_line_bytes: int) -> int:
-        """Returns how long a line or row may be: as allowed, and as there is memory for what becomes of it."""
+        """Returns the maximum length of a line or row that also fits the memory."""
         return min(max_line_bytes, self.memory_bytes // _LINE_MEMORY_DIVISOR)
 
     def create_parsed_cache(self) -> ScanCache:
-        """Returns an empty cache for parsed records."""
+        """Creates an empty cache for the records that a plan parses."""
         return ScanCache(self.parsed_cache_bytes, self.parsed_cache_folder)
 
     def drop_absent_features(
         self, available: Collection[str], description: str
     ) -> tuple[PlanOptions, list[str]]:
-        """Returns (the same with a schema that names none of `may_lack` but those that are there, what to note)."""
+        """Removes the droppable features that the inputs do not have from the schema.
+
+        Args:
+            available: Names of the features that the inputs have.
+            description: Name of the inputs for the notes, such as "the images".
+
+        Returns:
+            (options with the smaller schema, a note for each removed feature).
+        """
         if self.schema is None or not (
             absent := [n for n in self.schema.names if n in self.droppable_features - {*available}]
         ):
@@ -213,12 +266,14 @@ class PlanOptions:
 
 @dataclass(frozen=True)
 class TableOptions:
-    """Options of CSV, JSON Lines and Parquet alike.
+    """Options of CSV, JSON Lines and Parquet.
 
     Attributes:
-        columns: Only these, by the files' own names; None is all.
-        parse: Columns that are spelled in another way, `price=decimal(",")`: see `sources.values.text_formats`.
-        file_columns: Columns that name files, `photo=image`: see `sources.images.file_columns`.
+        columns: The columns to read, by their names in the files. None reads all.
+        parse: Columns with a special notation, such as `price=decimal(",")`. See
+            `sources.values.text_formats`.
+        file_columns: Columns that contain file names, such as `photo=image`. See
+            `sources.images.file_columns`.
     """
 
     columns: tuple[str, ...] | None = None
@@ -229,10 +284,12 @@ class TableOptions:
         for name in ("columns", "parse", "file_columns"):
             value = getattr(self, name)
             if value is not None:
+                # A single string from the Python API is one item, not a sequence of characters.
                 object.__setattr__(self, name, (value,) if isinstance(value, str) else tuple(value))
 
 
-MAX_UNIT_FILES = 4096  # so that many tiny files spread over threads too
+# Spreads many tiny files over the threads.
+MAX_UNIT_FILES = 4096
 
 
 def pack_units(
@@ -242,9 +299,16 @@ def pack_units(
     *,
     joins_parts: bool = False,
 ) -> tuple[Unit, ...]:
-    """Returns the units in their order, neighbours as one as long as they hold no more than most_bytes and most_files.
+    """Joins neighbouring units as long as they stay below both limits.
 
-    parts: parts of one file are put together too; else they stay, since memory was shared out by their size.
+    The order of the units does not change.
+
+    Args:
+        units: Units in the order of file and position.
+        max_bytes: Maximum size of a joined unit.
+        max_files: Maximum number of files of a joined unit.
+        joins_parts: Whether ranges of one file are joined too. By default they stay separate,
+            because their size was chosen to share the memory.
     """
     packed: list[Unit] = []
     for unit in units:
@@ -254,6 +318,7 @@ def pack_units(
             and packed[-1].size_bytes + unit.size_bytes <= max_bytes
         ):
             previous = packed[-1]
+            # The number of rows of the joined unit is only known if it is known for both.
             rows = None if previous.rows is None or unit.rows is None else previous.rows + unit.rows
             size = previous.size_bytes + unit.size_bytes
             joined = replace(
@@ -269,11 +334,18 @@ def pack_units(
 def pack_file_units(
     sizes: Iterable[int], max_bytes: int, max_files: int = MAX_UNIT_FILES
 ) -> tuple[Unit, ...]:
-    """Returns units of files that are a record each, of these sizes, as `pack_units` puts units of one file together."""
+    """Returns units for files with one record each, packed as by `pack_units`.
+
+    Args:
+        sizes: Size of each file in bytes.
+        max_bytes: Maximum size of a unit. A larger file is a unit by itself.
+        max_files: Maximum number of files of a unit.
+    """
     units: list[Unit] = []
     first = size = 0
     index = -1
     for index, file_bytes in enumerate(sizes):
+        # A file larger than `max_bytes` still gets a unit, because a unit has at least one file.
         if index > first and (size + file_bytes > max_bytes or index - first == max_files):
             units.append(Unit(first, index, rows=index - first, size_bytes=size))
             first, size = index, 0
@@ -286,6 +358,7 @@ def pack_file_units(
 
 
 def _can_join(previous: Unit, unit: Unit, joins_parts: bool) -> bool:
+    # Only units that cover ranges of a file have a stop.
     if previous.stop or unit.stop:
         return (
             joins_parts and previous.begin_file == unit.begin_file and previous.stop == unit.start

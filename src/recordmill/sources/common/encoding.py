@@ -1,7 +1,7 @@
-"""Reads a text file of any compression and encoding as UTF-8 in blocks, and detects both, for all kinds that are text.
+"""Text files of any compression and encoding as blocks of UTF-8.
 
-What a file is compressed with is told from its first bytes. A byte order mark of UTF-8, UTF-16 or UTF-32 tells the
-encoding where `utf-8` is declared, which is the default.
+The first bytes of a file determine its compression. If the declared encoding is UTF-8, the default,
+a byte order mark of UTF-8, UTF-16 or UTF-32 determines the encoding.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from recordmill.storage.files import Bytes, read_range
 UTF8_ENCODING = "utf-8"
 
 _EXAMPLES = "for example utf-8, latin-1, cp1252, utf-16, shift_jis"
-# of names on the network, and of source code
+# Python lists these as text encodings, but they encode host names and source code.
 _NON_FILE_CODECS = frozenset(
     ("punycode", "idna", "undefined", "unicode-escape", "raw-unicode-escape")
 )
-# The longer mark first: UTF-32's begins with UTF-16's.
+# Longer marks come first, because the mark of UTF-32 begins with the mark of UTF-16.
 _BYTE_ORDER_MARKS = (
     (codecs.BOM_UTF32_LE, "utf-32"),
     (codecs.BOM_UTF32_BE, "utf-32"),
@@ -50,7 +50,8 @@ _BYTE_ORDER_MARKS = (
 )
 
 
-# of the usual ones of several bytes a character, family by family: the wider ones only where the narrower don't fit
+# Common encodings with several bytes per character. Within a family, a wider encoding is suggested
+# only if the narrower ones can't decode the file.
 _MULTI_BYTE_FAMILIES = (
     ("euc_jp",),
     ("shift_jis", "cp932"),
@@ -59,19 +60,24 @@ _MULTI_BYTE_FAMILIES = (
     ("euc_kr", "cp949"),
 )
 _SINGLE_BYTE_ENCODINGS = ("cp1252", "latin-1")
-_HALF_WIDTH_KATAKANA = re.compile(
-    r"[\uff61-\uff9f]"
-)  # of one byte in cp932, where other encodings have Cyrillic, Arabic or Thai
-_MAX_ALPHABET_SPAN = 64  # bytes among which ISO 8859, Windows and KOI8 have the letters of Hebrew, Arabic, Greek or Cyrillic
+# They have one byte in cp932. Other encodings use these bytes for Cyrillic, Arabic or Thai.
+_HALF_WIDTH_KATAKANA = re.compile(r"[\uff61-\uff9f]")
+# ISO 8859, Windows and KOI8 encodings have the letters of Hebrew, Arabic, Greek or Cyrillic in a
+# range of 64 byte values.
+_MAX_ALPHABET_SPAN = 64
 _NOT_ASCII = re.compile(r"[^\0-\x7f]+")
-_MAX_TRIAL_BYTES = 8 << 20  # 8 MiB of content: what no text of another encoding passes by accident
+# 8 MiB of content: text in another encoding does not decode by accident up to here.
+_MAX_TRIAL_BYTES = 8 << 20
 
 
 def normalize_encoding(encoding: str) -> str:
-    """Python's name for it.
+    """Returns Python's name of an encoding.
+
+    >>> normalize_encoding("UTF8"), normalize_encoding("latin-1")
+    ('utf-8', 'iso8859-1')
 
     Raises:
-        UsageError: there is none, or it is no encoding of texts.
+        UsageError: The encoding is unknown, or it is not an encoding of text.
     """
     try:
         codec = codecs.lookup(encoding)
@@ -83,7 +89,9 @@ def normalize_encoding(encoding: str) -> str:
 
 
 def resolve_encoding(head: bytes, declared_encoding: str) -> str:
-    """Returns the encoding by the byte order mark if it has one and `declared` leaves it open, else the declared one.
+    """Returns the encoding of a file from its first bytes.
+
+    A byte order mark overrides the declared encoding if that is UTF-8.
 
     >>> resolve_encoding("a,b".encode("utf-16"), "utf-8"), resolve_encoding(b"a,b", "iso8859-1")
     ('utf-16', 'iso8859-1')
@@ -97,13 +105,17 @@ def resolve_encoding(head: bytes, declared_encoding: str) -> str:
 
 
 def resolve_compression(head: bytes) -> str:
-    """Returns the compression of a text file, by its first COMPRESSED_HEAD_BYTES (fewer: all of it).
+    r"""Returns the compression of a text file from its first bytes.
 
-    zlib's header is two bytes that a text may begin with (`x^2`), so that a small file must be a whole stream.
+    The header of zlib consists of two bytes that a text may begin with (`x^2`). So a file smaller
+    than COMPRESSED_HEAD_BYTES must be a complete zlib stream.
 
     >>> import zlib
     >>> resolve_compression(b"x^2,y\\n1,2\\n"), resolve_compression(zlib.compress(b"a,b\\n"))
     ('none', 'zlib')
+
+    Args:
+        head: The first COMPRESSED_HEAD_BYTES, or the complete file if it is shorter.
     """
     compression = detect_compression(head)
     if compression == ZLIB and len(head) < COMPRESSED_HEAD_BYTES:
@@ -115,7 +127,7 @@ def resolve_compression(head: bytes) -> str:
 
 
 def describe_non_text(head: bytes) -> str:
-    """For people: what a file that begins so is, if that is surely no text; "" if it may be text."""
+    """Returns a description of the content if it is certainly not text, else ""."""
     if (file_format := sniff_file_format(head)) is not None:
         return file_format.description
     image_format = None if may_be_text(head) else sniff_image(head) or sniff_unsupported_image(head)
@@ -123,10 +135,12 @@ def describe_non_text(head: bytes) -> str:
 
 
 def is_plain_utf8(file: InputFile, declared_encoding: str) -> bool:
-    """Returns whether the file's bytes are its UTF-8 text, so that it can be cut into ranges.
+    """Returns whether a file is uncompressed UTF-8.
+
+    Only such a file can be divided into ranges.
 
     Raises:
-        DataError: it is no text at all, by its magic.
+        DataError: The first bytes show that the file is not text.
     """
     head = read_range(file.path, 0, COMPRESSED_HEAD_BYTES).tobytes()
     if description := describe_non_text(head):
@@ -143,11 +157,19 @@ def read_utf8_blocks(
     block_bytes: int = BATCH_BYTES,
     compression: str = AUTO_COMPRESSION,
 ) -> Iterator[Bytes]:
-    """Yields the file's content as UTF-8 in blocks of about block_bytes, without a byte order mark; each is the
-    caller's own. UTF-8 itself is not checked.
+    """Yields the content of a file as UTF-8, without a byte order mark.
+
+    The caller owns each block. If the file is UTF-8 itself, its bytes are not validated.
+
+    Args:
+        file: The file to read.
+        declared_encoding: The encoding according to the user.
+        block_bytes: Approximate size of a block.
+        compression: The compression, or AUTO_COMPRESSION to detect it.
 
     Raises:
-        DataError: the compressed data is damaged, or the content can't be decoded; it names the line.
+        DataError: The compressed data is damaged, or the content can't be decoded. The error names
+            the line.
     """
     if compression == AUTO_COMPRESSION:
         compression = resolve_compression(read_range(file.path, 0, COMPRESSED_HEAD_BYTES).tobytes())
@@ -158,7 +180,7 @@ def read_utf8_blocks(
 
 
 def decode_to_utf8_blocks(data: Bytes, declared_encoding: str, file: InputFile) -> Iterator[Bytes]:
-    """Yields the blocks of `read_utf8_blocks` for all bytes of a file that is not compressed."""
+    """Yields the blocks of `read_utf8_blocks` for the bytes of an uncompressed file."""
     return strip_byte_order_mark(
         _decode_blocks(iter((data,) if len(data) else ()), declared_encoding, file)
     )
@@ -166,8 +188,13 @@ def decode_to_utf8_blocks(data: Bytes, declared_encoding: str, file: InputFile) 
 
 @functools.lru_cache(maxsize=256)
 def suggest_encodings(file: InputFile) -> str:
-    """Returns the words after `declare the file's --encoding`: which usual ones decode all of a file that is no UTF-8.
-    Nothing where most of it is UTF-8, so that another encoding is not what is wrong.
+    """Suggests encodings for a file that is not UTF-8.
+
+    The encodings must decode the complete file, or its first _MAX_TRIAL_BYTES.
+
+    Returns:
+        The end of a message that asks the user to declare the encoding. It is empty if most of the
+        file is valid UTF-8, because another encoding is not the problem then.
     """
     compression = resolve_compression(read_range(file.path, 0, COMPRESSED_HEAD_BYTES).tobytes())
     candidates = [name for family in _MULTI_BYTE_FAMILIES for name in family] + list(
@@ -176,15 +203,15 @@ def suggest_encodings(file: InputFile) -> str:
     decoders = {name: codecs.getincrementaldecoder(name)() for name in candidates}
     num_bytes = num_high = num_single = num_in_utf8 = 0
     bytes_seen = set[int]()
-    katakana = Counter[
-        str
-    ]()  # by encoding: how many more of its characters are such than are others
+    # By encoding: number of half-width Katakana minus number of other non-ASCII characters.
+    katakana = Counter[str]()
     blocks = open_blocks(
         file.path, block_bytes=BATCH_BYTES, compression=compression, source=file.name
     )
     for block, is_final in _append_final_block(blocks):
         data = block.tobytes()
         bytes_seen.update(data)
+        # Lengths of the runs of bytes outside of ASCII.
         run_lengths = [len(run) for run in re.findall(rb"[\x80-\xff]+", data)]
         num_high += sum(run_lengths)
         num_single += sum(length == 1 for length in run_lengths)
@@ -202,6 +229,7 @@ def suggest_encodings(file: InputFile) -> str:
         num_bytes += len(data)
         if num_bytes >= _MAX_TRIAL_BYTES and not is_final:
             break
+    # Most of it is UTF-8, so another encoding is not the problem.
     if 2 * num_in_utf8 > num_high:
         return ""
     multi_byte_names = [
@@ -210,10 +238,12 @@ def suggest_encodings(file: InputFile) -> str:
         if (encoding := next((n for n in family if n in decoders), None))
     ]
     single_byte_names = [name for name in _SINGLE_BYTE_ENCODINGS if name in decoders]
-    # of one byte are all letters of an alphabet; those of several bytes have more bytes than that, but in few words
+    # The letters of one alphabet span few byte values in a single-byte encoding. A multi-byte
+    # encoding uses more byte values, unless the file has only a few such words.
     high_bytes = [byte for byte in bytes_seen if byte >= 0x80]
     may_be_alphabet = bool(high_bytes) and max(high_bytes) - min(high_bytes) < _MAX_ALPHABET_SPAN
-    # bytes of a character that has several hardly ever stand alone, and others hardly ever side by side
+    # The bytes of a multi-byte character are never alone. Single-byte letters outside of ASCII
+    # rarely occur next to each other.
     if 2 * num_single > num_high:
         suggestions = [*single_byte_names, *multi_byte_names]
     elif any(katakana[name] <= 0 for name in multi_byte_names) and not may_be_alphabet:
@@ -234,18 +264,21 @@ def suggest_encodings(file: InputFile) -> str:
 
 
 def strip_byte_order_mark(blocks: Iterator[Bytes]) -> Iterator[Bytes]:
-    """UTF-8 without the mark that it may begin with."""
+    """Yields UTF-8 blocks without the byte order mark at their beginning."""
     for index, block in enumerate(blocks):
+        # Only the first block can begin with a mark. The same bytes later in the file are text.
         yield block[3:] if index == 0 and block[:3].tobytes() == codecs.BOM_UTF8 else block
 
 
 def _decode_blocks(
     blocks: Iterator[Bytes], declared_encoding: str, file: InputFile
 ) -> Iterator[Bytes]:
+    """Decodes blocks to UTF-8 and counts lines for errors."""
     encoding, decoder = "", None
     line_number, ends_with_cr = 1, False
     for block, is_final in _append_final_block(blocks):
         if not encoding:
+            # A byte order mark has at most four bytes.
             encoding = resolve_encoding(block[:4].tobytes(), declared_encoding)
             decoder = (
                 None
@@ -272,13 +305,13 @@ def _decode_blocks(
         num_line_ends, ends_with_cr = _count_line_ends(data, ends_with_cr)
         line_number += num_line_ends
         if data:
+            # A bytearray makes the block writable, because the caller owns it.
             yield np.frombuffer(bytearray(data), np.uint8)
 
 
 def _decode_error_message(encoding: str, error: UnicodeError, file: InputFile) -> str:
-    if "not start with BOM" in str(
-        error
-    ):  # which Python before 3.13 raises as a plain UnicodeError
+    # Python before 3.13 raises this as a plain UnicodeError, without a position.
+    if "not start with BOM" in str(error):
         return (
             f"has no byte order mark, which {encoding} needs; declare {option('encoding', f'{encoding}-le')} or "
             f"{encoding}-be"
@@ -293,7 +326,16 @@ def _append_final_block(blocks: Iterator[Bytes]) -> Iterator[tuple[Bytes, bool]]
 
 
 def _count_line_ends(data: bytes, ends_with_cr: bool) -> tuple[int, bool]:
-    """Returns (number of lines that end in the data, whether it ends with CR, so that an LF to come ends no other)."""
+    """Counts the line ends in a block.
+
+    Args:
+        data: The block.
+        ends_with_cr: Whether the previous block ended with a carriage return.
+
+    Returns:
+        (number of line ends, whether the block ends with a carriage return). A line feed that
+        follows a carriage return does not end another line.
+    """
     count = (
         data.count(b"\n")
         + data.count(b"\r")

@@ -1,5 +1,7 @@
-"""Reads splits and class names off folders and file names (`FolderLayout`), applied only where they hold for all files,
-and compares the classes with those of a given schema.
+"""Splits and classes from the names of folders and files.
+
+`read_layout` uses a convention only if it holds for all files. This module also compares the
+classes with a schema that the user has declared.
 """
 
 from __future__ import annotations
@@ -32,13 +34,20 @@ from recordmill.storage.listing import InputRoot
 AUTO_LAYOUT, FOLDER_LAYOUT, NAME_LAYOUT, NO_LAYOUT = "auto", "folders", "names", "none"
 
 FolderKey = tuple[int, str]  # (root, folder relative to it)
+# The folder name that Hive and Spark write for null.
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
 @dataclass(frozen=True)
 class FolderLayout:
-    """splits, classes: per file, None where nothing says it. class_names: in the order of their UTF-8 bytes; empty
-    where there are no classes. class_notes: those of the notes that speak of classes.
+    """Splits and classes of the files in a listing.
+
+    Attributes:
+        splits: The split of each file. Null if it is unknown.
+        classes: The class of each file. Null if it has none.
+        class_names: All class names, sorted by their UTF-8 bytes. Empty if there are no classes.
+        notes: Notes for the user.
+        class_notes: The notes about classes. They are also part of `notes`.
     """
 
     splits: pa.DictionaryArray
@@ -48,8 +57,9 @@ class FolderLayout:
     class_notes: tuple[str, ...] = ()
 
     def without_classes(self) -> FolderLayout:
-        """Returns the layout for files whose classes come from elsewhere: what is noted about folders as classes is
-        then beside the point.
+        """Returns the layout without classes and the notes about them.
+
+        It is for files with classes from another source.
         """
         return FolderLayout(
             splits=self.splits,
@@ -66,16 +76,22 @@ def read_layout(
     split_from: str = AUTO_LAYOUT,
     class_from: str | re.Pattern[str] = AUTO_LAYOUT,
 ) -> FolderLayout:
-    """Reads the layout off the names of these files.
+    """Determines the split and the class of each file from its name and folder.
 
-    split_from: `folders`, `names` (of files), `none`, or `auto`: the first of folders, INPUTs and file names that says
-    it of every file. class_from: `folders`, `none`, `auto`: folders if they say at least two classes (one says
-    nothing that a model could learn), or what `resolve_class_rule` gives.
+    Args:
+        files: The files.
+        roots: The inputs that contain them.
+        split_from: `folders`, `names` (of files), `none` or `auto`. `auto` tries folders, names of
+            the inputs and file names, in this order. It takes the first one that determines the
+            split of every file.
+        class_from: `folders`, `none`, `auto` or a pattern from `resolve_class_rule`. `auto` uses
+            folders if they form at least two classes, because a model can't learn from a single
+            one.
 
     Raises:
-        UsageError: with `auto`, some folders are called `train`, `test` or the like and some files lie outside all of
-            those, so that either reading could mix test data into training; with `folders` or `names`, a file whose
-            split they don't say.
+        UsageError: With `auto`, some folders have names such as `train` or `test` and some files
+            are outside of them. Either reading could mix test data into training. With `folders` or
+            `names`, the split of a file is unknown.
     """
     table = FileTable.from_files(files)
     folders = _FileFolders.of(table)
@@ -98,10 +114,12 @@ def read_layout(
                 f"{option('label_regex', class_from.pattern)}: no file has such a name; {table[0].name} is one"
             )
     elif class_from != NO_LAYOUT:
+        # The split folders are no longer among the remaining components here.
         classes_by_folder = _assign_classes(remaining_components, roots)
         class_names = tuple(
             sorted({name for name in classes_by_folder.values() if name is not None})
         )
+        # A single class has nothing that a model could learn.
         if len(class_names) == 1 and class_from == AUTO_LAYOUT:
             class_notes.append(
                 f"all files in folders stand under {class_names[0]!r}: one folder says no classes"
@@ -123,10 +141,14 @@ def read_layout(
 
 
 def resolve_class_rule(class_from: str, label_regex: str | None) -> str | re.Pattern[str]:
-    """Returns what names the class: a regular expression for the names of files if there is one, else `class_from`.
+    """Returns the rule that determines the class of a file.
+
+    Returns:
+        The compiled `label_regex`, to be searched in file names. `class_from` if there is no
+        regular expression.
 
     Raises:
-        UsageError: It is none, or has no group.
+        UsageError: The regular expression is invalid or has no group.
     """
     if label_regex is None:
         return class_from
@@ -144,7 +166,15 @@ def resolve_class_rule(class_from: str, label_regex: str | None) -> str | re.Pat
 
 
 def read_partitions(files: FileTable) -> dict[str, pa.DictionaryArray]:
-    """Returns the values of folders called `NAME=VALUE` for each file, by name, as Hive and Spark write tables."""
+    """Returns the values of folders such as `NAME=VALUE`, as Hive and Spark write tables.
+
+    Returns:
+        The value of each file, by partition name. Null if the file has no such folder, or its value
+        is Hive's name for null.
+
+    Raises:
+        UsageError: The path of a file has two folders with the same partition name.
+    """
     folders = _FileFolders.of(files)
     values_by_name: dict[str, dict[FolderKey, str | None]] = {}
     for key in folders.keys:
@@ -163,7 +193,12 @@ def read_partitions(files: FileTable) -> dict[str, pa.DictionaryArray]:
 
 
 def note_unused_partitions(files: FileTable, columns: Sequence[str]) -> tuple[str, ...]:
-    """Returns a note on folders that are called `NAME=VALUE` where no such column is read."""
+    """Returns a note on the partition folders that do not become columns.
+
+    Args:
+        files: The files.
+        columns: The names of the columns that are read.
+    """
     unused_names = [name for name in read_partitions(files) if name not in columns]
     return (
         (
@@ -176,7 +211,12 @@ def note_unused_partitions(files: FileTable, columns: Sequence[str]) -> tuple[st
 
 @dataclass(frozen=True)
 class _FileFolders:
-    """The folder of each file. folder_ids: [files], each one's place in keys."""
+    """The folder of each file.
+
+    Attributes:
+        folder_ids: [files] indices into `keys`.
+        keys: The distinct folders.
+    """
 
     folder_ids: npt.NDArray[np.uint32]
     keys: tuple[FolderKey, ...]
@@ -195,7 +235,7 @@ class _FileFolders:
     def to_file_values(
         self, values_by_folder: Mapping[FolderKey, str | None]
     ) -> pa.DictionaryArray:
-        """Returns what the folders say of each file."""
+        """Returns the value of the folder of each file."""
         value_ids: dict[str | None, int] = {}
         folder_values = [
             value_ids.setdefault(values_by_folder[key], len(value_ids)) for key in self.keys
@@ -213,7 +253,14 @@ def _assign_splits(
     roots: Sequence[InputRoot],
     split_from: str,
 ) -> tuple[pa.DictionaryArray, list[str]]:
-    """Returns the split per file; takes the folder that says it out of rest."""
+    """Determines the split of each file.
+
+    If folders determine the splits, these folders are removed from `remaining_components`. The
+    other components can then determine the classes.
+
+    Returns:
+        (split of each file, notes).
+    """
     no_splits = null_column(len(files))
     if split_from == NO_LAYOUT or not files:
         return no_splits, []
@@ -227,6 +274,7 @@ def _assign_splits(
         )
         if single_split:
             notes.append(_single_split_note("folder", single_split, FOLDER_LAYOUT))
+        # Only if every folder names a split, the folders determine the splits.
         elif all(splits_by_folder.values()):
             split_names: dict[FolderKey, str | None] = {}
             for key, level_and_split in splits_by_folder.items():
@@ -281,7 +329,11 @@ def _find_single_split_word(
     splits_by_folder: Mapping[FolderKey, tuple[int, str] | None],
     remaining_components: Mapping[FolderKey, tuple[str, ...]],
 ) -> str:
-    """Returns the split, if words in the names of all folders say the same one and none is called so; else empty."""
+    """Returns the split if all folder names contain a word for it, else "".
+
+    The result is also empty if the name of a folder consists of that word only.
+    """
+    # Some folders do not name a split, so there is no common word.
     if None in splits_by_folder.values():
         return ""
     folder_splits = {
@@ -296,7 +348,15 @@ def _find_single_split_word(
 
 
 def _find_split_folder(components: Sequence[str]) -> tuple[int, str] | None:
-    """Returns which folder, outermost first, says which split; whole names count before words in names."""
+    """Finds the outermost folder that names a split.
+
+    A folder with exactly the name of a split takes precedence over one that contains the name as a
+    word.
+
+    Returns:
+        (index of the component, split), or None.
+    """
+    # All exact names are tried before words in names.
     for detect in (lambda component: SPLIT_WORDS.get(component.lower()), detect_split):
         for index, component in enumerate(components):
             if (split := detect(component)) is not None:
@@ -312,7 +372,15 @@ def _check_no_partial_splits(
     *,
     is_required: bool,
 ) -> None:
-    """Refuses folders that are called like splits beside files that lie in none of them."""
+    """Raises UsageError if only some files are in folders of splits.
+
+    Args:
+        files: The files.
+        folders: Their folders.
+        splits_by_folder: (index of the component, split) of each folder, or None.
+        remaining_components: The path components of each folder.
+        is_required: Whether folders must determine the split of every file.
+    """
     split_names = sorted(
         {
             remaining_components[key][folder_split[0]]
@@ -339,7 +407,10 @@ def _check_no_partial_splits(
 
 
 def _splits_by_root(roots: Sequence[InputRoot]) -> list[str] | None:
-    """Returns the split of each INPUT, if all are folders or archives called like splits, of at least two kinds."""
+    """Returns the split of each input, if all inputs have names of splits.
+
+    Returns None if they name fewer than two different splits.
+    """
     root_splits = [
         detect_split(_stem(root.label))
         if root.path.endswith(MEMBER_SEPARATOR[0])
@@ -357,6 +428,12 @@ def _splits_by_root(roots: Sequence[InputRoot]) -> list[str] | None:
 def _assign_classes(
     remaining_components: Mapping[FolderKey, tuple[str, ...]], roots: Sequence[InputRoot]
 ) -> dict[FolderKey, str | None]:
+    """Returns the class of each folder.
+
+    This is its path below the folders that all files share. None if nothing is left of the path.
+
+    If files are directly in several inputs with different names, these names are the classes.
+    """
     labels = [root.label for root in roots]
     if (
         len(set(labels)) > 1
@@ -365,10 +442,12 @@ def _assign_classes(
         and _splits_by_root(roots) is None
     ):
         return {key: labels[key[0]] for key in remaining_components}
+    # Folders that all files share, such as `data/images/`, are not part of the class. `zip` stops
+    # at the shortest path.
     num_shared = 0
     for level in zip(
         *(components[:-1] for components in remaining_components.values()), strict=False
-    ):  # as long as the shortest
+    ):
         if len(set(level)) > 1:
             break
         num_shared += 1
@@ -389,7 +468,7 @@ def _format_counts(splits: pa.DictionaryArray) -> str:
 
 
 LEAVE_UNLABELLED, KEEP_UNLABELLED = "leave", "keep"
-_MAX_SHOWN_NAMES = 3  # names in a note
+_MAX_SHOWN_NAMES = 3  # in one note
 
 
 def exclude_unlabelled_files(
@@ -400,13 +479,22 @@ def exclude_unlabelled_files(
     class_from: str | re.Pattern[str],
     unlabelled: str,
 ) -> tuple[FileTable, FolderLayout, tuple[str, ...]]:
-    """Returns (the files, what their folders say, notes) without those that stand beside the folders of classes and
-    splits: word lists, indices and the like, that have no label.
+    """Removes files that are outside of the folders of classes and splits.
 
-    unlabelled: LEAVE them out, or KEEP them without a label.
+    Such files are word lists, indices and the like. They have no label.
+
+    Args:
+        files: The files.
+        roots: The inputs that contain them.
+        split_from: See `read_layout`.
+        class_from: See `read_layout`.
+        unlabelled: LEAVE_UNLABELLED removes the files. KEEP_UNLABELLED keeps them without a label.
+
+    Returns:
+        (remaining files, their layout, notes).
 
     Raises:
-        UsageError: as read_layout; they are as many as those in folders.
+        UsageError: As for `read_layout`, or at least half of the files would be removed.
     """
     kept_files, notes = files, list[str]()
     if class_from == NO_LAYOUT or unlabelled == KEEP_UNLABELLED:
@@ -434,13 +522,17 @@ def exclude_unlabelled_files(
             layout,
             splits=layout.splits.filter(pa.array(is_labelled)),
             classes=layout.classes.filter(pa.array(is_labelled)),
+            # The note on excluded files replaces this one.
             notes=tuple(note for note in layout.notes if not note.endswith("have no label")),
         )
     return kept_files, layout, (*notes, *_note_uneven_classes(layout))
 
 
 def _has_splits_inside(files: FileTable) -> bool:
-    """Returns whether there are folders of splits and classes (`train/pos/`), and all other files lie in an INPUT."""
+    """Returns whether some files are in folders such as `train/pos/` and others are not.
+
+    The other files must be directly in an input.
+    """
     num_inside, is_deep = 0, False
     for name in files.names():
         if "/" in name:
@@ -454,7 +546,11 @@ def _has_splits_inside(files: FileTable) -> bool:
 def _note_excluded_files(
     files: FileTable, is_excluded: npt.NDArray[np.bool_], reason: str, remedy: str
 ) -> list[str]:
-    """left: [files] of which they are."""
+    """Returns a note on the files that are removed.
+
+    Raises:
+        UsageError: At least half of the files would be removed.
+    """
     if not is_excluded.any():
         return []
     count = np.count_nonzero(is_excluded)
@@ -471,10 +567,14 @@ def _note_excluded_files(
 
 
 def _note_uneven_classes(layout: FolderLayout) -> list[str]:
-    """Returns a note on classes that some splits lack (`unsup` of reviews without a rating)."""
+    """Returns a note on classes that some splits lack.
+
+    An example is a class `unsup` of reviews without a rating.
+    """
     splits_by_class: defaultdict[str, set[str]] = defaultdict(set)
     class_names = layout.classes.dictionary.to_pylist()
     split_names = layout.splits.dictionary.to_pylist()
+    # One number for each combination, so that `np.unique` finds the distinct ones.
     class_split_pairs = (
         layout.classes.indices.to_numpy().astype(np.int64) * len(split_names)
         + layout.splits.indices.to_numpy()
@@ -500,7 +600,16 @@ def _note_uneven_classes(layout: FolderLayout) -> list[str]:
 def reject_unknown_classes(
     files: FileTable, classes: pa.DictionaryArray, class_names: Sequence[str]
 ) -> tuple[npt.NDArray[np.bool_], list[Reject]]:
-    """Returns (which files have a class that is given, or none at all; the others as rejects)."""
+    """Finds files with a class that the schema does not contain.
+
+    Args:
+        files: The files.
+        classes: The class of each file, or null.
+        class_names: The classes of the schema.
+
+    Returns:
+        (mask of the files with a known class or no class, a reject for each other file).
+    """
     known_names, file_class_names = frozenset(class_names), classes.dictionary.to_pylist()
     class_list = ", ".join(map(repr, class_names[:20])) + (", ..." if len(class_names) > 20 else "")
     name_ids = classes.indices.to_numpy()

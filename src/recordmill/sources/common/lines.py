@@ -1,9 +1,12 @@
-"""Reads text files in blocks of whole lines: from byte ranges of plain files, or as a stream from compressed or
-re-encoded ones.
+"""Blocks of complete lines from text files.
 
-A line ends with a line feed and nothing else: U+2028, NEL, a vertical tab or a lone carriage return are part of it.
-Ranges are cut at line feeds, so that they give exactly the lines of a sequential read; the line's number is its
-position. Memory is bounded by the block and the longest line allowed: a longer one is passed over and reported.
+Plain files are read in byte ranges. Compressed or re-encoded files are read as a stream.
+
+A line ends with a line feed and nothing else. U+2028, NEL, a vertical tab or a lone carriage return
+is part of the line. Ranges begin after line feeds, so they contain exactly the lines of a
+sequential read. The position of a line is its number in the file.
+
+A block and the longest allowed line bound the memory. A longer line is skipped and reported.
 """
 
 from __future__ import annotations
@@ -29,7 +32,8 @@ from recordmill.sources.common.scan_cache import CachedReject, ScanCache
 from recordmill.storage.file_table import FileTable, InputFile
 from recordmill.storage.files import Bytes, Stat, check_unchanged, prefetch_files, read_range
 
-STREAMED_COLUMN = "streamed"  # the column that marks files which can't be cut
+STREAMED_COLUMN = "streamed"  # column of a FileTable that marks files without ranges
+# The integer fields of `LineRange`, for a `CompactTable`.
 LINE_RANGE_INTEGERS = (
     "file_ordinal",
     "start",
@@ -38,16 +42,22 @@ LINE_RANGE_INTEGERS = (
     "records",
     "content_bytes",
     "carriage_returns",
-)  # integers of `LineRange`
-LINE_RANGE_BYTES = UNIT_BYTES  # of lines, about, that a thread scans together
-_PEEK_BYTES = 1 << 14  # 16 KiB: a line's end is usually near
+)
+# Approximate size of the lines that one thread scans together.
+LINE_RANGE_BYTES = UNIT_BYTES
+# 16 KiB: the end of a line is usually near.
+_PEEK_BYTES = 1 << 14
 
 _ScanResult = TypeVar("_ScanResult")
 
 
 class LineBlock(NamedTuple):
-    """data: whole lines, each with its line feed but perhaps the file's last;
-    or none, and the length of one line too long to hold.
+    """A block of complete lines, or the length of one line that was skipped.
+
+    Attributes:
+        data: Complete lines with their line feeds. Only the last line of the file may lack it.
+        skipped_line_bytes: Length of a line that is too long. `data` is empty then. 0 if no line
+            was skipped.
     """
 
     data: Bytes
@@ -55,10 +65,13 @@ class LineBlock(NamedTuple):
 
 
 def note_blank_lines(lines_by_file: Counter[str]) -> tuple[str, ...]:
-    """Returns a note on blank lines that are no records; files: by name, how many it has.
+    """Returns a note on the blank lines of files.
 
     >>> note_blank_lines(Counter({"a.csv": 3}))
     ('blank lines, which are no records (3): a.csv',)
+
+    Args:
+        lines_by_file: Number of blank lines by file name.
     """
     names = [name for name, lines in lines_by_file.items() if lines]
     name_list = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
@@ -70,25 +83,25 @@ def note_blank_lines(lines_by_file: Counter[str]) -> tuple[str, ...]:
 
 
 def to_reject(cached_reject: CachedReject, file: InputFile, place: str) -> Reject:
-    """Returns the reject of a record of that file."""
+    """Returns the reject of a record, with a hint if its encoding is wrong."""
     hint = suggest_encodings(file) if cached_reject.reason == "encoding" else ""
     return Reject(file.name, place, cached_reject.reason, cached_reject.message + hint)
 
 
 @dataclass(frozen=True)
 class LineRange:
-    """Lines of one file that are scanned together, and what was counted of them.
+    """Lines of a file that are scanned together, and their counts.
 
     Attributes:
-        file_ordinal: The file.
-        start: The byte at which the range begins, where a line does; for a streamed file 0.
-        stop: The byte at which it ends; for a streamed file 0.
-        is_streamed: The file can't be cut, and is one range.
-        is_array: It is one JSON array, whose elements are read as lines.
-        lines: Lines, blank ones included.
-        records: Lines that are records or rejects.
-        content_bytes: Bytes of the lines, decoded.
-        carriage_returns: Carriage returns, of one line.
+        file_ordinal: Index of the file.
+        start: First byte of the range, which is the start of a line. 0 for a streamed file.
+        stop: Byte after the range. 0 for a streamed file.
+        is_streamed: Whether the file can only be read from its beginning. It has one range then.
+        is_array: Whether the file is one JSON array. Its elements are read as lines.
+        lines: Number of lines, including blank ones.
+        records: Number of lines that are records or rejects.
+        content_bytes: Total size of the decoded lines.
+        carriage_returns: Number of carriage returns, if the range has only one line.
     """
 
     file_ordinal: int
@@ -105,13 +118,23 @@ class LineRange:
 def prefetch_unit_files(
     unit: Unit, files: FileTable, cache: ScanCache, record_start: Callable[[int], int] = lambda _: 0
 ) -> Iterable[int]:
-    """Returns the unit's files; what is in a store and not kept is asked for ahead. start: of a file's records."""
+    """Yields the ordinals of a unit's files.
+
+    Files in a store are requested before their turn, unless the cache contains their records.
+
+    Args:
+        unit: The unit.
+        files: All files of the source.
+        cache: The records that the plan has parsed.
+        record_start: Returns the offset of the first record of a file.
+    """
 
     def file_to_fetch(ordinal: int) -> tuple[str, Stat] | None:
         file = files[ordinal]
         return None if cache.contains((ordinal, record_start(ordinal))) else (file.path, file.stat)
 
     ordinals = range(unit.begin_file, unit.end_file)
+    # A unit that starts inside a file has only that file, so there is nothing to prefetch.
     return ordinals if unit.start else prefetch_files(ordinals, file_to_fetch)
 
 
@@ -121,7 +144,14 @@ def plan_line_ranges(
     is_array: Callable[[InputFile], bool] | None = None,
     unit_bytes: int = UNIT_BYTES,
 ) -> Iterator[LineRange]:
-    """Yields the ranges that cover the files, in order."""
+    """Yields the ranges that cover the files, in order.
+
+    Args:
+        files: The files.
+        encoding: The declared encoding.
+        is_array: Returns whether a file is one JSON array. None if no file is.
+        unit_bytes: Approximate size of a unit. Ranges are not larger than LINE_RANGE_BYTES.
+    """
     for ordinal, file in enumerate(files):
         is_plain = is_plain_utf8(file, encoding)
         is_json_array = is_array is not None and is_array(file)
@@ -139,7 +169,11 @@ def plan_line_ranges(
 
 
 def _find_line_start(file: InputFile, position: int) -> int:
-    """Returns the first line start at or after that byte."""
+    """Returns the first line start at or after `position`.
+
+    Without a further line, this is the size of the file.
+    """
+    # Begins one byte earlier: if that byte is a line feed, `position` itself starts a line.
     offset, size, block_bytes = position - 1, file.stat.size_bytes, _PEEK_BYTES
     while offset < size:
         block = read_range(file.path, offset, offset + block_bytes)
@@ -147,6 +181,7 @@ def _find_line_start(file: InputFile, position: int) -> int:
         if len(line_ends) or not len(block):
             return min(offset + int(line_ends[0]) + 1, size) if len(line_ends) else size
         offset += len(block)
+        # Doubles the block, so that a very long line does not need thousands of reads.
         block_bytes = min(2 * block_bytes, BATCH_BYTES)
     return size
 
@@ -159,9 +194,21 @@ def scan_ranges(
     max_line_bytes: int,
     threads: int,
 ) -> Iterator[_ScanResult]:
-    """Yields the results of `scan`, in the order of the ranges, which several threads scan. scan: called with the
-    number of a range, the range and its lines. stream: reads the lines of a file that can't be cut. DataError: a file
-    changed while it was read, or is damaged.
+    """Scans ranges on several threads.
+
+    Args:
+        files: The files.
+        ranges: The ranges of all files, in order.
+        scan: Receives the index of the range, the range and its lines. Its result is yielded.
+        stream_blocks: Reads the lines of a file that can't be divided.
+        max_line_bytes: Maximum length of a line.
+        threads: Number of threads.
+
+    Yields:
+        The results of `scan`, in the order of the ranges.
+
+    Raises:
+        DataError: A file changed during the scan, or is damaged.
     """
 
     def work(task: tuple[int, LineRange]) -> _ScanResult:
@@ -173,6 +220,7 @@ def scan_ranges(
             else read_line_blocks(file, line_range.start, line_range.stop, max_line_bytes)
         )
         result = scan(range_index, line_range, blocks)
+        # A change during the scan would make the counts of the range wrong.
         check_unchanged(file.path, file.stat, file.name)
         return result
 
@@ -180,6 +228,7 @@ def scan_ranges(
         line_range = task[1]
         return (
             None
+            # Only the first range of a file fetches it.
             if line_range.start
             else (files[line_range.file_ordinal].path, files[line_range.file_ordinal].stat)
         )
@@ -188,13 +237,17 @@ def scan_ranges(
 
 
 def make_line_units(ranges: Iterable[LineRange], unit_bytes: int = UNIT_BYTES) -> tuple[Unit, ...]:
-    """Returns the units of scanned ranges; small files that follow each other share one."""
+    """Returns the units of scanned ranges.
+
+    Consecutive small files share a unit. A file with several ranges gets a unit for each range.
+    """
 
     def iter_units() -> Iterator[Unit]:
         for ordinal, file_ranges in groupby(ranges, key=lambda line_range: line_range.file_ordinal):
             first_range, *other_ranges = file_ranges
             first_line = 0
             for line_range in (first_range, *other_ranges):
+                # A file with one range is a unit of complete files, which `pack_units` can join.
                 if not other_ranges:
                     yield Unit(
                         ordinal,
@@ -208,6 +261,7 @@ def make_line_units(ranges: Iterable[LineRange], unit_bytes: int = UNIT_BYTES) -
                         ordinal + 1,
                         start=line_range.start,
                         stop=line_range.stop,
+                        # The position of a record is its line number.
                         first_row=first_line,
                         rows=line_range.records,
                         size_bytes=line_range.content_bytes,
@@ -223,6 +277,7 @@ def note_blank_lines_in_ranges(
     """Returns a note on the blank lines of scanned ranges."""
     blank_by_file = Counter[str]()
     for line_range in ranges:
+        # The lines of an array are its elements, so blank lines have no meaning there.
         if not line_range.is_array and line_range.lines > line_range.records:
             blank_by_file[files[line_range.file_ordinal].name] += (
                 line_range.lines - line_range.records
@@ -233,26 +288,42 @@ def note_blank_lines_in_ranges(
 def read_line_blocks(
     file: InputFile, start: int, stop: int, max_line_bytes: int, block_bytes: int = BATCH_BYTES
 ) -> Iterator[LineBlock]:
-    """Yields the lines of a plain file's range, whose ends are line starts; without the byte order mark of UTF-8."""
+    """Yields the lines in a range of a plain file.
+
+    A byte order mark at the start of the file is removed.
+
+    Args:
+        file: The file.
+        start: First byte of the range, which is the start of a line.
+        stop: Byte after the range, which is the start of a line or the end of the file.
+        max_line_bytes: Maximum length of a line. Longer lines are skipped and reported.
+        block_bytes: Approximate size of a block.
+    """
     blocks = (
         read_range(file.path, offset, min(offset + block_bytes, stop))
         for offset in range(start, stop, block_bytes)
     )
+    # A mark can only be at the beginning of the file.
     return align_to_lines(strip_byte_order_mark(blocks) if start == 0 else blocks, max_line_bytes)
 
 
 def stream_line_blocks(
     file: InputFile, encoding: str, max_line_bytes: int, block_bytes: int = BATCH_BYTES
 ) -> Iterator[LineBlock]:
-    """Yields the lines of a whole file that is compressed, or in another encoding, or both, as UTF-8."""
+    """Yields the lines of a compressed or re-encoded file as UTF-8."""
     return align_to_lines(
         prefetch_one(read_utf8_blocks(file, encoding, block_bytes)), max_line_bytes
     )
 
 
 def align_to_lines(blocks: Iterable[Bytes], max_line_bytes: int) -> Iterator[LineBlock]:
-    """Blocks cut anywhere as blocks of whole lines."""
-    pending_blocks: list[Bytes] = []  # the beginning of a line whose end is not there yet
+    """Rearranges blocks so that each one consists of complete lines.
+
+    Args:
+        blocks: Blocks that may end anywhere in a line.
+        max_line_bytes: Maximum length of a line. Longer lines are skipped and reported.
+    """
+    pending_blocks: list[Bytes] = []  # start of a line that ends in a later block
     line_bytes, is_skipping = 0, False
     for block in blocks:
         end = _find_last_line_end(block)
@@ -276,6 +347,7 @@ def align_to_lines(blocks: Iterable[Bytes], max_line_bytes: int) -> Iterator[Lin
                     max_line_bytes,
                 )
             pending_blocks, line_bytes = [block[end:]] if end < len(block) else [], len(block) - end
+        # From here on only the length of the line is counted, so that its size does not matter.
         if line_bytes > max_line_bytes and not is_skipping:
             pending_blocks, is_skipping = [], True
     if is_skipping:
@@ -285,7 +357,8 @@ def align_to_lines(blocks: Iterable[Bytes], max_line_bytes: int) -> Iterator[Lin
 
 
 def _find_last_line_end(block: Bytes) -> int:
-    """Returns the place after the last line feed; 0 if there is none."""
+    """Returns the offset after the last line feed, or 0."""
+    # The last line feed is usually near the end, so a short search comes first.
     for tail in (block[-_PEEK_BYTES:], block):
         if end := tail.tobytes().rfind(b"\n") + 1:
             return len(block) - len(tail) + end
@@ -293,7 +366,10 @@ def _find_last_line_end(block: Bytes) -> int:
 
 
 def _separate_long_lines(data: Bytes, max_line_bytes: int) -> Iterator[LineBlock]:
-    """Yields the block with its too long lines set apart, so that the limit is the same wherever blocks begin."""
+    """Splits a block at lines that are too long.
+
+    Without this, the limit would depend on the borders of the blocks.
+    """
     offset = 0
     if len(data) > max_line_bytes:
         ends = np.append(np.flatnonzero(data == 10), len(data))

@@ -1,10 +1,13 @@
-"""Caches records that a plan has parsed while it scanned its files, until the build reads them: in files of the run,
-which the system mostly has in its cache, and, if they are too few for a file, in memory, as long as there is room.
-(Large pieces that stayed in memory among all that goes and comes in a plan took three times their size of it.)
+"""Cache of records that a plan has parsed, until the build reads them.
 
-A plan looks at every record before the schema is known, since any record may change it. It parses them meanwhile by
-the schema that was right so far. If that is the schema in the end, the parsed records are those that reading would
-give, and nothing is parsed twice. Others, and those that found no room, are read again from their input.
+A plan looks at every record before the schema is known, because any record may change it. The plan
+parses the records during this, with the schema that fits the records so far. If this is also the
+final schema, the parsed records are valid, and nothing is parsed twice. Other records, and records
+that did not fit into the cache, are read again from their input.
+
+The records are kept in files of the run, which the system mostly has in its page cache. Records
+that are too few for a file stay in memory as long as there is room. (Large batches that stayed in
+memory among the short-lived objects of a plan took three times their size.)
 """
 
 from __future__ import annotations
@@ -23,12 +26,15 @@ import pyarrow as pa
 from recordmill.storage.arrow_files import BatchWriter, consume_batches
 from recordmill.storage.folders import join, remove_file
 
-CacheKey = tuple[int, int]  # (ordinal of the file, byte at which the records begin)
+# (ordinal of the file, offset of the first record)
+CacheKey = tuple[int, int]
 
-_REJECT_MEMORY_BYTES = 512  # of memory: the texts of one reject, and what holds them
-_COLUMN_MEMORY_BYTES = 512  # of memory: an array of any length, beside its values
+# Estimates of the memory that Python and Arrow need in addition to the values.
+_REJECT_MEMORY_BYTES = 512  # the texts of one reject, and their objects
+_COLUMN_MEMORY_BYTES = 512  # an Arrow array of any length
 _BATCH_MEMORY_BYTES = 2048
-_MIN_FILE_BYTES = 64 << 10  # 64 KiB: less is parsed again as quickly as it is written and read
+# 64 KiB: parsing less again is as quick as writing and reading it.
+_MIN_FILE_BYTES = 64 << 10
 
 
 @dataclass(frozen=True)
@@ -36,10 +42,10 @@ class CachedReject:
     """A record that can't be used.
 
     Attributes:
-        ordinal: The record's number, counted from its piece's first.
-        line: The line as the kind counts it, where that is another number.
-        reason: The reason by which rejects are counted.
-        message: The message for people.
+        ordinal: Number of the record, counted from the first one of its batch.
+        line: Line number in the counting of the kind, if it differs from `ordinal`.
+        reason: Short name of the reason. Rejects are counted by it.
+        message: Message to the user.
     """
 
     ordinal: int
@@ -50,13 +56,14 @@ class CachedReject:
 
 @dataclass(frozen=True)
 class CachedBatch:
-    """Consecutive records, as they were parsed by some schema.
+    """Consecutive records that were parsed with one schema.
 
     Attributes:
-        batch: The records; None: they are the next ones of a file.
-        missing_ordinals: int64, the numbers, counted from the first of the piece, that its records don't have.
+        batch: The records. None if they are the next ones in a file.
+        missing_ordinals: int64, the numbers without a record. They count from the first record of
+            the batch.
         rejects: The records between them that can't be used.
-        num_positions: How many records there are, rejects included, or as lines are counted.
+        num_positions: Number of positions that the batch covers: records and rejects, or lines.
     """
 
     batch: pa.RecordBatch
@@ -72,7 +79,15 @@ class CachedBatch:
         rejects: tuple[CachedReject, ...],
         num_positions: int,
     ) -> CachedBatch:
-        """Returns the piece of records of these numbers, ascending."""
+        """Creates the batch of records with the given numbers.
+
+        Args:
+            batch: The records.
+            ordinals: The number of each record within the batch, ascending.
+            rejects: The rejects between them.
+            num_positions: Number of positions that the batch covers.
+        """
+        # The usual case, without the cost of a set operation.
         is_complete = len(ordinals) == num_positions
         missing_ordinals = (
             np.empty(0, np.int64)
@@ -83,7 +98,7 @@ class CachedBatch:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes that it takes of the memory, roughly."""
+        """Approximate memory of the batch in bytes."""
         size = (
             int(self.missing_ordinals.nbytes)
             + _REJECT_MEMORY_BYTES * len(self.rejects)
@@ -96,7 +111,7 @@ class CachedBatch:
         )
 
     def positions(self, first_position: int) -> npt.NDArray[np.int64]:
-        """Returns int64 [rows], if the piece's first record has that position."""
+        """Returns the int64 positions of the records, if the batch begins at `first_position`."""
         return np.delete(
             np.arange(first_position, first_position + self.num_positions), self.missing_ordinals
         )
@@ -104,14 +119,23 @@ class CachedBatch:
 
 @dataclass(frozen=True)
 class CachedRecords:
-    """Pieces of consecutive records, parsed by that schema. path: the file of those without a batch, or ""."""
+    """Batches of consecutive records that were parsed with one schema.
+
+    Attributes:
+        schema: The schema.
+        batches: The batches, in order.
+        path: The file with the records of batches without their own. "" if there is no such batch.
+    """
 
     schema: Hashable
     batches: Sequence[CachedBatch]
     path: str = ""
 
     def __iter__(self) -> Iterator[CachedBatch]:
-        """Yields the pieces; the file is removed as soon as it is open."""
+        """Yields the batches with their records.
+
+        The file is removed as soon as it is open.
+        """
         arrow_batches = consume_batches(self.path) if self.path else iter(())
         for cached_batch in self.batches:
             yield (
@@ -121,17 +145,19 @@ class CachedRecords:
             )
 
     def drop(self) -> None:
-        """Removes the file, if there is one."""
+        """Removes the file, if it exists."""
         if self.path:
             remove_file(self.path, missing_ok=True)
 
 
 class ScanCache:
-    """Pieces of records by where they begin, within a number of bytes of memory. A copy in another process is empty.
+    """Parsed records by their place in the input, within a memory limit.
+
+    Several threads may use the cache at once. A pickled copy is empty.
 
     Args:
-        max_bytes: The memory that the pieces may take, of all threads together.
-        folder: The folder for files, which hold the batches of most pieces; "": all stay in memory.
+        max_bytes: Memory limit of the batches of all threads.
+        folder: Folder for files with the records of most batches. "" keeps all of them in memory.
     """
 
     def __init__(self, max_bytes: int = 0, folder: str = "") -> None:
@@ -140,10 +166,14 @@ class ScanCache:
         self._records: dict[CacheKey, CachedRecords] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
+        # The files and locks belong to this process.
         return (ScanCache, ())
 
     def reserve(self, size_bytes: int) -> bool:
-        """Takes so many bytes of the memory, if they are free; a negative number gives them back."""
+        """Reserves memory and returns whether it was free.
+
+        A negative size releases memory.
+        """
         with self._lock:
             if size_bytes > self.free_bytes:
                 return False
@@ -151,27 +181,39 @@ class ScanCache:
             return True
 
     def put(self, key: CacheKey, records: CachedRecords) -> None:
-        """Stores the pieces of the records that begin at that place."""
+        """Stores records under their key."""
         self._records[key] = records
 
     def drop_invalid(self, is_valid: Callable[[Any], bool]) -> None:
-        """Forgets records that were parsed by a schema that is not right; none are stored from here on."""
+        """Removes the records with an invalid schema and ends the filling of the cache.
+
+        Args:
+            is_valid: Returns whether records that were parsed with a schema can be used.
+        """
         for key, records in list(self._records.items()):
             if not is_valid(records.schema):
                 self._records.pop(key).drop()
+        # No memory is free any more, so no further records are stored.
         self.free_bytes = 0
 
     def contains(self, key: CacheKey) -> bool:
-        """Returns whether the records that begin there are stored."""
+        """Returns whether the cache contains the records that begin at `key`."""
         return key in self._records
 
     def take(self, key: CacheKey) -> Iterable[CachedBatch] | None:
-        """Removes and returns the pieces of the records that begin there; None if they are to be read."""
+        """Removes and returns the records that begin at `key`, or None."""
         return self._records.pop(key, None)
 
 
 class ScanCacheWriter:
-    """Collects the pieces of consecutive records for a `ScanCache`; all are given up when one finds no room."""
+    """Collects the batches of consecutive records for a `ScanCache`.
+
+    If one batch does not fit, all of them are discarded.
+
+    Attributes:
+        is_active: False after the batches have been discarded. Callers need not parse more records
+            then.
+    """
 
     def __init__(self, cache: ScanCache) -> None:
         self._cache, self._batches = cache, list[CachedBatch]()
@@ -181,18 +223,21 @@ class ScanCacheWriter:
         self.is_active = cache.free_bytes > 0
 
     def add(self, batch: CachedBatch, schema: Hashable = None) -> None:
-        """Adds the next piece; one that was parsed by another schema than those before ends it."""
+        """Adds the next batch.
+
+        A batch with another schema than the earlier ones discards all of them.
+        """
         try:
             if (self._batches and schema != self._schema) or not (
                 self._store(batch) or self._reserve(batch)
             ):
                 self.discard()
-        except OSError:  # a full disk is reported where the disk is needed
+        except OSError:  # the cache can do without the disk; others report the error
             self.discard()
         self._schema = schema
 
     def discard(self) -> None:
-        """Drops all pieces."""
+        """Drops all batches and releases their memory."""
         self._cache.reserve(-self._reserved_bytes)
         if self._writer is not None:
             with contextlib.suppress(OSError):
@@ -201,18 +246,18 @@ class ScanCacheWriter:
         self._batches, self._reserved_bytes, self._writer, self.is_active = [], 0, None, False
 
     def store(self, key: CacheKey) -> None:
-        """Puts the pieces, which begin at that place, into the cache."""
+        """Puts the batches, which begin at `key`, into the cache."""
         try:
             if self._writer is not None:
                 self._writer.close()
-        except OSError:  # whether there was room is known when the file is closed
+        except OSError:  # some file systems report a full disk only when the file is closed
             self.discard()
         if self._batches:
             path = "" if self._writer is None else self._writer.path
             self._cache.put(key, CachedRecords(self._schema, self._batches, path))
 
     def _reserve(self, batch: CachedBatch) -> bool:
-        """Takes memory for a piece, if there is room."""
+        """Keeps a batch if its memory is free, and returns whether it is."""
         if not self._cache.reserve(batch.size_bytes):
             return False
         self._reserved_bytes += batch.size_bytes
@@ -220,12 +265,17 @@ class ScanCacheWriter:
         return True
 
     def _store(self, cached_batch: CachedBatch) -> bool:
-        """Writes a piece to the file of those before, or to a new one if it is worth one; OSError: the disk does not
-        take it.
+        """Writes a batch to the file, and returns whether it did.
+
+        A small batch starts no file. Later small batches are added to an existing one.
+
+        Raises:
+            OSError: The disk is full, for example.
         """
         if not self._cache.folder:
             return False
         is_worth_a_file = self._writer is not None or cached_batch.batch.nbytes >= _MIN_FILE_BYTES
+        # The file holds the records, so only the remainder of the batch counts as memory.
         if not is_worth_a_file or not self._reserve(replace(cached_batch, batch=None)):
             return False
         if self._writer is None:
