@@ -111,7 +111,7 @@ def resolve_compression(head: bytes) -> str:
     than COMPRESSED_HEAD_BYTES must be a complete zlib stream.
 
     >>> import zlib
-    >>> resolve_compression(b"x^2,y\\n1,2\\n"), resolve_compression(zlib.compress(b"a,b\\n"))
+    >>> resolve_compression(b"x^2,y\n1,2\n"), resolve_compression(zlib.compress(b"a,b\n"))
     ('none', 'zlib')
 
     Args:

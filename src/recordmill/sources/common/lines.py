@@ -226,9 +226,9 @@ def scan_ranges(
 
     def first_read(task: tuple[int, LineRange]) -> tuple[str, Stat] | None:
         line_range = task[1]
+        # Only the first range of a file fetches it.
         return (
             None
-            # Only the first range of a file fetches it.
             if line_range.start
             else (files[line_range.file_ordinal].path, files[line_range.file_ordinal].stat)
         )

@@ -1,1 +1,1 @@
-"""The source of CSV files: dialect, ranges, tokens, columns."""
+"""CSV files as a source of records."""

@@ -1,9 +1,11 @@
-"""Options of CSV files (`CsvOptions`), with the reason for each default.
+"""Options of CSV files.
 
-The rules are those of Python's `csv` module: a quote opens only at the start of a field (`5" disk` is literal), a
-doubled quote inside quotes is one quote, CR, LF and CRLF end a row. A field that goes on after its closing quote
-(`"Foo" bar`) is none, unless quotes are lenient, as that module's are in its default, non-strict mode. Blank lines are
-no rows, but nulls where there is one column.
+The rules follow Python's `csv` module. A quote opens only at the start of a field, so `5" disk` is
+literal. A doubled quote inside quotes is one quote. CR, LF and CRLF end a row.
+
+Unlike in that module's default mode, a field that continues after its closing quote (`"Foo" bar`)
+is an error, unless `lenient_quotes` is set. Blank lines are not rows. If there is only one column,
+they are nulls.
 """
 
 from __future__ import annotations
@@ -17,37 +19,43 @@ from recordmill.sources.common.contract import TableOptions
 from recordmill.sources.common.encoding import normalize_encoding
 from recordmill.sources.csv.sniff_dialect import STRONG_DELIMITERS, WEAK_DELIMITERS
 
-DELIMITERS = (
-    *STRONG_DELIMITERS,
-    *WEAK_DELIMITERS,
-)  # what is detected from the content, in order of preference
-AUTO_QUOTE = "told"  # instead of a quote: it is detected
+# The delimiters that can be detected, in order of preference.
+DELIMITERS = (*STRONG_DELIMITERS, *WEAK_DELIMITERS)
+# Stands for a quote that is detected from the content.
+AUTO_QUOTE = "told"
 
-_MAX_ROW_BYTES = 256 << 20  # 256 MiB: a field's length has 28 bits in the arrays that hold it
+# 256 MiB: the arrays of fields store a length in 28 bits.
+_MAX_ROW_BYTES = 256 << 20
 
 
 @dataclass(frozen=True)
 class CsvOptions(TableOptions):
-    """Options of CSV files, beside those of all tables.
+    """Options of CSV files, in addition to `TableOptions`.
 
     Attributes:
-        delimiter: One ASCII character, or None: detected among `, ; tab | :` and the blank.
-        quote: One ASCII character; None: no quoting at all; AUTO_QUOTE: detected among the double quote, the single one
-            and none. None is right if all rows are whole without a quote, and some are not with it.
-        doubled_quote: `""` inside quotes is one quote.
-        lenient_quotes: A field that goes on after its closing quote is read without these two quotes.
+        delimiter: One ASCII character. None detects one of `, ; tab | :` and the blank.
+        quote: One ASCII character, None for no quoting, or AUTO_QUOTE. AUTO_QUOTE detects the
+            double quote, the single quote or None. None is right if all rows are complete without a
+            quote, and some are not with it.
+        doubled_quote: Whether `""` inside quotes is one quote.
+        lenient_quotes: Whether a field may continue after its closing quote. It is then read
+            without these two quotes.
         escape: One ASCII character that makes the next one literal, or None.
-        encoding: Any that Python knows. A byte order mark of UTF-8, UTF-16 or UTF-32 wins over the default `utf-8`.
-        null_tokens: Texts that are nulls. Unquoted they are nulls in every column; *quoted* they are text in a text
-            column (`""` is the empty string, `"NA"` the text NA), and nulls in a column of numbers, truth values or
-            timestamps. Missing is not empty.
-        header: Whether the first row holds the columns' names; None: detected, or refused.
-        names: Names of the columns, instead of the header's or where there is none.
-        comment: One ASCII character; a line that starts with it is no row.
-        skip_lines: Lines before the header or the first row.
-        trim: Blanks and tabs around a field are dropped, before quotes too. Off: they are part of the value.
-        max_line_bytes: A longer row is a reject, and reading goes on at its next line: it bounds what a quote that is
-            never closed takes in.
+        encoding: Any encoding that Python knows. A byte order mark of UTF-8, UTF-16 or UTF-32
+            overrides the default `utf-8`.
+        null_tokens: Texts that are nulls. Without quotes they are nulls in every column. In quotes
+            they are text in a text column (`""` is the empty string, `"NA"` the text NA) and nulls
+            in a column of numbers, booleans or timestamps. So a missing value differs from an empty
+            one.
+        header: Whether the first row contains the column names. None detects it, or reports an
+            error if it is unclear.
+        names: Column names that replace a header or serve as one.
+        comment: One ASCII character. A line that starts with it is ignored.
+        skip_lines: Number of lines before the header or the first row.
+        trim: Whether blanks and tabs around a field are dropped, even before quotes. Otherwise they
+            are part of the value.
+        max_line_bytes: Maximum length of a row. A longer row is a reject, and reading continues at
+            its next line. This limits the damage of a quote that is never closed.
     """
 
     delimiter: str | None = None
@@ -73,6 +81,7 @@ class CsvOptions(TableOptions):
             "comment": self.comment,
         }
         for name, value in roles.items():
+            # AUTO_QUOTE is not a character.
             if value is not None and not (name == "quote" and value == AUTO_QUOTE):
                 _check_character(name, value)
         for name, value in roles.items():
@@ -104,7 +113,10 @@ class CsvOptions(TableOptions):
         object.__setattr__(self, "encoding", normalize_encoding(self.encoding))
 
     def with_dialect(self, delimiter: str, quote: str | None = '"') -> CsvOptions:
-        """Returns the options with that delimiter, and with that quote if none was declared."""
+        """Returns the options with a detected delimiter and quote.
+
+        A quote that the user has declared is kept.
+        """
         return replace(
             self, delimiter=delimiter, quote=quote if self.quote == AUTO_QUOTE else self.quote
         )

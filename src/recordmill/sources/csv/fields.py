@@ -1,5 +1,8 @@
-"""Finds where each field of each row of a CSV file lies: start and length per column, in one pass of native/csv.cpp;
-also for files that can't be cut (compressed, or in another encoding than UTF-8), block by block.
+"""Positions of the fields of CSV rows.
+
+One pass of `native/csv.cpp` finds the start and the length of each field, by column. `read_rows`
+does this block by block for files that can't be divided into ranges: compressed files, and files in
+another encoding than UTF-8.
 """
 
 from __future__ import annotations
@@ -16,29 +19,32 @@ from recordmill.sources.csv.dialect import CsvOptions
 from recordmill.sources.csv.sniff_dialect import MAX_SNIFFED_COLUMNS, Cell, DialectTrial
 from recordmill.sources.values.text_columns import text_at
 
-MAX_BAD_ROWS = (
-    4096  # bad rows per call, so that their places need no memory that grows with the input
-)
+# Bad rows per call. The limit keeps the memory for them independent of the size of the input.
+MAX_BAD_ROWS = 4096
 
 
 @dataclass(frozen=True)
 class TokenizedRows:
-    """Consecutive rows of a buffer; the arrays are views that the next call overwrites.
+    """Consecutive rows of a buffer.
+
+    The arrays are views that the next call of the tokenizer overwrites.
 
     Attributes:
-        starts, infos: [columns, rows]: where a field starts in the buffer; its length with QUOTED.
-        widths: [rows], the number of fields (which is columns, unless ragged).
-        ordinals: [rows], the row's number counted from the first row of the call, bad ones included.
-        lines: [rows], the physical line where it starts.
-        bad_rows: [bad rows, 6]: ordinal, line, start, width (or CSV_TOO_LONG, CSV_STRAY_QUOTE), where the field that is
-            wrong starts, and 1 if its lines would be rows without quotes.
-        stop: Where the next row starts or the data ends.
-        stop_line: Its line.
-        num_rows: How many rows there were, bad ones included.
-        is_skipping: The buffer ended inside a line to skip.
-        blank_lines: How many blank lines were no rows.
-        quote_counts: Of the rows that are not bad: how many fields stand in quotes, rows whose lines would be no rows without
-            quotes, rows of several lines each of which would be a row, and where the first of these starts.
+        starts: [columns, rows] offset of each field in the buffer.
+        infos: [columns, rows] length of each field, combined with FIELD_QUOTED_BIT.
+        widths: [rows] number of fields. It differs from the number of columns only in ragged rows.
+        ordinals: [rows] number of the row within the call. Bad rows count, too.
+        lines: [rows] line number where the row starts.
+        bad_rows: [bad rows, 6] ordinal, line, start offset, number of fields or CsvRowFault, offset
+            of the bad field, and 1 if each line would be a row without quotes.
+        stop: Offset of the next row, or the end of the data.
+        stop_line: Line number at `stop`.
+        num_rows: Number of rows, including bad ones.
+        is_skipping: Whether the buffer ends inside a line that is skipped.
+        blank_lines: Number of blank lines that are not rows.
+        quote_counts: Counts of the rows that are not bad: quoted fields, rows that need the quotes
+            to be rows, rows with several lines that would each be a row, and the line of the first
+            one of these.
     """
 
     starts: Int32s
@@ -56,10 +62,16 @@ class TokenizedRows:
 
 
 class Tokenizer:
-    """Reads rows with so many columns; holds the arrays, so one thread uses it at a time.
+    """Finds the fields of rows with a fixed number of columns.
 
-    dialect: options with a delimiter and a quote, or none. ragged: rows with fewer fields are given too (their missing
-    fields undefined), instead of listed as bad.
+    It owns the arrays of its results, so only one thread may use it at a time.
+
+    Args:
+        dialect: Options with a delimiter, and a quote or None.
+        num_columns: Number of columns.
+        max_rows: Maximum number of rows per call.
+        allows_ragged_rows: Whether rows with fewer fields are returned instead of listed as bad.
+            The values of the missing fields are undefined.
     """
 
     def __init__(
@@ -86,11 +98,17 @@ class Tokenizer:
         line: int = 1,
         is_skipping: bool = False,
     ) -> TokenizedRows:
-        """Returns the rows that start in data[at:limit), as many as the arrays hold; data is changed by unescaping.
+        """Returns the rows that start in `data[offset:limit]`, as many as the arrays hold.
 
-        at: where a row starts (or skipping: in a line to skip). final: the data ends with a row or with the file, so an
-        open row is complete, and an open quote is one that is never closed; else an incomplete row is left for the next
-        call, from `stop` on.
+        Args:
+            data: The buffer. Fields with escapes are changed in place.
+            offset: Start of a row. If `is_skipping` is set, an offset inside a line to skip.
+            limit: Rows that start at or after this offset are left for the next call.
+            is_final: Whether the data ends with a row or with the file. Then the last row is
+                complete, and an open quote is never closed. Otherwise an incomplete row is left for
+                the next call, starting at `stop`.
+            line: Line number at `offset`.
+            is_skipping: Whether `offset` is inside a line to skip.
         """
         scan = native.CsvScan(
             position=offset, line=line, limit=limit, is_final=is_final, is_skipping=is_skipping
@@ -120,8 +138,13 @@ class Tokenizer:
 
 
 class RowEnd(NamedTuple):
-    """End of the first row (or comment) from some byte on, or where one that is not whole starts. is_skipping: the data
-    ended in a comment. has_too_long_row: a row before that is longer than the most, or its quote is never closed.
+    """End of a row, as `find_row_end` returns it.
+
+    Attributes:
+        stop: Offset after the last complete row or comment.
+        is_skipping: Whether the data ends inside a comment or a line to skip.
+        has_too_long_row: Whether a row before `stop` is too long, or has a quote that is never
+            closed.
     """
 
     stop: int
@@ -138,8 +161,10 @@ def find_row_end(
     is_final: bool,
     is_skipping: bool = False,
 ) -> RowEnd:
-    """Returns where the last row stops that starts in data[at:limit): `Tokenizer.read` without fields, several times as
-    fast. Data isn't changed.
+    """Returns the end of the last row that starts in `data[offset:limit]`.
+
+    This is like `Tokenizer.read` without fields, but several times as fast. The data is not
+    changed.
     """
     scan = native.CsvScan(position=offset, limit=limit, is_final=is_final, is_skipping=is_skipping)
     native.scan_csv(data, _native_dialect(dialect), scan, None, None, None, np.empty(6, np.int64))
@@ -151,6 +176,7 @@ def _native_dialect(
 ) -> native.CsvDialect:
     assert dialect.delimiter is not None
     quote, escape, comment = (
+        # 256 is not a byte, so it never matches.
         256 if character is None else ord(character)
         for character in (dialect.quote, dialect.escape, dialect.comment)
     )
@@ -169,9 +195,13 @@ def _native_dialect(
 
 
 def split_sample(sample: Bytes, dialect: CsvOptions, max_rows: int, is_final: bool) -> DialectTrial:
-    """Returns the first rows of a sample, which starts with a row, as a dialect cuts them.
+    """Splits the first rows of a sample with one dialect.
 
-    final: the sample ends with the file.
+    Args:
+        sample: Bytes that start with a row. They are not changed.
+        dialect: The delimiter and quote to try.
+        max_rows: Maximum number of rows.
+        is_final: Whether the sample ends with the file.
     """
     widths = _count_fields(sample, dialect, max_rows, is_final)
     trial = DialectTrial(
@@ -179,6 +209,7 @@ def split_sample(sample: Bytes, dialect: CsvOptions, max_rows: int, is_final: bo
     )
     if not widths or max(trial.width, widths[0]) == native.CsvRowFault.TOO_LONG:
         return trial
+    # The tokenizer unescapes in place.
     data = sample.copy()
     rows = Tokenizer(dialect, max(trial.width, widths[0]), max_rows, allows_ragged_rows=True).read(
         data, 0, len(data), is_final=is_final
@@ -187,6 +218,7 @@ def split_sample(sample: Bytes, dialect: CsvOptions, max_rows: int, is_final: bo
         _extract_cells(data, rows, 0) if len(rows.ordinals) and rows.ordinals[0] == 0 else ()
     )
     matching_rows = (
+        # Without a width that half of the rows have, no row is typical.
         np.flatnonzero(rows.widths == trial.width).tolist()
         if 2 * widths.count(trial.width) >= len(widths)
         else []
@@ -203,9 +235,13 @@ def split_sample(sample: Bytes, dialect: CsvOptions, max_rows: int, is_final: bo
 def _count_fields(
     sample: Bytes, dialect: CsvOptions, max_rows: int, is_final: bool
 ) -> Sequence[int]:
-    """Returns how many fields the first rows have; CSV_TOO_LONG for one whose quote is never closed. Blank lines are
-    not asked: they are rows only where all others have one field.
+    """Returns the number of fields of the first rows.
+
+    CsvRowFault.TOO_LONG represents a row with a quote that is never closed. Blank lines are left
+    out, because they are rows only in files with one column.
     """
+    # With one column, all rows with more fields are listed as bad, together with their number of
+    # fields.
     rows = Tokenizer(dialect, 1, max_rows).read(sample.copy(), 0, len(sample), is_final=is_final)
     nonblank_ordinals = (
         rows.ordinals[rows.infos[0, : len(rows.ordinals)] != 0]
@@ -234,18 +270,27 @@ def _extract_cells(data: Bytes, rows: TokenizedRows, row: int) -> tuple[Cell, ..
 def read_rows(
     tokenizer: Tokenizer, blocks: Iterator[Bytes], offset: int, line: int, chunk_bytes: int
 ) -> Iterator[tuple[Bytes, TokenizedRows]]:
-    """Yields (buffer, rows in it) for all rows of the blocks, which make one file, from byte `at` on, which lies in the
-    first `line`.
+    """Yields the rows of a file that is read block by block.
 
-    At most chunk_bytes of rows at once; none if there are blank lines only. The buffer holds one row more than a block
-    at most, and must be used before the next is asked for.
+    Args:
+        tokenizer: Finds the fields.
+        blocks: The content of the file.
+        offset: Offset of the first row in the content.
+        line: Line number at `offset`.
+        chunk_bytes: Maximum size of the rows that are yielded together.
+
+    Yields:
+        (buffer, rows in it). The rows are empty if there are only blank lines. The buffer holds at
+        most one row more than a block. The caller must use it before it requests the next one.
     """
     data: Bytes | None = np.empty(0, np.uint8)
-    while data is not None and len(data) <= offset:  # `at` may lie after the first block
+    # The offset may be after the first block.
+    while data is not None and len(data) <= offset:
         offset -= len(data)
         data = next(blocks, None)
     if data is None:
         return
+    # One block ahead, to know which block is the last one.
     next_block = next(blocks, None)
     is_skipping = False
     while True:
@@ -259,11 +304,13 @@ def read_rows(
         )
         if rows.num_rows or rows.blank_lines:
             yield data, rows
+        # A call without progress has an incomplete row. It needs the next block.
         needs_more_data = rows.stop == offset or rows.stop >= len(data)
         offset, line, is_skipping = rows.stop, rows.stop_line, rows.is_skipping
         if not needs_more_data:
             continue
         if next_block is None:
             return
+        # The incomplete row moves to the front of a new buffer.
         data, offset = np.concatenate([data[offset:], next_block]), 0
         next_block = next(blocks, None)

@@ -1,4 +1,4 @@
-"""Reads the head of a CSV file: compression, encoding, delimiter, quote, names, and where the data starts."""
+"""Detection of encoding, dialect and column names from the head of a CSV file."""
 
 from __future__ import annotations
 
@@ -42,30 +42,32 @@ from recordmill.storage.compression import COMPRESSED_HEAD_BYTES, open_blocks
 from recordmill.storage.file_table import InputFile
 from recordmill.storage.files import read_range
 
-SAMPLE_BYTES = 64 << 10  # 64 KiB: some hundred rows, from which the delimiter is told
+# 64 KiB: some hundred rows, enough to detect the delimiter.
+SAMPLE_BYTES = 64 << 10
 MAX_SAMPLE_ROWS = 100
-_MAX_SAMPLE_BYTES = 1 << 20  # 1 MiB: where rows are so long that a sample holds less than _FEW_ROWS
+# 1 MiB, for files with such long rows that a sample has fewer than _MIN_SAMPLE_ROWS.
+_MAX_SAMPLE_BYTES = 1 << 20
 _MIN_SAMPLE_ROWS = 4
 _LINE_END = re.compile(rb"\r\n?|\n")
 
 
 @dataclass(frozen=True)
 class CsvHead:
-    """The head of one file.
+    """The head of a CSV file.
 
     Attributes:
         compression: Compression of the file.
         encoding: Encoding of the decompressed content.
-        delimiter: One character.
-        names: Names of the columns.
-        start: Where the first row of data, or blank line before it, starts in the UTF-8 content (byte order mark
-            included if it is plain UTF-8).
-        line: The physical line there.
-        generated_names: Columns that had no name and were given one.
+        delimiter: The delimiter, one character.
+        names: Column names.
+        start: Offset of the first data row, or of blank lines before it. It counts bytes of the
+            UTF-8 content. In a plain UTF-8 file the byte order mark counts, too.
+        line: Line number at `start`.
+        generated_names: Names of the columns that had none.
         quote: One character, or None.
-        dialect_reason: How delimiter and quote were detected, if they were not given.
-        first_row: The first row, if the user doesn't say whether it is a header.
-        blank_lines: Blank lines before the header.
+        dialect_reason: How delimiter and quote were detected. "" if the user has declared them.
+        first_row: The first row, if it is not declared whether it is a header.
+        blank_lines: Number of blank lines before the header.
     """
 
     compression: str
@@ -82,21 +84,22 @@ class CsvHead:
 
     @property
     def is_streamed(self) -> bool:
-        """True if the file can't be cut, and has to be read from its beginning."""
+        """Whether the file can only be read from its beginning."""
         return self.compression != UNCOMPRESSED or self.encoding != UTF8_ENCODING
 
 
 def read_head(file: InputFile, options: CsvOptions) -> CsvHead:
-    """Returns the file's head.
+    """Reads the head of a file.
 
     Raises:
-        DataError: the file is empty, is no text, or has no usable header; the message names it.
+        DataError: The file is empty, is not text, or has no usable header. The message names the
+            problem.
     """
     return _HeadReader(file, options).read()
 
 
 class _HeadReader:
-    """Holds the sample, which grows until it holds the header, or one row."""
+    """Reads a sample of a file until it contains the header or one row."""
 
     def __init__(self, file: InputFile, options: CsvOptions) -> None:
         self._file, self._source, self._options = file, file.name, options
@@ -112,9 +115,11 @@ class _HeadReader:
             compression=self._compression,
             source=file.name,
         )
+        # The byte order mark is inside the compressed data.
         first_block = next(blocks, np.empty(0, np.uint8)).tobytes()
         self._encoding = resolve_encoding(first_block, options.encoding)
         is_plain = self._compression == UNCOMPRESSED and self._encoding == UTF8_ENCODING
+        # Ranges of plain files count from the start of the file, so their offsets include the mark.
         self._mark_bytes = 3 if is_plain and first_block.startswith(codecs.BOM_UTF8) else 0
         self._blocks = read_utf8_blocks(file, self._encoding, SAMPLE_BYTES, self._compression)
         self._sample = np.empty(0, np.uint8)
@@ -126,6 +131,7 @@ class _HeadReader:
         return self._next is None
 
     def _grow(self) -> None:
+        """At least doubles the sample, unless the file ends."""
         blocks, added_bytes = [self._sample], 0
         while self._next is not None and added_bytes <= len(self._sample):
             blocks.append(self._next)
@@ -136,6 +142,7 @@ class _HeadReader:
     def read(self) -> CsvHead:
         if 0 in self._sample:
             offset = int(np.argmin(self._sample != 0))
+            # In ASCII text, the high byte of each character is 0.
             is_big_endian = np.count_nonzero(self._sample[0::2]) < np.count_nonzero(
                 self._sample[1::2]
             )
@@ -148,6 +155,8 @@ class _HeadReader:
         start, line = self._skip_lines()
         trial, dialect_reason = self._detect_dialect(start)
         rows, data = self._read_first_row(start, line, trial)
+        # A stray quote in the first row may mean that quotes are text. This is certain if all rows
+        # have the same width without quotes.
         if self._options.quote == AUTO_QUOTE and any(
             width == native.CsvRowFault.STRAY_QUOTE for width in rows.bad_rows[:1, 3]
         ):
@@ -166,6 +175,7 @@ class _HeadReader:
         num_blank_lines = 0
         if self._options.header is not False:
             start, line, num_blank_lines = rows.stop, rows.stop_line, rows.blank_lines
+        # The sample has no byte order mark.
         start += self._mark_bytes
         return CsvHead(
             compression=self._compression,
@@ -182,7 +192,7 @@ class _HeadReader:
         )
 
     def _detect_dialect(self, start: int) -> tuple[sniff_dialect.DialectTrial, str]:
-        """Returns (the rows as they are to be cut, why so)."""
+        """Returns the sample, split with the detected delimiter and quote, and the reason."""
         options = self._options
         trial = self._split_rows(
             start,
@@ -204,6 +214,8 @@ class _HeadReader:
         choices = [
             self._choose_quote(start, mark) for mark in delimiters if self._is_candidate(mark)
         ]
+        # Weak delimiters occur in ordinary text, so they are tried only if no strong one splits the
+        # rows.
         if options.delimiter is None and all(choice.trial.width < 2 for choice in choices):
             choices += [
                 self._choose_quote(start, mark)
@@ -226,13 +238,14 @@ class _HeadReader:
         return choice.trial, "; ".join([*descriptions, *filter(None, (choice.reason,))])
 
     def _is_candidate(self, mark: str) -> bool:
+        """Returns whether a character can be the delimiter of this file."""
         used_marks = (self._options.quote, self._options.escape, self._options.comment)
         if mark in used_marks or (mark == " " and self._options.trim):
             return False
         return mark in (self._options.delimiter, DELIMITERS[0]) or ord(mark) in self._sample
 
     def _choose_quote(self, start: int, delimiter: str) -> sniff_dialect.DialectChoice:
-        """Returns the rows as that delimiter cuts them, with the quote that goes best with it."""
+        """Splits the sample with a delimiter and the quote that suits it best."""
         if self._options.quote != AUTO_QUOTE:
             return sniff_dialect.DialectChoice(
                 self._split_rows(start, delimiter, self._options.quote)
@@ -250,14 +263,20 @@ class _HeadReader:
     def _split_rows(
         self, start: int, delimiter: str, quote: str | None
     ) -> sniff_dialect.DialectTrial:
+        # Lenient, so that rows with stray quotes have a width, too.
         dialect = replace(self._options.with_dialect(delimiter, quote), lenient_quotes=True)
         return split_sample(self._sample[start:], dialect, MAX_SAMPLE_ROWS, self._is_complete)
 
     def _check_escapes(self, start: int, trial: sniff_dialect.DialectTrial) -> None:
-        """Refuses quotes that are escaped by a backslash, which only the user can say: they are text otherwise."""
+        """Raises DataError if quotes seem to be escaped with a backslash.
+
+        Without a declared escape they would be text, so the user must decide.
+        """
         options = self._options
         if trial.quote is None or options.quote != AUTO_QUOTE or options.escape is not None:
             return
+        # A backslash and a quote, in front of neither a delimiter, nor a quote, nor a line end.
+        # Such a quote does not close the field.
         escaped_quote = rb"(?<!\\)\\%b[^%b\r\n]" % (
             trial.quote.encode(),
             re.escape(trial.delimiter + trial.quote).encode(),
@@ -280,10 +299,11 @@ class _HeadReader:
             _pad_row([cell.text for cell in row], len(texts)) for row in trial.rows[is_usual_width:]
         ]
         guess = guess_header(texts, other_rows)
+        # The second row may be the header, below a title.
         looks_like_names = trial.rows and all(
             sniff_dialect.classify_cell(cell.text) == sniff_dialect.TEXT_CELL
             for cell in trial.rows[0]
-        )  # below what may be a title
+        )
         is_doubtful = (
             guess.verdict == UNSURE_ROW
             or len(texts) == 1
@@ -304,9 +324,11 @@ class _HeadReader:
         return FirstRow(self._source, texts, guess, is_only_row=len(trial.widths) < 2)
 
     def _skip_lines(self) -> tuple[int, int]:
+        """Returns the offset and line number after the lines to skip."""
         offset, num_remaining, text = 0, self._options.skip_lines, self._sample.tobytes()
         while num_remaining:
             end = _LINE_END.search(text, offset)
+            # A CR at the end of the sample may be the first half of a CRLF.
             if end is None or (
                 end[0] == b"\r" and end.end() == len(text) and not self._is_complete
             ):
@@ -325,8 +347,13 @@ class _HeadReader:
     def _read_first_row(
         self, start: int, line: int, trial: sniff_dialect.DialectTrial
     ) -> tuple[TokenizedRows, Bytes]:
-        """Returns the first row, or the bad one there; what it holds is not asked unless it is a header."""
+        """Reads the first row, even if it is bad.
+
+        If the row is not a header, stray quotes in it are allowed, because the scan reports them
+        later.
+        """
         dialect = self._options.with_dialect(trial.delimiter, trial.quote)
+        # Only the width of a data row matters here, so its quotes may be wrong.
         is_lenient = dialect.lenient_quotes or self._options.header is False
         tokenizer = Tokenizer(
             replace(dialect, lenient_quotes=is_lenient), MAX_FEATURES, 1, allows_ragged_rows=True
@@ -341,7 +368,7 @@ class _HeadReader:
             self._grow()
 
     def _first_row_error(self, data: Bytes, rows: TokenizedRows) -> DataError:
-        """Returns the error about a first row that is bad."""
+        """Returns the error for a bad first row."""
         _, line, _, width, field_start, _ = rows.bad_rows[0].tolist()
         if width == native.CsvRowFault.STRAY_QUOTE:
             problem = f"{STRAY_QUOTE_PROBLEM} {quote_first_line(data[field_start:])}; say {STRAY_QUOTE_REMEDIES}"
@@ -355,6 +382,7 @@ class _HeadReader:
     def _column_names(
         self, data: Bytes, rows: TokenizedRows
     ) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Returns the column names, and the names that were generated for columns without one."""
         width, place = int(rows.widths[0]), f"line {int(rows.lines[0])}"
         user_names = self._options.names
         if user_names is not None:
@@ -365,6 +393,7 @@ class _HeadReader:
                     place=place,
                 )
             return user_names, ()
+        # Columns without a name are numbered from 1.
         numbered_names = tuple(f"column_{index}" for index in range(1, width + 1))
         if self._options.header is False:
             return numbered_names, ()
@@ -407,7 +436,7 @@ def _pad_row(row: list[str], width: int) -> list[str]:
 
 
 def _data_extension(name: str) -> str:
-    """Returns the lower-case extension, without that of a compression."""
+    """Returns the lower-case extension, without the one of a compression."""
     parts = name.lower().split(".")
     return (
         parts[-2]

@@ -1,4 +1,4 @@
-"""Explains why a row of a CSV file is rejected: the reason, and the message with column, value and remedy."""
+"""Messages about rejected CSV rows: the reason, the column, the value and the remedy."""
 
 from __future__ import annotations
 
@@ -8,15 +8,19 @@ from recordmill.base.option_names import option
 from recordmill.schemas.feature import Feature
 from recordmill.sources.values.casting import EXAMPLE_LIMIT
 
-_MAX_SHOWN_CHARACTERS = 60  # of a value: enough to find it, short enough for a line
+# Enough of a value to find it, short enough for one line.
+_MAX_SHOWN_CHARACTERS = 60
 
 
 def quote_bytes(value: bytes) -> str:
-    """Returns the value as people can read it, cut to 60 characters; bytes that are no UTF-8 as \\xNN.
+    r"""Returns a value in quotes for a message, cut to 60 characters.
 
-    >>> quote_bytes(b"caf\\xc3\\xa9"), quote_bytes(b"caf\\xe9")
-    ("'café'", "'caf\\\\xe9'")
+    Bytes that are not UTF-8 appear as \xNN.
+
+    >>> quote_bytes(b"caf\xc3\xa9"), quote_bytes(b"caf\xe9")
+    ("'café'", "'caf\\xe9'")
     """
+    # A character of UTF-8 has at most four bytes.
     text = value[: 4 * _MAX_SHOWN_CHARACTERS + 4].decode("utf-8", "backslashreplace")
     escaped = "".join(
         character if character.isprintable() else character.encode("unicode_escape").decode()
@@ -30,7 +34,13 @@ def quote_bytes(value: bytes) -> str:
 
 
 def explain_field(feature: Feature, fault: int, value: bytes) -> tuple[str, str]:
-    """Returns (reason, message) of a field that doesn't fit its column."""
+    """Returns (reason, message) for a field that doesn't fit its column.
+
+    Args:
+        feature: The feature of the column.
+        fault: A native.FieldFault.
+        value: The bytes of the field.
+    """
     dtype = feature.dtype
     remedy = f"use {dtype_remedy(feature.name, _suggest_dtype(feature, fault))}"
     zone_problem = f"has {'no' if ', UTC' in dtype else 'a'} time zone, but the column is {dtype}; {remedy} if all are like this one"
@@ -64,9 +74,10 @@ def explain_field(feature: Feature, fault: int, value: bytes) -> tuple[str, str]
 
 
 def _suggest_dtype(feature: Feature, fault: int) -> str:
-    """Returns the dtype that holds such a value."""
+    """Returns a dtype that can represent the value."""
     dtype, unit = feature.dtype, feature.timestamp[0] if feature.timestamp else ""
     if fault in (native.FieldFault.NO_ZONE, native.FieldFault.HAS_ZONE):
+        # The values have the opposite of the column's time zone setting.
         return dtype.replace(", UTC", "") if ", UTC" in dtype else dtype.replace("]", ", UTC]")
     if fault == native.FieldFault.TOO_FINE:
         return dtype.replace(f"[{unit}", "[ns")
@@ -76,6 +87,7 @@ def _suggest_dtype(feature: Feature, fault: int) -> str:
         return "string" if dtype == "float64" else "float64"
     if fault != native.FieldFault.OUT_OF_RANGE:
         return "string"
+    # Microseconds cover a longer range of years.
     if unit == "ns":
         return dtype.replace("ns", "us")
     if dtype in ("float16", "bfloat16", "float32"):
@@ -84,7 +96,7 @@ def _suggest_dtype(feature: Feature, fault: int) -> str:
 
 
 def quote_first_line(data: Bytes) -> str:
-    """Returns the line that data begins with, as people can read it."""
+    """Returns the first line of the data in quotes, for a message."""
     return quote_bytes(
         data[: 4 * _MAX_SHOWN_CHARACTERS + 5].tobytes().replace(b"\r", b"\n").split(b"\n")[0]
     )
@@ -93,10 +105,16 @@ def quote_first_line(data: Bytes) -> str:
 def explain_row(
     width: int, num_columns: int, quoted_line: str, max_line_bytes: int
 ) -> tuple[str, str]:
-    """Returns (reason, message) of a row that is none: too long, with a field that goes on after its closing quote, or
-    with another number of fields than the file has columns.
+    """Returns (reason, message) for a bad row.
 
-    shown: the first line of what is wrong, as `quote_first_line` gives it.
+    The row is too long, has a field that continues after its closing quote, or has the wrong number
+    of fields.
+
+    Args:
+        width: The number of fields, or a CsvRowFault.
+        num_columns: The number of columns of the file.
+        quoted_line: The first line of the bad part, from `quote_first_line`.
+        max_line_bytes: Maximum length of a row.
     """
     if width == native.CsvRowFault.TOO_LONG:
         problem = (
@@ -134,5 +152,5 @@ STRAY_QUOTE_REMEDIES = f"{option('quote', 'none')} if quotes are text, or {optio
 
 
 def dtype_remedy(name: str, dtype: str) -> str:
-    """Returns the option that reads a column as that dtype."""
+    """Returns the option that reads a column with a dtype."""
     return option("dtypes", {name: dtype})

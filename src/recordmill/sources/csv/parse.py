@@ -1,9 +1,10 @@
-"""Parses tokenized rows to a RecordBatch of the planned schema, with a Reject for each row that does not fit; no Python
-object per value.
+"""Parsing of tokenized rows to a RecordBatch of the planned schema.
 
-A row is rejected by the first of its columns that doesn't fit; the message names the column, the value and the option
-that helps. `ColumnProfiler` counts what stands in each column, and `RowCacheWriter` parses the rows meanwhile by the schema
-that is expected, for the cache of the build.
+No Python object is created per value. Each row that does not fit becomes a reject of its first bad
+column. The message names the column, the value and an option that helps.
+
+`ColumnProfiler` counts the values of each column during the scan. `RowCacheWriter` parses the same
+rows with the predicted schema and keeps them for the build.
 """
 
 from __future__ import annotations
@@ -43,17 +44,25 @@ from recordmill.sources.values.text_columns import (
     text_at,
 )
 
-_MAX_SHOWN_BYTES = 256  # of a value
-_STRAY_RATIO = 10  # a column of ten times as many other values is text by accident
-_MAX_WORDS = 4  # different ones that may all stand for no value, as -, N/A and ? do
-_WORD_SAMPLE_ROWS = 1000  # among so many texts of a column of words each of the few is met
+_MAX_SHOWN_BYTES = 256  # of a value in a note
+# A column with this many times as many other values as texts is text by accident.
+_STRAY_RATIO = 10
+# Distinct texts that may all represent a missing value, such as -, N/A and ?.
+_MAX_WORDS = 4
+# In a column with few distinct texts, all of them occur among this many.
+_WORD_SAMPLE_ROWS = 1000
+# Dtypes of numbers that the inference can return.
 INFERRED_NUMBER_DTYPES = ("int64", "float32")  # the dtypes of numbers that inference gives
 
 
 @dataclass(frozen=True)
 class ParseResult:
-    """batch: the rows that fit. kept: [rows] which of the given rows they are, None if all. rejects: (row, reason,
-    message) of the others.
+    """Parsed rows.
+
+    Attributes:
+        batch: The rows that fit.
+        good_rows: [rows] whether each row fits. None if all do.
+        rejects: (row, reason, message) of the others.
     """
 
     batch: pa.RecordBatch
@@ -63,8 +72,11 @@ class ParseResult:
 
 @dataclass(frozen=True)
 class ParsedColumn:
-    """A column whose values were read while it was told what they are. values: int64 or float64 [rows]. valid: [rows],
-    1 where there is one.
+    """Values of a column that were parsed while its type was determined.
+
+    Attributes:
+        values: int64 or float64 [rows].
+        valid: [rows] 1 for a value, 0 for a null.
     """
 
     values: npt.NDArray[np.int64] | npt.NDArray[np.float64]
@@ -72,7 +84,13 @@ class ParsedColumn:
 
 
 class RowParser:
-    """Turns rows of a file whose columns have these names into batches of a schema."""
+    """Parses rows to batches of a schema.
+
+    Args:
+        schema: The schema of the batches.
+        column_names: The columns of the file.
+        null_tokens: Texts that are nulls.
+    """
 
     def __init__(
         self, schema: Schema, column_names: Sequence[str], null_tokens: NullTokens
@@ -90,7 +108,13 @@ class RowParser:
         rows: TokenizedRows,
         parsed_columns: Mapping[int, ParsedColumn] = MappingProxyType({}),
     ) -> ParseResult:
-        """Returns the rows; ready: by place, the columns that need not be read once more."""
+        """Parses rows.
+
+        Args:
+            data: The buffer with the fields.
+            rows: The rows.
+            parsed_columns: Columns that are parsed already, by column index.
+        """
         count = len(rows.ordinals)
         bad_rows: npt.NDArray[np.bool_] | None = None
         rejects: list[tuple[int, str, str]] = []
@@ -115,6 +139,7 @@ class RowParser:
                 num_faults += _mark_missing_values(fields)
             if num_faults:
                 bad_rows = np.zeros(count, np.bool_) if bad_rows is None else bad_rows
+                # Rows with a fault in an earlier column are rejected already.
                 for row in np.flatnonzero((fields.fault != 0) & ~bad_rows).tolist():
                     rejects.append(
                         (row, *explain_field(feature, int(fault_codes[row]), fields.text(row)))
@@ -151,7 +176,10 @@ def _make_batch(arrays: list[pa.Array], schema: pa.Schema, num_rows: int) -> pa.
 
 
 def _mark_missing_values(fields: TextFields) -> int:
-    """Returns a null in a required column is a fault, where there is no other."""
+    """Marks nulls in a required column as faults and returns their number.
+
+    Fields with another fault keep it.
+    """
     nulls = (fields.valid == 0) & (fields.fault == 0)
     fields.fault[nulls] = native.FieldFault.MISSING
     return int(nulls.sum())
@@ -160,6 +188,7 @@ def _mark_missing_values(fields: TextFields) -> int:
 def _to_class_column(fields: TextFields, classes: Sequence[str]) -> tuple[pa.Array, int]:
     texts, faults = build_text_column(fields)
     if faults:
+        # Invalid UTF-8 must not reach the lookup of class names.
         texts = pc.if_else(pa.array(fields.fault == 0), texts, pa.scalar(None, texts.type))
     class_numbers = to_class_numbers(texts, classes)
     if class_numbers.bad_mask is None:
@@ -170,13 +199,16 @@ def _to_class_column(fields: TextFields, classes: Sequence[str]) -> tuple[pa.Arr
 
 @dataclass(frozen=True)
 class UnexpectedValue:
-    """The first value that makes text of a column, in the batch of rows where it stands.
+    """The first text in a column of other values, with counts for a note.
 
     Attributes:
-        line: Its row's physical line, counted as the batch's are.
-        text_count, value_count: How many values are text, and how many there are.
-        other_classes: What the others are.
-        word_counts: The different texts, and how many are that; None: more than _MOST_WORDS.
+        line: Line number of its row, in the counting of the batch.
+        value: The text, cut to _MAX_SHOWN_BYTES.
+        text_count: Number of values that are text.
+        value_count: Number of all values.
+        other_classes: Classes of the values that are not text.
+        word_counts: Number of occurrences of each distinct text. None if there are more than
+            _MAX_WORDS.
     """
 
     line: int
@@ -187,7 +219,7 @@ class UnexpectedValue:
     word_counts: Mapping[bytes, int] | None
 
     def __add__(self, later: UnexpectedValue) -> UnexpectedValue:
-        """Adds later values; the first value stands for all."""
+        """Adds later values. The first value of the result is that of `self`."""
         text_count = self.text_count + later.text_count
         value_count = self.value_count + later.value_count
         word_counts = None
@@ -207,15 +239,26 @@ class UnexpectedValue:
 
     @property
     def is_exceptional(self) -> bool:
-        """True if the column is text by a few words, or by a few values among ten times as many others."""
+        """Whether only a few words or values make the column text."""
         return self.word_counts is not None or _STRAY_RATIO * self.text_count <= self.value_count
 
 
 class ColumnProfiler:
-    """Collects, for one file's columns, classes and counts (schemas.lattice), and the label's distinct values.
+    """Counts the classes and nulls of each column of a file.
 
-    typed: for each column whether its class matters; else only nulls and values are counted. label: the label's place
-    among them, or None.
+    It also collects the distinct values of the label.
+
+    The classes come from `schemas.type_lattice`.
+
+    Args:
+        null_tokens: Texts that are nulls.
+        is_typed: Whether the class of each column matters. Otherwise only values and nulls are
+            counted.
+        label_column: Index of the label column, or None.
+
+    Attributes:
+        labels: The distinct values of the label.
+        unexpected_values: The first text among other values, by column index.
     """
 
     def __init__(
@@ -225,6 +268,7 @@ class ColumnProfiler:
         self._null_tokens = NullTokens.from_texts(null_tokens)
         self._label_column = label_column
         self._counts = [
+            # The class TEXT stops the classification of a column from the start.
             native.ColumnCounts(classes=0 if is_column_typed else TEXT_CLASS)
             for is_column_typed in is_typed
         ]
@@ -239,8 +283,16 @@ class ColumnProfiler:
         rows: TokenizedRows,
         features_to_parse: Mapping[int, Feature] = MappingProxyType({}),
     ) -> dict[int, ParsedColumn]:
-        """Counts the next rows. wanted: by place, columns whose values are to be read as well; gives those of which
-        every value is one of the feature.
+        """Counts the next rows.
+
+        Args:
+            data: The buffer with the fields.
+            rows: The rows.
+            features_to_parse: Features of the columns to parse during this, by column index.
+
+        Returns:
+            The parsed columns by column index. A column is missing if one of its values is not of
+            the feature.
         """
         parsed_columns: dict[int, ParsedColumn] = {}
         for column, counts in enumerate(self._counts):
@@ -252,14 +304,15 @@ class ColumnProfiler:
                 )
                 if num_parsed == len(starts):
                     parsed_columns[column] = parsed_column
+            # A value that does not fit stopped the parsing. The remaining fields are only counted.
             if num_parsed < len(starts):
                 remaining = self._null_tokens.fields(data, starts[num_parsed:], infos[num_parsed:])
                 native.read_fields(remaining, native.FieldType(), None, None, None, counts, nulls)
+            # The batch in which a column becomes text contains the value for the note. Columns that
+            # are clearly text are not inspected again.
             if not was_text and counts.classes & TEXT_CLASS:
                 self.unexpected_values[column] = self._find_unexpected(data, rows, column)
-            elif (
-                column in self.unexpected_values and self.unexpected_values[column].is_exceptional
-            ):  # what is text for good is not looked at again
+            elif column in self.unexpected_values and self.unexpected_values[column].is_exceptional:
                 self.unexpected_values[column] += self._find_unexpected(data, rows, column)
         self._add_labels(data, rows)
         return parsed_columns
@@ -276,7 +329,10 @@ class ColumnProfiler:
             self.labels.add(values.filter(fields.fault == 0) if faults else values)
 
     def classes(self) -> list[int]:
-        """Returns the classes of each column so far; of those that are not typed none."""
+        """Returns the classes of each column so far.
+
+        This is 0 for columns that are not typed.
+        """
         return [
             counts.classes if is_typed else 0
             for counts, is_typed in zip(self._counts, self._is_typed, strict=True)
@@ -298,6 +354,7 @@ class ColumnProfiler:
         )
         word_counts = None
         if (
+            # The cheap test of a sample avoids counting all values of most text columns.
             len(text_column[:_WORD_SAMPLE_ROWS].unique()) <= _MAX_WORDS
             and len(value_counts := text_column.value_counts()) <= _MAX_WORDS
         ):
@@ -307,7 +364,7 @@ class ColumnProfiler:
         return UnexpectedValue(line, value[:_MAX_SHOWN_BYTES], *totals)
 
     def text_counts(self) -> list[TextCounts]:
-        """Returns one for each column; for those that are not typed without classes."""
+        """Returns the counts of each column. Untyped columns have no classes."""
         result = []
         for counts, nulls, is_typed in zip(
             self._counts, self._nulls.tolist(), self._is_typed, strict=True
@@ -338,10 +395,13 @@ def parse_leading_values(
     counts: native.ColumnCounts,
     nulls: Int64s,
 ) -> tuple[int, ParsedColumn]:
-    """Returns (how many fields from the first on are values of the feature, or null, their values).
+    """Parses the fields of a column up to the first misfit.
 
-    They are counted in counts and nulls. What comes after them may be of another class, or is no value of
-    the feature.
+    The parsed fields are added to `counts` and `nulls`. Later fields may have another class, or may
+    not be values of the feature.
+
+    Returns:
+        (number of parsed fields, their values).
     """
     is_integer = feature.dtype == "int64" or feature.timestamp is not None
     values = allocate(len(starts), np.int64 if is_integer else np.float64)
@@ -353,14 +413,19 @@ def parse_leading_values(
     return num_parsed, ParsedColumn(values, validity)
 
 
-# by what columns were seen to be (their classes, by name), the schema that is expected, or None where none fits yet
+# Maps the classes of the columns so far, by column name, to the predicted schema. None if no schema
+# fits yet.
 SchemaPrediction = Callable[[Mapping[str, int]], Schema | None]
 
 
 class RowCacheWriter:
-    """Parses the rows of one range, or file, by the schema that is expected after each look at them, and keeps them.
+    """Parses the rows of one range with the predicted schema and caches them.
 
-    names: of the file's columns.
+    Args:
+        predict_schema: Returns the schema that fits the classes so far.
+        cache: Receives the rows.
+        column_names: The columns of the file.
+        options: The options of the files.
     """
 
     def __init__(
@@ -377,11 +442,16 @@ class RowCacheWriter:
         self._writer = ScanCacheWriter(cache)
         self._parser: RowParser | None = None
         self._schema: Schema | None = None
-        self._requested_schema: Schema | None = None  # whose columns are wanted
+        self._requested_schema: Schema | None = None  # of _columns_to_parse
         self._columns_to_parse: Mapping[int, Feature] = {}
 
     def columns_to_parse(self) -> Mapping[int, Feature]:
-        """Returns, by place, the columns of numbers and times whose values will be wanted if they stay so."""
+        """Returns the number and time columns that the next rows should be parsed for.
+
+        Returns:
+            Their features by column index. Empty if nothing is cached any more.
+        """
+        # Nothing of this range is cached any more, so parsing is useless.
         if not self._writer.is_active:
             return {}
         schema = self._schema or self._predict_schema({})
@@ -410,7 +480,16 @@ class RowCacheWriter:
         classes: Sequence[int],
         parsed_columns: Mapping[int, ParsedColumn],
     ) -> None:
-        """Parses the next rows. classes: what the columns were seen to be. ready: of what was wanted, what was read."""
+        """Parses the next rows.
+
+        If the predicted schema has changed, all rows of the range are discarded.
+
+        Args:
+            data: The buffer with the fields.
+            rows: The rows.
+            classes: The classes of each column so far.
+            parsed_columns: The columns of `columns_to_parse` that are parsed already.
+        """
         if not self._writer.is_active:
             return
         schema = self._predict_schema(dict(zip(self._names, classes, strict=True)))
@@ -419,6 +498,7 @@ class RowCacheWriter:
             return
         if self._parser is None:
             self._parser, self._schema = RowParser(schema, self._names, self._null_tokens), schema
+        # Columns that were parsed for another schema may have other dtypes.
         parsed = self._parser.parse(
             data, rows, parsed_columns if schema is self._requested_schema else {}
         )
@@ -427,18 +507,26 @@ class RowCacheWriter:
         )
 
     def discard(self) -> None:
-        """Keeps nothing of these rows."""
+        """Discards the rows of this range."""
         self._writer.discard()
 
     def store(self, file_ordinal: int, begin: int) -> None:
-        """Ends the range, and caches its rows."""
+        """Ends the range and puts its rows into the cache."""
         self._writer.store((file_ordinal, begin))
 
 
 def make_cached_batch(
     data: Bytes, rows: TokenizedRows, parsed: ParseResult, max_line_bytes: int, num_columns: int
 ) -> CachedBatch:
-    """Returns parsed rows with the rejects of those that are bad; columns: how many the file has."""
+    """Joins parsed rows and their rejects with the rejects of bad rows.
+
+    Args:
+        data: The buffer with the fields.
+        rows: The rows.
+        parsed: The parsed rows.
+        max_line_bytes: Maximum length of a row, for messages.
+        num_columns: Number of columns of the file, for messages.
+    """
     rejects = [
         CachedReject(int(rows.ordinals[row]), int(rows.lines[row]), reason, message)
         for row, reason, message in parsed.rejects

@@ -1,7 +1,9 @@
-"""Scans CSV files: finds every row of every file once, for row counts, cuts and what the columns hold.
+"""Scan of CSV files: row counts, ranges, and the content of each column.
 
-A plain file is cut into ranges of whole rows of about 32 MiB, one after the other, at some GB/s and without a look at
-fields; the threads look at the rows of several ranges at once. Other files are a range each, read as a stream.
+The scan reads each row of each file once. Plain files are divided into ranges of complete rows with
+about 32 MiB. One thread finds the ends of the ranges at some GB/s, without a look at fields. The
+other threads scan the rows of several ranges at once. Each other file is one range, read as a
+stream.
 """
 
 from __future__ import annotations
@@ -32,19 +34,27 @@ from recordmill.sources.values.labels import ClassNames
 from recordmill.storage.file_table import InputFile
 from recordmill.storage.files import check_unchanged, read_range
 
-ROW_RANGE_STEP_BYTES = 8 << 20  # 8 MiB: ranges are multiples of it
-ROW_RANGE_BYTES = 4 * ROW_RANGE_STEP_BYTES  # 32 MiB: a unit's worth of rows
-STREAM_BLOCK_BYTES = 4 << 20  # 4 MiB of decoded content at once
-_MAX_FIELDS = 1 << 20  # so many fields at once: 8 MiB of places, and a chunk of a few MiB
+# 8 MiB: ranges are multiples of it.
+ROW_RANGE_STEP_BYTES = 8 << 20
+# 32 MiB: the rows of one unit.
+ROW_RANGE_BYTES = 4 * ROW_RANGE_STEP_BYTES
+# 4 MiB of decoded content at once.
+STREAM_BLOCK_BYTES = 4 << 20
+# Fields per call: 8 MiB for their positions, and a chunk of a few MiB.
+_MAX_FIELDS = 1 << 20
 
 
 @dataclass(frozen=True)
 class ScanSettings:
     """Settings of a scan.
 
-    options: with a delimiter and a quote, or none. untyped_columns: the names whose class does not matter, since the user
-    declares it. label: the column whose distinct values are collected, or None. expects, cache: by which schema rows
-    are parsed as they are looked at, and where they are kept.
+    Attributes:
+        options: Options with a delimiter, and a quote or None.
+        untyped_columns: Names of the columns with a dtype that does not depend on their values.
+        label: The column with the label, or None. Its distinct values are collected.
+        range_bytes: Approximate size of a range.
+        predict_schema: Returns the schema for parsing rows during the scan.
+        cache: Receives the parsed rows.
     """
 
     options: CsvOptions
@@ -60,16 +70,16 @@ class ScanSettings:
 
 @dataclass(frozen=True)
 class RowRange:
-    """Place and size of a scanned range of a file, or of a streamed file.
+    """Position and size of a scanned range of a file.
 
     Attributes:
-        file_ordinal: Ordinal of the file.
-        start: Where the rows begin, in bytes of the file; 0 if it is streamed.
-        stop: Where they end; 0 if it is streamed.
-        rows: Rows, bad ones included.
-        lines: Physical lines.
-        size_bytes: Bytes of the decoded content.
-        blank_lines: Blank lines that are no rows.
+        file_ordinal: Index of the file.
+        start: Offset of the first row in the file. 0 for a streamed file.
+        stop: Offset after the last row. 0 for a streamed file.
+        rows: Number of rows, including bad ones.
+        lines: Number of lines. 0 for a streamed file.
+        size_bytes: Size of the decoded content.
+        blank_lines: Number of blank lines that are not rows.
     """
 
     file_ordinal: int
@@ -83,9 +93,15 @@ class RowRange:
 
 @dataclass(frozen=True)
 class ScannedRowRange(RowRange):
-    """Findings of a scan of one range. Lines count from the range's own first one, unless the file is streamed. column_counts:
-    counts of each column of the file. quote_evidence: evidence about the quote. unexpected_values: by column, the first text among
-    other values.
+    """Result of scanning one range.
+
+    Line numbers count from the first line of the range, or of the file if it is streamed.
+
+    Attributes:
+        column_counts: Counts of each column of the file.
+        labels: Distinct values of the label.
+        quote_evidence: Evidence about the quote.
+        unexpected_values: The first text among other values, by column index.
     """
 
     column_counts: tuple[TextCounts, ...]
@@ -95,18 +111,24 @@ class ScannedRowRange(RowRange):
 
     @property
     def row_range(self) -> RowRange:
+        """The range without the results of its scan."""
         return RowRange(*(getattr(self, name) for name in RowRange.__dataclass_fields__))
 
 
 def max_rows_per_call(num_columns: int) -> int:
-    """Returns how many rows are tokenized at once."""
+    """Returns the number of rows that are tokenized at once."""
     return max(1, min(BATCH_ROWS, _MAX_FIELDS // max(num_columns, 1)))
 
 
 @dataclass(frozen=True)
 class _LoadedRange:
-    """Rows [start, stop) of a file. data: their bytes, without the end of a line that is passed over since it is too
-    long to be held.
+    """Rows of a plain file that are in memory.
+
+    Attributes:
+        file_ordinal: Index of the file.
+        start: Offset of the first row.
+        stop: Offset after the last row.
+        data: The bytes of the rows. The end of a line that is too long for the memory is missing.
     """
 
     file_ordinal: int
@@ -118,8 +140,13 @@ class _LoadedRange:
 def scan_files(
     files: Sequence[InputFile], heads: Sequence[CsvHead], scan: ScanSettings, threads: int
 ) -> Iterator[ScannedRowRange]:
-    """Yields the parts of all files, in order. DataError: a file is damaged, can't be decoded, or changed since it was
-    listed.
+    """Scans the ranges of all files on several threads.
+
+    Yields:
+        The results, in the order of the ranges.
+
+    Raises:
+        DataError: A file is damaged, can't be decoded, or has changed since it was listed.
     """
 
     def work(task: _LoadedRange | int) -> ScannedRowRange:
@@ -134,6 +161,7 @@ def scan_files(
         work,
         _iter_tasks(files, heads, scan),
         threads,
+        # Loaded ranges that wait for a thread count against this limit.
         item_bytes=task_bytes,
         max_bytes=threads * scan.range_bytes,
     )
@@ -157,6 +185,7 @@ def _load_ranges(
         data = _read_bytes(file, start, max_bytes)
         is_final = start + len(data) == file_bytes
         row_end = RowEnd(0, False, True)
+        # `find_row_end` stops after each row that is too long, so it is called again for the rest.
         while row_end.has_too_long_row and row_end.stop < len(data):
             row_end = find_row_end(
                 data,
@@ -167,13 +196,15 @@ def _load_ranges(
                 is_skipping=row_end.is_skipping,
             )
         stop = start + row_end.stop
+        # The range ends inside a line that is skipped. Only the end of that line is searched, so
+        # that its length needs no memory.
         if row_end.is_skipping and not is_final:
             stop = _find_line_end(file, stop, scan.options)
         elif stop == start:
-            max_bytes *= 2  # one row is larger
+            max_bytes *= 2  # the first row is longer than the range
             continue
         yield _LoadedRange(ordinal, start, stop, data[: row_end.stop])
-        del data  # before the next range is read
+        del data  # frees the memory before the next range is read
         start, max_bytes = stop, scan.range_bytes
     check_unchanged(file.path, file.stat, file.name)
 
@@ -187,8 +218,14 @@ def _read_bytes(file: InputFile, start: int, size: int) -> Bytes:
 
 
 def _find_line_end(file: InputFile, offset: int, dialect: CsvOptions) -> int:
-    """Returns where the line after the one that is passed over at that byte of the file starts: however long that one
-    is, no more than a block of it is held.
+    """Returns the start of the line after the one that is skipped.
+
+    At most one block of the skipped line is in memory, however long it is.
+
+    Args:
+        file: The file.
+        offset: Any offset in the skipped line.
+        dialect: The options of the files.
     """
     file_bytes = file.stat.size_bytes
     while offset < file_bytes:
@@ -198,12 +235,13 @@ def _find_line_end(file: InputFile, offset: int, dialect: CsvOptions) -> int:
         )
         if not end.is_skipping:
             return offset + end.stop
-        offset += max(len(block) - 1, 1)  # the CR of a CRLF may be the last byte
+        # The last byte may be the CR of a CRLF, so it is read again.
+        offset += max(len(block) - 1, 1)
     return file_bytes
 
 
 class _RangeScan:
-    """What was found in a file, or in a range of it, so far."""
+    """Scan of one range or one streamed file."""
 
     def __init__(self, head: CsvHead, scan: ScanSettings) -> None:
         column_names = head.names
@@ -217,7 +255,6 @@ class _RangeScan:
         self._quotes = QuoteEvidence()
 
     def add(self, data: Bytes, rows: TokenizedRows) -> None:
-        """Takes in the next rows."""
         parsed_columns = (
             self._profiler.add(data, rows, self._cache_writer.columns_to_parse())
             if len(rows.ordinals)
@@ -232,7 +269,7 @@ class _RangeScan:
     def result(
         self, file_ordinal: int, start: int, stop: int, lines: int, size_bytes: int
     ) -> ScannedRowRange:
-        """Returns the findings of all rows, and keeps these."""
+        """Returns the results for all rows, and caches the rows."""
         self._cache_writer.store(file_ordinal, start)
         profiler = self._profiler
         extent = (file_ordinal, start, stop, self._rows, lines, size_bytes, self._blank_lines)
@@ -255,6 +292,7 @@ def _scan_stream(
     for data, rows in read_rows(tokenizer, blocks, head.start, head.line, STREAM_BLOCK_BYTES):
         range_scan.add(data, rows)
     check_unchanged(file.path, file.stat, file.name)
+    # Lines of a streamed file already count from its beginning.
     return range_scan.result(ordinal, 0, 0, 0, blocks.size)
 
 
@@ -267,7 +305,8 @@ def _scan_range(task: _LoadedRange, head: CsvHead, scan: ScanSettings) -> Scanne
         )
         range_scan.add(data, rows)
         offset, line_number = rows.stop, rows.stop_line
-    has_skipped_line = task.stop > task.start + len(data)  # whose end the data lacks
+    # The data lacks the end of a skipped line, so the tokenizer has not counted that line.
+    has_skipped_line = task.stop > task.start + len(data)
     return range_scan.result(
         task.file_ordinal,
         task.start,
@@ -278,9 +317,9 @@ def _scan_range(task: _LoadedRange, head: CsvHead, scan: ScanSettings) -> Scanne
 
 
 def _quote_evidence(data: Bytes, rows: TokenizedRows) -> QuoteEvidence:
-    """Returns what these rows say of the quote."""
     quoted_fields, rows_needing_quotes, rows_across_lines, first_across_line = rows.quote_counts
     stray_quote_rows = rows.bad_rows[rows.bad_rows[:, 3] == native.CsvRowFault.STRAY_QUOTE]
+    # Column 5 is 1 for rows that would be correct without quotes.
     num_broken = int(rows.bad_rows[:, 5].sum())
     return QuoteEvidence(
         quoted_fields=quoted_fields,
@@ -300,7 +339,7 @@ def _quote_evidence(data: Bytes, rows: TokenizedRows) -> QuoteEvidence:
 
 
 class _SizeCounter:
-    """An iterator of blocks that adds up their sizes."""
+    """Iterator of blocks that adds up their sizes."""
 
     def __init__(self, blocks: Iterator[Bytes]) -> None:
         self._blocks, self.size = blocks, 0

@@ -1,4 +1,7 @@
-"""Makes the schema of a CSV input, with notes, of what the scan saw in each column and what the user declares."""
+"""Schema of a CSV input, and notes about its columns.
+
+Both follow from the scan and the declarations of the user.
+"""
 
 from __future__ import annotations
 
@@ -26,14 +29,20 @@ from recordmill.sources.values.labels import ClassNames
 from recordmill.sources.values.schema_unifier import apply_dtypes, check_columns, finish_schema
 from recordmill.storage.file_table import InputFile
 
-_MAX_TOKEN_BYTES = 40  # of a text that may stand for a null
-_MAX_SHOWN_COLUMNS = 20  # in a note about columns: a table of 3,000 columns is no help
+_MAX_TOKEN_BYTES = 40  # of a text that may represent a missing value
+# In notes about columns. A list of 3,000 columns would not help.
+_MAX_SHOWN_COLUMNS = 20
 
 
 @dataclass(frozen=True)
 class ColumnSummary:
-    """One column over all files: what was seen, in how many rows of files that lack it it is missing, and (where it
-    stands, what makes it text).
+    """One column of all files.
+
+    Attributes:
+        name: The column name.
+        counts: Counts of its values.
+        missing_rows: Number of rows in files without the column.
+        unexpected_value: (place, first text among other values), or None.
     """
 
     name: str
@@ -45,8 +54,12 @@ class ColumnSummary:
 def unify_dialects(
     files: Sequence[InputFile], heads: Sequence[CsvHead], options: CsvOptions
 ) -> CsvOptions:
-    """Returns the options with the delimiter and the quote of all files. One that has a single column agrees with any.
-    DataError: the content of two files tells different ones.
+    """Returns the options with the delimiter and quote that all files have.
+
+    A file with a single column agrees with any delimiter.
+
+    Raises:
+        DataError: The detected dialects of two files differ.
     """
     multi_column_files = (
         (file, head) for file, head in zip(files, heads, strict=True) if len(head.names) > 1
@@ -66,10 +79,15 @@ def unify_dialects(
 
 
 def check_quotes(totals: ScanTotals, quote: str, num_columns: int) -> tuple[str, tuple[str, ...]]:
-    """Returns (why quotes are text, "" if they are none; notes), of a quote that was told.
+    """Decides whether quotes are text, from the evidence of all rows.
+
+    It is only called for a detected quote.
+
+    Returns:
+        (reason why quotes are text, notes). The reason is "" if they are quotes.
 
     Raises:
-        DataError: it can't be told what quotes are, or the quotes of some rows are wrong.
+        DataError: It is unclear whether quotes are text, or the quotes of some rows are wrong.
     """
     evidence, stray_problem = totals.quote_evidence, ""
     if evidence.first_stray_quote is not None:
@@ -110,10 +128,20 @@ def check_quotes(totals: ScanTotals, quote: str, num_columns: int) -> tuple[str,
 
 
 class ScanTotals:
-    """Totals of all ranges, added up as they come.
+    """Totals of all scanned ranges.
 
-    names: the columns of all files. labels: the label's values. quote_evidence:
-    what all rows say of the quote; stray_file, across_file: where the first ones of it stand.
+    Args:
+        column_names: The columns of all files.
+        files: The files.
+        heads: The head of each file.
+        label: The label column, or None.
+
+    Attributes:
+        labels: Distinct values of the label.
+        quote_evidence: Evidence of all rows about the quote.
+        stray_quote_file: Name of the first file with a stray quote, or "".
+        across_lines_file: Name of the first file with a quoted field of several lines that could be
+            rows, or "".
     """
 
     def __init__(
@@ -125,14 +153,14 @@ class ScanTotals:
     ) -> None:
         self._files, self._heads, self._names = files, heads, frozenset(column_names)
         self._unexpected_values: dict[str, tuple[str, UnexpectedValue]] = {}
-        self._next_line = (-1, 0)  # (file, the line where its next part starts)
+        self._next_line = (-1, 0)  # (file ordinal, line number where its next range starts)
         self.quote_evidence, self.stray_quote_file, self.across_lines_file = QuoteEvidence(), "", ""
         self._counts = dict.fromkeys(column_names, TextCounts())
         self._missing_rows = dict.fromkeys(column_names, 0)
         self.labels = ClassNames(label or "")
 
     def add(self, scanned: ScannedRowRange) -> None:
-        """Takes in a part, those of a file in order."""
+        """Adds a range. The ranges of a file must be added in order."""
         column_names = self._heads[scanned.file_ordinal].names
         for name, counts in zip(column_names, scanned.column_counts, strict=True):
             self._counts[name] += counts
@@ -147,11 +175,11 @@ class ScanTotals:
         )
         for column, unexpected_value in scanned.unexpected_values.items():
             self._add_unexpected(column_names[column], unexpected_value, scanned, line)
+        # A streamed file counts lines from its beginning, a range from its own.
         self._add_quotes(scanned, 0 if self._heads[scanned.file_ordinal].is_streamed else line - 1)
         self._next_line = (scanned.file_ordinal, line + scanned.lines)
 
     def _add_quotes(self, scanned: ScannedRowRange, lines_before: int) -> None:
-        """lines: those before the part."""
         evidence = scanned.quote_evidence.shifted(lines_before)
         file_name = self._files[scanned.file_ordinal].name
         if self.quote_evidence.first_stray_quote is None and evidence.first_stray_quote is not None:
@@ -167,7 +195,7 @@ class ScanTotals:
         scanned: ScannedRowRange,
         first_line: int,
     ) -> None:
-        """Adds a value that makes text of a column; the first one stands for all."""
+        """Adds a text among other values. The first one of a column is kept for the note."""
         if name not in self._unexpected_values:
             line_number = (
                 unexpected_value.line
@@ -197,12 +225,18 @@ class ScanTotals:
 def make_csv_schema(
     columns: Sequence[ColumnSummary], classes: ClassNames | None, common: PlanOptions
 ) -> tuple[Schema, tuple[str, ...]]:
-    """Returns (the schema, notes about what does not match a given one). classes: what the label's values are; None:
-    there is no label yet.
+    """Returns the schema, and notes about differences from a declared one.
+
+    Args:
+        columns: All columns.
+        classes: Distinct values of the label. None leaves out the label, because its values are not
+            known yet.
+        common: The options of the plan.
 
     Raises:
-        UsageError: a declared dtype, `columns` or the label names no column, or a dtype is none for CSV.
-        DataError: the label has too many different values, or a column that the given schema requires is missing.
+        UsageError: A declared dtype, `columns` or the label names an unknown column, or a dtype is
+            not possible in CSV.
+        DataError: The label has too many distinct values, or a required column is missing.
     """
     if common.columns is not None:
         columns_by_name = {column.name: column for column in columns}
@@ -217,11 +251,13 @@ def make_csv_schema(
             for feature, column in zip(inferred, columns, strict=True)
         )
     )
+    # Declared dtypes of columns outside of the schema have no effect.
     if common.schema is not None:
         declared_dtypes = {
             name: dtype for name, dtype in common.dtypes.items() if name in common.schema
         }
         common = replace(common, dtypes=declared_dtypes)
+    # The label has no classes yet.
     common = common if classes is not None else replace(common, label=None)
     schema, notes = finish_schema(inferred, (), classes, common, "the CSV input")
     for feature in schema:
@@ -234,9 +270,14 @@ def make_csv_schema(
 
 
 class SchemaPredictor:
-    """The schema that fits what all threads have seen so far, without classes that the data tells.
+    """Predicts the schema from the values that all threads have seen so far.
 
-    columns: of all files.
+    The predicted schema has no classes that depend on the data. Several threads may call the
+    predictor at once.
+
+    Args:
+        column_names: The columns of all files.
+        common: The options of the plan.
     """
 
     def __init__(self, column_names: Sequence[str], common: PlanOptions) -> None:
@@ -245,13 +286,24 @@ class SchemaPredictor:
         self._schema = self._predict()
 
     def __call__(self, classes_by_column: Mapping[str, int]) -> Schema | None:
-        """After these columns were seen to have such classes; None if no schema fits."""
+        """Returns the schema after new classes were seen.
+
+        Args:
+            classes_by_column: The classes so far in one range, by column name.
+
+        Returns:
+            The schema. It is the same object as before if nothing has changed. None if no schema
+            fits.
+        """
         if any(classes & ~self._classes[name] for name, classes in classes_by_column.items()):
+            # Most calls bring no new class, so they need no lock.
             with self._lock:
                 previous_classes = dict(self._classes)
                 for name, classes in classes_by_column.items():
                     self._classes[name] |= classes
                 if any(
+                    # The schema object only changes with a dtype. Batches of one range must have
+                    # the same schema object.
                     resolve_dtype(previous_classes[name]) != resolve_dtype(self._classes[name])
                     for name in classes_by_column
                 ):
@@ -259,19 +311,21 @@ class SchemaPredictor:
         return self._schema
 
     def _predict(self) -> Schema | None:
-        # of a column that is missing somewhere no value is required
+        # One missing row per column, so that no value is required.
         columns = [
             ColumnSummary(name, TextCounts(classes), 1) for name, classes in self._classes.items()
         ]
         try:
             return make_csv_schema(columns, None, self._common)[0]
-        except RecordmillError:  # which the plan says when it has seen all
+        except RecordmillError:  # the plan reports it after the scan
             return None
 
 
 def are_parsed_alike(first: Schema, second: Schema) -> bool:
-    """Returns whether rows are parsed alike by both; a value that is required is another matter of the data than of
-    parsing where it was inferred, and the same in both where it was given.
+    """Returns whether rows are parsed in the same way with both schemas.
+
+    `required` is ignored. If it was inferred, it does not affect the parsing. If it was declared,
+    it is the same in both.
     """
     own_features, other_features = (
         [(f.name, f.dtype, f.shape, f.classes) for f in schema] for schema in (first, second)
@@ -286,14 +340,18 @@ def _set_required(feature: Feature, column: ColumnSummary) -> Feature:
 
 
 def columns_without_inference(column_names: Sequence[str], common: PlanOptions) -> frozenset[str]:
-    """Returns the columns whose dtype need not be told from their values, since the user declares it."""
+    """Returns the columns with a dtype that does not depend on their values."""
     excluded = () if common.columns is None else {*column_names} - {*common.columns}
     return frozenset(column_names if common.schema is not None else {*common.dtypes, *excluded})
 
 
 def note_dialect(dialect_reason: str, header_reason: str, num_files: int) -> tuple[str, ...]:
-    """Describes how the files are written, where that was detected. detected: as of a `CsvHead`. header: why the first row
-    is one; "" if the user says so.
+    """Returns a note on the detected notation of the files.
+
+    Args:
+        dialect_reason: `CsvHead.dialect_reason`.
+        header_reason: Why the first row is a header. "" if the user has declared it.
+        num_files: Number of files.
     """
     descriptions = [dialect_reason] if dialect_reason else []
     if header_reason:
@@ -315,7 +373,7 @@ def note_columns(
     heads: Sequence[CsvHead],
     null_tokens: Sequence[str],
 ) -> tuple[str, ...]:
-    """Describes columns: named blanks, nulls per token, digits lost, columns that files lack."""
+    """Returns notes on columns: generated names, nulls, lost digits, and missing columns."""
     notes = []
     if generated_names := sorted(
         {name for head in heads for name in head.generated_names},
@@ -339,7 +397,7 @@ def note_columns(
 def _note_stray_text(
     column: ColumnSummary, feature: Feature, null_tokens: Sequence[str]
 ) -> Iterator[str]:
-    """Describes the values that make text of a column that is something else but for a few values, or for one word."""
+    """Yields a note if only a few values make a column text."""
     if column.unexpected_value is None or feature.dtype != "string" or feature.classes is not None:
         return
     place, unexpected = column.unexpected_value
@@ -360,7 +418,8 @@ def _note_stray_text(
     elif is_named and has_several:
         count_text += " of it"
     remedies = []
-    if is_named:  # of which nothing is lost
+    # A null token loses nothing, so it is suggested first.
+    if is_named:
         tokens = option(
             "null_tokens",
             [*null_tokens, *(word.decode("utf-8", "replace") for word in word_counts)],

@@ -1,6 +1,11 @@
-"""Chooses the delimiter and the quote of rows (`choose_delimiter`) that were cut by several of them (`DialectTrial`), and
-classifies fields loosely: decimal commas, percent signs and dates of any order count. What all rows say of the quote
-(`QuoteEvidence`), since the first ones may hold none.
+"""Choice of the delimiter and the quote of CSV files.
+
+The first rows of a file are split with several dialects (`DialectTrial`). `choose_quote` and
+`choose_delimiter` pick the best result. They classify fields loosely: decimal commas, percent signs
+and dates in any order count as values.
+
+The first rows may contain no quotes, so the scan also collects evidence from all rows
+(`QuoteEvidence`).
 """
 
 from __future__ import annotations
@@ -54,11 +59,12 @@ _TIME = re.compile(
 )
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://\S+|\S+@\S+\.\S+|([0-9a-f]{2}:){5}[0-9a-f]{2}", re.I)
 _THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2}(\.\d{3})+")
-_MAX_TYPED_CHARACTERS = 64  # characters of a number or a moment; longer is text
+# Longest text that can be a number or a time.
+_MAX_TYPED_CHARACTERS = 64
 
 
 def classify_cell(text: str) -> str:
-    """Classifies a field: NULL, NUMBER, MOMENT, TRUTH or TEXT.
+    """Returns the class of a field, one of the `..._CELL` constants.
 
     >>> [classify_cell(text) for text in ("1.234,5", "12:30", "5-Jan-97", "yes", "?", "x1")]
     ['a number', 'a time', 'a time', 'a truth value', 'nothing', 'text']
@@ -79,7 +85,13 @@ def classify_cell(text: str) -> str:
 
 
 def is_single_value(text: str) -> bool:
-    """Returns whether a text, uncut, is one value in spite of the marks in it: a time, a date, a number, an address."""
+    """Returns whether an unsplit text is one value despite the delimiters in it.
+
+    This is true for a time, a date, a number or an address.
+
+    >>> is_single_value("2024-01-02 10:30"), is_single_value("name: Anna")
+    (True, False)
+    """
     return (
         classify_cell(text) in (NUMBER_CELL, TIME_CELL)
         or _ADDRESS.fullmatch(text.strip()) is not None
@@ -92,15 +104,23 @@ STRONG_DELIMITERS = (
     "\t",
     "|",
 )  # marks that hardly stand in the text of every row by chance
-WEAK_DELIMITERS = (":", " ")  # marks of times and prose: taken only where nothing speaks against it
+# They also occur in times and prose, so they need more evidence.
+WEAK_DELIMITERS = (":", " ")
 DELIMITER_BY_EXTENSION = {"tsv": "\t", "tab": "\t", "psv": "|"}
-MAX_SNIFFED_COLUMNS = 512  # of a row, looked at
-_MIN_ROWS = 4  # rows below which a quote that is never closed is a fault
-_MIN_SCORE_LEAD = 0.05  # of a score: cuts that are nearer than this look alike
+MAX_SNIFFED_COLUMNS = 512  # fields of a row that are inspected
+# With fewer rows, a quote that is never closed is an error rather than text.
+_MIN_ROWS = 4
+# Two delimiters with scores closer than this are equally good.
+_MIN_SCORE_LEAD = 0.05
 
 
 class Cell(NamedTuple):
-    """One field: its value, and whether it stood in quotes."""
+    """One field.
+
+    Attributes:
+        text: Its value.
+        is_quoted: Whether it was in quotes.
+    """
 
     text: str
     is_quoted: bool
@@ -108,12 +128,15 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True)
 class DialectTrial:
-    """The first rows as one delimiter and one quote cut them.
+    """The first rows of a file, split with one delimiter and one quote.
 
     Attributes:
+        delimiter: The delimiter.
+        quote: The quote, or None.
         widths: The number of fields of each row.
-        rows: The fields of those rows that have as many as most have, the first MAX_FEATURES of them.
-        first_row: The fields of the first row, whatever their number.
+        rows: The fields of the rows with the most common width. At most the first
+            MAX_SNIFFED_COLUMNS fields of each.
+        first_row: The fields of the first row, with any width.
     """
 
     delimiter: str
@@ -124,22 +147,23 @@ class DialectTrial:
 
     @cached_property
     def width(self) -> int:
-        """The number of fields that most rows have; the larger of two that are as common."""
+        """The most common number of fields. The larger one of two that are equally common."""
         counts = Counter(self.widths)
         return max(counts, key=lambda width: (counts[width], width), default=0)
 
     @cached_property
     def share(self) -> float:
-        """Share of the rows that have that width."""
+        """Share of the rows that have `width` fields."""
         return self.widths.count(self.width) / len(self.widths) if self.widths else 0.0
 
     @cached_property
     def intact_share(self) -> float:
-        """Share of the fields that are whole."""
+        """Average intactness of the fields, at most 1."""
         cells = [self._intactness(cell) for row in self.rows for cell in row]
         return sum(cells) / len(cells) if cells else 0.0
 
     def _intactness(self, cell: Cell) -> float:
+        """Returns a score from -1 to 1: whether a field looks like one value."""
         text = cell.text
         other_delimiters = [
             mark for mark in STRONG_DELIMITERS if mark != self.delimiter and mark in cell.text
@@ -151,13 +175,17 @@ class DialectTrial:
                 self.quote + mark in text or mark + self.quote in text for mark in other_delimiters
             )
         ):
-            return -1.0  # the quotes belong to another delimiter
+            return -1.0  # the quotes enclose fields of another delimiter
         if cell.is_quoted or not text:
             return 1.0
         if other_delimiters:
+            # A field that contains another delimiter may be several fields, unless it is one value
+            # such as `1,5`.
             return 1.0 if classify_cell(text) in (NUMBER_CELL, TIME_CELL) else 0.25
+        # An unmatched quote at one end: the delimiter may be inside a quoted field.
         if self.quote is not None and (text[0] == self.quote or text[-1] == self.quote):
             return 0.5
+        # A text with a blank after the delimiter may be prose.
         return 0.75 if text[0] == " " and classify_cell(text) == TEXT_CELL else 1.0
 
     @property
@@ -170,7 +198,13 @@ class DialectTrial:
 
 @dataclass(frozen=True)
 class DialectChoice:
-    """The choice among cuts. doubt: why none should be chosen; empty where it is clear. reason: why it is."""
+    """The chosen dialect.
+
+    Attributes:
+        trial: The rows, split with the dialect.
+        reason: Why this dialect was chosen.
+        doubt: Why no dialect can be chosen. Empty if the choice is clear.
+    """
 
     trial: DialectTrial
     reason: str = ""
@@ -178,7 +212,11 @@ class DialectChoice:
 
 
 def choose_quote(trials: Sequence[DialectTrial]) -> DialectChoice:
-    """Chooses the cut whose quotes hold, of cuts with one delimiter, by the double quote first."""
+    """Chooses the quote for one delimiter.
+
+    Args:
+        trials: The rows, split with each quote. The first one has the double quote.
+    """
     double_quoted = trials[0]
     for trial in trials[1:]:
         if trial.quote is None:
@@ -197,7 +235,10 @@ def choose_quote(trials: Sequence[DialectTrial]) -> DialectChoice:
 
 
 def _works_without_quotes(double_quoted: DialectTrial, unquoted: DialectTrial) -> bool:
-    """Returns whether only without quotes all rows are whole, and no number's stray quote speaks against them."""
+    """Returns whether all rows are correct only if quotes are text.
+
+    Quotes in a number column are evidence against this.
+    """
     if unquoted.share < 1.0 or double_quoted.share == 1.0 or len(unquoted.rows) < _MIN_ROWS:
         return False
     opened_columns = {
@@ -206,6 +247,7 @@ def _works_without_quotes(double_quoted: DialectTrial, unquoted: DialectTrial) -
         for column, cell in enumerate(row)
         if cell.text[:1] == double_quoted.quote
     }
+    # A field in a pair of quotes is normal CSV. So is a row with an even number of quotes.
     is_closed = (
         len(cell.text) > 1 and cell.text[0] == double_quoted.quote == cell.text[-1]
         for row in unquoted.rows
@@ -232,7 +274,7 @@ def _are_mostly_numbers(column: Sequence[Cell]) -> bool:
 
 
 def _both_quotes_work(double_quoted: DialectTrial, single_quoted: DialectTrial) -> bool:
-    """Returns whether both quotes stand around fields, and give rows of different lengths without a fault."""
+    """Returns whether both quotes enclose fields, with different numbers of fields."""
     has_quoted_cells = (
         any(cell.is_quoted for row in trial.rows for cell in row)
         for trial in (double_quoted, single_quoted)
@@ -245,9 +287,11 @@ def _both_quotes_work(double_quoted: DialectTrial, single_quoted: DialectTrial) 
 
 
 def _works_with_single_quotes(double_quoted: DialectTrial, single_quoted: DialectTrial) -> bool:
-    """Returns whether the other quote explains the rows better, or stands around all of a column."""
+    """Returns whether the single quote suits the rows better, or encloses a complete column."""
     if single_quoted.share < double_quoted.share:
         return False
+    # Fields in double quotes speak against the single quote, unless only that one explains all
+    # rows.
     if (single_quoted.share < 1.0 or double_quoted.share == 1.0) and any(
         cell.is_quoted for row in double_quoted.rows for cell in row
     ):
@@ -276,7 +320,7 @@ def _works_with_single_quotes(double_quoted: DialectTrial, single_quoted: Dialec
 
 
 def _is_doubled(text: str, quote: str) -> bool:
-    """Returns whether it stands between quotes and holds some that are doubled, and no others: `'O''Fallon'`."""
+    """Returns whether a text is in quotes and has only doubled quotes inside: `'O''Fallon'`."""
     inner = text[1:-1]
     return (
         len(text) > 3
@@ -288,17 +332,19 @@ def _is_doubled(text: str, quote: str) -> bool:
 
 @dataclass(frozen=True)
 class QuoteEvidence:
-    """Evidence of some rows about a quote that was detected; lines that would be rows without quotes are `even`.
+    """Evidence of rows about a detected quote.
 
     Attributes:
-        quoted_fields: How many stand in quotes, of rows that can be used.
-        rows_needing_quotes: Rows that are none without quotes.
-        rows_across_lines: Rows of several lines that are even.
-        stray_quote_rows: Rows with a field that goes on after its quote.
-        rows_broken_by_quotes: Rows that can't be used, these among them, but whose lines are even.
-        unusable_rows: Rows that can't be used either way.
-        first_stray_quote: (line, what stands there) of the first of them.
-        first_across_line: Its line.
+        quoted_fields: Number of fields in quotes, in good rows.
+        rows_needing_quotes: Number of good rows that are not rows without quotes.
+        rows_across_lines: Number of good rows with several lines, where each line would be a row
+            without quotes.
+        stray_quote_rows: Number of rows with a field that continues after its closing quote.
+        rows_broken_by_quotes: Number of bad rows with lines that would be rows without quotes. They
+            include rows with stray quotes.
+        unusable_rows: Number of rows that are bad with and without quotes.
+        first_stray_quote: (line number, text) of the first stray quote, or None.
+        first_across_line: Line number of the first row in `rows_across_lines`, or None.
     """
 
     quoted_fields: int = 0
@@ -323,7 +369,7 @@ class QuoteEvidence:
         )
 
     def shifted(self, lines: int) -> QuoteEvidence:
-        """Returns the evidence with its lines counted from so many before."""
+        """Returns the evidence with line numbers increased by `lines`."""
         stray_quote, across_line = self.first_stray_quote, self.first_across_line
         return replace(
             self,
@@ -335,8 +381,10 @@ class QuoteEvidence:
 
     @property
     def quotes_are_text(self) -> bool:
-        """True if all lines are rows without quotes and not with them, and few fields just stand in quotes. A quote
-        that is never closed tells nothing by itself: the file may have been cut.
+        """Whether all rows are correct without quotes, but not with them.
+
+        In addition, few fields may be in quotes without a problem. A quote that is never closed
+        proves nothing by itself, because the file may be cut off.
         """
         evidence_against_quotes = self.rows_broken_by_quotes + self.rows_across_lines
         return (
@@ -346,15 +394,24 @@ class QuoteEvidence:
 
     @property
     def quotes_are_doubtful(self) -> bool:
-        """True if what is read as one row may be several: few others need the quotes."""
+        """Whether rows with several lines may be several rows.
+
+        This is so if few other rows need the quotes.
+        """
         return self.rows_needing_quotes <= self.rows_across_lines > 0
 
 
 def choose_delimiter(choices: Sequence[DialectChoice], extension: str) -> DialectChoice:
-    """Returns the cut that is right of those by the delimiters of STRONG and WEAK; one with a doubt if none is.
+    """Chooses the delimiter among trials with STRONG_DELIMITERS and WEAK_DELIMITERS.
 
-    extension: the file's own, a hint.
+    Args:
+        choices: The trial of each delimiter, with its best quote.
+        extension: The extension of the file, as a hint.
+
+    Returns:
+        The choice. It has a doubt if no delimiter is clearly right.
     """
+    # A delimiter must yield at least two fields.
     strong_choices = [
         choice
         for choice in choices
@@ -390,13 +447,14 @@ def choose_delimiter(choices: Sequence[DialectChoice], extension: str) -> Dialec
 
 
 def _rank_trial(trial: DialectTrial, hinted_delimiter: str | None) -> tuple[float, int]:
+    # The extension is worth a quarter of a perfect score.
     return trial.score + 0.25 * (trial.delimiter == hinted_delimiter), -STRONG_DELIMITERS.index(
         trial.delimiter
     )
 
 
 def _is_as_good(best: DialectTrial, rival: DialectTrial, hinted_delimiter: str | None) -> bool:
-    """Returns whether the other cut is as good as the best one; a cut that is not good is refused by its rows."""
+    """Returns whether another delimiter splits the rows as well as the best one."""
     return (
         best.share == rival.share == 1.0
         and len(rival.widths) > 1
@@ -406,13 +464,15 @@ def _is_as_good(best: DialectTrial, rival: DialectTrial, hinted_delimiter: str |
 
 
 def _is_plausible_weak_delimiter(trial: DialectTrial) -> bool:
-    """Returns whether a colon or a blank that cuts every row alike does so around quotes, or into typed fields that are
-    no parts of times.
+    """Returns whether a colon or a blank separates fields.
+
+    It does if fields are in quotes, or if columns have types and are not parts of times.
     """
     cells = [cell for row in trial.rows[1:] for cell in row]
     if any(cell.is_quoted for cell in cells):
         return True
     if any(
+        # A blank after a colon is typical of prose, and `//` of URLs.
         cell.text.startswith((" ", "//")) or (trial.delimiter == " " and not cell.text)
         for cell in cells
     ):
@@ -432,12 +492,12 @@ def _is_plausible_weak_delimiter(trial: DialectTrial) -> bool:
 
 
 def _is_single_column(trial: DialectTrial) -> bool:
-    """Returns whether each row below the first is one value by itself: a time, a number."""
+    """Returns whether each row after the first one is a single value."""
     return all(is_single_value(_join_row(row, trial)) for row in trial.rows[1:])
 
 
 def _splits_times(trial: DialectTrial) -> bool:
-    """Returns whether neighbouring fields look like parts of a clock: `10:30`, `2020-01-01 10:30:00`, `at 10:30`."""
+    """Returns whether adjacent fields look like parts of a time, such as `10:30`."""
     looks_like_time = [
         all(
             row[column].text[-2:].isdigit()
@@ -461,7 +521,7 @@ def _join_row(row: Sequence[Cell], trial: DialectTrial) -> str:
 
 
 def describe_delimiter(trial: DialectTrial) -> str:
-    """For people: what the delimiter gives.
+    """Describes the effect of a delimiter, for messages.
 
     >>> describe_delimiter(DialectTrial(";", '"', (2, 2, 3), ()))
     "';' splits 2 of 3 rows into 2 fields"
@@ -471,7 +531,10 @@ def describe_delimiter(trial: DialectTrial) -> str:
 
 
 def describe_thousands(trial: DialectTrial) -> str:
-    """Describes numbers that may have points between thousands, as files with ';' between fields often have."""
+    """Describes numbers that may have points as thousands separators, or returns "".
+
+    Files with `;` between fields often have such numbers.
+    """
     if trial.delimiter != ";":
         return ""
     for column in range(min(trial.width, MAX_SNIFFED_COLUMNS)):

@@ -1,5 +1,7 @@
-"""Guesses whether the first row of a CSV file is a header, by the rows below it (`HeaderGuess`), and brings the guesses
-about several files that make one input to one answer, or the error that names the file that differs.
+"""Guess whether the first row of a CSV file is a header.
+
+`guess_header` compares the first row with the rows after it. `agree_on_header` combines the guesses
+for several files into one answer, or an error that names the file that differs.
 """
 
 from __future__ import annotations
@@ -25,21 +27,26 @@ z lang language source tag tags question answer sentence review sentiment split 
 version unit currency product item order quantity
 """
 _USUAL_WORDS = frozenset(_USUAL_WORD_LIST.split())
+# Splits at other characters than letters, and between the words of camelCase.
 _WORD_BREAK = re.compile(r"[^A-Za-z]+|(?<=[a-z])(?=[A-Z])")
-_MAX_SHOWN_CHARACTERS = 100  # characters of a first row in a message
-_MAX_NAME_CHARACTERS = 60  # characters
-_MIN_TEXT_ROWS = (
-    10  # rows below which the values of a column of text say nothing about the next one
-)
-_MIN_TYPED_COLUMNS = (
-    2  # columns of numbers or times below text: no row of data has two strays of different texts
-)
-_MIN_TYPED_SHARE = 0.95  # of a column's values have a type: a few strays in many rows
+_MAX_SHOWN_CHARACTERS = 100  # of a first row in a message
+_MAX_NAME_CHARACTERS = 60
+# In fewer rows, the values of a text column do not show what the next one looks like.
+_MIN_TEXT_ROWS = 10
+# Columns with a text above numbers or times. A data row does not have two such misfits.
+_MIN_TYPED_COLUMNS = 2
+# Of the values of a column. A column of many rows may contain a few misfits.
+_MIN_TYPED_SHARE = 0.95
 
 
 @dataclass(frozen=True)
 class HeaderGuess:
-    """verdict: HEADER, DATA or UNSURE. reason: in words that follow on `the first row`."""
+    """A guess about the first row.
+
+    Attributes:
+        verdict: HEADER_ROW, DATA_ROW or UNSURE_ROW.
+        reason: The rest of a sentence that begins with `the first row`.
+    """
 
     verdict: str
     reason: str
@@ -47,8 +54,13 @@ class HeaderGuess:
 
 @dataclass(frozen=True)
 class _Vote:
-    """weight: above 0 for a name, below 0 for data; 3 and more settles it. reason: why. is_repeat: it is one of the
-    texts of its column, as names of columns may be, too.
+    """Evidence of one column or of the complete row.
+
+    Attributes:
+        weight: Above 0 for a header, below 0 for data. 3 or more decides.
+        reason: Why.
+        is_repeat: Whether the only evidence is that the text occurs in its column again. Column
+            names can do this, too.
     """
 
     weight: int
@@ -57,7 +69,12 @@ class _Vote:
 
 
 def guess_header(first_row: Sequence[str], other_rows: Sequence[Sequence[str]]) -> HeaderGuess:
-    """Returns whether the first row names the columns. below: other rows, of as many fields."""
+    """Guesses whether the first row contains the column names.
+
+    Args:
+        first_row: The first row.
+        other_rows: Other rows with as many fields.
+    """
     if not any(name.strip() for name in first_row):
         return HeaderGuess(UNSURE_ROW, "is blank")
     if first_row[0].startswith("# ") or (
@@ -78,18 +95,21 @@ def guess_header(first_row: Sequence[str], other_rows: Sequence[Sequence[str]]) 
         for column, name in enumerate(first_row)
     ]
     if sum(vote.weight >= 3 for vote in votes) >= _MIN_TYPED_COLUMNS:
+        # With two typed columns the row is a header, even if one of its names occurs as a value.
         votes = [vote for vote in votes if not vote.is_repeat]
     votes += _vote_on_row(first_row)
     negative_votes = [vote for vote in votes if vote.weight < 0]
     total_weight = sum(vote.weight for vote in votes)
     if negative_votes:
         strongest = min(negative_votes, key=lambda vote: vote.weight)
+        # Strong evidence of data outweighs everything else.
         if strongest.weight <= -3:
             return HeaderGuess(DATA_ROW, f"looks like data: {strongest.reason}")
     strong_votes = [vote for vote in votes if vote.weight >= 3]
     if strong_votes and total_weight >= 3:
         return HeaderGuess(HEADER_ROW, strong_votes[0].reason)
     if total_weight >= 3 or (
+        # Weaker evidence must come from a large part of the columns, without any evidence of data.
         total_weight >= 2 and 2 * total_weight >= len(first_row) and not negative_votes
     ):
         return HeaderGuess(HEADER_ROW, max(votes, key=lambda vote: vote.weight).reason)
@@ -99,7 +119,7 @@ def guess_header(first_row: Sequence[str], other_rows: Sequence[Sequence[str]]) 
 
 
 def _is_title(first_row: Sequence[str], other_rows: Sequence[Sequence[str]]) -> bool:
-    """Returns whether it is one text above a row that is all text."""
+    """Returns whether the row is a single text above a row of texts."""
     filled_texts = [text for text in first_row if text.strip()]
     return (
         len(filled_texts) == 1 < len(first_row)
@@ -180,7 +200,7 @@ def _vote_on_column(name: str, texts: Sequence[str]) -> _Vote:
 
 
 def _vote_on_text_column(name: str, values: Sequence[str]) -> _Vote:
-    """Judges text above text."""
+    """Compares a text with the texts below it."""
     if len(name) > _MAX_NAME_CHARACTERS or name.endswith((".", "!")):
         return _Vote(-2, f"{name[:_MAX_NAME_CHARACTERS]!r} is a sentence")
     if len(values) < _MIN_TEXT_ROWS:
@@ -208,7 +228,11 @@ def _vote_on_text_column(name: str, values: Sequence[str]) -> _Vote:
 
 
 def _character_pattern(text: str) -> str:
-    """Returns the kinds of characters, runs as one: `AB-12` is `A-9`."""
+    """Returns the kinds of characters in a text. Equal neighbours count once.
+
+    >>> _character_pattern("AB-12")
+    'A-9'
+    """
     kinds = (
         "A"
         if character.isupper()
@@ -227,7 +251,14 @@ def _character_pattern(text: str) -> str:
 
 @dataclass(frozen=True)
 class FirstRow:
-    """The first row of one file. fields: the row. guess: what it seems to be. is_only_row: there is no other row."""
+    """The first row of one file.
+
+    Attributes:
+        file_name: The name of the file.
+        fields: The fields of the row.
+        guess: The guess about it.
+        is_only_row: Whether there is no other row.
+    """
 
     file_name: str
     fields: tuple[str, ...]
@@ -240,18 +271,24 @@ def agree_on_header(
     user_names: tuple[str, ...] | None = None,
     option_names: Set[str] = frozenset(),
 ) -> str:
-    """Returns the reason why the first rows are headers. given: the names that the user gives for all columns; used:
-    those of columns that the user speaks of.
+    """Returns the reason why the first rows are headers.
 
-    A first row that says little by itself is a header if its names are those of files whose header is clear; whatever
-    it says, if the user uses one of its names. That other files begin with the same row says nothing: rows repeat.
+    An unclear row is a header if its names occur in clear headers of other files. Any row is a
+    header if the user's options contain one of its names. An equal first row of another file is not
+    evidence, because rows may repeat.
+
+    Args:
+        first_rows: The first row of each file.
+        user_names: The column names that the user has declared.
+        option_names: The columns in other options of the user.
 
     Raises:
-        DataError: a first row looks like data, or may be data.
+        DataError: A first row is data, or it is unclear.
     """
     doubtful_rows = [
         row for row in first_rows if row.guess.verdict != HEADER_ROW and row.fields != user_names
     ]
+    # The user has named a column of this header, so it is one.
     doubtful_rows = [row for row in doubtful_rows if option_names.isdisjoint(row.fields)]
     clear_headers = [row for row in first_rows if row.guess.verdict == HEADER_ROW]
     known_names = {name for row in clear_headers for name in row.fields} | set(user_names or ())

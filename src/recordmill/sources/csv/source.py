@@ -1,8 +1,11 @@
-"""Plans CSV files by a scan of all rows, for schema, exact row counts and units, and reads units as typed batches.
+"""Plan and reader of CSV files.
 
-Large plain files are cut into units where rows start; compressed files and those in other encodings are one unit each;
-small files are read several to a unit. A row's position is its number in its file, from 0, rejected rows counted,
-comments and, in files of several columns, blank lines not.
+The plan scans all rows for the schema, exact row counts and units. Large plain files are divided
+into units at the starts of rows. A compressed file, or one in another encoding, is one unit.
+Several small files share a unit.
+
+The position of a row is its number in the file, starting at 0. Rejected rows count. Comments do not
+count, and neither do blank lines in files with several columns.
 """
 
 from __future__ import annotations
@@ -66,10 +69,14 @@ from recordmill.storage.files import check_unchanged, prefetch_files, read_block
 
 @dataclass(frozen=True)
 class CsvSource:
-    """A planned CSV input; implements sources.contract.Source.
+    """A planned CSV input.
 
-    heads: for each file where its rows start and what its columns are. options: with the delimiter and the quote of all
-    files. A unit's line is the physical one.
+    The `first_line` of its units is a physical line number.
+
+    Attributes:
+        heads: The head of each file.
+        options: Options with the delimiter and the quote of all files.
+        cache: Rows that the plan has parsed.
     """
 
     schema: Schema
@@ -83,19 +90,20 @@ class CsvSource:
     kind: str = field(default="csv", init=False)
 
     def read(self, unit: Unit) -> Iterator[Chunk]:
-        """Yields the unit's rows; see sources.contract.Source.
+        """Yields the rows of a unit, see `sources.common.contract.Source`.
 
         Raises:
-            DataError: a file changed since it was planned, or its compressed data is damaged.
+            DataError: A file has changed since the plan, or its compressed data is damaged.
         """
         ordinals = prefetch_unit_files(
             unit, self.files, self.cache, lambda ordinal: self._row_start(ordinal, unit)
         )
         chunks = (chunk for ordinal in ordinals for chunk in self._read_file(ordinal, unit))
+        # Only units of several files have small chunks.
         return _join_small_chunks(chunks) if unit.end_file - unit.begin_file > 1 else chunks
 
     def _row_start(self, ordinal: int, unit: Unit) -> int:
-        """Returns where the unit's rows in that file start."""
+        """Returns the offset of the first row of a unit in a file."""
         head = self.heads[ordinal]
         return unit.start if unit.stop else 0 if head.is_streamed else head.start
 
@@ -109,9 +117,15 @@ class CsvSource:
         check_unchanged(file.path, file.stat, file.name)
 
     def _parse_batches(self, ordinal: int, unit: Unit) -> Iterator[tuple[int, CachedBatch]]:
-        """Yields (lines before the first one of the unit's file as the piece counts them, piece) for all rows of it."""
+        """Yields the batches of a file in a unit.
+
+        Yields:
+            (lines, batch). `lines` is the number of lines before the first one that the batch
+            counts.
+        """
         head, start = self.heads[ordinal], self._row_start(ordinal, unit)
         if (cached_batches := self.cache.take((ordinal, start))) is not None:
+            # Cached lines count from the start of the range, or of the file if it is streamed.
             line = unit.first_line if unit.stop else 1 if head.is_streamed else head.line
             yield from (
                 (line - 1, replace(batch, batch=self._encode_classes(batch.batch)))
@@ -131,7 +145,7 @@ class CsvSource:
             )
 
     def _encode_classes(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Returns a cached batch with the classes that all of the data tells."""
+        """Replaces the class names in a cached batch with class numbers."""
         columns = [
             encode_classes(column, feature)
             for feature, column in zip(self.schema, batch.columns, strict=True)
@@ -139,7 +153,10 @@ class CsvSource:
         return pa.RecordBatch.from_arrays(columns, schema=to_arrow(self.schema))
 
     def locate(self, file_ordinal: int, positions: Sequence[int]) -> list[str]:
-        """Returns where people find these rows: see `RecordLocator`. Units that hold them are read once more."""
+        """Returns the places of rows, see `RecordLocator`.
+
+        The units that contain these rows are read again.
+        """
         first_position = min(positions)
         last_position = max(positions)
         num_columns = len(self.heads[file_ordinal].names)
@@ -148,6 +165,7 @@ class CsvSource:
             if not unit.begin_file <= file_ordinal < unit.end_file:
                 continue
             unit_position = unit.first_row
+            # Skips units of the file without a requested row.
             if unit.stop and not (
                 unit_position <= last_position and first_position < unit_position + (unit.rows or 0)
             ):
@@ -184,8 +202,9 @@ class CsvSource:
             else (head.start, file.stat.size_bytes, head.line)
         )
         if (
+            # Only a skipped line makes a range so long. It is read in blocks, to bound the memory.
             stop - start > ROW_RANGE_BYTES + self.options.max_line_bytes
-        ):  # a line that is passed over makes it so long
+        ):
             blocks = read_blocks(file.path, STREAM_BLOCK_BYTES, start, stop)
             yield from read_rows(tokenizer, blocks, 0, line, BATCH_BYTES)
             return
@@ -204,7 +223,15 @@ def _format_place(line: int, row: int) -> str:
 def _to_chunk(
     ordinal: int, file: InputFile, first_position: int, lines_before: int, batch: CachedBatch
 ) -> Chunk:
-    """Returns the chunk of a piece whose first row has that position; line: of those before its count begins."""
+    """Converts a batch to a chunk.
+
+    Args:
+        ordinal: Index of the file.
+        file: The file.
+        first_position: Position of the first row of the batch.
+        lines_before: Number of lines before the first one that the batch counts.
+        batch: The batch.
+    """
     rejects = tuple(
         to_reject(
             cached_reject,
@@ -225,7 +252,7 @@ def _to_chunk(
 
 
 def _join_small_chunks(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
-    """Yields the records in fewer chunks: many small files make one."""
+    """Joins the small chunks of many files into larger ones."""
     pending: list[Chunk] = []
     rows = size = 0
     for chunk in chunks:
@@ -245,6 +272,7 @@ def _concatenate_chunks(chunks: list[Chunk]) -> Chunk:
     if len(chunks) == 1:
         return chunks[0]
     table = pa.Table.from_batches([chunk.records for chunk in chunks]).combine_chunks()
+    # A table without rows has no batches.
     batch = table.to_batches()[0] if table.num_rows else chunks[0].records
     file_ids, positions = (
         np.concatenate([getattr(chunk, name) for chunk in chunks])
@@ -259,16 +287,17 @@ def _concatenate_chunks(chunks: list[Chunk]) -> Chunk:
 
 
 def plan_csv(files: Sequence[InputFile], options: CsvOptions, common: PlanOptions) -> CsvSource:
-    """Scans the files and say what they hold.
+    """Scans the files and plans how to read them.
 
     Raises:
-        UsageError: there are no files; a dtype or the label names no column; an option doesn't fit.
-        DataError: a file is empty, is no text, has no usable header, is damaged or changed meanwhile; files don't
-            agree; there are no rows at all.
+        UsageError: There are no files, a dtype or the label names an unknown column, or an option
+            does not fit.
+        DataError: A file is empty, is not text, has no usable header, is damaged, or has changed
+            during the plan. Or the files disagree, or there are no rows.
     """
     options = replace(options, max_line_bytes=common.cap_line_bytes(options.max_line_bytes))
     common = replace(common, columns=options.columns)
-    # of memory, for the bytes of one range: what becomes of them takes the rest
+    # A sixteenth of the memory per thread for the bytes of a range. The rest is for its results.
     range_budget = common.memory_bytes // (16 * max(common.threads, 1))
     return _plan_with_ranges(
         files,
@@ -285,7 +314,15 @@ def _plan_with_ranges(
     range_bytes: int,
     quote_reason: str = "",
 ) -> CsvSource:
-    """found: what an earlier look at all rows told."""
+    """Plans the files with a given size of ranges.
+
+    Args:
+        files: The files.
+        options: The options of CSV.
+        common: The options of the plan.
+        range_bytes: Approximate size of a range.
+        quote_reason: Why quotes are text, according to an earlier scan. "" for the first scan.
+    """
     if not files:
         raise UsageError("no CSV files among the inputs")
     files = FileTable.from_files(files)
@@ -301,7 +338,7 @@ def _plan_with_ranges(
     header_reason = agree_on_header(
         [*first_rows.values()], options.names, _names_in_options(common)
     )
-    # files may lack columns, and have them in any order
+    # Files may lack columns, and have them in any order.
     column_names = tuple(
         dict.fromkeys(
             name
@@ -335,6 +372,7 @@ def _plan_with_ranges(
     if options.quote == AUTO_QUOTE and dialect.quote is not None:
         are_text, quote_notes = check_quotes(totals, dialect.quote, len(column_names))
         if are_text:
+            # The rows were split with the wrong quote.
             cache.drop_invalid(lambda _: False)
             unquoted_dialect = replace(dialect, quote=None)
             return _plan_with_ranges(
@@ -346,6 +384,7 @@ def _plan_with_ranges(
             )
     columns = totals.summarize_columns()
     schema, notes = make_csv_schema(columns, totals.labels, common)
+    # The schema of the cached rows has no classes that depend on the data.
     parsing_schema, _ = make_csv_schema(columns, None, common)
     cache.drop_invalid(lambda schema: are_parsed_alike(schema, parsing_schema))
     notes = (
@@ -386,8 +425,15 @@ def _settle_heads(
     dialect_reasons: list[str],
     first_rows: dict[tuple[tuple[str, ...], str], FirstRow],
 ) -> Iterator[CsvHead]:
-    """Yields the heads without how they were detected, which is added to `detected` and to `firsts` (of rows that are
-    the same and seem to be the same, one), and with one tuple of names for all files that have the same.
+    """Yields the heads without the details of the detection.
+
+    This saves memory for large numbers of files. Files with the same columns share one tuple of
+    names.
+
+    Args:
+        heads: The heads.
+        dialect_reasons: Receives the first `dialect_reason`.
+        first_rows: Receives one of the first rows for each combination of fields and verdict.
     """
     known_names: dict[tuple[str, ...], tuple[str, ...]] = {}
     for head in heads:
@@ -408,7 +454,7 @@ def _settle_heads(
 def _add_up_ranges(
     scanned_ranges: Iterable[ScannedRowRange], totals: ScanTotals
 ) -> Sequence[RowRange]:
-    """Adds up the parts, and returns what is kept of each."""
+    """Adds the scanned ranges to the totals and returns them without their results."""
 
     def iter_row_ranges() -> Iterator[RowRange]:
         for scanned_range in scanned_ranges:
@@ -451,7 +497,10 @@ def _count_blank_lines(
 def _make_units(
     heads: Sequence[CsvHead], row_ranges: Iterable[RowRange], unit_bytes: int
 ) -> tuple[Unit, ...]:
-    """Returns the units in order; those of a row_range of a file have the physical line where it starts."""
+    """Returns the units in order.
+
+    If a file has several units, each one contains the line number at its start.
+    """
 
     def iter_units() -> Iterator[Unit]:
         for ordinal, file_ranges in groupby(
