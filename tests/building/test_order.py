@@ -131,7 +131,7 @@ class ManyFiles:
 
     def __init__(self, count: int) -> None:
         self.count = count
-        self.columns: tuple[str, ...] = ()
+        self.extra_columns: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return self.count

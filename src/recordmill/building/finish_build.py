@@ -443,9 +443,9 @@ def write_input_list(plan: BuildPlan, folder: Path) -> dict[str, Any]:
 
 def _input_lines(files: FileTable) -> Iterator[bytes]:
     def input_line(file: InputFile) -> bytes:
-        about = {"root": file.root, "name": file.name, "bytes": file.stat.size_bytes}
-        about |= {"etag": file.stat.etag} if file.stat.etag else {"mtime_ns": file.stat.mtime_ns}
-        return _JSON.encode(about).encode("utf-8", "surrogateescape") + b"\n"
+        entry = {"root": file.root, "name": file.name, "bytes": file.stat.size_bytes}
+        entry |= {"etag": file.stat.etag} if file.stat.etag else {"mtime_ns": file.stat.mtime_ns}
+        return _JSON.encode(entry).encode("utf-8", "surrogateescape") + b"\n"
 
     for begin in range(0, len(files), _LIST_BATCH):
         yield b"".join(map(input_line, files[begin : begin + _LIST_BATCH]))

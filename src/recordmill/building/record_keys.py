@@ -254,18 +254,18 @@ def find_split_names(options: KeyOptions, files: FileTable) -> tuple[str, ...]:
         if SPLIT_COLUMN in files.extra_columns
         else [None]
     )
-    named = [split for split in words if split is not None]
+    folder_splits = [split for split in words if split is not None]
     split_options = {
         "splits": options.splits,
         "split_column": options.split_column,
         "split_at": options.split_at,
     }
-    if len(named) > 1 and (
+    if len(folder_splits) > 1 and (
         used_options := [name for name, value in split_options.items() if value]
     ):
         option_name = option(used_options[0])
         raise UsageError(
-            f"the inputs' folders or names already say splits ({', '.join(named)}), and {option_name} would mix "
+            f"the inputs' folders or names already say splits ({', '.join(folder_splits)}), and {option_name} would mix "
             f"them: drop {option_name}, or give the folder of one split as INPUT"
         )
     if options.splits:
@@ -274,9 +274,9 @@ def find_split_names(options: KeyOptions, files: FileTable) -> tuple[str, ...]:
         return tuple(dict.fromkeys(SPLIT_WORDS.values()))
     if options.split_at is not None:
         return _NAMES_BY_BOUNDARIES[len(options.split_at[1])]
-    rest = (DEFAULT_SPLIT,) if None in words or not named else ()
+    rest = (DEFAULT_SPLIT,) if None in words or not folder_splits else ()
     order = {"train": 0, "validation": 1, "test": 2}
-    return tuple(sorted({*named, *rest}, key=lambda name: (order.get(name, 3), name)))
+    return tuple(sorted({*folder_splits, *rest}, key=lambda name: (order.get(name, 3), name)))
 
 
 class KeyAssigner:
