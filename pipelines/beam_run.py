@@ -26,7 +26,7 @@ from recordmill.pipelines.remote.submission import Submission, run_on_engine
 from recordmill.shards.run import RunFolder
 from recordmill.storage.folders import make_folder
 from recordmill.storage.walk import RUN_PREFIX
-from recordmill.transforms.local_run import no_log_of_beam, own_run, run_locally
+from recordmill.transforms.local_run import mark_own_pipelines, run_locally, silence_beam_logging
 
 if TYPE_CHECKING:
     from recordmill.transforms.beam_types import Pipeline
@@ -94,7 +94,7 @@ def run_pipeline(
         assert runner is not None
         folder = name if os.path.basename(name).startswith(RUN_PREFIX) else os.path.dirname(name)
         submission = Submission(runner, beam_args, _job_name(kind, folder), folder, detach)
-        with own_run(), registered_progress(name, progress):
+        with mark_own_pipelines(), registered_progress(name, progress):
             run_on_engine(construct, submission, progress)
         return
     run_locally(construct, beam_args, name, progress)
@@ -142,7 +142,7 @@ def check_flags(arguments: Sequence[str], runner: str | None) -> None:
 
     said = io.StringIO()
     try:
-        with contextlib.redirect_stderr(said), no_log_of_beam():
+        with contextlib.redirect_stderr(said), silence_beam_logging():
             PipelineOptions(given).get_all_options(add_extra_args_fn=look)
     except SystemExit:
         raise UsageError(said.getvalue().rpartition("error: ")[2].strip()) from None

@@ -60,7 +60,7 @@ def run_on_beam(
     """
     from recordmill.transforms.beam_types import Create, Map
     from recordmill.transforms.build_stages import ElementNumbers
-    from recordmill.transforms.read_shards import ReadJobs, single_element
+    from recordmill.transforms.read_shards import ReadTasks, wrap_number
 
     # workers have working folders of their own
     plan = replace(plan, files=tuple(map(_for_workers, plan.files)))
@@ -81,8 +81,8 @@ def run_on_beam(
         if local:
             packs = pipeline | "All" >> Create([tuple(range(len(jobs)))])
         else:
-            packs = pipeline | "Jobs" >> ElementNumbers(len(jobs)) | "Alone" >> Map(single_element)
-        _ = packs | "Read" >> ReadJobs(shared)
+            packs = pipeline | "Jobs" >> ElementNumbers(len(jobs)) | "Alone" >> Map(wrap_number)
+        _ = packs | "Read" >> ReadTasks(shared)
 
     run_pipeline(
         construct,

@@ -24,9 +24,14 @@ from recordmill.pipelines.beam_run import run_pipeline, sent_plan
 from recordmill.pipelines.build_options import BuildOptions
 from recordmill.preprocessing.declaration import declare_transform, read_declaration
 from recordmill.preprocessing.graph import GraphError
-from recordmill.preprocessing.metadata import Fit, describe, fit_notes, restore
+from recordmill.preprocessing.metadata import (
+    FitOrigin,
+    describe_transform,
+    describe_uncounted_records,
+    restore_transform,
+)
 from recordmill.preprocessing.saved_transform import SavedTransform
-from recordmill.preprocessing.tensors import unfit
+from recordmill.preprocessing.tensors import explain_unfit
 from recordmill.schemas.feature import Schema
 from recordmill.schemas.tfmd import from_pbtxt
 from recordmill.shards.manifest import TRANSFORM_FOLDER, Manifest, load_manifest
@@ -91,7 +96,9 @@ def with_transform(
     else:
         saved = _fit(plan, settings, target, progress, job_folder)
         source: Any = plan.source
-        plan = replace(plan, source=replace(source, notes=(*source.notes, *fit_notes(saved))))
+        plan = replace(
+            plan, source=replace(source, notes=(*source.notes, *describe_uncounted_records(saved)))
+        )
     _sync(Path(target))
     return replace(plan, transform=saved, schema=saved.schema)
 
@@ -117,10 +124,10 @@ def _take_over(before: SavedBefore, plan: BuildPlan, target: str) -> SavedTransf
         copy_tree(
             source, target, keep_links=True
         )  # a link is none of the files that the manifest names
-    saved = restore(
+    saved = restore_transform(
         target, before.manifest.transform, from_pbtxt(before.manifest.schema, before.out)
     )
-    return saved.without({name for name in before.raw.names if name not in given})
+    return saved.drop_features({name for name in before.raw.names if name not in given})
 
 
 def _check_same(before: SavedBefore, given: Schema) -> None:
@@ -157,7 +164,7 @@ def _fit(
         _check_installed()
         from recordmill.transforms.tft.declared import DeclaredFunction
 
-        fit = Fit(
+        fit = FitOrigin(
             raw,
             _inputs(raw, declaration.inputs),
             declaration,
@@ -169,18 +176,20 @@ def _fit(
     else:
         _check_installed()
         function, name = _function(given)
-        fit = Fit(raw, _inputs(raw, raw.names), None, name, settings.fit_on, settings.keep_raw)
+        fit = FitOrigin(
+            raw, _inputs(raw, raw.names), None, name, settings.fit_on, settings.keep_raw
+        )
     if job_folder is not None and job_folder.is_remote:
         _fit_in_parts(plan, settings, fit, function, target, progress, job_folder)
     else:
         _run_fit(plan, settings, fit, function, target, progress, job_folder)
     with _without_values(fit):
-        return describe(target, fit)
+        return describe_transform(target, fit)
 
 
 def _inputs(raw: Schema, names: tuple[str, ...]) -> Schema:
     for name in names:
-        if (reason := unfit(raw[name])) is not None:
+        if (reason := explain_unfit(raw[name])) is not None:
             raise UsageError(
                 f"transform: feature {name!r}: {reason}; a declared transform can keep or drop it"
             )
@@ -192,7 +201,7 @@ def _function(given: Any) -> tuple[PreprocessingFn, str]:
     from recordmill.transforms.tft.user_function import (
         GuardedFunction,
         load_function,
-        send_by_value,
+        register_pickling_by_value,
     )
 
     if isinstance(given, str | os.PathLike):
@@ -203,14 +212,14 @@ def _function(given: Any) -> tuple[PreprocessingFn, str]:
         raise UsageError(
             f"transform: {type(given).__name__} is neither a path, nor a function, nor a dict of steps"
         )
-    send_by_value(function)
+    register_pickling_by_value(function)
     return GuardedFunction(function), name
 
 
 def _run_fit(
     plan: BuildPlan,
     settings: BuildOptions,
-    fit: Fit,
+    fit: FitOrigin,
     function: PreprocessingFn,
     target: str,
     progress: Progress,
@@ -224,14 +233,14 @@ def _run_fit(
     def construct(pipeline: Any) -> None:
         import apache_beam as beam
 
-        from recordmill.transforms.tft.analysis import FitTransform, temporary
+        from recordmill.transforms.tft.analysis import FitTransform, analysis_context
 
         step = FitTransform(sent, fit.split, fit.inputs, function, target)
         groups = range(len(plan.unit_groups))
         packs = pipeline | "Groups" >> beam.Create(
             [tuple(groups)] if local else [(group,) for group in groups]
         )
-        with temporary(plan.folder):
+        with analysis_context(plan.folder):
             _ = packs | "Fit" >> step
 
     progress.begin("fit", None)
@@ -244,7 +253,7 @@ def _run_fit(
 def _fit_in_parts(
     plan: BuildPlan,
     settings: BuildOptions,
-    fit: Fit,
+    fit: FitOrigin,
     function: PreprocessingFn,
     target: str,
     progress: Progress,
@@ -256,20 +265,20 @@ def _fit_in_parts(
     from recordmill.transforms.beam_types import Create
     from recordmill.transforms.build_stages import ElementNumbers
     from recordmill.transforms.tft.analysis import (
-        AnalyzeGroups,
-        FitAnalyses,
-        find_analyses,
-        temporary,
+        AnalyzeUnitGroups,
+        FitFromAnalyses,
+        analysis_context,
+        read_analyses,
     )
 
     def construct_parts(pipeline: Any) -> None:
-        step = AnalyzeGroups(shared, fit.split, fit.inputs, function)
+        step = AnalyzeUnitGroups(shared, fit.split, fit.inputs, function)
         _ = pipeline | "Groups" >> ElementNumbers(len(plan.unit_groups)) | "Fit" >> step
 
     def construct(pipeline: Any) -> None:
-        step = FitAnalyses(plan.local_handle(), fit.split, fit.inputs, function, target, found)
+        step = FitFromAnalyses(plan.local_handle(), fit.split, fit.inputs, function, target, found)
         packs = pipeline | "Groups" >> Create([tuple(range(len(plan.unit_groups)))])
-        with temporary(plan.folder):
+        with analysis_context(plan.folder):
             _ = packs | "Fit" >> step
 
     progress.begin("fit", None)
@@ -283,7 +292,7 @@ def _fit_in_parts(
             progress,
             kind="fit",
         )
-        found = find_analyses(job_folder)
+        found = read_analyses(job_folder)
         if not found:
             raise DataError(
                 f"the transform can't be fitted on split {fit.split!r}: there is no record in it"
@@ -292,7 +301,7 @@ def _fit_in_parts(
 
 
 @contextlib.contextmanager
-def _without_values(fit: Fit) -> Iterator[None]:
+def _without_values(fit: FitOrigin) -> Iterator[None]:
     """Replaces what an analysis raises by an error without the values of features."""
     try:
         with _without_warnings():
@@ -325,7 +334,7 @@ def _without_warnings() -> Iterator[None]:
         log.removeFilter(is_error)
 
 
-def _reason(error: BaseException, fit: Fit) -> str:
+def _reason(error: BaseException, fit: FitOrigin) -> str:
     """Returns what failed, without TensorFlow's message, which may hold values of features."""
     node = _NODE.search(str(error))
     where = f" in operation {node[1]}" if node else ""

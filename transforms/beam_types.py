@@ -37,7 +37,7 @@ from recordmill.base.errors import UsageError
 _Step = TypeVar("_Step")
 
 counter = Metrics.counter
-windowed = GlobalWindows.windowed_value  # what a bundle gives when it ends
+in_global_window = GlobalWindows.windowed_value  # what a bundle gives when it ends
 
 
 def is_global(collection: PCollection) -> bool:
@@ -45,7 +45,7 @@ def is_global(collection: PCollection) -> bool:
     return bool(collection.is_bounded) and isinstance(collection.windowing.windowfn, GlobalWindows)
 
 
-def row_fields(collection: PCollection) -> list[tuple[str, Any]]:
+def get_row_fields(collection: PCollection) -> list[tuple[str, Any]]:
     """Returns (name, type) of the fields of rows; UsageError where they are no rows."""
     try:
         return list(named_fields_from_element_type(collection.element_type))
@@ -56,21 +56,23 @@ def row_fields(collection: PCollection) -> list[tuple[str, Any]]:
         ) from None
 
 
-def row_type(fields: Iterable[tuple[str, Any]]) -> Any:
+def make_row_type(fields: Iterable[tuple[str, Any]]) -> Any:
     """The type of rows with these fields."""
     return RowTypeConstraint.from_fields(list(fields))
 
 
-def row_of(values: Mapping[str, Any]) -> Any:
+def make_row(values: Mapping[str, Any]) -> Any:
     """A row."""
     return Row(**values)
 
 
-def type_hinted(*, takes: object, gives: object) -> Callable[[type[_Step]], type[_Step]]:
+def with_type_hints(
+    *, input_type: object, output_type: object
+) -> Callable[[type[_Step]], type[_Step]]:
     """Type hints of a step's elements; takes: None where it is at the begin of a pipeline."""
 
     def decorate(step: type[_Step]) -> type[_Step]:
-        step = with_output_types(gives)(step)
-        return step if takes is None else with_input_types(takes)(step)
+        step = with_output_types(output_type)(step)
+        return step if input_type is None else with_input_types(input_type)(step)
 
     return decorate

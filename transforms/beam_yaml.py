@@ -21,9 +21,9 @@ from recordmill.transforms.beam_types import (
     Map,
     PCollection,
     PTransform,
-    row_fields,
-    row_of,
-    row_type,
+    get_row_fields,
+    make_row,
+    make_row_type,
 )
 from recordmill.transforms.read_shards import ReadShards
 from recordmill.transforms.write_shards import BatchDicts, WriteShards
@@ -61,21 +61,21 @@ class WriteToShards(PTransform):
     name: str | None = None
 
     def expand(self, rows: PCollection) -> PCollection:  # Row -> Row(out, records, rejected)
-        schema = schema_of_collection(row_fields(rows))
-        given = {
-            one.name: getattr(self, one.name)
-            for one in fields(self)
-            if one.name not in ("out", "shard_bytes")
+        schema = schema_from_fields(get_row_fields(rows))
+        options = {
+            field.name: getattr(self, field.name)
+            for field in fields(self)
+            if field.name not in ("out", "shard_bytes")
         }
         names = schema.names
         manifest: PCollection = (
             rows
-            | "Dicts" >> Map(lambda row: {name: _plain(getattr(row, name)) for name in names})
+            | "Dicts" >> Map(lambda row: {name: _to_list(getattr(row, name)) for name in names})
             | "Batches" >> BatchDicts()
-            | "Write" >> WriteShards(self.out, schema, shard_size=self.shard_bytes, **given)
+            | "Write" >> WriteShards(self.out, schema, shard_size=self.shard_bytes, **options)
         )
-        summary = row_type([("out", str), ("records", int), ("rejected", int)])
-        return manifest | "Tell" >> Map(_summary_row, self.out).with_output_types(summary)
+        summary = make_row_type([("out", str), ("records", int), ("rejected", int)])
+        return manifest | "Tell" >> Map(_make_summary_row, self.out).with_output_types(summary)
 
 
 @dataclass
@@ -89,37 +89,41 @@ class ReadFromShards(PTransform):
     split: str | None = None
 
     def expand(self, pipeline: Any) -> PCollection:  # Pipeline -> Row
-        given = [self.inputs] if isinstance(self.inputs, str) else list(self.inputs)
+        options = [self.inputs] if isinstance(self.inputs, str) else list(self.inputs)
         columns = None if self.columns is None else tuple(self.columns)
-        schema = plan_read(given, ReadOptions(to="arrow", columns=columns, split=self.split)).schema
+        schema = plan_read(
+            options, ReadOptions(to="arrow", columns=columns, split=self.split)
+        ).schema
         fields = [(feature.name, _field_type(feature)) for feature in schema]
-        batches: PCollection = pipeline | "Read" >> ReadShards(given, columns, self.split, None)
-        return batches | "Rows" >> FlatMap(rows_of_batch).with_output_types(row_type(fields))
+        batches: PCollection = pipeline | "Read" >> ReadShards(options, columns, self.split, None)
+        return batches | "Rows" >> FlatMap(iter_beam_rows).with_output_types(make_row_type(fields))
 
 
-def schema_of_collection(fields: Iterable[tuple[str, Any]]) -> Schema:
+def schema_from_fields(fields: Iterable[tuple[str, Any]]) -> Schema:
     """The features that fields of these types become; UsageError for a type that no feature has."""
-    return Schema(tuple(_feature(name, hint) for name, hint in fields))
+    return Schema(tuple(_make_feature(name, hint) for name, hint in fields))
 
 
-def _feature(name: str, hint: Any) -> Feature:
-    inner, optional, depth = hint, False, 0
+def _make_feature(name: str, annotation: Any) -> Feature:
+    inner_type, optional, depth = annotation, False, 0
     while True:
-        args = tuple(getattr(inner, "__args__", ()) or getattr(inner, "union_types", ()) or ())
-        given = [one for one in args if one is not type(None)]
-        if len(given) < len(args) and len(given) == 1:
-            inner, optional = given[0], optional or depth == 0
-        elif (item := getattr(inner, "inner_type", None)) is not None:
-            inner, depth = item, depth + 1
-        elif len(given) == 1 and getattr(inner, "__origin__", None) is not None:
-            inner, depth = given[0], depth + 1
+        args = tuple(
+            getattr(inner_type, "__args__", ()) or getattr(inner_type, "union_types", ()) or ()
+        )
+        non_null_args = [arg for arg in args if arg is not type(None)]
+        if len(non_null_args) < len(args) and len(non_null_args) == 1:
+            inner_type, optional = non_null_args[0], optional or depth == 0
+        elif (item := getattr(inner_type, "inner_type", None)) is not None:
+            inner_type, depth = item, depth + 1
+        elif len(non_null_args) == 1 and getattr(inner_type, "__origin__", None) is not None:
+            inner_type, depth = non_null_args[0], depth + 1
         else:
             break
-    called = getattr(inner, "__name__", str(inner))
-    dtype = _DTYPES.get(called) or (called if called in _NUMPY else None)
+    type_name = getattr(inner_type, "__name__", str(inner_type))
+    dtype = _DTYPES.get(type_name) or (type_name if type_name in _NUMPY else None)
     if dtype is None:
         raise UsageError(
-            f"field {name!r} is of type {hint}: give fields of int, float, str, bytes, bool or lists of them (by "
+            f"field {name!r} is of type {annotation}: give fields of int, float, str, bytes, bool or lists of them (by "
             "MapToFields with `output_type`)"
         )
     return Feature(name, dtype, (None,) * depth, required=not optional)
@@ -155,16 +159,16 @@ def _field_type(feature: Feature) -> Any:
     return annotation if feature.required else annotation | None
 
 
-def rows_of_batch(batch: pa.RecordBatch) -> Iterator[Any]:
+def iter_beam_rows(batch: pa.RecordBatch) -> Iterator[Any]:
     """The records of a batch as rows."""
     for values in batch.to_pylist():
-        yield row_of(values)
+        yield make_row(values)
 
 
-def _plain(value: Any) -> Any:
+def _to_list(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _summary_row(manifest: Manifest, out: str) -> Any:
+def _make_summary_row(manifest: Manifest, out: str) -> Any:
     records = sum(manifest.records.values())
-    return row_of({"out": out, "records": records, "rejected": int(manifest.rejects["count"])})
+    return make_row({"out": out, "records": records, "rejected": int(manifest.rejects["count"])})

@@ -34,19 +34,19 @@ from recordmill.building.workers.sorted_runs import SharedIngestResult, SortedRu
 from recordmill.shards.manifest import Manifest
 from recordmill.transforms import beam_types
 
-ACCOUNTS, HISTOGRAMS = "accounts", "histograms"  # the outputs of whatever makes runs
+INGEST_RESULTS, HISTOGRAMS = "accounts", "histograms"  # the outputs of whatever makes runs
 
 
 BUILD_NAMESPACE = "recordmill"  # of all counters
 
 
-def count(**amounts: int) -> None:
+def increment_counters(**amounts: int) -> None:
     """Adds to counters of the job; to be called by the thread that Beam runs a step on."""
     for name, amount in amounts.items():
         beam_types.counter(BUILD_NAMESPACE, name).inc(amount)
 
 
-def numbers_below(_: bytes, count: int) -> Iterator[int]:
+def generate_numbers(_: bytes, count: int) -> Iterator[int]:
     """0, 1, ... and as many as that."""
     yield from range(count)
 
@@ -61,77 +61,79 @@ class ElementNumbers(beam_types.PTransform):
         return (
             pipeline
             | beam_types.Impulse()
-            | beam_types.FlatMap(numbers_below, self.count)
+            | beam_types.FlatMap(generate_numbers, self.count)
             | beam_types.Reshuffle()
         )
 
 
-class IngestGroup(beam_types.DoFn):
+class IngestUnitGroup(beam_types.DoFn):
     """Groups of units to their accounts; where their keys lie is added up in the bundle."""
 
     def start_bundle(self) -> None:
         self._total: Histogram | None = None
 
-    def process(self, group: int, plan: SharedPlanHandle) -> Iterator[SharedIngestResult]:
+    def process(self, unit_group: int, plan: SharedPlanHandle) -> Iterator[SharedIngestResult]:
         with plan.job_folder.open_run().keep_alive():
-            account, histogram = ingest_group(
-                plan, group, find_progress(plan.job_folder.run_path())
+            result, histogram = ingest_group(
+                plan, unit_group, find_progress(plan.job_folder.run_path())
             )
         self._total = histogram if self._total is None else self._total + histogram
-        count(
-            records_read=account.records_read,
-            records_rejected=account.rejected.total,
-            runs_written=len(account.sorted_runs),
+        increment_counters(
+            records_read=result.records_read,
+            records_rejected=result.rejected.total,
+            runs_written=len(result.sorted_runs),
         )
-        yield account
+        yield result
 
     def finish_bundle(self) -> Iterable[object]:
         if self._total is not None:
-            yield beam_types.TaggedOutput(HISTOGRAMS, beam_types.windowed(self._total))
+            yield beam_types.TaggedOutput(HISTOGRAMS, beam_types.in_global_window(self._total))
 
 
-def add_histograms(some: Iterable[Histogram | None]) -> Histogram | None:
+def add_histograms(histograms: Iterable[Histogram | None]) -> Histogram | None:
     """Adds histograms up; the zero needs the plan's shape, so None stands for it."""
     total = None
-    for one in some:
-        total = one if total is None else total if one is None else total + one
+    for histogram in histograms:
+        total = histogram if total is None else total if histogram is None else total + histogram
     return total
 
 
-def survey_all(
-    histogram: Histogram | None, accounts: Iterable[SharedIngestResult], plan: SharedPlanHandle
+def plan_all_shards(
+    histogram: Histogram | None, results: Iterable[SharedIngestResult], plan: SharedPlanHandle
 ) -> ShardPlan:
     """Turns all accounts into what the other half of the build needs."""
     with plan.job_folder.open_run().keep_alive():
-        return plan_shards(plan, accounts, histogram)
+        return plan_shards(plan, results, histogram)
 
 
-def merges_of(shard_plan: ShardPlan) -> Iterator[MergeTask]:
+def list_merges(shard_plan: ShardPlan) -> Iterator[MergeTask]:
     """Yields the merges that are needed before shards are made: mostly none."""
     if shard_plan.num_merges:
         yield from plan_merges(shard_plan.layout.load())
 
 
-def merge_some(merge: MergeTask, shard_plan: ShardPlan, plan: SharedPlanHandle) -> SortedRunTable:
+def run_merge_task(
+    merge: MergeTask, shard_plan: ShardPlan, plan: SharedPlanHandle
+) -> SortedRunTable:
     """A group of runs within a range of the keys to one run."""
     with plan.job_folder.open_run().keep_alive():
         return merge_runs(plan, shard_plan, merge, find_progress(plan.job_folder.run_path()))
 
 
-def list_merged(
+def replace_merged_runs(
     shard_plan: ShardPlan, merged: Iterable[SortedRunTable], plan: SharedPlanHandle
 ) -> ShardPlan:
     """The shard_plan with the runs that shards are made of."""
     return use_merged_runs(plan.job_folder, shard_plan, merged)
 
 
-def packs_of(shard_plan: ShardPlan, local: bool) -> Iterator[tuple[int, ...]]:
+def pack_shard_numbers(shard_plan: ShardPlan, local: bool) -> Iterator[tuple[int, ...]]:
     """The numbers of the shards: each an element of its own, or all of them one, where this process has threads."""
     numbers = range(shard_plan.num_shards)
     yield from [tuple(numbers)] if local else ((number,) for number in numbers)
 
 
-def make_shards(
+def write_shard_attempts(
     numbers: tuple[int, ...], shard_plan: ShardPlan, plan: SharedPlanHandle
 ) -> Iterator[ShardAttempt]:
     """Shards of a pack, on the plan's threads."""
@@ -139,40 +141,40 @@ def make_shards(
     progress.begin("write", shard_plan.records)
     with plan.job_folder.open_run().keep_alive():
         threads = plan.load().threads if len(numbers) > 1 else 1
-        for made in thread_map(
+        for attempt in thread_map(
             lambda number: write_shard_attempt(plan, shard_plan, number, progress), numbers, threads
         ):
-            count(
+            increment_counters(
                 shards_written=1,
-                records_written=made.shard.info.records,
-                bytes_written=made.shard.info.bytes,
+                records_written=attempt.shard.info.records,
+                bytes_written=attempt.shard.info.bytes,
             )
-            yield made
+            yield attempt
 
 
-def list_empty_shards(made: ShardAttempt) -> Iterator[tuple[int, int]]:
+def list_empty_shards(attempt: ShardAttempt) -> Iterator[tuple[int, int]]:
     """Shards that came out empty."""
-    if (gap := empty_shard_id(made)) is not None:
+    if (gap := empty_shard_id(attempt)) is not None:
         yield gap
 
 
-def name_shard(
-    made: ShardAttempt, gaps: Iterable[tuple[int, int]], plan: SharedPlanHandle
+def finalize_shard(
+    attempt: ShardAttempt, empty_shards: Iterable[tuple[int, int]], plan: SharedPlanHandle
 ) -> Iterator[FinalShard]:
     """Gives a shard that was made its final name."""
-    if (placed := rename_to_final_names(plan.job_folder, made, gaps)) is not None:
-        yield placed
+    if (final_shard := rename_to_final_names(plan.job_folder, attempt, empty_shards)) is not None:
+        yield final_shard
 
 
-def finish_build_stage(
-    shard_plan: ShardPlan, placed: Iterable[FinalShard], plan: SharedPlanHandle
+def commit_build(
+    shard_plan: ShardPlan, final_shards: Iterable[FinalShard], plan: SharedPlanHandle
 ) -> Manifest:
     """Look, reconcile, commit."""
     with plan.job_folder.open_run().keep_alive():
-        return commit_shared_build(plan, shard_plan, placed)
+        return commit_shared_build(plan, shard_plan, final_shards)
 
 
-def release(manifest: Manifest, plan: SharedPlanHandle) -> Manifest:
+def clear_run(manifest: Manifest, plan: SharedPlanHandle) -> Manifest:
     """Removes what only the build needed; a step of its own, so that a repeated commit still finds it."""
     plan.job_folder.open_run().remove_work_files()
     return manifest
@@ -180,7 +182,7 @@ def release(manifest: Manifest, plan: SharedPlanHandle) -> Manifest:
 
 @dataclass
 class ShardStages(beam_types.PTransform):
-    """Turns a mapping of ACCOUNTS of sorted runs in OUT and HISTOGRAMS, as IngestGroup's outputs are, into a committed
+    """Turns a mapping of ACCOUNTS of sorted runs in OUT and HISTOGRAMS, as IngestUnitGroup's outputs are, into a committed
     data set: gives its one Manifest. plan: the SharedPlanHandle, or a PCollection with it. local: shards are one element, and
     made on threads of one process.
     """
@@ -195,38 +197,41 @@ class ShardStages(beam_types.PTransform):
             self.plan if isinstance(self.plan, SharedValue) else beam_types.AsSingleton(self.plan)
         )
         # One histogram a bundle, one in all: it fixes every cut. What is cut, and of which runs, is a file in OUT.
-        surveyed = (
+        shard_plan = (
             ingested[HISTOGRAMS]
             | "AddHistograms" >> beam_types.CombineGlobally(add_histograms)
-            | "Survey" >> beam_types.Map(survey_all, beam_types.AsIter(ingested[ACCOUNTS]), plan)
+            | "Survey"
+            >> beam_types.Map(plan_all_shards, beam_types.AsIter(ingested[INGEST_RESULTS]), plan)
         )
         # Of more runs than a shard is to be merged from: a level between. Mostly no element.
         merged = (
-            surveyed
-            | "Merges" >> beam_types.FlatMap(merges_of)
+            shard_plan
+            | "Merges" >> beam_types.FlatMap(list_merges)
             | "SpreadMerges" >> beam_types.Reshuffle()
-            | "MergeRuns" >> beam_types.Map(merge_some, beam_types.AsSingleton(surveyed), plan)
+            | "MergeRuns"
+            >> beam_types.Map(run_merge_task, beam_types.AsSingleton(shard_plan), plan)
         )
-        listed = surveyed | "ListRuns" >> beam_types.Map(
-            list_merged, beam_types.AsIter(merged), plan
+        merged_plan = shard_plan | "ListRuns" >> beam_types.Map(
+            replace_merged_runs, beam_types.AsIter(merged), plan
         )
         # One number a shard. What was made lies under names of the attempt, until the engine has accounted for it.
-        made = (
-            listed
-            | "Shards" >> beam_types.FlatMap(packs_of, self.local)
+        attempts = (
+            merged_plan
+            | "Shards" >> beam_types.FlatMap(pack_shard_numbers, self.local)
             | "SpreadShards" >> beam_types.Reshuffle()
-            | "MakeShards" >> beam_types.FlatMap(make_shards, beam_types.AsSingleton(listed), plan)
+            | "MakeShards"
+            >> beam_types.FlatMap(write_shard_attempts, beam_types.AsSingleton(merged_plan), plan)
             | "Account" >> beam_types.Reshuffle()
         )
-        gaps = made | "Gaps" >> beam_types.FlatMap(list_empty_shards)
-        placed = made | "PlaceShards" >> beam_types.FlatMap(
-            name_shard, beam_types.AsIter(gaps), plan
+        empty_shards = attempts | "Gaps" >> beam_types.FlatMap(list_empty_shards)
+        final_shards = attempts | "PlaceShards" >> beam_types.FlatMap(
+            finalize_shard, beam_types.AsIter(empty_shards), plan
         )
         # One element, also of no records: with it the last step runs once, when what it looks at is there.
-        manifest = listed | "Finish" >> beam_types.Map(
-            finish_build_stage, beam_types.AsIter(placed), plan
+        manifest = merged_plan | "Finish" >> beam_types.Map(
+            commit_build, beam_types.AsIter(final_shards), plan
         )
-        return manifest | "Release" >> beam_types.Map(release, plan)
+        return manifest | "Release" >> beam_types.Map(clear_run, plan)
 
 
 @dataclass
@@ -237,11 +242,11 @@ class BuildStages(beam_types.PTransform):
 
     def expand(self, groups: beam_types.PCollection) -> beam_types.PCollection:  # group -> Manifest
         ingested: Any = groups | "Ingest" >> beam_types.ParDo(
-            IngestGroup(), self.plan
-        ).with_outputs(HISTOGRAMS, main=ACCOUNTS)
-        return of_both(ingested) | "Shard" >> ShardStages(self.plan)
+            IngestUnitGroup(), self.plan
+        ).with_outputs(HISTOGRAMS, main=INGEST_RESULTS)
+        return pair_outputs(ingested) | "Shard" >> ShardStages(self.plan)
 
 
-def of_both(ingested: Any) -> Any:
+def pair_outputs(ingested: Any) -> Any:
     """The outputs of whatever makes runs, as `ShardStages` takes them."""
-    return {name: ingested[name] for name in (ACCOUNTS, HISTOGRAMS)}
+    return {name: ingested[name] for name in (INGEST_RESULTS, HISTOGRAMS)}

@@ -26,8 +26,8 @@ from recordmill.statistics.dataset_sketch import SketchPool
 from recordmill.transforms.beam_types import Map, PCollection, PTransform
 
 _SYNC_THREADS = 4  # threads that only wait for the disk, so that the others need not
-_TURNS = 8  # of each thread, at least, so that all end at about the same time
-_OFFSETS = 64  # of the memory: the share of the offsets of slices of some shards
+_MIN_TURNS_PER_THREAD = 8  # of each thread, at least, so that all end at about the same time
+_SLICE_BOUNDS_DIVISOR = 64  # of the memory: the share of the offsets of slices of some shards
 
 
 @dataclass
@@ -40,22 +40,22 @@ class LocalBuild(PTransform):
         return impulse | Map(build_locally, self.plan)
 
 
-def build_locally(_: bytes, given: PlanHandle) -> Manifest:
+def build_locally(_: bytes, plan_handle: PlanHandle) -> Manifest:
     """Groups to runs, to shards, to the commit."""
-    plan = given.load()
+    plan = plan_handle.load()
     progress, sketches = find_progress(plan.folder), create_sketches(plan)
     try:
-        if (done := find_existing_commit(plan)) is not None:  # runners may repeat any stage
-            return done
-        if (stripes := plan_without_sort(plan)) is not None:
-            ingested, shards = write_file_records(plan, stripes, progress, sketches)
+        if (committed := find_existing_commit(plan)) is not None:  # runners may repeat any stage
+            return committed
+        if (file_batches := plan_without_sort(plan)) is not None:
+            results, shards = write_file_records(plan, file_batches, progress, sketches)
         else:
-            ingested, total = ingest_all(plan, sketches)
-            runs = [run for one in ingested for run in one.sorted_runs]
-            shards = list(write_all_shards(plan, plan_slices(plan, runs, total)))
+            results, histogram = ingest_all(plan, sketches)
+            sorted_runs = [run for result in results for run in result.sorted_runs]
+            shards = list(write_all_shards(plan, plan_shard_slices(plan, sorted_runs, histogram)))
         progress.begin_commit()
         return commit_local_build(
-            plan, ingested, shards, None if sketches is None else sketches.total()
+            plan, results, shards, None if sketches is None else sketches.total()
         )
     except BaseException as error:
         progress.fail(
@@ -69,59 +69,67 @@ def ingest_all(
 ) -> tuple[list[IngestResult], Histogram]:
     """Reads, encodes, counts and writes all groups as runs, on the plan's threads; and where all keys lie."""
     progress = find_progress(plan.folder)
-    total = Histogram.zeros(plan.key_buckets.num_splits, plan.key_buckets.num_buckets)
-    done = []
-    for ingested, histogram in thread_map(
+    total_histogram = Histogram.zeros(plan.key_buckets.num_splits, plan.key_buckets.num_buckets)
+    results = []
+    for result, histogram in thread_map(
         lambda group: ingest(plan, group, progress, plan.local_buffer_bytes, sketches),
         range(len(plan.unit_groups)),
         plan.threads,
     ):
-        done.append(ingested)
-        total += histogram
-    return done, total
+        results.append(result)
+        total_histogram += histogram
+    return results, total_histogram
 
 
-def plan_slices(
-    plan: BuildPlan, runs: Sequence[SortedRun], total: Histogram
+def plan_shard_slices(
+    plan: BuildPlan, sorted_runs: Sequence[SortedRun], histogram: Histogram
 ) -> Iterator[tuple[ShardRange, list[RunSlice]]]:  # shards, and what they need
     """The shards of the whole data set with what they need of the runs, small ones together, so that a run is not asked
     for a few records at a time; none if there is no record.
     """
-    cuts = add_key_bounds(
-        compute_boundaries(total, plan.shard_options, plan.split_names), total, runs
+    boundaries = add_key_bounds(
+        compute_boundaries(histogram, plan.shard_options, plan.split_names), histogram, sorted_runs
     )
-    find_progress(plan.folder).begin("write", int(total.records.sum()))
-    size = int(total.bytes.sum()) // max(len(cuts), 1)
-    most = min(plan.local_buffer_bytes // (2 * max(size, 1)), len(cuts) // (_TURNS * plan.threads))
-    return iter_shard_slices(runs, cuts, max(most, 1), plan.memory_bytes // _OFFSETS)
+    find_progress(plan.folder).begin("write", int(histogram.records.sum()))
+    shard_bytes = int(histogram.bytes.sum()) // max(len(boundaries), 1)
+    max_shards = min(
+        plan.local_buffer_bytes // (2 * max(shard_bytes, 1)),
+        len(boundaries) // (_MIN_TURNS_PER_THREAD * plan.threads),
+    )
+    return iter_shard_slices(
+        sorted_runs, boundaries, max(max_shards, 1), plan.memory_bytes // _SLICE_BOUNDS_DIVISOR
+    )
 
 
 def write_all_shards(
-    plan: BuildPlan, slices: Iterable[tuple[ShardRange, list[RunSlice]]]
+    plan: BuildPlan, slices_by_range: Iterable[tuple[ShardRange, list[RunSlice]]]
 ) -> Iterator[FinishedShard]:
     """The shards, merged from their slices, on the plan's threads; others wait for the disk."""
     progress, folder = find_progress(plan.folder), Path(plan.folder)
 
-    def write(some: tuple[ShardRange, list[RunSlice]]) -> list[StagedShard]:
-        shards, pieces = some
-        numbers = range(shards.index, shards.index + len(shards))
+    def write(shard_slices: tuple[ShardRange, list[RunSlice]]) -> list[StagedShard]:
+        shard_range, run_slices = shard_slices
+        indices = range(shard_range.index, shard_range.index + len(shard_range))
         names = [
             ShardName(
-                plan.split_names[shards.split_id], number, shards.num_shards, plan.compression
+                plan.split_names[shard_range.split_id],
+                index,
+                shard_range.num_shards,
+                plan.compression,
             )
-            for number in numbers
+            for index in indices
         ]
         return write_shards(
             folder / "data",
             folder / "runs",
             names,
-            shards,
-            pieces,
+            shard_range,
+            run_slices,
             plan.local_buffer_bytes,
             progress,
         )
 
-    written = itertools.chain.from_iterable(thread_map(write, slices, plan.threads))
+    written = itertools.chain.from_iterable(thread_map(write, slices_by_range, plan.threads))
     yield from thread_map(
         lambda shard: shard.finalize(durable=not plan.store_url), written, _SYNC_THREADS
     )

@@ -21,21 +21,21 @@ from recordmill.base.threads import shared_context
 if TYPE_CHECKING:
     from recordmill.transforms.beam_types import Pipeline
 
-_ours: ContextVar[bool] = ContextVar(
+_is_own_pipeline: ContextVar[bool] = ContextVar(
     "ours", default=False
 )  # whether the pipeline at hand is made here
-_PATIENCE_SEC = 7  # with code that hears of no stop: TensorFlow's executor, a function of the user's that sleeps
+_MAX_STOP_WAIT_SEC = 7  # with code that hears of no stop: TensorFlow's executor, a function of the user's that sleeps
 
 
 @contextlib.contextmanager
-def own_run() -> Iterator[None]:
+def mark_own_pipelines() -> Iterator[None]:
     """The pipelines that this thread makes meanwhile are recordmill's own, not a notebook cell's."""
-    with _as_we_need_it():
-        token = _ours.set(True)
+    with _configured_beam():
+        token = _is_own_pipeline.set(True)
         try:
             yield
         finally:
-            _ours.reset(token)
+            _is_own_pipeline.reset(token)
 
 
 def run_locally(
@@ -45,7 +45,7 @@ def run_locally(
     `name`; raises what a stage raised, itself. After KeyboardInterrupt every thread has ended, but those that code
     holds which can't be interrupted: what they find when it ends is that they are to stop.
     """
-    with no_log_of_beam():
+    with silence_beam_logging():
         import apache_beam as beam
         from apache_beam.options.pipeline_options import PipelineOptions, SetupOptions
         from apache_beam.runners.portability.fn_api_runner import FnApiRunner
@@ -53,10 +53,10 @@ def run_locally(
     options = PipelineOptions(list(beam_args))
     options.view_as(SetupOptions).save_main_session = False
     failure: list[BaseException] = []
-    ended = threading.Event()
+    is_ended = threading.Event()
 
-    def work() -> None:
-        _ours.set(True)
+    def run_pipeline() -> None:
+        _is_own_pipeline.set(True)
         try:
             with registered_progress(name, progress):
                 pipeline = beam.Pipeline(runner=FnApiRunner(), options=options)
@@ -65,20 +65,22 @@ def run_locally(
         except BaseException as error:
             failure.append(error)
         finally:
-            ended.set()
+            is_ended.set()
 
-    with _as_we_need_it():
+    with _configured_beam():
         # The pipeline runs in a thread of its own: this one stays free to receive Ctrl-C, which the runner's threads
         # would not. It is waited for by an event: a join that Ctrl-C interrupts takes the thread for ended (CPython
         # before 3.13), and it goes on writing.
         try:
-            threading.Thread(target=work, name="recordmill-pipeline", daemon=True).start()
-            while not ended.wait(0.2):
+            threading.Thread(target=run_pipeline, name="recordmill-pipeline", daemon=True).start()
+            while not is_ended.wait(0.2):
                 pass
         except BaseException:
             progress.cancel()
-            until = time.monotonic() + _PATIENCE_SEC
-            while not ended.wait(0.2) and (progress.is_committing or time.monotonic() < until):
+            deadline = time.monotonic() + _MAX_STOP_WAIT_SEC
+            while not is_ended.wait(0.2) and (
+                progress.is_committing or time.monotonic() < deadline
+            ):
                 pass
             raise
     if failure:
@@ -86,40 +88,40 @@ def run_locally(
 
 
 @shared_context
-def _as_we_need_it() -> Iterator[None]:
+def _configured_beam() -> Iterator[None]:
     """Beam as pipelines made here need it, and as it was before once the last of them has ended."""
-    with no_log_of_beam(), _telling_cells_apart():
+    with silence_beam_logging(), _skip_notebook_lookup():
         yield
 
 
 @shared_context
-def no_log_of_beam() -> Iterator[None]:
+def silence_beam_logging() -> Iterator[None]:
     """Beam logs nothing, by its own logger or by none: of a failed stage it would be a traceback of what is raised
     anyway, and when it is imported that clients of BigQuery are missing. What others log is not touched.
     """
 
-    def is_others(record: logging.LogRecord) -> bool:
+    def is_not_beams(record: logging.LogRecord) -> bool:
         return "/apache_beam/" not in record.pathname
 
     logger, root = logging.getLogger("apache_beam"), logging.getLogger()
     level = logger.level
     # logging without a logger would add one to none, for good
-    own = None if root.handlers else logging.lastResort
+    last_resort = None if root.handlers else logging.lastResort
     logger.setLevel(logging.CRITICAL)
-    root.addFilter(is_others)
-    if own is not None:
-        root.addHandler(own)
+    root.addFilter(is_not_beams)
+    if last_resort is not None:
+        root.addHandler(last_resort)
     try:
         yield
     finally:
         logger.setLevel(level)
-        root.removeFilter(is_others)
-        if own is not None:
-            root.removeHandler(own)
+        root.removeFilter(is_not_beams)
+        if last_resort is not None:
+            root.removeHandler(last_resort)
 
 
 @contextlib.contextmanager
-def _telling_cells_apart() -> Iterator[None]:
+def _skip_notebook_lookup() -> Iterator[None]:
     """Keeps Beam from looking for the pipelines made here in the cells of a notebook.
 
     Where IPython runs, Beam looks for pipelines among the user's variables to put the cell's number into their labels;
@@ -129,15 +131,15 @@ def _telling_cells_apart() -> Iterator[None]:
     from apache_beam import pipeline
     from apache_beam.utils import interactive_utils
 
-    asked = [(module, module.is_in_ipython) for module in (interactive_utils, pipeline)]
+    patched = [(module, module.is_in_ipython) for module in (interactive_utils, pipeline)]
 
     def is_in_ipython() -> bool:
-        return not _ours.get() and bool(asked[0][1]())
+        return not _is_own_pipeline.get() and bool(patched[0][1]())
 
-    for module, _ in asked:
+    for module, _ in patched:
         module.is_in_ipython = is_in_ipython
     try:
         yield
     finally:
-        for module, before in asked:
-            module.is_in_ipython = before
+        for module, original in patched:
+            module.is_in_ipython = original

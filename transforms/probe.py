@@ -26,7 +26,7 @@ from recordmill.transforms.beam_types import (
 PROBE_NAMESPACE = "recordmill.preflight"
 PACKAGES = ("recordmill", "apache-beam", "numpy", "pyarrow", "tensorflow-metadata")
 MUST_MATCH = ("python", "recordmill", "apache-beam", "numpy", "pyarrow")
-_LONGEST = 300
+_MAX_MESSAGE_LENGTH = 300
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class ProbeRequest:
     inputs: tuple[tuple[str, int], ...] = ()
 
 
-def installed() -> dict[str, str]:
+def find_versions() -> dict[str, str]:
     """Returns versions by name: of Python major and minor, of packages the whole; "" where one is not there."""
     versions = {"python": ".".join(platform.python_version_tuple()[:2])}
     for name in PACKAGES:
@@ -51,54 +51,54 @@ def installed() -> dict[str, str]:
     return versions
 
 
-def probe_worker(_: int, wanted: ProbeRequest) -> dict[str, Any]:
+def probe_worker(_: int, request: ProbeRequest) -> dict[str, Any]:
     """Returns what this process has and sees; `out` and `inputs` say what is wrong, "" for nothing."""
     return {
         "host": socket.gethostname(),
         "pid": os.getpid(),
-        **installed(),
-        "out": _see_token(wanted)[:_LONGEST],
-        "inputs": _see_inputs(wanted)[:_LONGEST],
+        **find_versions(),
+        "out": _check_token(request)[:_MAX_MESSAGE_LENGTH],
+        "inputs": _check_inputs(request)[:_MAX_MESSAGE_LENGTH],
     }
 
 
-def _see_token(wanted: ProbeRequest) -> str:
-    if not wanted.token:
+def _check_token(request: ProbeRequest) -> str:
+    if not request.token:
         return ""
     try:
-        content = bytes(read_range(wanted.token).tobytes()).decode(errors="replace")
+        content = bytes(read_range(request.token).tobytes()).decode(errors="replace")
     except (OSError, ValueError) as error:
-        return f"{wanted.token}: {getattr(error, 'strerror', None) or error}"
+        return f"{request.token}: {getattr(error, 'strerror', None) or error}"
     return (
         ""
-        if content == wanted.text
-        else f"{wanted.token}: another folder of that name, not the one that is written to here"
+        if content == request.text
+        else f"{request.token}: another folder of that name, not the one that is written to here"
     )
 
 
-def _see_inputs(wanted: ProbeRequest) -> str:
-    for path, size in wanted.inputs:
+def _check_inputs(request: ProbeRequest) -> str:
+    for path, size in request.inputs:
         try:
-            size_there = stat(path).size_bytes
+            actual_size = stat(path).size_bytes
         except (OSError, ValueError) as error:
             return f"{path}: {getattr(error, 'strerror', None) or error}"
-        if size_there != size:
-            return f"{path}: {size_there:,} bytes there, {size:,} here"
+        if actual_size != size:
+            return f"{path}: {actual_size:,} bytes there, {size:,} here"
     return ""
 
 
-def count_facts(number: int, wanted: ProbeRequest) -> Iterator[int]:
+def report_probe(probe_number: int, request: ProbeRequest) -> Iterator[int]:
     """Look, and count what was found."""
-    counter(PROBE_NAMESPACE, json.dumps(probe_worker(number, wanted), sort_keys=True)).inc()
-    yield number
+    counter(PROBE_NAMESPACE, json.dumps(probe_worker(probe_number, request), sort_keys=True)).inc()
+    yield probe_number
 
 
-def probe_workers(pipeline: Pipeline, wanted: ProbeRequest, looks: int) -> PCollection:
+def probe_workers(pipeline: Pipeline, request: ProbeRequest, count: int) -> PCollection:
     """Probes the workers as often as told, spread over them."""
-    return pipeline | Create(range(looks)) | Reshuffle() | FlatMap(count_facts, wanted)
+    return pipeline | Create(range(count)) | Reshuffle() | FlatMap(report_probe, request)
 
 
-def facts_of(metrics: Any) -> list[dict[str, Any]]:
+def collect_probe_results(metrics: Any) -> list[dict[str, Any]]:
     """Returns the workers' answers from a finished job's metrics; one entry for each process."""
     by_process = {}
     for result in metrics.query()["counters"]:

@@ -33,19 +33,19 @@ from recordmill.transforms.beam_types import (
     PTransform,
     Reshuffle,
 )
-from recordmill.transforms.build_stages import count
+from recordmill.transforms.build_stages import increment_counters
 
 
-def single_element(number: int) -> tuple[int, ...]:
+def wrap_number(task_number: int) -> tuple[int, ...]:
     """A pack of this one job."""
-    return (number,)
+    return (task_number,)
 
 
-def make_pack(numbers: Iterable[int], run: SharedReadRun) -> Iterator[FinishedTask]:
+def read_task_pack(task_numbers: Iterable[int], run: SharedReadRun) -> Iterator[FinishedTask]:
     """The jobs of a pack, as many at once as the run says."""
     progress = find_progress(run.job_folder.run_path())
 
-    def work(number: int) -> FinishedTask:
+    def run_task(number: int) -> FinishedTask:
         try:
             return run_shared_task(run, number, progress)
         except BaseException as error:
@@ -53,48 +53,48 @@ def make_pack(numbers: Iterable[int], run: SharedReadRun) -> Iterator[FinishedTa
             raise
 
     with run.job_folder.open_run().keep_alive():
-        for made in thread_map(work, numbers, run.load().concurrent_tasks):
-            account = made.account
+        for finished in thread_map(run_task, task_numbers, run.load().concurrent_tasks):
+            account = finished.account
             rejected = account.rejected.total
-            count(
+            increment_counters(
                 files_written=1,
                 records_read=account.read,
                 records_written=account.written,
                 records_rejected=rejected,
             )
-            yield made
+            yield finished
 
 
-def list_all(_: None, made: Iterable[FinishedTask], run: SharedReadRun) -> int:
+def list_finished_tasks(_: None, finished_tasks: Iterable[FinishedTask], run: SharedReadRun) -> int:
     """Joins all results in one list."""
-    return write_finished_list(run, made)
+    return write_finished_list(run, finished_tasks)
 
 
 @dataclass
-class ReadJobs(PTransform):
+class ReadTasks(PTransform):
     """Turns packs of job numbers, spread over the workers, into files of a run: a PCollection with their number."""
 
     run: SharedReadRun
 
     def expand(self, packs: PCollection) -> PCollection:  # tuple[int, ...] -> int
-        made = (
+        finished = (
             packs
-            | "Run" >> FlatMap(make_pack, self.run)
+            | "Run" >> FlatMap(read_task_pack, self.run)
             | "Account" >> Reshuffle()  # from here on the engine knows which attempt counts
         )
         # One element, also of no jobs: with it the list is made once, when all of it is there.
         return (
             packs.pipeline
             | "Once" >> Create([None])
-            | "List" >> Map(list_all, beam_types.AsIter(made), self.run)
+            | "List" >> Map(list_finished_tasks, beam_types.AsIter(finished), self.run)
         )
 
 
 # 64 MiB of uncompressed shards: what one worker reads before another may take over
-PART_BYTES = 64 << 20
+TASK_BYTES = 64 << 20
 
 
-@beam_types.type_hinted(takes=None, gives=pa.RecordBatch)
+@beam_types.with_type_hints(input_type=None, output_type=pa.RecordBatch)
 @dataclass
 class ReadShards(PTransform):
     """Reads the records of `inputs` as RecordBatches, one column a feature; in no order, as PCollections are.
@@ -116,8 +116,8 @@ class ReadShards(PTransform):
     schema: Schema | None = None
 
     def __post_init__(self) -> None:
-        given = [self.inputs] if isinstance(self.inputs, str | os.PathLike) else self.inputs
-        self.inputs = [_from_anywhere(os.fspath(path)) for path in given]
+        inputs = [self.inputs] if isinstance(self.inputs, str | os.PathLike) else self.inputs
+        self.inputs = [_make_absolute(os.fspath(path)) for path in inputs]
 
     def expand(self, pipeline: Any) -> PCollection:  # Pipeline -> RecordBatch
         plan: PCollection = (
@@ -126,34 +126,34 @@ class ReadShards(PTransform):
             | "Plan" >> Map(plan_inputs)
             | "Keep" >> Reshuffle()
         )
-        parts = plan | "Parts" >> FlatMap(piece_packs) | "Spread" >> Reshuffle()
-        return parts | "Read" >> FlatMap(read_part, beam_types.AsSingleton(plan)).with_output_types(
-            pa.RecordBatch
-        )
+        parts = plan | "Parts" >> FlatMap(list_task_numbers) | "Spread" >> Reshuffle()
+        return parts | "Read" >> FlatMap(
+            read_task_batches, beam_types.AsSingleton(plan)
+        ).with_output_types(pa.RecordBatch)
 
 
-def _from_anywhere(given: str) -> str:
+def _make_absolute(text: str) -> str:
     """The INPUT as workers find it, whose working folders are others."""
-    path = parse_input_path(given)
+    path = parse_input_path(text)
     if path[:1] == "@" and not exists(path):
-        return f"@{_from_anywhere(path[1:])}"
+        return f"@{_make_absolute(path[1:])}"
     return absolute_path(path)
 
 
-def plan_inputs(asked: ReadShards) -> ReadPlan:
+def plan_inputs(request: ReadShards) -> ReadPlan:
     """Finds the files, where they can be read on their own, and their schema."""
-    columns = None if asked.columns is None else tuple(asked.columns)
-    options = ReadOptions(to="arrow", columns=columns, split=asked.split, file_bytes=PART_BYTES)
-    return plan_read(asked.inputs, options, schema=asked.schema)
+    columns = None if request.columns is None else tuple(request.columns)
+    options = ReadOptions(to="arrow", columns=columns, split=request.split, file_bytes=TASK_BYTES)
+    return plan_read(request.inputs, options, schema=request.schema)
 
 
-def piece_packs(plan: ReadPlan) -> Iterator[int]:
+def list_task_numbers(plan: ReadPlan) -> Iterator[int]:
     """The numbers of the parts."""
     yield from range(len(plan.tasks))
 
 
-def read_part(number: int, plan: ReadPlan) -> Iterator[pa.RecordBatch]:
+def read_task_batches(task_number: int, plan: ReadPlan) -> Iterator[pa.RecordBatch]:
     """The records of a part."""
-    for part in read_task_records(plan, plan.tasks[number], threads=1):
-        count(records_read=part.records)
+    for part in read_task_records(plan, plan.tasks[task_number], threads=1):
+        increment_counters(records_read=part.records)
         yield from part.batches

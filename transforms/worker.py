@@ -30,15 +30,15 @@ def run_worker(argv: Sequence[str] | None = None) -> None:
         )
     args, _ = parser.parse_known_args(argv)
 
-    named = (("worker_id", args.id),)
+    metadata = (("worker_id", args.id),)
     with grpc.insecure_channel(args.provision_endpoint) as channel:
         service = services.ProvisionServiceStub(channel)
         info = service.GetProvisionInfo(
-            api.GetProvisionInfoRequest(), metadata=named, timeout=60
+            api.GetProvisionInfoRequest(), metadata=metadata, timeout=60
         ).info
 
-    def endpoint(given: str, announced: str) -> str:
-        descriptor = endpoints_pb2.ApiServiceDescriptor(url=given or announced)
+    def endpoint(flag_url: str, announced_url: str) -> str:
+        descriptor = endpoints_pb2.ApiServiceDescriptor(url=flag_url or announced_url)
         return str(text_format.MessageToString(descriptor, as_one_line=True))
 
     environment = {

@@ -55,7 +55,13 @@ from recordmill.storage.codecs import SHARD_SUFFIXES
 from recordmill.storage.files import is_remote, parse_output_path
 from recordmill.storage.folders import absolute_path
 from recordmill.transforms import beam_types
-from recordmill.transforms.build_stages import ACCOUNTS, HISTOGRAMS, ShardStages, count, of_both
+from recordmill.transforms.build_stages import (
+    HISTOGRAMS,
+    INGEST_RESULTS,
+    ShardStages,
+    increment_counters,
+    pair_outputs,
+)
 
 _LOCAL_RUNNERS = ("FnApiRunner", "DirectRunner", "BundleBasedDirectRunner", "SwitchingDirectRunner")
 
@@ -77,18 +83,18 @@ class BatchDicts(beam_types.PTransform):
             | beam_types.BatchElements(
                 min_batch_size=self.batch_rows, max_batch_size=self.batch_rows
             )
-            | beam_types.FlatMap(_marked_batches).with_output_types(pa.RecordBatch)
+            | beam_types.FlatMap(_make_batches).with_output_types(pa.RecordBatch)
         )
 
 
-_OF_DICTS = {
+_DICT_METADATA = {
     b"recordmill.dicts": b""
 }  # in the metadata of batches whose missing columns mean missing values
 
 
-def _marked_batches(rows: Sequence[Mapping[str, Any]]) -> Iterator[pa.RecordBatch]:
+def _make_batches(rows: Sequence[Mapping[str, Any]]) -> Iterator[pa.RecordBatch]:
     for batch in rows_to_batches(rows):
-        yield batch.replace_schema_metadata({**(batch.schema.metadata or {}), **_OF_DICTS})
+        yield batch.replace_schema_metadata({**(batch.schema.metadata or {}), **_DICT_METADATA})
 
 
 def check_batch(batch: pa.RecordBatch, schema: Schema) -> None:
@@ -96,28 +102,28 @@ def check_batch(batch: pa.RecordBatch, schema: Schema) -> None:
     caller's own schema is not one that was declared over what is in files.
     """
     names = batch.schema.names
-    if more := [name for name in names if name not in schema]:
+    if unknown := [name for name in names if name not in schema]:
         raise DataError(
-            f"a batch has the column {more[0]!r}, which the schema does not name; {available_names(more[0], schema.names)}; "
+            f"a batch has the column {unknown[0]!r}, which the schema does not name; {available_names(unknown[0], schema.names)}; "
             "leave it out, or name it in the schema",
             source="pipeline",
         )
-    less = (
+    missing = (
         []
-        if _OF_DICTS.keys() <= {*(batch.schema.metadata or {})}
+        if _DICT_METADATA.keys() <= {*(batch.schema.metadata or {})}
         else [f for f in schema.names if f not in names]
     )
-    if less:
+    if missing:
         raise DataError(
-            f"a batch lacks the column {less[0]!r}, which the schema names; give it one of nulls, or leave it out of "
+            f"a batch lacks the column {missing[0]!r}, which the schema names; give it one of nulls, or leave it out of "
             "the schema",
             source="pipeline",
         )
     for column in batch.schema:
-        kind, text = column.type, schema[column.name].dtype in ("string", "bytes")
-        while pa.types.is_nested(kind) or pa.types.is_dictionary(kind):
-            kind = kind.value_type
-        if text and not (_is_text(kind) or class_names_in_metadata(column)):
+        value_type, is_text = column.type, schema[column.name].dtype in ("string", "bytes")
+        while pa.types.is_nested(value_type) or pa.types.is_dictionary(value_type):
+            value_type = value_type.value_type
+        if is_text and not (_is_text(value_type) or class_names_in_metadata(column)):
             raise DataError(
                 f"column {column.name!r} is {column.type}, but the schema has {schema[column.name].describe()}; make "
                 "it text, as in pyarrow.compute.cast(column, 'string'), or name it so in the schema",
@@ -137,7 +143,7 @@ def _is_text(kind: pa.DataType) -> bool:
     return bool(text or data or pa.types.is_binary_view(kind) or pa.types.is_null(kind))
 
 
-@beam_types.type_hinted(takes=pa.RecordBatch, gives=Manifest)
+@beam_types.with_type_hints(input_type=pa.RecordBatch, output_type=Manifest)
 class WriteShards(beam_types.PTransform):
     """Writes RecordBatches with the schema's columns as a data set at `out`; gives its one Manifest.
 
@@ -223,38 +229,40 @@ class WriteShards(beam_types.PTransform):
                 "WriteShards writes one data set of all records: give a bounded PCollection in the global window "
                 "(beam.WindowInto(beam.window.GlobalWindows()))"
             )
-        local = type(batches.pipeline.runner).__name__ in _LOCAL_RUNNERS
+        is_local = type(batches.pipeline.runner).__name__ in _LOCAL_RUNNERS
         # after the shuffle engines keep what it was: a second start is then nobody's
-        plan = (
+        plan_handle = (
             batches.pipeline
             | "Start" >> beam_types.Create([self])
             | "Begin" >> beam_types.Map(start_run)
             | "Keep" >> beam_types.Reshuffle()
         )
         ingested = batches | "Ingest" >> beam_types.ParDo(
-            _IngestBatches(), beam_types.AsSingleton(plan)
-        ).with_outputs(HISTOGRAMS, main=ACCOUNTS)
-        manifest: beam_types.PCollection = of_both(ingested) | "Shard" >> ShardStages(plan, local)
+            _IngestBatches(), beam_types.AsSingleton(plan_handle)
+        ).with_outputs(HISTOGRAMS, main=INGEST_RESULTS)
+        manifest: beam_types.PCollection = pair_outputs(ingested) | "Shard" >> ShardStages(
+            plan_handle, is_local
+        )
         return manifest
 
 
 def start_run(options: WriteShards) -> SharedPlanHandle:
     """Begins a build of its own each time; what nobody goes on with is removed when its lease is over."""
-    remote = is_remote(options.out)
-    base = check_output_folder(options.out, options.overwrite)
-    run = uuid.uuid4().hex[:12]
-    if not remote:
+    is_store = is_remote(options.out)
+    base_generation = check_output_folder(options.out, options.overwrite)
+    run_id = uuid.uuid4().hex[:12]
+    if not is_store:
         folder = RunFolder.create(options.out, leased=True)
         folder.release()
-        run = folder.id
-    job_folder = JobFolder(options.out, run)
-    splits = tuple(name for name, _ in options.order.splits) or (DEFAULT_SPLIT,)
+        run_id = folder.id
+    job_folder = JobFolder(options.out, run_id)
+    split_names = tuple(name for name, _ in options.order.splits) or (DEFAULT_SPLIT,)
     plan = BuildPlan(
         folder=job_folder.run_path(),
-        base_generation=base,
+        base_generation=base_generation,
         schema=options.schema,
-        split_names=splits,
-        key_buckets=KeyBuckets.for_shards(len(splits), 2**64, options.shards.num_shards or 64),
+        split_names=split_names,
+        key_buckets=KeyBuckets.for_shards(len(split_names), 2**64, options.shards.num_shards or 64),
         key_options=options.order,
         shard_options=options.shards,
         compression=options.compression,
@@ -262,7 +270,7 @@ def start_run(options: WriteShards) -> SharedPlanHandle:
         memory_bytes=options.memory_bytes,
         budget=options.budget,
         name=options.name,
-        store_url=options.out if remote else "",
+        store_url=options.out if is_store else "",
     )
     return begin_build(plan, job_folder)
 
@@ -270,21 +278,21 @@ def start_run(options: WriteShards) -> SharedPlanHandle:
 class _IngestBatches(beam_types.DoFn):
     """Collects a bundle's batches in one SortedRunWriter; gives accounts as runs fill and when the bundle ends."""
 
-    _bench: contextlib.AbstractContextManager[BuildPlan] | None = None  # of the bundle at work
+    _workspace: contextlib.AbstractContextManager[BuildPlan] | None = None  # of the bundle at work
 
     def start_bundle(self) -> None:
-        self._leave()
+        self._close_workspace()
         self._writer: SortedRunWriter | None = None
-        self._read = 0
+        self._records_read = 0
 
     def process(
-        self, batch: pa.RecordBatch, shared: SharedPlanHandle
+        self, batch: pa.RecordBatch, plan_handle: SharedPlanHandle
     ) -> Iterator[SharedIngestResult]:
-        shared.job_folder.open_run().renew_lease()
+        plan_handle.job_folder.open_run().renew_lease()
         if self._writer is None:
-            local_plan = task_workspace(shared)
-            self._place = shared.job_folder
-            self._bench = local_plan
+            local_plan = task_workspace(plan_handle)
+            self._job_folder = plan_handle.job_folder
+            self._workspace = local_plan
             self._plan = local_plan.__enter__()
             folder = Path(self._plan.folder)
             self._writer = SortedRunWriter(
@@ -296,56 +304,64 @@ class _IngestBatches(beam_types.DoFn):
                 max_rejects=self._plan.max_rejects,
             )
         check_batch(batch, self._plan.schema)
-        fitted = conform(batch, self._plan.schema)
+        conformed = conform(batch, self._plan.schema)
         self._reject_writer.write(
             Reject("pipeline", f"row {row} of a batch", reason, message)
-            for row, reason, message in fitted.bad_rows
+            for row, reason, message in conformed.bad_rows
         )
-        self._read += batch.num_rows
-        count(records_read=batch.num_rows, records_rejected=len(fitted.bad_rows))
-        frames = encode(fitted.batch, self._plan.schema)
-        if (large := find_oversized_record(frames)) is not None:
+        self._records_read += batch.num_rows
+        increment_counters(records_read=batch.num_rows, records_rejected=len(conformed.bad_rows))
+        frames = encode(conformed.batch, self._plan.schema)
+        if (oversized := find_oversized_record(frames)) is not None:
             raise DataError(
-                describe_oversized_record(frames, large),
+                describe_oversized_record(frames, oversized),
                 source="pipeline",
-                place=f"record {large} of a batch",
+                place=f"record {oversized} of a batch",
             )
-        keys, splits = assign_by_payload(self._plan.key_options, fitted.batch, frames)
-        nowhere, position = np.zeros(len(frames), np.uint32), frames.crcs.astype(np.int64)
-        runs = tuple(
+        keys, split_ids = assign_by_payload(self._plan.key_options, conformed.batch, frames)
+        file_ids, positions = np.zeros(len(frames), np.uint32), frames.crcs.astype(np.int64)
+        sorted_runs = tuple(
             self._writer.add(
                 frames.data,
                 frames.lengths + FRAME_OVERHEAD_BYTES,
                 frames.crcs,
                 keys,
-                splits,
-                nowhere,
-                position,
+                split_ids,
+                file_ids,
+                positions,
             )
         )
         update_statistics(
-            self._plan, self._sketches, KeyedChunk(fitted.batch, nowhere, position, keys, splits)
+            self._plan,
+            self._sketches,
+            KeyedChunk(conformed.batch, file_ids, positions, keys, split_ids),
         )
-        if runs:
-            yield self._account(runs, RejectSummary.empty())
+        if sorted_runs:
+            yield self._share_results(sorted_runs, RejectSummary.empty())
 
     def finish_bundle(self) -> Iterable[object]:
         if self._writer is not None:
-            runs = () if self._writer.is_empty else (self._writer.finish(),)
-            account = self._account(runs, self._reject_writer.close())
-            self._leave()
-            yield beam_types.windowed(account)
-            yield beam_types.TaggedOutput(HISTOGRAMS, beam_types.windowed(self._writer.histogram))
+            sorted_runs = () if self._writer.is_empty else (self._writer.finish(),)
+            result = self._share_results(sorted_runs, self._reject_writer.close())
+            self._close_workspace()
+            yield beam_types.in_global_window(result)
+            yield beam_types.TaggedOutput(
+                HISTOGRAMS, beam_types.in_global_window(self._writer.histogram)
+            )
 
-    def _account(self, runs: tuple[SortedRun, ...], rejected: RejectSummary) -> SharedIngestResult:
+    def _share_results(
+        self, sorted_runs: tuple[SortedRun, ...], rejected: RejectSummary
+    ) -> SharedIngestResult:
         """The bundle's account since the last one; its rejects are told once, at its end."""
-        read, self._read = self._read, 0
-        account = share_results(self._place, IngestResult(0, runs, read, rejected), self._sketches)
-        count(runs_written=len(runs))
-        return account
+        records_read, self._records_read = self._records_read, 0
+        result = share_results(
+            self._job_folder, IngestResult(0, sorted_runs, records_read, rejected), self._sketches
+        )
+        increment_counters(runs_written=len(sorted_runs))
+        return result
 
-    def _leave(self) -> None:
+    def _close_workspace(self) -> None:
         """Leaves the local_plan, also that of a bundle that failed."""
-        local_plan, self._bench = self._bench, None
+        local_plan, self._workspace = self._workspace, None
         if local_plan is not None:
             local_plan.__exit__(None, None, None)

@@ -17,7 +17,7 @@ from recordmill.base.option_names import option
 from recordmill.base.threads import shared_context
 from recordmill.storage.files import atomic_write, write_all
 from recordmill.storage.folders import join, make_private_folder
-from recordmill.transforms.local_run import no_log_of_beam
+from recordmill.transforms.local_run import silence_beam_logging
 
 # the last line of a Python traceback: a dotted name that is an exception's, and its message
 _RAISED = re.compile(
@@ -119,7 +119,7 @@ def quiet() -> Iterator[None]:
     """Beam logs an engine's whole trace, and its warnings of what it starts: not meanwhile, until the last of those
     who ask for it has ended. What others log in this process is not touched.
     """
-    with _no_threads_of_grpc(), no_log_of_beam(), _no_log_of_servers():
+    with _no_threads_of_grpc(), silence_beam_logging(), _no_log_of_servers():
         yield
 
 

@@ -86,7 +86,7 @@ def ask_workers(
     runner: str, beam_args: Sequence[str], seen: ProbeResult, progress: Progress
 ) -> list[ClusterFinding]:
     """Returns the findings of a job that only looks."""
-    from recordmill.transforms.probe import ProbeRequest, facts_of, probe_workers
+    from recordmill.transforms.probe import ProbeRequest, collect_probe_results, probe_workers
 
     text = uuid.uuid4().hex
     wanted = ProbeRequest(put_token(seen.folder, text), text, seen.inputs)
@@ -102,7 +102,7 @@ def ask_workers(
         name,
         "",
         within_sec=ANSWER_SEC,
-        ended=lambda r: facts.extend(facts_of(r.metrics())),
+        ended=lambda r: facts.extend(collect_probe_results(r.metrics())),
     )
     try:
         run_on_engine(construct, job, Progress())
@@ -117,9 +117,9 @@ def ask_workers(
 
 
 def _judge(facts: Sequence[dict[str, Any]], seen: ProbeResult) -> list[ClusterFinding]:
-    from recordmill.transforms.probe import MUST_MATCH, installed
+    from recordmill.transforms.probe import MUST_MATCH, find_versions
 
-    here = installed()
+    here = find_versions()
     hosts = sorted({fact["host"] for fact in facts})
     found = [
         ClusterFinding(

@@ -37,13 +37,13 @@ def build_with(
     """A build in which `change` gets, between reading and writing, the run and what shards are to take from it."""
     from recordmill.transforms import local_build
 
-    plan_slices = local_build.plan_slices
+    plan_shard_slices = local_build.plan_shard_slices
 
     def changed(plan: BuildPlan, runs: Sequence[SortedRun], total: Histogram) -> Shards:
         (run,) = runs
-        return change(run, list(plan_slices(plan, runs, total)))
+        return change(run, list(plan_shard_slices(plan, runs, total)))
 
-    monkeypatch.setattr(local_build, "plan_slices", changed)
+    monkeypatch.setattr(local_build, "plan_shard_slices", changed)
     recordmill.build(DATA, out, num_shards=3, threads=1)
 
 

@@ -358,7 +358,7 @@ def test_the_plan_of_workers_has_the_files_and_units_of_one_process(
     given: Any = plan.source
     shared = start(plan, JobFolder(out, folder.id))
     far: Any = shared.load().source
-    assert set(given.files.extra_columns) == set(far.files.columns)
+    assert set(given.files.extra_columns) == set(far.files.extra_columns)
     known = {"documents": {"class_name", "split"}, "labels": {"feature/word", "feature/label"}}
     assert known.get(kind, set()) - {"split"} <= set(far.files.extra_columns)
     assert list(far.files) == list(given.files)

@@ -17,7 +17,7 @@ pytest.importorskip("tensorflow_transform", reason="transforms need tensorflow-t
 import recordmill
 from recordmill.base.errors import DataError, UsageError
 from recordmill.pipelines.build import build
-from recordmill.preprocessing.metadata import restore
+from recordmill.preprocessing.metadata import restore_transform
 from recordmill.schemas.tfmd import from_pbtxt
 from recordmill.shards.manifest import TRANSFORM_FOLDER, Manifest, load_manifest
 from recordmill.shards.rejects import TooManyRejects
@@ -235,7 +235,7 @@ def test_a_row_gives_the_same_bits_in_whatever_batch_it_stands(
     out: Path, inputs: Path, raw: Any
 ) -> None:
     manifest = load_manifest(out)
-    saved = restore(str(folder_of(out)), manifest.transform, from_pbtxt(manifest.schema))
+    saved = restore_transform(str(folder_of(out)), manifest.transform, from_pbtxt(manifest.schema))
     batch = raw["train"].slice(0, 137).combine_chunks().to_batches()[0]
     whole, refused = saved.apply(batch)
     assert not refused

@@ -10,7 +10,7 @@ from transformed_set import DECLARED, write_csv
 import recordmill
 from recordmill.__main__ import main
 from recordmill.pipelines.build import build
-from recordmill.preprocessing.metadata import restore
+from recordmill.preprocessing.metadata import restore_transform
 from recordmill.schemas.tfmd import from_pbtxt
 from recordmill.shards.manifest import TRANSFORM_FOLDER, load_manifest
 
@@ -195,7 +195,9 @@ def test_two_transforms_with_vocabularies_of_one_name_stay_apart_in_one_process(
         build(tmp_path / f"{words}.csv", out, transform={"word": "vocabulary"})
         manifest = load_manifest(out)
         folder = out / manifest.parts[-1].folder / TRANSFORM_FOLDER
-        saved.append(restore(str(folder), manifest.transform, from_pbtxt(manifest.schema)))
+        saved.append(
+            restore_transform(str(folder), manifest.transform, from_pbtxt(manifest.schema))
+        )
     import pyarrow as pa
 
     batch = pa.RecordBatch.from_pydict(

@@ -17,12 +17,12 @@ from recordmill.preprocessing.declaration import (
 )
 from recordmill.preprocessing.tensors import (
     PAD_ROWS,
-    as_lists,
-    flat_values,
-    list_schema,
-    padded_rows,
-    representations,
-    unfit,
+    count_padded_rows,
+    explain_unfit,
+    flatten_values,
+    make_list_schema,
+    make_representations,
+    to_list_columns,
 )
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
@@ -315,8 +315,8 @@ def batch(rows: int) -> pa.RecordBatch:
 
 @pytest.mark.parametrize("offset", [0, 5])
 def test_every_column_becomes_a_list_with_an_empty_one_where_it_is_missing(offset: int) -> None:
-    made = as_lists(batch(20).slice(offset), SCHEMA_OF_TENSORS)
-    assert made.schema == list_schema(SCHEMA_OF_TENSORS)
+    made = to_list_columns(batch(20).slice(offset), SCHEMA_OF_TENSORS)
+    assert made.schema == make_list_schema(SCHEMA_OF_TENSORS)
     rows = made.slice(6, 1).to_pylist()[0]
     i = offset + 6
     assert rows == {
@@ -333,27 +333,28 @@ def test_every_column_becomes_a_list_with_an_empty_one_where_it_is_missing(offse
 @pytest.mark.parametrize("rows", [1, 15, 16, 17, 1000])
 def test_rows_and_values_are_padded_to_multiples_of_a_vector(rows: int) -> None:
     records = batch(rows)
-    assert padded_rows(rows) % PAD_ROWS == 0
-    assert rows + PAD_ROWS <= padded_rows(rows) < rows + 2 * PAD_ROWS
+    assert count_padded_rows(rows) % PAD_ROWS == 0
+    assert rows + PAD_ROWS <= count_padded_rows(rows) < rows + 2 * PAD_ROWS
     for feature in SCHEMA_OF_TENSORS:
-        found = flat_values(records.column(feature.name), feature)
+        found = flatten_values(records.column(feature.name), feature)
         assert len(found.values) % PAD_ROWS == 0
         if found.splits is None:
-            assert len(found.values) == padded_rows(rows) * feature.inner_size
+            assert len(found.values) == count_padded_rows(rows) * feature.inner_size
             continue
-        assert len(found.splits) == padded_rows(rows) + 1
+        assert len(found.splits) == count_padded_rows(rows) + 1
         assert found.splits[-1] == len(found.values)
         assert np.diff(found.splits[rows:]).max() <= 1
         expected = [
             len(row)
-            for row in as_lists(records, SCHEMA_OF_TENSORS).column(feature.name).to_pylist()
+            for row in to_list_columns(records, SCHEMA_OF_TENSORS).column(feature.name).to_pylist()
         ]
         assert np.diff(found.splits[: rows + 1]).tolist() == expected
 
 
 def test_the_adapter_s_representations_name_every_feature() -> None:
     kinds = {
-        name: one.WhichOneof("kind") for name, one in representations(SCHEMA_OF_TENSORS).items()
+        name: one.WhichOneof("kind")
+        for name, one in make_representations(SCHEMA_OF_TENSORS).items()
     }
     dense, sparse = "dense_tensor", "varlen_sparse_tensor"
     assert kinds == {
@@ -368,6 +369,6 @@ def test_the_adapter_s_representations_name_every_feature() -> None:
 
 
 def test_what_no_tensor_can_be_is_said() -> None:
-    assert "no lists of lists" in str(unfit(Feature("x", "int64", (None, None))))
-    assert "only whole tensors" in str(unfit(Feature("x", "int64", (3,))))
-    assert unfit(Feature("x", "int64", (3,), required=True)) is None
+    assert "no lists of lists" in str(explain_unfit(Feature("x", "int64", (None, None))))
+    assert "only whole tensors" in str(explain_unfit(Feature("x", "int64", (3,))))
+    assert explain_unfit(Feature("x", "int64", (3,), required=True)) is None

@@ -14,7 +14,7 @@ import recordmill  # noqa: E402
 from recordmill.base.errors import UsageError  # noqa: E402
 from recordmill.schemas.feature import Feature  # noqa: E402
 from recordmill.shards.manifest import load_manifest  # noqa: E402
-from recordmill.transforms.beam_yaml import schema_of_collection  # noqa: E402
+from recordmill.transforms.beam_yaml import schema_from_fields  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 READ = """
@@ -74,7 +74,7 @@ def test_the_example_writes_and_the_provider_file_reads(tmp_path: Path) -> None:
 def test_types_of_fields_are_features(
     hint: Any, dtype: str, shape: tuple[None, ...], required: bool
 ) -> None:
-    assert schema_of_collection([("x", hint)]).features == (
+    assert schema_from_fields([("x", hint)]).features == (
         Feature("x", dtype, shape, required=required),
     )
 
@@ -82,4 +82,4 @@ def test_types_of_fields_are_features(
 @pytest.mark.parametrize("hint", [Any, dict[str, int], int | str])
 def test_a_field_that_no_feature_can_hold_is_named(hint: Any) -> None:
     with pytest.raises(UsageError, match="field 'x' is of type"):
-        schema_of_collection([("x", hint)])
+        schema_from_fields([("x", hint)])

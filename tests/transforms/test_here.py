@@ -18,7 +18,7 @@ from recordmill.base.progress import Progress, RunCancelled, find_progress
 from recordmill.base.threads import shared_context
 from recordmill.pipelines.remote.job_error import quiet
 from recordmill.transforms import local_run
-from recordmill.transforms.local_run import own_run, run_locally
+from recordmill.transforms.local_run import mark_own_pipelines, run_locally
 
 pytest.importorskip("apache_beam")
 
@@ -72,7 +72,7 @@ def test_the_process_is_as_before(tmp_path: Path, do: Callable[[Path], None]) ->
 
 def test_what_is_set_meanwhile_goes_with_the_last_who_needs_it() -> None:
     before = of_the_process()
-    first, second, far, later = own_run(), own_run(), quiet(), quiet()
+    first, second, far, later = mark_own_pipelines(), mark_own_pipelines(), quiet(), quiet()
     first.__enter__()
     assert logging.getLogger("apache_beam").level == logging.CRITICAL
     assert all(of_the_process()[name] != before[name] for name in ("notebooks", "Beam's log"))
@@ -120,7 +120,7 @@ def stopped_in(work: Callable[[], Any], progress: Progress) -> None:
 
 
 def test_a_thread_that_is_held_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local_run, "_PATIENCE_SEC", 0.3)
+    monkeypatch.setattr(local_run, "_MAX_STOP_WAIT_SEC", 0.3)
     goes, ended, found = threading.Event(), threading.Event(), []
 
     def hold() -> None:
@@ -141,7 +141,7 @@ def test_a_thread_that_is_held_is_not_waited_for(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_commit_that_has_begun_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local_run, "_PATIENCE_SEC", 0.1)
+    monkeypatch.setattr(local_run, "_MAX_STOP_WAIT_SEC", 0.1)
     ended, progress = threading.Event(), Progress()
 
     def commit() -> None:

@@ -16,7 +16,11 @@ pytest.importorskip("tensorflow_transform", reason="transforms need tensorflow-t
 import recordmill
 from recordmill.base.errors import DataError, UsageError
 from recordmill.pipelines.build import build
-from recordmill.transforms.tft.user_function import GuardedFunction, load_function, send_by_value
+from recordmill.transforms.tft.user_function import (
+    GuardedFunction,
+    load_function,
+    register_pickling_by_value,
+)
 
 MODULE = """
 import tensorflow as tf
@@ -50,7 +54,7 @@ def test_a_function_travels_by_value_with_what_it_uses(path: Path) -> None:
     from apache_beam.internal import pickler
 
     function = load_function(str(path))
-    send_by_value(function)
+    register_pickling_by_value(function)
     sent = pickler.dumps(function)
     path.unlink()
     code = f"from apache_beam.internal import pickler; print(pickler.loads({sent!r})({{'x': 2}}))"

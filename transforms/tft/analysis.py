@@ -1,9 +1,9 @@
 """The analysis: the records of one split through tf.Transform to a saved graph in the run's folder.
 
 Workers that share nothing but OUT, in a store, too, analyse groups of units, each by a pipeline of its own process, and
-what its analysers found, which is small, goes to OUT as a file (`AnalyzeGroups`): a JSON object of the keys of
+what its analysers found, which is small, goes to OUT as a file (`AnalyzeUnitGroups`): a JSON object of the keys of
 tf.Transform's cache to their elements, all in hex. tf.Transform itself keeps graphs and vocabularies in a folder that
-all workers must see as one on a disk. What was found becomes the transform in one process (`FitAnalyses`).
+all workers must see as one on a disk. What was found becomes the transform in one process (`FitFromAnalyses`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,11 @@ from recordmill.base.errors import DataError
 from recordmill.base.progress import find_progress
 from recordmill.building.ingest import assign_keys, parse_payloads, read_unit_group
 from recordmill.building.workers import shared_files
-from recordmill.preprocessing.tensors import as_lists, list_schema, representations
+from recordmill.preprocessing.tensors import (
+    make_list_schema,
+    make_representations,
+    to_list_columns,
+)
 from recordmill.schemas.feature import Schema
 from recordmill.storage.files import create_file, put_bytes, put_if_absent, read_range, write_all
 from recordmill.storage.folders import (
@@ -54,26 +58,32 @@ from recordmill.transforms.local_run import run_locally
 PreprocessingFunction = Callable[[dict[str, Any]], dict[str, Any]]
 
 # as tft.TFTransformOutput names them
-TRANSFORM_FN = "transform_fn"
-METADATA = "transformed_metadata"
+TRANSFORM_FN_FOLDER = "transform_fn"
+METADATA_FOLDER = "transformed_metadata"
 
 
-def split_batches(
-    groups: Iterable[int], given: shared_files.PlanHandle, split: str, inputs: Schema
+def read_split_batches(
+    unit_groups: Iterable[int],
+    plan_handle: shared_files.PlanHandle,
+    split_name: str,
+    inputs: Schema,
 ) -> Iterator[pa.RecordBatch]:
     """The records of a split in these groups of units, each column a list, as tf.Transform's adapter takes them."""
-    plan = given.load()
-    progress, ordinal = find_progress(plan.folder), plan.split_names.index(split)
-    for group in groups:
-        for chunk in read_unit_group(plan, group):
-            placed, _ = parse_payloads(plan, assign_keys(plan, chunk)[0])
-            assert isinstance(placed.records, pa.RecordBatch)
-            batch, mine = placed.records.select(list(inputs.names)), placed.split_ids == ordinal
-            if not mine.all():
-                batch = batch.take(pa.array(np.flatnonzero(mine)))
+    plan = plan_handle.load()
+    progress, split_id = find_progress(plan.folder), plan.split_names.index(split_name)
+    for unit_group in unit_groups:
+        for chunk in read_unit_group(plan, unit_group):
+            keyed_chunk, _ = parse_payloads(plan, assign_keys(plan, chunk)[0])
+            assert isinstance(keyed_chunk.records, pa.RecordBatch)
+            batch, is_in_split = (
+                keyed_chunk.records.select(list(inputs.names)),
+                keyed_chunk.split_ids == split_id,
+            )
+            if not is_in_split.all():
+                batch = batch.take(pa.array(np.flatnonzero(is_in_split)))
             progress.advance(batch.num_rows)
             if batch.num_rows:
-                yield as_lists(batch, inputs)
+                yield to_list_columns(batch, inputs)
 
 
 @dataclass
@@ -93,47 +103,54 @@ class FitTransform(PTransform):
     target: str
 
     def expand(self, packs: PCollection) -> PCollection:  # (group, ...) -> path
-        batches = read_split(packs, self.plan, self.split, self.inputs)
-        model, metadata = (batches, adapter(self.inputs)) | "Analyze" >> tft_beam.AnalyzeDataset(
-            self.function
-        )
-        return publish(packs.pipeline, self.target, model, metadata)
+        batches = collect_split(packs, self.plan, self.split, self.inputs)
+        model, metadata = (
+            batches,
+            make_adapter_config(self.inputs),
+        ) | "Analyze" >> tft_beam.AnalyzeDataset(self.function)
+        return publish_result(packs.pipeline, self.target, model, metadata)
 
 
-def read_split(
-    packs: PCollection, plan: shared_files.PlanHandle, split: str, inputs: Schema
+def collect_split(
+    packs: PCollection, plan: shared_files.PlanHandle, split_name: str, inputs: Schema
 ) -> PCollection:
-    """The records of `split_batches`, of packs of group numbers."""
-    return packs | "Read" >> FlatMap(split_batches, plan, split, inputs).with_output_types(
-        pa.RecordBatch
-    )
+    """The records of `read_split_batches`, of packs of group numbers."""
+    return packs | "Read" >> FlatMap(
+        read_split_batches, plan, split_name, inputs
+    ).with_output_types(pa.RecordBatch)
 
 
-def adapter(inputs: Schema) -> Any:
+def make_adapter_config(inputs: Schema) -> Any:
     """The configuration by which tf.Transform takes the batches as tensors."""
-    return TensorAdapterConfig(list_schema(inputs), representations(inputs))
+    return TensorAdapterConfig(make_list_schema(inputs), make_representations(inputs))
 
 
-def publish(pipeline: Pipeline, target: str, model: PCollection, metadata: Any) -> PCollection:
+def publish_result(
+    pipeline: Pipeline, target: str, model: PCollection, metadata: Any
+) -> PCollection:
     """Writes the result of an analysis to the folder of the saved transform."""
-    put = Map(
-        publish_transform,
+    publish = Map(
+        publish_transform_folder,
         AsSingleton(model),
         AsSingleton(metadata.deferred_metadata),
         metadata.asset_map,
     )
-    return pipeline | "Once" >> Create([target]) | "Publish" >> put
+    return pipeline | "Once" >> Create([target]) | "Publish" >> publish
 
 
-def publish_transform(target: str, model: str, metadata: Any, asset_map: dict[str, str]) -> str:
+def publish_transform_folder(
+    target: str, model: str, metadata: Any, asset_map: dict[str, str]
+) -> str:
     """Puts the saved transform where it belongs, whole or not at all: a copy under a name of its own, then one rename;
     a repeated or a second attempt leaves what is there.
     """
     attempt = Path(f"{target}.{uuid.uuid4().hex}")
-    copy_tree(model, attempt / TRANSFORM_FN, ignored_patterns=(".tft_metadata", "fingerprint.pb"))
-    metadata_io.write_metadata(metadata, os.fspath(attempt / METADATA))
+    copy_tree(
+        model, attempt / TRANSFORM_FN_FOLDER, ignored_patterns=(".tft_metadata", "fingerprint.pb")
+    )
+    metadata_io.write_metadata(metadata, os.fspath(attempt / METADATA_FOLDER))
     if asset_map:
-        with create_file(attempt / METADATA / "asset_map") as file:
+        with create_file(attempt / METADATA_FOLDER / "asset_map") as file:
             write_all(file, json.dumps(asset_map, sort_keys=True).encode())
     try:
         rename(attempt, target)
@@ -144,17 +161,17 @@ def publish_transform(target: str, model: str, metadata: Any, asset_map: dict[st
     return target
 
 
-def temporary(folder: str) -> Any:
+def analysis_context(folder: str) -> Any:
     """The context in which the analysis keeps its files in the run's folder."""
     return tft_beam.Context(temp_dir=make_scratch_folder("tft-", folder))
 
 
-_LIST = "fit.json"
+_ANALYSES_LIST = "fit.json"
 _DATASET = DatasetKey("split")  # of tf.Transform's caches
 
 
 @dataclass
-class AnalyzeGroups(PTransform):
+class AnalyzeUnitGroups(PTransform):
     """Turns groups of units into files in OUT and a list of them: gives their number. Fields: see `FitTransform`."""
 
     plan: shared_files.SharedPlanHandle
@@ -163,88 +180,95 @@ class AnalyzeGroups(PTransform):
     function: PreprocessingFunction
 
     def expand(self, groups: PCollection) -> PCollection:  # group -> int
-        made = (
+        analyses = (
             groups
             | "Spread" >> beam_types.Reshuffle()
-            | "Analyze" >> FlatMap(analyse_group, self.plan, self.split, self.inputs, self.function)
+            | "Analyze"
+            >> FlatMap(analyze_unit_group, self.plan, self.split, self.inputs, self.function)
             | "Account"
             >> beam_types.Reshuffle()  # from here on the engine knows which attempt counts
         )
         # One element, also of no groups: with it the list is made once, when all of it is there.
-        once = groups.pipeline | "Once" >> Create([None])
-        return once | "List" >> Map(list_analyses, beam_types.AsIter(made), self.plan)
+        start = groups.pipeline | "Once" >> Create([None])
+        return start | "List" >> Map(write_analysis_list, beam_types.AsIter(analyses), self.plan)
 
 
-def analyse_group(
-    group: int,
+def analyze_unit_group(
+    unit_group: int,
     plan: shared_files.SharedPlanHandle,
-    split: str,
+    split_name: str,
     inputs: Schema,
     function: PreprocessingFunction,
 ) -> Iterator[tuple[int, str]]:  # (group, name of the file among those of attempts)
     """Analyses a group of units; gives nothing where it has no record of the split."""
     job_folder = plan.job_folder
     with job_folder.open_run().keep_alive(), shared_files.task_workspace(plan) as local_plan:
-        if next(split_batches((group,), local_plan.local_handle(), split, inputs), None) is None:
+        if (
+            next(
+                read_split_batches((unit_group,), local_plan.local_handle(), split_name, inputs),
+                None,
+            )
+            is None
+        ):
             return
         path = join(local_plan.folder, "analysis.json")
 
         def construct(pipeline: Pipeline) -> None:
-            with temporary(local_plan.folder):
-                batches = read_split(
-                    pipeline | "Group" >> Create([(group,)]),
+            with analysis_context(local_plan.folder):
+                batches = collect_split(
+                    pipeline | "Group" >> Create([(unit_group,)]),
                     local_plan.local_handle(),
-                    split,
+                    split_name,
                     inputs,
                 )
                 analysis = "Analyze" >> tft_beam.AnalyzeDatasetWithCache(function, pipeline)
-                _, caches = ({_DATASET: batches}, {}, adapter(inputs)) | analysis
-                found = dict(
-                    sorted(one for cache in caches.values() for one in cache.cache_dict.items())
+                _, caches = ({_DATASET: batches}, {}, make_adapter_config(inputs)) | analysis
+                elements_by_key = dict(
+                    sorted(item for cache in caches.values() for item in cache.cache_dict.items())
                 )
                 texts: Any = (
                     pipeline | "None" >> Create([]),
                     *(
-                        some | f"Hex{number}" >> Map(_in_hex, key)
-                        for number, (key, some) in enumerate(found.items())
+                        encoded_values | f"Hex{number}" >> Map(_to_hex, key)
+                        for number, (key, encoded_values) in enumerate(elements_by_key.items())
                     ),
                 )
                 elements = beam_types.AsIter(texts | beam_types.Flatten())
                 _ = (
                     pipeline
                     | "Once" >> Create([path])
-                    | "Keep" >> Map(write_analysis, list(found), elements)
+                    | "Keep" >> Map(write_analysis, list(elements_by_key), elements)
                 )
 
         run_locally(construct, (), local_plan.folder, find_progress(local_plan.folder))
-        yield group, os.path.basename(job_folder.move_in(path, shared_files.ATTEMPTS_FOLDER))
+        yield unit_group, os.path.basename(job_folder.move_in(path, shared_files.ATTEMPTS_FOLDER))
 
 
-def _in_hex(element: bytes, key: bytes) -> tuple[str, str]:
+def _to_hex(element: bytes, key: bytes) -> tuple[str, str]:
     return key.hex(), element.hex()
 
 
 def write_analysis(path: str, keys: Sequence[bytes], elements: Iterable[tuple[str, str]]) -> None:
     """Writes the file of what was found under each key; elements: each after its key, in hex."""
-    found: dict[str, list[str]] = {key.hex(): [] for key in keys}
+    elements_by_key: dict[str, list[str]] = {key.hex(): [] for key in keys}
     for key, element in elements:
-        found[key].append(element)
-    put_bytes(path, json.dumps(found).encode())
+        elements_by_key[key].append(element)
+    put_bytes(path, json.dumps(elements_by_key).encode())
 
 
-def list_analyses(
-    _: None, made: Iterable[tuple[int, str]], plan: shared_files.SharedPlanHandle
+def write_analysis_list(
+    _: None, named_analyses: Iterable[tuple[int, str]], plan: shared_files.SharedPlanHandle
 ) -> int:
     """Puts the list of what the engine accounted for into OUT; gives how many they are. The first list stays."""
-    names = [name for _, name in sorted(made)]
+    names = [name for _, name in sorted(named_analyses)]
     put_if_absent(
-        plan.job_folder.run_path(shared_files.SHARED_VALUES_FOLDER, _LIST),
+        plan.job_folder.run_path(shared_files.SHARED_VALUES_FOLDER, _ANALYSES_LIST),
         json.dumps(names).encode(),
     )
     return len(names)
 
 
-def find_analyses(job_folder: shared_files.JobFolder) -> list[dict[str, list[str]]]:
+def read_analyses(job_folder: shared_files.JobFolder) -> list[dict[str, list[str]]]:
     """Reads what the workers found. NotSharedError: a file is not there; DataError: one is not what a worker wrote."""
 
     def load(*names: str) -> Any:
@@ -256,19 +280,19 @@ def find_analyses(job_folder: shared_files.JobFolder) -> list[dict[str, list[str
         except ValueError:
             raise DataError("is not what this build has written there", source=path) from None
 
-    found = [
+    analyses = [
         load(shared_files.ATTEMPTS_FOLDER, name)
-        for name in load(shared_files.SHARED_VALUES_FOLDER, _LIST)
+        for name in load(shared_files.SHARED_VALUES_FOLDER, _ANALYSES_LIST)
     ]
-    if any(one.keys() != found[0].keys() for one in found):
-        where = job_folder.run_path(shared_files.ATTEMPTS_FOLDER)
-        raise DataError("workers were given another transform than others", source=where)
-    return found
+    if any(analysis.keys() != analyses[0].keys() for analysis in analyses):
+        folder = job_folder.run_path(shared_files.ATTEMPTS_FOLDER)
+        raise DataError("workers were given another transform than others", source=folder)
+    return analyses
 
 
 @dataclass
-class FitAnalyses(PTransform):
-    """Fits the saved transform from what workers found (`find_analyses`), into the folder that `FitTransform` makes.
+class FitFromAnalyses(PTransform):
+    """Fits the saved transform from what workers found (`read_analyses`), into the folder that `FitTransform` makes.
     Records are read again for analysers that need the result of others, or that tf.Transform keeps nothing of.
     """
 
@@ -280,20 +304,22 @@ class FitAnalyses(PTransform):
     analyses: Sequence[dict[str, list[str]]]
 
     def expand(self, packs: PCollection) -> PCollection:  # (group, ...) -> path
-        found = {
+        elements_by_key = {
             bytes.fromhex(key): [
-                bytes.fromhex(element) for one in self.analyses for element in one[key]
+                bytes.fromhex(element)
+                for group_analysis in self.analyses
+                for element in group_analysis[key]
             ]
             for key in self.analyses[0]
         }
         elements: dict[bytes, Any] = {
-            key: packs.pipeline | f"Found{number}" >> Create(some).with_output_types(bytes)
-            for number, (key, some) in enumerate(found.items())
+            key: packs.pipeline | f"Found{number}" >> Create(values).with_output_types(bytes)
+            for number, (key, values) in enumerate(elements_by_key.items())
         }
-        config, known = adapter(self.inputs), {_DATASET: DatasetCache(elements, None)}
+        config, caches = make_adapter_config(self.inputs), {_DATASET: DatasetCache(elements, None)}
         specs = TensorAdapter(config).OriginalTypeSpecs()
-        is_read = get_analysis_dataset_keys(self.function, specs, {_DATASET}, known, False)
-        batches = read_split(packs, self.plan, self.split, self.inputs) if is_read else None
+        is_read = get_analysis_dataset_keys(self.function, specs, {_DATASET}, caches, False)
+        batches = collect_split(packs, self.plan, self.split, self.inputs) if is_read else None
         analysis = "Analyze" >> tft_beam.AnalyzeDatasetWithCache(self.function, packs.pipeline)
-        (model, metadata), _ = ({_DATASET: batches}, known, config) | analysis
-        return publish(packs.pipeline, self.target, model, metadata)
+        (model, metadata), _ = ({_DATASET: batches}, caches, config) | analysis
+        return publish_result(packs.pipeline, self.target, model, metadata)

@@ -16,14 +16,14 @@ import tensorflow_transform as tft
 from tensorflow_transform import analyzer_nodes, analyzers
 
 from recordmill.preprocessing.declaration import (
-    NO_BUCKET,
-    NOT_FINITE,
-    UNLISTED,
+    NAN_BUCKET,
+    NONFINITE_RESULT,
+    UNLISTED_RESULT,
     Declaration,
     DeclaredColumn,
     TransformStep,
     is_whole_number,
-    whole_bounds,
+    round_bounds,
 )
 
 
@@ -36,20 +36,22 @@ class DeclaredFunction:
     def __call__(self, inputs: dict[str, Any]) -> dict[str, Any]:
         columns = self.declaration.columns
         return {
-            column.name: _make(inputs[column.source], column, number)
+            column.name: _make_tensor(inputs[column.source], column, number)
             for number, column in enumerate(columns)
         }
 
 
-def _make(tensor: Any, column: DeclaredColumn, number: int) -> Any:
-    for place, step in enumerate(column.steps):
-        tensor = _STEPS[step.name](tensor, step, _Results(number, column.name, place))
+def _make_tensor(tensor: Any, column: DeclaredColumn, column_number: int) -> Any:
+    for step_number, step in enumerate(column.steps):
+        tensor = _STEPS[step.name](
+            tensor, step, _ResultNames(column_number, column.name, step_number)
+        )
     dtype = {"float32": tf.float32, "int64": tf.int64}.get(column.value.dtype, tf.string)
     return tf.cast(tensor, dtype) if tensor.dtype != dtype else tensor
 
 
 @dataclass(frozen=True)
-class _Results:
+class _ResultNames:
     """Names what one step's analysers find. number: of the column. place: of the step in it."""
 
     number: int
@@ -69,7 +71,7 @@ class _Results:
         return f"vocabulary_{self.number}_{plain[:80]}" + (f"_{self.place}" if self.place else "")
 
 
-def _each(tensor: Any, function: Callable[[Any], Any]) -> Any:
+def _map_values(tensor: Any, function: Callable[[Any], Any]) -> Any:
     """The function on the values of any kind of tensor."""
     if isinstance(tensor, tf.SparseTensor):
         return tf.SparseTensor(tensor.indices, function(tensor.values), tensor.dense_shape)
@@ -78,51 +80,58 @@ def _each(tensor: Any, function: Callable[[Any], Any]) -> Any:
     return function(tensor)
 
 
-def _values(tensor: Any) -> Any:
+def _flat_values(tensor: Any) -> Any:
     """The values of any kind of tensor."""
     return getattr(tensor, "flat_values", getattr(tensor, "values", tensor))
 
 
-def _numbers(tensor: Any) -> Any:
-    return _each(tensor, lambda values: tf.cast(values, tf.float64))
+def _to_float64(tensor: Any) -> Any:
+    return _map_values(tensor, lambda values: tf.cast(values, tf.float64))
 
 
-def _finite(tensor: Any, results: _Results) -> Any:
+def _finite_values(tensor: Any, results: _ResultNames) -> Any:
     """Returns [n] the finite values, by which anything is fitted, and marks how many others there are."""
-    values = tf.reshape(_values(tensor), [-1])
+    values = tf.reshape(_flat_values(tensor), [-1])
     if not values.dtype.is_floating:
         return values
     is_finite = tf.math.is_finite(values)
-    results.mark(NOT_FINITE, tft.sum(tf.cast(tf.logical_not(is_finite), tf.int64)))
+    results.mark(NONFINITE_RESULT, tft.sum(tf.cast(tf.logical_not(is_finite), tf.int64)))
     return tf.boolean_mask(values, is_finite)
 
 
-def _zscore(tensor: Any, _: TransformStep, results: _Results) -> Any:
-    numbers, fitted = _numbers(tensor), tf.cast(_finite(tensor, results), tf.float64)
+def _zscore(tensor: Any, _: TransformStep, results: _ResultNames) -> Any:
+    numbers, fitted = _to_float64(tensor), tf.cast(_finite_values(tensor, results), tf.float64)
     mean = results.mark("mean", tft.mean(fitted))
     variance = results.mark("variance", tft.var(fitted))
-    return _each(numbers, lambda values: tf.math.divide_no_nan(values - mean, tf.sqrt(variance)))
+    return _map_values(
+        numbers, lambda values: tf.math.divide_no_nan(values - mean, tf.sqrt(variance))
+    )
 
 
-def _minmax(tensor: Any, _: TransformStep, results: _Results) -> Any:
-    numbers, fitted = _numbers(tensor), tf.cast(_finite(tensor, results), tf.float64)
-    least, most = results.mark("min", tft.min(fitted)), results.mark("max", tft.max(fitted))
-    return _each(numbers, lambda values: tf.math.divide_no_nan(values - least, most - least))
+def _minmax(tensor: Any, _: TransformStep, results: _ResultNames) -> Any:
+    numbers, fitted = _to_float64(tensor), tf.cast(_finite_values(tensor, results), tf.float64)
+    min_value, max_value = (
+        results.mark("min", tft.min(fitted)),
+        results.mark("max", tft.max(fitted)),
+    )
+    return _map_values(
+        numbers, lambda values: tf.math.divide_no_nan(values - min_value, max_value - min_value)
+    )
 
 
-def _bucketize(tensor: Any, step: TransformStep, results: _Results) -> Any:
-    numbers = _numbers(tensor)
-    fitted = tf.cast(_finite(tensor, results), tf.float64)
+def _bucketize(tensor: Any, step: TransformStep, results: _ResultNames) -> Any:
+    numbers = _to_float64(tensor)
+    fitted = tf.cast(_finite_values(tensor, results), tf.float64)
     boundaries = results.mark("boundaries", _quantiles(fitted, step.argument))
 
-    def bucket(values: Any) -> Any:
+    def find_buckets(values: Any) -> Any:
         number = tf.searchsorted(
             tf.reshape(boundaries, [-1]), tf.reshape(values, [-1]), "right", tf.int64
         )
         number = tf.reshape(number, tf.shape(values))
-        return tf.where(tf.math.is_nan(values), tf.constant(NO_BUCKET, tf.int64), number)
+        return tf.where(tf.math.is_nan(values), tf.constant(NAN_BUCKET, tf.int64), number)
 
-    return _each(numbers, bucket)
+    return _map_values(numbers, find_buckets)
 
 
 def _quantiles(values: Any, count: int) -> Any:
@@ -137,13 +146,13 @@ def _quantiles(values: Any, count: int) -> Any:
         return analyzer_nodes.wrap_as_tensor(boundaries)
 
 
-def _vocabulary(tensor: Any, step: TransformStep, results: _Results) -> Any:
+def _vocabulary(tensor: Any, step: TransformStep, results: _ResultNames) -> Any:
     if (
         tensor.dtype == tf.string
     ):  # words that tf.Transform leaves out, since a vocabulary has one in each line
-        words = tf.reshape(_values(tensor), [-1])
+        words = tf.reshape(_flat_values(tensor), [-1])
         results.mark(
-            UNLISTED,
+            UNLISTED_RESULT,
             tft.sum(tf.cast(tf.strings.regex_full_match(words, r"^$|\C*[\n\r]\C*"), tf.int64)),
         )
     return tft.compute_and_apply_vocabulary(
@@ -155,52 +164,52 @@ def _vocabulary(tensor: Any, step: TransformStep, results: _Results) -> Any:
     )
 
 
-def _hash(tensor: Any, step: TransformStep, _: _Results) -> Any:
-    text = tensor if tensor.dtype == tf.string else _each(tensor, tf.strings.as_string)
+def _hash(tensor: Any, step: TransformStep, _: _ResultNames) -> Any:
+    text = tensor if tensor.dtype == tf.string else _map_values(tensor, tf.strings.as_string)
     return tft.hash_strings(text, step.argument)
 
 
-def _log1p(tensor: Any, _: TransformStep, __: _Results) -> Any:
-    return _each(_numbers(tensor), tf.math.log1p)
+def _log1p(tensor: Any, _: TransformStep, __: _ResultNames) -> Any:
+    return _map_values(_to_float64(tensor), tf.math.log1p)
 
 
-def _clip(tensor: Any, step: TransformStep, _: _Results) -> Any:
+def _clip(tensor: Any, step: TransformStep, _: _ResultNames) -> Any:
     def clip(values: Any) -> Any:
         low, high = step.argument
         if values.dtype.is_integer:
             values = tf.cast(values, tf.int64)
-            low, high = whole_bounds(low, high)
+            low, high = round_bounds(low, high)
         if low is not None:
             values = tf.maximum(values, tf.constant(low, values.dtype))
         return values if high is None else tf.minimum(values, tf.constant(high, values.dtype))
 
-    return _each(tensor, clip)
+    return _map_values(tensor, clip)
 
 
-def _one_hot(tensor: Any, step: TransformStep, _: _Results) -> Any:
+def _one_hot(tensor: Any, step: TransformStep, _: _ResultNames) -> Any:
     return tf.one_hot(tensor, step.argument, dtype=tf.float32)
 
 
-def _tokenize(tensor: Any, step: TransformStep, _: _Results) -> Any:
+def _tokenize(tensor: Any, step: TransformStep, _: _ResultNames) -> Any:
     if isinstance(tensor, tf.SparseTensor):
-        tensor = _filled(tensor, "")
+        tensor = _fill_missing(tensor, "")
     if step.argument["lower"]:
         tensor = tf.strings.lower(tensor, encoding="utf-8")
     return tf.strings.split(tensor, sep=step.argument["separator"])
 
 
-def _impute(tensor: Any, step: TransformStep, results: _Results) -> Any:
+def _impute(tensor: Any, step: TransformStep, results: _ResultNames) -> Any:
     filling = step.argument
     if tensor.dtype != tf.string and (
         filling == "mean" or (tensor.dtype.is_integer and not is_whole_number(filling))
     ):
-        tensor = _numbers(tensor)
+        tensor = _to_float64(tensor)
     if filling == "mean" and tensor.dtype != tf.string:
-        filling = results.mark("mean", tft.mean(_finite(tensor, results)))
-    return _filled(tensor, filling) if isinstance(tensor, tf.SparseTensor) else tensor
+        filling = results.mark("mean", tft.mean(_finite_values(tensor, results)))
+    return _fill_missing(tensor, filling) if isinstance(tensor, tf.SparseTensor) else tensor
 
 
-def _filled(tensor: Any, filling: Any) -> Any:
+def _fill_missing(tensor: Any, filling: Any) -> Any:
     """Returns [rows] of a SparseTensor with at most one value a row."""
     if tf.is_tensor(filling):
         default = tf.cast(filling, tensor.dtype)
@@ -209,7 +218,7 @@ def _filled(tensor: Any, filling: Any) -> Any:
     return tf.reshape(tft.sparse_tensor_to_dense_with_shape(tensor, [None, 1], default), [-1])
 
 
-def _image(tensor: Any, step: TransformStep, _: _Results) -> Any:
+def _image(tensor: Any, step: TransformStep, _: _ResultNames) -> Any:
     height, width = step.argument["resize"]
     channels, scale = step.argument["channels"], step.argument["scale"]
 
@@ -224,7 +233,7 @@ def _image(tensor: Any, step: TransformStep, _: _Results) -> Any:
     )
 
 
-_STEPS: dict[str, Callable[[Any, TransformStep, _Results], Any]] = {
+_STEPS: dict[str, Callable[[Any, TransformStep, _ResultNames], Any]] = {
     "zscore": _zscore,
     "minmax": _minmax,
     "bucketize": _bucketize,

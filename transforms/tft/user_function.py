@@ -19,15 +19,15 @@ from recordmill.base.errors import UsageError
 from recordmill.base.option_names import option
 from recordmill.storage.folders import is_file, no_file_message
 
-FUNCTION = "preprocessing_fn"
+DEFAULT_FUNCTION_NAME = "preprocessing_fn"
 
 
-def load_function(given: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
+def load_function(option_value: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
     """Returns the function of `FILE.py[:NAME]`; UsageError, with the module's own line where that fails."""
-    path, _, name = given.partition(".py:")
-    path, name = (path + ".py", name) if name else (given, FUNCTION)
+    path, _, name = option_value.partition(".py:")
+    path, name = (path + ".py", name) if name else (option_value, DEFAULT_FUNCTION_NAME)
     if not is_file(path):
-        raise UsageError(f"{option('transform', given)}: {path}: {no_file_message(path)}")
+        raise UsageError(f"{option('transform', option_value)}: {path}: {no_file_message(path)}")
     stem = os.path.splitext(os.path.basename(path))[0]
     module_name = f"recordmill_transform_{stem}"
     spec = importlib.util.spec_from_file_location(module_name, path)
@@ -38,7 +38,9 @@ def load_function(given: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
-        raise UsageError(f"{option('transform', given)}: {own_line(error, path)}") from None
+        raise UsageError(
+            f"{option('transform', option_value)}: {describe_user_error(error, path)}"
+        ) from None
     function: Callable[[dict[str, Any]], dict[str, Any]] | None = getattr(module, name, None)
     if function is None or not callable(function):
         functions = [
@@ -46,12 +48,14 @@ def load_function(given: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
             for key, value in vars(module).items()
             if callable(value) and not key.startswith("_")
         ]
-        there = f"; there are {', '.join(functions)}" if functions else ""
-        raise UsageError(f"{option('transform', given)}: {path} has no function {name}{there}")
+        choices = f"; there are {', '.join(functions)}" if functions else ""
+        raise UsageError(
+            f"{option('transform', option_value)}: {path} has no function {name}{choices}"
+        )
     return function
 
 
-def own_line(error: BaseException, path: str) -> str:
+def describe_user_error(error: BaseException, path: str) -> str:
     """Returns the error with the last line of the user's file that it came through; no value is known there."""
     path = os.path.abspath(path)
     lines = [
@@ -60,13 +64,13 @@ def own_line(error: BaseException, path: str) -> str:
         if os.path.abspath(frame.filename) == path
     ]
     if isinstance(error, SyntaxError) and os.path.abspath(error.filename or "") == path:
-        where = f"line {error.lineno}: `{(error.text or '').strip()}`"
+        location = f"line {error.lineno}: `{(error.text or '').strip()}`"
     elif lines:
-        where = f"line {lines[-1].lineno}, in {lines[-1].name}: `{lines[-1].line}`"
+        location = f"line {lines[-1].lineno}, in {lines[-1].name}: `{lines[-1].line}`"
     else:
-        where = f"in {os.path.basename(path)}"
+        location = f"in {os.path.basename(path)}"
     message = str(error).strip().splitlines()
-    return f"{where}: {type(error).__name__}: {message[0] if message else ''}"
+    return f"{location}: {type(error).__name__}: {message[0] if message else ''}"
 
 
 @dataclass(frozen=True)
@@ -84,11 +88,11 @@ class GuardedFunction:
             outputs = self.function(inputs)
         except (Exception, SystemExit) as error:
             raise UsageError(
-                f"transform: {os.path.basename(path)}, {own_line(error, path)}"
+                f"transform: {os.path.basename(path)}, {describe_user_error(error, path)}"
             ) from error
         if not isinstance(outputs, dict) or not outputs:
             raise UsageError(
-                f"transform: {self._place}: it returns {_kind(outputs)}, not a dict of tensors"
+                f"transform: {self._location}: it returns {_describe_type(outputs)}, not a dict of tensors"
             )
         return {self._name(name): self._output(name, tensor) for name, tensor in outputs.items()}
 
@@ -97,7 +101,7 @@ class GuardedFunction:
         return getattr(self.function, "__code__", None)
 
     @property
-    def _place(self) -> str:
+    def _location(self) -> str:
         """Returns where the function stands."""
         if self._code is None:
             return repr(self.function)
@@ -107,14 +111,14 @@ class GuardedFunction:
     def _name(self, name: Any) -> str:
         if not isinstance(name, str) or not name:
             raise UsageError(
-                f"transform: {self._place}: an output's name is {name!r}, which is no text"
+                f"transform: {self._location}: an output's name is {name!r}, which is no text"
             )
         return name
 
     def _output(self, name: str, tensor: Any) -> Any:
         if not isinstance(tensor, tf.Tensor | tf.SparseTensor | tf.RaggedTensor):
             raise UsageError(
-                f"transform: {self._place}: output {name!r} is {_kind(tensor)}, not a tensor"
+                f"transform: {self._location}: output {name!r} is {_describe_type(tensor)}, not a tensor"
             )
         if tensor.dtype in (tf.string, tf.int64, tf.float32):
             return tensor
@@ -123,17 +127,17 @@ class GuardedFunction:
         if tensor.dtype.is_floating:
             return tf.cast(tensor, tf.float32)
         raise UsageError(
-            f"transform: {self._place}: output {name!r} is of {tensor.dtype.name}, which no feature can be"
+            f"transform: {self._location}: output {name!r} is of {tensor.dtype.name}, which no feature can be"
         )
 
 
-def _kind(value: Any) -> str:
+def _describe_type(value: Any) -> str:
     return (
         "an empty dict" if value == {} and isinstance(value, dict) else f"a {type(value).__name__}"
     )
 
 
-def send_by_value(function: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+def register_pickling_by_value(function: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     """Makes Beam's pickler carry the function's module as it is, since workers have no such module; UsageError names
     what can't be pickled.
     """
@@ -158,7 +162,7 @@ def _unpicklable(function: Any, pickler: Any) -> str:
     code = getattr(function, "__code__", None)
     if code is None:
         return repr(function)
-    around = dict(
+    closure = dict(
         zip(
             code.co_freevars,
             (cell.cell_contents for cell in function.__closure__ or ()),
@@ -167,7 +171,7 @@ def _unpicklable(function: Any, pickler: Any) -> str:
     )
     for name, value in {
         **{n: function.__globals__.get(n) for n in code.co_names},
-        **around,
+        **closure,
     }.items():
         try:
             pickler.dumps(value)

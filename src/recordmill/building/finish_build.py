@@ -211,7 +211,7 @@ def make_manifest(
         compute_fingerprint(plan, outcome),
         {"notes": notes, **_statistics_entry(outcome.statistics)},
         _run_entry(plan, outcome.run_id),
-        {} if plan.transform is None else plan.transform.about,
+        {} if plan.transform is None else plan.transform.manifest_entry,
         {"said": asdict(plan.description), "images": [*_decodable_features(plan)]},
     )
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from recordmill.base.errors import UsageError
 from recordmill.base.option_names import available_names, did_you_mean, option
-from recordmill.preprocessing.tensors import unfit
+from recordmill.preprocessing.tensors import explain_unfit
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.storage.yaml_file import check_nesting, read_yaml
 
@@ -21,12 +21,12 @@ NUMBER_VALUE, TEXT_VALUE, BYTES_VALUE = "numbers", "text", "bytes"  # what a ste
 _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 _FLOAT32_MAX, _FLOAT64_MAX = (2 - 2**-23) * 2.0**127, sys.float_info.max
 # results of an analysis: how many values it left out
-NOT_FINITE = "nonfinite"
-UNLISTED = "unlisted"
-NO_BUCKET = -1  # of bucketize: where NaN lies
-MOST_CLASSES = 1 << 16  # of one_hot: a row of more floats is an embedding's work
+NONFINITE_RESULT = "nonfinite"
+UNLISTED_RESULT = "unlisted"
+NAN_BUCKET = -1  # of bucketize: where NaN lies
+MAX_ONE_HOT_CLASSES = 1 << 16  # of one_hot: a row of more floats is an embedding's work
 # of bucketize: the manifest has a boundary of each, and the sketch several values
-_MOST_BUCKETS = 1 << 16
+_MAX_BUCKETS = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class StepValue:
     size: int | None = None
 
     @classmethod
-    def of(cls, feature: Feature) -> StepValue:
+    def from_feature(cls, feature: Feature) -> StepValue:
         """Returns what the steps get of a raw feature."""
         dtype = {"string": "string", "bytes": "bytes"}.get(feature.dtype)
         if dtype is None:
@@ -72,60 +72,66 @@ class TransformStep:
 
 
 @dataclass(frozen=True)
-class _Kind:
+class _StepKind:
     """Kind of step.
 
     Attributes:
-        takes: kinds of value.
-        check: the argument as given to the complete one, or ValueError.
-        make: the value after it, or ValueError.
-        wants: how the argument is written, for messages.
+        value_kinds: kinds of value.
+        check_argument: the argument as given to the complete one, or ValueError.
+        make_value: the value after it, or ValueError.
+        usage: how the argument is written, for messages.
     """
 
-    takes: tuple[str, ...]
-    check: Callable[[Any], Any]
-    make: Callable[[StepValue, Any], StepValue]
-    wants: str
+    value_kinds: tuple[str, ...]
+    check_argument: Callable[[Any], Any]
+    make_value: Callable[[StepValue, Any], StepValue]
+    usage: str
 
 
 def check_step(value: StepValue, name: str, argument: Any) -> tuple[TransformStep, StepValue]:
     """Returns the complete step and what it makes of the value; ValueError says what there is where it can't be."""
-    if name not in _KINDS:
-        raise ValueError(f"there is no such step; {available_names(name, [*_KINDS, *PLACES])}")
-    kind = _KINDS[name]
-    if value.kind not in kind.takes:
-        fitting = [other for other, known in _KINDS.items() if value.kind in known.takes]
+    if name not in _STEP_KINDS:
         raise ValueError(
-            f"it takes {' or '.join(kind.takes)}, not {value.describe()}; that takes {', '.join(fitting)}"
+            f"there is no such step; {available_names(name, [*_STEP_KINDS, *PLACEMENT_WORDS])}"
+        )
+    kind = _STEP_KINDS[name]
+    if value.kind not in kind.value_kinds:
+        fitting_steps = [
+            step_name
+            for step_name, step_kind in _STEP_KINDS.items()
+            if value.kind in step_kind.value_kinds
+        ]
+        raise ValueError(
+            f"it takes {' or '.join(kind.value_kinds)}, not {value.describe()}; that takes {', '.join(fitting_steps)}"
         )
     try:
-        complete = kind.check(argument)
+        checked_argument = kind.check_argument(argument)
     except (ValueError, TypeError) as error:
-        raise ValueError(f"{error}; write {kind.wants}") from None
-    made = kind.make(value, complete)
+        raise ValueError(f"{error}; write {kind.usage}") from None
+    output_value = kind.make_value(value, checked_argument)
     if name == "one_hot":  # whose number of classes the value may have told
-        complete = made.shape[0]
-    return TransformStep(name, complete), made
+        checked_argument = output_value.shape[0]
+    return TransformStep(name, checked_argument), output_value
 
 
 # What says where a feature goes, beside the steps: `declaration` reads them.
-PLACES = ("keep", "drop", "rename", "from")
+PLACEMENT_WORDS = ("keep", "drop", "rename", "from")
 
 
-def _nothing(argument: Any) -> None:
+def _check_no_argument(argument: Any) -> None:
     if argument not in (None, True):
         raise ValueError(f"{argument!r}: it takes no argument")
 
 
-def _count(argument: Any, least: int = 1, most: int = _INT64_MAX) -> int:
-    if isinstance(argument, bool) or not isinstance(argument, int) or argument < least:
-        raise ValueError(f"{argument!r} is not a number of at least {least}")
-    if argument > most:
-        raise ValueError(f"{argument:,} is above {most:,}")
+def _check_count(argument: Any, min_count: int = 1, max_count: int = _INT64_MAX) -> int:
+    if isinstance(argument, bool) or not isinstance(argument, int) or argument < min_count:
+        raise ValueError(f"{argument!r} is not a number of at least {min_count}")
+    if argument > max_count:
+        raise ValueError(f"{argument:,} is above {max_count:,}")
     return argument
 
 
-def _number(argument: Any) -> int | float:
+def _check_number(argument: Any) -> int | float:
     if (
         isinstance(argument, bool)
         or not isinstance(argument, int | float)
@@ -135,44 +141,49 @@ def _number(argument: Any) -> int | float:
     return argument
 
 
-def _options(argument: Any, **known: Callable[[Any], Any]) -> dict[str, Any]:
+def _check_mapping(argument: Any, **checkers: Callable[[Any], Any]) -> dict[str, Any]:
     """The mapping's items, each checked; None for what is not there."""
-    given = {} if argument in (None, True) else argument
-    if not isinstance(given, Mapping):
+    items = {} if argument in (None, True) else argument
+    if not isinstance(items, Mapping):
         raise ValueError(f"{argument!r} is no mapping")
-    if unknown := [name for name in given if name not in known]:
+    if unknown := [name for name in items if name not in checkers]:
         raise ValueError(
-            f"{unknown[0]!r} is none of {', '.join(known)}{did_you_mean(str(unknown[0]), known)}"
+            f"{unknown[0]!r} is none of {', '.join(checkers)}{did_you_mean(str(unknown[0]), checkers)}"
         )
     return {
-        name: None if given.get(name) is None else check(given[name])
-        for name, check in known.items()
+        name: None if items.get(name) is None else check(items[name])
+        for name, check in checkers.items()
     }
 
 
-def _vocabulary(argument: Any) -> dict[str, Any]:
-    options = _options(argument, top_k=_count, min_count=_count, oov_buckets=lambda n: _count(n, 0))
+def _check_vocabulary(argument: Any) -> dict[str, Any]:
+    options = _check_mapping(
+        argument,
+        top_k=_check_count,
+        min_count=_check_count,
+        oov_buckets=lambda n: _check_count(n, 0),
+    )
     return {
         **options,
         "oov_buckets": 1 if options["oov_buckets"] is None else options["oov_buckets"],
     }
 
 
-def _bounds(argument: Any) -> list[int | float | None]:
+def _check_bounds(argument: Any) -> list[int | float | None]:
     if (
         not isinstance(argument, list | tuple)
         or len(argument) != 2
         or tuple(argument) == (None, None)
     ):
         raise ValueError(f"{argument!r} is no pair")
-    low, high = (None if bound is None else _number(bound) for bound in argument)
+    low, high = (None if bound is None else _check_number(bound) for bound in argument)
     if low is not None and high is not None and low > high:
         raise ValueError(f"{low} is above {high}")
     return [low, high]
 
 
-def _image(argument: Any) -> dict[str, Any]:
-    options = _options(argument, resize=list, scale=_number, channels=_count)
+def _check_image(argument: Any) -> dict[str, Any]:
+    options = _check_mapping(argument, resize=list, scale=_check_number, channels=_check_count)
     size = options["resize"]
     if size is None or len(size) != 2:
         raise ValueError(
@@ -184,35 +195,35 @@ def _image(argument: Any) -> dict[str, Any]:
     if channels not in (1, 3, 4):
         raise ValueError(f"channels: {channels} is none of 1, 3, 4")
     return {
-        "resize": [_count(side) for side in size],
+        "resize": [_check_count(num_pixels) for num_pixels in size],
         "scale": 1.0 if options["scale"] is None else options["scale"],
         "channels": channels,
     }
 
 
-def _tokens(argument: Any) -> dict[str, Any]:
-    options = _options(argument, separator=_text, lower=_flag)
+def _check_tokenize(argument: Any) -> dict[str, Any]:
+    options = _check_mapping(argument, separator=_check_text, lower=_check_flag)
     return {"separator": options["separator"], "lower": bool(options["lower"])}
 
 
-def _text(argument: Any) -> str:
+def _check_text(argument: Any) -> str:
     if not isinstance(argument, str) or not argument:
         raise ValueError(f"{argument!r} is no text")
     return argument
 
 
-def _flag(argument: Any) -> bool:
+def _check_flag(argument: Any) -> bool:
     if not isinstance(argument, bool):
         raise ValueError(f"{argument!r} is neither true nor false")
     return argument
 
 
-def _filling(argument: Any) -> Any:
-    return argument if isinstance(argument, str) else _number(argument)
+def _check_filling(argument: Any) -> Any:
+    return argument if isinstance(argument, str) else _check_number(argument)
 
 
-def _depth(argument: Any) -> int | None:
-    return None if argument in (None, True) else _count(argument, 2)
+def _check_depth(argument: Any) -> int | None:
+    return None if argument in (None, True) else _check_count(argument, 2)
 
 
 def is_whole_number(number: Any) -> bool:
@@ -220,32 +231,35 @@ def is_whole_number(number: Any) -> bool:
     return isinstance(number, int) or (isinstance(number, float) and number.is_integer())
 
 
-def _within(number: int | float, dtype: str) -> None:
+def _check_range(number: int | float, dtype: str) -> None:
     """Raises ValueError for a number that int64 or float32 can't hold."""
-    beyond = math.isfinite(number) and abs(number) > _FLOAT32_MAX
-    if beyond if dtype == "float32" else not _INT64_MIN <= number <= _INT64_MAX:
+    is_too_large = math.isfinite(number) and abs(number) > _FLOAT32_MAX
+    if is_too_large if dtype == "float32" else not _INT64_MIN <= number <= _INT64_MAX:
         raise ValueError(f"{number} is beyond {dtype}")
 
 
-def whole_bounds(
+def round_bounds(
     low: int | float | None, high: int | float | None
 ) -> tuple[int | None, int | None]:
     """The whole numbers between the bounds, as the least and the greatest one; None where int64 is the bound."""
-    least = None if low is None else math.ceil(low)
-    most = None if high is None else math.floor(high)
-    least = None if least is not None and least <= _INT64_MIN else least
-    return least, None if most is not None and most >= _INT64_MAX else most
+    rounded_low = None if low is None else math.ceil(low)
+    rounded_high = None if high is None else math.floor(high)
+    rounded_low = None if rounded_low is not None and rounded_low <= _INT64_MIN else rounded_low
+    return (
+        rounded_low,
+        None if rounded_high is not None and rounded_high >= _INT64_MAX else rounded_high,
+    )
 
 
-def _clipped(value: StepValue, bounds: list[int | float | None]) -> StepValue:
+def _clip_value(value: StepValue, bounds: list[int | float | None]) -> StepValue:
     low, high = bounds
     if value.dtype == "float32":
         for bound in (bound for bound in bounds if bound is not None):
-            _within(bound, "float32")
+            _check_range(bound, "float32")
         return value
-    low, high = whole_bounds(low, high)
+    low, high = round_bounds(low, high)
     for bound in (bound for bound in (low, high) if bound is not None):
-        _within(bound, "int64")
+        _check_range(bound, "int64")
     if low is not None and high is not None and low > high:
         raise ValueError(f"no whole number lies between {bounds[0]} and {bounds[1]}")
     fits = (
@@ -254,35 +268,35 @@ def _clipped(value: StepValue, bounds: list[int | float | None]) -> StepValue:
     return replace(value, size=value.size if fits else None)
 
 
-def _as_float(value: StepValue, _: Any) -> StepValue:
+def _to_float(value: StepValue, _: Any) -> StepValue:
     return replace(value, dtype="float32", size=None)
 
 
-def _as_index(value: StepValue, size: int | None) -> StepValue:
+def _to_index(value: StepValue, size: int | None) -> StepValue:
     return replace(value, dtype="int64", size=size)
 
 
-def _imputed(value: StepValue, filling: Any) -> StepValue:
+def _impute_value(value: StepValue, filling: Any) -> StepValue:
     if value.shape:
         raise ValueError(f"it takes single values, not {value.describe()}")
     is_text = isinstance(filling, str) and not (filling == "mean" and value.kind == NUMBER_VALUE)
     if is_text != (value.kind != NUMBER_VALUE):
         raise ValueError(f"{filling!r} does not fit {value.describe()}")
     if value.dtype == "int64" and not is_whole_number(filling):
-        value = _as_float(value, None)
+        value = _to_float(value, None)
     if not isinstance(filling, str):
-        _within(filling, value.dtype)
+        _check_range(filling, value.dtype)
     fits = value.size is not None and isinstance(filling, int) and 0 <= filling < value.size
     return replace(value, required=True, size=value.size if fits else None)
 
 
-def _made_tokens(value: StepValue, _: Any) -> StepValue:
+def _tokenize_value(value: StepValue, _: Any) -> StepValue:
     if value.shape:
         raise ValueError(f"it takes single texts, not {value.describe()}")
     return StepValue("string", (None,))
 
 
-def _made_one_hot(value: StepValue, depth: int | None) -> StepValue:
+def _one_hot_value(value: StepValue, depth: int | None) -> StepValue:
     size = value.size if depth is None else depth
     if value.dtype != "int64" or value.shape or not value.required:
         raise ValueError(
@@ -292,68 +306,76 @@ def _made_one_hot(value: StepValue, depth: int | None) -> StepValue:
         raise ValueError(
             "how many classes there are is not known before the data is read; write one_hot: N, or top_k"
         )
-    if size > MOST_CLASSES:
-        raise ValueError(f"{size} classes are more than {MOST_CLASSES}")
+    if size > MAX_ONE_HOT_CLASSES:
+        raise ValueError(f"{size} classes are more than {MAX_ONE_HOT_CLASSES}")
     return StepValue("float32", (size,))
 
 
-def _made_image(value: StepValue, argument: Any) -> StepValue:
+def _image_value(value: StepValue, argument: Any) -> StepValue:
     if value.shape or not value.required:
         raise ValueError(f"it takes single images that are never missing, not {value.describe()}")
     return StepValue("float32", (*argument["resize"], argument["channels"]))
 
 
-def _made_words(value: StepValue, argument: Any) -> StepValue:
+def _vocabulary_value(value: StepValue, argument: Any) -> StepValue:
     top = argument["top_k"]
-    return _made_hash(value, None if top is None else top + argument["oov_buckets"])
+    return _hash_value(value, None if top is None else top + argument["oov_buckets"])
 
 
-def _made_hash(value: StepValue, count: int | None) -> StepValue:
+def _hash_value(value: StepValue, count: int | None) -> StepValue:
     if value.dtype == "float32":
         raise ValueError("it takes text or whole numbers, not float32; bucketize makes those of it")
-    return _as_index(value, count)
+    return _to_index(value, count)
 
 
-_KINDS: dict[str, _Kind] = {
-    "zscore": _Kind((NUMBER_VALUE,), _nothing, _as_float, "zscore"),
-    "minmax": _Kind((NUMBER_VALUE,), _nothing, _as_float, "minmax"),
-    "bucketize": _Kind(
+_STEP_KINDS: dict[str, _StepKind] = {
+    "zscore": _StepKind((NUMBER_VALUE,), _check_no_argument, _to_float, "zscore"),
+    "minmax": _StepKind((NUMBER_VALUE,), _check_no_argument, _to_float, "minmax"),
+    "bucketize": _StepKind(
         (NUMBER_VALUE,),
-        lambda n: _count(n, 2, _MOST_BUCKETS),
-        _as_index,
+        lambda n: _check_count(n, 2, _MAX_BUCKETS),
+        _to_index,
         "bucketize: 10, the number of buckets",
     ),
-    "vocabulary": _Kind(
+    "vocabulary": _StepKind(
         (TEXT_VALUE, BYTES_VALUE, NUMBER_VALUE),
-        _vocabulary,
-        _made_words,
+        _check_vocabulary,
+        _vocabulary_value,
         "vocabulary: {top_k: 1000, min_count: 2, oov_buckets: 1}",
     ),
-    "hash": _Kind(
+    "hash": _StepKind(
         (TEXT_VALUE, BYTES_VALUE, NUMBER_VALUE),
-        _count,
-        _made_hash,
+        _check_count,
+        _hash_value,
         "hash: 100, the number of buckets",
     ),
-    "log1p": _Kind((NUMBER_VALUE,), _nothing, _as_float, "log1p"),
-    "clip": _Kind((NUMBER_VALUE,), _bounds, _clipped, "clip: [0, 100], null for no bound"),
-    "one_hot": _Kind(
-        (NUMBER_VALUE,), _depth, _made_one_hot, "one_hot, or one_hot: 10, the number of classes"
+    "log1p": _StepKind((NUMBER_VALUE,), _check_no_argument, _to_float, "log1p"),
+    "clip": _StepKind(
+        (NUMBER_VALUE,), _check_bounds, _clip_value, "clip: [0, 100], null for no bound"
     ),
-    "tokenize": _Kind(
-        (TEXT_VALUE,), _tokens, _made_tokens, "tokenize, or tokenize: {separator: ',', lower: true}"
+    "one_hot": _StepKind(
+        (NUMBER_VALUE,),
+        _check_depth,
+        _one_hot_value,
+        "one_hot, or one_hot: 10, the number of classes",
     ),
-    "impute": _Kind(
+    "tokenize": _StepKind(
+        (TEXT_VALUE,),
+        _check_tokenize,
+        _tokenize_value,
+        "tokenize, or tokenize: {separator: ',', lower: true}",
+    ),
+    "impute": _StepKind(
         (NUMBER_VALUE, TEXT_VALUE, BYTES_VALUE),
-        _filling,
-        _imputed,
+        _check_filling,
+        _impute_value,
         "impute: 0, impute: mean, or impute: a word",
     ),
-    "image": _Kind(
-        (BYTES_VALUE,), _image, _made_image, "image: {resize: [64, 64], scale: 0.00392}"
+    "image": _StepKind(
+        (BYTES_VALUE,), _check_image, _image_value, "image: {resize: [64, 64], scale: 0.00392}"
     ),
 }
-TRANSFORM_STEPS = tuple(_KINDS)
+TRANSFORM_STEPS = tuple(_STEP_KINDS)
 
 
 @dataclass(frozen=True)
@@ -388,95 +410,101 @@ def read_declaration(path: str | os.PathLike[str]) -> Mapping[str, Any]:
     )
 
 
-def declare_transform(declared: Mapping[str, Any], schema: Schema) -> Declaration:
+def declare_transform(declaration: Mapping[str, Any], schema: Schema) -> Declaration:
     """Returns the declaration for records of this schema; UsageError names feature, step and choices where one doesn't
     fit.
     """
     try:
-        check_nesting(declared)
+        check_nesting(declaration)
     except ValueError as error:
         raise UsageError(f"transform: {error}; write features and their steps") from None
     columns: list[DeclaredColumn] = []
     copied: list[tuple[str, str]] = []
-    for name, spec in declared.items():
+    for name, steps in declaration.items():
         if not isinstance(name, str):
             raise UsageError(f"transform: {name!r} is no feature's name; quote it")
-        made = _declare_one(name, list(_steps(name, spec)), schema)
-        if isinstance(made, DeclaredColumn):
-            columns.append(made)
-        elif made is not None:
-            copied.append(made)
+        output = _declare_output(name, list(_iter_steps(name, steps)), schema)
+        if isinstance(output, DeclaredColumn):
+            columns.append(output)
+        elif output is not None:
+            copied.append(output)
     copied = [
-        (feature.name, feature.name) for feature in schema if feature.name not in declared
+        (feature.name, feature.name) for feature in schema if feature.name not in declaration
     ] + copied
     names = [name for name, _ in copied] + [column.name for column in columns]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise UsageError(f"transform: two outputs are called {twice[0]!r}; rename or drop one")
+    if duplicates := sorted({name for name in names if names.count(name) > 1}):
+        raise UsageError(f"transform: two outputs are called {duplicates[0]!r}; rename or drop one")
     if not columns:
         raise UsageError(
             f"transform: no feature has a step; there are {', '.join(TRANSFORM_STEPS)}"
         )
-    order = {feature.name: place for place, feature in enumerate(schema)}
+    order = {feature.name: index for index, feature in enumerate(schema)}
     return Declaration(tuple(columns), tuple(sorted(copied, key=lambda pair: order[pair[1]])))
 
 
-def _steps(name: str, spec: Any) -> Iterator[tuple[str, Any]]:
+def _iter_steps(name: str, steps: Any) -> Iterator[tuple[str, Any]]:
     """Yields (word, argument) in order."""
-    if isinstance(spec, str):
-        yield spec, None
-    elif isinstance(spec, Mapping):
-        yield from spec.items()
-    elif isinstance(spec, list | tuple):
-        for item in spec:
-            yield from _steps(name, item)
+    if isinstance(steps, str):
+        yield steps, None
+    elif isinstance(steps, Mapping):
+        yield from steps.items()
+    elif isinstance(steps, list | tuple):
+        for item in steps:
+            yield from _iter_steps(name, item)
     else:
         raise UsageError(
-            f"transform: feature {name!r}: {spec!r} is no step; write one, as in `zscore`, or a list of them: "
+            f"transform: feature {name!r}: {steps!r} is no step; write one, as in `zscore`, or a list of them: "
             f"{', '.join(TRANSFORM_STEPS)}"
         )
 
 
-def _declare_one(
-    name: str, words: list[tuple[str, Any]], schema: Schema
+def _declare_output(
+    name: str, step_items: list[tuple[str, Any]], schema: Schema
 ) -> DeclaredColumn | tuple[str, str] | None:
     """The output that one entry declares: made, kept as (name, source), or none."""
     source, output = name, name
     steps: list[tuple[str, Any]] = []
     exclusive = []
-    for word, argument in words:
-        if word in ("from", "rename"):
+    for step_name, argument in step_items:
+        if step_name in ("from", "rename"):
             if not isinstance(argument, str) or not argument:
                 raise UsageError(
-                    f"transform: feature {name!r}, step {word!r}: {argument!r} is no name"
+                    f"transform: feature {name!r}, step {step_name!r}: {argument!r} is no name"
                 )
-            source, output = (argument, output) if word == "from" else (source, argument)
-        elif word in ("drop", "keep"):
-            exclusive.append(word)
+            source, output = (argument, output) if step_name == "from" else (source, argument)
+        elif step_name in ("drop", "keep"):
+            exclusive.append(step_name)
         else:
-            steps.append((word, argument))
+            steps.append((step_name, argument))
     if source not in schema:
         raise UsageError(
             f"transform: there is no feature {source!r}; {available_names(source, schema.names)}"
-            + ("" if "from" in dict(words) else "; `from: FEATURE` makes a new one of one of these")
+            + (
+                ""
+                if "from" in dict(step_items)
+                else "; `from: FEATURE` makes a new one of one of these"
+            )
         )
     if exclusive and (steps or len(exclusive) > 1):
         raise UsageError(f"transform: feature {name!r}: {exclusive[0]!r} goes with no other step")
     if "drop" in exclusive:
         return None
-    return _column(output, schema[source], steps) if steps else (output, source)
+    return _declare_column(output, schema[source], steps) if steps else (output, source)
 
 
-def _column(name: str, feature: Feature, words: list[tuple[str, Any]]) -> DeclaredColumn:
-    if (reason := unfit(feature)) is not None:
+def _declare_column(
+    name: str, feature: Feature, step_items: list[tuple[str, Any]]
+) -> DeclaredColumn:
+    if (reason := explain_unfit(feature)) is not None:
         raise UsageError(f"transform: feature {feature.name!r}: {reason}; keep or drop it")
-    value = StepValue.of(feature)
+    value = StepValue.from_feature(feature)
     steps = []
-    for word, argument in words:
+    for step_name, argument in step_items:
         try:
-            step, value = check_step(value, word, argument)
+            step, value = check_step(value, step_name, argument)
         except ValueError as error:
             raise UsageError(
-                f"transform: feature {feature.name!r}, step {word!r}: {error}"
+                f"transform: feature {feature.name!r}, step {step_name!r}: {error}"
             ) from None
         steps.append(step)
     return DeclaredColumn(name, feature.name, tuple(steps), value)

@@ -16,11 +16,11 @@ from recordmill.base.errors import DataError
 from recordmill.base.machine import exhausted_limit
 from recordmill.storage.folders import is_folder, list_names
 
-FITTED = re.compile(
+FITTED_OPERATION = re.compile(
     r"(?:.*/)?fitted_(\d+)_([a-z0-9]+)(?:_\d+)?"
 )  # name of the operation that marks a declared result
-_UNUSED = re.compile(
-    FITTED.pattern + "_input"
+_UNUSED_OPERATION = re.compile(
+    FITTED_OPERATION.pattern + "_input"
 )  # what is left of it where no output needs the result
 
 
@@ -57,65 +57,82 @@ class TransformGraph:
 
         self._graph = function.graph
         captured = list(function.captured_inputs)
-        given = self._graph.inputs[: len(self._graph.inputs) - len(captured)]
+        arguments = self._graph.inputs[: len(self._graph.inputs) - len(captured)]
         self._captured = dict(
-            zip((t.op.name for t in self._graph.inputs[len(given) :]), captured, strict=True)
+            zip(
+                (tensor.op.name for tensor in self._graph.inputs[len(arguments) :]),
+                captured,
+                strict=True,
+            )
         )
         specs = function.structured_input_signature[0][0]
-        self.inputs = _components(tf, specs, given)
+        self.inputs = _components(tf, specs, arguments)
         self.outputs = _components(tf, function.structured_outputs, self._graph.outputs)
         self.specs = {name: function.structured_outputs[name] for name in self.outputs}
-        self._input_of = {
-            t.op.name: (name, place)
-            for name, ts in self.inputs.items()
-            for place, t in enumerate(ts)
+        self._inputs_by_operation = {
+            tensor.op.name: (name, component)
+            for name, tensors in self.inputs.items()
+            for component, tensor in enumerate(tensors)
         }
 
-    def needs(self, output: str) -> set[str]:
+    def find_inputs(self, output: str) -> set[str]:
         """The inputs that an output depends on."""
-        reached = _reached([tensor.op for tensor in self.outputs[output]])
-        return {self._input_of[op.name][0] for op in reached if op.name in self._input_of}
+        reached = _iter_ancestors([tensor.op for tensor in self.outputs[output]])
+        return {
+            self._inputs_by_operation[op.name][0]
+            for op in reached
+            if op.name in self._inputs_by_operation
+        }
 
-    def passed_on(self, output: str) -> str | None:
+    def find_passed_input(self, output: str) -> str | None:
         """The input that an output is, unchanged; None if it is anything else."""
-        roots = [self._input_of.get(_root(tensor.op).name) for tensor in self.outputs[output]]
-        names = {root[0] if root else None for root in roots}
-        whole = [root[1] if root else -1 for root in roots] == list(range(len(roots)))
+        components = [
+            self._inputs_by_operation.get(_skip_identities(tensor.op).name)
+            for tensor in self.outputs[output]
+        ]
+        names = {component[0] if component else None for component in components}
+        is_complete = [component[1] if component else -1 for component in components] == list(
+            range(len(components))
+        )
         name = names.pop() if len(names) == 1 else None
-        return name if name is not None and whole and len(self.inputs[name]) == len(roots) else None
+        return (
+            name
+            if name is not None and is_complete and len(self.inputs[name]) == len(components)
+            else None
+        )
 
-    def sparse_like(self, output: str) -> str | None:
+    def find_sparse_source(self, output: str) -> str | None:
         """The input in whose places the values of a SparseTensor stand; None if it has places of its own."""
-        place = self._input_of.get(_root(self.outputs[output][0].op).name)
-        return place[0] if place is not None and place[1] == 0 else None
+        component = self._inputs_by_operation.get(_skip_identities(self.outputs[output][0].op).name)
+        return component[0] if component is not None and component[1] == 0 else None
 
-    def constants(self) -> dict[str, Any]:
+    def read_constants(self) -> dict[str, Any]:
         """Returns what the analysers computed, by the operation that uses it, without tables."""
         arrays = {}
         for name, value in self._captured.items():
             if value.dtype.name not in ("resource", "variant"):
-                array = _array(value)
+                array = _to_array(value)
                 if array.dtype != object or array.shape or not _asset_name(array.item()):
                     arrays[name] = array
         return arrays
 
-    def fitted(self) -> dict[tuple[int, str], Any]:
+    def read_fitted_values(self) -> dict[tuple[int, str], Any]:
         """Returns (number of the column, name of the result) to its value, of operations named `fitted_NUMBER_NAME`."""
         results = {}
         for op in self._graph.get_operations():
-            match = FITTED.fullmatch(op.name)
+            match = FITTED_OPERATION.fullmatch(op.name)
             if (
                 match
                 and op.type == "Identity"
-                and (value := self._constant(op.inputs[0].op)) is not None
+                and (value := self._fold_constant(op.inputs[0].op)) is not None
             ):
                 results[int(match[1]), match[2]] = value
         for name, value in self._captured.items():
-            if match := _UNUSED.fullmatch(name):
+            if match := _UNUSED_OPERATION.fullmatch(name):
                 results.setdefault((int(match[1]), match[2]), value.numpy())
         return results
 
-    def _constant(self, op: Any) -> Any:
+    def _fold_constant(self, op: Any) -> Any:
         """Returns what an analyser computed, or 0 - it (a minimum of tf.Transform's); None: anything else."""
         if op.name in self._captured:
             return self._captured[op.name].numpy()
@@ -125,13 +142,13 @@ class TransformGraph:
             return tf.make_ndarray(op.get_attr("value"))
         if op.type not in ("Identity", "Sub"):
             return None
-        values = [self._constant(tensor.op) for tensor in op.inputs]
+        values = [self._fold_constant(tensor.op) for tensor in op.inputs]
         if any(value is None for value in values):
             return None
         return values[0] if op.type == "Identity" else values[0] - values[1]
 
 
-def vocabulary_files(folder: str) -> list[str]:
+def list_vocabulary_files(folder: str) -> list[str]:
     """The files of the saved transform that hold vocabularies, a word a line."""
     assets = os.path.join(folder, "transform_fn", "assets")
     return [os.path.join(assets, name) for name in list_names(assets)] if is_folder(assets) else []
@@ -139,32 +156,32 @@ def vocabulary_files(folder: str) -> list[str]:
 
 def _components(tf: Any, structure: Any, tensors: Sequence[Any]) -> dict[str, list[Any]]:
     components: dict[str, list[Any]] = {}
-    place = 0
+    offset = 0
     for name in sorted(structure):
         count = len(tf.nest.flatten(structure[name], expand_composites=True))
-        components[name] = list(tensors[place : place + count])
-        place += count
+        components[name] = list(tensors[offset : offset + count])
+        offset += count
     return components
 
 
-def _root(op: Any) -> Any:
+def _skip_identities(op: Any) -> Any:
     while op.type == "Identity":
         op = op.inputs[0].op
     return op
 
 
-def _reached(ops: Sequence[Any]) -> Iterator[Any]:
+def _iter_ancestors(ops: Sequence[Any]) -> Iterator[Any]:
     """Yields these operations and all whose values they need, each once."""
-    seen, waiting = set[str](), [*ops]
-    while waiting:
-        op = waiting.pop()
-        if op.name not in seen:
-            seen.add(op.name)
-            waiting.extend(tensor.op for tensor in op.inputs)
+    visited, pending = set[str](), [*ops]
+    while pending:
+        op = pending.pop()
+        if op.name not in visited:
+            visited.add(op.name)
+            pending.extend(tensor.op for tensor in op.inputs)
             yield op
 
 
-def _array(value: Any) -> npt.NDArray[Any]:
+def _to_array(value: Any) -> npt.NDArray[Any]:
     """A tensor as an array, which TensorFlow does not make of a single text."""
     return np.asarray(value.numpy(), object if value.dtype.name == "string" else None)
 

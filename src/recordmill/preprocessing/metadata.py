@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from recordmill.base.errors import DataError, UsageError
-from recordmill.preprocessing.declaration import NOT_FINITE, UNLISTED, Declaration
-from recordmill.preprocessing.graph import TransformGraph, load_graph, vocabulary_files
+from recordmill.preprocessing.declaration import NONFINITE_RESULT, UNLISTED_RESULT, Declaration
+from recordmill.preprocessing.graph import TransformGraph, list_vocabulary_files, load_graph
 from recordmill.preprocessing.saved_transform import SavedTransform
-from recordmill.preprocessing.tensors import representations
+from recordmill.preprocessing.tensors import make_representations
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.schemas.tfmd import extend_pbtxt, from_pbtxt, to_pbtxt
 from recordmill.storage.files import open_file, read_range, replace_file, write_all
@@ -28,7 +28,7 @@ from recordmill.storage.folders import is_file, is_link, list_paths_recursively,
 RAW_PREFIX = "raw/"  # before the name of a raw feature that is kept beside
 
 
-def declared_outputs(declaration: Declaration) -> Schema:
+def make_declared_outputs(declaration: Declaration) -> Schema:
     """The features that the graph of a declared transform gives."""
     return Schema(
         tuple(
@@ -43,18 +43,18 @@ def declared_outputs(declaration: Declaration) -> Schema:
     )
 
 
-def traced_outputs(graph: TransformGraph, raw: Schema) -> Schema:
+def trace_outputs(graph: TransformGraph, raw: Schema) -> Schema:
     """Returns the features that a function's graph gives, by name; UsageError for an output that no feature can be.
     What it passes on is the raw feature, with its dtype and classes; a SparseTensor or RaggedTensor is a list, but a
     SparseTensor with the places of a raw feature that may be missing, or of one column, may be missing too.
     """
-    return Schema(tuple(_traced(name, graph, raw) for name in sorted(graph.specs)))
+    return Schema(tuple(_trace_output(name, graph, raw) for name in sorted(graph.specs)))
 
 
-def _traced(name: str, graph: TransformGraph, raw: Schema) -> Feature:
+def _trace_output(name: str, graph: TransformGraph, raw: Schema) -> Feature:
     import tensorflow as tf
 
-    if (source := graph.passed_on(name)) is not None:
+    if (source := graph.find_passed_input(name)) is not None:
         return Feature(
             name, raw[source].dtype, raw[source].shape, raw[source].required, raw[source].classes
         )
@@ -65,9 +65,9 @@ def _traced(name: str, graph: TransformGraph, raw: Schema) -> Feature:
     if isinstance(spec, tf.RaggedTensorSpec) and spec.ragged_rank == 1 and len(spec.shape) == 2:
         return Feature(name, dtype, (None,))
     if isinstance(spec, tf.SparseTensorSpec) and len(spec.shape) == 2:
-        source = graph.sparse_like(name)
-        one = spec.shape[1] == 1 or (source is not None and not raw[source].shape)
-        return Feature(name, dtype, () if one else (None,))
+        source = graph.find_sparse_source(name)
+        is_single = spec.shape[1] == 1 or (source is not None and not raw[source].shape)
+        return Feature(name, dtype, () if is_single else (None,))
     raise UsageError(
         f"transform: output {name!r} is {spec}; return a tensor, or a list of numbers or texts for each row"
     )
@@ -88,53 +88,67 @@ def _dtype(name: str, dtype: str, raw: Schema) -> str:
     return "string" if name in raw and raw[name].dtype == "string" else "bytes"
 
 
-def passthrough_features(
+def find_passthrough_features(
     raw: Schema, copied: Iterable[tuple[str, str]]
 ) -> tuple[tuple[str, str], ...]:
     """Returns (output name, raw name) of the raw features that no output keeps as they are."""
-    there = {source for _, source in copied}
+    copied_names = {source for _, source in copied}
     return tuple(
-        (RAW_PREFIX + feature.name, feature.name) for feature in raw if feature.name not in there
+        (RAW_PREFIX + feature.name, feature.name)
+        for feature in raw
+        if feature.name not in copied_names
     )
 
 
-def whole_schema(
+def make_transformed_schema(
     raw: Schema, outputs: Schema, copied: Iterable[tuple[str, str]], sources: dict[str, str]
 ) -> Schema:
     """Returns the schema of the transformed records: outputs and kept features where their raw ones stood, which
     `sources` names by output. UsageError: two have one name.
     """
     copied = list(copied)
-    made = [
-        Feature(name, raw[s].dtype, raw[s].shape, raw[s].required, raw[s].classes)
-        for name, s in copied
+    copied_features = [
+        Feature(
+            name, raw[source].dtype, raw[source].shape, raw[source].required, raw[source].classes
+        )
+        for name, source in copied
     ]
-    of = {**dict(copied), **sources}
-    features = [*outputs, *made]
+    sources_by_output = {**dict(copied), **sources}
+    features = [*outputs, *copied_features]
     names = [feature.name for feature in features]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise UsageError(f"transform: two outputs are called {twice[0]!r}; rename one")
     order = {name: place for place, name in enumerate(raw.names)}
     features.sort(
-        key=lambda f: (order.get(of.get(f.name, f.name), len(order)), f.name in dict(copied))
+        key=lambda f: (
+            order.get(sources_by_output.get(f.name, f.name), len(order)),
+            f.name in dict(copied),
+        )
     )
     label = (
-        next((f.name for f in features if of.get(f.name, f.name) == raw.label), None)
+        next(
+            (
+                item.name
+                for item in features
+                if sources_by_output.get(item.name, item.name) == raw.label
+            ),
+            None,
+        )
         if raw.label
         else None
     )
     return Schema(tuple(features), label)
 
 
-_LEFT_OUT = {
-    NOT_FINITE: "values are NaN or infinite, and nothing is fitted by them",
-    UNLISTED: "words are empty or hold a line break: no vocabulary lists them, and they count as unknown",
+_NOTES_BY_RESULT = {
+    NONFINITE_RESULT: "values are NaN or infinite, and nothing is fitted by them",
+    UNLISTED_RESULT: "words are empty or hold a line break: no vocabulary lists them, and they count as unknown",
 }
-_MOST_NUMBERS = 1000  # of one result in the manifest: it is for people
+_MAX_NUMBERS = 1000  # of one result in the manifest: it is for people
 
 
 @dataclass(frozen=True)
-class Fit:
+class FitOrigin:
     """Origin of a fitted transform: the schema of the records read, the features that the function got, the declaration
     (None for a user's function), its name for people, the split that was analysed.
     """
@@ -142,70 +156,89 @@ class Fit:
     raw: Schema
     inputs: Schema
     declaration: Declaration | None
-    given: Any
+    definition: Any
     split: str
     keep_raw: bool = False
 
 
-def describe(folder: str, fit: Fit) -> SavedTransform:
+def describe_transform(folder: str, origin: FitOrigin) -> SavedTransform:
     """Returns the transform that was saved in the folder, with all that the manifest is to say of it; UsageError where
     it gives what no feature can be, or two outputs have one name.
     """
     graph = TransformGraph(load_graph(folder).transform_fn)
-    declared = fit.declaration
-    outputs = traced_outputs(graph, fit.raw) if declared is None else declared_outputs(declared)
-    copied = () if declared is None else declared.copied
-    passed = {
-        name: source for name in outputs.names if (source := graph.passed_on(name)) is not None
-    }
-    if fit.keep_raw:
-        copied = (*copied, *passthrough_features(fit.raw, [*copied, *passed.items()]))
-    sources = (
-        {column.name: column.source for column in declared.columns}
-        if declared is not None
-        else passed
+    declaration = origin.declaration
+    outputs = (
+        trace_outputs(graph, origin.raw)
+        if declaration is None
+        else make_declared_outputs(declaration)
     )
-    schema = whole_schema(fit.raw, outputs, copied, sources)
-    texts = [to_pbtxt(fit.inputs), to_pbtxt(replace(schema, label=None)), repr(copied)]
-    results = _fit_results(folder, graph, declared)
-    words = [
-        hashlib.sha256(read_range(path).tobytes()).hexdigest() for path in vocabulary_files(folder)
+    copied = () if declaration is None else declaration.copied
+    passed_inputs = {
+        name: source
+        for name in outputs.names
+        if (source := graph.find_passed_input(name)) is not None
+    }
+    if origin.keep_raw:
+        copied = (
+            *copied,
+            *find_passthrough_features(origin.raw, [*copied, *passed_inputs.items()]),
+        )
+    sources = (
+        {column.name: column.source for column in declaration.columns}
+        if declaration is not None
+        else passed_inputs
+    )
+    schema = make_transformed_schema(origin.raw, outputs, copied, sources)
+    schema_texts = [to_pbtxt(origin.inputs), to_pbtxt(replace(schema, label=None)), repr(copied)]
+    results = _collect_results(folder, graph, declaration)
+    vocabulary_digests = [
+        hashlib.sha256(read_range(path).tobytes()).hexdigest()
+        for path in list_vocabulary_files(folder)
     ]
-    digest = hashlib.sha256(json.dumps([texts, fit.given, results, words]).encode()).hexdigest()
+    digest = hashlib.sha256(
+        json.dumps([schema_texts, origin.definition, results, vocabulary_digests]).encode()
+    ).hexdigest()
     schema = replace(
         schema,
-        features=tuple(_with_results(feature, results.get(feature.name)) for feature in schema),
+        features=tuple(_add_results(feature, results.get(feature.name)) for feature in schema),
     )
-    _complete(
-        folder, fit.inputs, [feature for feature in schema if feature.name not in outputs], results
+    _write_tft_metadata(
+        folder,
+        origin.inputs,
+        [feature for feature in schema if feature.name not in outputs],
+        results,
     )
-    about = {
+    entry = {
         "digest": digest,
-        "fitted_on": fit.split,
-        "given": fit.given,
-        "raw_schema": to_pbtxt(fit.raw),
-        "inputs": list(fit.inputs.names),
+        "fitted_on": origin.split,
+        "given": origin.definition,
+        "raw_schema": to_pbtxt(origin.raw),
+        "inputs": list(origin.inputs.names),
         "outputs": list(outputs.names),
         "kept": [list(pair) for pair in copied],
-        "needs": {name: sorted(graph.needs(name)) for name in outputs.names},
+        "needs": {name: sorted(graph.find_inputs(name)) for name in outputs.names},
         "found": results,
-        "files": dict(_files(folder)),
+        "files": dict(_hash_files(folder)),
     }
-    return SavedTransform(folder, fit.inputs, outputs, copied, schema, digest, about)
+    return SavedTransform(folder, origin.inputs, outputs, copied, schema, digest, entry)
 
 
-def fit_notes(saved: SavedTransform) -> tuple[str, ...]:
+def describe_uncounted_records(saved: SavedTransform) -> tuple[str, ...]:
     """Returns notes on the records that no analyser counted."""
-    results_of = saved.about["found"].items() if isinstance(saved.about["given"], Mapping) else ()
+    results_of = (
+        saved.manifest_entry["found"].items()
+        if isinstance(saved.manifest_entry["given"], Mapping)
+        else ()
+    )
     return tuple(
         f"transform: feature {name!r}: {results[result]:,} {text}"
         for name, results in results_of
-        for result, text in _LEFT_OUT.items()
+        for result, text in _NOTES_BY_RESULT.items()
         if result in results
     )
 
 
-def _complete(
+def _write_tft_metadata(
     folder: str, inputs: Schema, copied: Iterable[Feature], results_of: Mapping[str, Any]
 ) -> None:
     """Writes what `tft.TFTransformOutput` looks for, and tf.Transform knows nothing of: the schema by which raw records
@@ -214,19 +247,22 @@ def _complete(
     """
     make_folder(os.path.join(folder, "metadata"), exist_ok=True)
     _write(
-        os.path.join(folder, "metadata", "schema.pbtxt"), to_pbtxt(inputs, representations(inputs))
+        os.path.join(folder, "metadata", "schema.pbtxt"),
+        to_pbtxt(inputs, make_representations(inputs)),
     )
     transformed = os.path.join(folder, "transformed_metadata", "schema.pbtxt")
     _write(transformed, extend_pbtxt(read_range(transformed).tobytes().decode(), copied))
-    place = os.path.join(folder, "transformed_metadata", "asset_map")
+    asset_map_path = os.path.join(folder, "transformed_metadata", "asset_map")
     files = {
-        name: os.path.basename(about["vocabulary_file"])
-        for name, about in results_of.items()
-        if isinstance(about, Mapping) and "vocabulary_file" in about
+        name: os.path.basename(result["vocabulary_file"])
+        for name, result in results_of.items()
+        if isinstance(result, Mapping) and "vocabulary_file" in result
     }
     if files:
-        known = json.loads(read_range(place).tobytes()) if is_file(place) else {}
-        _write(place, json.dumps({**files, **known}, sort_keys=True))
+        existing = (
+            json.loads(read_range(asset_map_path).tobytes()) if is_file(asset_map_path) else {}
+        )
+        _write(asset_map_path, json.dumps({**files, **existing}, sort_keys=True))
 
 
 def _write(path: str, text: str) -> None:
@@ -234,7 +270,7 @@ def _write(path: str, text: str) -> None:
         write_all(file, text.encode())
 
 
-def _with_results(feature: Feature, results: Any) -> Feature:
+def _add_results(feature: Feature, results: Any) -> Feature:
     """The feature with the numbers that were found for it, as readers get it."""
     if not isinstance(results, Mapping):
         return feature
@@ -244,35 +280,35 @@ def _with_results(feature: Feature, results: Any) -> Feature:
     return replace(feature, found=numbers)
 
 
-def restore(folder: str, about: Mapping[str, Any], schema: Schema) -> SavedTransform:
+def restore_transform(folder: str, entry: Mapping[str, Any], schema: Schema) -> SavedTransform:
     """Returns the transform that a manifest describes, whose files lie in the folder; schema: of the transformed
     records. DataError: a file is missing, or is not what the manifest says; the manifest doesn't fit itself.
     """
-    check_files(folder, about)
+    check_transform_files(folder, entry)
     try:
-        raw = from_pbtxt(about["raw_schema"], "manifest")
-        copied = tuple((str(name), str(source)) for name, source in about["kept"])
-        inputs = replace(raw.select(about["inputs"]), label=None)
-        outputs = replace(schema.select(about["outputs"]), label=None)
-        return SavedTransform(folder, inputs, outputs, copied, schema, about["digest"], about)
+        raw = from_pbtxt(entry["raw_schema"], "manifest")
+        copied = tuple((str(name), str(source)) for name, source in entry["kept"])
+        inputs = replace(raw.select(entry["inputs"]), label=None)
+        outputs = replace(schema.select(entry["outputs"]), label=None)
+        return SavedTransform(folder, inputs, outputs, copied, schema, entry["digest"], entry)
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(
             f"the manifest's transform can't be read ({error})", source=folder
         ) from None
 
 
-def check_files(folder: str, about: Mapping[str, Any]) -> None:
+def check_transform_files(folder: str, entry: Mapping[str, Any]) -> None:
     """Raises DataError unless the folder holds the files that the manifest names, as they were."""
-    files = dict(_files(folder))
-    for name, expected in about["files"].items():
+    files = dict(_hash_files(folder))
+    for name, expected in entry["files"].items():
         if files.get(name) != expected:
-            what = "is missing" if name not in files else "differs from what the manifest says"
+            problem = "is missing" if name not in files else "differs from what the manifest says"
             raise DataError(
-                f"{what}; the transform can't be used", source=os.path.join(folder, name)
+                f"{problem}; the transform can't be used", source=os.path.join(folder, name)
             )
 
 
-def _files(folder: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def _hash_files(folder: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yields (name below the folder, size and SHA-256) of all files, by name."""
     for path in list_paths_recursively(folder):
         if is_file(path) and not is_link(path):
@@ -283,43 +319,50 @@ def _files(folder: str) -> Iterator[tuple[str, dict[str, Any]]]:
             )
 
 
-def _fit_results(
-    folder: str, graph: TransformGraph, declared: Declaration | None
+def _collect_results(
+    folder: str, graph: TransformGraph, declaration: Declaration | None
 ) -> dict[str, Any]:
     """Output, or operation of a user's graph, to what was found for it; vocabularies with the number of their words."""
     results: dict[str, Any] = {}
-    if declared is None:
-        constants = graph.constants()
+    if declaration is None:
+        constants = graph.read_constants()
         results = {
-            name: _plain(value) for name, value in constants.items() if value.size <= _MOST_NUMBERS
+            name: _to_json_value(value)
+            for name, value in constants.items()
+            if value.size <= _MAX_NUMBERS
         }
     else:
-        for (number, result), value in sorted(graph.fitted().items()):
-            if result in _LEFT_OUT and not value:
+        for (number, result), value in sorted(graph.read_fitted_values().items()):
+            if result in _NOTES_BY_RESULT and not value:
                 continue
-            results.setdefault(declared.columns[number].name, {})[result] = _plain(value)
-    words = {os.path.basename(path): _count_lines(path) for path in vocabulary_files(folder)}
-    if declared is not None:
-        for name, count in words.items():
-            column = declared.columns[int(name.split("_")[1])].name
+            results.setdefault(declaration.columns[number].name, {})[result] = _to_json_value(value)
+    word_counts = {
+        os.path.basename(path): _count_lines(path) for path in list_vocabulary_files(folder)
+    }
+    if declaration is not None:
+        for name, count in word_counts.items():
+            column = declaration.columns[int(name.split("_")[1])].name
             results.setdefault(column, {}).update(
                 vocabulary=count, vocabulary_file=f"transform_fn/assets/{name}"
             )
         return results
-    return {**results, **{f"assets/{name}": {"vocabulary": count} for name, count in words.items()}}
+    return {
+        **results,
+        **{f"assets/{name}": {"vocabulary": count} for name, count in word_counts.items()},
+    }
 
 
-def _plain(value: Any) -> Any:
+def _to_json_value(value: Any) -> Any:
     """Numbers and texts as JSON has them; what is no number stands as text."""
     flat = value.tolist()
     if isinstance(flat, list) and len(flat) == 1:
         flat = flat[0]  # boundaries are [1, n]
-    return _json(flat)
+    return _replace_non_json(flat)
 
 
-def _json(value: Any) -> Any:
+def _replace_non_json(value: Any) -> Any:
     if isinstance(value, list):
-        return [_json(item) for item in value]
+        return [_replace_non_json(item) for item in value]
     if isinstance(value, bytes):
         return value.decode("utf-8", "backslashreplace")
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value

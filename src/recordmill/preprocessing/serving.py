@@ -17,8 +17,14 @@ from typing import Any
 
 from recordmill.base.errors import MissingExtraError, UsageError
 from recordmill.preprocessing.graph import load_graph
-from recordmill.preprocessing.metadata import restore
-from recordmill.preprocessing.tensors import DENSE, PAD_ROWS, RAGGED_TENSOR, layout, tensor_dtype
+from recordmill.preprocessing.metadata import restore_transform
+from recordmill.preprocessing.tensors import (
+    DENSE_LAYOUT,
+    PAD_ROWS,
+    RAGGED_LAYOUT,
+    choose_tensor_layout,
+    tensor_dtype,
+)
 from recordmill.schemas.feature import Feature
 from recordmill.schemas.tfmd import from_pbtxt, to_pbtxt
 from recordmill.shards.manifest import TRANSFORM_FOLDER, load_manifest
@@ -78,20 +84,22 @@ def _layer_class() -> Any:
 
         def load(self, folder: str) -> None:
             """Takes the graph that lies in the folder."""
-            restore(folder, self._about, self._schema)  # which checks the files
+            restore_transform(folder, self._about, self._schema)  # which checks the files
             self._folder, self._graph = folder, load_graph(folder)
 
         def inputs(self) -> dict[str, Any]:
             """A `keras.Input` for each raw feature that it takes, but for the label."""
-            wanted = [
+            names = [
                 name
                 for name in self._raw.names
                 if name in self._taken() and name != self._raw.label
             ]
-            made: dict[str, Any] = {}
-            for name in wanted:
-                made |= _inputs(keras, self._raw[name], {tensor.name for tensor in made.values()})
-            return made
+            keras_inputs: dict[str, Any] = {}
+            for name in names:
+                keras_inputs |= _inputs(
+                    keras, self._raw[name], {tensor.name for tensor in keras_inputs.values()}
+                )
+            return keras_inputs
 
         def _taken(self) -> set[str]:
             return {*self._about["inputs"], *(source for _, source in self._about["kept"])}
@@ -110,15 +118,15 @@ def _layer_class() -> Any:
 
         def compute_output_spec(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
             """Known without the graph, which a .keras file brings later."""
-            made = {}
+            specs = {}
             for feature in self._given(inputs):
                 dtype = "string" if feature.kind == "bytes" and not feature.raw else _dtype(feature)
-                made[feature.name] = keras.KerasTensor(
+                specs[feature.name] = keras.KerasTensor(
                     (None, *feature.shape), dtype, ragged=bool(feature.ragged_rank)
                 )
                 if _is_masked(feature):
-                    made[feature.name + VALID_MASK] = keras.KerasTensor((None,), "bool")
-            return made
+                    specs[feature.name + VALID_MASK] = keras.KerasTensor((None,), "bool")
+            return specs
 
         def _given(self, inputs: Mapping[str, Any]) -> list[Feature]:
             """The features that these inputs suffice for."""
@@ -127,21 +135,24 @@ def _layer_class() -> Any:
             return [f for f in self._schema if all(name in inputs for name in needs[f.name])]
 
         def call(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-            given = self._given(inputs)
-            rows = tf.shape(_some_values(tf, inputs), out_type=tf.int64)[0]
-            taken = {
-                name: _padded(tf, self._raw[name], inputs, rows) for name in self._about["inputs"]
+            features = self._given(inputs)
+            rows = tf.shape(_pick_rows(tf, inputs), out_type=tf.int64)[0]
+            arguments = {
+                name: _pad_feature(tf, self._raw[name], inputs, rows)
+                for name in self._about["inputs"]
             }
             with tf.device("/CPU:0"):
-                outputs = self._graph.transform_fn(taken)
+                outputs = self._graph.transform_fn(arguments)
             copied = dict(self._about["kept"])
-            made: dict[str, Any] = {}
-            for feature in given:
+            results: dict[str, Any] = {}
+            for feature in features:
                 if feature.name in copied:
-                    made |= _passed(tf, self._raw[copied[feature.name]], feature.name, inputs)
+                    results |= _pass_feature(
+                        tf, self._raw[copied[feature.name]], feature.name, inputs
+                    )
                 else:
-                    made |= _finished(tf, feature, outputs[feature.name], rows)
-            return made
+                    results |= _finish_output(tf, feature, outputs[feature.name], rows)
+            return results
 
     return TransformLayer
 
@@ -154,85 +165,87 @@ def _dtype(feature: Feature) -> str:
     return "int64" if feature.timestamp else feature.dtype
 
 
-def _inputs(keras: Any, feature: Feature, taken: Set[str]) -> dict[str, Any]:
+def _inputs(keras: Any, feature: Feature, taken_names: Set[str]) -> dict[str, Any]:
     """Returns inputs by name in the records, under words that Keras takes and that are none of those taken."""
     word = re.sub(r"\W", "_", feature.name)
     numbered = (f"{word}_{number}" for number in itertools.count(2))
-    plain = next(
+    keras_name = next(
         name
         for name in itertools.chain([word], numbered)
-        if taken.isdisjoint((name, f"{name}_valid"))
+        if taken_names.isdisjoint((name, f"{name}_valid"))
     )
     dtype = "string" if feature.dtype in ("string", "bytes") else _dtype(feature)
-    made = {
+    keras_inputs = {
         feature.name: keras.Input(
-            feature.shape, name=plain, dtype=dtype, ragged=bool(feature.ragged_rank)
+            feature.shape, name=keras_name, dtype=dtype, ragged=bool(feature.ragged_rank)
         )
     }
     if _is_masked(feature):
-        made[feature.name + VALID_MASK] = keras.Input((), name=f"{plain}_valid", dtype="bool")
-    return made
+        keras_inputs[feature.name + VALID_MASK] = keras.Input(
+            (), name=f"{keras_name}_valid", dtype="bool"
+        )
+    return keras_inputs
 
 
-def _some_values(tf: Any, inputs: Mapping[str, Any]) -> Any:
+def _pick_rows(tf: Any, inputs: Mapping[str, Any]) -> Any:
     """A tensor with a row for each row."""
-    first = next(iter(inputs.values()))
-    return first.row_lengths() if isinstance(first, tf.RaggedTensor) else first
+    value = next(iter(inputs.values()))
+    return value.row_lengths() if isinstance(value, tf.RaggedTensor) else value
 
 
-def _padded(tf: Any, feature: Feature, inputs: Mapping[str, Any], rows: Any) -> Any:
+def _pad_feature(tf: Any, feature: Feature, inputs: Mapping[str, Any], rows: Any) -> Any:
     """The feature as the graph takes it, padded as `tensors.flat_values` does; empty values if it is not given."""
     dtype = tf.as_dtype(tensor_dtype(feature))
-    more = tf.where(rows > 0, -rows % PAD_ROWS + PAD_ROWS, tf.zeros_like(rows))
-    given = inputs.get(feature.name)
-    if layout(feature) == RAGGED_TENSOR:
-        given = tf.zeros([rows, 0], dtype) if given is None else given
-        lists = given if isinstance(given, tf.RaggedTensor) else tf.RaggedTensor.from_tensor(given)
-        values, splits = _more(
-            tf, tf.cast(lists.flat_values, dtype), tf.cast(lists.row_splits, tf.int64), more
+    num_padding = tf.where(rows > 0, -rows % PAD_ROWS + PAD_ROWS, tf.zeros_like(rows))
+    value = inputs.get(feature.name)
+    if choose_tensor_layout(feature) == RAGGED_LAYOUT:
+        value = tf.zeros([rows, 0], dtype) if value is None else value
+        lists = value if isinstance(value, tf.RaggedTensor) else tf.RaggedTensor.from_tensor(value)
+        values, splits = _pad_values(
+            tf, tf.cast(lists.flat_values, dtype), tf.cast(lists.row_splits, tf.int64), num_padding
         )
         return tf.RaggedTensor.from_row_splits(values, splits, validate=False)
     shape = [-1, *feature.inner_shape]
     values = (
         tf.zeros([rows, *feature.inner_shape], dtype)
-        if given is None
-        else tf.reshape(tf.cast(given, dtype), shape)
+        if value is None
+        else tf.reshape(tf.cast(value, dtype), shape)
     )
-    if layout(feature) == DENSE:
-        return tf.concat([values, tf.repeat(values[:1], more, axis=0)], 0)
-    valid = inputs.get(feature.name + VALID_MASK, tf.fill([rows], given is not None))
+    if choose_tensor_layout(feature) == DENSE_LAYOUT:
+        return tf.concat([values, tf.repeat(values[:1], num_padding, axis=0)], 0)
+    valid = inputs.get(feature.name + VALID_MASK, tf.fill([rows], value is not None))
     valid = tf.reshape(tf.cast(valid, tf.bool), [-1])
     splits = tf.concat([tf.zeros([1], tf.int64), tf.cumsum(tf.cast(valid, tf.int64))], 0)
-    values, splits = _more(tf, tf.boolean_mask(values, valid), splits, more)
-    row = tf.repeat(tf.range(rows + more), splits[1:] - splits[:-1])
+    values, splits = _pad_values(tf, tf.boolean_mask(values, valid), splits, num_padding)
+    row = tf.repeat(tf.range(rows + num_padding), splits[1:] - splits[:-1])
     return tf.SparseTensor(
-        tf.stack([row, tf.zeros_like(row)], 1), values, tf.stack([rows + more, 1])
+        tf.stack([row, tf.zeros_like(row)], 1), values, tf.stack([rows + num_padding, 1])
     )
 
 
-def _more(tf: Any, values: Any, splits: Any, more: Any) -> tuple[Any, Any]:
+def _pad_values(tf: Any, values: Any, splits: Any, num_padding: Any) -> tuple[Any, Any]:
     """Pads values to a multiple of LANES, in rows of one value after the others."""
     count = tf.size(values, out_type=tf.int64)
-    extra = -count % PAD_ROWS
-    ends = count + tf.minimum(tf.range(1, more + 1, dtype=tf.int64), extra)
-    return tf.concat([values, tf.repeat(values[:1], extra)], 0), tf.concat([splits, ends], 0)
+    num_extra = -count % PAD_ROWS
+    ends = count + tf.minimum(tf.range(1, num_padding + 1, dtype=tf.int64), num_extra)
+    return tf.concat([values, tf.repeat(values[:1], num_extra)], 0), tf.concat([splits, ends], 0)
 
 
-def _passed(tf: Any, raw: Feature, name: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
+def _pass_feature(tf: Any, raw: Feature, name: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """A feature that stays as it is."""
-    given = inputs[raw.name]
-    if isinstance(given, tf.RaggedTensor) or raw.ragged_rank:
-        return {name: given}
-    made = {name: tf.reshape(given, [-1, *raw.inner_shape])}
+    value = inputs[raw.name]
+    if isinstance(value, tf.RaggedTensor) or raw.ragged_rank:
+        return {name: value}
+    results = {name: tf.reshape(value, [-1, *raw.inner_shape])}
     if _is_masked(raw):
         valid = inputs.get(raw.name + VALID_MASK)
-        made[name + VALID_MASK] = (
-            tf.ones_like(given, tf.bool) if valid is None else tf.reshape(valid, [-1])
+        results[name + VALID_MASK] = (
+            tf.ones_like(value, tf.bool) if valid is None else tf.reshape(valid, [-1])
         )
-    return made
+    return results
 
 
-def _finished(tf: Any, feature: Feature, output: Any, rows: Any) -> dict[str, Any]:
+def _finish_output(tf: Any, feature: Feature, output: Any, rows: Any) -> dict[str, Any]:
     """Returns the graph's outputs, without the padding, as the reader gives them."""
     if isinstance(output, tf.SparseTensor) and feature.ragged_rank:
         output = tf.RaggedTensor.from_sparse(output)

@@ -4,7 +4,7 @@ A feature that every record has is a dense tensor of its shape; one that may be 
 one value a row; a list is a RaggedTensor, empty where it is missing. Whole numbers are int64, but for tensors of uint8;
 text and bytes are strings.
 
-tf.Transform's own adapter, which analyses, takes lists only (`as_lists`); the saved graph gets tensors made here,
+tf.Transform's own adapter, which analyses, takes lists only (`to_list_columns`); the saved graph gets tensors made here,
 padded to a multiple of 16 rows and 16 values, since the last bits of log and exp depend on where in its batch a value
 stands.
 """
@@ -26,7 +26,7 @@ from recordmill.schemas.feature import Feature, Schema
 
 # rows and values of a batch come in multiples of it: no vector unit computes more at once
 PAD_ROWS = 16
-DENSE, SPARSE, RAGGED_TENSOR = "dense", "sparse", "ragged"
+DENSE_LAYOUT, SPARSE_LAYOUT, RAGGED_LAYOUT = "dense", "sparse", "ragged"
 
 _ARROW = {
     "float32": pa.float32(),
@@ -36,7 +36,7 @@ _ARROW = {
 }
 
 
-def unfit(feature: Feature) -> str | None:
+def explain_unfit(feature: Feature) -> str | None:
     """Returns why the feature can't be handed to a transform, or None if it can."""
     if feature.ragged_rank > 1 or (feature.ragged_rank and feature.inner_shape):
         return f"it is {feature.describe()}, and a transform takes no lists of lists"
@@ -45,9 +45,15 @@ def unfit(feature: Feature) -> str | None:
     return None
 
 
-def layout(feature: Feature) -> str:
+def choose_tensor_layout(feature: Feature) -> str:
     """Returns `dense`, `sparse` or `ragged`."""
-    return RAGGED_TENSOR if feature.ragged_rank else DENSE if feature.required else SPARSE
+    return (
+        RAGGED_LAYOUT
+        if feature.ragged_rank
+        else DENSE_LAYOUT
+        if feature.required
+        else SPARSE_LAYOUT
+    )
 
 
 def tensor_dtype(feature: Feature) -> str:
@@ -63,37 +69,39 @@ def tensor_dtype(feature: Feature) -> str:
     )
 
 
-def as_lists(batch: pa.RecordBatch, schema: Schema) -> pa.RecordBatch:
+def to_list_columns(batch: pa.RecordBatch, schema: Schema) -> pa.RecordBatch:
     """The batch as tf.Transform's adapter takes it: every column a large_list, of missing rows an empty one."""
-    columns = [_list_column(batch.column(feature.name), feature) for feature in schema]
-    return pa.RecordBatch.from_arrays(columns, schema=list_schema(schema))
+    columns = [_to_lists(batch.column(feature.name), feature) for feature in schema]
+    return pa.RecordBatch.from_arrays(columns, schema=make_list_schema(schema))
 
 
-def list_schema(schema: Schema) -> pa.Schema:
-    """The Arrow schema of what `as_lists` gives."""
-    return pa.schema([(feature.name, pa.large_list(_value_type(feature))) for feature in schema])
+def make_list_schema(schema: Schema) -> pa.Schema:
+    """The Arrow schema of what `to_list_columns` gives."""
+    return pa.schema(
+        [(feature.name, pa.large_list(_tensor_arrow_type(feature))) for feature in schema]
+    )
 
 
-def representations(schema: Schema) -> dict[str, Any]:
+def make_representations(schema: Schema) -> dict[str, Any]:
     """Feature name to the TensorRepresentation by which tfx-bsl makes of a column the tensor described above."""
-    made = {}
+    by_name = {}
     for feature in schema:
-        one = schema_pb2.TensorRepresentation()
-        if layout(feature) == DENSE:
-            one.dense_tensor.column_name = feature.name
-            one.dense_tensor.shape.SetInParent()
-            one.dense_tensor.shape.dim.extend(
+        representation = schema_pb2.TensorRepresentation()
+        if choose_tensor_layout(feature) == DENSE_LAYOUT:
+            representation.dense_tensor.column_name = feature.name
+            representation.dense_tensor.shape.SetInParent()
+            representation.dense_tensor.shape.dim.extend(
                 schema_pb2.FixedShape.Dim(size=size) for size in feature.inner_shape
             )
-        elif layout(feature) == SPARSE:
-            one.varlen_sparse_tensor.column_name = feature.name
+        elif choose_tensor_layout(feature) == SPARSE_LAYOUT:
+            representation.varlen_sparse_tensor.column_name = feature.name
         else:
-            one.ragged_tensor.feature_path.step.append(feature.name)
-            one.ragged_tensor.row_partition_dtype = (
+            representation.ragged_tensor.feature_path.step.append(feature.name)
+            representation.ragged_tensor.row_partition_dtype = (
                 schema_pb2.TensorRepresentation.RowPartitionDType.INT64
             )
-        made[feature.name] = one
-    return made
+        by_name[feature.name] = representation
+    return by_name
 
 
 @dataclass(frozen=True)
@@ -106,75 +114,75 @@ class TensorValues:
     splits: npt.NDArray[np.int64] | None = None
 
 
-def padded_rows(rows: int) -> int:
+def count_padded_rows(rows: int) -> int:
     """Returns how many rows a batch is padded to: a multiple of LANES, with at least LANES rows more, which have
     place for the values that sparse and ragged features are padded with.
     """
     return rows + (-rows) % PAD_ROWS + PAD_ROWS
 
 
-def flat_values(column: pa.Array, feature: Feature) -> TensorValues:
-    """The column's values, padded to `padded_rows`."""
-    lists = _list_column(column, feature)
+def flatten_values(column: pa.Array, feature: Feature) -> TensorValues:
+    """The column's values, padded to `count_padded_rows`."""
+    lists = _to_lists(column, feature)
     offsets = np.asarray(lists.offsets)
-    flat = _numpy(lists.values.slice(offsets[0], offsets[-1] - offsets[0]))
+    flat = _to_numpy(lists.values.slice(offsets[0], offsets[-1] - offsets[0]))
     rows, offsets = len(column), offsets - offsets[0]
-    more = padded_rows(rows) - rows
-    if layout(feature) == DENSE:
+    num_padding = count_padded_rows(rows) - rows
+    if choose_tensor_layout(feature) == DENSE_LAYOUT:
         size = feature.inner_size
-        return TensorValues(np.concatenate([flat, np.tile(flat[:size], more)]))
-    extra = (-len(flat)) % PAD_ROWS
-    ends = offsets[-1] + np.minimum(np.arange(1, more + 1), extra)
+        return TensorValues(np.concatenate([flat, np.tile(flat[:size], num_padding)]))
+    num_extra = (-len(flat)) % PAD_ROWS
+    ends = offsets[-1] + np.minimum(np.arange(1, num_padding + 1), num_extra)
     return TensorValues(
-        np.concatenate([flat, np.repeat(flat[:1], extra)]),
+        np.concatenate([flat, np.repeat(flat[:1], num_extra)]),
         np.concatenate([offsets, ends]).astype(np.int64),
     )
 
 
-def tensors(batch: pa.RecordBatch, schema: Schema) -> dict[str, Any]:
+def make_tensors(batch: pa.RecordBatch, schema: Schema) -> dict[str, Any]:
     """Returns the batch as the graph takes it, padded; a feature without a column is empty, or zeros or "" if dense."""
-    there = {*batch.schema.names}
+    column_names = {*batch.schema.names}
     columns = {
-        f.name: batch.column(f.name) if f.name in there else _absent(f, batch.num_rows)
+        f.name: batch.column(f.name)
+        if f.name in column_names
+        else _make_missing_column(f, batch.num_rows)
         for f in schema
     }
-    return {f.name: _tensor(flat_values(columns[f.name], f), f) for f in schema}
+    return {f.name: _make_tensor(flatten_values(columns[f.name], f), f) for f in schema}
 
 
-def _absent(feature: Feature, rows: int) -> pa.Array:
+def _make_missing_column(feature: Feature, rows: int) -> pa.Array:
     """The column of a feature that no record has."""
-    if layout(feature) != DENSE:
+    if choose_tensor_layout(feature) != DENSE_LAYOUT:
         return pa.nulls(rows, arrow_type(feature))
     values, count = value_type(feature), rows * feature.inner_size
     if feature.dtype in ("string", "bytes"):
         flat = pa.repeat(pa.scalar(b"").cast(values), count)
     else:
-        flat = pa.array(np.zeros(count, np.uint8)).cast(_value_type(feature)).cast(values)
+        flat = pa.array(np.zeros(count, np.uint8)).cast(_tensor_arrow_type(feature)).cast(values)
     return (
         flat if not feature.shape else pa.FixedSizeListArray.from_arrays(flat, feature.inner_size)
     )
 
 
-def _tensor(values_of: TensorValues, feature: Feature) -> Any:
+def _make_tensor(flat: TensorValues, feature: Feature) -> Any:
     import tensorflow as tf
 
-    values = tf.constant(values_of.values, dtype=tensor_dtype(feature))
-    if values_of.splits is None:
+    values = tf.constant(flat.values, dtype=tensor_dtype(feature))
+    if flat.splits is None:
         return tf.reshape(values, [-1, *feature.inner_shape])
-    if layout(feature) == RAGGED_TENSOR:
-        return tf.RaggedTensor.from_row_splits(
-            values, tf.constant(values_of.splits), validate=False
-        )
-    rows = np.repeat(np.arange(len(values_of.splits) - 1), np.diff(values_of.splits))
+    if choose_tensor_layout(feature) == RAGGED_LAYOUT:
+        return tf.RaggedTensor.from_row_splits(values, tf.constant(flat.splits), validate=False)
+    rows = np.repeat(np.arange(len(flat.splits) - 1), np.diff(flat.splits))
     indices = np.stack([rows, np.zeros_like(rows)], 1)
-    return tf.SparseTensor(indices, values, np.array([len(values_of.splits) - 1, 1]))
+    return tf.SparseTensor(indices, values, np.array([len(flat.splits) - 1, 1]))
 
 
-def column(tensor: Any, feature: Feature, rows: int) -> pa.Array:
+def column_from_tensor(tensor: Any, feature: Feature, rows: int) -> pa.Array:
     """Returns the first rows of a tensor that the graph gave, as the column of its feature; ValueError where it has
     other dimensions than that, or is sparse with gaps between its values.
     """
-    values, splits = _flat_of(tensor, rows)
+    values, splits = _flatten_tensor(tensor, rows)
     flat = _arrow_values(values, feature)
     if splits is None:
         if values.size != rows * feature.inner_size:
@@ -192,26 +200,28 @@ def column(tensor: Any, feature: Feature, rows: int) -> pa.Array:
     return flat.take(pa.array(splits[:-1], mask=counts == 0))
 
 
-def _flat_of(tensor: Any, rows: int) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64] | None]:
+def _flatten_tensor(
+    tensor: Any, rows: int
+) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64] | None]:
     """Returns (values of the first rows, where each row's begin and end or None)."""
     import tensorflow as tf
 
     if isinstance(tensor, tf.SparseTensor):
-        places, values = tensor.indices.numpy(), tensor.values.numpy()
-        if (np.diff(places[:, 0]) < 0).any():
-            order = np.lexsort((places[:, 1], places[:, 0]))
-            places, values = places[order], values[order]
-        splits = np.searchsorted(places[:, 0], np.arange(rows + 1))
-        columns = places[: splits[-1], 1]
+        indices, values = tensor.indices.numpy(), tensor.values.numpy()
+        if (np.diff(indices[:, 0]) < 0).any():
+            order = np.lexsort((indices[:, 1], indices[:, 0]))
+            indices, values = indices[order], values[order]
+        splits = np.searchsorted(indices[:, 0], np.arange(rows + 1))
+        columns = indices[: splits[-1], 1]
         if (
             gaps := np.flatnonzero(
                 columns != np.arange(len(columns)) - np.repeat(splits[:-1], np.diff(splits))
             )
         ).size:
-            row = int(places[gaps[0], 0])
-            among = columns[splits[row] : splits[row + 1]].tolist()
+            row = int(indices[gaps[0], 0])
+            columns_of_row = columns[splits[row] : splits[row + 1]].tolist()
             raise ValueError(
-                f"a SparseTensor with values in the columns {among!s:.60} of a row, and a list has no columns; return "
+                f"a SparseTensor with values in the columns {columns_of_row!s:.60} of a row, and a list has no columns; return "
                 "tf.sparse.to_dense of it, or a list of its values and one of its columns"
             )
         return values[: splits[-1]], splits
@@ -222,19 +232,19 @@ def _flat_of(tensor: Any, rows: int) -> tuple[npt.NDArray[Any], npt.NDArray[np.i
 
 
 def _arrow_values(values: npt.NDArray[Any], feature: Feature) -> pa.Array:
-    made = (
+    arrow_array = (
         pa.array(values, pa.large_binary())
         if values.dtype == object
         else pa.array(np.ascontiguousarray(values))
     )
-    return made.cast(value_type(feature))
+    return arrow_array.cast(value_type(feature))
 
 
-def _value_type(feature: Feature) -> pa.DataType:
+def _tensor_arrow_type(feature: Feature) -> pa.DataType:
     return _ARROW.get(tensor_dtype(feature), pa.large_binary())
 
 
-def _list_column(array: pa.Array, feature: Feature) -> pa.LargeListArray:
+def _to_lists(array: pa.Array, feature: Feature) -> pa.LargeListArray:
     """The column as lists of its tensor's dtype; a missing row is an empty list."""
     if feature.ragged_rank:
         lists = array.fill_null([]) if array.null_count else array
@@ -247,24 +257,26 @@ def _list_column(array: pa.Array, feature: Feature) -> pa.LargeListArray:
         present = np.asarray(pc.is_valid(array)).astype(np.int64)
         offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(present)])
         values = array.drop_null() if array.null_count else array
-    return pa.LargeListArray.from_arrays(pa.array(offsets), _cast(values, _value_type(feature)))
+    return pa.LargeListArray.from_arrays(
+        pa.array(offsets), _cast(values, _tensor_arrow_type(feature))
+    )
 
 
-def _cast(values: pa.Array, to: pa.DataType) -> pa.Array:
+def _cast(values: pa.Array, target_type: pa.DataType) -> pa.Array:
     if pa.types.is_floating(values.type) and values.null_count:
         values = values.fill_null(float("nan"))
-    return values.cast(to, safe=not pa.types.is_floating(values.type))
+    return values.cast(target_type, safe=not pa.types.is_floating(values.type))
 
 
-def _numpy(values: pa.Array) -> npt.NDArray[Any]:
+def _to_numpy(values: pa.Array) -> npt.NDArray[Any]:
     if pa.types.is_large_binary(values.type):
-        made = np.empty(len(values), object)
-        made[:] = values.to_pylist()
-        return made
+        result = np.empty(len(values), object)
+        result[:] = values.to_pylist()
+        return result
     return np.asarray(values)
 
 
-def batch_of_tensors(arrays: Mapping[str, pa.Array], schema: Schema) -> pa.RecordBatch:
+def make_batch(arrays: Mapping[str, pa.Array], schema: Schema) -> pa.RecordBatch:
     """The columns in the schema's order."""
     return pa.RecordBatch.from_arrays(
         [arrays[name] for name in schema.names], names=list(schema.names)

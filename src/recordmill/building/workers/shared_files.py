@@ -29,7 +29,7 @@ from typing import Any, Generic, TypeVar
 from recordmill.base.errors import DataError, RecordmillError
 from recordmill.base.option_names import option
 from recordmill.building.plan import BuildPlan, LocalPlanHandle
-from recordmill.preprocessing.metadata import check_files
+from recordmill.preprocessing.metadata import check_transform_files
 from recordmill.shards.manifest import INDEX_FOLDER, TRANSFORM_FOLDER
 from recordmill.shards.run import Run
 from recordmill.shards.store_run import attach_run
@@ -319,7 +319,7 @@ def _localize_transform(plan: BuildPlan) -> BuildPlan:
         return plan
     cache_folder = folders.make_private_folder("recordmill")
     # Named after its files and not its digest: two fits with equal results may differ in the bytes of their graphs.
-    files = json.dumps(saved.about["files"], sort_keys=True)
+    files = json.dumps(saved.manifest_entry["files"], sort_keys=True)
     folder = folders.join(cache_folder, f"transform-{hashlib.sha256(files.encode()).hexdigest()}")
     if not folders.is_folder(folder):
         temporary = folders.make_scratch_folder("transform-", cache_folder)
@@ -328,5 +328,5 @@ def _localize_transform(plan: BuildPlan) -> BuildPlan:
             folders.rename(temporary, folder)
         except OSError:  # another worker was first
             folders.remove_tree(temporary, ignore_errors=True)
-    check_files(folder, saved.about)
+    check_transform_files(folder, saved.manifest_entry)
     return plan.with_changes(transform=replace(saved, folder=folder))
