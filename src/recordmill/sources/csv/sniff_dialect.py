@@ -98,12 +98,8 @@ def is_single_value(text: str) -> bool:
     )
 
 
-STRONG_DELIMITERS = (
-    ",",
-    ";",
-    "\t",
-    "|",
-)  # marks that hardly stand in the text of every row by chance
+# They rarely occur in each row of a text by accident.
+STRONG_DELIMITERS = (",", ";", "\t", "|")
 # They also occur in times and prose, so they need more evidence.
 WEAK_DELIMITERS = (":", " ")
 DELIMITER_BY_EXTENSION = {"tsv": "\t", "tab": "\t", "psv": "|"}

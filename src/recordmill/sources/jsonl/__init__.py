@@ -1,1 +1,1 @@
-"""The source of JSON lines: a scan to a tape of values, a schema over all records, columns."""
+"""JSON Lines as a source of records: values, schema and columns."""

@@ -1,11 +1,13 @@
-"""Builds Arrow columns of a tape: numbers parsed, strings unescaped, lists with their offsets.
+"""Arrow columns from a tape of JSON values.
 
-Each column has the JSON values' own type (bool, int64, float64, large_string; of base64 large_binary); `conform` makes
-the features' types of them. Values of a form that the feature can't have (an object for a number, true for an int) come
-out as nulls and as misfits, with their record.
+Numbers are parsed, strings are unescaped, and lists get their offsets. Each column has the type of
+its JSON values: bool, int64, float64 or large_string, or large_binary for base64. `conform`
+converts them to the types of the features. A value in a form that the feature can't have (an object
+for a number, true for an int) becomes a null and a `Misfit`.
 
-Strings of a feature of bytes are base64, as `read` writes it, or taken as UTF-8: `--dtype x=base64` and
-`--dtype x=bytes` say which. Where a given schema alone says bytes, they are base64.
+Strings of a feature of bytes are base64, as `read` writes it, or they are taken as UTF-8. `--dtype
+x=base64` and `--dtype x=bytes` choose between the two. If only a declared schema specifies bytes,
+they are base64.
 """
 
 from __future__ import annotations
@@ -30,11 +32,13 @@ from recordmill.sources.values.labels import to_class_numbers
 from recordmill.sources.values.text_columns import MANTISSA_BITS
 
 BASE64_DTYPE = "base64"
+# Groups of value kinds, as bits.
 _INT_GROUP = 1
 _FLOAT_GROUP = 2
 _TEXT_GROUP = 4
 _BOOL_GROUP = 8
 _OTHER_GROUP = 16
+# The group of each native.JsonKind.
 _GROUP_BY_KIND = np.array(
     [
         0,
@@ -48,16 +52,20 @@ _GROUP_BY_KIND = np.array(
         _OTHER_GROUP,
     ],
     np.uint8,
-)  # by kind
-TapeEntries = npt.NDArray[np.int32]  # places on the tape
-# what becomes of scalars of a feature that is text, or of a label whose classes are texts of its values
+)
+TapeEntries = npt.NDArray[np.int32]  # indices of values on the tape
+# Rules for the scalars of a text feature, or of a label with text classes. Only strings are values,
+# or all scalars are, as they are written.
 TEXT_FROM_STRINGS = "strings"
 TEXT_FROM_SCALARS = "scalars"
 
 
 def resolve_base64(common: PlanOptions) -> tuple[PlanOptions, frozenset[str], tuple[str, ...]]:
-    """Returns (the options with bytes where base64 is declared, features whose strings are base64, notes on those of
-    which a given schema alone says bytes).
+    """Replaces the dtype base64 by bytes.
+
+    Returns:
+        (options without base64, features with base64 strings, notes). The notes list the features
+        that are base64 only because of a declared schema.
     """
     declared_names = [
         name
@@ -82,8 +90,15 @@ def resolve_base64(common: PlanOptions) -> tuple[PlanOptions, frozenset[str], tu
 
 
 def decode_base64(texts: pa.Array) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
-    """Returns (large_binary, which of the large_string texts are no base64) as RFC 4648 has it: the alphabet with `+`
-    and `/`, padded, the bits after the last byte 0.
+    """Decodes base64 according to RFC 4648.
+
+    The alphabet has `+` and `/`. Padding is required, and the bits after the last byte must be 0.
+
+    Args:
+        texts: large_string.
+
+    Returns:
+        (large_binary, mask of the texts that are not base64).
     """
     encoded_texts = texts.cast(pa.large_binary()).to_pylist()
     values = [None if text is None else _decode_text(text) for text in encoded_texts]
@@ -99,14 +114,22 @@ def _decode_text(text: bytes) -> bytes | None:
         data = binascii.a2b_base64(text)
     except binascii.Error:
         return None
+    # Python accepts other characters and stray bits, so the result is encoded again and compared.
     return data if binascii.b2a_base64(data, newline=False) == text else None
 
 
 @dataclass(frozen=True)
 class Leaf:
-    """A feature and the nodes of the trie on the way to its values;
-    a list level is an array's node followed by its elements'. base64: its strings stand for bytes. text_rule: STRINGS,
-    SCALARS, or "": that its dtype says.
+    """A feature with the nodes on the way to its values.
+
+    A list level has two nodes: the array, followed by its elements.
+
+    Attributes:
+        feature: The feature.
+        nodes: The nodes from the record inwards.
+        path: The path of the last node.
+        is_base64: Whether its strings are base64.
+        text_rule: TEXT_FROM_STRINGS or TEXT_FROM_SCALARS for text. "" if the dtype decides.
     """
 
     feature: Feature
@@ -117,14 +140,22 @@ class Leaf:
 
 
 class Misfit(NamedTuple):
-    """entries: places on the tape of values that are no such feature."""
+    """Values that do not fit their feature.
+
+    Attributes:
+        leaf: The feature.
+        entries: Indices of the values on the tape.
+    """
 
     leaf: Leaf
     entries: TapeEntries
 
 
 def build_columns(tape: Tape, leaves: list[Leaf]) -> tuple[pa.RecordBatch, list[Misfit]]:
-    """Returns (the tape's records as columns named by the features, the values that don't fit)."""
+    """Returns the records of a tape as columns, and the values that don't fit.
+
+    The columns have the names of the features.
+    """
     columns: list[pa.Array] = []
     misfits: list[Misfit] = []
     for leaf in leaves:
@@ -140,13 +171,19 @@ def build_columns(tape: Tape, leaves: list[Leaf]) -> tuple[pa.RecordBatch, list[
 
 
 def _build_column(tape: Tape, leaf: Leaf) -> tuple[pa.Array, TapeEntries]:
-    """Walks from the record to the leaf: slots say where in the column, or the innermost list, each entry is."""
+    """Builds the column of a leaf.
+
+    The loop goes from the record to the leaf. At each level, `slots` contains the position of each
+    entry in the column or in the innermost list.
+
+    Returns:
+        (column, tape indices of the values that don't fit).
+    """
     wrappers: list[Callable[[pa.Array], pa.Array]] = []
     misfit_entries: list[TapeEntries] = []
     num_slots = tape.rows
-    slots: npt.NDArray[np.int64] | None = (
-        None  # of the entries of the node above; None: the record itself
-    )
+    # Slots of the entries of the parent node. None means that the parent is the record itself.
+    slots: npt.NDArray[np.int64] | None = None
     for depth, (node, name) in enumerate(zip(leaf.nodes, leaf.path, strict=True)):
         node_slice = tape.node_slice(node)
         entries, kinds = tape.entry_ids[node_slice], tape.kinds[node_slice]
@@ -165,6 +202,8 @@ def _build_column(tape: Tape, leaf: Leaf) -> tuple[pa.Array, TapeEntries]:
             else native.JsonKind.OBJECT
         )
         if name is None:
+            # The elements of all lists form a column of their own, which the wrapper divides into
+            # lists.
             slots, num_slots = np.arange(len(entries)), len(entries)
         else:
             parents = tape.parents[node_slice]
@@ -179,12 +218,14 @@ def _build_column(tape: Tape, leaf: Leaf) -> tuple[pa.Array, TapeEntries]:
             column = _scatter(values, slots, num_slots)
             break
         misfit_entries.append(
+            # A null on the way makes the value null, which is allowed.
             entries[(kinds != expected_kind) & (kinds != native.JsonKind.NULL_VALUE)]
         )
         if expected_kind == native.JsonKind.ARRAY:
             wrappers.append(_list_wrapper(tape, leaf.nodes[depth + 1], slots, kinds, num_slots))
     else:
         raise AssertionError("a leaf has nodes")
+    # The innermost list is built first.
     for wrapper in reversed(wrappers):
         column = wrapper(column)
     return column, np.concatenate(misfit_entries) if misfit_entries else tape.entry_ids[:0]
@@ -197,6 +238,7 @@ def _list_wrapper(
     kinds: npt.NDArray[np.uint8],
     num_slots: int,
 ) -> Callable[[pa.Array], pa.Array]:
+    """Returns a function that makes a list column from the column of the elements."""
     lengths = np.zeros(num_slots, np.int64)
     if len(slots):
         lengths[slots] = np.bincount(
@@ -205,6 +247,7 @@ def _list_wrapper(
     offsets = np.zeros(num_slots + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     is_missing = np.ones(num_slots, np.bool_)
+    # Everything except arrays becomes a null list.
     is_missing[slots[kinds == native.JsonKind.ARRAY]] = False
     return lambda values: pa.LargeListArray.from_arrays(
         pa.array(offsets), values, mask=pa.array(is_missing) if is_missing.any() else None
@@ -212,7 +255,7 @@ def _list_wrapper(
 
 
 def _scatter(values: pa.Array, slots: npt.NDArray[np.int64], num_slots: int) -> pa.Array:
-    """Returns the values at their slots, nulls elsewhere."""
+    """Puts the values at their slots, and nulls elsewhere."""
     if len(values) == num_slots:
         return values
     value_indices = np.zeros(num_slots, np.int64)
@@ -224,13 +267,13 @@ def _scatter(values: pa.Array, slots: npt.NDArray[np.int64], num_slots: int) -> 
 
 @dataclass(frozen=True)
 class NodeScalars:
-    """The values at one place.
+    """The values of one node.
 
     Attributes:
-        tape: where they are.
-        node_slice: their slice of the arrays that are sorted by node.
+        tape: The tape that contains them.
+        node_slice: Their slice of the arrays that are sorted by node.
         kinds: uint8 [values].
-        groups: the groups of kinds that there are.
+        groups: The groups of kinds among the values, as a bit mask.
     """
 
     tape: Tape
@@ -239,11 +282,14 @@ class NodeScalars:
     groups: int
 
     def group_mask(self, groups: int) -> Bools | None:
-        """Returns which of them are of these groups; None if none is."""
+        """Returns a mask of the values in some groups.
+
+        Returns None if no value is in them.
+        """
         return (_GROUP_BY_KIND[self.kinds] & groups) != 0 if self.groups & groups else None
 
     def null_mask(self) -> Bools | None:
-        """Returns which of them are null; None if none is."""
+        """Returns a mask of the nulls, or None without nulls."""
         is_null = self.kinds == native.JsonKind.NULL_VALUE
         return is_null if is_null.any() else None
 
@@ -253,7 +299,11 @@ def _or_masks(first: Bools | None, second: Bools | None) -> Bools | None:
 
 
 def _build_values(scalars: NodeScalars, leaf: Leaf) -> tuple[pa.Array, Bools | None]:
-    """Returns (the values in the type that their kinds have in common, which of them are no such feature)."""
+    """Builds the values in the common type of their kinds.
+
+    Returns:
+        (values, mask of the values that don't fit, or None).
+    """
     feature = leaf.feature
     groups = scalars.groups
     is_bad = scalars.group_mask(_OTHER_GROUP)
@@ -274,6 +324,7 @@ def _build_values(scalars: NodeScalars, leaf: Leaf) -> tuple[pa.Array, Bools | N
         leaf.text_rule == TEXT_FROM_SCALARS or feature.dtype in ("string", "bytes") or names_classes
     )
     if groups & _BOOL_GROUP and groups & (_INT_GROUP | _FLOAT_GROUP | _TEXT_GROUP) and not is_text:
+        # Booleans among numbers or strings are the misfits.
         is_bad = _or_masks(is_bad, scalars.group_mask(_BOOL_GROUP))
         groups &= ~_BOOL_GROUP
     if groups & _BOOL_GROUP and not is_text and feature.dtype != "bool":
@@ -293,8 +344,9 @@ def _build_values(scalars: NodeScalars, leaf: Leaf) -> tuple[pa.Array, Bools | N
 def _build_class_numbers(
     scalars: NodeScalars, leaf: Leaf, classes: tuple[str, ...]
 ) -> tuple[pa.Array, Bools | None]:
-    """Returns numbers of a feature of classes: a string, true or false is the name of one, and a number its number, as
-    where there are only names or only numbers.
+    """Returns class numbers for a column that mixes names and numbers.
+
+    Strings and booleans are looked up as names. Numbers are used as they are.
     """
     other_mask = scalars.group_mask(_OTHER_GROUP)
     is_numeric = scalars.group_mask(_INT_GROUP | _FLOAT_GROUP)
@@ -332,7 +384,7 @@ def _build_base64(scalars: NodeScalars) -> tuple[pa.Array, Bools]:
 
 
 def _build_texts(scalars: NodeScalars, is_missing: Bools | None) -> pa.Array:
-    """Strings as they are meant, other scalars as they are written."""
+    """Returns unescaped strings, and other scalars as they are written."""
     tape, num_values = scalars.tape, len(scalars.kinds)
     starts, sizes = tape.starts[scalars.node_slice], tape.sizes[scalars.node_slice]
     offsets = allocate(num_values + 1, np.int64)
@@ -374,8 +426,11 @@ def _build_numbers(
         fields, field_type, values.view(np.uint8), None, fault_codes, native.ColumnCounts(), None
     )
     is_wrong = fault_codes != native.FieldFault.NONE
+    # Text and nulls have no valid number either, but they are not counted as wrong numbers.
     if is_wrong.any():
         is_wrong &= (_GROUP_BY_KIND[scalars.kinds] & (_INT_GROUP | _FLOAT_GROUP)) != 0
+        # Python's `float` rounds numbers with more than 19 digits, which the native parser leaves
+        # undecided.
         for index in np.flatnonzero(
             is_wrong
             & (fault_codes == native.FieldFault.UNDECIDED)

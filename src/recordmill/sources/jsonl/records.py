@@ -1,6 +1,8 @@
-"""Makes records of tapes: `RecordLayout` says how, `LayoutPredictor` which layout fits what was seen so far. The scan
-parses by that, and keeps what it parses; what is wrong with a line, or a value in it, becomes a reason and a message
-that says what to do.
+"""Records from tapes of JSON values.
+
+`RecordLayout` determines how records become columns. `LayoutPredictor` predicts the layout from the
+values so far. The scan parses with the predicted layout and caches the result. Each bad line or
+value gets a reason and a message with a remedy.
 """
 
 from __future__ import annotations
@@ -42,9 +44,10 @@ from recordmill.sources.jsonl.tape import MEMORY_BYTES_PER_VALUE, JsonPath, Tape
 from recordmill.sources.values.conform import conform, encode_classes, quote_value, suggest_remedy
 from recordmill.sources.values.schema_unifier import finish_schema
 
-_MAX_QUOTED_BYTES = 200  # bytes of a value that are read to quote it
+_MAX_QUOTED_BYTES = 200  # of a value in a message
 _CONTAINER_NAMES = {native.JsonKind.ARRAY: "a list", native.JsonKind.OBJECT: "an object"}
-_LINE_ERRORS = (  # why a line is no record, by the native library's numbers
+# Why a line is not a record, by native.JsonFault.
+_LINE_ERRORS = (
     "",
     "is no JSON",
     "is no JSON object",
@@ -62,7 +65,13 @@ _LINE_ERRORS = (  # why a line is no record, by the native library's numbers
 
 
 def mark_invalid_lines(block: LineBlock) -> Mapping[int, tuple[int, int]]:
-    """Returns, by start of line that is no UTF-8, (place of the first bad byte, that byte), and marks the line."""
+    """Marks lines that are not UTF-8, so that the scanner rejects them.
+
+    The first byte of each such line is overwritten.
+
+    Returns:
+        (offset of the first bad byte in the line, that byte), by the start of the line.
+    """
     if is_utf8(block.data):
         return {}
     starts, offsets = find_invalid_lines(block.data)
@@ -77,7 +86,13 @@ def mark_invalid_lines(block: LineBlock) -> Mapping[int, tuple[int, int]]:
 def explain_line_error(
     tape: Tape, line_error: Sequence[int], invalid_bytes: Mapping[int, tuple[int, int]]
 ) -> tuple[str, str]:
-    """Returns (reason, message) for an entry of tape.errors."""
+    """Returns (reason, message) for an entry of `tape.errors`.
+
+    Args:
+        tape: The tape.
+        line_error: The entry.
+        invalid_bytes: The result of `mark_invalid_lines`.
+    """
     _, error_number, offset, line_start = line_error
     if error_number == native.JsonFault.NOT_UTF8 and line_start in invalid_bytes:
         byte_index, byte = invalid_bytes[line_start]
@@ -87,6 +102,7 @@ def explain_line_error(
         )
     if error_number == native.JsonFault.TOO_MANY_VALUES:
         line = tape.data[line_start : line_start + int(np.argmax(tape.data[line_start:] == 10))]
+        # An estimate: the line has about one value for each comma.
         sufficient_memory = option(
             "memory",
             f"{(MEMORY_BYTES_PER_VALUE * (np.count_nonzero(line == 44) + 1) >> 20) + 1}MiB",
@@ -103,7 +119,7 @@ def explain_line_error(
 
 
 def explain_long_line(line_bytes: int, max_line_bytes: int) -> tuple[str, str]:
-    """Returns (reason, message) for a line that was passed over."""
+    """Returns (reason, message) for a line that was skipped because of its length."""
     problem = f"the line has {line_bytes:,} bytes, more than the {max_line_bytes:,} that"
     return (
         "too_long",
@@ -112,7 +128,7 @@ def explain_long_line(line_bytes: int, max_line_bytes: int) -> tuple[str, str]:
 
 
 def explain_misfits(tape: Tape, misfits: Sequence[Misfit]) -> Iterator[tuple[int, str, str]]:
-    """Yields (record on the tape, reason, message) of each value that is no such feature."""
+    """Yields (record on the tape, reason, message) of each value that does not fit."""
     for leaf, entries in misfits:
         for row, entry in zip(tape.find_rows(entries).tolist(), entries.tolist(), strict=True):
             yield row, *_explain_misfit(tape, entry, leaf)
@@ -123,8 +139,9 @@ def _explain_misfit(tape: Tape, entry: int, leaf: Leaf) -> tuple[str, str]:
     text = (
         tape.data[start : min(stop, start + _MAX_QUOTED_BYTES)].tobytes().decode(errors="replace")
     )
+    # The low four bits are the kind.
     feature, kind, depth = leaf.feature, node_and_kind & 15, leaf.nodes.index(node_and_kind >> 4)
-    if depth + 1 < len(leaf.nodes):  # on the way to the value
+    if depth + 1 < len(leaf.nodes):  # a container on the way to the value
         expected_form = "a list" if leaf.path[depth + 1] is None else "an object"
         step_name = path_to_feature_name(leaf.path[: depth + 1])
         return (
@@ -150,12 +167,14 @@ def _explain_misfit(tape: Tape, entry: int, leaf: Leaf) -> tuple[str, str]:
     except (ValueError, RecursionError):
         value = text
     if isinstance(value, float) and math.isinf(value) and "Inf" not in text:
-        value = text  # 1e999: only a string keeps it
+        value = text  # only a string can represent 1e999
     is_number = kind in (native.JsonKind.INT, native.JsonKind.FLOAT)
+    # float64 can represent such a number exactly.
     as_float = isinstance(value, int) and feature.dtype == "float32" and abs(value) <= 1 << 53
     loses_digits = kind == native.JsonKind.INT and "float" in feature.dtype and not as_float
     if not is_number or feature.dtype == "bool" or loses_digits:
-        value = text  # the values beside it are of another kind: only a string keeps all
+        # The other values have another kind, so only a string dtype keeps all of them.
+        value = text
     reason = "class" if feature.classes else "range" if is_number else "type"
     return (
         reason,
@@ -165,8 +184,13 @@ def _explain_misfit(tape: Tape, entry: int, leaf: Leaf) -> tuple[str, str]:
 
 @dataclass(frozen=True, eq=False)
 class RecordLayout:
-    """Layout by which records become columns. paths: by feature, where in the record it stands. base64: the features
-    whose strings stand for bytes. text_rules: by feature, what of its scalars is text (Leaf.text).
+    """Rules that turn records into columns.
+
+    Attributes:
+        schema: The features.
+        paths: Path of each feature in a record, by feature name.
+        base64_features: The features with base64 strings.
+        text_rules: `Leaf.text_rule` by feature name.
     """
 
     schema: Schema
@@ -177,10 +201,15 @@ class RecordLayout:
     def build_batch(
         self, tape: Tape, scanner: TapeScanner, invalid_bytes: Mapping[int, tuple[int, int]]
     ) -> CachedBatch:
-        """Returns the records of a tape; its lines are counted, blank ones too.
+        """Returns the records of a tape. Its positions are lines, including blank ones.
+
+        Args:
+            tape: The tape.
+            scanner: The scanner that made it.
+            invalid_bytes: The result of `mark_invalid_lines`.
 
         Raises:
-            DataError: a whole column has another form than its feature.
+            DataError: An entire column has another form than its feature.
         """
         rejects = {
             int(error[0]): explain_line_error(tape, error, invalid_bytes)
@@ -190,6 +219,7 @@ class RecordLayout:
         is_kept = np.ones(tape.rows, np.bool_)
         for row, reason, message in explain_misfits(tape, misfits):
             is_kept[row] = False
+            # A record is rejected once, by its first misfit.
             rejects.setdefault(int(tape.row_lines[row]), (reason, message))
         conformed = conform(
             batch if is_kept.all() else batch.filter(pa.array(is_kept)), self.schema
@@ -204,7 +234,7 @@ class RecordLayout:
         )
 
     def build_long_line_batch(self, line_bytes: int, max_line_bytes: int) -> CachedBatch:
-        """Returns the piece of one line that is too long to be looked at."""
+        """Returns a batch with the reject of one line that is too long."""
         reject = CachedReject(0, 0, *explain_long_line(line_bytes, max_line_bytes))
         return CachedBatch(
             batch=pa.RecordBatch.from_pylist([], to_arrow(self.schema)),
@@ -214,7 +244,11 @@ class RecordLayout:
         )
 
     def finish_batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Returns a batch of another layout that agrees, with the features and classes that all data tells."""
+        """Converts a batch of an earlier layout to this one.
+
+        Features that are missing become nulls, and class names become class numbers. The layouts
+        must agree, see `agrees_with`.
+        """
         columns_by_name = dict(zip(batch.schema.names, batch.columns, strict=True))
         columns = [
             _finish_column(columns_by_name.get(feature.name), feature, batch.num_rows)
@@ -223,8 +257,12 @@ class RecordLayout:
         return pa.RecordBatch.from_arrays(columns, schema=to_arrow(self.schema))
 
     def agrees_with(self, final_layout: RecordLayout) -> bool:
-        """Returns whether what was parsed by it is what the final one gives: they differ at most by features that no
-        record had yet, of which none can then be required.
+        """Returns whether parsed records are valid for the final layout.
+
+        They were parsed with this layout.
+
+        The final layout may only have additional features, which the parsed records lack. So none
+        of these may be required.
         """
         names = {*self.schema.names}
         later_features = [feature for feature in final_layout.schema if feature.name not in names]
@@ -248,7 +286,7 @@ class RecordLayout:
         ]
 
     def _leaves(self, scanner: TapeScanner) -> list[Leaf]:
-        """Returns the features that some record read so far has; conform gives nulls for the others."""
+        """Returns the leaves that occur in a record so far. `conform` adds nulls for the others."""
         leaves = (
             Leaf(
                 feature=feature,
@@ -260,6 +298,7 @@ class RecordLayout:
             for feature in self.schema
             if feature.name in self.paths
         )
+        # A node of -1 means that no record has the key.
         return [leaf for leaf in leaves if leaf.nodes[0] >= 0]
 
 
@@ -274,7 +313,15 @@ def _finish_column(column: pa.Array | None, feature: Feature, rows: int) -> pa.A
 
 
 class LayoutPredictor:
-    """The layout that fits what all threads have seen so far, without classes that the data tells."""
+    """Predicts the layout from the values that all threads have seen so far.
+
+    The predicted layout has no classes that depend on the data. Several threads may use the
+    predictor at once.
+
+    Args:
+        common: The options of the plan.
+        base64_features: The features with base64 strings.
+    """
 
     def __init__(self, common: PlanOptions, base64_features: frozenset[str]) -> None:
         self._common, self._base64_features = replace(common, label=None), base64_features
@@ -283,11 +330,16 @@ class LayoutPredictor:
         self._lock = threading.Lock()
 
     def predict(self, observations: Observations) -> RecordLayout | None:
-        """After that was seen, too; None if none fits."""
+        """Returns the layout after new values were seen, or None if no layout fits.
+
+        Args:
+            observations: The values so far in one range.
+        """
         if any(
             _has_new_kinds(counts, self._counts_by_path.get(path))
             for path, counts in observations.counts_by_path.items()
         ):
+            # Most calls bring no new kind of value, so they need no lock.
             with self._lock:
                 merged = Observations(
                     0,
@@ -310,22 +362,27 @@ class LayoutPredictor:
 
     def _make_layout(self) -> RecordLayout | None:
         try:
-            # of -1 records none has a value in all, so that none is required
+            # No feature has a value in exactly -1 records, so that none is required.
             inferred = infer_features(
                 Observations(-1, self._counts_by_path),
                 Declarations.from_options(self._common),
                 lambda _: ("", 0),
             )
             return make_layout(inferred, self._common, self._base64_features)
-        except RecordmillError:  # which the plan says when it has seen all
+        except RecordmillError:  # the plan reports it after the scan
             return None
 
 
 def make_layout(
     inferred: InferredFeatures, common: PlanOptions, base64_features: frozenset[str]
 ) -> RecordLayout:
-    """Returns the layout of inferred features as the user declares them, before the label has classes. UsageError: an
-    option names a column that is not there. DataError: a required feature is not there.
+    """Returns the layout of inferred features, with the user's declarations.
+
+    The label has no classes yet.
+
+    Raises:
+        UsageError: An option names an unknown column.
+        DataError: A required feature is missing.
     """
     schema, _ = finish_schema(inferred.schema, (), None, replace(common, label=None), "the files")
     paths = {name: path for name, path in inferred.paths.items() if name in schema}
@@ -346,7 +403,10 @@ def _has_new_kinds(counts: ValueCounts, known_counts: ValueCounts | None) -> boo
 
 
 def _to_kind_flags(counts: ValueCounts) -> ValueCounts:
-    """Returns the counts with 1 for each kind that there is, which is what a dtype depends on."""
+    """Returns the counts with 1 for each kind that occurs.
+
+    The dtype of a feature depends only on these flags.
+    """
     inexact = np.zeros_like(counts.inexact)
     beyond_int64 = native.NumberLoss.BEYOND_INT64
     inexact[beyond_int64] = counts.inexact[beyond_int64] > 0
@@ -360,7 +420,7 @@ def _to_kind_flags(counts: ValueCounts) -> ValueCounts:
 
 
 class LineCacheWriter:
-    """Parses the records of one part by what is expected, and keeps them."""
+    """Parses the records of one range with the predicted layout and caches them."""
 
     def __init__(self, predictor: LayoutPredictor, cache: ScanCache) -> None:
         self._predictor, self._writer = predictor, ScanCacheWriter(cache)
@@ -372,7 +432,14 @@ class LineCacheWriter:
         invalid_bytes: Mapping[int, tuple[int, int]],
         observations: Observations,
     ) -> None:
-        """Parses the next tape. observed: what the part's records were seen to be, these included."""
+        """Parses the next tape.
+
+        Args:
+            tape: The tape.
+            scanner: The scanner that made it.
+            invalid_bytes: The result of `mark_invalid_lines`.
+            observations: The values of the range so far, including this tape.
+        """
         if not self._writer.is_active:
             return
         try:
@@ -380,14 +447,14 @@ class LineCacheWriter:
             if layout is not None:
                 self._writer.add(layout.build_batch(tape, scanner, invalid_bytes), layout)
                 return
-        except RecordmillError:  # which is said where it is read
+        except RecordmillError:  # reading these records again reports it
             pass
         self._writer.discard()
 
     def discard(self) -> None:
-        """Keeps nothing of this part."""
+        """Discards the records of this range."""
         self._writer.discard()
 
     def store(self, file_ordinal: int, begin: int) -> None:
-        """Ends the range, and caches its records."""
+        """Ends the range and puts its records into the cache."""
         self._writer.store((file_ordinal, begin))

@@ -1,12 +1,22 @@
-"""Infers features of what was seen at each place of JSON records, merged over blocks, files and threads.
+"""Inference of features from the values at each path of JSON records.
 
-JSON's values are typed, and no type is made another: whole numbers are int64, whole numbers and decimals together
-float32, numbers of which some are whole and beyond int64 text, true and false bool, strings text, also where they look
-like numbers; only dates and times, which JSON has no type for, are told from strings: where all are ISO 8601 (the rules
-of schemas.lattice, as for CSV). A list of scalars is a feature of variable length, a list of objects
-one list per member, a list of lists `[?, ?]`; objects are taken apart into dotted names. What never has a value is
-text, as in CSV. Where one place has values of several forms, it has the one that the user declares, or else that of
-most values; the records of the others are rejects. If no form has more than half of them, the user is asked.
+JSON values have types, and no type is converted to another:
+
+* Whole numbers are int64.
+* Whole numbers and decimals together are float32.
+* Numbers are text if some of them are whole and exceed int64.
+* true and false are bool.
+* Strings are text, even if they look like numbers. If all of them are ISO 8601, they are dates or
+  times, because JSON has no type for these. The rules are the same as for CSV, see
+  `schemas.type_lattice`.
+* A list of scalars is a feature of variable length. A list of objects becomes one list per member.
+  A list of lists has the shape `[?, ?]`.
+* Objects are divided into features with dotted names.
+* A feature that never has a value is text, as in CSV.
+
+If a path has values of several forms, the declaration of the user decides, or else the form of most
+values. The records with other forms are rejects. If no form has more than half of the values, the
+user must choose.
 """
 
 from __future__ import annotations
@@ -41,19 +51,21 @@ _KINDS_BY_FORM: Mapping[str, tuple[int, ...]] = {
     "a list": (native.JsonKind.ARRAY,),
 }
 _SCALAR_FORMS = ("true or false", "a number", "a string")
-_MAX_EXACT_DIGITS = 7  # a whole number of so many (6 digits and a sign) is exact as float32
-JsonPlace = tuple[int, int]  # (part of the input, line in it)
+# A whole number of this length (6 digits and a sign) is exact as float32.
+_MAX_EXACT_DIGITS = 7
+# (index of the range, line in it)
+JsonPlace = tuple[int, int]
 
 
 @dataclass
 class ValueCounts:
-    """Counts of the values at one place of records.
+    """Counts of the values at one path.
 
     Attributes:
-        counts: How many values of each kind.
-        first_places: The place of the first one of each kind.
-        inexact: Decimals and whole numbers that float32 changes, whole numbers beyond int64, decimals beyond float32.
-        text_classes: What the strings are, as classes of schemas.lattice.
+        counts: Number of values of each kind.
+        first_places: Place of the first value of each kind, or None.
+        inexact: Numbers that float32 or int64 can't represent, by native.NumberLoss.
+        text_classes: Classes of the strings, from `schemas.type_lattice`.
     """
 
     counts: npt.NDArray[np.int64]
@@ -62,6 +74,7 @@ class ValueCounts:
     text_classes: int
 
     def merge(self, later: ValueCounts) -> None:
+        """Adds the counts of other values at the same path."""
         self.text_classes |= later.text_classes
         self.counts += later.counts
         self.inexact += later.inexact
@@ -78,13 +91,25 @@ _NO_VALUES = ValueCounts(
 
 @dataclass
 class Observations:
-    """rows: records seen; seen: by path, in the order in which the paths were first met."""
+    """The values of records, by path.
+
+    Attributes:
+        rows: Number of records.
+        counts_by_path: Counts of the values by path, in the order of their first occurrence.
+    """
 
     rows: int = 0
     counts_by_path: dict[JsonPath, ValueCounts] = field(default_factory=dict)
 
     def add(self, tape: Tape, paths: list[JsonPath], range_index: int, first_line: int) -> None:
-        """Takes in a tape whose first line is that line of that part of the input."""
+        """Adds the records of a tape.
+
+        Args:
+            tape: The tape.
+            paths: The path of each node.
+            range_index: Index of the range that contains the tape.
+            first_line: Number of the first line of the tape in its range.
+        """
         self.rows += tape.rows
         for node in np.flatnonzero(tape.kind_masks).tolist():
             known_counts = self.counts_by_path.get(paths[node], _NO_VALUES)
@@ -99,7 +124,7 @@ class Observations:
             known_counts.merge(counts)
 
     def merge(self, later: Observations) -> None:
-        """Takes in what was seen in a later part of the input."""
+        """Adds the observations of a later range."""
         self.rows += later.rows
         for path, counts in later.counts_by_path.items():
             self._merge(path, counts)
@@ -109,8 +134,15 @@ class Observations:
 def _count_values(
     tape: Tape, node: int, known_counts: ValueCounts, range_index: int, first_line: int
 ) -> ValueCounts:
-    """Returns the counts of a node's values. known: what was seen there before, whose first places are not looked for,
-    nor what strings are that are text.
+    """Counts the values of a node.
+
+    Args:
+        tape: The tape.
+        node: The node.
+        known_counts: Counts of the earlier values at this path. They avoid the search for first
+            places, and the classification of strings that are text anyway.
+        range_index: Index of the range.
+        first_line: Number of the first line of the tape in its range.
     """
     node_slice, kind_mask = tape.node_slice(node), int(tape.kind_masks[node])
     kinds, number_counts, text_classes = tape.kinds[node_slice], native.ColumnCounts(), 0
@@ -119,20 +151,24 @@ def _count_values(
     for kind in (kind for kind in range(native.JSON_KINDS) if kind_mask >> kind & 1):
         has_kind = kinds == kind
         counts[kind] = np.count_nonzero(has_kind)
+        # The search for the first place is slow, and only the first one of a range is needed.
         if known_counts.first_places[kind] is None:
             row = tape.find_rows(tape.entry_ids[node_slice][[np.argmax(has_kind)]])[0]
             first_places[kind] = range_index, first_line + int(tape.row_lines[row])
     if kind_mask & (1 << native.JsonKind.INT | 1 << native.JsonKind.FLOAT):
+        # Short whole numbers are exact, so the check skips them.
         may_be_inexact = (kinds == native.JsonKind.FLOAT) | (
             (kinds == native.JsonKind.INT) & (tape.sizes[node_slice] > _MAX_EXACT_DIGITS)
         )
         number_counts = _classify_values(tape, node_slice, may_be_inexact, native.FieldKind.NUMBERS)
+    # Strings with escapes are text, so only the others are classified.
     if kind_mask >> native.JsonKind.STRING & 1 and not known_counts.text_classes & TEXT_CLASS:
         text_classes = _classify_values(
             tape, node_slice, kinds == native.JsonKind.STRING, native.FieldKind.CLASSES
         ).classes
         text_classes = (
             TEXT_CLASS
+            # Only dates and times count as more than text. JSON has its own booleans and numbers.
             if text_classes & (BOOL_CLASS | INT64_CLASS | FLOAT32_CLASS)
             else text_classes
         )
@@ -148,7 +184,7 @@ def _count_values(
 def _classify_values(
     tape: Tape, node_slice: slice, mask: Bools, field_kind: int
 ) -> native.ColumnCounts:
-    """Returns what some of a node's values are, as fields of that kind."""
+    """Classifies some values of a node and returns their counts."""
     counts = native.ColumnCounts()
     if mask.any():
         starts, sizes = (
@@ -165,8 +201,15 @@ def _classify_values(
 
 @dataclass(frozen=True)
 class InferredFeatures:
-    """A feature for each leaf of JSON records. paths: by name, where in the record it stands. string_features: features that
-    are text because strings are there, and are not declared: other scalars don't fit.
+    """One feature for each leaf of the records.
+
+    Attributes:
+        schema: The features.
+        paths: Path of each feature in a record, by feature name.
+        features_without_values: Features that never have a value.
+        notes: Notes for the user.
+        string_features: Undeclared features that are text because of strings. Other scalars do not
+            fit them.
     """
 
     schema: Schema
@@ -177,9 +220,14 @@ class InferredFeatures:
 
 
 class Declarations:
-    """Declarations of the user about features: by name, whether it has a shape, or None where that is not said.
+    """The user's declarations about features.
 
-    A given schema names all that is wanted, so that no other place can be wrong; `all_of_it` says that there is one.
+    Args:
+        has_shape: Whether each declared feature has a shape, by name. None if its shape is not
+            declared.
+        has_schema: Whether there is a declared schema. It names all features, so no other path can
+            be an error.
+        columns: The columns to read, or None for all.
     """
 
     def __init__(
@@ -217,11 +265,11 @@ class Declarations:
         return self.has_schema or name in self._has_shape
 
     def declares(self, name: str) -> bool:
-        """Returns whether it speaks of that feature itself."""
+        """Returns whether the user has declared the feature itself."""
         return name in self._has_shape
 
     def is_object(self, name: str) -> bool:
-        """Returns whether it speaks of a member of that place, and not of the place."""
+        """Returns whether only members of the feature are declared."""
         return name in self._parent_names and name not in self._has_shape
 
     def is_list(self, name: str) -> bool:
@@ -233,18 +281,23 @@ def infer_features(
     declarations: Declarations,
     locate_range: Callable[[int], tuple[str, int]],
 ) -> InferredFeatures:
-    """Returns the features of what was seen.
+    """Infers the features of the observed values.
 
-    declared: names whose values may be of several forms. where: by part, its file's name and first line.
+    Args:
+        observations: The values of all records.
+        declarations: Declared features may have values of several forms.
+        locate_range: Returns the file name and the first line of a range.
 
     Raises:
-        DataError: a place has values of several forms, or two places have one name; it names the places.
+        DataError: A path has values of several forms, or two paths have the same name. The message
+            names the places.
     """
     features: dict[str, Feature] = {}
     paths: dict[str, JsonPath] = {}
     features_without_values, notes, string_features = [], [], set()
     parents = {path[:-1] for path in observations.counts_by_path}
-    forms: dict[JsonPath, str | None] = {(): "an object"}  # of a place before those inside it
+    # The form of each path. A path comes before the paths inside of it.
+    forms: dict[JsonPath, str | None] = {(): "an object"}
     counts_by_path = list(observations.counts_by_path.items())
     if (columns := declarations.columns) is not None:
         counts_by_path = sorted(
@@ -254,7 +307,7 @@ def infer_features(
     for path, counts in counts_by_path:
         name = path_to_feature_name(path)
         if forms.get(path[:-1]) != ("a list" if path[-1] is None else "an object"):
-            continue  # inside a value of a form that was not chosen
+            continue  # inside of a value in a form that was not chosen
         form = forms[path] = _choose_form(path, observations, declarations, locate_range)
         notes.extend(_note_minority_forms(name, form, counts, declarations, locate_range))
         if (form == "a list" and (*path, None) in observations.counts_by_path) or (
@@ -298,7 +351,13 @@ def infer_features(
 
 
 def path_to_feature_name(path: JsonPath) -> str:
-    """Returns the keys with dots between them; a dot that stands in a key stays."""
+    """Joins the keys of a path with dots.
+
+    A dot inside a key is kept.
+
+    >>> path_to_feature_name(("box", None, "x.min"))
+    'box.x.min'
+    """
     return ".".join(name for name in path if name is not None)
 
 
@@ -312,7 +371,11 @@ def describe_kind(kind: int) -> str:
 
 
 def _find_forms(counts: ValueCounts) -> dict[str, tuple[JsonPlace, int]]:
-    """Returns the forms of the values, each with the place of its first one and their number, by place."""
+    """Returns the forms of some values, ordered by their first places.
+
+    Returns:
+        (place of the first value, number of values) by form.
+    """
     first_places = {}
     for form, kinds in _KINDS_BY_FORM.items():
         if places := [place for kind in kinds if (place := counts.first_places[kind]) is not None]:
@@ -326,10 +389,17 @@ def _choose_form(
     declarations: Declarations,
     locate_range: Callable[[int], tuple[str, int]],
 ) -> str | None:
-    """Returns the form that a place's values have, or are to have; None if all are null."""
+    """Returns the form for the values of a path.
+
+    Returns None if all values are null.
+
+    Raises:
+        DataError: No form has more than half of the values, and the user has not declared one.
+    """
     name, forms = path_to_feature_name(path), _find_forms(observations.counts_by_path[path])
     if len(forms) < 2:
         return next(iter(forms), None)
+    # A declared member requires an object.
     if declarations.is_object(name) and "an object" in forms:
         return "an object"
     if declarations.declares(name):
@@ -356,7 +426,11 @@ def _choose_form(
 def _list_choices(
     path: JsonPath, forms: Mapping[str, tuple[JsonPlace, int]], observations: Observations
 ) -> list[tuple[str, str, str]]:
-    """Returns (name, dtype, what that does) of what may be declared where values have these forms."""
+    """Returns the declarations that would resolve a path with several forms.
+
+    Returns:
+        (name, dtype, effect) of each declaration.
+    """
     name, scalars = path_to_feature_name(path), [form for form in forms if form in _SCALAR_FORMS]
     if len(scalars) == len(forms):
         return [(name, "string", "keeps the scalars as text")]
@@ -404,7 +478,7 @@ def _note_minority_forms(
     declarations: Declarations,
     locate_range: Callable[[int], tuple[str, int]],
 ) -> list[str]:
-    """Returns a note on values of other forms than that of most."""
+    """Returns a note on values in other forms than most."""
     forms = _find_forms(counts)
     if form not in forms or len(forms) < 2 or name in declarations or declarations.is_object(name):
         return []
@@ -438,7 +512,11 @@ def _resolve_form_dtype(form: str | None, counts: ValueCounts) -> str:
 
 
 def _is_in_every_record(observations: Observations, leaf: JsonPath) -> bool:
-    """Returns whether every record has it: the value itself, or the outermost list on the way to it."""
+    """Returns whether every record has a value at a leaf.
+
+    Inside of lists, every record must have the outermost list.
+    """
+    # An element of a list need not exist in each record, but the list itself does.
     path = leaf[: leaf.index(None)] if None in leaf else leaf
     counts = observations.counts_by_path[path].counts
     return int(counts.sum() - counts[native.JsonKind.NULL_VALUE]) == observations.rows

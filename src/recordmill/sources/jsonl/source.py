@@ -1,9 +1,12 @@
-"""Plans and reads JSON Lines: one object a line is one record, with fields by name, nested ones by dotted path.
+"""Plan and reader of JSON Lines: each line is an object and one record.
 
-The plan scans every line of every file once, on all threads, for types and rows. A record's position is the
-number of its line, from 0; blank lines are no records, leave a gap and are counted. A line that is no JSON
-object, has a key twice, or a value that is no such feature is a reject of its own. A literal dot in a key is kept:
-`{"a.b": 1}` and `{"a": {"b": 1}}` are both `a.b`, and refused together.
+Features have the names of the keys, and nested ones have dotted paths. The plan scans every line of
+every file once, on all threads, for types and row counts.
+
+The position of a record is its line number, starting at 0. Blank lines are not records, leave a gap
+in the positions and are counted. A line is a reject if it is not a JSON object, has a key twice, or
+has a value that does not fit its feature. A literal dot in a key is kept: `{"a.b": 1}` and `{"a":
+{"b": 1}}` are both `a.b`, and an input with both is refused.
 """
 
 from __future__ import annotations
@@ -74,8 +77,12 @@ _JSON_SPACE = b" \t\r\n"
 
 @dataclass(frozen=True)
 class JsonlOptions(TableOptions):
-    """encoding: of all files, any that Python knows.
-    max_line_bytes: a longer line is a reject, so that no line exhausts the memory.
+    """Options of JSON Lines, in addition to `TableOptions`.
+
+    Attributes:
+        encoding: Encoding of all files. Any that Python knows.
+        max_line_bytes: Maximum length of a line. A longer one is a reject, so that no line exhausts
+            the memory.
     """
 
     encoding: str = "utf-8"
@@ -91,7 +98,7 @@ class JsonlOptions(TableOptions):
 
 
 def is_json_array(file: InputFile, encoding: str) -> bool:
-    """Returns whether the file begins as an array of objects: `[`, and then `{`."""
+    """Returns whether a file begins like an array of objects: `[` and then `{`."""
     head = next(read_utf8_blocks(file, encoding, COMPRESSED_HEAD_BYTES), np.empty(0, np.uint8))[
         :COMPRESSED_HEAD_BYTES
     ]
@@ -100,10 +107,13 @@ def is_json_array(file: InputFile, encoding: str) -> bool:
 
 
 def stream_records(file: InputFile, encoding: str, max_line_bytes: int) -> Iterator[LineBlock]:
-    """Yields the lines of a file that is read as a stream; of an array its elements.
+    """Yields the lines of a streamed file.
+
+    If the file is a JSON array, its elements are the lines.
 
     Raises:
-        DataError: The array has no end, lacks a value, or something comes after it; and as `read_utf8_blocks`.
+        DataError: The array has no end, lacks a value, or is followed by something. Other errors
+            are as for `read_utf8_blocks`.
     """
     if not is_json_array(file, encoding):
         return stream_line_blocks(file, encoding, max_line_bytes)
@@ -116,6 +126,7 @@ def stream_records(file: InputFile, encoding: str, max_line_bytes: int) -> Itera
 def _read_elements(blocks: Iterable[Bytes], source: str) -> Iterator[Bytes]:
     array = native.JsonArray()
     for block in blocks:
+        # A copy, because the native function rewrites the block in place.
         lines = np.array(block)
         error = native.json_array_to_lines(lines, array)
         if error:
@@ -137,8 +148,12 @@ def _read_elements(blocks: Iterable[Bytes], source: str) -> Iterator[Bytes]:
 
 @dataclass
 class ScannedLines:
-    """Findings of a scan of one range: its extent with what was counted, the values at each place, and those of the
-    label.
+    """Result of scanning one range.
+
+    Attributes:
+        line_range: The range with its counts.
+        observations: The values at each path.
+        label_classes: Distinct values of the label.
     """
 
     line_range: LineRange
@@ -146,7 +161,7 @@ class ScannedLines:
     label_classes: ClassNames = field(default_factory=lambda: ClassNames(""))
 
     def merge(self, later: ScannedLines) -> None:
-        """Adds the findings of a later range."""
+        """Adds the result for a later range."""
         self.observations.merge(later.observations)
         self.label_classes += later.label_classes
 
@@ -159,9 +174,22 @@ def scan_jsonl_ranges(
     common: PlanOptions,
     create_cache_writer: Callable[[], LineCacheWriter],
 ) -> Iterator[ScannedLines]:
-    """Yields the findings, in the order of the ranges. label: its name, and which of its values are classes: STRINGS or
-    SCALARS. keeper: makes what keeps the records of a range. DataError: a file changed while it was read, is damaged,
-    or has too many different keys.
+    """Scans the ranges of all files.
+
+    Args:
+        files: The files.
+        encoding: The declared encoding.
+        max_line_bytes: Maximum length of a line.
+        label: (name, TEXT_FROM_STRINGS or TEXT_FROM_SCALARS) of the label. The rule selects the
+            values that are classes. None collects no label values.
+        common: The options of the plan.
+        create_cache_writer: Creates the writer that caches the records of one range.
+
+    Yields:
+        The results, in the order of the ranges.
+
+    Raises:
+        DataError: A file has changed during the scan, is damaged, or has too many different keys.
     """
 
     def scan(range_index: int, line_range: LineRange, blocks: Iterator[LineBlock]) -> ScannedLines:
@@ -196,6 +224,7 @@ def _scan_range(
         size += len(block.data)
         if block.skipped_line_bytes:
             lines, records = lines + 1, records + 1
+            # The cache would lack the skipped line.
             cache_writer.discard()
         invalid_bytes = mark_invalid_lines(block)
         for tape in scanner.scan(block.data):
@@ -211,7 +240,7 @@ def _scan_range(
 
 
 def _label_texts(tape: Tape, scanner: TapeScanner, name: str, text_rule: str) -> Iterator[pa.Array]:
-    """Yields the strings of a feature, or all its scalars as they are written, inside of lists or not."""
+    """Yields the values of a label as texts, even from inside of lists."""
     paths = scanner.paths
     for node in [
         node for node, path in enumerate(paths) if node and path_to_feature_name(path) == name
@@ -231,6 +260,7 @@ def _label_texts(tape: Tape, scanner: TapeScanner, name: str, text_rule: str) ->
                 text_rule=text_rule,
             )
             texts = build_columns(tape, [leaf])[0].column(0)
+            # Each element of a list is a value of the label.
             while pa.types.is_nested(texts.type):
                 texts = texts.flatten()
             yield texts
@@ -238,8 +268,14 @@ def _label_texts(tape: Tape, scanner: TapeScanner, name: str, text_rule: str) ->
 
 @dataclass(frozen=True)
 class JsonlSource:
-    """files: with marks STREAMED of those that can't be cut into ranges. paths: by feature, where in the record it
-    stands. base64: the features whose strings stand for bytes. text_rules: as of a RecordLayout.
+    """A planned JSON Lines input.
+
+    Attributes:
+        files: The input files. STREAMED_COLUMN marks files that can't be divided into ranges.
+        paths: Path of each feature in a record, by feature name.
+        base64_features: The features with base64 strings.
+        text_rules: `Leaf.text_rule` by feature name.
+        cache: Records that the plan has parsed.
     """
 
     schema: Schema
@@ -256,22 +292,25 @@ class JsonlSource:
     kind: str = "jsonl"
 
     def read(self, unit: Unit) -> Iterator[Chunk]:
-        """Yields the unit's records in order; a unit without a stop is whole files."""
+        """Yields the records of a unit in order.
+
+        A unit with a `stop` of 0 consists of complete files.
+        """
         for ordinal in prefetch_unit_files(unit, self.files, self.cache):
             file, first_position = self.files[ordinal], unit.first_row
             check_unchanged(file.path, file.stat, file.name)
             for batch in self._parse_batches(ordinal, unit):
                 yield _to_chunk(ordinal, file, first_position, batch)
                 first_position += batch.num_positions
-                del batch  # before the next one is parsed
+                del batch  # frees the memory before the next one is parsed
             check_unchanged(file.path, file.stat, file.name)
 
     def locate(self, file_ordinal: int, positions: Sequence[int]) -> list[str]:
-        """Returns where people find these records: see sources.contract.RecordLocator."""
+        """Returns the places of records, see `sources.common.contract.RecordLocator`."""
         return [_format_place(position) for position in positions]
 
     def _parse_batches(self, ordinal: int, unit: Unit) -> Iterator[CachedBatch]:
-        """Yields all records of the unit in that file; a piece counts lines."""
+        """Yields the batches of a file in a unit, if possible from the cache."""
         file, max_line_bytes = self.files[ordinal], self.options.max_line_bytes
         layout = RecordLayout(
             self.schema, self.paths, frozenset(self.base64_features), self.text_rules
@@ -301,7 +340,10 @@ def _format_place(line: int) -> str:
 
 
 def _to_chunk(ordinal: int, file: InputFile, first_line: int, batch: CachedBatch) -> Chunk:
-    """Returns the chunk of a piece of one file, whose first line has that number."""
+    """Converts a batch to a chunk.
+
+    `first_line` is the number of its first line.
+    """
     rejects = (
         to_reject(cached_reject, file, _format_place(first_line + cached_reject.ordinal))
         for cached_reject in batch.rejects
@@ -318,11 +360,12 @@ def _to_chunk(ordinal: int, file: InputFile, first_line: int, batch: CachedBatch
 def plan_jsonl(
     files: Sequence[InputFile], options: JsonlOptions, common: PlanOptions
 ) -> JsonlSource:
-    """Scans every line of the files for types and rows.
+    """Scans every line of the files for types and row counts.
 
     Raises:
-        DataError: no record at all, a place in the records with values of two forms, a file that is damaged or changes.
-        UsageError: an option names a column that is not there.
+        DataError: There is no record, a path has values of two forms, or a file is damaged or
+            changes.
+        UsageError: An option names an unknown column.
     """
     files = FileTable.from_files(files)
     (common, base64_features, bytes_notes) = resolve_base64(common)
@@ -360,9 +403,9 @@ def plan_jsonl(
     schema, notes = finish_schema(
         inferred.schema, inferred.features_without_values, classes, common, "the files"
     )
-    conform(
-        _make_empty_batch(schema, inferred.paths), schema
-    )  # that lists are where the schema has lists
+    # Raises an error if the schema has lists at other places than the records.
+    conform(_make_empty_batch(schema, inferred.paths), schema)
+    # The cached records have no classes, so they are compared with a layout without them.
     final_layout = make_layout(inferred, common, base64_features)
     label_rules = dict.fromkeys(
         [label[0]]
@@ -398,7 +441,12 @@ def plan_jsonl(
 
 
 def label_to_collect(common: PlanOptions) -> tuple[str, str] | None:
-    """Returns the label, and which of its values are its classes: all scalars, if it is declared to be text."""
+    """Returns the label and the rule for its classes.
+
+    Returns None if the label has no classes to collect.
+
+    All scalars are classes if the label is declared as text.
+    """
     if common.label is None or common.schema is not None:
         return None
     declared_dtype = common.dtypes.get(common.label)
@@ -410,7 +458,7 @@ def label_to_collect(common: PlanOptions) -> tuple[str, str] | None:
 def _add_up_ranges(
     scanned_ranges: Iterable[ScannedLines], total: ScannedLines
 ) -> CompactTable[LineRange]:
-    """Adds up the findings of all ranges, and returns the ranges."""
+    """Adds the results of all ranges to `total` and returns the ranges."""
 
     def iter_line_ranges() -> Iterator[LineRange]:
         for scanned in scanned_ranges:
@@ -423,8 +471,9 @@ def _add_up_ranges(
 def _find_range_begin(
     range_index: int, files: Sequence[InputFile], line_ranges: Sequence[LineRange]
 ) -> tuple[str, int]:
-    """Returns (the file, the first line) of a range."""
+    """Returns the file name and the first line of a range."""
     ordinal, first_line, index = line_ranges[range_index].file_ordinal, 0, range_index
+    # Ranges of one file are consecutive, so the lines of the earlier ones add up.
     while index and (previous := line_ranges[index - 1]).file_ordinal == ordinal:
         first_line, index = first_line + previous.lines, index - 1
     return files[ordinal].name, first_line
@@ -446,7 +495,10 @@ def _note_arrays(files: Sequence[InputFile], line_ranges: Iterable[LineRange]) -
 def _no_record_error(
     files: FileTable, options: JsonlOptions, line_ranges: Sequence[LineRange]
 ) -> DataError:
-    """Returns the error that there is no record, with the first bad line, if there is one."""
+    """Returns the error for an input without records.
+
+    It contains the first bad line, if any.
+    """
     ordinal = next(
         (line_range.file_ordinal for line_range in line_ranges if line_range.records), None
     )
@@ -456,6 +508,7 @@ def _no_record_error(
         STREAMED_COLUMN,
         (line_range.file_ordinal for line_range in line_ranges if line_range.is_streamed),
     )
+    # A source without features reads the rejects again, with their messages.
     empty_source = JsonlSource(
         schema=Schema(()), files=marked_files, units=(), options=options, paths={}
     )

@@ -1,6 +1,6 @@
-"""Scans blocks of JSON lines to `Tape`s: the values of some thousands of records, sorted by place in the record.
+"""Tapes: the values of some thousand JSON records, sorted by path.
 
-The scan is native/json.cpp, which says what JSON is here.
+The scanner is in `native/json.cpp`, which defines the accepted JSON.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from recordmill.schemas.feature import check_feature_count
 from recordmill.sources.common.contract import BATCH_ROWS
 from recordmill.storage.files import Bytes
 
-JsonPath = tuple[
-    str | None, ...
-]  # keys from the record inwards; None stands for the elements of a list
+# Keys from the record inwards. None represents the elements of a list.
+JsonPath = tuple[str | None, ...]
 
-MAX_JSON_PATHS = (
-    20_000  # different places in a record: keys beyond that are data (identifiers), not names
-)
-MAX_KEY_BYTES = 64 << 20  # 64 MiB: all keys together
+# More different paths mean that keys are data, such as identifiers, and not names.
+MAX_JSON_PATHS = 20_000
+MAX_KEY_BYTES = 64 << 20  # 64 MiB for all keys together
 _KEYS_ADVICE = "keys that are data can't be features; make them values"
-MEMORY_BYTES_PER_VALUE = 256  # bytes of memory for each value of a line: its entry, its place, itself as it is read and encoded
-_MAX_TAPE_VALUES = (
-    1 << 20
-)  # 1,048,576 values on a tape: 16 MiB, and a batch of 65,536 records with 16 values each
-_MAX_TAPE_ERRORS = 1 << 12  # 4,096 bad lines per tape: bounds the messages made at once
+# Memory for each value of a line: its entry, its position, and the value as text, parsed and
+# encoded.
+MEMORY_BYTES_PER_VALUE = 256
+# 1,048,576 values: 16 MiB, or 65,536 records with 16 values each.
+_MAX_TAPE_VALUES = 1 << 20
+# 4,096 bad lines per tape. The limit bounds the messages that are made at once.
+_MAX_TAPE_ERRORS = 1 << 12
 _NODE_DTYPE = np.dtype(native.JsonNode)
 _ERROR_DTYPE = np.dtype(native.JsonError)
 _VALUE_DTYPE = np.dtype(native.JsonValue)
@@ -41,23 +41,26 @@ _VALUE_DTYPE = np.dtype(native.JsonValue)
 
 @dataclass(frozen=True)
 class Tape:
-    """The good records of consecutive lines of data, and the bad lines.
+    """The good records and the bad lines of a block.
+
+    A node is a place in the trie of keys. The arrays from `entry_ids` to `sizes` are sorted by
+    node, and within a node by the order of the text.
 
     Attributes:
-        data: the bytes that the places below refer to.
+        data: The text. All offsets refer to it.
         entries: JsonValue [values] in the order of the text.
-        entry_ids: int32 [values], places on the tape by node, in the order of the text within a node.
-        kinds: uint8 [values], in the same order, as all below.
-        parents: int32 [values], the ordinal of the object or array around the value among its node's values (of the
-            record, at the top).
-        starts: int32 [values], where its text starts.
-        sizes: int32 [values], the bytes of its text.
-        node_bounds: int64 [nodes + 1], where each node's values start in these arrays.
-        kind_masks: int64 [nodes], a bit for each kind that is there.
-        row_lines: int32 [rows], the line of each record.
-        row_entries: int32 [rows], the first entry of each record.
-        errors: of each bad line (line, what is wrong, where, where the line starts).
-        lines: how many lines were read, blank ones included.
+        entry_ids: int32 [values], indices into `entries`.
+        kinds: uint8 [values], native.JsonKind.
+        parents: int32 [values], number of the enclosing object or array among the values of its
+            node. At the top level, the number of the record.
+        starts: int32 [values], start of the text of the value.
+        sizes: int32 [values], size of this text in bytes.
+        node_bounds: int64 [nodes + 1], start of the values of each node in these arrays.
+        kind_masks: int64 [nodes], one bit for each kind among the values of the node.
+        row_lines: int32 [rows], line of each record.
+        row_entries: int32 [rows], first entry of each record.
+        errors: (line, error number, offset of the error, start of the line) of each bad line.
+        lines: Number of lines, including blank ones.
     """
 
     data: Bytes
@@ -79,22 +82,22 @@ class Tape:
         return len(self.row_lines)
 
     def node_slice(self, node: int) -> slice:
-        """Returns the values of the node in the arrays that are sorted by node."""
+        """Returns the slice of a node in the arrays that are sorted by node."""
         if not 0 <= node < len(self.kind_masks):
             return slice(0)
         return slice(int(self.node_bounds[node]), int(self.node_bounds[node + 1]))
 
     def find_rows(self, entries: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
-        """Returns the records in which the entries stand."""
+        """Returns the record of each entry."""
         return np.searchsorted(self.row_entries, entries, side="right") - 1
 
 
 class TapeScanner:
-    """Reads blocks of lines; keeps the trie of keys from one block to the next.
+    """Scans blocks of lines and keeps the trie of keys between them.
 
     Args:
-        memory_bytes: a line of more values than there is memory for is a bad one.
-        source: the file, as errors name it.
+        memory_bytes: Memory limit. A line with more values than it allows is bad.
+        source: The name of the file, for errors.
     """
 
     def __init__(self, memory_bytes: int = DEFAULT_MEMORY_BYTES, source: str = "") -> None:
@@ -113,10 +116,11 @@ class TapeScanner:
 
     @property
     def paths(self) -> list[JsonPath]:
-        """Paths of the nodes; paths[0] is the record itself."""
+        """Path of each node. `paths[0]` is the record itself."""
         for key, parent in names_in_table(self._names, len(self._paths)):
             path = (
                 (*self._paths[parent], key.decode())
+                # A negative parent marks the elements of a list.
                 if parent >= 0
                 else (*self._paths[-1 - parent], None)
             )
@@ -125,15 +129,22 @@ class TapeScanner:
         return self._paths
 
     def find_nodes(self, path: JsonPath) -> tuple[int, ...]:
-        """Returns the nodes on the way to that path; -1 for what no record had so far."""
+        """Returns the nodes on the way to a path.
+
+        The node of a key that no record has so far is -1.
+        """
+        # Reading `paths` also updates `_node_ids`.
         assert len(self.paths) == len(self._node_ids)
         return tuple(self._node_ids.get(path[: depth + 1], -1) for depth in range(len(path)))
 
     def scan(self, data: Bytes) -> Iterator[Tape]:
-        """Yields the tapes of a block of whole lines; each is valid until the next one is asked for.
+        """Yields the tapes of a block of complete lines.
+
+        A tape is only valid until the next one is requested.
 
         Raises:
-            DataError: more than MAX_NODES different keys, than the memory allows features, or MAX_KEY_BYTES of keys.
+            DataError: There are more than MAX_JSON_PATHS different paths, more features than the
+                memory allows, or more than MAX_KEY_BYTES of keys.
         """
         scan = self._scan
         scan.position = 0
@@ -164,6 +175,7 @@ class TapeScanner:
         node_bounds = np.zeros(scan.nodes + 1, np.int64)
         np.cumsum(self._nodes["count"][: scan.nodes], out=node_bounds[1:])
         kind_masks = np.zeros(scan.nodes, np.int64)
+        # The function advances the start of each node, so it gets a copy.
         native.sort_json_values(
             entries, node_bounds[:-1].copy(), kind_masks, entry_ids, kinds, parents, starts, sizes
         )
@@ -173,7 +185,7 @@ class TapeScanner:
         return Tape(data, entries, *sorted_arrays, row_lines, row_entries, errors, scan.lines)
 
     def _allocate_tape(self, num_values: int) -> None:
-        """Makes room for so many values, and for them sorted by node."""
+        """Allocates space for values, in the order of the text and sorted by node."""
         self._tape = allocate(num_values, _VALUE_DTYPE)
         self._sorted_columns = (
             allocate(num_values, np.int32),
@@ -182,10 +194,15 @@ class TapeScanner:
         )
 
     def _grow(self, full_buffer: int, is_first_line: bool) -> None:
-        """Makes room in what is full (constants of the native library); a line that needs more than the whole tape
-        makes that larger. is_first: whether that line is the first on the tape.
+        """Enlarges the buffer that is full.
+
+        Args:
+            full_buffer: native.JsonScanEnd.
+            is_first_line: Whether the next line is the first one on the tape. If it is too large
+                even then, the tape becomes larger.
         """
         if full_buffer == native.JsonScanEnd.NAMES_FULL:
+            # Either the nodes or the bytes of their names are exhausted.
             if self._scan.nodes == len(self._nodes):
                 self._nodes = np.concatenate([self._nodes, np.full_like(self._nodes, -1)])
             elif self._key_bytes < MAX_KEY_BYTES:
@@ -197,6 +214,7 @@ class TapeScanner:
             self._names = make_name_table(
                 len(self._nodes) - 1, self._key_bytes, names_in_table(self._names)
             )
+        # A tape of the maximum size only grows for a single line that needs more.
         elif full_buffer == native.JsonScanEnd.TAPE_FULL and (
             is_first_line or len(self._tape) < _MAX_TAPE_VALUES
         ):
@@ -206,7 +224,7 @@ class TapeScanner:
 def check_path_count(
     num_paths: int, example_path: Callable[[], JsonPath], source: str = ""
 ) -> None:
-    """Raises DataError if records have more than MAX_NODES different places."""
+    """Raises DataError if records have more than MAX_JSON_PATHS different paths."""
     if num_paths > MAX_JSON_PATHS:
         path_name = ".".join(name for name in example_path() if name is not None)
         raise DataError(

@@ -1,1 +1,1 @@
-"""The source of text files: a record per line or per file, with the class that its folder says."""
+"""Text files as a source of records, one per line or per file."""

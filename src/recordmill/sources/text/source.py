@@ -1,5 +1,7 @@
-"""Plans and reads text files: each line is one record, or each file one (`text` and `source`, the file's name); with
-the class that its folder says. Lines become chunks block by block.
+"""Plan and reader of text files.
+
+Each line is a record, or each file is one (`text` and `source`, the name of the file). The folder
+of a file can determine its class. Lines are read block by block.
 """
 
 from __future__ import annotations
@@ -62,16 +64,23 @@ TEXT_FEATURE = "text"
 SOURCE_FEATURE = "source"
 LABEL_FEATURE = "label"
 CLASS_NAME_FEATURE = "class_name"
-_MAX_MEAN_DOCUMENT_BYTES = (
-    64 << 10
-)  # 64 KiB: files that are smaller in the mean are documents rather than collections of lines
+# 64 KiB: several files with a smaller mean size are documents rather than collections of lines.
+_MAX_MEAN_DOCUMENT_BYTES = 64 << 10
 
 
 def _read_line_texts(
     blocks: Iterable[LineBlock], file: InputFile, first_line: int, options: TextOptions
 ) -> Iterator[tuple[pa.Array, npt.NDArray[np.int64], tuple[Reject, ...]]]:
-    """Yields (texts, the number of each line, rejects) of at most BATCH_ROWS lines; line: the number of the first one,
-    from 0.
+    """Yields the texts of lines, at most BATCH_ROWS at once.
+
+    Args:
+        blocks: The lines.
+        file: The file, for rejects.
+        first_line: Number of the first line, starting at 0.
+        options: The options of the files.
+
+    Yields:
+        (texts, line number of each text, rejects).
     """
     for block in blocks:
         if block.skipped_line_bytes:
@@ -89,6 +98,7 @@ def _read_line_texts(
             line_starts = starts[begin : begin + contract.BATCH_ROWS]
             line_stops = stops[begin : begin + contract.BATCH_ROWS]
             is_kept, rejects = np.ones(len(line_starts), np.bool_), []
+            # The check of the complete block is fast, so the lines are only checked if it fails.
             if not is_all_utf8:
                 bad_offsets = np.empty(len(line_starts), np.int64)
                 native.find_bad_lines(block.data, line_starts, line_stops, bad_offsets)
@@ -135,13 +145,14 @@ def _copy_texts(
 
 
 def _are_blank(texts: pa.Array) -> pa.Array:
-    """Returns for each text whether it is nothing but ASCII white space."""
+    """Returns for each text whether it consists of ASCII white space."""
     return pc.or_(pc.ascii_is_space(texts), pc.equal(pc.binary_length(texts), 0))
 
 
 def _count_blank_lines(
     data: Bytes, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]
 ) -> int:
+    # Only lines that begin with white space can be blank, so most texts need not be copied.
     may_be_blank = (starts == stops) | (data[np.minimum(starts, len(data) - 1)] <= ord(" "))
     return int(_are_blank(_copy_texts(data, starts[may_be_blank], stops[may_be_blank])).true_count)
 
@@ -149,7 +160,7 @@ def _count_blank_lines(
 def count_lines(
     files: Sequence[InputFile], options: TextOptions, threads: int
 ) -> CompactTable[LineRange]:
-    """Counts the lines of every file, on all threads."""
+    """Counts the lines of all files on several threads."""
 
     def scan(_: int, line_range: LineRange, blocks: Iterator[LineBlock]) -> LineRange:
         lines = num_blank = carriage_returns = content_bytes = 0
@@ -157,6 +168,7 @@ def count_lines(
             spans = split_lines(block.data)
             lines += len(spans[0]) + bool(block.skipped_line_bytes)
             num_blank += 0 if options.blank_lines else _count_blank_lines(block.data, *spans)
+            # Carriage returns are only of interest in files with a single line.
             carriage_returns += int(np.count_nonzero(block.data == ord("\r"))) if lines < 2 else 0
             content_bytes += len(block.data)
         return replace(
@@ -180,7 +192,10 @@ def count_lines(
 def _note_carriage_returns(
     files: Sequence[InputFile], line_ranges: Iterable[LineRange]
 ) -> list[str]:
-    """Notes each file that is one line, and perhaps should not be."""
+    """Returns notes on files that consist of one line with carriage returns.
+
+    The carriage returns may be meant as line ends.
+    """
     explanation = "carriage returns, which end no line here; convert it if they should"
     suspicious_ranges = (
         line_range
@@ -194,8 +209,14 @@ def _note_carriage_returns(
 
 
 def _read_contents(files: Sequence[InputFile], total_bytes: int) -> Iterator[Bytes | None]:
-    """Yields all bytes of each file; None of one that is too large to be held, which is then still the one that was
-    planned. size: of all together, in bytes.
+    """Yields the content of each file.
+
+    If all files together are too large for a batch, yields None for each file. A file that has
+    changed since the plan is an error then, too.
+
+    Args:
+        files: The files.
+        total_bytes: Total size of the files.
     """
     if total_bytes <= contract.BATCH_BYTES:
         yield from read_files(
@@ -217,7 +238,15 @@ def _join_texts(texts: Sequence[Bytes]) -> pa.Array:
 
 
 def _read_document(file: InputFile, data: Bytes | None, options: TextOptions) -> Bytes | Reject:
-    """Returns the file's text as UTF-8, without its byte order mark, or a reject. data: all its bytes, or None."""
+    """Returns the text of a file, or its reject.
+
+    The text is UTF-8 without a byte order mark.
+
+    Args:
+        file: The file.
+        data: Its bytes, or None to read the file block by block.
+        options: The options of the files.
+    """
     head = (
         read_range(file.path, 0, COMPRESSED_HEAD_BYTES)
         if data is None
@@ -225,6 +254,7 @@ def _read_document(file: InputFile, data: Bytes | None, options: TextOptions) ->
     ).tobytes()
     if description := describe_non_text(head):
         return Reject(file.name, "", "binary", f"is no text but {description}")
+    # Compressed files are decompressed from the disk, block by block.
     plain_data = data if resolve_compression(head) == UNCOMPRESSED else None
     blocks, text_bytes = [], 0
     try:
@@ -235,6 +265,7 @@ def _read_document(file: InputFile, data: Bytes | None, options: TextOptions) ->
         ):
             blocks.append(block)
             text_bytes += len(block)
+            # Checked for each block, so that a large document is not read to its end.
             if text_bytes > options.max_line_bytes:
                 allowed = f"{options.max_line_bytes:,} bytes that {option('max_line_bytes')}"
                 message = f"the document has more than the {allowed}, and an eighth of {option('memory')}, allow"
@@ -266,13 +297,15 @@ class TextOptions:
     """Options of text files.
 
     Attributes:
-        mode: `lines`, `documents`, or `auto`: documents where folders say classes or there are several small files,
-            else lines.
-        blank_lines: Whether lines of nothing but white space are records; documents are always kept.
-        encoding: Of all files, any that Python knows.
-        max_line_bytes: A longer line or document is a reject.
-        split_from, class_from, label_regex: As in `sources.common.layout`.
-        unlabelled: Of files beside class folders, as there.
+        mode: `lines`, `documents` or `auto`. `auto` selects documents if folders determine classes
+            or if there are several small files, else lines.
+        blank_lines: Whether lines of white space are records. Blank documents are always kept.
+        encoding: Encoding of all files. Any that Python knows.
+        max_line_bytes: Maximum length of a line or document. A longer one is a reject.
+        split_from: See `sources.common.layout.read_layout`.
+        class_from: See `sources.common.layout.read_layout`.
+        label_regex: Regular expression for the class in file names, or None.
+        unlabelled: See `sources.common.layout.exclude_unlabelled_files`.
     """
 
     mode: str = AUTO_LAYOUT
@@ -294,8 +327,12 @@ class TextOptions:
 
 @dataclass(frozen=True)
 class TextSource:
-    """files: with a column CLASS_NAME, unless there are no classes, and with marks STREAMED of those that can't be cut
-    into ranges.
+    """A planned text input.
+
+    Attributes:
+        files: The input files. The CLASS_NAME_FEATURE column contains their classes, if any.
+            STREAMED_COLUMN marks files that can't be divided into ranges.
+        mode: LINES_MODE or DOCUMENTS_MODE.
     """
 
     schema: Schema
@@ -308,7 +345,10 @@ class TextSource:
     kind: str = "text"
 
     def read(self, unit: contract.Unit) -> Iterator[contract.Chunk]:
-        """Yields the unit's records in order; a unit without a stop is whole files."""
+        """Yields the records of a unit in order.
+
+        A unit with a `stop` of 0 consists of complete files.
+        """
         if self.mode == DOCUMENTS_MODE:
             yield from self.read_files(range(unit.begin_file, unit.end_file))
             return
@@ -339,12 +379,13 @@ class TextSource:
         return self.mode == DOCUMENTS_MODE
 
     def read_files(self, ordinals: Sequence[int]) -> Iterator[contract.Chunk]:
-        """Yields the documents of these files, in this order."""
+        """Yields the documents of these files, in the order of `ordinals`."""
         begin = 0
         while begin < len(ordinals):
             candidates = ordinals[begin : begin + contract.BATCH_FILES]
             batch_files, total_bytes = take_file_batch(self.files, candidates, contract.BATCH_BYTES)
-            documents_by_index: dict[int, Bytes] = {}  # by place among those taken
+            # The documents by their index in `batch_files`.
+            documents_by_index: dict[int, Bytes] = {}
             rejects = list[Reject]()
             for index, (file, data) in enumerate(
                 zip(batch_files, _read_contents(batch_files, total_bytes), strict=True)
@@ -354,6 +395,7 @@ class TextSource:
                     rejects.append(document)
                 else:
                     documents_by_index[index] = document
+                # Files that were read at once are checked by `read_files`.
                 if data is None:
                     check_unchanged(file.path, file.stat, file.name)
             file_ids = np.array([candidates[index] for index in documents_by_index], np.uint32)
@@ -370,7 +412,13 @@ class TextSource:
     def _make_batch(
         self, texts: pa.Array, file_ids: npt.NDArray[np.uint32], names: Sequence[str] | None = None
     ) -> pa.RecordBatch:
-        """texts: large_string; files: of each its file's ordinal; names: of each its file's name, for documents."""
+        """Returns the batch of some texts.
+
+        Args:
+            texts: large_string.
+            file_ids: Index of the file of each text.
+            names: The name of each file for documents. None for lines.
+        """
         columns: dict[str, pa.Array] = {TEXT_FEATURE: texts}
         if names is not None:
             columns[SOURCE_FEATURE] = pa.array(names, pa.large_string())
@@ -387,10 +435,11 @@ class TextSource:
 
 
 def plan_text(listing: Listing, options: TextOptions, common: contract.PlanOptions) -> TextSource:
-    """Chooses lines or documents, read the folders' meaning, and count lines.
+    """Plans a text input: chooses lines or documents, finds classes and counts lines.
 
     Raises:
-        DataError: there is no record, or a file is damaged. UsageError: an option asks for a column that is not there.
+        DataError: There is no record, or a file is damaged.
+        UsageError: An option names an unknown column.
     """
     listing = filter_kind(listing, "text")
     options = replace(options, max_line_bytes=common.cap_line_bytes(options.max_line_bytes))
@@ -412,6 +461,7 @@ def plan_text(listing: Listing, options: TextOptions, common: contract.PlanOptio
     notes = (*notes, *schema_notes)
     rejects = tuple[Reject, ...]()
     if layout.class_names:
+        # Reading looks up the class of each file in this column.
         files = files.with_column(CLASS_NAME_FEATURE, layout.classes)
         if LABEL_FEATURE in schema and (known_classes := schema[LABEL_FEATURE].classes) is not None:
             is_kept, class_rejects = reject_unknown_classes(files, layout.classes, known_classes)
@@ -486,7 +536,11 @@ def _choose_mode(files: FileTable, layout: FolderLayout, options: TextOptions) -
 def _resolve_schema(
     mode: str, layout: FolderLayout, common: contract.PlanOptions
 ) -> tuple[Schema, list[str]]:
-    """Returns (the features of every record, notes of what the given schema has beside)."""
+    """Returns the features of every record, and notes about a declared schema.
+
+    Raises:
+        UsageError: The declared schema, dtypes or label do not fit text.
+    """
     features = [Feature(TEXT_FEATURE, "string", required=True)]
     if mode == DOCUMENTS_MODE:
         features.append(Feature(SOURCE_FEATURE, "string", required=True))
@@ -527,7 +581,10 @@ def _resolve_schema(
 
 
 def _check_schema_feature(schema_feature: Feature, text_feature: Feature) -> None:
-    """Refuses what the schema says of a feature and text can't give. A label may be the class's name itself."""
+    """Raises UsageError if text does not have the declared dtype or shape.
+
+    A label may also be text, which is the name of the class.
+    """
     if schema_feature.shape or schema_feature.dtype not in (
         {text_feature.dtype, "string"}
         if text_feature.name == LABEL_FEATURE

@@ -1,1 +1,1 @@
-"""The source of TFRecord files: their records as they are."""
+"""TFRecord files as a source of records, with unchanged payloads."""

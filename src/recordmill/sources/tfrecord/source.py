@@ -1,10 +1,15 @@
-"""Plans and reads TFRecord files: records are split, shuffled and sharded anew as they are, without a change of a
-payload. The plan cuts the files into units and, where the records are to tell it, finds what these are.
+"""Plan and reader of TFRecord files.
 
-The schema comes from the user, from the data set's manifest, from a `schema.pbtxt` beside the files or one folder above
-them, or else is inferred from all records. Records that the schema does not fit are rejects, so that what is built can
-be read. A record's position is its number in the file. A record whose CRC is wrong is a reject with its offset; where a
-header is damaged, reading goes on at the next header that is right, and what was skipped is one reject.
+The records are split, shuffled and sharded again without a change of their payloads. The plan
+divides the files into units. If the records must determine the schema, it also reads them.
+
+The schema is declared by the user, or comes from the manifest of a data set, or from a
+`schema.pbtxt` in the folder of the files or its parent. Otherwise it is inferred from all records.
+Records that do not fit the schema are rejects, so that the result can be read.
+
+The position of a record is its number in the file. A record with a wrong CRC is a reject with its
+offset. After a damaged header, reading continues at the next correct header, and the skipped bytes
+are one reject.
 """
 
 from __future__ import annotations
@@ -54,13 +59,18 @@ from recordmill.storage.files import check_unchanged, read_range
 from recordmill.storage.folders import is_file, real_path
 from recordmill.storage.json_fields import read_bounded
 
-_PIECE_STEP_BYTES = 8 << 20  # 8 MiB: pieces are multiples of it
-_MEMORY_DIVISOR = 8  # an eighth of the memory, at most, for the pieces of all threads; twice as many may be under way
+_PIECE_STEP_BYTES = 8 << 20  # 8 MiB: the size of a piece is a multiple of it
+# The pieces of all threads take at most an eighth of the memory. Up to twice as many may be in
+# progress.
+_MEMORY_DIVISOR = 8
 SCHEMA_FILE_NAME = "schema.pbtxt"
 
 
 def choose_piece_bytes(common: PlanOptions) -> int:
-    """Returns the bytes of a piece: about a unit, or less where the memory is small."""
+    """Returns the size of a piece in bytes.
+
+    A piece is about as large as a unit, or smaller if there is little memory.
+    """
     max_bytes = min(UNIT_BYTES, common.memory_bytes // (_MEMORY_DIVISOR * common.threads))
     return max(max_bytes // _PIECE_STEP_BYTES, 1) * _PIECE_STEP_BYTES
 
@@ -68,7 +78,11 @@ def choose_piece_bytes(common: PlanOptions) -> int:
 def _read_intact_frames(
     shards: Sequence[ShardFile], piece: Piece, memory_bytes: int
 ) -> Iterator[tuple[int, Recovered]]:
-    """Yields (where in the file their data begins, frames whose CRCs are right)."""
+    """Yields the frames of a piece with correct CRCs.
+
+    Yields:
+        (offset of the first byte of the data in the file, frames).
+    """
     for load in (
         within_memory(load, memory_bytes) for load in loads(shards, [piece], lenient=True)
     ):
@@ -78,13 +92,18 @@ def _read_intact_frames(
 def scan_tfrecords(
     shards: Sequence[ShardFile], common: PlanOptions, infers_schema: bool
 ) -> tuple[tuple[Unit, ...], Inference]:
-    """Returns (the units of all files in order, what their records are). Records are read where they are counted or
-    compressed; headers alone cut the others.
+    """Divides the files into units and infers the schema.
+
+    Records are only read if the schema is to be inferred or the file is compressed. Otherwise the
+    headers are enough.
 
     Args:
         shards: The files.
-        common: The threads, and how much memory they have.
-        infers_schema: Whether it is asked what the records are.
+        common: The options of the plan.
+        infers_schema: Whether the records determine the schema.
+
+    Returns:
+        (the units of all files in order, the inference of all records).
     """
     units, total = list[Unit](), Inference()
     scan = partial(
@@ -102,9 +121,14 @@ def scan_tfrecords(
 def _plan_pieces(
     shards: Sequence[ShardFile], max_bytes: int, infers_schema: bool
 ) -> Iterator[Piece]:
-    """Yields the pieces of all files; one that is read at once anyway needs no cut."""
+    """Yields the pieces of all files.
+
+    If the records are read anyway, a small file is one piece, without a search for record
+    boundaries.
+    """
     for ordinal, shard in enumerate(shards):
         size = shard.stat.size_bytes
+        # A search for boundaries would read the file twice.
         if infers_schema and shard.info is None and shard.codec.is_plain and 0 < size <= max_bytes:
             yield Piece(ordinal, 0, None, 0, size)
         else:
@@ -136,17 +160,20 @@ def _scan_piece(
 
 @dataclass(frozen=True)
 class TfrecordOptions:
-    """There is nothing to choose: compression is told by content, the schema is an option of all kinds."""
+    """Options of TFRecord files. There are none.
+
+    The content determines the compression, and the schema is an option of all kinds.
+    """
 
 
 @dataclass(frozen=True)
 class TfrecordSource:
-    """TFRecord files as a `Source`.
+    """A planned TFRecord input.
 
     Attributes:
-        shards: The files as the readers of shards have them.
+        shards: The files, as the readers of shards need them.
         checks_records: Whether records are compared with the schema.
-        checks_class_numbers: Whether numbers of classes are, too.
+        checks_class_numbers: Whether this includes the range of class numbers.
     """
 
     schema: Schema
@@ -161,7 +188,10 @@ class TfrecordSource:
     kind: str = "tfrecord"
 
     def read(self, unit: Unit) -> Iterator[Chunk]:
-        """Yields the unit's payloads, CRCs checked; a unit without a stop is a whole file, read as a stream."""
+        """Yields the payloads of a unit, after a check of their CRCs.
+
+        A unit with a `stop` of 0 is a complete file, which is read as a stream.
+        """
         ordinal = unit.begin_file
         file = self.files[ordinal]
         check_unchanged(file.path, file.stat, file.name)
@@ -178,12 +208,16 @@ class TfrecordSource:
 
 
 def _to_chunks(frames: Recovered, ordinal: int) -> Iterator[Chunk]:
-    """Yields the good records in chunks of about BATCH_BYTES; the rejects go with the first one."""
+    """Divides frames into chunks of about BATCH_BYTES.
+
+    The first chunk contains all rejects.
+    """
     rejects = frames.rejects
     end_bytes = np.cumsum(frames.lengths)
     begin = 0
     while begin < len(end_bytes) or rejects:
         begin_bytes = int(end_bytes[begin - 1]) if begin else 0
+        # At least one record, even if it is larger than a batch.
         end = max(int(np.searchsorted(end_bytes, begin_bytes + BATCH_BYTES, "right")), begin + 1)
         end = min(end, begin + BATCH_ROWS, len(end_bytes))
         offsets = np.concatenate([np.zeros(1, np.int64), end_bytes[begin:end] - begin_bytes])
@@ -203,11 +237,11 @@ def _to_chunks(frames: Recovered, ordinal: int) -> Iterator[Chunk]:
 def plan_tfrecord(
     files: Sequence[InputFile], options: TfrecordOptions, common: PlanOptions
 ) -> TfrecordSource:
-    """Finds the records by their headers, and the schema.
+    """Finds the records by their headers, and determines the schema.
 
     Raises:
-        DataError: there is no record, or schema files disagree. UsageError: an option would need parsing, or names no
-            feature.
+        DataError: There is no record, or several schema files disagree.
+        UsageError: An option would need parsed records, or names an unknown feature.
     """
     if common.dtypes:
         name, dtype = next(iter(common.dtypes.items()))
@@ -243,8 +277,10 @@ def plan_tfrecord(
 def _select_current_shards(
     files: Sequence[InputFile],
 ) -> tuple[tuple[InputFile, ...], tuple[ShardFile, ...], tuple[str, ...]]:
-    """Returns (files with the splits that their names say, the same as shards, notes), without shards of a data set's
-    earlier generations.
+    """Removes shards of earlier generations of a data set.
+
+    Returns:
+        (files with the splits from their names, the same files as shards, notes).
     """
     shards_by_root: dict[str, Mapping[str, ShardFile]] = {}
     current_files: list[InputFile] = []
@@ -292,14 +328,21 @@ def _resolve_schema(
     common: PlanOptions,
     inference: Inference | None,
 ) -> tuple[Schema, Sequence[str], bool]:
-    """Returns (schema, notes on where it is from, whether every record is known to be of it). paths: schema files
-    beside the shards; counted: what all records are, where that is asked.
+    """Determines the schema.
+
+    Args:
+        shards: The files.
+        schema_paths: Schema files next to the shards.
+        common: The options of the plan.
+        inference: The inference of all records. None if no schema was inferred.
+
+    Returns:
+        (schema, notes about its origin, whether all records are known to fit it).
     """
     all_fit, classes = False, find_hinted_classes(shards)
     absence_notes: list[str] = []
-    if (
-        common.droppable_features and inference is not None
-    ):  # which of them the records have, only the records say
+    if common.droppable_features and inference is not None:
+        # Only the records show which of the droppable features they have.
         common, absence_notes = common.drop_absent_features(
             refine_inferred(shards, inference)[0].names, "the records"
         )
@@ -336,11 +379,18 @@ def _resolve_schema(
 def _check_class_numbers(
     schema: Schema, classes_by_feature: Mapping[str, Mapping[tuple[str, ...], str]]
 ) -> None:
-    """Refuses records whose numbers are those of other classes. own: the classes that the records' own files name."""
+    """Raises DataError if records have the numbers of other classes than the schema.
+
+    Args:
+        schema: The schema.
+        classes_by_feature: The class names that the files of the records contain, each with a path,
+            by feature.
+    """
     for feature in schema:
         tables = classes_by_feature.get(feature.name, {}) if feature.kind == INT64_LIST else {}
         expected_classes = feature.classes or max(tables, key=len, default=())
         for names, path in tables.items():
+            # One list of classes may be the beginning of the other. Their numbers agree then.
             if names[: len(expected_classes)] != expected_classes[: len(names)]:
                 other_source = (
                     "the schema's" if feature.classes else f"those of {tables[expected_classes]}"
@@ -354,6 +404,10 @@ def _check_class_numbers(
 
 
 def _find_schema_file(path: str) -> str | None:
+    """Returns the schema file next to a shard, or None.
+
+    It is in the folder of the shard or in the parent of that.
+    """
     folder = os.path.dirname(path)
     candidates = (
         os.path.join(folder, SCHEMA_FILE_NAME),
