@@ -89,13 +89,13 @@ class ReadFromShards(PTransform):
     split: str | None = None
 
     def expand(self, pipeline: Any) -> PCollection:  # Pipeline -> Row
-        options = [self.inputs] if isinstance(self.inputs, str) else list(self.inputs)
+        inputs = [self.inputs] if isinstance(self.inputs, str) else list(self.inputs)
         columns = None if self.columns is None else tuple(self.columns)
         schema = plan_read(
-            options, ReadOptions(to="arrow", columns=columns, split=self.split)
+            inputs, ReadOptions(to="arrow", columns=columns, split=self.split)
         ).schema
         fields = [(feature.name, _field_type(feature)) for feature in schema]
-        batches: PCollection = pipeline | "Read" >> ReadShards(options, columns, self.split, None)
+        batches: PCollection = pipeline | "Read" >> ReadShards(inputs, columns, self.split, None)
         return batches | "Rows" >> FlatMap(iter_beam_rows).with_output_types(make_row_type(fields))
 
 

@@ -72,7 +72,9 @@ def ingest_all(
     total_histogram = Histogram.zeros(plan.key_buckets.num_splits, plan.key_buckets.num_buckets)
     results = []
     for result, histogram in thread_map(
-        lambda group: ingest(plan, group, progress, plan.local_buffer_bytes, sketches),
+        lambda group: ingest(
+            plan, group, progress=progress, buffer_bytes=plan.local_buffer_bytes, sketches=sketches
+        ),
         range(len(plan.unit_groups)),
         plan.threads,
     ):
@@ -97,7 +99,10 @@ def plan_shard_slices(
         len(boundaries) // (_MIN_TURNS_PER_THREAD * plan.threads),
     )
     return iter_shard_slices(
-        sorted_runs, boundaries, max(max_shards, 1), plan.memory_bytes // _SLICE_BOUNDS_DIVISOR
+        sorted_runs,
+        boundaries,
+        max_shards=max(max_shards, 1),
+        memory_bytes=plan.memory_bytes // _SLICE_BOUNDS_DIVISOR,
     )
 
 
@@ -113,20 +118,20 @@ def write_all_shards(
         names = [
             ShardName(
                 plan.split_names[shard_range.split_id],
-                index,
-                shard_range.num_shards,
-                plan.compression,
+                index=index,
+                num_shards=shard_range.num_shards,
+                compression=plan.compression,
             )
             for index in indices
         ]
         return write_shards(
-            folder / "data",
-            folder / "runs",
-            names,
-            shard_range,
-            run_slices,
-            plan.local_buffer_bytes,
-            progress,
+            folder=folder / "data",
+            scratch=folder / "runs",
+            names=names,
+            shard_range=shard_range,
+            slices=run_slices,
+            memory_bytes=plan.local_buffer_bytes,
+            progress=progress,
         )
 
     written = itertools.chain.from_iterable(thread_map(write, slices_by_range, plan.threads))

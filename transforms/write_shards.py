@@ -324,17 +324,23 @@ class _IngestBatches(beam_types.DoFn):
             self._writer.add(
                 frames.data,
                 frames.lengths + FRAME_OVERHEAD_BYTES,
-                frames.crcs,
-                keys,
-                split_ids,
-                file_ids,
-                positions,
+                crcs=frames.crcs,
+                keys=keys,
+                split_ids=split_ids,
+                file_ids=file_ids,
+                positions=positions,
             )
         )
         update_statistics(
             self._plan,
             self._sketches,
-            KeyedChunk(conformed.batch, file_ids, positions, keys, split_ids),
+            KeyedChunk(
+                conformed.batch,
+                file_ids=file_ids,
+                positions=positions,
+                keys=keys,
+                split_ids=split_ids,
+            ),
         )
         if sorted_runs:
             yield self._share_results(sorted_runs, RejectSummary.empty())
@@ -355,7 +361,11 @@ class _IngestBatches(beam_types.DoFn):
         """The bundle's account since the last one; its rejects are told once, at its end."""
         records_read, self._records_read = self._records_read, 0
         result = share_results(
-            self._job_folder, IngestResult(0, sorted_runs, records_read, rejected), self._sketches
+            self._job_folder,
+            IngestResult(
+                unit_group=0, sorted_runs=sorted_runs, records_read=records_read, rejected=rejected
+            ),
+            self._sketches,
         )
         increment_counters(runs_written=len(sorted_runs))
         return result

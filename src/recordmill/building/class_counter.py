@@ -153,7 +153,11 @@ class _ClassCounter:
         notes = describe_class_sizes(self._column, names, self._plan.split_names, counts[class_ids])
         values = self._values.take(pa.array(by_value - 1))
         return StratifiedSplits(
-            self._column, values, split_starts[class_ids], self._is_grouped, tuple(notes)
+            self._column,
+            values=values,
+            split_starts=split_starts[class_ids],
+            is_grouped=self._is_grouped,
+            notes=tuple(notes),
         )
 
     def _class_name(self, class_id: int) -> str:

@@ -94,7 +94,10 @@ def make_file_batches(plan: BuildPlan) -> list[FileBatch]:
     edges = np.flatnonzero(np.any(np.diff(boundaries, axis=1, prepend=-1), axis=0)).tolist()
     return [
         FileBatch(
-            int(split_ids[begin]), file_ids[begin:end], keys[begin:end], int(sizes[begin:end].sum())
+            split_id=int(split_ids[begin]),
+            file_ids=file_ids[begin:end],
+            keys=keys[begin:end],
+            size_bytes=int(sizes[begin:end].sum()),
         )
         for begin, end in itertools.pairwise([*edges, len(files)])
     ]
@@ -143,7 +146,12 @@ def read_file_batch(
         split_ids = np.full(len(rows), file_batch.split_id, np.uint16)
         if len(rows):
             keyed_chunk = KeyedChunk(
-                chunk.records, chunk.file_ids, chunk.positions, keys, split_ids, chunk.pixel_sums
+                chunk.records,
+                file_ids=chunk.file_ids,
+                positions=chunk.positions,
+                keys=keys,
+                split_ids=split_ids,
+                pixels=chunk.pixel_sums,
             )
             frame_batches.append((encode_chunk(plan, keyed_chunk), keys))
             note_counts.update(update_statistics(plan, sketches, keyed_chunk))
@@ -153,7 +161,10 @@ def read_file_batch(
     bad_files = file_batch.file_ids[~is_good].tolist()
     assert num_read == len(file_batch.file_ids), "a file is one record or one reject"
     return EncodedBatch(
-        file_batch, tuple(frame_batches), tuple(zip(bad_files, rejects, strict=True)), note_counts
+        file_batch=file_batch,
+        frame_batches=tuple(frame_batches),
+        rejects=tuple(zip(bad_files, rejects, strict=True)),
+        note_counts=note_counts,
     )
 
 
@@ -222,8 +233,21 @@ class FileTotals:
         writer = RejectWriter(Path(self._plan.folder, "rejects", "files.jsonl"))
         # files arrive in the order of their keys, but users expect the order of the inputs
         writer.write(reject for _, reject in sorted(self._rejects, key=lambda pair: pair[0]))
-        run = SortedRun("", self._records, self._bytes, 0, 0, self._checksum)
-        return IngestResult(0, (run,), self._records_read, writer.close(), self._note_counts)
+        run = SortedRun(
+            "",
+            records=self._records,
+            frames_bytes=self._bytes,
+            begin_bucket=0,
+            end_bucket=0,
+            checksum=self._checksum,
+        )
+        return IngestResult(
+            unit_group=0,
+            sorted_runs=(run,),
+            records_read=self._records_read,
+            rejected=writer.close(),
+            note_counts=self._note_counts,
+        )
 
 
 class SequentialShards:
@@ -290,14 +314,17 @@ class SequentialShards:
                     yield from self._finish()
                     # the number of shards is not known yet; `commit_local_build` renames them
                     name = ShardName(
-                        self._plan.split_names[split_id], shard_index, MAX_SHARDS, "none"
+                        self._plan.split_names[split_id],
+                        index=shard_index,
+                        num_shards=MAX_SHARDS,
+                        compression="none",
                     )
                     self._writer = ShardWriter(
                         Path(self._plan.folder, "data"),
                         name,
-                        split_id,
-                        shard_index,
-                        self._direct_writer,
+                        split_id=split_id,
+                        index=shard_index,
+                        direct_writer=self._direct_writer,
                     )
                     self._current = (split_id, shard_index)
                 assert self._writer is not None
@@ -412,7 +439,11 @@ def write_file_records(
             split_shards = [shard for shard in staged if shard.shard.split_id == split_id]
             staged = [shard for shard in staged if shard.shard.split_id != split_id]
             staged += _redistribute(
-                plan, split_id, files_by_split[split_id] - num_rejected, split_shards, progress
+                plan,
+                split_id,
+                records=files_by_split[split_id] - num_rejected,
+                first_version=split_shards,
+                progress=progress,
             )
     return [totals.finish()], [shard.rename_to_final() for shard in staged]
 

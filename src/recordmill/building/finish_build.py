@@ -106,14 +106,14 @@ def commit_local_build(
     note_counts = sum((Counter(result.note_counts) for result in ingest_results), Counter[str]())
     statistics = write_statistics(plan, sketch, str(folder.data))
     outcome = BuildOutcome(
-        plan.out,
-        shards_by_split,
-        input_list,
-        records_read,
-        rejected,
-        note_counts,
-        folder.id,
-        statistics,
+        out=plan.out,
+        shards_by_split=shards_by_split,
+        inputs=input_list,
+        records_read=records_read,
+        rejected=rejected,
+        note_counts=note_counts,
+        run_id=folder.id,
+        statistics=statistics,
     )
     files = sorted(rejected.files)
     if not plan.store_url:
@@ -178,12 +178,12 @@ def make_manifest(
     kind = plan.source.kind if plan.source else "pipeline"
     rejected = outcome.rejected
     part = Part(
-        data_folder_name,
-        kind,
-        outcome.shards_by_split,
-        outcome.inputs,
-        outcome.records_read,
-        rejected.total,
+        folder=data_folder_name,
+        kind=kind,
+        splits=outcome.shards_by_split,
+        inputs=outcome.inputs,
+        records_read=outcome.records_read,
+        records_rejected=rejected.total,
     )
     rejects = {
         "count": rejected.total,
@@ -202,17 +202,17 @@ def make_manifest(
         *_statistics_warnings(plan, list((outcome.statistics or {}).values())),
     ]
     return Manifest(
-        plan.name,
-        plan.compression,
-        plan.fingerprint_options,
-        to_pbtxt(plan.schema),
-        (part,),
-        rejects,
-        compute_fingerprint(plan, outcome),
-        {"notes": notes, **_statistics_entry(outcome.statistics)},
-        _run_entry(plan, outcome.run_id),
-        {} if plan.transform is None else plan.transform.manifest_entry,
-        {"said": asdict(plan.description), "images": [*_decodable_features(plan)]},
+        name=plan.name,
+        compression=plan.compression,
+        options=plan.fingerprint_options,
+        schema=to_pbtxt(plan.schema),
+        parts=(part,),
+        rejects=rejects,
+        fingerprint=compute_fingerprint(plan, outcome),
+        statistics={"notes": notes, **_statistics_entry(outcome.statistics)},
+        run=_run_entry(plan, outcome.run_id),
+        transform={} if plan.transform is None else plan.transform.manifest_entry,
+        description={"said": asdict(plan.description), "images": [*_decodable_features(plan)]},
     )
 
 

@@ -156,7 +156,11 @@ def ingest(
         sorted_runs.append(writer.finish())
     release_unused()
     return IngestResult(
-        unit_group, tuple(sorted_runs), records_read, reject_writer.close(), note_counts
+        unit_group=unit_group,
+        sorted_runs=tuple(sorted_runs),
+        records_read=records_read,
+        rejected=reject_writer.close(),
+        note_counts=note_counts,
     ), writer.histogram
 
 
@@ -197,7 +201,12 @@ def assign_keys(plan: BuildPlan, chunk: Chunk) -> tuple[KeyedChunk, tuple[Reject
     batch = decode_key_columns(plan, chunk)
     keys, split_ids = plan.key_assigner.assign(batch, chunk.file_ids, chunk.positions)
     keyed_chunk = KeyedChunk(
-        chunk.records, chunk.file_ids, chunk.positions, keys, split_ids, chunk.pixel_sums
+        chunk.records,
+        file_ids=chunk.file_ids,
+        positions=chunk.positions,
+        keys=keys,
+        split_ids=split_ids,
+        pixels=chunk.pixel_sums,
     )
     if batch is None or not len(bad_rows := np.flatnonzero(split_ids == NO_SPLIT)):
         return keyed_chunk, ()
@@ -207,11 +216,11 @@ def assign_keys(plan: BuildPlan, chunk: Chunk) -> tuple[KeyedChunk, tuple[Reject
     chunk = chunk.take(good_rows)
     return KeyedChunk(
         chunk.records,
-        chunk.file_ids,
-        chunk.positions,
-        keys[good_rows],
-        split_ids[good_rows],
-        chunk.pixel_sums,
+        file_ids=chunk.file_ids,
+        positions=chunk.positions,
+        keys=keys[good_rows],
+        split_ids=split_ids[good_rows],
+        pixels=chunk.pixel_sums,
     ), rejects
 
 
@@ -319,10 +328,10 @@ def _take_rows(
     """Returns the given rows of a chunk, with `batch` as their records."""
     return KeyedChunk(
         batch,
-        keyed_chunk.file_ids[rows],
-        keyed_chunk.positions[rows],
-        keyed_chunk.keys[rows],
-        keyed_chunk.split_ids[rows],
+        file_ids=keyed_chunk.file_ids[rows],
+        positions=keyed_chunk.positions[rows],
+        keys=keyed_chunk.keys[rows],
+        split_ids=keyed_chunk.split_ids[rows],
     )
 
 

@@ -316,7 +316,9 @@ def limit_fan_in(
             paths.append(folder / f"level-{uuid.uuid4().hex}")
             remaining = [
                 *remaining[num_merged:],
-                merge_to_file(remaining[:num_merged], paths[-1], memory_bytes, on_batch),
+                merge_to_file(
+                    remaining[:num_merged], paths[-1], memory_bytes=memory_bytes, on_batch=on_batch
+                ),
             ]
             remaining.sort(key=lambda run_slice: run_slice.frames_bytes)
         yield remaining
@@ -353,4 +355,6 @@ def merge_to_file(
         frames_bytes,
         frames_bytes + records * ENTRY_DTYPE.itemsize,
     )
-    return RunSlice(str(path), records, frames_bytes, 0, frames_bytes)
+    return RunSlice(
+        str(path), records=records, frames_bytes=frames_bytes, frames_at=0, entries_at=frames_bytes
+    )

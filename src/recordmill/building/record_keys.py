@@ -331,13 +331,13 @@ class KeyAssigner:
             self._check_key_ranges(file_ids, positions)
         else:
             keys = self._hash(
-                batch,
-                self.options.key,
-                file_ids,
-                positions,
-                self.options.seed,
-                _KEY_DOMAIN,
-                _KEY_COLUMN_DOMAIN,
+                batch=batch,
+                column=self.options.key,
+                file_ids=file_ids,
+                positions=positions,
+                seed=self.options.seed,
+                domain=_KEY_DOMAIN,
+                column_domain=_KEY_COLUMN_DOMAIN,
             )
         if self.options.key_bits < 64:  # clears the lower bits
             keys = keys & np.uint64(2**64 - 2 ** (64 - self.options.key_bits))
@@ -351,13 +351,13 @@ class KeyAssigner:
     ) -> U64:
         """Returns the hash of each record, [rows] uint64, that determines a random split."""
         return self._hash(
-            batch,
-            self.options.group_column,
-            file_ids,
-            positions,
-            self.options.split_seed,
-            _SPLIT_DOMAIN,
-            _SPLIT_COLUMN_DOMAIN,
+            batch=batch,
+            column=self.options.group_column,
+            file_ids=file_ids,
+            positions=positions,
+            seed=self.options.split_seed,
+            domain=_SPLIT_DOMAIN,
+            column_domain=_SPLIT_COLUMN_DOMAIN,
         )
 
     def _check_key_ranges(
@@ -465,7 +465,9 @@ class KeyAssigner:
         hashes = np.empty(len(positions), np.uint64)
         if len(positions):
             begin, max_file = int(file_ids.min()), int(file_ids.max())
-            low_words, high_words = self._derive_file_keys(seed, domain, begin, max_file + 1)
+            low_words, high_words = self._derive_file_keys(
+                seed=seed, domain=domain, begin=begin, end=max_file + 1
+            )
             hash_positions(low_words, high_words, file_ids, begin, positions, hashes)
         return hashes
 

@@ -100,10 +100,10 @@ def make_slices(sorted_runs: Sequence[SortedRun], bounds: SliceBounds) -> list[R
     return [
         RunSlice(
             sorted_runs[run_id].path,
-            end - begin,
-            end_byte - begin_byte,
-            begin_byte,
-            sorted_runs[run_id].frames_bytes + begin * ENTRY_DTYPE.itemsize,
+            records=end - begin,
+            frames_bytes=end_byte - begin_byte,
+            frames_at=begin_byte,
+            entries_at=sorted_runs[run_id].frames_bytes + begin * ENTRY_DTYPE.itemsize,
         )
         for run_id, (begin, end), (begin_byte, end_byte) in zip(
             range(len(sorted_runs)),

@@ -161,7 +161,13 @@ class ShardBoundaries:
         )
         sizes = self.table["end"][begin:end] - self.table["begin"][begin:end]
         edges = int(self.table["begin"][begin]) + np.cumsum([0, *sizes.tolist()])
-        return ShardRange(split_id, index, num_shards, tuple(edges.tolist()), self.measure)
+        return ShardRange(
+            split_id=split_id,
+            index=index,
+            num_shards=num_shards,
+            edges=tuple(edges.tolist()),
+            measure=self.measure,
+        )
 
     def merge_rows(self, edges: Sequence[int]) -> npt.NDArray[np.void]:
         """Returns one row for each group of consecutive shards.
@@ -331,7 +337,12 @@ def add_key_bounds(
                 // (_MAX_INDEX_ROWS * INDEX_STRIDE)
             )
             sort_keys, min_before, max_before = _merge_sparse_indexes(
-                sorted_runs, begin_bucket, end_bucket, step, boundaries.measure, concurrency
+                sorted_runs,
+                begin_bucket=begin_bucket,
+                end_bucket=end_bucket,
+                step=step,
+                measure=boundaries.measure,
+                concurrency=concurrency,
             )
             # the last mark with certainly no more than `start` before it, and the first with at least `stop`
             mark_rows = (

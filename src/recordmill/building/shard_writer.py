@@ -210,12 +210,12 @@ class ShardWriter:
             files.append((path, self._folder / INDEX_FOLDER / self.name.members_name))
         output = self._output
         info = ShardInfo(
-            str(self.name),
-            self.records,
-            output.bytes,
-            self.framed_bytes,
-            output.digest,
-            f"{self._sum:016x}",
+            name=str(self.name),
+            records=self.records,
+            bytes=output.bytes,
+            framed_bytes=self.framed_bytes,
+            digest=output.digest,
+            sum=f"{self._sum:016x}",
         )
         files.append((self._path, self._folder / str(self.name)))
         direct = self._file if isinstance(self._file, DirectFile) else None
@@ -259,14 +259,14 @@ def write_shards(
         RunCancelled: The user has stopped the build.
     """
     staged: list[StagedShard] = []
-    writer = ShardWriter(folder, names[0], shard_range.split_id, shard_range.index)
+    writer = ShardWriter(folder, names[0], split_id=shard_range.split_id, index=shard_range.index)
     try:
         with limit_fan_in(
             _choose_fan_in(slices, shard_range, memory_bytes),
             slices,
-            scratch,
-            memory_bytes,
-            progress.advance,
+            folder=scratch,
+            memory_bytes=memory_bytes,
+            on_batch=progress.advance,
         ) as merge_slices:
             for index, frames, keys in divide_frames(
                 _report_batches(merge(merge_slices, memory_bytes), progress), shard_range
@@ -276,15 +276,18 @@ def write_shards(
                     writer = ShardWriter(
                         folder,
                         names[len(staged)],
-                        shard_range.split_id,
-                        shard_range.index + len(staged),
+                        split_id=shard_range.split_id,
+                        index=shard_range.index + len(staged),
                     )
                 writer.add(verify_frames(frames, writer), keys)
                 progress.advance(len(keys))
         while len(staged) < len(shard_range) - 1:
             staged.append(writer.finish())
             writer = ShardWriter(
-                folder, names[len(staged)], shard_range.split_id, shard_range.index + len(staged)
+                folder,
+                names[len(staged)],
+                split_id=shard_range.split_id,
+                index=shard_range.index + len(staged),
             )
     except BaseException:
         writer.abort()

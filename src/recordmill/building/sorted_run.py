@@ -328,7 +328,12 @@ class SortedRunWriter:
             write_all(file, sorted_entries.view(np.uint8))
             begin_bucket, end_bucket = index.write(file)
         return SortedRun(
-            path, len(entries), self._frames_bytes, begin_bucket, end_bucket, self._checksum
+            path,
+            records=len(entries),
+            frames_bytes=self._frames_bytes,
+            begin_bucket=begin_bucket,
+            end_bucket=end_bucket,
+            checksum=self._checksum,
         )
 
     def _locate_frames(

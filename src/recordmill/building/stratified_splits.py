@@ -240,7 +240,10 @@ def find_starts_by_group(rows: Rows, targets: Int64s) -> GroupedStarts:
     ) + split_ranks[is_non_empty]
     counts = np.diff(np.hstack([np.zeros_like(sizes), split_edges, sizes]), axis=1)
     return GroupedStarts(
-        split_starts, counts, len(classes_per_group), int(np.sum(classes_per_group > 1))
+        split_starts=split_starts,
+        counts=counts,
+        num_groups=len(classes_per_group),
+        num_mixed_groups=int(np.sum(classes_per_group > 1)),
     )
 
 

@@ -507,4 +507,4 @@ def _declare_column(
                 f"transform: feature {feature.name!r}, step {step_name!r}: {error}"
             ) from None
         steps.append(step)
-    return DeclaredColumn(name, feature.name, tuple(steps), value)
+    return DeclaredColumn(name=name, source=feature.name, steps=tuple(steps), value=value)

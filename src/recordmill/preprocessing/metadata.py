@@ -220,7 +220,15 @@ def describe_transform(folder: str, origin: FitOrigin) -> SavedTransform:
         "found": results,
         "files": dict(_hash_files(folder)),
     }
-    return SavedTransform(folder, origin.inputs, outputs, copied, schema, digest, entry)
+    return SavedTransform(
+        folder,
+        inputs=origin.inputs,
+        outputs=outputs,
+        copied=copied,
+        schema=schema,
+        digest=digest,
+        manifest_entry=entry,
+    )
 
 
 def describe_uncounted_records(saved: SavedTransform) -> tuple[str, ...]:
@@ -290,7 +298,15 @@ def restore_transform(folder: str, entry: Mapping[str, Any], schema: Schema) -> 
         copied = tuple((str(name), str(source)) for name, source in entry["kept"])
         inputs = replace(raw.select(entry["inputs"]), label=None)
         outputs = replace(schema.select(entry["outputs"]), label=None)
-        return SavedTransform(folder, inputs, outputs, copied, schema, entry["digest"], entry)
+        return SavedTransform(
+            folder,
+            inputs=inputs,
+            outputs=outputs,
+            copied=copied,
+            schema=schema,
+            digest=entry["digest"],
+            manifest_entry=entry,
+        )
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(
             f"the manifest's transform can't be read ({error})", source=folder

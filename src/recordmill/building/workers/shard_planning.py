@@ -166,15 +166,15 @@ def plan_shards(
     layout = ShardLayout(boundaries, all_runs, int(histogram.records.shape[1]))
     num_merges = sum(1 for _ in plan_merges(layout))
     return ShardPlan(
-        records_read,
-        records,
-        checksum,
-        rejected,
-        dict(note_counts),
-        len(boundaries),
-        num_merges,
-        plan.job_folder.share_value("layout", layout),
-        _merge_sketches(plan.job_folder, ordered_results),
+        records_read=records_read,
+        records=records,
+        checksum=checksum,
+        rejected=rejected,
+        note_counts=dict(note_counts),
+        num_shards=len(boundaries),
+        num_merges=num_merges,
+        layout=plan.job_folder.share_value("layout", layout),
+        sketch=_merge_sketches(plan.job_folder, ordered_results),
     )
 
 
@@ -203,7 +203,12 @@ def plan_merges(layout: ShardLayout) -> Iterator[MergeTask]:
     ranges = _merge_ranges(layout, num_groups)
     for begin_run, end_run in itertools.pairwise(run_edges):
         for begin_bucket, end_bucket in ranges:
-            yield MergeTask(begin_run, end_run, begin_bucket, end_bucket)
+            yield MergeTask(
+                begin_run=begin_run,
+                end_run=end_run,
+                begin_bucket=begin_bucket,
+                end_bucket=end_bucket,
+            )
 
 
 def _merge_ranges(layout: ShardLayout, num_groups: int) -> list[tuple[int, int]]:
@@ -279,9 +284,15 @@ def merge_runs(
         )
         merged_path = scratch / f"level-{uuid.uuid4().hex}"
         with limit_fan_in(
-            max_fan_in(memory), local_slices, scratch, memory, progress.advance
+            max_fan_in(memory),
+            local_slices,
+            folder=scratch,
+            memory_bytes=memory,
+            on_batch=progress.advance,
         ) as merge_slices:
-            merged_slice = merge_to_file(merge_slices, merged_path, memory, progress.advance)
+            merged_slice = merge_to_file(
+                merge_slices, merged_path, memory_bytes=memory, on_batch=progress.advance
+            )
         # `merge_to_file` writes no index, so it is computed from the entries and appended
         index = SortedRunIndex(local_plan.key_buckets)
         split_id = merge.begin_bucket // layout.num_buckets
@@ -294,7 +305,11 @@ def merge_runs(
                 merged_slice.entries(begin, min(begin + _ENTRIES_PER_READ, merged_slice.records)),
             )
         sorted_run = SortedRun(
-            merged_slice.path, merged_slice.records, merged_slice.frames_bytes, 0, 0
+            merged_slice.path,
+            records=merged_slice.records,
+            frames_bytes=merged_slice.frames_bytes,
+            begin_bucket=0,
+            end_bucket=0,
         )
         with reopen_file(sorted_run.path, sorted_run.index_offset) as file:
             begin_bucket, end_bucket = index.write(file)

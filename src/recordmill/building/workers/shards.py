@@ -114,12 +114,20 @@ def write_shard_attempt(
             run_slices = download_slices(run_slices, str(scratch / "gathered"))
         name = ShardName(
             local_plan.split_names[shard_range.split_id],
-            shard_range.index,
-            shard_range.num_shards,
-            local_plan.compression,
+            index=shard_range.index,
+            num_shards=shard_range.num_shards,
+            compression=local_plan.compression,
         )
         memory = local_plan.memory_bytes // (2 * local_plan.threads)
-        (staged,) = write_shards(data, scratch, [name], shard_range, run_slices, memory, progress)
+        (staged,) = write_shards(
+            folder=data,
+            scratch=scratch,
+            names=[name],
+            shard_range=shard_range,
+            slices=run_slices,
+            memory_bytes=memory,
+            progress=progress,
+        )
         files = []
         for temporary, path in staged.files:
             frames_bytes = stat(str(temporary)).size_bytes
@@ -181,7 +189,12 @@ def rename_to_final_names(
                 f"{target}: {actual_size} bytes, where {num_bytes} were written; nothing was committed"
             )
     final_files = tuple((final_names[name], num_bytes) for _, name, num_bytes in attempt.files)
-    return FinalShard(shard.split_id, new.index, replace(shard.info, name=str(new)), final_files)
+    return FinalShard(
+        split_id=shard.split_id,
+        index=new.index,
+        info=replace(shard.info, name=str(new)),
+        files=final_files,
+    )
 
 
 def commit_shared_build(
@@ -224,14 +237,14 @@ def commit_shared_build(
         statistics = write_statistics(local_plan, sketch, job_folder.data_path())
         rejects = publish_files(build_run, shard_plan.rejected.files)
         outcome = BuildOutcome(
-            job_folder.out,
-            shards_by_split,
-            input_list,
-            shard_plan.records_read,
-            shard_plan.rejected,
-            shard_plan.note_counts,
-            job_folder.id,
-            statistics,
+            out=job_folder.out,
+            shards_by_split=shards_by_split,
+            inputs=input_list,
+            records_read=shard_plan.records_read,
+            rejected=shard_plan.rejected,
+            note_counts=shard_plan.note_counts,
+            run_id=job_folder.id,
+            statistics=statistics,
         )
         return commit(
             build_run,

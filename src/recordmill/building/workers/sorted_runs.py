@@ -194,7 +194,11 @@ def download_slices(run_slices: Sequence[RunSlice], path: str) -> list[RunSlice]
                 write_all(file, buffer)
     return [
         RunSlice(
-            path, run_slice.records, run_slice.frames_bytes, offset, offset + run_slice.frames_bytes
+            path,
+            records=run_slice.records,
+            frames_bytes=run_slice.frames_bytes,
+            frames_at=offset,
+            entries_at=offset + run_slice.frames_bytes,
         )
         for run_slice, offset in zip(run_slices, offsets[:-1], strict=True)
     ]
@@ -243,7 +247,11 @@ def ingest_group(
     with task_workspace(plan) as local_plan:
         sketches = create_sketches(local_plan)
         result, histogram = ingest(
-            local_plan, unit_group, progress, local_plan.max_run_buffer_bytes, sketches
+            local_plan,
+            unit_group,
+            progress=progress,
+            buffer_bytes=local_plan.max_run_buffer_bytes,
+            sketches=sketches,
         )
         return share_results(plan.job_folder, result, sketches), histogram
 
@@ -260,11 +268,11 @@ def share_results(
     rejected = replace(result.rejected, files=files)
     sketch = None if sketches is None else job_folder.share_value("sketch", sketches.total())
     return SharedIngestResult(
-        result.unit_group,
-        sorted_runs,
-        checksum,
-        result.records_read,
-        rejected,
-        result.note_counts,
-        sketch,
+        unit_group=result.unit_group,
+        sorted_runs=sorted_runs,
+        checksum=checksum,
+        records_read=result.records_read,
+        rejected=rejected,
+        note_counts=result.note_counts,
+        sketch=sketch,
     )
