@@ -80,7 +80,7 @@ def limit(kind: str, source: str, out: str) -> Work:
             digest = Digest()
             with open(f"{out}/train-{shard:05d}-of-{SHARDS:05d}", "wb") as file:
                 for piece, _ in gather_frames(blocks, starts, sizes, mine, block_ids=which):
-                    scan_frames(piece, source="", first_record=0, first_offset=0, final=True)
+                    scan_frames(piece, source="", first_record=0, first_offset=0, is_final=True)
                     digest.update(piece)
                     file.write(piece)
                 file.flush()
@@ -143,7 +143,7 @@ def limit_images(source: str, out: str) -> Work:
         with open(f"{out}/train-{shard:05d}-of-{SHARDS:05d}", "wb") as file:
             for first in range(0, len(paths), 64):
                 frames = batch_of(paths[first : first + 64])
-                scan_frames(frames.data, source="", final=True)
+                scan_frames(frames.data, source="", is_final=True)
                 digest.update(frames.data)
                 file.write(frames.data)
             file.flush()

@@ -58,7 +58,7 @@ def ours(
     frames: Frames, schema: Schema, threads: int, what: str = "decode"
 ) -> Callable[[], object]:
     def one(data: np.ndarray[Any, Any]) -> object:
-        found, _ = scan_frames(data, source="benchmark", final=True)
+        found, _ = scan_frames(data, source="benchmark", is_final=True)
         return (
             found
             if what == "scan"

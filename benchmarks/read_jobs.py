@@ -255,11 +255,11 @@ def tensors_limit(source: str, out: str) -> Work:
     import numpy as np
 
     from recordmill.records.tfrecord.frames import HEADER_BYTES, scan_frames
-    from recordmill.records.writers.npy_file import npy_header
+    from recordmill.records.writers.npy_file import make_npy_header
 
     size = int(np.prod(TENSOR)) * 4
     scan_frames(
-        np.empty(0, np.uint8), source=source, final=True
+        np.empty(0, np.uint8), source=source, is_final=True
     )  # compiled code comes from the cache
 
     def work() -> None:
@@ -276,7 +276,7 @@ def tensors_limit(source: str, out: str) -> Work:
                 frames, used = scan_frames(
                     block[:count],
                     source=source,
-                    final=at + count == os.fstat(file.fileno()).st_size,
+                    is_final=at + count == os.fstat(file.fileno()).st_size,
                 )
                 begins = (
                     frames.starts
@@ -293,7 +293,9 @@ def tensors_limit(source: str, out: str) -> Work:
                     )
                 at, rows = at + used, rows + len(frames)
             os.fsync(target.fileno())
-            os.pwrite(target.fileno(), npy_header(np.dtype(np.float32), (rows, *TENSOR), 128), 0)
+            os.pwrite(
+                target.fileno(), make_npy_header(np.dtype(np.float32), (rows, *TENSOR), 128), 0
+            )
 
     return work
 

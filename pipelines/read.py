@@ -495,7 +495,7 @@ def dry_run(inputs: Inputs, **options: Any) -> ReadEstimate:
 
 def check_fits(found: ReadEstimate, memory_bytes: int) -> None:
     """Raises UsageError for an output whose readers would need more memory than the read may take."""
-    if find_output(found.to).loads_whole and found.disk_bytes > memory_bytes:
+    if find_output(found.to).must_fit_memory and found.disk_bytes > memory_bytes:
         raise UsageError(
             f"{option('to', found.to)}: the arrays take about {format_size(found.disk_bytes)}, more than the "
             f"{format_size(memory_bytes)} of {option('memory')}; use {option('to', 'npy')}"
@@ -505,7 +505,7 @@ def check_fits(found: ReadEstimate, memory_bytes: int) -> None:
 def describe_estimate(found: ReadEstimate) -> str:
     """The estimate as lines for people."""
     splits = ", ".join(f"{name} {count:,}" for name, count in found.records.items()) or "no records"
-    what = "folder" if find_output(found.to).has_layout else "output"
+    what = "folder" if find_output(found.to).needs_layout else "output"
     lines = [
         f"{found.rows:,} records ({splits}) would be written to {found.outputs} "
         f"{what}{'s' if found.outputs != 1 else ''} of {found.to}"

@@ -145,7 +145,7 @@ def make_settings(**given: Any) -> ReadSettings:
         where=None if values.where is None else Predicate(values.where),
         sample=values.sample,
         seed=values.seed,
-        output_options=output.own_options(values),
+        output_options=output.parse_options(values),
     )
     threads, memory_bytes = _room(values.threads or 0, values.memory)
     return ReadSettings(

@@ -47,5 +47,5 @@ def write_runs_with_histogram(
 
 def payloads_of(data: np.ndarray) -> list[bytes]:
     """Those of contiguous frames."""
-    frames, _ = scan_frames(data, source="frames", final=True)
+    frames, _ = scan_frames(data, source="frames", is_final=True)
     return [frames.payload(at).tobytes() for at in range(len(frames))]

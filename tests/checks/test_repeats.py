@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from recordmill.base.siphash import U64
 from recordmill.checks import repeats
 from recordmill.checks.repeats import ContentDigests, RepeatCounts, find_near_pairs
-from recordmill.records.images.similarity import NEAR_BITS
+from recordmill.records.images.similarity import MAX_HASH_DISTANCE
 
 
 def repeated(
@@ -100,7 +100,7 @@ def by_brute_force(hashes: U64) -> set[tuple[int, int]]:
     distances = bits @ (1 - bits.T) + (1 - bits) @ bits.T
     return {
         (int(i), int(j))
-        for i, j in zip(*np.nonzero(np.triu(distances <= NEAR_BITS, 1)), strict=True)
+        for i, j in zip(*np.nonzero(np.triu(distances <= MAX_HASH_DISTANCE, 1)), strict=True)
     }
 
 
@@ -144,6 +144,6 @@ def test_of_few_hashes_there_are_few_pairs() -> None:
 
 @pytest.mark.sweep
 def test_fifty_thousand_hashes() -> None:
-    hashes, copies = with_copies(50_000, 20_000, NEAR_BITS, 7)
+    hashes, copies = with_copies(50_000, 20_000, MAX_HASH_DISTANCE, 7)
     found = found_in(hashes)
     assert set(found) == copies  # of random ones none is near another

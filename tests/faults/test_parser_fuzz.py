@@ -22,7 +22,7 @@ from recordmill.reader.inspect.contents import Contents
 from recordmill.records.images.check import check_structure
 from recordmill.records.images.header import BadImage
 from recordmill.records.tfrecord.frames import frame_payloads, scan_frames
-from recordmill.records.writers.npy_file import npy_header
+from recordmill.records.writers.npy_file import make_npy_header
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.schemas.tfmd import from_pbtxt, to_pbtxt
@@ -47,7 +47,7 @@ EXAMPLES = int(os.environ.get("RECORDMILL_FUZZ", "150"))
 
 
 def table(dtype: np.dtype[np.void]) -> bytes:
-    return npy_header(dtype, (3,)) + np.zeros(3, dtype).tobytes()
+    return make_npy_header(dtype, (3,)) + np.zeros(3, dtype).tobytes()
 
 
 SCHEMA = Schema(
@@ -235,7 +235,7 @@ def parse_image(data: bytes) -> object:
 
 
 def parse_frames(data: bytes) -> object:
-    return scan_frames(np.frombuffer(data, np.uint8), source="a", final=True)
+    return scan_frames(np.frombuffer(data, np.uint8), source="a", is_final=True)
 
 
 def in_file(data: bytes, name: str, parse: Callable[[str], object]) -> object:

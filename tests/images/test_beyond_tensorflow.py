@@ -68,7 +68,7 @@ CASES = [
 
 @pytest.mark.parametrize(("data", "beyond"), CASES)
 def test_frame_headers_of_jpeg(data: bytes, beyond: str) -> None:
-    assert check_structure(np.frombuffer(data, np.uint8)).beyond_tensorflow == beyond
+    assert check_structure(np.frombuffer(data, np.uint8)).tensorflow_issue == beyond
     tf = pytest.importorskip("tensorflow")
     if beyond:
         with pytest.raises(tf.errors.InvalidArgumentError):
@@ -93,7 +93,7 @@ def test_real_files(shared_data: Path) -> None:
             decodes = True
         except tf.errors.InvalidArgumentError:
             decodes = False
-        if decodes == bool(header.beyond_tensorflow):
+        if decodes == bool(header.tensorflow_issue):
             wrong.add(path.name)
         else:
             agreed += 1

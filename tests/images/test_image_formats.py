@@ -9,7 +9,12 @@ import numpy as np
 import pytest
 
 from recordmill.base.magic import sniff_image, sniff_unsupported_image
-from recordmill.records.images.check import IMAGE_FORMATS, check_decode, check_each, check_structure
+from recordmill.records.images.check import (
+    IMAGE_FORMATS,
+    check_decode,
+    check_structure,
+    check_structures,
+)
 from recordmill.records.images.header import BadImage, ImageHeader
 
 SAMPLES = image_samples.samples()
@@ -40,7 +45,7 @@ def test_header(name: str) -> None:
         header.channels,
         header.bits,
         header.colour,
-        header.several_frames,
+        header.has_more_frames,
     ) == expected
     assert (header.width, header.height) == image_samples.SIZE
     check_decode(
@@ -60,8 +65,8 @@ def test_every_cut_is_refused(name: str) -> None:
 @pytest.mark.parametrize("name", SAMPLES)
 def test_bytes_behind_the_end_are_no_damage(name: str) -> None:
     data, _ = SAMPLES[name]
-    assert check(data + b"\0" * 100)._replace(beyond_tensorflow="") == check(data)._replace(
-        beyond_tensorflow=""
+    assert check(data + b"\0" * 100)._replace(tensorflow_issue="") == check(data)._replace(
+        tensorflow_issue=""
     )
 
 
@@ -92,7 +97,7 @@ def test_images_that_stand_behind_each_other_are_checked_as_each_alone() -> None
     whole = [data for data, _ in SAMPLES.values()]
     parts = [data[:length] for data in whole for length in (len(data), len(data) // 2, 3, 1, 0)]
     ends = np.cumsum([len(part) for part in parts], dtype=np.int64)
-    found = check_each(np.frombuffer(b"".join(parts), np.uint8), ends, max_pixels=10**6)
+    found = check_structures(np.frombuffer(b"".join(parts), np.uint8), ends, max_pixels=10**6)
     assert sum(isinstance(one, ImageHeader) for one in found) >= len(whole)
     for part, one in zip(parts, found, strict=True):
         if isinstance(one, BadImage):
@@ -101,7 +106,7 @@ def test_images_that_stand_behind_each_other_are_checked_as_each_alone() -> None
             assert one == check(part)
     assert all(
         isinstance(one, BadImage)
-        for one in check_each(np.frombuffer(whole[0], np.uint8), ends[:1], 1)
+        for one in check_structures(np.frombuffer(whole[0], np.uint8), ends[:1], 1)
     )
 
 

@@ -251,7 +251,7 @@ numbers = [[(i * 7919) ** (j % 5) % 2**40 for j in range(i % 50)] for i in range
 strings = pa.array([str(i) * i for i in range(500)], pa.large_string())
 batch = pa.RecordBatch.from_pydict({"a": range(500), "b": strings, "c": pa.array(numbers, pa.large_list(pa.int64()))})
 frames = encode(batch, schema)
-assert scan_frames(frames.data, source="x", final=True)[1] == len(frames.data)
+assert scan_frames(frames.data, source="x", is_final=True)[1] == len(frames.data)
 assert decode(frames.data, frames.starts + 12, frames.lengths, schema).to_pydict() == batch.to_pydict()
 print(hashlib.sha256(frames.data).hexdigest())
 """

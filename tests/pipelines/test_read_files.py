@@ -309,7 +309,7 @@ def names_in_memory(names: list[str | None]) -> list[str]:
     """The names that the files of these records get, by sets of files and folders instead of a file system."""
     files, folders, result = {"metadata.jsonl"}, set[str](), []
     for row, said in enumerate(names):
-        wanted = None if said is None else file_names.safe_name(said)
+        wanted = None if said is None else file_names.to_safe_name(said)
         numbered = f"{row:08d}.jpg"
         for base in (wanted, numbered):
             name, attempt = base, 0
@@ -321,7 +321,7 @@ def names_in_memory(names: list[str | None]) -> list[str]:
             if base is None or files & set(above):
                 continue
             while name is not None and name in files | folders:
-                name, attempt = file_names.another_name(base, row, attempt), attempt + 1
+                name, attempt = file_names.make_alternative_name(base, row, attempt), attempt + 1
             if name is not None:
                 files.add(name)
                 folders.update(above)
@@ -349,7 +349,7 @@ def test_the_same_files_whatever_the_threads_and_the_runner(tmp_path: Path) -> N
 
 
 def test_numbers_name_what_has_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_names, "FOLDER_FILES", 4)
+    monkeypatch.setattr(file_names, "MAX_FOLDER_FILES", 4)
     values: list[bytes | None] = [
         JPEG,
         PNG,

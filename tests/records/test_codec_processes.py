@@ -31,7 +31,7 @@ def digest(seed: int) -> str:
         names=["a", "b", "c"],
     )
     frames = encode(batch, SCHEMA)
-    assert scan_frames(frames.data, source="x", final=True)[1] == len(frames.data)
+    assert scan_frames(frames.data, source="x", is_final=True)[1] == len(frames.data)
     return hashlib.sha256(frames.data).hexdigest()
 
 
@@ -88,7 +88,7 @@ def test_a_batch_beyond_2_gib() -> None:
     frames = encode(pa.RecordBatch.from_arrays([column], names=["x"]), BYTES_SCHEMA)
     assert int(frames.starts[-1]) > 1 << 30
     assert len(frames.data) > 1 << 31
-    scanned, consumed = scan_frames(frames.data, source="x", final=True)
+    scanned, consumed = scan_frames(frames.data, source="x", is_final=True)
     assert consumed == len(frames.data)
     assert frames.payload(2)[-1] == 7
     np.testing.assert_array_equal(scanned.crcs, frames.crcs)

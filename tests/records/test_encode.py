@@ -31,7 +31,7 @@ def batch_of(schema: Schema, rows: list[dict[str, Any]]) -> pa.RecordBatch:
 def payloads(batch: pa.RecordBatch, schema: Schema) -> list[bytes]:
     """The encoded records, after the frames have been checked as a reader would."""
     frames = encode(batch, schema)
-    scanned, consumed = scan_frames(frames.data, source="encoded", final=True)
+    scanned, consumed = scan_frames(frames.data, source="encoded", is_final=True)
     assert consumed == len(frames.data)
     for ours, theirs in (
         (frames.starts, scanned.starts),

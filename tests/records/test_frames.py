@@ -88,7 +88,7 @@ def test_frame_refuses_offsets_outside() -> None:
 
 def test_scan_gives_back_what_was_framed_from_any_cut() -> None:
     for cut in range(len(SHARD) + 1):
-        frames, consumed = scan_frames(array(SHARD[:cut]), source="s", final=False)
+        frames, consumed = scan_frames(array(SHARD[:cut]), source="s", is_final=False)
         assert consumed == max(start for start in STARTS if start <= cut)
         assert frames.starts.tolist() == [start for start in STARTS[:-1] if start < consumed]
         assert [frames.payload(i).tobytes() for i in range(len(frames))] == PAYLOADS[: len(frames)]
@@ -102,10 +102,10 @@ def test_every_flipped_bit_is_found_at_its_frame() -> None:
         with pytest.raises(
             DataError, match=f"^s: record {number}, byte {STARTS[number]}: CRC of the (length|data)"
         ) as caught:
-            scan_frames(array(bytes(damaged)), source="s", final=True)
+            scan_frames(array(bytes(damaged)), source="s", is_final=True)
         assert ("length is wrong" in str(caught.value)) == (bit // 8 - STARTS[number] < 12)
         assert len(str(caught.value)) < 300
-        frames, consumed, error = try_scan_frames(array(bytes(damaged)), source="s", final=True)
+        frames, consumed, error = try_scan_frames(array(bytes(damaged)), source="s", is_final=True)
         assert (len(frames), consumed, str(error)) == (number, STARTS[number], str(caught.value))
 
 
@@ -121,12 +121,12 @@ def test_a_mad_length_with_a_right_crc_is_refused_before_it_is_used(length: int)
             DataError,
             match=r"^s: record 0, byte 0: a length of -?\d+ bytes is above the limit of 1073741824 bytes",
         ):
-            scan_frames(array(data), source="s", final=final)
+            scan_frames(array(data), source="s", is_final=final)
 
 
 def test_more_frames_than_the_first_guess() -> None:
     made = frame_payloads(np.empty(0, np.uint8), np.zeros(50_001, np.int64))
-    frames, consumed = scan_frames(made.data, source="s", final=True)
+    frames, consumed = scan_frames(made.data, source="s", is_final=True)
     np.testing.assert_array_equal(frames.starts, np.arange(50_000) * 16)
     assert consumed == 800_000
 

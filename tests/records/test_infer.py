@@ -99,7 +99,7 @@ def test_schema_and_counts() -> None:
     assert (listed.first_min_values, listed.first_max_values) == (("file", 101), ("file", 100))
     assert (one.min_int, one.max_int, one.sum_int, one.length) == (-5, 300, 295, 1)
     assert (some.records, some.present) == (2, 1)
-    assert some.first == {"int64": ("file", 100)}
+    assert some.first_locations == {"int64": ("file", 100)}
 
 
 TEXTS = [b"", b"BMW is a company", b"\ttab\r\n", "日本語 \U0001f600".encode(), b"GIF", b"x" * 1000]
@@ -244,7 +244,7 @@ def test_a_few_bad_records_do_not_hide_the_rest() -> None:
 
 def test_nothing_seen() -> None:
     assert infer(*buffer([])) == Inference()
-    assert Inference().schema() == Schema(())
+    assert Inference().to_schema() == Schema(())
 
 
 def test_more_names_than_there_is_room_for_at_first() -> None:

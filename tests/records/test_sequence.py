@@ -59,7 +59,7 @@ ROWS = _lists(
 
 
 def back(frames: Frames, schema: Schema) -> pa.RecordBatch:
-    scanned, consumed = scan_frames(frames.data, source="encoded", final=True)
+    scanned, consumed = scan_frames(frames.data, source="encoded", is_final=True)
     assert consumed == len(frames.data)
     np.testing.assert_array_equal(scanned.crcs, frames.crcs)
     return decode(frames.data, frames.starts + 12, frames.lengths, schema)

@@ -140,7 +140,9 @@ def test_a_mad_length_costs_no_memory(tmp_path: Path) -> None:
 def test_unchecked(tmp_path: Path) -> None:
     damaged = bytearray(SHARD)
     damaged[STARTS[4] + 50] ^= 1
-    assert sum(map(len, read_frames(write(tmp_path, bytes(damaged)), check=False))) == len(SIZES)
+    assert sum(
+        map(len, read_frames(write(tmp_path, bytes(damaged)), checks_payloads=False))
+    ) == len(SIZES)
 
 
 # TensorFlow reads our files, and we read its
@@ -220,7 +222,7 @@ def test_members_are_whole_records_and_stand_alone(
         )
         assert data[start:stop].startswith(find_codec(codec).magic)
         assert member == FRAMES_OF_MEMBERS.data[first:last].tobytes()
-        frames, _ = scan_frames(np.frombuffer(member, np.uint8), source="member", final=True)
+        frames, _ = scan_frames(np.frombuffer(member, np.uint8), source="member", is_final=True)
         assert len(member) <= member_bytes or len(frames) == 1
     (tmp_path / "f").write_bytes(data)
     assert (

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from recordmill.records.images.similarity import correlations, luma
+from recordmill.records.images.similarity import correlations, to_grey
 
 
 def test_images_of_one_colour_are_alike_if_the_colour_is() -> None:
@@ -20,5 +20,5 @@ def test_images_of_one_colour_are_alike_if_the_colour_is() -> None:
 
 def test_alpha_is_no_colour() -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (4, 5, 4)).astype(np.uint8)
-    assert np.array_equal(luma(pixels), luma(pixels[..., :3]))
-    assert np.array_equal(luma(pixels[..., :1]), pixels[..., 0])
+    assert np.array_equal(to_grey(pixels), to_grey(pixels[..., :3]))
+    assert np.array_equal(to_grey(pixels[..., :1]), pixels[..., 0])

@@ -20,22 +20,22 @@ from recordmill.records.columns.numpy_arrays import gather_columns
 from recordmill.records.writers.arrow import ArrowWriter
 from recordmill.records.writers.csv import CsvWriter
 from recordmill.records.writers.files import (
-    NAME_BYTES,
-    NAME_PART_BYTES,
-    another_name,
-    extension_of,
-    safe_name,
-    with_extension,
+    MAX_COMPONENT_BYTES,
+    MAX_NAME_BYTES,
+    add_extension,
+    detect_extension,
+    make_alternative_name,
+    to_safe_name,
 )
 from recordmill.records.writers.npy import (
     COLUMNS_NAME,
     NpyWriter,
-    file_stem,
+    column_file_names,
     open_columns,
-    part_names,
+    to_file_stem,
 )
-from recordmill.records.writers.npy_file import NpyFile, npy_header
-from recordmill.records.writers.parquet import ParquetWriteOptions, ParquetWriter, parquet_schema
+from recordmill.records.writers.npy_file import NpyFile, make_npy_header
+from recordmill.records.writers.parquet import ParquetWriteOptions, ParquetWriter, to_parquet_schema
 from recordmill.schemas.arrow import arrow_type, from_arrow, to_arrow, value_type
 from recordmill.schemas.feature import Feature, Schema
 
@@ -97,13 +97,13 @@ def test_names_are_safe_distinct_and_reversible() -> None:
         "a.values",
     ]
     features = [Feature(name, "string", (None,)) for name in names]
-    files = [name for feature in features for name in part_names(feature).values()]
+    files = [name for feature in features for name in column_file_names(feature).values()]
     assert len(set(files)) == len(files)
     assert all(
         "/" not in name and not name.startswith(".") and len(name.encode()) < 250 for name in files
     )
     for name in names:
-        assert not name or len(name) > 200 or unquote(file_stem(name)) == name
+        assert not name or len(name) > 200 or unquote(to_file_stem(name)) == name
 
 
 def test_a_file_that_was_not_closed_is_refused_by_numpy(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_header_is_numpys_own(tmp_path: Path) -> None:
         (np.dtype(bool), (3,)),
     ):
         (tmp_path / "a.npy").write_bytes(
-            npy_header(dtype, shape, 192) + bytes(int(np.prod(shape)) * dtype.itemsize)
+            make_npy_header(dtype, shape, 192) + bytes(int(np.prod(shape)) * dtype.itemsize)
         )
         loaded = np.load(tmp_path / "a.npy")
         assert (loaded.dtype, loaded.shape) == (dtype, shape)
@@ -259,11 +259,11 @@ def test_values_and_schema_come_back(tmp_path: Path, schema: Schema, table: pa.T
 
 
 def test_columns_are_real() -> None:
-    fields = parquet_schema(MIXED)
+    fields = to_parquet_schema(MIXED)
     assert fields.field("id").type == pa.int64()
     assert fields.field("matrix").type == pa.list_(pa.float32(), 6)
     assert fields.field("boxes").type == pa.large_list(pa.list_(pa.float32(), 4))
-    assert parquet_schema(ODD).field("tensor").type == pa.large_list(pa.float32())
+    assert to_parquet_schema(ODD).field("tensor").type == pa.large_list(pa.float32())
 
 
 def test_row_groups_follow_the_bytes(tmp_path: Path) -> None:
@@ -333,7 +333,7 @@ NAMES = st.one_of(st.text(max_size=12), st.lists(PARTS, min_size=1, max_size=5).
 @example(name="./C:x", split=None)
 @example(name="train/C:x", split="train")
 def test_a_safe_name_stays_below_its_folder(name: str, split: str | None) -> None:
-    safe = safe_name(name, split)
+    safe = to_safe_name(name, split)
     if safe is None:
         return
     assert os.path.normpath(safe) == safe
@@ -342,9 +342,9 @@ def test_a_safe_name_stays_below_its_folder(name: str, split: str | None) -> Non
     parts = safe.split("/")
     assert ".." not in parts
     assert not set(safe) & set("\0\n\\")
-    assert max(len(part.encode()) for part in parts) <= NAME_PART_BYTES
-    assert len(safe.encode()) <= NAME_BYTES
-    assert safe_name(safe) == safe
+    assert max(len(part.encode()) for part in parts) <= MAX_COMPONENT_BYTES
+    assert len(safe.encode()) <= MAX_NAME_BYTES
+    assert to_safe_name(safe) == safe
     if split is None:
         assert safe == os.path.normpath(name)
 
@@ -366,7 +366,7 @@ def test_a_safe_name_stays_below_its_folder(name: str, split: str | None) -> Non
     ],
 )
 def test_usual_names_stay_as_they_are(name: str) -> None:
-    assert safe_name(name) == name
+    assert to_safe_name(name) == name
 
 
 @pytest.mark.parametrize(
@@ -394,8 +394,8 @@ def test_usual_names_stay_as_they_are(name: str) -> None:
     ],
 )
 def test_unsafe_names_are_none(name: str) -> None:
-    assert safe_name(name) is None
-    assert safe_name("/".join(["x" * 200] * 6)) is None
+    assert to_safe_name(name) is None
+    assert to_safe_name("/".join(["x" * 200] * 6)) is None
 
 
 @pytest.mark.parametrize(
@@ -418,29 +418,29 @@ def test_unsafe_names_are_none(name: str) -> None:
     ],
 )
 def test_the_folder_of_the_split_is_left_out(name: str, split: str, expected: str) -> None:
-    assert safe_name(name, split) == expected
-    assert safe_name(name) == name
+    assert to_safe_name(name, split) == expected
+    assert to_safe_name(name) == name
 
 
 @given(name=NAMES, number=st.integers(0, 10**12), attempt=st.integers(0, 3))
 def test_another_name_is_another_one_and_as_safe(name: str, number: int, attempt: int) -> None:
-    safe = safe_name(name)
-    other = None if safe is None else another_name(safe, number, attempt)
+    safe = to_safe_name(name)
+    other = None if safe is None else make_alternative_name(safe, number, attempt)
     if safe is None or other is None:
         return
     assert other != safe
-    assert safe_name(other) == other
+    assert to_safe_name(other) == other
     assert os.path.dirname(other) == os.path.dirname(safe)
     assert str(number) in other
-    assert other != another_name(safe, number, attempt + 1)
-    assert other != another_name(safe, number + 1, attempt)
+    assert other != make_alternative_name(safe, number, attempt + 1)
+    assert other != make_alternative_name(safe, number + 1, attempt)
 
 
 def test_another_name_keeps_the_extension() -> None:
-    assert another_name("a.b/c.tar.gz", 5, 0) == "a.b/c.tar-5.gz"
-    assert another_name("a.b/c", 5, 0) == "a.b/c-5"
-    assert another_name(".hidden", 5, 0) == ".hidden-5"
-    assert another_name("x" * 254, 5, 0) is None
+    assert make_alternative_name("a.b/c.tar.gz", 5, 0) == "a.b/c.tar-5.gz"
+    assert make_alternative_name("a.b/c", 5, 0) == "a.b/c-5"
+    assert make_alternative_name(".hidden", 5, 0) == ".hidden-5"
+    assert make_alternative_name("x" * 254, 5, 0) is None
 
 
 def test_extensions_tell_of_the_content() -> None:
@@ -453,10 +453,10 @@ def test_extensions_tell_of_the_content() -> None:
         b"BM\0": "bin",
         b"": "bin",
     }
-    assert {head: extension_of(head, False) for head in heads} == heads
-    assert extension_of(b"text", True) == "txt"
+    assert {head: detect_extension(head, False) for head in heads} == heads
+    assert detect_extension(b"text", True) == "txt"
     assert [
-        with_extension(name, "jpg") for name in ("a/b.c/d", "d.jpeg", "d.JPG", "d.txt", ".jpg")
+        add_extension(name, "jpg") for name in ("a/b.c/d", "d.jpeg", "d.JPG", "d.txt", ".jpg")
     ] == [
         "a/b.c/d.jpg",
         "d.jpeg",
@@ -464,7 +464,7 @@ def test_extensions_tell_of_the_content() -> None:
         "d.txt.jpg",
         ".jpg.jpg",
     ]
-    assert [with_extension(name, "txt") for name in ("a", "a.md", "a.")] == [
+    assert [add_extension(name, "txt") for name in ("a", "a.md", "a.")] == [
         "a.txt",
         "a.md",
         "a..txt",

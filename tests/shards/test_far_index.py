@@ -12,7 +12,7 @@ from hypothesis import strategies as some
 from store_server import Store
 
 from recordmill.base.errors import DataError
-from recordmill.records.writers.npy_file import npy_header
+from recordmill.records.writers.npy_file import make_npy_header
 from recordmill.shards import index as index_module
 from recordmill.shards.cutting import _cut_far, _cut_index
 from recordmill.shards.index import INDEX_DTYPE, INDEX_FRAME_BYTES, Index, PartialIndex, make_index
@@ -39,7 +39,7 @@ def made(lengths: list[int]) -> Index:
 
 
 def content(index: Index) -> bytes:
-    return npy_header(INDEX_DTYPE, (len(index),)) + index.tobytes()
+    return make_npy_header(INDEX_DTYPE, (len(index),)) + index.tobytes()
 
 
 @given(LENGTHS, some.integers(1, 3000))

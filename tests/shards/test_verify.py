@@ -302,11 +302,11 @@ def test_reading_goes_on_where_the_damaged_frame_ends_or_the_next_one_begins() -
     assert find_resume_offset(payload, 21) == (PAYLOAD_GAP, 39)
     assert find_resume_offset(header, 21) == (FRAME_GAP, 39)
     assert find_resume_offset(header[:50], 21) == (FRAME_GAP, 50)
-    assert find_resume_offset(header[:55], 21, whole=False) == (FRAME_GAP, 39)
+    assert find_resume_offset(header[:55], 21, is_final=False) == (FRAME_GAP, 39)
     assert find_resume_offset(framed[:30], 21) == (FRAME_GAP, 30)
     assert find_resume_offset(framed, 21, max_record_bytes=1) == (FRAME_GAP, 60)
-    assert find_resume_offset(header, 21, known=45) == (FRAME_GAP, 45)
-    assert find_resume_offset(payload, 21, known=45) == (PAYLOAD_GAP, 45)
+    assert find_resume_offset(header, 21, next_offset=45) == (FRAME_GAP, 45)
+    assert find_resume_offset(payload, 21, next_offset=45) == (PAYLOAD_GAP, 45)
 
 
 def _starts(shard: bytes) -> list[int]:

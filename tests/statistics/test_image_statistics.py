@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import recordmill
 from recordmill.commands.main import run
-from recordmill.records.images.pixels import SUMS, decode_pixels
+from recordmill.records.images.pixels import NUM_PIXEL_SUMS, sum_encoded_pixels
 from recordmill.statistics import pixel_sketch
 from recordmill.statistics.pixel_sketch import PixelSketch
 from recordmill.statistics.value_sketch import hash_texts
@@ -83,19 +83,19 @@ def test_sums_of_an_image_are_those_of_its_pixels(
     number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = encoded(number)
-    assert decode_pixels(np.frombuffer(data, np.uint8)).tolist() == sums_of(data)
+    assert sum_encoded_pixels(np.frombuffer(data, np.uint8)).tolist() == sums_of(data)
     monkeypatch.setattr("recordmill.records.images.pixels._BAND_PIXELS", 20)
-    assert decode_pixels(np.frombuffer(data, np.uint8)).tolist() == sums_of(data)
+    assert sum_encoded_pixels(np.frombuffer(data, np.uint8)).tolist() == sums_of(data)
 
 
 def test_what_is_no_image_or_takes_too_much_memory_has_no_pixels(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    none = [0] * SUMS
+    none = [0] * NUM_PIXEL_SUMS
     for data in (b"", b"no image", encoded(0)[:-200], b"\x89PNG\r\n\x1a\n" + bytes(50)):
-        assert decode_pixels(np.frombuffer(data, np.uint8)).tolist() == none
-    monkeypatch.setattr("recordmill.records.images.pixels.MOST_DECODE_BYTES", SIDE * SIDE)
-    assert decode_pixels(np.frombuffer(encoded(1), np.uint8)).tolist() == none
+        assert sum_encoded_pixels(np.frombuffer(data, np.uint8)).tolist() == none
+    monkeypatch.setattr("recordmill.records.images.pixels.MAX_DECODE_BYTES", SIDE * SIDE)
+    assert sum_encoded_pixels(np.frombuffer(encoded(1), np.uint8)).tolist() == none
 
 
 def test_all_images_count_where_the_check_decodes_them(folder: Path, tmp_path: Path) -> None:
@@ -208,6 +208,8 @@ def test_samples_of_parts_add_up(
             assert {each: image.count for each, image in sketch._images.items()} == {
                 each: counts[each] for each in kept
             }
-        sums = {_hash(value): decode_pixels(np.frombuffer(value, np.uint8)) for value in VALUES}
+        sums = {
+            _hash(value): sum_encoded_pixels(np.frombuffer(value, np.uint8)) for value in VALUES
+        }
         pixels = sum(counts[each] * int(sums[each][0]) for each in kept)
         assert pixels == (0 if total is None else total.pixels)

@@ -370,6 +370,6 @@ def verify_frames(buffer: Bytes, writer: ShardWriter) -> Frames:
         source=str(writer.name),
         first_record=writer.records,
         first_offset=writer.framed_bytes,
-        final=True,
+        is_final=True,
     )
     return frames

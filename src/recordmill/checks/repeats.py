@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from recordmill.base.buffers import Bytes, Int64s
 from recordmill.base.siphash import U64, hash_bytes
-from recordmill.records.images.similarity import NEAR_BITS
+from recordmill.records.images.similarity import MAX_HASH_DISTANCE
 from recordmill.statistics.value_sketch import hash_texts
 from recordmill.storage.files import create_file, map_file, write_all
 from recordmill.storage.folders import join, make_scratch_folder, remove_tree
@@ -27,7 +27,7 @@ _ROWS_PER_BLOCK = 256  # rows that are compared at once with all rows before the
 
 
 def find_near_pairs(hashes: U64) -> Iterator[tuple[Int64s, Int64s]]:
-    """Yields pairs of hashes that differ in at most NEAR_BITS bits, in blocks.
+    """Yields pairs of hashes that differ in at most MAX_HASH_DISTANCE bits, in blocks.
 
     Args:
         hashes: [n, 4] Words of each hash.
@@ -37,7 +37,7 @@ def find_near_pairs(hashes: U64) -> Iterator[tuple[Int64s, Int64s]]:
     """
     signs = 2 * np.unpackbits(np.ascontiguousarray(hashes).view(np.uint8), 1).astype(np.float32) - 1
     # the product of two rows of 1 and -1 is the number of equal bits less the number of other bits
-    min_product = signs.shape[1] - 2 * NEAR_BITS
+    min_product = signs.shape[1] - 2 * MAX_HASH_DISTANCE
     for first in range(0, len(signs), _ROWS_PER_BLOCK):
         near = (
             signs[first : first + _ROWS_PER_BLOCK] @ signs[: first + _ROWS_PER_BLOCK].T

@@ -75,7 +75,7 @@ def _format_help() -> str:
 
 def _output_help(output: Any) -> str:
     """Returns the name and the description of an output."""
-    first, *more_lines = output.about.split("\n")
+    first, *more_lines = output.description.split("\n")
     return "\n".join([f"  {output.name:7}  {first}", *(f"{'':11}{line}" for line in more_lines)])
 
 

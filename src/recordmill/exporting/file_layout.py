@@ -9,7 +9,7 @@ from recordmill.exporting.infer_conversions import (
     RecordBatches,
     find_image_features,
 )
-from recordmill.records.writers.files import FileLayout, FileRequest, says_split
+from recordmill.records.writers.files import FileLayout, FileOptions, has_split_folder
 from recordmill.schemas.feature import Feature, Schema
 
 # Feature in which `build` stores the name of the input file of a record.
@@ -19,7 +19,7 @@ _NAME_WORDS = ("filename", "file_name", "path", "file_path", "filepath", "image_
 
 
 def choose_layout(
-    request: FileRequest, schema: Schema, selected: Schema, records: RecordBatches
+    request: FileOptions, schema: Schema, selected: Schema, records: RecordBatches
 ) -> tuple[FileLayout, tuple[str, ...]]:
     """Chooses the features that become files and file names.
 
@@ -72,9 +72,9 @@ def choose_layout(
 
 def check_layout(layout: FileLayout, schema: Schema) -> None:
     """Raises UsageError if conversions have changed the types of the files or names."""
-    _check_file(schema[layout.file])
-    if layout.name is not None:
-        _check_name(schema[layout.name])
+    _check_file(schema[layout.file_feature])
+    if layout.name_feature is not None:
+        _check_name(schema[layout.name_feature])
 
 
 def _check_file(feature: Feature) -> None:
@@ -144,22 +144,22 @@ def _inspect_names(name: str, records: RecordBatches) -> tuple[bool, bool]:
     values: list[tuple[str, str]] = []
     for path, batch in records.read((name,), MAX_SNIFFED_LOADS):
         values += [(splits[path], value) for value in batch.column(0).drop_null().to_pylist()]
-    strip_split = bool(values) and all(says_split(value, split) for split, value in values)
+    strip_split = bool(values) and all(has_split_folder(value, split) for split, value in values)
     return strip_split, 2 * len(set(values)) >= len(values)
 
 
 def _layout_note(layout: FileLayout, schema: Schema) -> str:
-    if layout.name is not None:
-        return f"the files are {layout.file!r}, named by {layout.name!r}"
+    if layout.name_feature is not None:
+        return f"the files are {layout.file_feature!r}, named by {layout.name_feature!r}"
     matches = [
         f.name
         for f in schema
         if f.dtype == "string"
         and not f.shape
         and f.name.rpartition("/")[2].lower() in _NAME_WORDS
-        and f.name != layout.file
+        and f.name != layout.file_feature
     ]
     hint = (
         f"; {option('name_feature', matches[0])} would name them by that feature" if matches else ""
     )
-    return f"the files are {layout.file!r}, named by the record's number{hint}"
+    return f"the files are {layout.file_feature!r}, named by the record's number{hint}"

@@ -22,7 +22,7 @@ from recordmill.records.columns.convert import ConversionStep, make_class_name_s
 from recordmill.records.columns.decode_images import DecodeImages
 from recordmill.records.columns.predicate import Predicate, names_to_read
 from recordmill.records.inference.confirm import SchemaGuess
-from recordmill.records.writers.files import FileLayout, FileRequest
+from recordmill.records.writers.files import FileLayout, FileOptions
 from recordmill.records.writers.outputs import Output, find_output
 from recordmill.schemas.feature import Schema
 from recordmill.shards.access import FileAccess
@@ -416,13 +416,15 @@ def _make_plan(
     output = options.output
     if output.is_folder:
         _check_folders(catalog.splits, options.to)
-    request = options.output_options or FileRequest()
+    request = options.output_options or FileOptions()
     layout, notes = (
-        choose_layout(request, input_schema, selected, records) if output.has_layout else (None, ())
+        choose_layout(request, input_schema, selected, records)
+        if output.needs_layout
+        else (None, ())
     )
     if layout is not None:
         # The names of the files may come from a feature that was not selected.
-        selected = input_schema.select(dict.fromkeys([*selected.names, *layout.needed]))
+        selected = input_schema.select(dict.fromkeys([*selected.names, *layout.required_features]))
     decoded = (
         selected
         if options.where is None

@@ -368,7 +368,7 @@ def _peak_bytes(plan: ReadPlan, result: Int64s, work: Int64s, item_bytes: int = 
     """
     decoding = work + 2 * result
     peak: Int64s = np.maximum(
-        decoding, result + result // item_bytes * plan.options.output.value_bytes
+        decoding, result + result // item_bytes * plan.options.output.buffer_bytes_per_value
     )
     return peak
 
@@ -391,7 +391,7 @@ def _oversize_message(plan: ReadPlan, step: DecodeImages | DecodeTensor, peak_by
     if isinstance(step, DecodeTensor):
         return f"a tensor {_memory_message(plan, peak_bytes, peak_bytes)}"
     reason = f"an image {_memory_message(plan, peak_bytes, peak_bytes + plan.memory_bytes - plan.image_bytes)}"
-    if not plan.options.output.value_bytes:
+    if not plan.options.output.buffer_bytes_per_value:
         return reason
     alternative = (
         option("to", "arrow")
@@ -403,7 +403,7 @@ def _oversize_message(plan: ReadPlan, step: DecodeImages | DecodeTensor, peak_by
 
 def _memory_message(plan: ReadPlan, peak_bytes: int, enough_bytes: int) -> str:
     """Returns the message for a record that needs too much memory."""
-    written = " and write" if plan.options.output.value_bytes else ""
+    written = " and write" if plan.options.output.buffer_bytes_per_value else ""
     return (
         f"takes {(peak_bytes >> 20) + 1} MiB to decode{written}, more than "
         f"{option('memory', f'{plan.memory_bytes >> 20}MiB')} leaves; "

@@ -120,10 +120,12 @@ def _hash_images(
 def _hash_image(data: npt.NDArray[Any], splits: Int64s, row: int) -> tuple[U64, Bytes] | None:
     """Returns the hash and the small grey version of an image. None if it can't be decoded."""
     try:
-        grey = similarity.luma(Encoded(data[splits[row] : splits[row + 1]], _GREY_IMAGE).pixels())
+        grey = similarity.to_grey(
+            Encoded(data[splits[row] : splits[row + 1]], _GREY_IMAGE).pixels()
+        )
     except BadImage:
         return None
-    return similarity.difference_hash(grey), similarity.small_grey(grey)
+    return similarity.difference_hash(grey), similarity.shrink_grey(grey)
 
 
 def _find_similar(numbers: Int64s, splits: Int64s, hashes: U64, greys: Bytes) -> RepeatCounts:
@@ -149,7 +151,7 @@ def _find_similar(numbers: Int64s, splits: Int64s, hashes: U64, greys: Bytes) ->
             lefts = first[begin : begin + _PAIR_BATCH]
             rights = second[begin : begin + _PAIR_BATCH]
             correlations = similarity.correlations(greys[lefts], greys[rights])
-            is_similar = correlations >= similarity.NEAR_CORRELATION
+            is_similar = correlations >= similarity.MIN_CORRELATION
             lefts, rights = lefts[is_similar], rights[is_similar]
             add(lefts, rights)
             # A pair in two splits counts in both directions, because each split has its own share.

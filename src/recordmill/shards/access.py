@@ -323,7 +323,7 @@ class FileAccess:
             source=self.file.path,
             first_record=record,
             first_offset=offset,
-            final=True,
+            is_final=True,
         )
         self.file.check_unchanged()
         if len(frames) != 1 or int(frames.lengths[0]) != size - INDEX_FRAME_BYTES:
@@ -520,7 +520,7 @@ def _find_offsets(file: ShardFile, lenient: bool) -> _Offsets:
     while True:
         try:
             for starts in iter_frame_offsets(
-                file.path, start=at, first_record=records, content=content
+                file.path, start=at, first_record=records, digest=content
             ):
                 found.append(starts.copy())
                 records, at = records + len(starts), int(starts[-1])

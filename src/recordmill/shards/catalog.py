@@ -462,5 +462,5 @@ def sniff_compression(path: str) -> str | None:
         if len(head) == 0:
             return compression  # a compressed file without records
     # The header has a CRC of its own, so a valid one does not occur by chance.
-    _, _, error = try_scan_frames(head, source=path, final=False, check=False)
+    _, _, error = try_scan_frames(head, source=path, is_final=False, checks_payloads=False)
     return compression if error is None and len(head) >= HEADER_BYTES else None

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from recordmill.base.buffers import Bytes, Int64s
 from recordmill.base.errors import DataError
 from recordmill.base.siphash import GOLDEN_RATIO, mix64
-from recordmill.records.writers.npy_file import npy_header
+from recordmill.records.writers.npy_file import make_npy_header
 from recordmill.shards.manifest import explain_missing
 from recordmill.storage.files import last_known_stat, map_file, read_ranges
 
@@ -140,7 +140,7 @@ class PartialIndex:
         ]
         with explain_missing(self.path):
             read_ranges(self.path, [(0, header), *ranges])
-        if len(header) and header.tobytes() != npy_header(
+        if len(header) and header.tobytes() != make_npy_header(
             INDEX_DTYPE, (self.records,), self._header_bytes
         ):
             raise _not_an_index(self.path, INDEX_DTYPE)
@@ -306,7 +306,7 @@ def map_table(path: str, dtype: np.dtype[np.void]) -> Index:
     if (
         rows < 0
         or rest
-        or data[:header_bytes].tobytes() != npy_header(dtype, (rows,), header_bytes)
+        or data[:header_bytes].tobytes() != make_npy_header(dtype, (rows,), header_bytes)
     ):
         raise _not_an_index(path, dtype)
     return data[header_bytes:].view(dtype)

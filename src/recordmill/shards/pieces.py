@@ -171,7 +171,7 @@ def read_piece(
         return
     data = read_piece_bytes(file, piece) if coming is None else coming()
     where = {"first_record": piece.first_record, "first_offset": piece.start}
-    frames, _ = scan_frames(data, source=file.path, **where, final=True, check=check)
+    frames, _ = scan_frames(data, source=file.path, **where, is_final=True, checks_payloads=check)
     if piece.records is not None and len(frames) != piece.records:
         raise DataError(
             f"{len(frames)} records where {piece.records} were expected",
@@ -194,7 +194,7 @@ def stream(
         source=file.path,
         batch_bytes=batch_bytes,
         max_record_bytes=max_record_bytes,
-        check=check,
+        checks_payloads=check,
         compression=file.compression,
     )
     with explain_missing(file.path):

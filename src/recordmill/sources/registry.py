@@ -15,7 +15,7 @@ from typing import Any
 
 from recordmill.base.errors import UsageError
 from recordmill.base.option_names import did_you_mean
-from recordmill.records.images.header import EXTENSIONS as IMAGE_EXTENSIONS
+from recordmill.records.images.header import FORMATS_BY_EXTENSION as IMAGE_EXTENSIONS
 
 COMPRESSED_EXTENSIONS = ("gz", "zst", "bz2", "xz", "zlib")
 

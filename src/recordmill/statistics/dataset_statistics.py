@@ -16,7 +16,7 @@ from recordmill.base.errors import DataError, UsageError
 from recordmill.base.option_names import available_names, option
 from recordmill.base.sizes import format_percent
 from recordmill.base.tables import table_lines
-from recordmill.records.images.pixels import CHANNELS
+from recordmill.records.images.pixels import COLOUR_CHANNELS
 from recordmill.schemas.arrow import format_ticks
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.statistics.dataset_sketch import MAX_VALUES, DatasetSketch
@@ -302,7 +302,7 @@ class FeatureStatistics:
             return None
         images, pixels = (int(self._custom[f"decoded_{name}"]) for name in ("images", "pixels"))
         mean, std_dev = (
-            tuple(self._custom[f"{figure}_{channel}"] for channel in CHANNELS)
+            tuple(self._custom[f"{figure}_{channel}"] for channel in COLOUR_CHANNELS)
             for figure in ("mean", "std_dev")
         )
         return ColourStatistics(images, pixels, mean, std_dev)

@@ -18,7 +18,7 @@ import numpy as np
 from recordmill.base.buffers import Bytes, Int64s
 from recordmill.base.magic import IMAGE_HEAD_BYTES, sniff_image
 from recordmill.base.siphash import U64
-from recordmill.records.images.pixels import SUMS, PixelSums, decode_pixels
+from recordmill.records.images.pixels import NUM_PIXEL_SUMS, PixelSums, sum_encoded_pixels
 
 # One of 256 images is decoded. Decoding takes five times as long as all other work on an image.
 SAMPLE_RATIO = 256
@@ -30,7 +30,7 @@ MIN_DECODED_OF_SPLIT = 4
 MAX_DECODED = 1024
 # 4 MiB of encoded images may wait until it is clear that they are in the sample.
 MAX_PENDING_BYTES = 4 << 20
-_NO_PIXELS: PixelSums = np.zeros(SUMS, np.int64)
+_NO_PIXELS: PixelSums = np.zeros(NUM_PIXEL_SUMS, np.int64)
 _ALL_HASHES = (1 << 64) - 1
 _SAMPLE_HASH = np.uint64(_ALL_HASHES // SAMPLE_RATIO)
 
@@ -70,8 +70,8 @@ class PixelTotal:
 
     @classmethod
     def from_sums(cls, images: int, is_complete: bool, totals: list[int]) -> PixelTotal:
-        """Creates the total from a list in the order of SUMS."""
-        middle = 1 + SUMS // 2
+        """Creates the total from a list in the order of NUM_PIXEL_SUMS."""
+        middle = 1 + NUM_PIXEL_SUMS // 2
         return cls(images, is_complete, totals[0], tuple(totals[1:middle]), tuple(totals[middle:]))
 
 
@@ -89,7 +89,7 @@ class PixelSketch:
     max_images: int
     max_pending_bytes: int
     # the number and the sums of images that were decoded by the caller (`add_sums`)
-    _decoded_totals: list[int] = field(default_factory=lambda: [0] * (1 + SUMS))
+    _decoded_totals: list[int] = field(default_factory=lambda: [0] * (1 + NUM_PIXEL_SUMS))
     _images: dict[int, _Image] = field(default_factory=dict)  # the sample, by hash
     _max_hash: int = _ALL_HASHES  # images with a higher hash are not in the sample
     _pending_bytes: int = 0
@@ -142,7 +142,7 @@ class PixelSketch:
         """Counts images that were already decoded.
 
         Args:
-            sums: [images, SUMS] The sums of each image. Images without pixels could not be decoded
+            sums: [images, NUM_PIXEL_SUMS] The sums of each image. Images without pixels could not be decoded
                 and are ignored.
         """
         decoded = sums[sums[:, 0] > 0]
@@ -186,7 +186,7 @@ class PixelSketch:
             image = self._images[hash_]
             if image.data is not None:
                 self._pending_bytes -= _pending_size(image)
-                image.sums, image.data = decode_pixels(image.data), None
+                image.sums, image.data = sum_encoded_pixels(image.data), None
                 if self._pending_bytes <= max_pending_bytes // 2:
                     return
 
@@ -224,7 +224,7 @@ class PixelSketch:
         images = sum(image.count for image in decoded)
         totals = [
             sum(image.count * int(image.sums[column]) for image in decoded)
-            for column in range(SUMS)
+            for column in range(NUM_PIXEL_SUMS)
         ]
         return PixelTotal.from_sums(images, False, totals) if images else None
 

@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 from tensorflow_metadata.proto.v0 import statistics_pb2
 
-from recordmill.records.images.pixels import CHANNELS
+from recordmill.records.images.pixels import COLOUR_CHANNELS
 from recordmill.statistics.dataset_sketch import DatasetSketch, FeatureSketch
 from recordmill.statistics.number_sketch import NumberSketch
 from recordmill.statistics.pixel_sketch import PixelTotal
@@ -210,7 +210,7 @@ def _put_sizes(proto: Any, feature: FeatureSketch) -> None:
 def _put_pixels(proto: Any, total: PixelTotal) -> None:
     _put_custom_stat(proto, "decoded_images", total.images)
     _put_custom_stat(proto, "decoded_pixels", total.pixels)
-    for name, channel_sum, squares in zip(CHANNELS, total.sums, total.squares, strict=True):
+    for name, channel_sum, squares in zip(COLOUR_CHANNELS, total.sums, total.squares, strict=True):
         mean = Fraction(channel_sum, total.pixels)
         _put_custom_stat(proto, f"mean_{name}", float(mean))
         _put_custom_stat(

@@ -29,7 +29,7 @@ from recordmill.records.columns.decode_images import (
 )
 from recordmill.records.columns.numpy_arrays import extract_arrays, list_lengths
 from recordmill.records.columns.ragged import Array
-from recordmill.records.images.check import check_each
+from recordmill.records.images.check import check_structures
 from recordmill.records.images.header import BadImage
 from recordmill.records.images.resize import Box, clip_span
 from recordmill.schemas.feature import Feature, Schema
@@ -226,7 +226,7 @@ class _Work:
         first, stop = self.splits[rows.start], self.splits[rows.stop]
         ends = self.splits[rows.start + 1 : rows.stop + 1] - first
         # one call for all of them: each call is a wait for the interpreter's lock
-        headers = check_each(self.values[first:stop], ends, MAX_DECODED_PIXELS)
+        headers = check_structures(self.values[first:stop], ends, MAX_DECODED_PIXELS)
         for row, checked in zip(rows, headers, strict=True):
             data = self._encoded(row)
             if data is None:

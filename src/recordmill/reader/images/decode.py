@@ -25,14 +25,14 @@ from recordmill.records.columns.decode_images import (
 )
 from recordmill.records.images.check import check_structure
 from recordmill.records.images.header import DECODE_FAILED, GRAY, RGB, BadImage, ImageHeader
-from recordmill.records.images.pillow import orientation_of
+from recordmill.records.images.pillow import read_orientation
 from recordmill.records.images.resize import (
-    SHRINKS,
+    JPEG_SHRINK_FACTORS,
     Box,
-    center_box,
-    nearest_sources,
+    apply_orientation_to_pixels,
+    find_center_box,
+    nearest_indices,
     resample,
-    upright,
 )
 
 _ATTEMPTS = 10
@@ -53,7 +53,7 @@ def box_of(height: int, width: int, wanted: Images, key: int, number: int) -> Bo
     if wanted.crop is None:
         return Box(0, 0, height, width)
     if wanted.crop == "center":
-        return center_box(height, width, wanted.width / wanted.height)
+        return find_center_box(height, width, wanted.width / wanted.height)
     return _random(height, width, wanted.crop, _draws(key, number))
 
 
@@ -66,7 +66,7 @@ def _random(height: int, width: int, crop: RandomCrop, draws: Iterator[float]) -
         if 0 < own_width <= width and 0 < own_height <= height:
             top = int(next(draws) * (height - own_height + 1))
             return Box(top, int(next(draws) * (width - own_width + 1)), own_height, own_width)
-    return center_box(height, width, min(max(width / height, crop.ratio[0]), crop.ratio[1]))
+    return find_center_box(height, width, min(max(width / height, crop.ratio[0]), crop.ratio[1]))
 
 
 def is_flipped(key: int, number: int) -> bool:
@@ -100,7 +100,7 @@ _COLOURSPACES = {
 
 class Encoded:
     """An encoded image [bytes] whose container is whole, or BadImage. height, width: once it is decoded, in full size.
-    checked: what `check_each` said of it.
+    checked: what `check_structures` said of it.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class Encoded:
         self._data, self._channels, self._mask = data, wanted.channels, wanted.mask
         self._fast = wanted.dct == "fast"
         self._header = check_structure(data, MAX_DECODED_PIXELS) if checked is None else checked
-        self._turned = orientation_of(data, self._header.format) if wanted.orientation else 1
+        self._turned = read_orientation(data, self._header.format) if wanted.orientation else 1
         height, width = self._header.height, self._header.width
         self.height, self.width = (width, height) if self._turned > 4 else (height, width)
         if (
@@ -132,7 +132,9 @@ class Encoded:
         if not wanted.shrink or self._header.format != "JPEG":
             return 1
         fits = (
-            by for by in SHRINKS if height // by >= wanted.height and width // by >= wanted.width
+            by
+            for by in JPEG_SHRINK_FACTORS
+            if height // by >= wanted.height and width // by >= wanted.width
         )
         return next(fits, 1)
 
@@ -141,12 +143,12 @@ class Encoded:
         raises BadImage. once: the array holds until this thread decodes the next image.
         """
         if self._mask:
-            return upright(decode_mask(self._data, self._header), self._turned)
+            return apply_orientation_to_pixels(decode_mask(self._data, self._header), self._turned)
         make = _own_room if once else allocate
         decoded = _by_simplejpeg(self._data, self._header, self._channels, shrink, self._fast, make)
         if decoded is None:
             decoded = decode_stored_pixels(self._data, self._header, self._channels, shrink)
-        return upright(decoded, self._turned)
+        return apply_orientation_to_pixels(decoded, self._turned)
 
 
 def _own_room(size: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
@@ -172,7 +174,7 @@ def _by_simplejpeg(
     has the last word.
     """
     library, colours = _simplejpeg(), _COLOURSPACES.get((header.colour, channels))
-    if library is None or colours is None or header.format != "JPEG" or header.beyond_tensorflow:
+    if library is None or colours is None or header.format != "JPEG" or header.tensorflow_issue:
         return None
     height, width = -(-header.height // shrink), -(-header.width // shrink)
     least = {} if shrink == 1 else {"min_height": height, "min_width": width}
@@ -207,7 +209,7 @@ def resize_into(pixels: npt.NDArray[Any], box: Box, wanted: Images, out: npt.NDA
         kept = pixels[box.top : box.top + box.height, box.left : box.left + box.width]
         values = kept[
             np.ix_(
-                nearest_sources(box.height, wanted.height), nearest_sources(box.width, wanted.width)
+                nearest_indices(box.height, wanted.height), nearest_indices(box.width, wanted.width)
             )
         ]
         if out.dtype == np.uint8 and values.max() > 255:

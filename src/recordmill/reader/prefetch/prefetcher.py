@@ -69,7 +69,7 @@ def ordered_frames(
         for part in parts:
             _place(part, targets[part.rows], sizes[part.rows], out)
     with timed("check"):
-        frames, _ = scan_frames(out, source="", final=True)
+        frames, _ = scan_frames(out, source="", is_final=True)
     if not np.array_equal(frames.starts, targets):
         raise DataError("the index does not fit the shard")
     return frames

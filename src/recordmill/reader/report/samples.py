@@ -172,7 +172,7 @@ def make_thumbnail(encoded: bytes, record: int = 0, label: str = "") -> Thumbnai
     image.thumbnail((_THUMBNAIL_SIDE, _THUMBNAIL_SIDE))
     packed = io.BytesIO()
     image.save(packed, "JPEG", quality=_JPEG_QUALITY)
-    brightness = float(np.asarray(similarity.luma(pixels)).mean())
+    brightness = float(np.asarray(similarity.to_grey(pixels)).mean())
     return Thumbnail(
         record=record,
         label=label,

@@ -25,9 +25,9 @@ from recordmill.records.columns.convert import build_column
 from recordmill.records.columns.numpy_arrays import extract_arrays
 from recordmill.records.images.check import check_structure
 from recordmill.records.images.header import DECODE_FAILED, BadImage, ImageHeader
-from recordmill.records.images.pillow import load_stored, open_image
-from recordmill.records.images.pixels import in_colours
-from recordmill.records.images.resize import Box, resample, unspread
+from recordmill.records.images.pillow import load_as_stored, open_image
+from recordmill.records.images.pixels import convert_colours
+from recordmill.records.images.resize import Box, resample, restore_gray_values
 from recordmill.schemas.arrow import arrow_type
 from recordmill.schemas.feature import Feature
 
@@ -131,7 +131,7 @@ def decode_stored_pixels(
         with open_image(data.data, header.format) as opened:
             if shrink > 1:
                 opened.draft(None, (header.width // shrink, header.height // shrink))
-            image = in_colours(load_stored(opened), header.bits, IMAGE_MODES[channels])
+            image = convert_colours(load_as_stored(opened), header.bits, IMAGE_MODES[channels])
             return _to_array(image, channels)
     except BadImage:
         raise
@@ -147,7 +147,7 @@ def decode_mask(data: Pixels, header: ImageHeader) -> npt.NDArray[np.int32]:
     """
     try:
         with open_image(data.data, header.format) as opened:
-            image = load_stored(opened)
+            image = load_as_stored(opened)
             if image.mode not in ("1", "L", "P") and not image.mode.startswith("I"):
                 raise BadImage(
                     DECODE_FAILED, f"pixels of {image.mode}, and a mask has one number a pixel"
@@ -159,7 +159,7 @@ def decode_mask(data: Pixels, header: ImageHeader) -> npt.NDArray[np.int32]:
         raise BadImage(
             DECODE_FAILED, f"Pillow can't decode it: {type(error).__name__}: {error}"[:250]
         ) from error
-    return (unspread(values, header.bits) if image.mode == "L" else values)[:, :, None]
+    return (restore_gray_values(values, header.bits) if image.mode == "L" else values)[:, :, None]
 
 
 def _to_array(image: Image.Image, channels: int) -> Pixels:

@@ -31,31 +31,31 @@ from recordmill.base.option_names import option
 from recordmill.records.images.header import (
     CMYK,
     CORRUPT,
-    CRC,
+    CRC_MISMATCH,
     DECODE_FAILED,
-    FORMAT,
     GRAY,
     GRAY_ALPHA,
-    OTHER_FORMAT,
+    OTHER_COLOURS,
     PALETTE,
     RGB,
     RGBA,
-    SIZE_FAULT,
+    TOO_LARGE,
     TRUNCATED,
+    UNKNOWN_IMAGE_FORMAT,
     BadImage,
     ImageHeader,
 )
-from recordmill.records.images.pillow import open_image, read_by_pillow
+from recordmill.records.images.pillow import open_image, read_header_with_pillow
 
 if TYPE_CHECKING:
     from PIL import Image
 
 _PNG_COLOURS = {0: (GRAY, 1), 2: (RGB, 3), 3: (PALETTE, 3), 4: (GRAY_ALPHA, 2), 6: (RGBA, 4)}
-_DEPTHS = {0: (1, 2, 4, 8, 16), 2: (8, 16), 3: (1, 2, 4, 8), 4: (8, 16), 6: (8, 16)}
-_LENGTH = struct.Struct(">I")
-_CHUNK = struct.Struct(">I4s")
-_IHDR = struct.Struct(">IIBBBBB")
-_MESSAGES = {
+_PNG_BIT_DEPTHS = {0: (1, 2, 4, 8, 16), 2: (8, 16), 3: (1, 2, 4, 8), 4: (8, 16), 6: (8, 16)}
+_CRC_STRUCT = struct.Struct(">I")
+_CHUNK_HEAD_STRUCT = struct.Struct(">I4s")
+_IHDR_STRUCT = struct.Struct(">IIBBBBB")
+_JPEG_FAULTS = {
     native.JpegCode.CUT_OFF: (TRUNCATED, "the segment at byte {} goes beyond the end of the file"),
     native.JpegCode.NO_END: (TRUNCATED, "no end-of-image marker up to the end of the file"),
     native.JpegCode.BAD_LENGTH: (CORRUPT, "a segment's length is below 2 at byte {}"),
@@ -71,13 +71,13 @@ _MESSAGES = {
     ),
 }
 # frame headers that TensorFlow's decoder takes: baseline, extended, progressive, and the latter two arithmetic
-_TAKEN_BY_TENSORFLOW = (0xC0, 0xC1, 0xC2, 0xC9, 0xCA)
-_LOSSLESS = (0xC3, 0xC7, 0xCB, 0xCF)
-_JPEG_FACTS = np.dtype(native.JpegFacts)  # made once: that takes as long as to walk an image
+_TENSORFLOW_JPEG_MARKERS = (0xC0, 0xC1, 0xC2, 0xC9, 0xCA)
+_LOSSLESS_JPEG_MARKERS = (0xC3, 0xC7, 0xCB, 0xCF)
+_JPEG_FACTS_DTYPE = np.dtype(native.JpegFacts)  # made once: that takes as long as to walk an image
 _JPEG_COLOURS = {1: GRAY, 3: RGB, 4: CMYK}
 # where Pillow raises: twice the 89,478,485 pixels (a quarter of a GiB at 3 bytes each) above which it warns
 MAX_PIXELS = 178_956_970
-MAX_SCANS = (
+MAX_JPEG_SCANS = (
     500  # of a JPEG: real ones have about ten, and each takes as long as decoding a JPEG of one
 )
 IMAGE_FORMATS = (
@@ -90,56 +90,73 @@ IMAGE_FORMATS = (
 )  # of the latter four Pillow reads the header
 
 
-def read_png(data: npt.NDArray[np.uint8]) -> ImageHeader:
+def read_png_header(data: npt.NDArray[np.uint8]) -> ImageHeader:
     """Reads the header of a PNG file that starts with the signature. BadImage: `truncated` before the end of IEND,
     `crc` for a chunk that was changed, `corrupt` for what the standard forbids.
     """
     view = data.data
-    size, at = len(view), len(PNG_SIGNATURE)
-    header, palette, alpha, pixels, animated, frames = None, False, False, False, False, 0
+    size, offset = len(view), len(PNG_SIGNATURE)
+    header, has_palette, has_alpha, has_pixels, is_animated, num_frames = (
+        None,
+        False,
+        False,
+        False,
+        False,
+        0,
+    )
     while True:
-        if at + 12 > size:
+        if offset + 12 > size:
             raise BadImage(
-                TRUNCATED, f"the file ends inside a chunk that begins at byte {at}, before IEND"
+                TRUNCATED, f"the file ends inside a chunk that begins at byte {offset}, before IEND"
             )
-        length, kind = _CHUNK.unpack_from(view, at)
-        end = at + 12 + length
-        if end > size:
+        length, kind = _CHUNK_HEAD_STRUCT.unpack_from(view, offset)
+        chunk_end = offset + 12 + length
+        if chunk_end > size:
             raise BadImage(
                 TRUNCATED,
-                f"chunk {_name(kind)} at byte {at} needs {length} bytes, {max(size - at - 12, 0)} are left",
+                f"chunk {_chunk_name(kind)} at byte {offset} needs {length} bytes, {max(size - offset - 12, 0)} are left",
             )
-        if zlib.crc32(view[at + 4 : end - 4]) != _LENGTH.unpack_from(view, end - 4)[0]:
-            raise BadImage(CRC, f"the CRC of chunk {_name(kind)} at byte {at} is wrong")
+        if (
+            zlib.crc32(view[offset + 4 : chunk_end - 4])
+            != _CRC_STRUCT.unpack_from(view, chunk_end - 4)[0]
+        ):
+            raise BadImage(
+                CRC_MISMATCH, f"the CRC of chunk {_chunk_name(kind)} at byte {offset} is wrong"
+            )
         if header is None:
-            header = _read_ihdr(kind, view[at + 8 : end - 4])
+            header = _read_ihdr(kind, view[offset + 8 : chunk_end - 4])
         elif kind == b"IDAT":
-            pixels = True
+            has_pixels = True
         elif kind == b"PLTE":
-            palette = True
+            has_palette = True
         elif kind == b"tRNS":
-            alpha = True
+            has_alpha = True
         elif kind == b"acTL":
-            animated = True
+            is_animated = True
         elif kind == b"fcTL":
-            frames += 1
+            num_frames += 1
         elif kind == b"IEND":
             break
-        at = end
-    return _finish_png(
-        header, palette=palette, pixels=pixels, alpha=alpha, several_frames=animated and frames > 1
+        offset = chunk_end
+    return _check_png_chunks(
+        header,
+        has_palette=has_palette,
+        has_pixels=has_pixels,
+        has_alpha=has_alpha,
+        has_more_frames=is_animated and num_frames > 1,
     )
 
 
 def _read_ihdr(kind: bytes, body: memoryview) -> ImageHeader:
-    if kind != b"IHDR" or len(body) != _IHDR.size:
+    if kind != b"IHDR" or len(body) != _IHDR_STRUCT.size:
         raise BadImage(
-            CORRUPT, f"the first chunk is {_name(kind)} of {len(body)} bytes instead of IHDR of 13"
+            CORRUPT,
+            f"the first chunk is {_chunk_name(kind)} of {len(body)} bytes instead of IHDR of 13",
         )
-    width, height, bits, colour, compression, filtering, interlace = _IHDR.unpack(body)
+    width, height, bits, colour, compression, filtering, interlace = _IHDR_STRUCT.unpack(body)
     if not 0 < width < 1 << 31 or not 0 < height < 1 << 31:
         raise BadImage(CORRUPT, f"size {height} x {width}")
-    if bits not in _DEPTHS.get(colour, ()) or compression or filtering or interlace > 1:
+    if bits not in _PNG_BIT_DEPTHS.get(colour, ()) or compression or filtering or interlace > 1:
         raise BadImage(
             CORRUPT,
             f"IHDR says bit depth {bits}, colour type {colour}, compression {compression}, filter "
@@ -149,46 +166,51 @@ def _read_ihdr(kind: bytes, body: memoryview) -> ImageHeader:
     return ImageHeader("PNG", height, width, channels, bits, name)
 
 
-def _finish_png(
-    header: ImageHeader, *, palette: bool, pixels: bool, alpha: bool, several_frames: bool
+def _check_png_chunks(
+    header: ImageHeader,
+    *,
+    has_palette: bool,
+    has_pixels: bool,
+    has_alpha: bool,
+    has_more_frames: bool,
 ) -> ImageHeader:
-    if not pixels:
+    if not has_pixels:
         raise BadImage(CORRUPT, "no IDAT chunk, so no pixels")
-    if header.colour == PALETTE and not palette:
+    if header.colour == PALETTE and not has_palette:
         raise BadImage(CORRUPT, "palette colours without a PLTE chunk")
-    channels = 4 if alpha and header.colour == PALETTE else header.channels
-    return header._replace(several_frames=several_frames, channels=channels)
+    channels = 4 if has_alpha and header.colour == PALETTE else header.channels
+    return header._replace(has_more_frames=has_more_frames, channels=channels)
 
 
-def _name(kind: bytes) -> str:
+def _chunk_name(kind: bytes) -> str:
     return ascii(kind)[2:-1]
 
 
-def read_jpegs(
+def read_jpeg_headers(
     data: npt.NDArray[np.uint8], ends: npt.NDArray[np.int64]
 ) -> list[ImageHeader | BadImage | None]:
-    """Returns `read_jpeg` of each of the images that stand one after the other and end there, with what it would
+    """Returns `read_jpeg_header` of each of the images that stand one after the other and end there, with what it would
     raise as a value; None for what does not begin with FF D8 FF.
     """
-    facts = np.empty(len(ends), _JPEG_FACTS)
+    facts = np.empty(len(ends), _JPEG_FACTS_DTYPE)
     native.walk_jpegs(np.ascontiguousarray(data), np.ascontiguousarray(ends, np.int64), facts)
-    return [_jpeg_outcome(*values) for values in facts.tolist()]
+    return [_to_header_or_fault(*values) for values in facts.tolist()]
 
 
-def read_jpeg(data: npt.NDArray[np.uint8]) -> ImageHeader:
+def read_jpeg_header(data: npt.NDArray[np.uint8]) -> ImageHeader:
     """Reads the header of a JPEG file whose first bytes are FF D8 FF. BadImage: `truncated` without an EOI or inside a
     segment, `corrupt` where the segments contradict the standard.
     """
-    (header,) = read_jpegs(data, np.array([len(data)]))
+    (header,) = read_jpeg_headers(data, np.array([len(data)]))
     if isinstance(header, BadImage):
         raise header
     assert header is not None
     return header
 
 
-def _jpeg_outcome(
+def _to_header_or_fault(
     code: int,
-    place: int,
+    offset: int,
     height: int,
     width: int,
     components: int,
@@ -199,28 +221,35 @@ def _jpeg_outcome(
     if code == native.JpegCode.NOT_A_JPEG:
         return None
     if code != native.JpegCode.GOOD:
-        reason, message = _MESSAGES[native.JpegCode(code)]
-        return BadImage(reason, message.format(place))
-    beyond = _beyond_tensorflow(marker, bits, components)
-    colour = _JPEG_COLOURS.get(components, OTHER_FORMAT)
+        reason, message = _JPEG_FAULTS[native.JpegCode(code)]
+        return BadImage(reason, message.format(offset))
+    tensorflow_issue = _tensorflow_issue(marker, bits, components)
+    colour = _JPEG_COLOURS.get(components, OTHER_COLOURS)
     return ImageHeader(
-        "JPEG", height, width, components, bits, colour, beyond_tensorflow=beyond, scans=scans
+        "JPEG",
+        height,
+        width,
+        components,
+        bits,
+        colour,
+        tensorflow_issue=tensorflow_issue,
+        scans=scans,
     )
 
 
-def _beyond_tensorflow(marker: int, bits: int, components: int) -> str:
+def _tensorflow_issue(marker: int, bits: int, components: int) -> str:
     if components not in _JPEG_COLOURS:
         return f"{components} components"
-    if marker in _LOSSLESS:
+    if marker in _LOSSLESS_JPEG_MARKERS:
         return "lossless"
-    if marker not in _TAKEN_BY_TENSORFLOW:
+    if marker not in _TENSORFLOW_JPEG_MARKERS:
         return "hierarchical"
     return "" if bits == 8 else f"{bits} bits"
 
 
 _PARSERS: Mapping[str, Callable[[npt.NDArray[np.uint8]], ImageHeader]] = {
-    "JPEG": read_jpeg,
-    "PNG": read_png,
+    "JPEG": read_jpeg_header,
+    "PNG": read_png_header,
 }
 
 
@@ -231,13 +260,14 @@ def check_structure(data: npt.NDArray[np.uint8], max_pixels: int = MAX_PIXELS) -
     head = data[:IMAGE_HEAD_BYTES].tobytes()
     name = sniff_image(head)
     if name is None:
-        raise _no_format(head)
-    return _bounded(
-        _PARSERS[name](data) if name in _PARSERS else read_by_pillow(data, name), max_pixels
+        raise _format_error(head)
+    return _check_limits(
+        _PARSERS[name](data) if name in _PARSERS else read_header_with_pillow(data, name),
+        max_pixels,
     )
 
 
-def check_each(
+def check_structures(
     data: npt.NDArray[np.uint8], ends: npt.NDArray[np.int64], max_pixels: int = MAX_PIXELS
 ) -> list[ImageHeader | BadImage]:
     """Checks images that stand one after the other and end there, as `check_structure` does, with what it would raise
@@ -245,7 +275,7 @@ def check_each(
     """
     starts = [0, *ends[:-1].tolist()]
 
-    def checked(
+    def check_image(
         header: ImageHeader | BadImage | None, start: int, end: int
     ) -> ImageHeader | BadImage:
         if isinstance(header, BadImage):
@@ -254,52 +284,54 @@ def check_each(
             return (
                 check_structure(data[start:end], max_pixels)
                 if header is None
-                else _bounded(header, max_pixels)
+                else _check_limits(header, max_pixels)
             )
         except BadImage as error:
             return error
 
     return [
-        checked(*one) for one in zip(read_jpegs(data, ends), starts, ends.tolist(), strict=True)
+        check_image(*item)
+        for item in zip(read_jpeg_headers(data, ends), starts, ends.tolist(), strict=True)
     ]
 
 
-def _bounded(header: ImageHeader, max_pixels: int) -> ImageHeader:
+def _check_limits(header: ImageHeader, max_pixels: int) -> ImageHeader:
     if header.pixels > max_pixels:
         raise BadImage(
-            SIZE_FAULT,
+            TOO_LARGE,
             f"{header.height} x {header.width} pixels are more than {max_pixels} ({option('max_pixels')})",
         )
-    if header.scans > MAX_SCANS:
+    if header.scans > MAX_JPEG_SCANS:
         raise BadImage(
-            SIZE_FAULT,
-            f"{header.scans} scans, of which more than {MAX_SCANS} take for ever to decode",
+            TOO_LARGE,
+            f"{header.scans} scans, of which more than {MAX_JPEG_SCANS} take for ever to decode",
         )
     return header
 
 
-def _no_format(head: bytes) -> BadImage:
+def _format_error(head: bytes) -> BadImage:
     if not head:
         return BadImage(TRUNCATED, "the file is empty")
-    known = sniff_unsupported_image(head)
-    if known:
+    format_name = sniff_unsupported_image(head)
+    if format_name:
         return BadImage(
-            FORMAT,
-            f"{known} is not among the formats that are taken: {', '.join(IMAGE_FORMATS)}; convert it",
+            UNKNOWN_IMAGE_FORMAT,
+            f"{format_name} is not among the formats that are taken: {', '.join(IMAGE_FORMATS)}; convert it",
         )
     return BadImage(
-        FORMAT, f"begins with {head[:8].hex(' ')}, which is none of {', '.join(IMAGE_FORMATS)}"
+        UNKNOWN_IMAGE_FORMAT,
+        f"begins with {head[:8].hex(' ')}, which is none of {', '.join(IMAGE_FORMATS)}",
     )
 
 
-def pixel_bytes(header: ImageHeader) -> int:
+def pillow_decode_bytes(header: ImageHeader) -> int:
     """Returns the most bytes that decoding an image takes, as Pillow and the decoders hold pixels: four each, and
     those of other frames, of all scans or of a strip that is the whole image.
     """
-    beside = {"WebP": 8, "GIF": 8, "TIFF": -(-header.channels * header.bits // 8)}.get(
+    extra_bytes = {"WebP": 8, "GIF": 8, "TIFF": -(-header.channels * header.bits // 8)}.get(
         header.format, 0
     )
-    return header.pixels * (4 + (2 * header.channels if header.scans > 1 else beside))
+    return header.pixels * (4 + (2 * header.channels if header.scans > 1 else extra_bytes))
 
 
 def check_decode(
@@ -307,7 +339,7 @@ def check_decode(
     header: ImageHeader,
     reserve: Callable[[int], AbstractContextManager[object]],
     max_pixels: int = MAX_PIXELS,
-    first: Callable[[Image.Image], object] | None = None,
+    on_first_frame: Callable[[Image.Image], object] | None = None,
 ) -> None:
     """Decodes every frame of a file, of which `check_structure` gave the header, in contexts of `reserve` in which so
     many bytes may be used; `first` gets the first frame. BadImage: `decode`, with what Pillow says, or `size` of
@@ -316,18 +348,20 @@ def check_decode(
     try:
         with open_image(data.data, header.format) as image:
             for frame in range(getattr(image, "n_frames", 1)):
-                with reserve(pixel_bytes(header)):  # of a GIF, the frame before may be converted
+                with reserve(
+                    pillow_decode_bytes(header)
+                ):  # of a GIF, the frame before may be converted
                     image.seek(frame)
                 if (
                     image.width * image.height > header.pixels
                 ):  # pages of a TIFF have sizes of their own
-                    header = _bounded(
+                    header = _check_limits(
                         header._replace(height=image.height, width=image.width), max_pixels
                     )
-                with reserve(pixel_bytes(header)):
+                with reserve(pillow_decode_bytes(header)):
                     image.load()
-                    if first is not None and not frame:
-                        first(image)
+                    if on_first_frame is not None and not frame:
+                        on_first_frame(image)
     except BadImage:
         raise
     except Exception as error:

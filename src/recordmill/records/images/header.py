@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-EXTENSIONS: Mapping[str, str] = {
+FORMATS_BY_EXTENSION: Mapping[str, str] = {
     **dict.fromkeys(("jpg", "jpeg", "jpe", "jfif", "jif", "mpo"), "JPEG"),
     **dict.fromkeys(("png", "apng"), "PNG"),
     **dict.fromkeys(("bmp", "dib"), "BMP"),
@@ -18,10 +18,10 @@ EXTENSIONS: Mapping[str, str] = {
 
 
 GRAY, GRAY_ALPHA, RGB, RGBA = "gray", "gray+alpha", "rgb", "rgba"
-PALETTE, CMYK, OTHER_FORMAT = "palette", "cmyk", "other"
+PALETTE, CMYK, OTHER_COLOURS = "palette", "cmyk", "other"
 
 # reasons of rejects
-FORMAT, TRUNCATED, CORRUPT, CRC, SIZE_FAULT, DECODE_FAILED = (
+UNKNOWN_IMAGE_FORMAT, TRUNCATED, CORRUPT, CRC_MISMATCH, TOO_LARGE, DECODE_FAILED = (
     "format",
     "truncated",
     "corrupt",
@@ -43,8 +43,8 @@ class ImageHeader(NamedTuple):
             as "see-through".
         bits: Per channel.
         colour: One of the constants above.
-        several_frames: Other images follow the first one.
-        beyond_tensorflow: Why `tf.io.decode_image` can't take it, as far as headers say; else empty.
+        has_more_frames: Other images follow the first one.
+        tensorflow_issue: Why `tf.io.decode_image` can't take it, as far as headers say; else empty.
         scans: Of a JPEG, each of which passes over all pixels.
     """
 
@@ -54,8 +54,8 @@ class ImageHeader(NamedTuple):
     channels: int
     bits: int
     colour: str
-    several_frames: bool = False
-    beyond_tensorflow: str = ""
+    has_more_frames: bool = False
+    tensorflow_issue: str = ""
     scans: int = 1
 
     @property
@@ -67,8 +67,8 @@ class ImageHeader(NamedTuple):
     def kind(self) -> str:
         """The format, and what TensorFlow can't take of it, as a summary counts it."""
         return (
-            f"{self.format} that TensorFlow can't decode ({self.beyond_tensorflow})"
-            if self.beyond_tensorflow
+            f"{self.format} that TensorFlow can't decode ({self.tensorflow_issue})"
+            if self.tensorflow_issue
             else self.format
         )
 
@@ -78,19 +78,19 @@ class ImageHeader(NamedTuple):
         >>> ImageHeader("PNG", 2, 2, 4, 16, RGBA).traits()
         ['alpha', '16-bit']
         """
-        named = {
+        colour_traits = {
             CMYK: "CMYK",
             PALETTE: "palette",
             RGBA: "alpha",
             GRAY_ALPHA: "alpha",
-            OTHER_FORMAT: "unusual colours",
+            OTHER_COLOURS: "unusual colours",
         }
-        words = [named[self.colour]] if self.colour in named else []
+        words = [colour_traits[self.colour]] if self.colour in colour_traits else []
         if self.colour == PALETTE and self.channels == 4:
             words.append("alpha")
         if self.bits > 8:
             words.append(f"{self.bits}-bit")
-        if self.several_frames:
+        if self.has_more_frames:
             words.append("several frames")
         return words
 

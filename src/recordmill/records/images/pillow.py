@@ -19,11 +19,11 @@ from recordmill.records.images.header import (
     DECODE_FAILED,
     GRAY,
     GRAY_ALPHA,
-    OTHER_FORMAT,
+    OTHER_COLOURS,
     PALETTE,
     RGB,
     RGBA,
-    SIZE_FAULT,
+    TOO_LARGE,
     TRUNCATED,
     BadImage,
     ImageHeader,
@@ -32,11 +32,18 @@ from recordmill.records.images.header import (
 if TYPE_CHECKING:
     from PIL import Image
 
-_ORIENTATION = 0x0112  # the tag, in TIFF as in EXIF
-_WIDTH, _HEIGHT, _BITS, _COMPRESSION, _PHOTOMETRIC, _STRIPS, _SAMPLES, _STRIP_BYTES = (
-    *(256, 257, 258, 259, 262, 273, 277, 279),
-)
-_TILES, _TILE_BYTES, _OLD_JPEG = 324, 325, 513
+_ORIENTATION_TAG = 0x0112  # the tag, in TIFF as in EXIF
+(
+    _WIDTH_TAG,
+    _HEIGHT_TAG,
+    _BITS_TAG,
+    _COMPRESSION_TAG,
+    _PHOTOMETRIC_TAG,
+    _STRIPS_TAG,
+    _SAMPLES_TAG,
+    _STRIP_BYTES_TAG,
+) = (*(256, 257, 258, 259, 262, 273, 277, 279),)
+_TILES_TAG, _TILE_BYTES_TAG, _OLD_JPEG_TAG = 324, 325, 513
 _TIFF_COLOURS = {
     (0, 1): GRAY,
     (0, 2): GRAY_ALPHA,
@@ -48,23 +55,23 @@ _TIFF_COLOURS = {
     (6, 3): RGB,
     (6, 4): RGBA,
 }
-_MOST_PIXELS, _MOST_SAMPLES, _MOST_BITS = (
+_MAX_SIDE_PIXELS, _MAX_SAMPLES, _MAX_BITS = (
     (1 << 31) - 1,
     65_535,
     64,
 )  # of a side; BigTIFF's numbers could say more
 
 
-def open_image(view: memoryview, name: str) -> Image.Image:
+def open_image(view: memoryview, format_name: str) -> Image.Image:
     """Opens an image of the format of this name by the plugin for it.
 
     `Image.open` would try other formats, apply a limit that is global to the process, and open the images that follow
     the first one of a JPEG (MPO), whose sizes nothing has checked.
     """
-    return _plugin(name)(io.BytesIO(view), "")
+    return _plugin(format_name)(io.BytesIO(view), "")
 
 
-def _plugin(name: str) -> Callable[..., Image.Image]:
+def _plugin(format_name: str) -> Callable[..., Image.Image]:
     from PIL.BmpImagePlugin import BmpImageFile
     from PIL.GifImagePlugin import GifImageFile
     from PIL.JpegImagePlugin import JpegImageFile
@@ -80,79 +87,90 @@ def _plugin(name: str) -> Callable[..., Image.Image]:
         "WebP": WebPImageFile,
         "TIFF": TiffImageFile,
     }
-    return plugins[name]
+    return plugins[format_name]
 
 
-class _HeaderFile:
+class _BoundedFile:
     """A file for Pillow's parsers, which must stay inside of it.
 
     They may read four times its bytes: tags whose values lie upon each other would take time and memory without end.
     """
 
     def __init__(self, view: memoryview) -> None:
-        self._view, self._at, self._left = view, 0, 4 * len(view) + 4096
+        self._view, self._position, self._read_budget = view, 0, 4 * len(view) + 4096
 
     def read(self, size: int = -1) -> bytes:
-        start, end = self._at, len(self._view) if size < 0 else self._at + size
+        start, end = self._position, len(self._view) if size < 0 else self._position + size
         if end > len(self._view):
             raise BadImage(
                 TRUNCATED, f"the file ends before byte {end}, inside of what begins at byte {start}"
             )
-        self._at, self._left = end, self._left - (end - start)
-        if self._left < 0:
+        self._position, self._read_budget = end, self._read_budget - (end - start)
+        if self._read_budget < 0:
             raise BadImage(CORRUPT, "parts of the header lie upon each other")
         return bytes(self._view[start:end])
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + (0, self._at, len(self._view))[whence]
-        return self._at
+        self._position = offset + (0, self._position, len(self._view))[whence]
+        return self._position
 
     def tell(self) -> int:
-        return self._at
+        return self._position
 
 
-def read_by_pillow(data: npt.NDArray[np.uint8], name: str) -> ImageHeader:
+def read_header_with_pillow(data: npt.NDArray[np.uint8], format_name: str) -> ImageHeader:
     """Reads the header of a GIF, BMP, WebP or TIFF file that begins as one does. A GIF is whole up to the end of its
     first frame, a BMP or TIFF where no pixels are missing at the end, a WebP as its container says. BadImage:
     `truncated` where the file ends too early, `corrupt` for what no such file has, `decode` for a layout that Pillow
     doesn't take.
     """
     view = data.data
-    if name == "WebP" and (end := 8 + struct.unpack_from("<I", view, 4)[0]) > len(view):
+    if format_name == "WebP" and (end := 8 + struct.unpack_from("<I", view, 4)[0]) > len(view):
         raise BadImage(TRUNCATED, f"RIFF announces {end} bytes, the file has {len(view)}")
     try:
-        header = _read_tiff(view) if name == "TIFF" else _read_other(view, name)
+        header = _read_tiff(view) if format_name == "TIFF" else _read_with_plugin(view, format_name)
     except BadImage:
         raise
     except Exception as error:  # Pillow's plugins raise what their parsers meet
-        reason = SIZE_FAULT if type(error).__name__ == "DecompressionBombError" else DECODE_FAILED
+        reason = TOO_LARGE if type(error).__name__ == "DecompressionBombError" else DECODE_FAILED
         raise BadImage(
             reason, f"Pillow can't read it: {type(error).__name__}: {error}"[:250]
         ) from error
-    if not (0 < header.width <= _MOST_PIXELS and 0 < header.height <= _MOST_PIXELS):
+    if not (0 < header.width <= _MAX_SIDE_PIXELS and 0 < header.height <= _MAX_SIDE_PIXELS):
         raise BadImage(CORRUPT, f"an image of {header.height} x {header.width}")
     return header
 
 
-def _read_other(view: memoryview, name: str) -> ImageHeader:
-    with _plugin(name)(_HeaderFile(view), "") as image:
-        several, beyond = getattr(image, "is_animated", False), ""
-        if name == "BMP":
-            beyond = _bmp_beyond_tensorflow(view)
+def _read_with_plugin(view: memoryview, format_name: str) -> ImageHeader:
+    with _plugin(format_name)(_BoundedFile(view), "") as image:
+        has_more_frames, tensorflow_issue = getattr(image, "is_animated", False), ""
+        if format_name == "BMP":
+            tensorflow_issue = _bmp_tensorflow_issue(view)
             _check_bmp(image, len(view))
         # decoders give three channels of every GIF, and a BMP has a palette even where its colours are gray
         colour, channels = {"RGB": (RGB, 3), "RGBA": (RGBA, 4)}.get(image.mode, (PALETTE, 3))
-        return ImageHeader(name, image.height, image.width, channels, 8, colour, several, beyond)
+        return ImageHeader(
+            format_name,
+            image.height,
+            image.width,
+            channels,
+            8,
+            colour,
+            has_more_frames,
+            tensorflow_issue,
+        )
 
 
-def _check_bmp(image: Image.Image, size: int) -> None:
+def _check_bmp(image: Image.Image, file_bytes: int) -> None:
     for codec, (_, _, _, rows), offset, args in image.tile:  # type: ignore[attr-defined]
-        needed = offset + (args[1] * rows if codec == "raw" else 1)
-        if needed > size:
-            raise BadImage(TRUNCATED, f"the pixels need {needed} bytes, the file has {size}")
+        needed_bytes = offset + (args[1] * rows if codec == "raw" else 1)
+        if needed_bytes > file_bytes:
+            raise BadImage(
+                TRUNCATED, f"the pixels need {needed_bytes} bytes, the file has {file_bytes}"
+            )
 
 
-def _bmp_beyond_tensorflow(view: memoryview) -> str:
+def _bmp_tensorflow_issue(view: memoryview) -> str:
     """Says what TensorFlow does not take: it reads each BMP by the layout of Windows 3, as uncompressed pixels of 1, 3
     or 4 whole bytes, with less than a word after them.
     """
@@ -163,15 +181,15 @@ def _bmp_beyond_tensorflow(view: memoryview) -> str:
         return "a header of OS/2"
     if bits // 8 not in (1, 3, 4):
         return f"{bits} bits per pixel"
-    after = len(view) - offset - (bits // 8 * width + 3) // 4 * 4 * abs(height)
-    return "" if 0 <= after <= 3 else "compressed, or data behind the pixels"
+    trailing_bytes = len(view) - offset - (bits // 8 * width + 3) // 4 * 4 * abs(height)
+    return "" if 0 <= trailing_bytes <= 3 else "compressed, or data behind the pixels"
 
 
 def _read_tiff(view: memoryview) -> ImageHeader:
     """Reads the first image's directory: pixels of more samples than Pillow decodes (satellites) are good ones."""
     from PIL.TiffImagePlugin import ImageFileDirectory_v2
 
-    file = _HeaderFile(view)
+    file = _BoundedFile(view)
     head = file.read(16 if view[2] == 43 else 8)
     tags = ImageFileDirectory_v2(head)
     first = tags.next
@@ -184,26 +202,27 @@ def _read_tiff(view: memoryview) -> ImageHeader:
         value = tags.get(tag, () if default is None else default)
         return np.array(value if isinstance(value, tuple) else (value,), np.int64)
 
-    width, height = int(numbers(_WIDTH, 0)[0]), int(numbers(_HEIGHT, 0)[0])
+    width, height = int(numbers(_WIDTH_TAG, 0)[0]), int(numbers(_HEIGHT_TAG, 0)[0])
     bits, compression, photometric, samples = (
-        int(numbers(tag, 1)[0]) for tag in (_BITS, _COMPRESSION, _PHOTOMETRIC, _SAMPLES)
+        int(numbers(tag, 1)[0])
+        for tag in (_BITS_TAG, _COMPRESSION_TAG, _PHOTOMETRIC_TAG, _SAMPLES_TAG)
     )
-    if not (0 < samples <= _MOST_SAMPLES and 0 < bits <= _MOST_BITS):
+    if not (0 < samples <= _MAX_SAMPLES and 0 < bits <= _MAX_BITS):
         raise BadImage(CORRUPT, f"pixels of {samples} samples with {bits} bits")
-    offsets, counts = numbers(_TILES), numbers(_TILE_BYTES)
+    offsets, counts = numbers(_TILES_TAG), numbers(_TILE_BYTES_TAG)
     if not len(offsets):
-        offsets, counts = numbers(_STRIPS), numbers(_STRIP_BYTES)
-    if not len(offsets) and _OLD_JPEG not in tags:
+        offsets, counts = numbers(_STRIPS_TAG), numbers(_STRIP_BYTES_TAG)
+    if not len(offsets) and _OLD_JPEG_TAG not in tags:
         raise BadImage(CORRUPT, "no strips and no tiles, so no pixels")
     counts = np.resize(counts, len(offsets)) if len(counts) else np.ones(len(offsets), np.int64)
     if compression == 1:  # none: what a strip claims beyond the image's size is not read
-        counts = np.minimum(counts, min(height * -(-width * bits * samples // 8), _MOST_PIXELS))
+        counts = np.minimum(counts, min(height * -(-width * bits * samples // 8), _MAX_SIDE_PIXELS))
     if (offsets < 0).any() or (counts < 0).any() or (counts > len(view) - offsets).any():
         raise BadImage(
             TRUNCATED, f"a strip or tile of pixels lies beyond the {len(view)} bytes of the file"
         )
     colour = (
-        PALETTE if photometric == 3 else _TIFF_COLOURS.get((photometric, samples), OTHER_FORMAT)
+        PALETTE if photometric == 3 else _TIFF_COLOURS.get((photometric, samples), OTHER_COLOURS)
     )
     channels = 3 if colour == PALETTE else samples
     return ImageHeader(
@@ -211,20 +230,22 @@ def _read_tiff(view: memoryview) -> ImageHeader:
     )
 
 
-def orientation_of(data: npt.NDArray[np.uint8], name: str) -> int:
+def read_orientation(data: npt.NDArray[np.uint8], format_name: str) -> int:
     """Returns the orientation (1 to 8) that EXIF data of a file of this format, or a TIFF's own directory, says; 1
     where nothing says otherwise.
     """
     # most JPEGs say nothing, which is seen ten times sooner than by opening them
-    if name in ("GIF", "BMP") or (name == "JPEG" and b"Exif\0\0" not in data.tobytes()):
+    if format_name in ("GIF", "BMP") or (
+        format_name == "JPEG" and b"Exif\0\0" not in data.tobytes()
+    ):
         return 1
     try:
-        with open_image(data.data, name) as image:
+        with open_image(data.data, format_name) as image:
             # of a PNG, Pillow would decode all pixels to look for EXIF data after them
             exif: Mapping[int, object] = (
-                image.getexif() if name != "PNG" or "exif" in image.info else {}
+                image.getexif() if format_name != "PNG" or "exif" in image.info else {}
             )
-            value = exif.get(_ORIENTATION, 1)
+            value = exif.get(_ORIENTATION_TAG, 1)
     except (
         Exception
     ):  # Pillow's plugins raise what their parsers meet; whoever decodes it says what is wrong
@@ -232,7 +253,7 @@ def orientation_of(data: npt.NDArray[np.uint8], name: str) -> int:
     return value if isinstance(value, int) and 1 <= value <= 8 else 1
 
 
-def turn(image: Image.Image, orientation: int) -> Image.Image:
+def apply_orientation(image: Image.Image, orientation: int) -> Image.Image:
     """Returns a loaded image turned as EXIF's orientation says."""
     from PIL.Image import Transpose
 
@@ -248,21 +269,21 @@ def turn(image: Image.Image, orientation: int) -> Image.Image:
     return image.transpose(turns[orientation]) if orientation in turns else image
 
 
-def load_stored(image: Image.Image) -> Image.Image:
+def load_as_stored(image: Image.Image) -> Image.Image:
     """Loads the opened image, with [height, width] as stored whatever its orientation says; raises what Pillow's
     plugins do.
     """
     if image.format != "TIFF":
         image.load()
         return image
-    before: int = image.getexif().get(_ORIENTATION, 1)
+    orientation: int = image.getexif().get(_ORIENTATION_TAG, 1)
     image.load()
-    if _ORIENTATION in image.getexif():  # Pillow drops the tag when it has obeyed it
+    if _ORIENTATION_TAG in image.getexif():  # Pillow drops the tag when it has obeyed it
         return image
-    return turn(image, {6: 8, 8: 6}.get(before) or before)
+    return apply_orientation(image, {6: 8, 8: 6}.get(orientation) or orientation)
 
 
 def stored_size(image: Image.Image) -> tuple[int, int]:
     """Returns (height, width) as stored, of an image that is opened and not loaded."""
-    sideways = image.format == "TIFF" and image.getexif().get(_ORIENTATION) in (5, 6, 7, 8)
+    sideways = image.format == "TIFF" and image.getexif().get(_ORIENTATION_TAG) in (5, 6, 7, 8)
     return (image.width, image.height) if sideways else (image.height, image.width)

@@ -12,28 +12,30 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from recordmill.records.images.check import check_structure, pixel_bytes
+from recordmill.records.images.check import check_structure, pillow_decode_bytes
 from recordmill.records.images.header import DECODE_FAILED, BadImage
 from recordmill.records.images.pillow import open_image
 
 if TYPE_CHECKING:
     from PIL import Image
 
-CHANNELS = ("red", "green", "blue")
-SUMS = 1 + 2 * len(
-    CHANNELS
+COLOUR_CHANNELS = ("red", "green", "blue")
+NUM_PIXEL_SUMS = 1 + 2 * len(
+    COLOUR_CHANNELS
 )  # what is known of an image: its pixels, each channel's sum, and that of its squares
-MOST_DECODE_BYTES = (
+MAX_DECODE_BYTES = (
     48 << 20
 )  # 48 MiB: 12 million pixels of a plain image, 4.8 million of a progressive JPEG
 _BAND_PIXELS = 1 << 20  # that are converted at once
-_VALUES = np.arange(256, dtype=np.int64)
-_decoding = threading.Lock()  # one at a time takes so much memory
+_PIXEL_VALUES = np.arange(256, dtype=np.int64)
+_decode_lock = threading.Lock()  # one at a time takes so much memory
 
-PixelSums = npt.NDArray[np.int64]  # [SUMS], or [images, SUMS]; 0 pixels: nothing is known of it
+PixelSums = npt.NDArray[
+    np.int64
+]  # [NUM_PIXEL_SUMS], or [images, NUM_PIXEL_SUMS]; 0 pixels: nothing is known of it
 
 
-def in_colours(image: Image.Image, bits: int, mode: str) -> Image.Image:
+def convert_colours(image: Image.Image, bits: int, mode: str) -> Image.Image:
     """Returns the image in Pillow's mode `L`, `RGB` or `RGBA`. bits: of a channel as stored; of 16 the upper 8 are
     kept. BadImage: its pixels are floating point, or of more than 16 bits.
     """
@@ -48,35 +50,38 @@ def in_colours(image: Image.Image, bits: int, mode: str) -> Image.Image:
     return image if image.mode == mode else image.convert(mode)
 
 
-def add_pixels(image: Image.Image, bits: int) -> PixelSums:
-    """Returns [SUMS] of a loaded image."""
-    counts = sum(_histograms(image, bits), np.zeros((len(CHANNELS), 256), np.int64))
-    return np.array([counts[0].sum(), *(counts @ _VALUES), *(counts @ _VALUES**2)], np.int64)
+def sum_pixels(image: Image.Image, bits: int) -> PixelSums:
+    """Returns [NUM_PIXEL_SUMS] of a loaded image."""
+    histograms = sum(_histograms(image, bits), np.zeros((len(COLOUR_CHANNELS), 256), np.int64))
+    return np.array(
+        [histograms[0].sum(), *(histograms @ _PIXEL_VALUES), *(histograms @ _PIXEL_VALUES**2)],
+        np.int64,
+    )
 
 
 def _histograms(image: Image.Image, bits: int) -> Iterator[npt.NDArray[np.int64]]:
     """Yields [3, 256] how many pixels have each value, of parts of the image."""
     if image.mode in ("RGB", "L"):
         yield np.broadcast_to(
-            np.array(image.histogram(), np.int64).reshape(-1, 256), (len(CHANNELS), 256)
+            np.array(image.histogram(), np.int64).reshape(-1, 256), (len(COLOUR_CHANNELS), 256)
         )
         return
     rows = max(_BAND_PIXELS // image.width, 1)
     for top in range(0, image.height, rows):
         band = image.crop((0, top, image.width, min(top + rows, image.height)))
-        yield np.array(in_colours(band, bits, "RGB").histogram(), np.int64).reshape(-1, 256)
+        yield np.array(convert_colours(band, bits, "RGB").histogram(), np.int64).reshape(-1, 256)
 
 
-def decode_pixels(data: npt.NDArray[np.uint8]) -> PixelSums:
-    """Returns [SUMS] of an encoded image, of several frames the first; all 0 for what is no image, can't be decoded,
-    or takes more than MOST_DECODE_BYTES to decode.
+def sum_encoded_pixels(data: npt.NDArray[np.uint8]) -> PixelSums:
+    """Returns [NUM_PIXEL_SUMS] of an encoded image, of several frames the first; all 0 for what is no image, can't be decoded,
+    or takes more than MAX_DECODE_BYTES to decode.
     """
     try:
         header = check_structure(data)
-        if pixel_bytes(header) > MOST_DECODE_BYTES:
-            return np.zeros(SUMS, np.int64)
-        with _decoding, open_image(data.data, header.format) as image:
+        if pillow_decode_bytes(header) > MAX_DECODE_BYTES:
+            return np.zeros(NUM_PIXEL_SUMS, np.int64)
+        with _decode_lock, open_image(data.data, header.format) as image:
             image.load()
-            return add_pixels(image, header.bits)
+            return sum_pixels(image, header.bits)
     except Exception:  # Pillow's plugins raise what their parsers meet; what is wrong with images is told elsewhere
-        return np.zeros(SUMS, np.int64)
+        return np.zeros(NUM_PIXEL_SUMS, np.int64)

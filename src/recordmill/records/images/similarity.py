@@ -2,7 +2,7 @@
 which decides.
 
 The hash is the difference hash that N. Krawetz describes ("Kind of Like That", 2013), of 16 rows of 16 comparisons. An
-image and its copy of another format, quality or size have hashes within `NEAR_BITS`; so have other images, of which
+image and its copy of another format, quality or size have hashes within `MAX_HASH_DISTANCE`; so have other images, of which
 `correlations` tells them. A part of an image, and its mirror image, are found by neither.
 """
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from PIL import Image
 
 HASH_WORDS = 4  # of 64 bits each
-NEAR_BITS = 24
+MAX_HASH_DISTANCE = 24
 GREY_SIDE = 32
-NEAR_CORRELATION = 0.99
-_SIDE = 16
+MIN_CORRELATION = 0.99
+_HASH_SIDE = 16
 
 _Floats = npt.NDArray[np.float64]
 
 
-def luma(pixels: npt.NDArray[np.uint8]) -> Image.Image:
+def to_grey(pixels: npt.NDArray[np.uint8]) -> Image.Image:
     """Returns the grey of an image of [height, width, channels]; alpha is left out."""
     from PIL import Image
 
@@ -38,7 +38,7 @@ def luma(pixels: npt.NDArray[np.uint8]) -> Image.Image:
     )
 
 
-def _shrink(grey: Image.Image, height: int, width: int) -> npt.NDArray[np.uint8]:
+def _average_blocks(grey: Image.Image, height: int, width: int) -> npt.NDArray[np.uint8]:
     """Returns [height, width] means of the parts of equal size into which the image is cut."""
     from PIL import Image
 
@@ -47,23 +47,28 @@ def _shrink(grey: Image.Image, height: int, width: int) -> npt.NDArray[np.uint8]
 
 def difference_hash(grey: Image.Image) -> U64:
     """Returns [HASH_WORDS] bits that say where an image gets brighter from left to right."""
-    small = _shrink(grey, _SIDE, _SIDE + 1)
+    small = _average_blocks(grey, _HASH_SIDE, _HASH_SIDE + 1)
     return np.packbits(small[:, 1:] > small[:, :-1]).view(np.uint64)
 
 
-def small_grey(grey: Image.Image) -> npt.NDArray[np.uint8]:
+def shrink_grey(grey: Image.Image) -> npt.NDArray[np.uint8]:
     """Returns [GREY_SIDE * GREY_SIDE] the image in small, for `correlations`."""
-    return _shrink(grey, GREY_SIDE, GREY_SIDE).reshape(-1)
+    return _average_blocks(grey, GREY_SIDE, GREY_SIDE).reshape(-1)
 
 
-def correlations(ones: npt.NDArray[np.uint8], others: npt.NDArray[np.uint8]) -> _Floats:
+def correlations(first_rows: npt.NDArray[np.uint8], second_rows: npt.NDArray[np.uint8]) -> _Floats:
     """Returns [n] Pearson's correlation of rows of [n, pixels]. Of two images of one colour each it is 1 if the
     colour is the same, else 0; of one such image and another 0.
     """
-    first, second = (
-        rows.astype(np.float64) - rows.mean(1, keepdims=True) for rows in (ones, others)
+    first_deviations, second_deviations = (
+        rows.astype(np.float64) - rows.mean(1, keepdims=True) for rows in (first_rows, second_rows)
     )
-    product = np.sqrt((first * first).sum(1) * (second * second).sum(1))
-    same = (ones == others).all(1).astype(np.float64)
-    correlation: _Floats = np.divide((first * second).sum(1), product, out=same, where=product > 0)
+    norm = np.sqrt(
+        (first_deviations * first_deviations).sum(1)
+        * (second_deviations * second_deviations).sum(1)
+    )
+    is_equal = (first_rows == second_rows).all(1).astype(np.float64)
+    correlation: _Floats = np.divide(
+        (first_deviations * second_deviations).sum(1), norm, out=is_equal, where=norm > 0
+    )
     return correlation

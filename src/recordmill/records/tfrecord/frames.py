@@ -76,56 +76,60 @@ def try_scan_frames(
     first_record: int = 0,
     first_offset: int = 0,
     max_record_bytes: int = MAX_RECORD_BYTES,
-    final: bool,
-    check: bool = True,
+    is_final: bool,
+    checks_payloads: bool = True,
 ) -> tuple[Frames, int, DataError | None]:
     """Scans as `scan_frames` does, but returns the fault after the last good frame, so that these are not lost."""
     data = np.ascontiguousarray(data)
     scan = native.FrameScan(
         max_record_bytes=max_record_bytes,
-        is_final=final,
-        checks_payloads=check,
+        is_final=is_final,
+        checks_payloads=checks_payloads,
         code=native.FrameCode.NEEDS_MORE,
     )
-    parts: list[tuple[Int64s, Int64s, npt.NDArray[np.uint32]]] = []
-    found, room = 0, min(4096, len(data) // FRAME_OVERHEAD_BYTES + 1)
+    scan_results: list[tuple[Int64s, Int64s, npt.NDArray[np.uint32]]] = []
+    num_frames, max_frames = 0, min(4096, len(data) // FRAME_OVERHEAD_BYTES + 1)
     while scan.code == native.FrameCode.NEEDS_MORE:
-        arrays = np.empty(room, np.int64), np.empty(room, np.int64), np.empty(room, np.uint32)
+        arrays = (
+            np.empty(max_frames, np.int64),
+            np.empty(max_frames, np.int64),
+            np.empty(max_frames, np.uint32),
+        )
         count = native.scan_frames(data, scan, *arrays)
-        found += count
-        parts.append((arrays[0][:count], arrays[1][:count], arrays[2][:count]))
-        room = min(2 * room, (len(data) - scan.position) // FRAME_OVERHEAD_BYTES + 1)
-    consumed, code = scan.position, scan.code
+        num_frames += count
+        scan_results.append((arrays[0][:count], arrays[1][:count], arrays[2][:count]))
+        max_frames = min(2 * max_frames, (len(data) - scan.position) // FRAME_OVERHEAD_BYTES + 1)
+    num_bytes, code = scan.position, scan.code
     frames = Frames(
         data,
         *(
-            np.concatenate(columns) if len(parts) > 1 else columns[0]
-            for columns in zip(*parts, strict=True)
+            np.concatenate(columns) if len(scan_results) > 1 else columns[0]
+            for columns in zip(*scan_results, strict=True)
         ),
     )
     if code == native.FrameCode.GOOD:
-        return frames, consumed, None
-    place = f"record {first_record + found}, byte {first_offset + consumed}"
+        return frames, num_bytes, None
+    place = f"record {first_record + num_frames}, byte {first_offset + num_bytes}"
     reason = describe_frame_fault(
-        code, data[consumed : consumed + 8], len(data) - consumed, max_record_bytes
+        code, data[num_bytes : num_bytes + 8], len(data) - num_bytes, max_record_bytes
     )
-    return frames, consumed, DataError(reason, source=source, place=place)
+    return frames, num_bytes, DataError(reason, source=source, place=place)
 
 
-def describe_frame_fault(code: int, header: Bytes, left: int, max_record_bytes: int) -> str:
+def describe_frame_fault(
+    code: int, frame_head: Bytes, bytes_left: int, max_record_bytes: int
+) -> str:
     """Returns a scan's code in words; header: the frame's first eight bytes, left: the bytes from there to the end."""
     if code == native.FrameCode.SHORT_HEADER:
-        return f"truncated: {left} bytes are left, and a record's header has {HEADER_BYTES}"
-    length = int.from_bytes(header[:8].tobytes(), "little")
+        return f"truncated: {bytes_left} bytes are left, and a record's header has {HEADER_BYTES}"
+    length = int.from_bytes(frame_head[:8].tobytes(), "little")
     if code == native.FrameCode.TOO_LONG:
         return (
             f"a length of {length} bytes is above the limit of {max_record_bytes} bytes for one record "
             "(max_record_bytes)"
         )
     if code == native.FrameCode.SHORT_PAYLOAD:
-        return (
-            f"truncated: the record needs {length + FRAME_OVERHEAD_BYTES} bytes and {left} are left"
-        )
+        return f"truncated: the record needs {length + FRAME_OVERHEAD_BYTES} bytes and {bytes_left} are left"
     if code == native.FrameCode.BAD_PAYLOAD_CRC:
         return f"CRC of the data ({length} bytes) is wrong: the record is damaged"
     return "CRC of the length is wrong: damaged, or no TFRecord file"
@@ -137,8 +141,8 @@ def scan_frames(
     source: str,
     first_record: int = 0,
     first_offset: int = 0,
-    final: bool,
-    check: bool = True,
+    is_final: bool,
+    checks_payloads: bool = True,
 ) -> tuple[Frames, int]:
     """Returns the whole frames from the start of data on, each checked, and how many bytes they take.
 
@@ -156,17 +160,17 @@ def scan_frames(
         DataError: at the first frame that is damaged, too long or truncated; it names source, record number and byte
             offset.
     """
-    frames, consumed, error = try_scan_frames(
+    frames, num_bytes, error = try_scan_frames(
         data,
         source=source,
         first_record=first_record,
         first_offset=first_offset,
-        final=final,
-        check=check,
+        is_final=is_final,
+        checks_payloads=checks_payloads,
     )
     if error is not None:
         raise error
-    return frames, consumed
+    return frames, num_bytes
 
 
 def pack_spans(
@@ -174,7 +178,7 @@ def pack_spans(
     starts: Int64s,
     sizes: Int64s,
     out: Bytes,
-    which: npt.NDArray[np.int32] | None = None,
+    block_ids: npt.NDArray[np.int32] | None = None,
 ) -> int:
     """Copies spans of bytes one after the other into out; gives the bytes written.
 
@@ -188,7 +192,7 @@ def pack_spans(
         IndexError: out is too short, or a span is not in its block.
     """
     ends = np.cumsum(sizes)
-    if native.copy_spans(blocks, which, starts, sizes, ends - sizes, out) != len(starts):
+    if native.copy_spans(blocks, block_ids, starts, sizes, ends - sizes, out) != len(starts):
         raise IndexError("a span is not in its block")
     return int(ends[-1]) if len(ends) else 0
 
@@ -212,13 +216,13 @@ class ContentDigest:
     def add(self, frames: Frames) -> None:
         """Goes on with these frames, one after the other in their data; their own CRCs count, not `crcs`."""
         if len(frames):
-            start, stop = (
+            begin, end = (
                 int(frames.starts[0]),
                 int(frames.starts[-1] + frames.lengths[-1]) + FRAME_OVERHEAD_BYTES,
             )
-            all_of_it = native.FrameScan(end=stop - start, max_record_bytes=stop, is_final=True)
+            scan = native.FrameScan(end=end - begin, max_record_bytes=end, is_final=True)
             native.hop_frames(
-                frames.data[start:stop], all_of_it, np.empty(len(frames), np.int64), self._state
+                frames.data[begin:end], scan, np.empty(len(frames), np.int64), self._state
             )
 
     @property
@@ -227,7 +231,7 @@ class ContentDigest:
 
 
 def iter_frame_offsets(
-    path: str, *, start: int = 0, first_record: int = 0, content: ContentDigest | None = None
+    path: str, *, start: int = 0, first_record: int = 0, digest: ContentDigest | None = None
 ) -> Iterator[Int64s]:
     """Yields the byte offsets of the frames from start on, ascending, in arrays of up to some ten thousand.
 
@@ -241,41 +245,53 @@ def iter_frame_offsets(
         OSError: as the operating system says it.
     """
     size = stat(path).size_bytes
-    state = np.zeros(1, np.uint64) if content is None else content._state
-    at, record, window, lead = start, first_record, _READ_WINDOW_BYTES, 0
+    state = np.zeros(1, np.uint64) if digest is None else digest._state
+    offset, record_number, window_bytes, lead_bytes = start, first_record, _READ_WINDOW_BYTES, 0
     starts = np.empty(_READ_WINDOW_BYTES // FRAME_OVERHEAD_BYTES + 1, np.int64)
     data = np.empty(0, np.uint8)
-    while at < size:
-        lead = min(at, FOOTER_BYTES)  # the CRC of the record before
-        data = read_range(path, at - lead, min(at + window, size))
-        if len(data) < lead + min(HEADER_BYTES, size - at):
+    while offset < size:
+        lead_bytes = min(offset, FOOTER_BYTES)  # the CRC of the record before
+        data = read_range(path, offset - lead_bytes, min(offset + window_bytes, size))
+        if len(data) < lead_bytes + min(HEADER_BYTES, size - offset):
             raise DataError(
-                f"ends at byte {at - lead + len(data)}, and had {size} bytes just now", source=path
+                f"ends at byte {offset - lead_bytes + len(data)}, and had {size} bytes just now",
+                source=path,
             )
         scan = native.FrameScan(
-            position=lead, end=lead + size - at, max_record_bytes=MAX_RECORD_BYTES, is_final=True
+            position=lead_bytes,
+            end=lead_bytes + size - offset,
+            max_record_bytes=MAX_RECORD_BYTES,
+            is_final=True,
         )
         count = native.hop_frames(data, scan, starts, state)
-        end, code = scan.position - lead, scan.code
+        scanned_bytes, code = scan.position - lead_bytes, scan.code
         if count:
-            yield starts[:count] + (at - lead)
+            yield starts[:count] + (offset - lead_bytes)
         if code == native.FrameCode.NEEDS_MORE and not count and len(data) < HEADER_BYTES:
             raise DataError(
-                f"truncated: the file had {size} bytes when it was listed, and now ends at byte {at + len(data)}",
+                f"truncated: the file had {size} bytes when it was listed, and now ends at byte {offset + len(data)}",
                 source=path,
-                place=f"record {record}, byte {at}",
+                place=f"record {record_number}, byte {offset}",
             )
         if code not in (native.FrameCode.GOOD, native.FrameCode.NEEDS_MORE):
-            place = f"record {record + count}, byte {at + end}"
-            header = data[lead + end : lead + end + 8]
+            place = f"record {record_number + count}, byte {offset + scanned_bytes}"
+            header = data[lead_bytes + scanned_bytes : lead_bytes + scanned_bytes + 8]
             raise DataError(
-                describe_frame_fault(code, header, size - at - end, MAX_RECORD_BYTES),
+                describe_frame_fault(code, header, size - offset - scanned_bytes, MAX_RECORD_BYTES),
                 source=path,
                 place=place,
             )
-        window = HEADER_BYTES if count and end > count * _LARGE_RECORD_BYTES else _READ_WINDOW_BYTES
-        at, record, begin = at + end, record + count, at - lead
-        if content is not None and at == size and begin + len(data) < size:
+        window_bytes = (
+            HEADER_BYTES
+            if count and scanned_bytes > count * _LARGE_RECORD_BYTES
+            else _READ_WINDOW_BYTES
+        )
+        offset, record_number, read_offset = (
+            offset + scanned_bytes,
+            record_number + count,
+            offset - lead_bytes,
+        )
+        if digest is not None and offset == size and read_offset + len(data) < size:
             footer = read_range(path, size - FOOTER_BYTES, size)
             native.hop_frames(
                 footer, native.FrameScan(position=len(footer), end=len(footer)), starts, state

@@ -55,20 +55,20 @@ class Gap:
     reason: str
 
 
-def first_frame_bytes(rest: Bytes) -> int:
+def first_frame_bytes(data: Bytes) -> int:
     """Returns the bytes of the frame, whose header was checked, that rest begins with; of a header at least."""
-    if len(rest) < HEADER_BYTES:
+    if len(data) < HEADER_BYTES:
         return HEADER_BYTES
-    return int.from_bytes(rest[:8].tobytes(), "little") + FRAME_OVERHEAD_BYTES
+    return int.from_bytes(data[:8].tobytes(), "little") + FRAME_OVERHEAD_BYTES
 
 
 def find_resume_offset(
     data: Bytes,
-    at: int,
+    offset: int,
     *,
     max_record_bytes: int = MAX_RECORD_BYTES,
-    whole: bool = True,
-    known: int | None = None,
+    is_final: bool = True,
+    next_offset: int | None = None,
 ) -> tuple[str, int]:
     """Returns (kind, the byte of data where reading goes on) for a frame at byte `at` that a scan has refused.
 
@@ -76,12 +76,12 @@ def find_resume_offset(
     FRAME_GAP. whole: what is found has to fit the data. known: where an index says that the next record begins; without
     it, a damaged header costs all up to the next one that is right, or up to the data's end.
     """
-    is_sound = native.next_frame(data, at, max_record_bytes, True) == at
+    is_sound = native.next_frame(data, offset, max_record_bytes, True) == offset
     kind = PAYLOAD_GAP if is_sound else FRAME_GAP
-    if known is not None:
-        return kind, known
-    return kind, at + first_frame_bytes(data[at:]) if is_sound else native.next_frame(
-        data, at + 1, max_record_bytes, whole
+    if next_offset is not None:
+        return kind, next_offset
+    return kind, offset + first_frame_bytes(data[offset:]) if is_sound else native.next_frame(
+        data, offset + 1, max_record_bytes, is_final
     )
 
 
@@ -118,7 +118,7 @@ def read_frames(
     source: str | None = None,
     batch_bytes: int = READ_BATCH_BYTES,
     max_record_bytes: int = MAX_RECORD_BYTES,
-    check: bool = True,
+    checks_payloads: bool = True,
     compression: str = AUTO_COMPRESSION,
     max_ratio: int | None = MAX_RATIO,
 ) -> Iterator[FrameBatch]:
@@ -141,7 +141,7 @@ def read_frames(
         compression = detect_tfrecord_compression(
             read_range(path, 0, COMPRESSED_HEAD_BYTES).tobytes()
         )
-    search = _FrameSearch(source, max_record_bytes, check, compression)
+    search = _FrameSearch(source, max_record_bytes, checks_payloads, compression)
     with open_stream(path, compression=compression, source=source, max_ratio=max_ratio) as stream:
         for part in _search_stream(stream, search, batch_bytes):
             assert isinstance(part, FrameBatch)
@@ -159,7 +159,7 @@ def read_good_frames(
     with open_stream(path, compression=compression, source=path) as stream:
         yield from _search_stream(
             stream,
-            _FrameSearch(path, MAX_RECORD_BYTES, True, compression, lenient=True),
+            _FrameSearch(path, MAX_RECORD_BYTES, True, compression, is_lenient=True),
             batch_bytes,
         )
 
@@ -170,26 +170,26 @@ def _search_stream(
     """Fills a buffer, scans it, and takes what is left of a frame over into the next; twice the room where not one
     frame is whole: a length is only believed as far as bytes arrive for it.
     """
-    rest, room, ended = np.empty(0, np.uint8), batch_bytes, False
-    while not ended:
-        buffer = np.empty(room, np.uint8)
-        buffer[: len(rest)] = rest
-        count = stream.fill(buffer[len(rest) :])
-        ended = count < room - len(rest)
-        data = buffer[: len(rest) + count]
-        consumed = yield from search.through(data, final=ended and stream.error is None)
-        rest = data[consumed:]
-        short = consumed == 0 and not search.searching
-        room = (
+    leftover, buffer_bytes, is_ended = np.empty(0, np.uint8), batch_bytes, False
+    while not is_ended:
+        buffer = np.empty(buffer_bytes, np.uint8)
+        buffer[: len(leftover)] = leftover
+        count = stream.fill(buffer[len(leftover) :])
+        is_ended = count < buffer_bytes - len(leftover)
+        data = buffer[: len(leftover) + count]
+        consumed = yield from search.find_frames(data, is_final=is_ended and stream.error is None)
+        leftover = data[consumed:]
+        is_incomplete = consumed == 0 and not search.is_searching
+        buffer_bytes = (
             min(
-                max(2 * room, FRAME_OVERHEAD_BYTES),
-                max(first_frame_bytes(rest), FRAME_OVERHEAD_BYTES),
+                max(2 * buffer_bytes, FRAME_OVERHEAD_BYTES),
+                max(first_frame_bytes(leftover), FRAME_OVERHEAD_BYTES),
             )
-            if short
+            if is_incomplete
             else max(batch_bytes, 2 * HEADER_BYTES)
         )
     if stream.error is not None:
-        yield from search.lost(len(rest), stream.error)
+        yield from search.end_at_error(len(leftover), stream.error)
 
 
 class _FrameSearch:
@@ -199,49 +199,53 @@ class _FrameSearch:
         self,
         source: str,
         max_record_bytes: int,
-        check: bool,
+        checks_payloads: bool,
         compression: str,
         *,
-        lenient: bool = False,
+        is_lenient: bool = False,
     ) -> None:
-        self._source, self._max, self._check, self._lenient = (
+        self._source, self._max_record_bytes, self._checks_payloads, self._is_lenient = (
             source,
             max_record_bytes,
-            check,
-            lenient,
+            checks_payloads,
+            is_lenient,
         )
         self._is_plain = find_codec(compression).is_plain
-        self._record = self._offset = 0  # of the next frame
+        self._record_number = self._offset = 0  # of the next frame
         self._gap: tuple[int, str] | None = None  # where it begins, and why
 
     @property
-    def searching(self) -> bool:
+    def is_searching(self) -> bool:
         return self._gap is not None
 
-    def through(self, data: Bytes, final: bool) -> Generator[FrameBatch | Gap, None, int]:
+    def find_frames(self, data: Bytes, is_final: bool) -> Generator[FrameBatch | Gap, None, int]:
         """Yields the frames and gaps in data; returns how many of its bytes are done with."""
-        at, begin = 0, self._offset
-        found = native.next_frame(data, 0, self._max, final) if self._gap is not None else 0
+        position, begin_offset = 0, self._offset
+        next_offset = (
+            native.next_frame(data, 0, self._max_record_bytes, is_final)
+            if self._gap is not None
+            else 0
+        )
         while True:
             if self._gap is not None:
-                if found == len(data):
-                    at = (
-                        len(data) if final else max(len(data) - HEADER_BYTES + 1, at)
+                if next_offset == len(data):
+                    position = (
+                        len(data) if is_final else max(len(data) - HEADER_BYTES + 1, position)
                     )  # a header may be cut in two
-                    self._offset = begin + at
-                    if final:
-                        yield self._close()
-                    return at
-                at, self._offset = found, begin + found
-                yield self._close()
+                    self._offset = begin_offset + position
+                    if is_final:
+                        yield self._close_gap()
+                    return position
+                position, self._offset = next_offset, begin_offset + next_offset
+                yield self._close_gap()
             frames, consumed, error = try_scan_frames(
-                data[at:],
+                data[position:],
                 source=self._source,
-                first_record=self._record,
+                first_record=self._record_number,
                 first_offset=self._offset,
-                max_record_bytes=self._max,
-                final=final,
-                check=self._check,
+                max_record_bytes=self._max_record_bytes,
+                is_final=is_final,
+                checks_payloads=self._checks_payloads,
             )
             if len(frames):
                 yield FrameBatch(
@@ -249,40 +253,52 @@ class _FrameSearch:
                     frames.starts,
                     frames.lengths,
                     frames.crcs,
-                    self._record,
+                    self._record_number,
                     self._offset,
                 )
-            self._record, at, self._offset = (
-                self._record + len(frames),
-                at + consumed,
+            self._record_number, position, self._offset = (
+                self._record_number + len(frames),
+                position + consumed,
                 self._offset + consumed,
             )
             if error is None:
-                return at
-            if not self._lenient:
+                return position
+            if not self._is_lenient:
                 place = error.place if self._is_plain else f"{error.place} of the uncompressed data"
                 raise DataError(error.reason, source=error.source, place=place)
-            kind, found = find_resume_offset(data, at, max_record_bytes=self._max, whole=final)
+            kind, next_offset = find_resume_offset(
+                data, position, max_record_bytes=self._max_record_bytes, is_final=is_final
+            )
             if kind == PAYLOAD_GAP:
-                yield Gap(self._record, self._offset, found - at, PAYLOAD_GAP, error.reason)
-                self._record, at, self._offset = self._record + 1, found, begin + found
+                yield Gap(
+                    self._record_number,
+                    self._offset,
+                    next_offset - position,
+                    PAYLOAD_GAP,
+                    error.reason,
+                )
+                self._record_number, position, self._offset = (
+                    self._record_number + 1,
+                    next_offset,
+                    begin_offset + next_offset,
+                )
             else:
                 self._gap = self._offset, error.reason
 
-    def _close(self) -> Gap:
+    def _close_gap(self) -> Gap:
         """Returns the open gap, which ends here."""
         assert self._gap is not None
-        first, reason = self._gap
-        gap = Gap(self._record, first, self._offset - first, FRAME_GAP, reason)
-        self._record, self._gap = self._record + 1, None
+        begin, reason = self._gap
+        gap = Gap(self._record_number, begin, self._offset - begin, FRAME_GAP, reason)
+        self._record_number, self._gap = self._record_number + 1, None
         return gap
 
-    def lost(self, size: int, error: DataError) -> Iterator[Gap]:
+    def end_at_error(self, size: int, error: DataError) -> Iterator[Gap]:
         """Yields the end of a stream that broke, with `size` bytes of a frame that is not whole."""
-        if not self._lenient:
+        if not self._is_lenient:
             raise error
         if self._gap is not None:
             self._offset, size = self._offset + size, 0
-            yield self._close()
+            yield self._close_gap()
         reason = f"{error.place}: {error.reason}; what is behind it is lost"
-        yield Gap(self._record, self._offset, size, STREAM_GAP, reason)
+        yield Gap(self._record_number, self._offset, size, STREAM_GAP, reason)

@@ -41,9 +41,9 @@ class CsvWriter(OutputWriter):
             for column, field in zip(batch.columns, self._arrow, strict=True)
         ]
         for field, column in zip(self._arrow, columns, strict=True):
-            if (at := _beyond_years(column)) is not None:
+            if (row := _find_unsupported_year(column)) is not None:
                 raise DataError(
-                    f"feature {field.name!r}: the time of row {self.rows + at:,} is outside of the years 1 to 9999, "
+                    f"feature {field.name!r}: the time of row {self.rows + row:,} is outside of the years 1 to 9999, "
                     f"which {option('to', 'csv')} can hold; use {option('to', 'parquet')}, or choose records with "
                     f"{option('where')}"
                 )
@@ -66,20 +66,20 @@ def check_csv(schema: Schema) -> None:
         if feature.shape or feature.dtype == "bytes"
     ]
     if unfit:
-        more = f" and {len(unfit) - 5} more" if len(unfit) > 5 else ""
+        suffix = f" and {len(unfit) - 5} more" if len(unfit) > 5 else ""
         raise UsageError(
-            f"{option('to', 'csv')}: a field holds one number or text, not {', '.join(unfit[:5])}{more}; leave them "
+            f"{option('to', 'csv')}: a field holds one number or text, not {', '.join(unfit[:5])}{suffix}; leave them "
             f"out with {option('columns')}, or use {option('to', 'jsonl')} or parquet"
         )
     if not schema.features:
         raise UsageError(f"{option('to', 'csv')}: there is no feature to write")
 
 
-def _beyond_years(column: pa.Array) -> int | None:
+def _find_unsupported_year(column: pa.Array) -> int | None:
     """Returns the first row with a time outside of the years 1 to 9999; nanoseconds reach from 1677 to 2262 only."""
     if not pa.types.is_timestamp(column.type) or column.type.unit == "ns":
         return None
-    first, end = (np.datetime64(year, column.type.unit).astype(int) for year in ("0001", "10000"))
+    begin, end = (np.datetime64(year, column.type.unit).astype(int) for year in ("0001", "10000"))
     times = column.cast(pa.int64())
-    beyond = pc.or_(pc.less(times, first), pc.greater_equal(times, end))
-    return int(pc.index(beyond, True).as_py()) if pc.any(beyond).as_py() else None
+    is_unsupported = pc.or_(pc.less(times, begin), pc.greater_equal(times, end))
+    return int(pc.index(is_unsupported, True).as_py()) if pc.any(is_unsupported).as_py() else None

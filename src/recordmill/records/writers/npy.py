@@ -46,19 +46,19 @@ from recordmill.storage.json_fields import Count, load_json
 
 COLUMNS_NAME = "_columns.json"
 _VERSION = 1
-_BLOCK_BYTES = 1 << 20  # 1 MiB: of an array that is packed, at once
-_NAME_BYTES = 200  # file systems allow 255 bytes; the rest is for `.row_splits_1.npy`
+_COPY_BLOCK_BYTES = 1 << 20  # 1 MiB: of an array that is packed, at once
+_MAX_STEM_BYTES = 200  # file systems allow 255 bytes; the rest is for `.row_splits_1.npy`
 
 
-class _Columns(TypedDict):
+class _ColumnsFile(TypedDict):
     arrow_schema: str
     rows: Count
 
 
-def file_stem(feature_name: str) -> str:
+def to_file_stem(feature_name: str) -> str:
     """Returns the feature's name as the beginning of a file name; `urllib.parse.unquote` reverses it unless it was cut.
 
-    >>> file_stem("image/encoded"), file_stem("v1.2")
+    >>> to_file_stem("image/encoded"), to_file_stem("v1.2")
     ('image%2Fencoded', 'v1%2E2')
     """
     stem = quote(feature_name, safe="").replace(".", "%2E").replace("~", "%7E")
@@ -66,13 +66,13 @@ def file_stem(feature_name: str) -> str:
         return "%"
     return (
         stem
-        if len(stem) <= _NAME_BYTES
-        else f"{stem[: _NAME_BYTES - 17]}~{hashlib.sha256(feature_name.encode()).hexdigest()[:16]}"
+        if len(stem) <= _MAX_STEM_BYTES
+        else f"{stem[: _MAX_STEM_BYTES - 17]}~{hashlib.sha256(feature_name.encode()).hexdigest()[:16]}"
     )
 
 
 @dataclass
-class _Column:
+class _ColumnFiles:
     """The open files of one feature."""
 
     feature: Feature
@@ -81,17 +81,17 @@ class _Column:
     valid: NpyFile | None
 
     def append(self, column: pa.Array) -> None:
-        parts = extract_arrays(column, self.feature)
-        for level, (file, offsets) in enumerate(zip(self.splits, parts.splits, strict=True)):
-            inner = (
+        arrays = extract_arrays(column, self.feature)
+        for level, (file, offsets) in enumerate(zip(self.splits, arrays.splits, strict=True)):
+            previous_items = (
                 self.splits[level + 1].rows - 1
                 if level + 1 < len(self.splits)
                 else self.values.rows
             )
-            file.append(offsets[1:] + inner)
-        self.values.append(parts.values)
+            file.append(offsets[1:] + previous_items)
+        self.values.append(arrays.values)
         if self.valid is not None:
-            self.valid.append(parts.valid)  # type: ignore[arg-type]
+            self.valid.append(arrays.valid)  # type: ignore[arg-type]
 
     @property
     def files(self) -> list[NpyFile]:
@@ -117,26 +117,32 @@ class NpyWriter(OutputWriter):
         for column in self._columns:
             for file in column.files:
                 file.close()
-        about = {
+        description = {
             "format": "recordmill columns",
             "version": _VERSION,
             "rows": self.rows,
             "arrow_schema": to_arrow(self.schema).serialize().to_pybytes().hex(),
             "columns": {
-                c.feature.name: {"what": c.feature.describe(), "files": part_names(c.feature)}
+                c.feature.name: {
+                    "what": c.feature.describe(),
+                    "files": column_file_names(c.feature),
+                }
                 for c in self._columns
             },
         }
-        with create_file(self.folder / COLUMNS_NAME) as described:
-            write_all(described, (json.dumps(about, indent=1, ensure_ascii=False) + "\n").encode())
+        with create_file(self.folder / COLUMNS_NAME) as columns_file:
+            write_all(
+                columns_file,
+                (json.dumps(description, indent=1, ensure_ascii=False) + "\n").encode(),
+            )
 
     def abort(self) -> None:
         for column in self._columns:
             for file in column.files:
                 file.abort()
 
-    def _open(self, feature: Feature) -> _Column:
-        names = part_names(feature)
+    def _open(self, feature: Feature) -> _ColumnFiles:
+        names = column_file_names(feature)
         dtype = np.dtype(np.uint8) if is_bytes(feature) else numpy_dtype(feature)
         values = self._file(
             names["values"], dtype, () if is_bytes(feature) else feature.inner_shape
@@ -149,7 +155,7 @@ class NpyWriter(OutputWriter):
         for file in splits:
             file.append(np.zeros(1, np.int64))
         valid = self._file(names["valid"], np.dtype(np.bool_)) if "valid" in names else None
-        return _Column(feature, values, splits, valid)
+        return _ColumnFiles(feature, values, splits, valid)
 
     def _file(self, name: str, dtype: np.dtype[Any], row_shape: tuple[int, ...] = ()) -> NpyFile:
         return NpyFile(self.folder / name, dtype, row_shape)
@@ -159,7 +165,7 @@ class NpzWriter(OutputWriter):
     """Appends batches to the files of a folder beside path, which `close` packs into one `.npz` file."""
 
     def __init__(self, path: Path, schema: Schema, settings: WriterSettings) -> None:
-        self._path, self._split, self._most = path, settings.split, settings.memory_bytes
+        self._path, self._split, self._memory_bytes = path, settings.split, settings.memory_bytes
         self._folder = path.with_name(f"{path.name}.columns")
         self._columns = NpyWriter(self._folder, schema)
         self.rows = 0
@@ -172,10 +178,10 @@ class NpzWriter(OutputWriter):
         """Packs the arrays, uncompressed; UsageError where `np.load` would need more than --memory for them."""
         self._columns.close()
         size = sum(stat(file).size_bytes for file in find_files(self._folder).values())
-        if self._most and size > self._most:
+        if self._memory_bytes and size > self._memory_bytes:
             raise UsageError(
                 f"{option('to', 'npz')}: {self._split} takes {format_size(size)}, more than the "
-                f"{format_size(self._most)} of {option('memory')}, and np.load would need it all at once; use "
+                f"{format_size(self._memory_bytes)} of {option('memory')}, and np.load would need it all at once; use "
                 f"{option('to', 'npy')}, which np.load(..., mmap_mode='r') opens"
             )
         with zipfile.ZipFile(self._path, "w", zipfile.ZIP_STORED) as archive:
@@ -187,7 +193,7 @@ class NpzWriter(OutputWriter):
                     open_file(path) as source,
                     archive.open(entry, "w", force_zip64=True) as member,
                 ):
-                    while block := source.read(_BLOCK_BYTES):
+                    while block := source.read(_COPY_BLOCK_BYTES):
                         member.write(block)
         remove_tree(self._folder)
 
@@ -196,9 +202,9 @@ class NpzWriter(OutputWriter):
         remove_tree(self._folder, ignore_errors=True)
 
 
-def part_names(feature: Feature) -> dict[str, str]:
+def column_file_names(feature: Feature) -> dict[str, str]:
     """Returns the file name of each part (`values`, `row_splits`, `row_splits_1`, ..., `valid`), in that order."""
-    stem = file_stem(feature.name)
+    stem = to_file_stem(feature.name)
     levels = feature.ragged_rank + is_bytes(feature)
     names = {"values": f"{stem}.values.npy" if levels else f"{stem}.npy"}
     for level in range(levels):
@@ -224,10 +230,12 @@ def open_columns(folder: str | Path, mmap: bool = True) -> dict[str, Array | Rag
     """
     folder = Path(parse_local_path(folder))
     try:
-        about = load_json(_Columns, folder / COLUMNS_NAME)
-        schema = from_arrow(pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(about["arrow_schema"]))))
-        rows = about["rows"]
-        return {feature.name: _load(folder, feature, rows, mmap) for feature in schema}
+        description = load_json(_ColumnsFile, folder / COLUMNS_NAME)
+        schema = from_arrow(
+            pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(description["arrow_schema"])))
+        )
+        rows = description["rows"]
+        return {feature.name: _load_column(folder, feature, rows, mmap) for feature in schema}
     except DataError:
         raise
     except (OSError, ValueError, KeyError, TypeError, EOFError, pa.ArrowException) as error:
@@ -236,32 +244,34 @@ def open_columns(folder: str | Path, mmap: bool = True) -> dict[str, Array | Rag
         ) from None
 
 
-def _load(folder: Path, feature: Feature, rows: int, mmap: bool) -> Array | Ragged | Strings:
+def _load_column(folder: Path, feature: Feature, rows: int, mmap: bool) -> Array | Ragged | Strings:
     dtype, row_shape = (
         (np.dtype(np.uint8), ())
         if is_bytes(feature)
         else (numpy_dtype(feature), feature.inner_shape)
     )
-    names, splits, items = part_names(feature), list[Array](), rows
-    tensors = rows
+    names, splits, num_items = column_file_names(feature), list[Array](), rows
+    num_tensors = rows
     for name in (name for part, name in names.items() if part.startswith("row_splits")):
         if len(splits) == feature.ragged_rank:  # of text or binary
-            tensors, items = items, items * feature.inner_size
-        splits.append(_load_array(folder / name, np.dtype(np.int64), (items + 1,), mmap))
-        items = int(splits[-1][-1])
+            num_tensors, num_items = num_items, num_items * feature.inner_size
+        splits.append(_load_array(folder / name, np.dtype(np.int64), (num_items + 1,), mmap))
+        num_items = int(splits[-1][-1])
     valid = (
         _load_array(folder / names["valid"], np.dtype(np.bool_), (rows,), mmap)
         if "valid" in names
         else None
     )
-    values = _load_array(folder / names["values"], dtype, (items, *row_shape), mmap)
-    return assemble_array(ColumnArrays(values, tuple(splits), valid, tensors), feature)
+    values = _load_array(folder / names["values"], dtype, (num_items, *row_shape), mmap)
+    return assemble_array(ColumnArrays(values, tuple(splits), valid, num_tensors), feature)
 
 
 def _load_array(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...], mmap: bool) -> Array:
     """Opens an array, which must have this dtype and shape."""
-    found = np.lib.format.open_memmap(path, mode="r")  # `np.load` takes zip files, too
-    if (found.dtype, found.shape) != (dtype, shape):
-        says = f"{COLUMNS_NAME} and the other files of the column say {dtype} {list(shape)}"
-        raise DataError(f"holds {found.dtype} {list(found.shape)}, where {says}", source=str(path))
-    return found if mmap else np.array(found)
+    array = np.lib.format.open_memmap(path, mode="r")  # `np.load` takes zip files, too
+    if (array.dtype, array.shape) != (dtype, shape):
+        expected = f"{COLUMNS_NAME} and the other files of the column say {dtype} {list(shape)}"
+        raise DataError(
+            f"holds {array.dtype} {list(array.shape)}, where {expected}", source=str(path)
+        )
+    return array if mmap else np.array(array)

@@ -15,19 +15,21 @@ from recordmill.records.columns.ragged import Array
 from recordmill.storage.files import create_file, write_all
 
 _MAGIC = b"\x93NUMPY\x01\x00"
-_ALIGN = 64  # bytes; NumPy aligns the data so that a memory map is usable by SIMD code
-_MOST_ROWS = 10**18  # fits every count that a file can hold
+_ALIGNMENT_BYTES = 64  # bytes; NumPy aligns the data so that a memory map is usable by SIMD code
+_MAX_ROWS = 10**18  # fits every count that a file can hold
 
 
 @functools.lru_cache(maxsize=64)  # the indices of very many shards have few lengths
-def npy_header(dtype: np.dtype[Any], shape: tuple[int, ...], length: int = 0) -> bytes:
+def make_npy_header(dtype: np.dtype[Any], shape: tuple[int, ...], padded_bytes: int = 0) -> bytes:
     """Returns the header of an array in C order, padded to `length` bytes or, if that is 0, to a multiple of 64."""
     text = f"{{'descr': {np.lib.format.dtype_to_descr(dtype)!r}, 'fortran_order': False, 'shape': {shape!r}, }}".encode(
         "latin-1"
     )
-    size = length or -(-(len(_MAGIC) + 2 + len(text) + 1) // _ALIGN) * _ALIGN
-    room = size - len(_MAGIC) - 2
-    return _MAGIC + room.to_bytes(2, "little") + text.ljust(room - 1) + b"\n"
+    size = (
+        padded_bytes or -(-(len(_MAGIC) + 2 + len(text) + 1) // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
+    )
+    text_bytes = size - len(_MAGIC) - 2
+    return _MAGIC + text_bytes.to_bytes(2, "little") + text.ljust(text_bytes - 1) + b"\n"
 
 
 class NpyFile:
@@ -40,7 +42,7 @@ class NpyFile:
         self, path: str | Path, dtype: np.dtype[Any], row_shape: tuple[int, ...] = ()
     ) -> None:
         self.dtype, self.row_shape, self.rows = dtype, row_shape, 0
-        self._header_bytes = len(npy_header(dtype, (_MOST_ROWS, *row_shape)))
+        self._header_bytes = len(make_npy_header(dtype, (_MAX_ROWS, *row_shape)))
         self._file = create_file(path)
         write_all(self._file, bytes(self._header_bytes))
 
@@ -59,7 +61,8 @@ class NpyFile:
         """Writes the true row count."""
         self._file.seek(0)
         write_all(
-            self._file, npy_header(self.dtype, (self.rows, *self.row_shape), self._header_bytes)
+            self._file,
+            make_npy_header(self.dtype, (self.rows, *self.row_shape), self._header_bytes),
         )
         self._file.close()
 

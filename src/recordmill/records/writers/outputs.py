@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from recordmill.schemas.feature import Schema
 
-_STREAM_BYTES = 32 << 20  # 32 MiB: what a writer holds that writes each batch as it comes
-_GROUP_BYTES = (
+_STREAM_BUFFER_BYTES = 32 << 20  # 32 MiB: what a writer holds that writes each batch as it comes
+_GROUP_BUFFER_BYTES = (
     128 << 20
 )  # 128 MiB: of one that collects 64 MiB, these and what is being encoded of them
 
@@ -56,7 +56,7 @@ class WriterSettings:
         memory_bytes: The value of --memory; 0: any.
     """
 
-    own: Any = None
+    options: Any = None
     split: str = ""
     memory_bytes: int = 0
 
@@ -75,30 +75,30 @@ class Output:
             writer takes; "": there is none.
         check: Import path of a function of a schema that raises UsageError for what the output can't hold; "": it
             holds everything.
-        has_layout: The plan chooses, by the records, what `own` leaves open (`exporting.plan`).
+        needs_layout: The plan chooses, by the records, what `own` leaves open (`exporting.plan`).
         per_split: A split is one output, written in one go, instead of files of about --file-size.
         is_folder: The output is a folder.
         is_durable: The writer has flushed the output to the disk when it is closed.
         holds_ragged: The output can hold images of several sizes.
-        loads_whole: Readers hold all of the output in memory.
+        must_fit_memory: Readers hold all of the output in memory.
         buffer_bytes: Memory of the writer beside the batch.
-        value_bytes: Memory that it takes beside to write a list's value of one byte.
+        buffer_bytes_per_value: Memory that it takes beside to write a list's value of one byte.
     """
 
     name: str
-    about: str
+    description: str
     writer: str
     options: frozenset[str] = field(default_factory=frozenset)
-    own: str = ""
-    check: str = ""
-    has_layout: bool = False
+    options_function: str = ""
+    schema_check: str = ""
+    needs_layout: bool = False
     per_split: bool = False
     is_folder: bool = False
     is_durable: bool = False
     holds_ragged: bool = True
-    loads_whole: bool = False
-    buffer_bytes: int = _STREAM_BYTES
-    value_bytes: int = 0
+    must_fit_memory: bool = False
+    buffer_bytes: int = _STREAM_BUFFER_BYTES
+    buffer_bytes_per_value: int = 0
 
     def file_name(self, stem: str) -> str:
         """Returns the name of an output: of a folder the stem itself."""
@@ -109,18 +109,18 @@ class Output:
         writer: OutputWriter = _load(self.writer)(path, schema, settings)
         return writer
 
-    def own_options(self, values: Any) -> Any:
+    def parse_options(self, values: Any) -> Any:
         """Returns the writer's own options, of the values (attributes by name) of all options, or raises UsageError."""
         return (
-            _load(self.own)(**{name: getattr(values, name) for name in self.options})
-            if self.own
+            _load(self.options_function)(**{name: getattr(values, name) for name in self.options})
+            if self.options_function
             else None
         )
 
     def check_schema(self, schema: Schema) -> None:
         """Raises UsageError for features that the output can't hold."""
-        if self.check:
-            _load(self.check)(schema)
+        if self.schema_check:
+            _load(self.schema_check)(schema)
 
 
 OUTPUTS = (
@@ -131,10 +131,10 @@ OUTPUTS = (
         "and the schema in the metadata",
         "records.writers.parquet:open_parquet",
         options=frozenset({"row_group_rows", "row_group_size", "compression"}),
-        own="records.writers.parquet:parquet_options",
-        buffer_bytes=_GROUP_BYTES,
+        options_function="records.writers.parquet:parse_parquet_options",
+        buffer_bytes=_GROUP_BUFFER_BYTES,
         # measured with pyarrow 25: two levels, a number of 4 bytes, a page of them, each in a buffer that doubles
-        value_bytes=35,
+        buffer_bytes_per_value=35,
     ),
     Output(
         "npy",
@@ -152,7 +152,7 @@ OUTPUTS = (
         "records.writers.npy:NpzWriter",
         per_split=True,
         holds_ragged=False,
-        loads_whole=True,
+        must_fit_memory=True,
     ),
     Output("arrow", "Arrow IPC files, which memory-map", "records.writers.arrow:ArrowWriter"),
     Output(
@@ -164,7 +164,7 @@ OUTPUTS = (
         "csv",
         "single numbers and texts with a header, for small sets; lists, tensors and bytes are refused by name",
         "records.writers.csv:CsvWriter",
-        check="records.writers.csv:check_csv",
+        schema_check="records.writers.csv:check_csv",
     ),
     Output(
         "files",
@@ -178,15 +178,15 @@ OUTPUTS = (
         "number added. Both are counted",
         "records.writers.files:open_files",
         options=frozenset({"file_feature", "name_feature"}),
-        own="records.writers.files:FileRequest",
-        has_layout=True,
+        options_function="records.writers.files:FileOptions",
+        needs_layout=True,
         per_split=True,
         is_folder=True,
         is_durable=True,
     ),
 )
 OUTPUT_NAMES = tuple(output.name for output in OUTPUTS)
-SERVED_BY_SOME = frozenset[str]().union(
+OUTPUT_OPTIONS = frozenset[str]().union(
     *(output.options for output in OUTPUTS)
 )  # options of `read`
 
@@ -201,12 +201,12 @@ def find_output(name: str) -> Output:
     )
 
 
-def serving(option: str) -> list[str]:
+def outputs_with_option(option: str) -> list[str]:
     """Returns the names of the outputs that serve an option of `read`."""
     return [
         output.name
         for output in OUTPUTS
-        if option in output.options or option not in SERVED_BY_SOME
+        if option in output.options or option not in OUTPUT_OPTIONS
     ]
 
 

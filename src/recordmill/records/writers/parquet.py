@@ -31,15 +31,15 @@ ROW_GROUP_ROWS = 1 << 20  # 1,048,576 rows: pyarrow's own limit
 MAX_GROUP_BYTES = (
     ROW_GROUP_BYTES  # what a read's memory is planned with; a group is held until it is written
 )
-# 1 million values of lists, or one row, for which pyarrow takes 35 MiB (`value_bytes` of the table of outputs): it
+# 1 million values of lists, or one row, for which pyarrow takes 35 MiB (`buffer_bytes_per_value` of the table of outputs): it
 # writes an array as a whole, so arrays are cut
-_WRITE_VALUES = 1 << 20
+_MAX_WRITE_VALUES = 1 << 20
 _ZSTD_LEVEL = 1
-_DICTIONARY_LIMIT = (
+_MAX_DICTIONARY_BYTES = (
     1 << 20
 )  # bytes of distinct values per column and group; Parquet falls back to plain after it
 
-COMPRESSIONS = {
+MAX_COMPRESSION_LEVELS = {
     "zstd": 22,
     "gzip": 9,
     "snappy": 0,
@@ -54,7 +54,7 @@ class ParquetWriteOptions:
     Attributes:
         group_rows: Rows of a row group, None: as many as group_bytes hold.
         group_bytes: Arrow memory of a group, which ends it in any case.
-        compression: One of COMPRESSIONS.
+        compression: One of MAX_COMPRESSION_LEVELS.
         level: None for the codec's own (1 for zstd).
     """
 
@@ -64,15 +64,18 @@ class ParquetWriteOptions:
     level: int | None = None
 
     def __post_init__(self) -> None:
-        if self.compression not in COMPRESSIONS:
-            meant = did_you_mean(self.compression, COMPRESSIONS)
+        if self.compression not in MAX_COMPRESSION_LEVELS:
+            suggestion = did_you_mean(self.compression, MAX_COMPRESSION_LEVELS)
             raise UsageError(
-                f"{option('compression', self.compression)}: one of {', '.join(COMPRESSIONS)}{meant}"
+                f"{option('compression', self.compression)}: one of {', '.join(MAX_COMPRESSION_LEVELS)}{suggestion}"
             )
-        if self.level is not None and not 1 <= self.level <= COMPRESSIONS[self.compression]:
+        if (
+            self.level is not None
+            and not 1 <= self.level <= MAX_COMPRESSION_LEVELS[self.compression]
+        ):
             levels = (
-                f"levels 1 to {COMPRESSIONS[self.compression]}"
-                if COMPRESSIONS[self.compression]
+                f"levels 1 to {MAX_COMPRESSION_LEVELS[self.compression]}"
+                if MAX_COMPRESSION_LEVELS[self.compression]
                 else "no levels"
             )
             raise UsageError(
@@ -86,7 +89,7 @@ class ParquetWriteOptions:
             )
 
 
-def parquet_options(
+def parse_parquet_options(
     row_group_rows: int | None, row_group_size: str | int, compression: str
 ) -> ParquetWriteOptions:
     """Returns the options as `read` takes them, or raises UsageError."""
@@ -110,7 +113,7 @@ class ParquetWriter(OutputWriter):
     ) -> None:
         self.schema, self.rows = schema, 0
         options = options or ParquetWriteOptions()
-        self._arrow, self._group_bytes = parquet_schema(schema), options.group_bytes
+        self._arrow, self._group_bytes = to_parquet_schema(schema), options.group_bytes
         self._group_rows = options.group_rows or ROW_GROUP_ROWS
         self._file = create_file(path)
         self._writer = pq.ParquetWriter(
@@ -120,28 +123,30 @@ class ParquetWriter(OutputWriter):
             compression_level=_ZSTD_LEVEL
             if options.compression == "zstd" and options.level is None
             else options.level,
-            use_dictionary=[feature.name for feature in schema if _repeats(feature)],
-            dictionary_pagesize_limit=_DICTIONARY_LIMIT,
+            use_dictionary=[
+                feature.name for feature in schema if _benefits_from_dictionary(feature)
+            ],
+            dictionary_pagesize_limit=_MAX_DICTIONARY_BYTES,
         )
-        self._waiting: list[pa.RecordBatch] = []
-        self._waiting_bytes = 0
-        self._waiting_rows = 0
+        self._held_batches: list[pa.RecordBatch] = []
+        self._held_bytes = 0
+        self._held_rows = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
         columns = [
-            _as_parquet(column, field.type)
+            _to_parquet(column, field.type)
             for column, field in zip(batch.columns, self._arrow, strict=True)
         ]
-        whole = pa.RecordBatch.from_arrays(columns, schema=self._arrow) if columns else batch
+        file_batch = pa.RecordBatch.from_arrays(columns, schema=self._arrow) if columns else batch
         start = 0
-        while start < whole.num_rows:
-            part = whole.slice(start, self._group_rows - self._waiting_rows)
-            start += part.num_rows
-            self._waiting.append(part)
-            self._waiting_bytes += part.nbytes
-            self._waiting_rows += part.num_rows
-            self.rows += part.num_rows
-            if self._waiting_bytes >= self._group_bytes or self._waiting_rows >= self._group_rows:
+        while start < file_batch.num_rows:
+            batch_slice = file_batch.slice(start, self._group_rows - self._held_rows)
+            start += batch_slice.num_rows
+            self._held_batches.append(batch_slice)
+            self._held_bytes += batch_slice.nbytes
+            self._held_rows += batch_slice.num_rows
+            self.rows += batch_slice.num_rows
+            if self._held_bytes >= self._group_bytes or self._held_rows >= self._group_rows:
                 self._flush()
 
     def close(self) -> None:
@@ -150,35 +155,37 @@ class ParquetWriter(OutputWriter):
         self._file.close()
 
     def abort(self) -> None:
-        self._waiting = []
+        self._held_batches = []
         self._writer.is_open = False  # or pyarrow would write a footer when it is collected
         self._file.close()
 
     def _flush(self) -> None:
-        if self._waiting_rows:
-            batches = [part for batch in self._waiting for part in _small(batch)]
+        if self._held_rows:
+            batches = [part for batch in self._held_batches for part in _split_batch(batch)]
             self._writer.write_table(
-                pa.Table.from_batches(batches, self._arrow), row_group_size=self._waiting_rows
+                pa.Table.from_batches(batches, self._arrow), row_group_size=self._held_rows
             )
-        self._waiting, self._waiting_bytes, self._waiting_rows = [], 0, 0
+        self._held_batches, self._held_bytes, self._held_rows = [], 0, 0
 
 
 def open_parquet(path: Path, schema: Schema, settings: WriterSettings) -> ParquetWriter:
     """Returns a writer of a Parquet file to a new file."""
-    return ParquetWriter(path, schema, settings.own)
+    return ParquetWriter(path, schema, settings.options)
 
 
-def _small(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Slices of a batch whose lists have no more than _WRITE_VALUES values, if rows are about equally long."""
-    most = max((_values(column) for column in batch.columns), default=0)
-    rows = (
-        max(batch.num_rows * _WRITE_VALUES // most, 1) if most > _WRITE_VALUES else batch.num_rows
+def _split_batch(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Slices of a batch whose lists have no more than _MAX_WRITE_VALUES values, if rows are about equally long."""
+    max_values = max((_count_list_values(column) for column in batch.columns), default=0)
+    rows_per_slice = (
+        max(batch.num_rows * _MAX_WRITE_VALUES // max_values, 1)
+        if max_values > _MAX_WRITE_VALUES
+        else batch.num_rows
     )
-    for start in range(0, batch.num_rows, rows):
-        yield batch.slice(start, rows)
+    for start in range(0, batch.num_rows, rows_per_slice):
+        yield batch.slice(start, rows_per_slice)
 
 
-def _values(column: pa.Array) -> int:
+def _count_list_values(column: pa.Array) -> int:
     """Returns how many values the lists of a column hold; 0 of a column that is no list."""
     if not pa.types.is_nested(column.type):
         return 0
@@ -187,7 +194,7 @@ def _values(column: pa.Array) -> int:
     return len(column)
 
 
-def parquet_schema(schema: Schema) -> pa.Schema:
+def to_parquet_schema(schema: Schema) -> pa.Schema:
     """Returns the Arrow schema of the file: `to_arrow(schema)` with variable lists for tensors that may be missing."""
     arrow = to_arrow(schema)
     return pa.schema(
@@ -212,7 +219,7 @@ def _file_type(feature: Feature, arrow: pa.DataType) -> pa.DataType:
     return result
 
 
-def _as_parquet(column: pa.Array, arrow: pa.DataType) -> pa.Array:
+def _to_parquet(column: pa.Array, arrow: pa.DataType) -> pa.Array:
     if column.type == arrow:
         return column
     # A fixed-size list with nulls: the same values after offsets, which missing rows do not advance.
@@ -230,7 +237,7 @@ def _as_parquet(column: pa.Array, arrow: pa.DataType) -> pa.Array:
     )
 
 
-def _repeats(feature: Feature) -> bool:
+def _benefits_from_dictionary(feature: Feature) -> bool:
     """Returns whether a dictionary can pay: text and whole numbers repeat, tensors, floats and encoded images don't."""
     return (
         not feature.inner_shape

@@ -275,7 +275,7 @@ def _frames(portion: Portion) -> Frames:
     out = allocate(int(sizes.sum()), np.uint8)
     pack_spans([data], starts, sizes, out)
     file.file.check_unchanged()
-    frames, _ = scan_frames(out, source=file.file.path, final=True)
+    frames, _ = scan_frames(out, source=file.file.path, is_final=True)
     if not np.array_equal(frames.lengths, lengths):
         raise DataError("the index does not fit the shard", source=file.file.path)
     return frames

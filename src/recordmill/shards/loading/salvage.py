@@ -224,7 +224,7 @@ def _scanned(data: Bytes, load: Load, damaged: Sequence[tuple[int, int]]) -> Rec
     # Both are relative to the piece.
     at, record = 0, 0
     while at < len(data):
-        frames, consumed, error = try_scan_frames(data[at:], source=file.path, final=True)
+        frames, consumed, error = try_scan_frames(data[at:], source=file.path, is_final=True)
         parts.append(
             (
                 frames.starts + at,
@@ -236,7 +236,9 @@ def _scanned(data: Bytes, load: Load, damaged: Sequence[tuple[int, int]]) -> Rec
         if error is None:
             break
         # With an index the next record is known. Otherwise the next valid header is searched.
-        kind, behind = find_resume_offset(data, at, known=_next_known(known, record, len(data)))
+        kind, behind = find_resume_offset(
+            data, at, next_offset=_next_known(known, record, len(data))
+        )
         message = add_skipped_bytes(error.reason, kind, behind - at if known is None else 0)
         if any(low <= at < high for low, high in damaged):
             kind, message = STREAM_GAP, f"the {file.compression} member that holds it is damaged"

@@ -27,7 +27,7 @@ import pyarrow as pa
 from recordmill.base.errors import DataError, Reject, UsageError
 from recordmill.base.option_names import option
 from recordmill.records.images.header import ImageHeader
-from recordmill.records.images.resize import Placement, clip_span, upright_edges
+from recordmill.records.images.resize import Placement, apply_orientation_to_edges, clip_span
 from recordmill.schemas.feature import Feature
 from recordmill.sources.images.labels_file import FileFinder, path_column, read_label_file
 from recordmill.sources.values.labels import sort_classes
@@ -462,8 +462,8 @@ def fit_boxes(
     counts["boxes without an area, left out"] = int((~is_kept).sum())
     flat = {name: column.flatten() for name, column in lists.items()}
     if placements:
-        regions = np.array([placement.kept for placement in placements])[rows]
-        edges = upright_edges(
+        regions = np.array([placement.visible_region for placement in placements])[rows]
+        edges = apply_orientation_to_edges(
             edges, np.array([placement.orientation for placement in placements])[rows]
         )
         is_left = np.ones(len(rows), np.bool_)
@@ -508,15 +508,15 @@ def _transform_shapes(
         counts: Receives the number of run-length masks, which can't be transformed.
     """
     shapes: dict[str, pa.Array] = {}
-    image_sizes = np.array([placement.size[::-1] for placement in placements], np.float64)
-    regions = np.array([placement.kept for placement in placements])
+    image_sizes = np.array([placement.output_size[::-1] for placement in placements], np.float64)
+    regions = np.array([placement.visible_region for placement in placements])
     if (name := f"{_OBJECT}area") in flat:
         scale = (image_sizes / (regions[:, 2:] * sizes)).prod(1) if len(sizes) else np.ones(0)
         shapes[name] = pa.array((flat[name].to_numpy() * scale[rows]).astype(np.float32))
     if (name := f"{_OBJECT}segmentation") in flat:
         texts = flat[name].to_pylist()
         for index, (text, row) in enumerate(zip(texts, rows.tolist(), strict=True)):
-            if placements[row].is_as_stored:
+            if placements[row].is_unchanged:
                 continue
             try:
                 polygons = [
@@ -525,7 +525,7 @@ def _transform_shapes(
                 ]
                 turned = np.full(sum(map(len, polygons)), placements[row].orientation)
                 points = np.concatenate([np.zeros((0, 2)), *polygons])
-                points = upright_edges(np.tile(points, 2), turned)[:, :2]
+                points = apply_orientation_to_edges(np.tile(points, 2), turned)[:, :2]
                 points = ((points - regions[row, :2]) / regions[row, 2:] * image_sizes[row]).round(
                     2
                 )

@@ -25,7 +25,7 @@ from recordmill.base.option_names import option
 from recordmill.base.threads import thread_map
 from recordmill.base.utf8 import is_utf8
 from recordmill.records.images.check import MAX_PIXELS
-from recordmill.records.images.header import SIZE_FAULT, BadImage
+from recordmill.records.images.header import TOO_LARGE, BadImage
 from recordmill.schemas.arrow import arrow_type, to_arrow_field
 from recordmill.schemas.feature import ITEM_BYTES, Feature
 from recordmill.sources.arrow.numpy_files import read_npy, read_npy_type
@@ -146,13 +146,13 @@ class _FileColumns:
                     )
             file = InputFile(table.root, name, path, stat(path))
             if is_streamed_member(path):
-                return BadImage(SIZE_FAULT, "is large and packed: unpack the archive")
+                return BadImage(TOO_LARGE, "is large and packed: unpack the archive")
         except OSError as error:
             return BadImage(_NO_FILE_REASON, error.strerror or str(error))
         if file.stat.size_bytes > self.max_bytes:
             limit = f"{self.max_bytes}, a quarter of {option('memory')} and at most 2 GiB"
             return BadImage(
-                SIZE_FAULT,
+                TOO_LARGE,
                 f"{file.stat.size_bytes} bytes are more than a record may have ({limit})",
             )
         return file
@@ -257,7 +257,7 @@ class _FileColumns:
             header = encoded.check(index, None, MAX_PIXELS)
             if image is not None and (size := (header.height, header.width)) != image:
                 raise BadImage(
-                    SIZE_FAULT,
+                    TOO_LARGE,
                     f"{size[0]} x {size[1]} pixels, and the image {image[0]} x {image[1]}",
                 )
             return header

@@ -1,6 +1,6 @@
 """Reading of image files into chunks, with the columns from folders and labels files.
 
-The bytes of files are read into one Arrow buffer, and checked there. A `PixelRule` rewrites them.
+The bytes of files are read into one Arrow buffer, and checked there. A `RewriteRule` rewrites them.
 """
 
 from __future__ import annotations
@@ -18,10 +18,16 @@ import pyarrow as pa
 from recordmill.base.errors import Reject
 from recordmill.base.option_names import option
 from recordmill.base.threads import MemoryBudget
-from recordmill.records.images.check import check_decode, check_each, check_structure
-from recordmill.records.images.header import EXTENSIONS, PALETTE, SIZE_FAULT, BadImage, ImageHeader
-from recordmill.records.images.pixels import SUMS, PixelSums, add_pixels
-from recordmill.records.images.resize import PixelRule, Placement, Reserve
+from recordmill.records.images.check import check_decode, check_structure, check_structures
+from recordmill.records.images.header import (
+    FORMATS_BY_EXTENSION,
+    PALETTE,
+    TOO_LARGE,
+    BadImage,
+    ImageHeader,
+)
+from recordmill.records.images.pixels import NUM_PIXEL_SUMS, PixelSums, sum_pixels
+from recordmill.records.images.resize import Placement, ReserveMemory, RewriteRule
 from recordmill.schemas.arrow import from_arrow_field, to_arrow
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.common.contract import BATCH_BYTES, BATCH_FILES, IMAGE_FEATURES, Chunk
@@ -188,7 +194,7 @@ def read_images(
     with_pixels: bool = False,
     absolute_boxes: bool | None = None,
     pair: str = "",
-    rule: PixelRule | None = None,
+    rule: RewriteRule | None = None,
 ) -> Iterator[Chunk]:
     """Yields images in chunks of about BATCH_BYTES. A larger file is a chunk of its own.
 
@@ -253,7 +259,7 @@ def _next_files(
 _shared_budget = functools.cache(MemoryBudget)  # one per process, for all threads
 
 
-def _memory_reserver(decode_bytes: int) -> Reserve:
+def _memory_reserver(decode_bytes: int) -> ReserveMemory:
     """Returns a function that reserves memory for decoding, from the share of all threads.
 
     The function raises BadImage if the image needs more than `decode_bytes`.
@@ -263,7 +269,7 @@ def _memory_reserver(decode_bytes: int) -> Reserve:
         if takes > decode_bytes:
             enough = option("memory", f"{(DECODE_MEMORY_DIVISOR * takes >> 20) + 1}MiB")
             raise BadImage(
-                SIZE_FAULT,
+                TOO_LARGE,
                 f"takes {(takes >> 20) + 1} MiB to decode, more than there is; {enough} is enough",
             )
         return _shared_budget(decode_bytes).reserve(takes)
@@ -273,9 +279,9 @@ def _memory_reserver(decode_bytes: int) -> Reserve:
 
 def _add_pixels(header: ImageHeader, sums: list[PixelSums], image: Image.Image) -> None:
     try:
-        sums.append(add_pixels(image, header.bits))
+        sums.append(sum_pixels(image, header.bits))
     except BadImage:  # the image is good, but its colors do not have 8 bits
-        sums.append(np.zeros(SUMS, np.int64))
+        sums.append(np.zeros(NUM_PIXEL_SUMS, np.int64))
 
 
 def describe_traits(header: ImageHeader, name: str) -> Iterator[str]:
@@ -286,10 +292,10 @@ def describe_traits(header: ImageHeader, name: str) -> Iterator[str]:
         name: Name of its file, to compare the extension. Empty for a rewritten image.
     """
     yield from (f"{header.format} with {trait}" for trait in header.traits())
-    if header.beyond_tensorflow:
+    if header.tensorflow_issue:
         yield header.kind
     extension = name.rpartition(".")[2].lower()
-    if EXTENSIONS.get(extension, header.format) != header.format:
+    if FORMATS_BY_EXTENSION.get(extension, header.format) != header.format:
         yield f"{header.format} named .{extension}"
 
 
@@ -320,7 +326,7 @@ class EncodedFiles:
     @functools.cached_property
     def headers(self) -> list[ImageHeader | BadImage]:
         """The header of each file, or the fault of a bad image."""
-        return list(check_each(self._bytes, self._ends, self._max_pixels))
+        return list(check_structures(self._bytes, self._ends, self._max_pixels))
 
     def data(self, row: int) -> Bytes:
         """Returns a view of the bytes of a file."""
@@ -380,7 +386,7 @@ class _ImageBatch:
         partners: Sequence[InputFile],
         pair: str,
         max_pixels: int,
-        rule: PixelRule | None,
+        rule: RewriteRule | None,
     ) -> None:
         self._ordinals, self._images = (
             np.array(ordinals, np.uint32),
@@ -411,8 +417,10 @@ class _ImageBatch:
                     row, check_bytes, max_pixels, sums if with_pixels else None
                 )
                 if self._rule is not None:
-                    placement = self._rule.place(self._images.data(row), header)
-                    image = self._rule.write(self._images.data(row), header, placement, reserve)
+                    placement = self._rule.place_image(self._images.data(row), header)
+                    image = self._rule.rewrite_image(
+                        self._images.data(row), header, placement, reserve
+                    )
                 if self._partners is not None:
                     file = self._partners.files[row]
                     partner_header = self._partners.check(row, check_bytes, max_pixels)
@@ -424,9 +432,9 @@ class _ImageBatch:
                     ]
                     if (partner_header.height, partner_header.width) not in fits:
                         sizes = f"{partner_header.height} x {partner_header.width} pixels, and the image {header.height} x {header.width}"
-                        raise BadImage(SIZE_FAULT, sizes)
+                        raise BadImage(TOO_LARGE, sizes)
                     if self._rule is not None and placement is not None:
-                        mask = self._rule.write_mask(
+                        mask = self._rule.rewrite_mask(
                             self._partners.data(row), partner_header, placement, reserve
                         )
             except BadImage as error:

@@ -29,8 +29,8 @@ import pyarrow as pa
 from recordmill.base.errors import DataError, Reject, UsageError
 from recordmill.base.option_names import option
 from recordmill.base.threads import thread_map
-from recordmill.records.images.header import EXTENSIONS
-from recordmill.records.images.resize import STRETCH
+from recordmill.records.images.header import FORMATS_BY_EXTENSION
+from recordmill.records.images.resize import STRETCH_MODE
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema, check_feature_count
 from recordmill.sources.arrow.numpy_files import read_npy
@@ -143,7 +143,7 @@ class SampleOptions:
 
     split_from: str = AUTO_LAYOUT
     resize: str | tuple[int, int] | None = None
-    resize_mode: str = STRETCH
+    resize_mode: str = STRETCH_MODE
     reencode: str | None = None
 
     @property
@@ -332,7 +332,7 @@ def detect_samples(listing: Listing) -> tuple[str, str] | None:
 
 
 def _is_image(ending: str) -> bool:
-    return ending.rpartition(".")[2] in EXTENSIONS
+    return ending.rpartition(".")[2] in FORMATS_BY_EXTENSION
 
 
 def _group_by_stem(files: FileTable) -> tuple[list[dict[str, int]], list[int]]:

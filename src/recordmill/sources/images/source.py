@@ -24,8 +24,8 @@ from recordmill.base.machine import DEFAULT_MEMORY_BYTES
 from recordmill.base.magic import IMAGE_HEAD_BYTES, sniff_image, sniff_unsupported_image
 from recordmill.base.option_names import option
 from recordmill.records.images.check import MAX_PIXELS
-from recordmill.records.images.header import EXTENSIONS, SIZE_FAULT
-from recordmill.records.images.resize import STRETCH, PixelRule
+from recordmill.records.images.header import FORMATS_BY_EXTENSION, TOO_LARGE
+from recordmill.records.images.resize import STRETCH_MODE, RewriteRule
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.common import layout
 from recordmill.sources.common.content import (
@@ -167,7 +167,7 @@ class ImageOptions:
     check: str = STRUCTURE_CHECK
     max_pixels: int = MAX_PIXELS
     resize: str | tuple[int, int] | None = None
-    resize_mode: str = STRETCH
+    resize_mode: str = STRETCH_MODE
     reencode: str | None = None
     class_from: str = layout.AUTO_LAYOUT
     label_regex: str | None = None
@@ -184,9 +184,9 @@ class ImageOptions:
         _ = self.rule
 
     @property
-    def rule(self) -> PixelRule | None:
+    def rule(self) -> RewriteRule | None:
         """The rule that rewrites images, or None if their bytes are kept."""
-        return PixelRule.of(self.resize, self.resize_mode, self.reencode)
+        return RewriteRule.from_options(self.resize, self.resize_mode, self.reencode)
 
 
 @dataclass(frozen=True)
@@ -378,9 +378,9 @@ def _select_images(listing: Listing, annotations_path: str | None) -> tuple[File
     """
     files, skipped, annotation_candidates = listing.files, Counter[str](), list[InputFile]()
     endings = map(full_extension, files.names())
-    image_extensions = EXTENSIONS.keys() | _FOREIGN_EXTENSIONS
+    image_extensions = FORMATS_BY_EXTENSION.keys() | _FOREIGN_EXTENSIONS
     # files with these extensions are only opened if the user names them
-    unopened = NO_DATA_EXTENSIONS.union(listing.data_extensions) - EXTENSIONS.keys()
+    unopened = NO_DATA_EXTENSIONS.union(listing.data_extensions) - FORMATS_BY_EXTENSION.keys()
     keep = np.fromiter((ending in image_extensions for ending in endings), np.bool_, len(files))
     for file_id in np.flatnonzero(~keep).tolist():
         file = files[file_id]
@@ -475,7 +475,7 @@ def reject_oversized(
     keep = sizes <= limit
     large = np.flatnonzero(~keep).tolist()
     return keep, [
-        Reject(files[file_id].name, "", SIZE_FAULT, f"{sizes[file_id]} {message}")
+        Reject(files[file_id].name, "", TOO_LARGE, f"{sizes[file_id]} {message}")
         for file_id in large
     ]
 
