@@ -126,7 +126,7 @@ def construct(pipeline: beam.Pipeline, way: str, groups: int, shards: int) -> No
 
 def wait(flink: Flink, name: str, seconds: float) -> str:
     """Returns what became of the job of that name; it is cancelled if it takes longer."""
-    while (job := flink.named(name)) is None:
+    while (job := flink.find_job(name)) is None:
         time.sleep(1)
     try:
         ended = flink.wait_until_ended(job.id, seconds)

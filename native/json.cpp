@@ -14,7 +14,7 @@ namespace rm {
 namespace {
 
 int32_t node_of(const JsonValue &value) { return value.head >> 4; }
-JsonKind kind_of(const JsonValue &value) { return static_cast<JsonKind>(value.head & 15); }
+JsonKind detect_input_kind(const JsonValue &value) { return static_cast<JsonKind>(value.head & 15); }
 
 RM_INLINE int64_t skip_space(ByteSpan data, int64_t at) {
   while (at < data.size && (data[at] == ' ' || data[at] == '\t' || data[at] == '\r')) at++;
@@ -393,11 +393,11 @@ int64_t rm_sort_json_values(Span<const JsonValue> tape, Span<int64_t> positions,
     if (!positions.holds(node) || positions[node] < 0 || positions[node] >= room) return BOUNDS;
     const int64_t at = positions[node]++;
     order[at] = static_cast<int32_t>(i);
-    kinds[at] = static_cast<uint8_t>(kind_of(value));
+    kinds[at] = static_cast<uint8_t>(detect_input_kind(value));
     parents[at] = value.parent;
     starts[at] = value.start;
     sizes[at] = value.stop - value.start;
-    kind_bits[node] |= int64_t{1} << static_cast<int>(kind_of(value));
+    kind_bits[node] |= int64_t{1} << static_cast<int>(detect_input_kind(value));
   }
   return 0;
 }

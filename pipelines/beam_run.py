@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from recordmill.transforms.beam_types import Pipeline
 
 # flags that a job server alone knows: words with underscores
-_OF_SERVERS = re.compile(r"--(parallelism|[a-z0-9]+(_[a-z0-9]+)+)(=.*)?", re.DOTALL)
+_JOB_SERVER_FLAG = re.compile(r"--(parallelism|[a-z0-9]+(_[a-z0-9]+)+)(=.*)?", re.DOTALL)
 
 
 def check_runner(runner: str | None, beam_args: Sequence[str]) -> None:
@@ -49,11 +49,13 @@ def check_runner(runner: str | None, beam_args: Sequence[str]) -> None:
     if runner is not None and not is_local(runner):
         check_name(runner)
     if beam_args:
-        named = None if is_local(runner) else runner
-        check_flags([*([] if named is None else [f"--runner={named}"]), *beam_args], named)
+        engine_name = None if is_local(runner) else runner
+        check_flags(
+            [*([] if engine_name is None else [f"--runner={engine_name}"]), *beam_args], engine_name
+        )
 
 
-def sent_plan(plan: BuildPlan, beam_args: Sequence[str]) -> PlanHandle:
+def make_plan_handle(plan: BuildPlan, beam_args: Sequence[str]) -> PlanHandle:
     """The plan as the stages of a job on this machine get it: in this process, unless Beam was told to have others."""
     if any("multi_processing" in arg for arg in beam_args):
         job_folder = JobFolder(os.path.dirname(plan.folder), RunFolder.attach(plan.folder).id)
@@ -109,15 +111,15 @@ def _job_name(kind: str, folder: str) -> str:
     return "-".join(part for part in ("recordmill", kind, out, run) if part)
 
 
-def as_flags(given: Sequence[str]) -> tuple[str, ...]:
+def as_flags(arguments: Sequence[str]) -> tuple[str, ...]:
     """The flags; UsageError for a text, whose letters would be taken for them.
 
     >>> as_flags(["--parallelism=2"])
     ('--parallelism=2',)
     """
-    if isinstance(given, str):
-        raise UsageError(f"beam_args is a text; give a list: beam_args={given.split()}")
-    return tuple(given)
+    if isinstance(arguments, str):
+        raise UsageError(f"beam_args is a text; give a list: beam_args={arguments.split()}")
+    return tuple(arguments)
 
 
 def check_flags(arguments: Sequence[str], runner: str | None) -> None:
@@ -129,33 +131,37 @@ def check_flags(arguments: Sequence[str], runner: str | None) -> None:
     """
     from apache_beam.options.pipeline_options import PipelineOptions
 
-    given = [argument for argument in arguments if argument]
+    flags = [argument for argument in arguments if argument]
     has_server = any(engine in (runner or "").lower() for engine in ("flink", "spark", "portable"))
     unknown: list[str] = []
-    known: list[str] = []
+    known_flags: list[str] = []
 
     def look(parser: argparse.ArgumentParser) -> None:
-        left = parser.parse_known_args(given)[1]
-        words = [word for word in left if word.startswith("-")] or left
-        unknown.extend(word for word in words if not (has_server and _OF_SERVERS.fullmatch(word)))
-        known.extend(re.findall(r"--\w+", parser.format_help()))
+        unparsed = parser.parse_known_args(flags)[1]
+        words = [word for word in unparsed if word.startswith("-")] or unparsed
+        unknown.extend(
+            word for word in words if not (has_server and _JOB_SERVER_FLAG.fullmatch(word))
+        )
+        known_flags.extend(re.findall(r"--\w+", parser.format_help()))
 
-    said = io.StringIO()
+    stderr = io.StringIO()
     try:
-        with contextlib.redirect_stderr(said), silence_beam_logging():
-            PipelineOptions(given).get_all_options(add_extra_args_fn=look)
+        with contextlib.redirect_stderr(stderr), silence_beam_logging():
+            PipelineOptions(flags).get_all_options(add_extra_args_fn=look)
     except SystemExit:
-        raise UsageError(said.getvalue().rpartition("error: ")[2].strip()) from None
+        raise UsageError(stderr.getvalue().rpartition("error: ")[2].strip()) from None
     if unknown:
-        own = [
+        own_flags = [
             flag
             for name in ("build", "read")
             for option in flags_of(name)
             for flag in option.all_flags
         ]
-        meant = explain_unknown_flags(unknown, "build", [*own, *dict.fromkeys(known)])
+        suggestion = explain_unknown_flags(
+            unknown, "build", [*own_flags, *dict.fromkeys(known_flags)]
+        )
         raise UsageError(
-            f"unknown option {' '.join(unknown)}: neither recordmill nor Apache Beam has it{meant}"
+            f"unknown option {' '.join(unknown)}: neither recordmill nor Apache Beam has it{suggestion}"
         )
 
 

@@ -29,11 +29,11 @@ from recordmill.building.workers.shared_files import JobFolder, begin_build
 from recordmill.checks.constraints import read_expectations
 from recordmill.options.commands import with_keywords
 from recordmill.options.option import is_local
-from recordmill.pipelines.beam_run import check_runner, run_pipeline, sent_plan
+from recordmill.pipelines.beam_run import check_runner, make_plan_handle, run_pipeline
 from recordmill.pipelines.build_options import BuildOptions, make_options
 from recordmill.pipelines.plan import plan_source
 from recordmill.pipelines.remote.job_error import EngineError
-from recordmill.pipelines.remote.preflight import ProbeResult, preflight, some_of
+from recordmill.pipelines.remote.preflight import ProbeResult, preflight, sample_files
 from recordmill.pipelines.remote.status import RunState, status
 from recordmill.pipelines.remote.submission import MayBeRunning, remove_on_failure
 from recordmill.pipelines.transform import find_transform, with_transform
@@ -171,7 +171,7 @@ def build(
     with completion_notice(out) as checks:
         built = _run(source, out, settings, to_progress(progress), quiet, checks)
         assert built is not None
-        return _result(out, *built, seconds=time.monotonic() - started)
+        return _make_result(out, *built, seconds=time.monotonic() - started)
 
 
 @with_keywords("build")
@@ -197,7 +197,7 @@ def submit(
             f"{option('detach', True)} and {option('if_changed', True)} exclude each other"
         )
     _run(source, out, settings, Progress(), quiet, [], detach=True)
-    return Submitted(out, tuple(found for found in status(out).runs if found.state != "ended"))
+    return Submitted(out, tuple(run for run in status(out).runs if run.state != "ended"))
 
 
 def _run(
@@ -228,14 +228,16 @@ def _run(
                 with run:  # what the store refuses, it refuses now, and not when all is done
                     pass
             plan = make_plan(source, folder, out, base, settings)
-            if settings.if_changed and (before := find_identical_build(plan)) is not None:
-                return before, plan, True
-            _look_first(plan, settings, progress)
+            if settings.if_changed and (identical := find_identical_build(plan)) is not None:
+                return identical, plan, True
+            _run_preflight(plan, settings, progress)
             plan = count_classes(plan, progress)
-            place = None if is_local(settings.runner) else _place(plan, settings.storage_requests)
-            with remove_on_failure(place):
-                plan = _with_data_in_out(plan, place)
-                plan = with_transform(plan, settings, progress, place)
+            job_folder = (
+                None if is_local(settings.runner) else _job_folder(plan, settings.storage_requests)
+            )
+            with remove_on_failure(job_folder):
+                plan = _move_data_to_out(plan, job_folder)
+                plan = with_transform(plan, settings, progress, job_folder)
                 if plan.rules is not None:
                     plan = replace(
                         plan, rules=plan.rules.fit_to_schema(plan.schema, plan.split_names)
@@ -243,9 +245,9 @@ def _run(
                 assert plan.source is not None
                 progress.begin("read", count_unit_rows(plan.source.units))
                 try:
-                    run_build(plan, settings, progress, place, detach=detach)
+                    run_build(plan, settings, progress, job_folder, detach=detach)
                 except EngineError as error:
-                    if place is None or run.committed_manifest() is None:
+                    if job_folder is None or run.committed_manifest() is None:
                         raise
                     _log.warning(
                         "%s: the data set is complete; its job failed after the commit: %s",
@@ -265,9 +267,9 @@ def _run(
             folder.release()  # a job may work in it
             raise
         except OSError as error:
-            if _is_at(error, path):
+            if _is_output_error(error, path):
                 raise RecordmillError(
-                    f"{_prepared(path, out, error)}: {os.strerror(error.errno or 0)}; {_outcome(run)}"
+                    f"{_failed_location(path, out, error)}: {os.strerror(error.errno or 0)}; {_describe_outcome(run)}"
                 ) from error
             raise
         finally:
@@ -275,14 +277,14 @@ def _run(
     return manifest, plan, False
 
 
-def _prepared(path: Path, out: str, error: OSError) -> str:
+def _failed_location(path: Path, out: str, error: OSError) -> str:
     """Names what failed, for people: a file in OUT, OUT itself, or where what goes to a store is prepared."""
     if is_remote(out):
         return f"{path} (where TMPDIR has what goes to {out} prepared)"
     return str(path) if error.filename is None else os.fspath(error.filename)
 
 
-def _outcome(run: Run) -> str:
+def _describe_outcome(run: Run) -> str:
     """Says what became of a build that ended so."""
     try:
         return (
@@ -294,7 +296,7 @@ def _outcome(run: Run) -> str:
         return "whether the data set was written is unknown: run `recordmill verify` when the disk can be read"
 
 
-def _is_at(error: OSError, out: Path) -> bool:
+def _is_output_error(error: OSError, out: Path) -> bool:
     """Returns whether what failed is OUT, not an input: by its name, or since the disk is full, which only writing
     finds.
     """
@@ -309,8 +311,8 @@ def make_plan(
     """List, scan and infer: all that must be known before the first record is written."""
     rules = None if settings.expect is None else read_expectations(settings.expect)
     if settings.transform_from is not None and settings.schema is None:
-        before = find_transform(settings.transform_from)
-        settings = replace(settings, schema=before.raw, may_lack=before.may_lack)
+        saved = find_transform(settings.transform_from)
+        settings = replace(settings, schema=saved.raw, may_lack=saved.may_lack)
     planned = plan_source(source, folder, out, settings)
     for keyword, column in (("key", settings.order.key), ("split_by", settings.order.split_by)):
         _check_column(planned, keyword, column)
@@ -344,7 +346,7 @@ def make_plan(
         store_url=out if is_remote(out) else "",
         has_statistics=settings.statistics,
         rules=rules,
-        description=settings.about,
+        description=settings.description,
     )
     return replace(plan, unit_groups=group_units(planned, plan.max_run_buffer_bytes, plan.threads))
 
@@ -368,67 +370,71 @@ def _without_split_column(source: Source, settings: BuildOptions) -> Schema:
         or settings.transform_from is not None
     ):
         return source.schema
-    return source.schema.select([one for one in source.schema.names if one != name])
+    return source.schema.select(
+        [feature_name for feature_name in source.schema.names if feature_name != name]
+    )
 
 
-def _look_first(plan: BuildPlan, settings: BuildOptions, progress: Progress) -> None:
+def _run_preflight(plan: BuildPlan, settings: BuildOptions, progress: Progress) -> None:
     """Have an engine's workers look at what they will need."""
     if settings.runner is None or is_local(settings.runner) or not settings.preflight:
         return
     files = plan.source.files if plan.source is not None else ()
-    seen = ProbeResult(_place(plan).run_path(), some_of(files))
-    preflight(settings.runner, settings.beam_args, seen, progress)
+    probe = ProbeResult(_job_folder(plan).run_path(), sample_files(files))
+    preflight(settings.runner, settings.beam_args, probe, progress)
 
 
 def run_build(
     plan: BuildPlan,
     settings: BuildOptions,
     progress: Progress,
-    place: JobFolder | None,
+    job_folder: JobFolder | None,
     *,
     detach: bool = False,
 ) -> None:
     """Run the job: groups of units to runs, runs to shards, shards to a committed manifest. place: of the build's files
     on an engine, whose workers share nothing but OUT.
     """
-    if place is not None:
-        shared = begin_build(plan, place)
+    if job_folder is not None:
+        shared = begin_build(plan, job_folder)
     else:
-        sent = sent_plan(plan, settings.beam_args)
+        plan_handle = make_plan_handle(plan, settings.beam_args)
 
     def construct(pipeline: Pipeline) -> None:
         from recordmill.transforms.beam_types import Impulse
         from recordmill.transforms.build_stages import BuildStages, ElementNumbers
         from recordmill.transforms.local_build import LocalBuild
 
-        if place is not None:
+        if job_folder is not None:
             _ = (
                 pipeline
                 | "Groups" >> ElementNumbers(len(plan.unit_groups))
                 | "Build" >> BuildStages(shared)
             )
         else:
-            _ = pipeline | "Once" >> Impulse() | "Build" >> LocalBuild(sent)
+            _ = pipeline | "Once" >> Impulse() | "Build" >> LocalBuild(plan_handle)
 
-    folder = plan.folder if place is None else place.run_path()
+    folder = plan.folder if job_folder is None else job_folder.run_path()
     run_pipeline(construct, settings.runner, settings.beam_args, folder, progress, detach=detach)
 
 
-def _place(plan: BuildPlan, requests: int | None = None) -> JobFolder:
+def _job_folder(plan: BuildPlan, requests: int | None = None) -> JobFolder:
     """Returns where the build has its files on an engine. requests: to stores, that each worker has under way at
     most.
     """
     return JobFolder(plan.out, RunFolder.attach(plan.folder).id, StoreSettings(requests))
 
 
-def _with_data_in_out(plan: BuildPlan, place: JobFolder | None) -> BuildPlan:
+def _move_data_to_out(plan: BuildPlan, job_folder: JobFolder | None) -> BuildPlan:
     """The plan with data in memory, which this process has written to files, where workers find it."""
     from recordmill.sources.arrow.memory import MemorySource
 
     source = plan.source
-    if place is None or not place.is_remote or not isinstance(source, MemorySource):
+    if job_folder is None or not job_folder.is_remote or not isinstance(source, MemorySource):
         return plan
-    segments = tuple(place.run_path("spool", os.path.basename(path)) for path in source.segments)
+    segments = tuple(
+        job_folder.run_path("spool", os.path.basename(path)) for path in source.segments
+    )
     for path, target in zip(source.segments, segments, strict=True):
         move_to_shared(path, target)
     return replace(plan, source=replace(source, segments=segments))
@@ -448,7 +454,7 @@ def _check_column(source: Source, keyword: str, column: str | None) -> None:
         )
 
 
-def _result(
+def _make_result(
     out: str, manifest: Manifest, plan: BuildPlan, unchanged: bool, *, seconds: float
 ) -> BuildResult:
     part, schema = manifest.parts[-1], from_pbtxt(manifest.schema)

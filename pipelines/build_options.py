@@ -28,7 +28,7 @@ from recordmill.storage.files import parse_local_path, parse_output_path
 from recordmill.storage.folders import exists
 
 LEAST_MEMORY_BYTES = 128 << 20  # 128 MiB: two threads' batches, runs and pieces; less can't be kept
-_AS_GIVEN = (  # what `BuildOptions` takes as it is
+_UNCHANGED_OPTIONS = (  # what `BuildOptions` takes as it is
     "kind",
     "label",
     "compression",
@@ -81,7 +81,7 @@ class BuildOptions:
     storage_requests: int | None
     statistics: bool
     expect: Any
-    about: Description
+    description: Description
     given: Mapping[str, Any] = field(repr=False, compare=False)
 
     def source_options(self) -> dict[str, Any]:
@@ -89,31 +89,31 @@ class BuildOptions:
         return {
             "label": self.label,
             "dtypes": dict(sorted(self.dtypes.items())),
-            "kind_options": _plain(self.kind_options),
+            "kind_options": _to_json_value(self.kind_options),
         }
 
 
-def make_options(out: str | os.PathLike[str], **given: Any) -> BuildOptions:
+def make_options(out: str | os.PathLike[str], **options: Any) -> BuildOptions:
     """The options from what a user gave on the command line or in Python; `options.build` says what they are.
 
     Raises:
         UsageError: a value can't be, with the option's name and what to type instead.
         TypeError: there is no such option.
     """
-    key_bits = given.pop("key_bits", 64)  # fewer in tests, where keys are to collide
-    values = fill_defaults("build", given)
-    check_applicable("build", given)
+    key_bits = options.pop("key_bits", 64)  # fewer in tests, where keys are to collide
+    values = fill_defaults("build", options)
+    check_applicable("build", options)
     memory_bytes = _memory(values.memory)
     dtypes = values.dtypes or {}
     return BuildOptions(
-        **{name: getattr(values, name) for name in _AS_GIVEN},
-        kind_options=_kind_options(given),
+        **{name: getattr(values, name) for name in _UNCHANGED_OPTIONS},
+        kind_options=_kind_options(options),
         schema=load_schema(values.schema),
         may_lack=frozenset(),
         dtypes=dict(dtypes) if isinstance(dtypes, Mapping) else parse_dtypes(dtypes),
         order=KeyOptions(
-            _whole(values.seed, "seed"),
-            _whole(values.split_seed, "split_seed"),
+            _to_int(values.seed, "seed"),
+            _to_int(values.split_seed, "split_seed"),
             values.shuffle,
             values.key,
             values.split_by,
@@ -125,7 +125,7 @@ def make_options(out: str | os.PathLike[str], **given: Any) -> BuildOptions:
         ),
         shards=ShardOptions.from_options(
             values.shard_size,
-            None if values.num_shards is None else _whole(values.num_shards, "num_shards"),
+            None if values.num_shards is None else _to_int(values.num_shards, "num_shards"),
         ),
         name=choose_dataset_name(values.name, out),
         budget=RejectBudget.parse(values.max_rejects),
@@ -140,28 +140,30 @@ def make_options(out: str | os.PathLike[str], **given: Any) -> BuildOptions:
         else parse_output_path(values.transform_from),
         fit_on=DEFAULT_SPLIT if values.fit_on is None else values.fit_on,
         statistics=values.stats,
-        about=Description.of({name: getattr(values, name) for name in DESCRIPTION_NAMES}),
-        given=given,
+        description=Description.of({name: getattr(values, name) for name in DESCRIPTION_NAMES}),
+        given=options,
     )
 
 
-def _kind_options(given: Mapping[str, Any]) -> dict[str, Any] | None:
+def _kind_options(options: Mapping[str, Any]) -> dict[str, Any] | None:
     """Returns the options of one kind of input; None: none is given."""
-    found = kind_specific_options("build", given)
-    if "max_line_bytes" in found:
-        found["max_line_bytes"] = parse_size(found["max_line_bytes"], "max_line_bytes")
+    kind_options = kind_specific_options("build", options)
+    if "max_line_bytes" in kind_options:
+        kind_options["max_line_bytes"] = parse_size(
+            kind_options["max_line_bytes"], "max_line_bytes"
+        )
     return {
         name: os.fspath(value) if isinstance(value, os.PathLike) else value
-        for name, value in found.items()
+        for name, value in kind_options.items()
     } or None
 
 
-def _plain(value: Any) -> Any:
+def _to_json_value(value: Any) -> Any:
     """Returns the value as JSON has it; of a path its last name, since manifests name nothing absolute."""
     if isinstance(value, Mapping):
-        return {str(name): _plain(item) for name, item in sorted(value.items())}
+        return {str(name): _to_json_value(item) for name, item in sorted(value.items())}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [_to_json_value(item) for item in value]
     if isinstance(value, str | os.PathLike):
         return (
             os.path.basename(value) if os.path.isabs(value) or exists(value) else os.fspath(value)
@@ -178,14 +180,14 @@ def _memory(memory: str | int) -> int:
 
 def _threads(threads: int | None, memory_bytes: int) -> int:
     """Returns how many threads: as many as asked for, or as there are cores, but no more than the memory can feed."""
-    count = _whole(threads, "threads") if threads is not None else 0
+    count = _to_int(threads, "threads") if threads is not None else 0
     if count < 0:
         raise UsageError(f"{option('threads', threads)}: 0 (one per core) or more")
     count = count or core_count()
     return min(count, memory_bytes // _THREAD_BYTES)
 
 
-def _whole(value: Any, keyword: str) -> int:
+def _to_int(value: Any, keyword: str) -> int:
     """The number as Python's own int, whatever counts as one (NumPy's do)."""
     try:
         return operator.index(value)

@@ -27,7 +27,7 @@ from recordmill.building.plan import BuildPlan
 from recordmill.options.commands import with_keywords
 from recordmill.pipelines.build import make_plan
 from recordmill.pipelines.build_options import make_options
-from recordmill.pipelines.plan import kind_of
+from recordmill.pipelines.plan import detect_input_kind
 from recordmill.schemas.feature import Schema
 from recordmill.shards.rejects import RejectSummary, RejectWriter
 from recordmill.shards.run import RunFolder
@@ -43,9 +43,9 @@ if TYPE_CHECKING:
 
     from recordmill.options.build import BuildKeywords
 
-_COUNTS = ("kind", "files", "size_bytes", "records", "shards", "rejects", "memory_bytes")
-_WORK = 3.0  # of the time to read and encode records, that to sort and write them, too: measured of CSV and images
-_TRIED_SEC = 2.0  # after which no more records are looked at
+_JSON_FIELDS = ("kind", "files", "size_bytes", "records", "shards", "rejects", "memory_bytes")
+_TOTAL_TO_ENCODING_TIME = 3.0  # of the time to read and encode records, that to sort and write them, too: measured of CSV and images
+_TRIAL_SEC = 2.0  # after which no more records are looked at
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class BuildPreview:
     def to_json(self) -> dict[str, Any]:
         """Returns a machine-readable summary (`--json`)."""
         return {
-            **{name: getattr(self, name) for name in _COUNTS},
+            **{name: getattr(self, name) for name in _JSON_FIELDS},
             "seconds": round(self.seconds, 1),
             "splits": list(self.splits),
             "features": {feature.name: feature.describe() for feature in self.schema},
@@ -105,7 +105,7 @@ def preview(inputs: Any, *, shown: int = 3, **options: Unpack[BuildKeywords]) ->
         UsageError, DataError: As `build` does.
     """
     started = time.monotonic()
-    with _planned(inputs, options) as plan:
+    with _temporary_plan(inputs, options) as plan:
         seconds, source = time.monotonic() - started, plan.source
         assert source is not None
         return BuildPreview(
@@ -115,16 +115,16 @@ def preview(inputs: Any, *, shown: int = 3, **options: Unpack[BuildKeywords]) ->
             count_unit_rows(source.units),
             plan.schema,
             plan.split_names,
-            _shards(plan, source),
+            _estimate_shards(plan, source),
             len(source.plan_rejects),
             source.notes,
             read_first_records(plan, shown),
-            seconds + _seconds(plan, source),
+            seconds + _estimate_seconds(plan, source),
             plan.memory_bytes,
         )
 
 
-def _seconds(plan: BuildPlan, source: Source) -> float:
+def _estimate_seconds(plan: BuildPlan, source: Source) -> float:
     """Estimates how long reading and writing takes, by what becomes of the first unit, or of its first records: a
     compressed file is one unit, however large.
     """
@@ -137,16 +137,16 @@ def _seconds(plan: BuildPlan, source: Source) -> float:
     )
     for chunk in source.read(source.units[0]) if len(sizes) else ():
         rows += chunk.rows + len(chunk.rejects)
-        if (known := source.units[0].rows) and time.monotonic() - started > _TRIED_SEC:
-            share = rows / max(known, rows)
+        if (unit_rows := source.units[0].rows) and time.monotonic() - started > _TRIAL_SEC:
+            share = rows / max(unit_rows, rows)
             break
-        placed, _ = apply_transform(plan, assign_keys(plan, chunk)[0])
-        if placed.rows:
-            update_statistics(plan, sketches, placed)
-            encode_chunk(plan, placed)
+        keyed_chunk, _ = apply_transform(plan, assign_keys(plan, chunk)[0])
+        if keyed_chunk.rows:
+            update_statistics(plan, sketches, keyed_chunk)
+            encode_chunk(plan, keyed_chunk)
     at_once = max(min(plan.threads, len(sizes)), 1)
     return (
-        _WORK
+        _TOTAL_TO_ENCODING_TIME
         * (time.monotonic() - started)
         * int(sizes.sum())
         / max(int(sizes[:1].sum()) * share * at_once, 1.0)
@@ -154,7 +154,7 @@ def _seconds(plan: BuildPlan, source: Source) -> float:
 
 
 @contextmanager
-def _planned(inputs: Any, options: Mapping[str, Any]) -> Iterator[BuildPlan]:
+def _temporary_plan(inputs: Any, options: Mapping[str, Any]) -> Iterator[BuildPlan]:
     """Holds the plan of a build in a folder of temporary files."""
     scratch = make_scratch_folder("plan-")
     try:
@@ -167,20 +167,20 @@ def _planned(inputs: Any, options: Mapping[str, Any]) -> Iterator[BuildPlan]:
         remove_tree(scratch, ignore_errors=True)
 
 
-def _shards(plan: BuildPlan, source: Source) -> int:
-    each = plan.shard_options.num_shards or max(
+def _estimate_shards(plan: BuildPlan, source: Source) -> int:
+    num_shards = plan.shard_options.num_shards or max(
         round(int(unit_sizes(source.units).sum()) / plan.shard_options.shard_bytes), 1
     )
     return (
-        each * len(plan.split_names)
+        num_shards * len(plan.split_names)
         if plan.shard_options.num_shards
-        else max(each, len(plan.split_names))
+        else max(num_shards, len(plan.split_names))
     )
 
 
-def is_raw(inputs: Sequence[str]) -> bool:
+def is_raw_input(inputs: Sequence[str]) -> bool:
     """Returns whether `build` reads these, by their content, and `open` does not."""
-    return kind_of(list_inputs(inputs, data_extensions=DATA_EXTENSIONS))[0] != "tfrecord"
+    return detect_input_kind(list_inputs(inputs, data_extensions=DATA_EXTENSIONS))[0] != "tfrecord"
 
 
 def count_raw(inputs: Sequence[str], progress: Progress, **options: Any) -> DatasetSketch:
@@ -189,7 +189,7 @@ def count_raw(inputs: Sequence[str], progress: Progress, **options: Any) -> Data
     Raises:
         UsageError, DataError: as `build` does. TooManyRejects: more records than `max_rejects` can't be used.
     """
-    with _planned(list(inputs), options) as plan:
+    with _temporary_plan(list(inputs), options) as plan:
         return _count_groups(plan, progress)
 
 
@@ -202,18 +202,18 @@ def _count_groups(plan: BuildPlan, progress: Progress) -> DatasetSketch:
         )
         rows = 0
         for chunk in read_unit_group(plan, group):
-            placed, unsplit = assign_keys(plan, chunk)
-            if placed.rows:
-                update_statistics(plan, sketches, placed)
+            keyed_chunk, unsplit = assign_keys(plan, chunk)
+            if keyed_chunk.rows:
+                update_statistics(plan, sketches, keyed_chunk)
             rejected = rejects.write((*chunk.rejects, *unsplit))
-            rows += placed.rows + rejected
-            progress.advance(placed.rows, rejected)
+            rows += keyed_chunk.rows + rejected
+            progress.advance(keyed_chunk.rows, rejected)
         return rows, rejects.close()
 
     planned = plan.source.plan_rejects if plan.source else ()
     read, rejected = len(planned), write_plan_rejects(plan, planned)
-    for rows, lost in thread_map(count, range(len(plan.unit_groups)), plan.threads):
-        read, rejected = read + rows, rejected + lost
+    for rows, group_rejects in thread_map(count, range(len(plan.unit_groups)), plan.threads):
+        read, rejected = read + rows, rejected + group_rejects
     rejected.check_budget(plan.budget, read)
     rejected.check_any_left(read)
     return sketches.total()

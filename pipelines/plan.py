@@ -57,13 +57,13 @@ def plan_source(source: Any, folder: RunFolder, out: str, settings: BuildOptions
         common = replace(
             common, parsed_cache_bytes=parsed, parsed_cache_folder=os.fspath(folder.spool)
         )
-    inputs = _paths(source)
+    inputs = _to_paths(source)
     if inputs is None:
         check_applicable("build", settings.given, inputs=MEMORY_INPUTS)
-    if inputs is None and (records := _whole_records(source)) is not None:
+    if inputs is None and (records := _find_whole_record_files(source)) is not None:
         listing = list_inputs(records, data_extensions=DATA_EXTENSIONS)
-        given = settings.schema or source.full_schema
-        return _plan(find_kind("tfrecord"), listing, None, replace(common, schema=given))
+        schema = settings.schema or source.full_schema
+        return _plan(find_kind("tfrecord"), listing, None, replace(common, schema=schema))
     if inputs is None:
         from recordmill.sources.arrow.memory import plan_memory
 
@@ -71,19 +71,19 @@ def plan_source(source: Any, folder: RunFolder, out: str, settings: BuildOptions
     listing = list_inputs(
         inputs, follow_links=settings.follow_links, data_extensions=DATA_EXTENSIONS
     )
-    _check_apart(listing, out)
-    name, reason = (settings.kind, "") if settings.kind is not None else kind_of(listing)
+    _check_out_is_outside(listing, out)
+    name, reason = (settings.kind, "") if settings.kind is not None else detect_input_kind(listing)
     planned = _plan(find_kind(name), listing, settings.kind_options, common, settings.follow_links)
     note = (f"read as {reason}",) if reason else ()
     return replace(planned, notes=(*note, *planned.notes))  # type: ignore[type-var]
 
 
-def kind_of(listing: Listing) -> tuple[str, str]:
+def detect_input_kind(listing: Listing) -> tuple[str, str]:
     """The kind of these inputs by their content, and why; UsageError where it can't be told."""
-    return _data_sets(listing) or detect_samples(listing) or detect_kind(listing)
+    return _detect_data_sets(listing) or detect_samples(listing) or detect_kind(listing)
 
 
-def _paths(source: Any) -> list[str] | None:
+def _to_paths(source: Any) -> list[str] | None:
     """The INPUTs, or None if source is data."""
     if isinstance(source, str | os.PathLike):
         return [os.fspath(source)]
@@ -96,7 +96,7 @@ def _paths(source: Any) -> list[str] | None:
     return None
 
 
-def _whole_records(source: Any) -> list[str] | None:
+def _find_whole_record_files(source: Any) -> list[str] | None:
     """The files of an open data set whose records rows can't carry: SequenceExamples and payloads; None of any other.
 
     Raises:
@@ -112,22 +112,24 @@ def _whole_records(source: Any) -> list[str] | None:
     return [file.path for file in catalog.files]
 
 
-def _data_sets(listing: Listing) -> tuple[str, str] | None:
+def _detect_data_sets(listing: Listing) -> tuple[str, str] | None:
     """Returns (kind, why) of INPUTs that all are data sets' folders, whose JSON and NumPy files are no data."""
     if not all(root.is_folder for root in listing.roots):
         return None
-    described, held = set[int](), set[int]()
+    with_description, with_records = set[int](), set[int]()
     for number, name in listing.files.roots_and_names():
         base = name.rpartition("/")[2]
-        described.update((number,) if base in ("dataset_info.json", "features.json") else ())
-        held.update((number,) if "tfrecord" in base else ())
+        with_description.update((number,) if base in ("dataset_info.json", "features.json") else ())
+        with_records.update((number,) if "tfrecord" in base else ())
     for ordinal, root in enumerate(listing.roots):
-        if ordinal not in held or not (ordinal in described or is_data_set(root.path)):
+        if ordinal not in with_records or not (
+            ordinal in with_description or is_data_set(root.path)
+        ):
             return None
     return "tfrecord", f"tfrecord: {listing.roots[0].argument} is a data set's folder"
 
 
-def _check_apart(listing: Listing, out: str) -> None:
+def _check_out_is_outside(listing: Listing, out: str) -> None:
     """Refuse an OUT inside an INPUT folder: the next build would find its own shards among the inputs."""
     target = real_path(out)
     for root in listing.roots:
@@ -150,16 +152,16 @@ def _plan(
     follow_links: bool = False,
 ) -> Source:
     if not kind.is_table:
-        planned: Source = kind.planner(listing, _options(kind, options), common)
+        planned: Source = kind.planner(listing, _make_kind_options(kind, options), common)
         return planned
     options = dict(options or {})
-    files, notes = _tables(kind.name, listing, options.pop("split_from", AUTO_LAYOUT))
-    own_options = _options(kind, options)
+    files, notes = _choose_table_files(kind.name, listing, options.pop("split_from", AUTO_LAYOUT))
+    own_options = _make_kind_options(kind, options)
     if kind.has_partitions:
 
         def plan_own(files: FileTable, common: PlanOptions) -> Source:
-            own: Source = kind.planner(files, own_options, common)
-            return own
+            source: Source = kind.planner(files, own_options, common)
+            return source
 
         plan_texts = partial(plan_with_text_formats, plan_own, own_options)
         plan_files = partial(plan_file_columns, plan_texts, own_options, follow_links)
@@ -167,24 +169,28 @@ def _plan(
     else:
         planned = kind.planner(files, own_options, common)
     notes = (*notes, *planned.notes, *note_unused_partitions(files, planned.schema.names))
-    noted: Source = replace(planned, notes=notes)  # type: ignore[type-var]
-    return noted
+    with_notes: Source = replace(planned, notes=notes)  # type: ignore[type-var]
+    return with_notes
 
 
-def _tables(kind: str, listing: Listing, split_from: str) -> tuple[FileTable, tuple[str, ...]]:
+def _choose_table_files(
+    kind: str, listing: Listing, split_from: str
+) -> tuple[FileTable, tuple[str, ...]]:
     """Returns the files of a kind of many records a file, with the splits that folders and names say, and notes."""
-    kept = filter_kind(listing, kind)
-    layout = read_layout(kept.files, kept.roots, split_from=split_from, class_from=NO_LAYOUT)
-    return kept.files.with_splits(layout.splits), (*kept.notes, *layout.notes)
+    chosen_files = filter_kind(listing, kind)
+    layout = read_layout(
+        chosen_files.files, chosen_files.roots, split_from=split_from, class_from=NO_LAYOUT
+    )
+    return chosen_files.files.with_splits(layout.splits), (*chosen_files.notes, *layout.notes)
 
 
-def _options(kind: Kind, options: Mapping[str, Any] | None) -> Any:
+def _make_kind_options(kind: Kind, options: Mapping[str, Any] | None) -> Any:
     """The kind's option object."""
-    known = {field.name for field in fields(kind.options_class)}
-    if unknown := [name for name in options or () if name not in known]:
-        own = ", ".join(map(option, sorted(known))) or "none"
-        meant = did_you_mean(unknown[0], known)
+    option_names = {field.name for field in fields(kind.options_class)}
+    if unknown := [name for name in options or () if name not in option_names]:
+        own_options = ", ".join(map(option, sorted(option_names))) or "none"
+        suggestion = did_you_mean(unknown[0], option_names)
         raise UsageError(
-            f"{option(unknown[0])} is not for {kind.name}, whose own options are {own}{meant}"
+            f"{option(unknown[0])} is not for {kind.name}, whose own options are {own_options}{suggestion}"
         )
     return kind.options_class(**(options or {}))

@@ -48,7 +48,7 @@ from recordmill.options.commands import check_applicable, with_keywords
 from recordmill.options.option import is_local
 from recordmill.pipelines.beam_run import check_runner
 from recordmill.pipelines.read_options import ReadSettings, make_settings
-from recordmill.pipelines.remote.preflight import ProbeResult, preflight, some_of
+from recordmill.pipelines.remote.preflight import ProbeResult, preflight, sample_files
 from recordmill.pipelines.remote.submission import MayBeRunning, remove_on_failure
 from recordmill.records.inference.confirm import SchemaNotConfirmed
 from recordmill.records.writers.outputs import find_output
@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     from recordmill.options.read import ReadKeywords
 
 
-_KEEPING = (
+_RESUMABLE_ERRORS = (
     KeyboardInterrupt,
     OSError,
     MemoryError,
@@ -188,29 +188,29 @@ def read(
         Display(counters, quiet) as display,
         ThreadPoolExecutor(1, thread_name_prefix="recordmill-find") as pool,
     ):
-        found = (
+        inputs_future = (
             pool.submit(find_inputs, inputs, settings.plan) if is_remote(out) else None
         )  # stores take their time
-        folder, base = _begin(out, settings)
+        folder, base = _begin_run(out, settings)
         guessing = settings.runner is None and not has_stopped_read(folder.out)
         job_folder: JobFolder | None = None
         try:
-            given = inputs if found is None else found.result()
+            resolved_inputs = inputs if inputs_future is None else inputs_future.result()
             plan, folder, finished = _prepare(
-                given, settings, folder, out, counters, display, guessing
+                resolved_inputs, settings, folder, out, counters, display, guessing
             )
-            job_folder = None if settings.runner is None else _place(folder, out, settings)
+            job_folder = None if settings.runner is None else _job_folder(folder, out, settings)
 
             def keeps(error: BaseException) -> bool:
                 with suppress(OSError):
                     return (
-                        isinstance(error, _KEEPING)
-                        and count_finished(folder, _made(job_folder)) > 0
+                        isinstance(error, _RESUMABLE_ERRORS)
+                        and count_finished(folder, _attempts_folder(job_folder)) > 0
                     )
                 return False
 
             with remove_on_failure(job_folder, keeps) as run, ExitStack() as putting:
-                publication = _publication(
+                publication = _make_publication(
                     plan, settings, folder, out, base, run, finished, putting
                 )
                 checks.append(lambda: publication.is_complete)
@@ -223,11 +223,11 @@ def read(
                         raise
                     putting.close()
                     folder.close()
-                    folder, base = _begin(out, settings)
+                    folder, base = _begin_run(out, settings)
                     plan, folder, finished = _prepare(
                         inputs, settings, folder, out, counters, display, False
                     )
-                    publication = _publication(
+                    publication = _make_publication(
                         plan, settings, folder, out, base, run, finished, putting
                     )
                     results = run_jobs(
@@ -251,15 +251,15 @@ def read(
         except MayBeRunning:
             folder.release()  # a job may work in it
             raise
-        except _KEEPING as error:
-            told = (
+        except _RESUMABLE_ERRORS as error:
+            reported = (
                 error
                 if any(is_complete() for is_complete in checks)
-                else _ended(error, folder, out, job_folder)
+                else _explain_stop(error, folder, out, job_folder)
             )
-            if told is error:
+            if reported is error:
                 raise
-            raise told from error
+            raise reported from error
         finally:
             folder.close()
 
@@ -285,52 +285,56 @@ def _prepare(
     )
     plan = replace(plan, max_rejects=settings.budget.max_rejects(plan.records))
     if settings.runner is not None and not is_local(settings.runner) and settings.preflight:
-        seen = ProbeResult(_place(folder, out, settings).run_path(), some_of(plan.files))
-        preflight(settings.runner, settings.beam_args, seen, progress)
+        probe = ProbeResult(_job_folder(folder, out, settings).run_path(), sample_files(plan.files))
+        preflight(settings.runner, settings.beam_args, probe, progress)
     progress.begin("resume")
     folder, finished = resume_read(folder, plan, engine=settings.runner is not None)
     if finished is not None and settings.runner is not None:
-        from recordmill.pipelines.read_beam import finished_by_workers
+        from recordmill.pipelines.read_beam import find_worker_tasks
 
         finished = replace(
-            finished, worker_tasks=finished_by_workers(plan, folder, _place(folder, out, settings))
+            finished,
+            worker_tasks=find_worker_tasks(plan, folder, _job_folder(folder, out, settings)),
         )
-    kept = [] if finished is None else finished.all_counts
-    if kept:
-        of = (
+    finished_counts = [] if finished is None else finished.all_counts
+    if finished_counts:
+        num_tasks = (
             len(finished.worker_tasks)
             if finished is not None and finished.worker_tasks
             else len(plan.tasks)
         )
-        said = f"going on from an earlier read: {len(kept)} of {of} outputs were finished"
-        plan = replace(plan, notes=(*plan.notes, said))
-        display.print_line(said)
+        message = f"going on from an earlier read: {len(finished_counts)} of {num_tasks} outputs were finished"
+        plan = replace(plan, notes=(*plan.notes, message))
+        display.print_line(message)
     progress.begin(
-        "convert", None if plan.records is None else plan.records - sum(one.read for one in kept)
+        "convert",
+        None
+        if plan.records is None
+        else plan.records - sum(counts.read for counts in finished_counts),
     )
     return plan, folder, finished
 
 
-def _begin(out: str, settings: ReadSettings) -> tuple[RunFolder, int]:
+def _begin_run(out: str, settings: ReadSettings) -> tuple[RunFolder, int]:
     """(the run's folder, in a store the generation that the read follows)."""
     if not is_remote(out):
         return begin_publication(out, settings.overwrite), 0
     return begin_store_publication(out, settings.overwrite)
 
 
-def _place(folder: RunFolder, out: str, settings: ReadSettings) -> JobFolder:
+def _job_folder(folder: RunFolder, out: str, settings: ReadSettings) -> JobFolder:
     """Returns where workers have their files: an engine's in OUT, also in a store, others on this machine."""
     from recordmill.building.workers.shared_files import JobFolder
 
-    far = is_remote(out) and settings.runner is not None and not is_local(settings.runner)
+    is_shared = is_remote(out) and settings.runner is not None and not is_local(settings.runner)
     return JobFolder(
-        out if far else os.path.abspath(folder.out),
+        out if is_shared else os.path.abspath(folder.out),
         folder.id,
         StoreSettings(settings.storage_requests),
     )
 
 
-def _publication(
+def _make_publication(
     plan: ReadPlan,
     settings: ReadSettings,
     folder: RunFolder,
@@ -361,7 +365,7 @@ def run_jobs(
     finished: FinishedOutputs | None = None,
 ) -> list[OutputCounts]:
     """Run every job that is not finished, on threads here or on the runner that was named;
-    the outputs then lie in folder.data, or where workers have put them (`read_beam.lies_in_store`).
+    the outputs then lie in folder.data, or where workers have put them (`read_beam.writes_to_store`).
     """
     if settings.runner is not None:
         from recordmill.pipelines.read_beam import run_on_beam
@@ -391,7 +395,7 @@ def run_jobs(
     return list(thread_map(work, plan.tasks, at_once, on_error=progress.cancel))
 
 
-def _made(job_folder: JobFolder | None) -> str:
+def _attempts_folder(job_folder: JobFolder | None) -> str:
     """Returns the folder of a store into which workers have put their outputs; "" elsewhere."""
     if job_folder is None or not job_folder.is_remote:
         return ""
@@ -400,35 +404,37 @@ def _made(job_folder: JobFolder | None) -> str:
     return job_folder.run_path(ATTEMPTS_FOLDER)
 
 
-def _ended(
+def _explain_stop(
     error: BaseException, folder: RunFolder, out: str, job_folder: JobFolder | None
 ) -> BaseException:
     """The error that ends a read: with what it keeps, or with the job_folder, which a write does not say."""
-    if count := count_finished(folder, _made(job_folder)):
+    if count := count_finished(folder, _attempts_folder(job_folder)):
         folder.release()
-        return _stopped(error, folder, count)
+        return _resume_error(error, folder, count)
     if not isinstance(error, OSError) or error.filename is not None or not error.strerror:
         return error
-    where = (
+    location = (
         f"{folder.out} (where TMPDIR has what goes to {out} prepared)"
         if is_remote(out)
         else folder.out
     )
-    return RecordmillError(f"{where}: {error.strerror}; nothing was written")
+    return RecordmillError(f"{location}: {error.strerror}; nothing was written")
 
 
-def _stopped(error: BaseException, folder: RunFolder, count: int) -> BaseException:
+def _resume_error(error: BaseException, folder: RunFolder, count: int) -> BaseException:
     """The error that ended a read early, with what is left of it."""
-    kept = (
+    remedy = (
         f"{count} finished output{'s are' if count > 1 else ' is'} kept: the same command goes on from there; "
         f"to drop them, remove {folder.path}"
     )
     if isinstance(error, KeyboardInterrupt):
-        return KeyboardInterrupt(f"stopped; {kept}")
+        return KeyboardInterrupt(f"stopped; {remedy}")
     if isinstance(error, OSError):
-        return RecordmillError(f"{error.filename or folder.out}: {error.strerror or error}; {kept}")
+        return RecordmillError(
+            f"{error.filename or folder.out}: {error.strerror or error}; {remedy}"
+        )
     return RecordmillError(
-        f"out of memory: give less {option('memory')} or fewer {option('threads')}, or a larger machine; {kept}"
+        f"out of memory: give less {option('memory')} or fewer {option('threads')}, or a larger machine; {remedy}"
     )
 
 
@@ -484,40 +490,46 @@ def dry_run(inputs: Inputs, **options: Any) -> ReadEstimate:
     """
     settings = make_settings(**options)
     check_applicable("read", {**options, "dry_run": True})
-    most = settings.memory_bytes
+    memory_bytes = settings.memory_bytes
     plan = plan_read(
-        inputs, settings.plan, schema=settings.schema, threads=settings.threads, memory_bytes=most
+        inputs,
+        settings.plan,
+        schema=settings.schema,
+        threads=settings.threads,
+        memory_bytes=memory_bytes,
     )
-    found = estimate_read(plan, read_peak_bytes(settings.threads))
-    check_fits(found, settings.memory_bytes)
-    return found
+    estimate = estimate_read(plan, read_peak_bytes(settings.threads))
+    check_memory_fits(estimate, settings.memory_bytes)
+    return estimate
 
 
-def check_fits(found: ReadEstimate, memory_bytes: int) -> None:
+def check_memory_fits(estimate: ReadEstimate, memory_bytes: int) -> None:
     """Raises UsageError for an output whose readers would need more memory than the read may take."""
-    if find_output(found.to).must_fit_memory and found.disk_bytes > memory_bytes:
+    if find_output(estimate.to).must_fit_memory and estimate.disk_bytes > memory_bytes:
         raise UsageError(
-            f"{option('to', found.to)}: the arrays take about {format_size(found.disk_bytes)}, more than the "
+            f"{option('to', estimate.to)}: the arrays take about {format_size(estimate.disk_bytes)}, more than the "
             f"{format_size(memory_bytes)} of {option('memory')}; use {option('to', 'npy')}"
         )
 
 
-def describe_estimate(found: ReadEstimate) -> str:
+def describe_estimate(estimate: ReadEstimate) -> str:
     """The estimate as lines for people."""
-    splits = ", ".join(f"{name} {count:,}" for name, count in found.records.items()) or "no records"
-    what = "folder" if find_output(found.to).needs_layout else "output"
+    splits = (
+        ", ".join(f"{name} {count:,}" for name, count in estimate.records.items()) or "no records"
+    )
+    noun = "folder" if find_output(estimate.to).needs_layout else "output"
     lines = [
-        f"{found.rows:,} records ({splits}) would be written to {found.outputs} "
-        f"{what}{'s' if found.outputs != 1 else ''} of {found.to}"
+        f"{estimate.rows:,} records ({splits}) would be written to {estimate.outputs} "
+        f"{noun}{'s' if estimate.outputs != 1 else ''} of {estimate.to}"
     ]
-    width = max((len(column.feature.name) for column in found.columns), default=0)
-    for column in found.columns:
+    width = max((len(column.feature.name) for column in estimate.columns), default=0)
+    for column in estimate.columns:
         shape = ", ".join("?" if size is None else f"{size:,}" for size in column.shape)
         missing = "" if column.feature.required else ", may be missing"
         lines.append(f"  {column.feature.name:{width}}  {column.feature.dtype} [{shape}]{missing}")
     lines.append(
-        f"disk: about {format_size(found.disk_bytes)} (from {found.sampled:,} records looked at); memory: at "
-        f"most {format_size(found.memory_bytes)}"
+        f"disk: about {format_size(estimate.disk_bytes)} (from {estimate.sampled:,} records looked at); memory: at "
+        f"most {format_size(estimate.memory_bytes)}"
     )
-    lines += [f"note: {note}" for note in found.notes]
+    lines += [f"note: {note}" for note in estimate.notes]
     return "\n".join(lines)

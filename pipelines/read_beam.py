@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from recordmill.pipelines.read_options import ReadSettings
     from recordmill.transforms.beam_types import Pipeline
 
-_PARTS = "arrow"  # what workers write where an output is made of a whole split
+_PART_OUTPUT = "arrow"  # what workers write where an output is made of a whole split
 
 
 def run_on_beam(
@@ -52,7 +52,7 @@ def run_on_beam(
     finished: FinishedOutputs | None = None,
 ) -> list[OutputCounts]:
     """Run every job of the plan on the runner that was named; the outputs then lie in folder.data, or, where workers
-    write files into a store, in its data folder there (`lies_in_store`). job_folder: where workers have their files.
+    write files into a store, in its data folder there (`writes_to_store`). job_folder: where workers have their files.
     finished: what earlier ones have left; None: nobody is to leave accounts.
 
     Raises:
@@ -63,25 +63,25 @@ def run_on_beam(
     from recordmill.transforms.read_shards import ReadTasks, wrap_number
 
     # workers have working folders of their own
-    plan = replace(plan, files=tuple(map(_for_workers, plan.files)))
+    plan = replace(plan, files=tuple(map(_with_absolute_paths, plan.files)))
     parts = plan.options.output.per_split
-    jobs, output = _worker_jobs(plan)
+    tasks, output = _worker_tasks(plan)
     local = is_local(settings.runner)
     plan, at_once = share_memory(
-        plan, len(jobs) if local else 1, settings.threads, settings.memory_bytes
+        plan, len(tasks) if local else 1, settings.threads, settings.memory_bytes
     )
-    threads, kept = (
+    threads, finished_tasks = (
         max(1, settings.threads // at_once),
         () if finished is None else finished.worker_tasks,
     )
-    run = ReadRun(plan, jobs, output.name, threads, at_once, finished is not None, kept)
+    run = ReadRun(plan, tasks, output.name, threads, at_once, finished is not None, finished_tasks)
     shared = share_read_run(job_folder, run)
 
     def construct(pipeline: Pipeline) -> None:
         if local:
-            packs = pipeline | "All" >> Create([tuple(range(len(jobs)))])
+            packs = pipeline | "All" >> Create([tuple(range(len(tasks)))])
         else:
-            packs = pipeline | "Jobs" >> ElementNumbers(len(jobs)) | "Alone" >> Map(wrap_number)
+            packs = pipeline | "Jobs" >> ElementNumbers(len(tasks)) | "Alone" >> Map(wrap_number)
         _ = packs | "Read" >> ReadTasks(shared)
 
     run_pipeline(
@@ -92,43 +92,43 @@ def run_on_beam(
         progress,
         kind="read",
     )
-    if lies_in_store(plan, job_folder):
+    if writes_to_store(plan, job_folder):
         return collect_outputs(
             shared, job_folder.data_path(), join(job_folder.out, f"rejects/{job_folder.id}.")
         )
     results = collect_outputs(
         shared, str(folder.intermediate if parts else folder.data), f"{folder.rejects}/"
     )
-    return [_join(plan, job, folder, results) for job in plan.tasks] if parts else results
+    return [_join_parts(plan, job, folder, results) for job in plan.tasks] if parts else results
 
 
-def _worker_jobs(plan: ReadPlan) -> tuple[Sequence[ReadTask], Output]:
+def _worker_tasks(plan: ReadPlan) -> tuple[Sequence[ReadTask], Output]:
     """(what workers do, what they write)."""
     if plan.options.output.per_split:
         return divide_tasks(plan.split_tasks, plan.files, plan.options.file_bytes), find_output(
-            _PARTS
+            _PART_OUTPUT
         )
     return plan.tasks, plan.options.output
 
 
-def finished_by_workers(
+def find_worker_tasks(
     plan: ReadPlan, folder: RunFolder, job_folder: JobFolder
 ) -> list[FinishedTask | None]:
     """Returns what an earlier attempt at the read has left of each job of workers."""
-    return find_finished_tasks(job_folder, folder, *_worker_jobs(plan))
+    return find_finished_tasks(job_folder, folder, *_worker_tasks(plan))
 
 
-def lies_in_store(plan: ReadPlan, job_folder: JobFolder) -> bool:
+def writes_to_store(plan: ReadPlan, job_folder: JobFolder) -> bool:
     """Returns whether workers write the outputs into the store, and this process none of their bytes."""
     return job_folder.is_remote and not plan.options.output.per_split
 
 
-def _for_workers(file: ShardFile) -> ShardFile:
+def _with_absolute_paths(file: ShardFile) -> ShardFile:
     index, members = (path and absolute_path(path) for path in (file.index_path, file.members_path))
     return replace(file, path=absolute_path(file.path), index_path=index, members_path=members)
 
 
-def _join(
+def _join_parts(
     plan: ReadPlan, job: ReadTask, folder: RunFolder, results: Sequence[OutputCounts]
 ) -> OutputCounts:
     """The folder of one split, from its Arrow parts in order."""

@@ -28,7 +28,7 @@ from recordmill.schemas.feature import ITEM_BYTES, Schema
 from recordmill.shards.loading.schema_hints import load_schema
 from recordmill.shards.rejects import RejectBudget
 
-_MAX_RESIZED = 1 << 24  # 16 million pixels
+_MAX_RESIZED_PIXELS = 1 << 24  # 16 million pixels
 
 
 def parse_steps(
@@ -45,7 +45,9 @@ def parse_steps(
     Raises:
         UsageError: one is not written as it must be, or a feature is decoded, reshaped or padded twice.
     """
-    tensors = [*map(_tensor, conversions.normalize_specs(decode_tensor, "decode_tensor"))]
+    tensors = [
+        *map(_parse_tensor_spec, conversions.normalize_specs(decode_tensor, "decode_tensor"))
+    ]
     steps = conversions.parse_conversion_steps(decode_raw, reshape, pad, pad_or_cut, ragged)
     raw = [step for step in steps if isinstance(step, DecodeRaw)]
     conversions.check_converted_once([step.feature for step in (*tensors, *raw)], "decoded")
@@ -76,8 +78,8 @@ def parse_images(
     if channels not in IMAGE_MODES:
         raise UsageError(f"{option('channels', channels)}: 1 (gray), 3 (RGB) or 4 (RGBA)")
     size = parse_image_size(resize) if isinstance(resize, str) else resize
-    if size is not None and not (0 < size[0] * size[1] <= _MAX_RESIZED):
-        raise UsageError(f"{option('resize', resize)}: 1 to {_MAX_RESIZED} pixels")
+    if size is not None and not (0 < size[0] * size[1] <= _MAX_RESIZED_PIXELS):
+        raise UsageError(f"{option('resize', resize)}: 1 to {_MAX_RESIZED_PIXELS} pixels")
     if features is True:
         return (UnresolvedImages(None, size, channels, ragged),)
     names = features.split(",") if isinstance(features, str) else features
@@ -86,7 +88,7 @@ def parse_images(
     )
 
 
-def _tensor(text: str) -> DecodeTensor | UnresolvedTensor:
+def _parse_tensor_spec(text: str) -> DecodeTensor | UnresolvedTensor:
     match = conversions.parse_typed_spec(text)
     if match is None:
         return UnresolvedTensor(text)
@@ -100,7 +102,7 @@ def _tensor(text: str) -> DecodeTensor | UnresolvedTensor:
     )
 
 
-_STEPS = ("decode_tensor", "decode_raw", "reshape", "pad", "pad_or_cut", "ragged")
+_STEP_OPTIONS = ("decode_tensor", "decode_raw", "reshape", "pad", "pad_or_cut", "ragged")
 
 
 @dataclass(frozen=True)
@@ -119,23 +121,23 @@ class ReadSettings:
     storage_requests: int | None = None
 
 
-def make_settings(**given: Any) -> ReadSettings:
+def make_settings(**options: Any) -> ReadSettings:
     """Settings from what the command line or a Python caller gives; `options.read` says what they are.
 
     Raises:
         UsageError: an option's value can't be served. TypeError: there is no such option.
     """
-    values = fill_defaults("read", given)
+    values = fill_defaults("read", options)
     output = find_output(values.to)
-    check_applicable("read", given, output=output.name)
+    check_applicable("read", options, output=output.name)
     budget = RejectBudget.parse(values.max_rejects)
     images = parse_images(
         values.decode_images, values.resize, values.channels, ragged=output.holds_ragged
     )
-    steps = {name: getattr(values, name) for name in _STEPS}
+    steps = {name: getattr(values, name) for name in _STEP_OPTIONS}
     plan = ReadOptions(
         to=values.to,
-        columns=_names(values.columns),
+        columns=_parse_columns(values.columns),
         split=values.split,
         limit=values.limit,
         file_bytes=parse_size(values.file_size, "file_size"),
@@ -147,7 +149,7 @@ def make_settings(**given: Any) -> ReadSettings:
         seed=values.seed,
         output_options=output.parse_options(values),
     )
-    threads, memory_bytes = _room(values.threads or 0, values.memory)
+    threads, memory_bytes = _threads_and_memory(values.threads or 0, values.memory)
     return ReadSettings(
         plan,
         budget,
@@ -162,7 +164,7 @@ def make_settings(**given: Any) -> ReadSettings:
     )
 
 
-def _room(threads: int, memory: str | int) -> tuple[int, int]:
+def _threads_and_memory(threads: int, memory: str | int) -> tuple[int, int]:
     """How many threads may work in how many bytes."""
     if threads < 0:
         raise UsageError(f"{option('threads', threads)}: 0 (one per core) or more")
@@ -170,7 +172,7 @@ def _room(threads: int, memory: str | int) -> tuple[int, int]:
     return choose_threads(threads, memory_bytes), memory_bytes
 
 
-def _names(columns: Sequence[str] | str | None) -> tuple[str, ...] | None:
+def _parse_columns(columns: Sequence[str] | str | None) -> tuple[str, ...] | None:
     if columns is None:
         return None
     names = (

@@ -20,7 +20,7 @@ from recordmill.base.progress import Progress
 from recordmill.building.plan import BuildPlan
 from recordmill.building.workers.shared_files import JobFolder, share_plan
 from recordmill.options.option import is_local
-from recordmill.pipelines.beam_run import run_pipeline, sent_plan
+from recordmill.pipelines.beam_run import make_plan_handle, run_pipeline
 from recordmill.pipelines.build_options import BuildOptions
 from recordmill.preprocessing.declaration import declare_transform, read_declaration
 from recordmill.preprocessing.graph import GraphError
@@ -47,11 +47,11 @@ from recordmill.storage.folders import (
 
 PreprocessingFn = Callable[[dict[str, Any]], dict[str, Any]]
 
-_NODE = re.compile(r"\{\{(?:function_)?node ([^}]+)\}\}")
+_GRAPH_NODE = re.compile(r"\{\{(?:function_)?node ([^}]+)\}\}")
 
 
 @dataclass(frozen=True)
-class SavedBefore:
+class SavedTransformOrigin:
     """A data set whose transform is to be used. raw: the schema of the records that it takes."""
 
     out: str
@@ -67,14 +67,14 @@ class SavedBefore:
         }
 
 
-def find_transform(out: str | os.PathLike[str]) -> SavedBefore:
+def find_transform(out: str | os.PathLike[str]) -> SavedTransformOrigin:
     """The data set's transform; UsageError if it has none."""
     manifest = load_manifest(out)
     if not manifest.transform:
         raise UsageError(
             f"{os.fspath(out)} was built without a transform: there is none to take from it"
         )
-    return SavedBefore(
+    return SavedTransformOrigin(
         os.fspath(out), manifest, from_pbtxt(manifest.transform["raw_schema"], os.fspath(out))
     )
 
@@ -92,29 +92,29 @@ def with_transform(
         return plan
     target = os.path.join(plan.folder, "data", TRANSFORM_FOLDER)
     if settings.transform_from is not None:
-        saved = _take_over(find_transform(settings.transform_from), plan, target)
+        saved = _copy_transform(find_transform(settings.transform_from), plan, target)
     else:
         saved = _fit(plan, settings, target, progress, job_folder)
         source: Any = plan.source
         plan = replace(
             plan, source=replace(source, notes=(*source.notes, *describe_uncounted_records(saved)))
         )
-    _sync(Path(target))
+    _sync_files(Path(target))
     return replace(plan, transform=saved, schema=saved.schema)
 
 
-def _sync(folder: Path) -> None:
+def _sync_files(folder: Path) -> None:
     """Make the saved transform durable, as the shards beside it are before the commit."""
     for path in (*list_paths_recursively(folder), folder):
         (sync_folder if is_folder(path) else sync_file)(path)
 
 
-def _take_over(before: SavedBefore, plan: BuildPlan, target: str) -> SavedTransform:
+def _copy_transform(origin: SavedTransformOrigin, plan: BuildPlan, target: str) -> SavedTransform:
     """The same transform, its files copied to where this data set's lie."""
     assert plan.source is not None
-    given = plan.source.schema
-    _check_same(before, given)
-    source = join(before.out, before.manifest.parts[-1].folder, TRANSFORM_FOLDER)
+    schema = plan.source.schema
+    _check_same_features(origin, schema)
+    source = join(origin.out, origin.manifest.parts[-1].folder, TRANSFORM_FOLDER)
     if not is_folder(source):
         raise DataError("is missing; the manifest names it", source=source)
     if is_remote(source):
@@ -125,20 +125,20 @@ def _take_over(before: SavedBefore, plan: BuildPlan, target: str) -> SavedTransf
             source, target, keep_links=True
         )  # a link is none of the files that the manifest names
     saved = restore_transform(
-        target, before.manifest.transform, from_pbtxt(before.manifest.schema, before.out)
+        target, origin.manifest.transform, from_pbtxt(origin.manifest.schema, origin.out)
     )
-    return saved.drop_features({name for name in before.raw.names if name not in given})
+    return saved.drop_features({name for name in origin.raw.names if name not in schema})
 
 
-def _check_same(before: SavedBefore, given: Schema) -> None:
-    for feature in before.raw:
-        if feature.name not in given and feature.name in before.may_lack:
+def _check_same_features(origin: SavedTransformOrigin, schema: Schema) -> None:
+    for feature in origin.raw:
+        if feature.name not in schema and feature.name in origin.may_lack:
             continue
-        if feature.name not in given or given[feature.name] != feature:
-            there = given[feature.name].describe() if feature.name in given else "not there"
+        if feature.name not in schema or schema[feature.name] != feature:
+            detail = schema[feature.name].describe() if feature.name in schema else "not there"
             raise UsageError(
-                f"the transform of {before.out} takes {feature.name!r} as {feature.describe()}"
-                f"{', always there' if feature.required else ''}; here it is {there}"
+                f"the transform of {origin.out} takes {feature.name!r} as {feature.describe()}"
+                f"{', always there' if feature.required else ''}; here it is {detail}"
             )
 
 
@@ -156,38 +156,38 @@ def _fit(
         raise UsageError(
             f"{option('fit_on', settings.fit_on)}: no such split; {available_names(settings.fit_on, plan.split_names)}"
         )
-    given = settings.transform
-    if isinstance(given, str | os.PathLike) and os.fspath(given).endswith((".yaml", ".yml")):
-        given = read_declaration(given)
-    if isinstance(given, Mapping):
-        declaration = declare_transform(given, raw)
+    declared = settings.transform
+    if isinstance(declared, str | os.PathLike) and os.fspath(declared).endswith((".yaml", ".yml")):
+        declared = read_declaration(declared)
+    if isinstance(declared, Mapping):
+        declaration = declare_transform(declared, raw)
         _check_installed()
         from recordmill.transforms.tft.declared import DeclaredFunction
 
         fit = FitOrigin(
             raw,
-            _inputs(raw, declaration.inputs),
+            _check_inputs(raw, declaration.inputs),
             declaration,
-            _plain(given),
+            _to_json_value(declared),
             settings.fit_on,
             settings.keep_raw,
         )
         function: PreprocessingFn = DeclaredFunction(declaration)
     else:
         _check_installed()
-        function, name = _function(given)
+        function, name = _load_user_function(declared)
         fit = FitOrigin(
-            raw, _inputs(raw, raw.names), None, name, settings.fit_on, settings.keep_raw
+            raw, _check_inputs(raw, raw.names), None, name, settings.fit_on, settings.keep_raw
         )
     if job_folder is not None and job_folder.is_remote:
         _fit_in_parts(plan, settings, fit, function, target, progress, job_folder)
     else:
         _run_fit(plan, settings, fit, function, target, progress, job_folder)
-    with _without_values(fit):
+    with _hide_values(fit):
         return describe_transform(target, fit)
 
 
-def _inputs(raw: Schema, names: tuple[str, ...]) -> Schema:
+def _check_inputs(raw: Schema, names: tuple[str, ...]) -> Schema:
     for name in names:
         if (reason := explain_unfit(raw[name])) is not None:
             raise UsageError(
@@ -196,7 +196,7 @@ def _inputs(raw: Schema, names: tuple[str, ...]) -> Schema:
     return replace(raw.select(names), label=None)
 
 
-def _function(given: Any) -> tuple[PreprocessingFn, str]:
+def _load_user_function(transform: Any) -> tuple[PreprocessingFn, str]:
     """(the guarded function, what to call it)."""
     from recordmill.transforms.tft.user_function import (
         GuardedFunction,
@@ -204,13 +204,13 @@ def _function(given: Any) -> tuple[PreprocessingFn, str]:
         register_pickling_by_value,
     )
 
-    if isinstance(given, str | os.PathLike):
-        function, name = load_function(os.fspath(given)), os.path.basename(os.fspath(given))
-    elif callable(given):
-        function, name = given, getattr(given, "__name__", type(given).__name__)
+    if isinstance(transform, str | os.PathLike):
+        function, name = load_function(os.fspath(transform)), os.path.basename(os.fspath(transform))
+    elif callable(transform):
+        function, name = transform, getattr(transform, "__name__", type(transform).__name__)
     else:
         raise UsageError(
-            f"transform: {type(given).__name__} is neither a path, nor a function, nor a dict of steps"
+            f"transform: {type(transform).__name__} is neither a path, nor a function, nor a dict of steps"
         )
     register_pickling_by_value(function)
     return GuardedFunction(function), name
@@ -226,7 +226,9 @@ def _run_fit(
     job_folder: JobFolder | None,
 ) -> None:
     sent = (
-        sent_plan(plan, settings.beam_args) if job_folder is None else share_plan(plan, job_folder)
+        make_plan_handle(plan, settings.beam_args)
+        if job_folder is None
+        else share_plan(plan, job_folder)
     )
     local = is_local(settings.runner)
 
@@ -244,7 +246,7 @@ def _run_fit(
             _ = packs | "Fit" >> step
 
     progress.begin("fit", None)
-    with _without_values(fit):
+    with _hide_values(fit):
         run_pipeline(
             construct, settings.runner, settings.beam_args, plan.folder, progress, kind="fit"
         )
@@ -276,13 +278,15 @@ def _fit_in_parts(
         _ = pipeline | "Groups" >> ElementNumbers(len(plan.unit_groups)) | "Fit" >> step
 
     def construct(pipeline: Any) -> None:
-        step = FitFromAnalyses(plan.local_handle(), fit.split, fit.inputs, function, target, found)
+        step = FitFromAnalyses(
+            plan.local_handle(), fit.split, fit.inputs, function, target, analyses
+        )
         packs = pipeline | "Groups" >> Create([tuple(range(len(plan.unit_groups)))])
         with analysis_context(plan.folder):
             _ = packs | "Fit" >> step
 
     progress.begin("fit", None)
-    with _without_values(fit):
+    with _hide_values(fit):
         shared = share_plan(plan, job_folder)
         run_pipeline(
             construct_parts,
@@ -292,8 +296,8 @@ def _fit_in_parts(
             progress,
             kind="fit",
         )
-        found = read_analyses(job_folder)
-        if not found:
+        analyses = read_analyses(job_folder)
+        if not analyses:
             raise DataError(
                 f"the transform can't be fitted on split {fit.split!r}: there is no record in it"
             )
@@ -301,26 +305,26 @@ def _fit_in_parts(
 
 
 @contextlib.contextmanager
-def _without_values(fit: FitOrigin) -> Iterator[None]:
+def _hide_values(fit: FitOrigin) -> Iterator[None]:
     """Replaces what an analysis raises by an error without the values of features."""
     try:
-        with _without_warnings():
+        with _silence_warnings():
             yield
     except GraphError as error:  # of the graph that was made just now
-        raise DataError(_reason(error.__cause__ or error, fit)) from None
+        raise DataError(_explain_failure(error.__cause__ or error, fit)) from None
     except (RecordmillError, KeyboardInterrupt):
         raise
     except Exception as error:
-        is_system = isinstance(error, OSError) and not _NODE.search(
+        is_system = isinstance(error, OSError) and not _GRAPH_NODE.search(
             str(error)
         )  # and not one of the graph's operations
         if is_system or exhausted_limit(error) is not None:
             raise
-        raise DataError(_reason(error, fit)) from None
+        raise DataError(_explain_failure(error, fit)) from None
 
 
 @contextlib.contextmanager
-def _without_warnings() -> Iterator[None]:
+def _silence_warnings() -> Iterator[None]:
     """Silences warnings of what tf.Transform makes itself, by a filter, since others set the log's level anew."""
     log = logging.getLogger("absl")
 
@@ -334,12 +338,12 @@ def _without_warnings() -> Iterator[None]:
         log.removeFilter(is_error)
 
 
-def _reason(error: BaseException, fit: FitOrigin) -> str:
+def _explain_failure(error: BaseException, fit: FitOrigin) -> str:
     """Returns what failed, without TensorFlow's message, which may hold values of features."""
-    node = _NODE.search(str(error))
-    where = f" in operation {node[1]}" if node else ""
+    node = _GRAPH_NODE.search(str(error))
+    location = f" in operation {node[1]}" if node else ""
     return (
-        f"the transform can't be fitted on split {fit.split!r}: {type(error).__name__}{where}; is there no record in "
+        f"the transform can't be fitted on split {fit.split!r}: {type(error).__name__}{location}; is there no record in "
         "it, or does the function fail for some of them? Analysers see all records of the split, and assertions are "
         "held before any record is a reject"
     )
@@ -359,10 +363,10 @@ def _check_installed() -> None:
         raise MissingExtraError(option("transform"), "tft", "tensorflow-transform") from None
 
 
-def _plain(declared: Any) -> Any:
+def _to_json_value(declared: Any) -> Any:
     """The declaration as JSON has it."""
     if isinstance(declared, Mapping):
-        return {str(name): _plain(value) for name, value in declared.items()}
+        return {str(name): _to_json_value(value) for name, value in declared.items()}
     if isinstance(declared, list | tuple):
-        return [_plain(value) for value in declared]
+        return [_to_json_value(value) for value in declared]
     return declared

@@ -17,25 +17,25 @@ from recordmill.pipelines.remote.flink import EngineGone, Flink, Overview
 from recordmill.storage.folders import exists
 
 
-def parallelism_of(options: Any) -> int | None:
+def get_parallelism(options: Any) -> int | None:
     """Returns the value of `--parallelism`; None where it is not given."""
-    given = options.get_all_options(drop_default=True, retain_unknown_options=True).get(
+    value = options.get_all_options(drop_default=True, retain_unknown_options=True).get(
         "parallelism"
     )
-    return None if given is None else int(given)
+    return None if value is None else int(value)
 
 
 def with_parallelism(runner: str, beam_args: Sequence[str], options: Any) -> tuple[str, ...]:
     """The flags, with as much parallelism as Flink has free slots where none is given: Flink's own default is 1."""
     from apache_beam.options.pipeline_options import FlinkRunnerOptions
 
-    if "flink" not in runner.lower() or parallelism_of(options) is not None:
+    if "flink" not in runner.lower() or get_parallelism(options) is not None:
         return tuple(beam_args)
     flink = Flink.of_master(options.view_as(FlinkRunnerOptions).flink_master)
     try:
-        found = flink.overview() if flink is not None else None
+        overview = flink.overview() if flink is not None else None
         # slots of a job that has ended are given back a moment later
-        free = 0 if found is None else found.free if found.jobs else found.slots
+        free = 0 if overview is None else overview.free if overview.jobs else overview.slots
     except EngineGone:
         free = 0
     return (*beam_args, f"--parallelism={free}") if free else tuple(beam_args)
@@ -78,11 +78,13 @@ def check_cluster(runner: str, options: Any) -> list[ClusterFinding]:
 
     name = runner.lower()
     portable = options.view_as(PortableOptions)
-    found = _environment(portable, name, options.view_as(SetupOptions).setup_file is not None)
+    findings = _check_environment(
+        portable, name, options.view_as(SetupOptions).setup_file is not None
+    )
     if "prism" in name:
         location = options.view_as(PrismRunnerOptions).prism_location
         if location and "://" not in location and not exists(location):
-            found.append(
+            findings.append(
                 ClusterFinding(
                     "Prism",
                     f"--prism_location {location} is not there",
@@ -90,7 +92,7 @@ def check_cluster(runner: str, options: Any) -> list[ClusterFinding]:
                 )
             )
     if portable.job_endpoint and portable.job_endpoint != "embed":
-        found.append(_endpoint(portable.job_endpoint))
+        findings.append(_check_endpoint(portable.job_endpoint))
     flink_options = options.view_as(FlinkRunnerOptions)
     flink = (
         Flink.of_master(flink_options.flink_master)
@@ -98,30 +100,30 @@ def check_cluster(runner: str, options: Any) -> list[ClusterFinding]:
         else None
     )
     if flink is None:
-        return found
+        return findings
     try:
         overview = flink.overview()
     except EngineGone as error:
         reason = str(error).removeprefix(f"{flink.url}/overview: ")
         remedy = "start Flink, or name its REST address: --flink_master=HOST:8081"
         return [
-            *found,
+            *findings,
             ClusterFinding("Flink", f"{flink.url} gives no answer ({reason})", remedy),
-            *_no_jar(flink_options),
+            *_check_jar_exists(flink_options),
         ]
-    found.append(ClusterFinding("Flink", f"{overview.version} at {flink.url}"))
-    found.append(_slots(flink, overview, parallelism_of(options)))
+    findings.append(ClusterFinding("Flink", f"{overview.version} at {flink.url}"))
+    findings.append(_check_slots(flink, overview, get_parallelism(options)))
     if "flink" in name:
-        found.append(_jar(flink_options, overview))
+        findings.append(_check_jar(flink_options, overview))
     if portable.environment_type == "LOOPBACK" and overview.task_managers > 1:
-        told = f"LOOPBACK serves one TaskManager, and there are {overview.task_managers}"
+        detail = f"LOOPBACK serves one TaskManager, and there are {overview.task_managers}"
         remedy = "--environment_type=PROCESS with recordmill-worker, or EXTERNAL with a worker pool beside each"
-        found.append(ClusterFinding("workers", told, remedy))
-    return found
+        findings.append(ClusterFinding("workers", detail, remedy))
+    return findings
 
 
-def _slots(flink: Flink, overview: Overview, parallelism: int | None) -> ClusterFinding:
-    told = f"{overview.free} of {overview.slots} free, on {overview.task_managers} TaskManagers"
+def _check_slots(flink: Flink, overview: Overview, parallelism: int | None) -> ClusterFinding:
+    detail = f"{overview.free} of {overview.slots} free, on {overview.task_managers} TaskManagers"
     if not overview.slots:
         return ClusterFinding(
             "slots",
@@ -130,30 +132,30 @@ def _slots(flink: Flink, overview: Overview, parallelism: int | None) -> Cluster
         )
     if overview.free < (parallelism or 1):
         jobs = f"an end of the jobs that hold them ({flink.url}/#/job/running)"
-        less = f"--parallelism={overview.free}, " if overview.free else ""
+        fewer = f"--parallelism={overview.free}, " if overview.free else ""
         return ClusterFinding(
             "slots",
-            f"{parallelism or 1} are needed, {told}",
-            f"{less}more TaskManagers, or {jobs} helps",
+            f"{parallelism or 1} are needed, {detail}",
+            f"{fewer}more TaskManagers, or {jobs} helps",
         )
-    return ClusterFinding("slots", told)
+    return ClusterFinding("slots", detail)
 
 
-def _jar(options: Any, overview: Overview) -> ClusterFinding:
+def _check_jar(options: Any, overview: Overview) -> ClusterFinding:
     jar = options.flink_job_server_jar
-    wanted = ".".join(overview.version.split(".")[:2])
+    version = ".".join(overview.version.split(".")[:2])
     if not jar:
-        if str(options.flink_version) == wanted:
-            return ClusterFinding("job server", f"Beam downloads that of Flink {wanted}")
-        remedy = f"--flink_version={wanted}, or --flink_job_server_jar=FILE of one that is built for {wanted}"
+        if str(options.flink_version) == version:
+            return ClusterFinding("job server", f"Beam downloads that of Flink {version}")
+        remedy = f"--flink_version={version}, or --flink_job_server_jar=FILE of one that is built for {version}"
         return ClusterFinding(
             "job server",
-            f"Beam's default is for Flink {options.flink_version}, not {wanted}",
+            f"Beam's default is for Flink {options.flink_version}, not {version}",
             remedy,
         )
     if "://" in jar:
         return ClusterFinding("job server", jar)
-    if missing := _no_jar(options):
+    if missing := _check_jar_exists(options):
         return missing[0]
     try:
         with zipfile.ZipFile(jar) as archive:
@@ -165,25 +167,25 @@ def _jar(options: Any, overview: Overview) -> ClusterFinding:
             "job server", f"{jar} is no jar", "name the jar of Beam's Flink job server"
         )
     if "flink" not in engines:
-        other = (
+        jar_version = (
             f"Beam's job server for {', '.join(engines)}"
             if engines
             else "not known as Beam's job server"
         )
         return ClusterFinding(
-            "job server", f"{jar} is {other}", "" if not engines else "name that of Flink"
+            "job server", f"{jar} is {jar_version}", "" if not engines else "name that of Flink"
         )
-    if engines["flink"] != wanted:
+    if engines["flink"] != version:
         remedy = (
-            f"name one that is built for {wanted} (org.apache.beam:beam-runners-flink-{wanted})"
+            f"name one that is built for {version} (org.apache.beam:beam-runners-flink-{version})"
         )
         return ClusterFinding(
-            "job server", f"{jar} is for Flink {engines['flink']}, the cluster is {wanted}", remedy
+            "job server", f"{jar} is for Flink {engines['flink']}, the cluster is {version}", remedy
         )
-    return ClusterFinding("job server", f"{jar}, for Flink {wanted}")
+    return ClusterFinding("job server", f"{jar}, for Flink {version}")
 
 
-def _no_jar(options: Any) -> list[ClusterFinding]:
+def _check_jar_exists(options: Any) -> list[ClusterFinding]:
     jar = options.flink_job_server_jar
     if not jar or "://" in jar or exists(jar):
         return []
@@ -192,7 +194,7 @@ def _no_jar(options: Any) -> list[ClusterFinding]:
     ]
 
 
-def _endpoint(endpoint: str) -> ClusterFinding:
+def _check_endpoint(endpoint: str) -> ClusterFinding:
     import grpc
 
     with grpc.insecure_channel(endpoint) as channel:
@@ -207,7 +209,7 @@ def _endpoint(endpoint: str) -> ClusterFinding:
     return ClusterFinding("job server", f"answers at {endpoint}")
 
 
-def _environment(portable: Any, runner: str, has_setup: bool) -> list[ClusterFinding]:
+def _check_environment(portable: Any, runner: str, has_setup: bool) -> list[ClusterFinding]:
     kind, config = portable.environment_type, portable.environment_config
     if not any(word in runner for word in ("flink", "spark", "portable")):
         return []
@@ -229,19 +231,19 @@ def _environment(portable: Any, runner: str, has_setup: bool) -> list[ClusterFin
             ]
         return [ClusterFinding("workers", f"the engine starts {command}")]
     if kind in (None, "DOCKER"):
-        told = (
+        detail = (
             f"containers of {config or 'the image of Beam, in which recordmill is not installed'}"
         )
         remedy = (
             "name one that has it (--environment_type=DOCKER --environment_config=IMAGE), or let the engine start "
             "recordmill-worker (--environment_type=PROCESS)"
         )
-        return [ClusterFinding("workers", told, "" if config or has_setup else remedy)]
+        return [ClusterFinding("workers", detail, "" if config or has_setup else remedy)]
     return [ClusterFinding("workers", f"{kind}{f' at {config}' if config else ''}")]
 
 
-def refuse_findings(found: Sequence[ClusterFinding]) -> None:
+def refuse_findings(findings: Sequence[ClusterFinding]) -> None:
     """UsageError with the first thing that has to change."""
-    for finding in found:
+    for finding in findings:
         if not finding.ok:
             raise UsageError(str(finding))

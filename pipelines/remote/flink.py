@@ -19,10 +19,10 @@ from recordmill.shards.dead_runs import JOB_NOTE_NAME
 from recordmill.storage.json_fields import load_json
 
 _TIMEOUT_SEC = 10.0
-_MOST_BYTES = 16 << 20  # 16 MiB: the plan of a job of thousands of tasks is far below
-_ENDED = frozenset({"FINISHED", "FAILED", "CANCELED"})
+_MAX_ANSWER_BYTES = 16 << 20  # 16 MiB: the plan of a job of thousands of tasks is far below
+_END_STATES = frozenset({"FINISHED", "FAILED", "CANCELED"})
 _JOB_ID = re.compile("[0-9a-f]{32}")
-_WAITING = frozenset({"CREATED", "SCHEDULED"})
+_WAITING_STATES = frozenset({"CREATED", "SCHEDULED"})
 
 
 class EngineGone(Exception):
@@ -56,13 +56,15 @@ class FlinkJob:
     @property
     def ended(self) -> bool:
         """True if nothing of it runs any more."""
-        return self.state in _ENDED
+        return self.state in _END_STATES
 
     @property
     def waits_for_slots(self) -> bool:
         """True if none of its tasks has been given a slot."""
-        begun = any(count for state, count in self.tasks.items() if state not in _WAITING)
-        return not self.ended and not begun
+        is_running = any(
+            count for state, count in self.tasks.items() if state not in _WAITING_STATES
+        )
+        return not self.ended and not is_running
 
     @property
     def progress(self) -> str:
@@ -72,20 +74,20 @@ class FlinkJob:
         return f"{self.tasks.get('FINISHED', 0)} of {sum(self.tasks.values())} tasks finished"
 
 
-_Asked = TypeVar("_Asked", bound=Callable[..., Any])
+_Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
-def _understood(ask: _Asked) -> _Asked:
+def _requires_flink(ask: _Method) -> _Method:
     """The same question; an answer that is none of Flink's is `EngineGone`, too."""
 
     @functools.wraps(ask)
-    def asked(flink: Flink, *given: Any) -> Any:
+    def wrapper(flink: Flink, *arguments: Any) -> Any:
         try:
-            return ask(flink, *given)
+            return ask(flink, *arguments)
         except (AttributeError, KeyError, TypeError, ValueError):
             raise EngineGone(f"{flink.url} is no REST address of Flink") from None
 
-    return asked  # type: ignore[return-value]
+    return wrapper  # type: ignore[return-value]
 
 
 @dataclass(frozen=True)
@@ -107,55 +109,55 @@ class Flink:
         scheme, _, rest = (master if "://" in master else f"http://{master}").partition("://")
         return cls(f"{scheme}://{rest.rpartition('@')[2].rstrip('/')}")
 
-    @_understood
+    @_requires_flink
     def overview(self) -> Overview:
         """Returns what the cluster has and what of it is free; raises EngineGone if nobody answers."""
-        found = self._get("/overview")
-        counts = [int(found[name]) for name in ("taskmanagers", "slots-total", "slots-available")]
+        answer = self._get("/overview")
+        counts = [int(answer[name]) for name in ("taskmanagers", "slots-total", "slots-available")]
         return Overview(
             counts[0],
             counts[1],
             counts[2],
-            str(found.get("flink-version", "")),
-            int(found.get("jobs-running") or 0),
+            str(answer.get("flink-version", "")),
+            int(answer.get("jobs-running") or 0),
         )
 
-    @_understood
-    def named(self, name: str) -> FlinkJob | None:
+    @_requires_flink
+    def find_job(self, name: str) -> FlinkJob | None:
         """The youngest job of that name, or None."""
-        found = [
+        jobs = [
             job for job in self._get("/jobs/overview").get("jobs", []) if job.get("name") == name
         ]
-        if not found:
+        if not jobs:
             return None
-        return self.job(str(max(found, key=lambda job: job.get("start-time", 0))["jid"]))
+        return self.job(str(max(jobs, key=lambda job: job.get("start-time", 0))["jid"]))
 
-    @_understood
+    @_requires_flink
     def job(self, job_id: str) -> FlinkJob | None:
         """The job of that id; None if the cluster knows of none such."""
         if _JOB_ID.fullmatch(job_id) is None:
             return None
         try:
-            found = self._get(f"/jobs/{job_id}")
+            answer = self._get(f"/jobs/{job_id}")
         except EngineGone as error:
             if error.code == 404:
                 return None
             raise
-        vertices = found.get("vertices", [])
+        vertices = answer.get("vertices", [])
         tasks: Counter[str] = Counter()
         for vertex in vertices:
             tasks.update(
                 {state: int(count) for state, count in (vertex.get("tasks") or {}).items() if count}
             )
-        return FlinkJob(job_id, str(found.get("name", "")), str(found.get("state", "")), tasks)
+        return FlinkJob(job_id, str(answer.get("name", "")), str(answer.get("state", "")), tasks)
 
-    @_understood
+    @_requires_flink
     def reason(self, job_id: str) -> str:
         """The whole text of what made a job fail; empty where Flink keeps none."""
-        found = self._get(f"/jobs/{job_id}/exceptions")
-        entries = (found.get("exceptionHistory") or {}).get("entries") or []
+        answer = self._get(f"/jobs/{job_id}/exceptions")
+        entries = (answer.get("exceptionHistory") or {}).get("entries") or []
         texts = [
-            str(found.get("root-exception") or ""),
+            str(answer.get("root-exception") or ""),
             *(str(entry.get("stacktrace") or "") for entry in entries),
         ]
         return "\n".join(dict.fromkeys(text for text in texts if text))
@@ -170,23 +172,23 @@ class Flink:
 
     def wait_until_ended(self, job_id: str, timeout_sec: float) -> FlinkJob | None:
         """The job when it has ended, None if it is not known any more; TimeoutError if it goes on."""
-        before = time.monotonic()
+        started = time.monotonic()
         while True:
             job = self.job(job_id)
             if job is None or job.ended:
                 return job
-            if time.monotonic() - before > timeout_sec:
+            if time.monotonic() - started > timeout_sec:
                 raise TimeoutError(f"job {job_id} is still {job.state}")
             time.sleep(0.3)
 
     def _get(self, path: str) -> dict[str, Any]:
         try:
-            found = json.loads(self._ask(path, "GET"))
+            answer = json.loads(self._ask(path, "GET"))
         except ValueError:
-            found = None
-        if not isinstance(found, dict):
+            answer = None
+        if not isinstance(answer, dict):
             raise EngineGone(f"{self.url}{path}: no answer of Flink's")
-        return found
+        return answer
 
     def _ask(self, path: str, method: str) -> bytes:
         # they take as long to import as everything else, and few commands have an engine
@@ -199,7 +201,7 @@ class Flink:
         try:
             request = urllib.request.Request(self.url + path, method=method)
             with urllib.request.urlopen(request, timeout=_TIMEOUT_SEC) as answer:
-                return bytes(answer.read(_MOST_BYTES))
+                return bytes(answer.read(_MAX_ANSWER_BYTES))
         except urllib.error.HTTPError as error:
             error.close()
             raise EngineGone(f"{self.url}{path}: {error}", error.code) from None

@@ -32,8 +32,8 @@ from recordmill.storage.listing import list_inputs
 
 # within which a worker must have answered: Flink starts a job in 10 s, a container takes a minute or two
 ANSWER_SEC = 180.0
-SEEN = 16  # of many inputs some, from the first to the last
-_LOOKS = 16
+MAX_SAMPLES = 16  # of many inputs some, from the first to the last
+_NUM_PROBES = 16
 _TOKEN = "preflight"
 _SETTINGS = "give the workers the store's settings, which they take from their own environment (docs/stores.md)"
 
@@ -48,23 +48,25 @@ class File(Protocol):
     def stat(self) -> Stat: ...
 
 
-def some_of(files: Sequence[File]) -> tuple[tuple[str, int], ...]:
+def sample_files(files: Sequence[File]) -> tuple[tuple[str, int], ...]:
     """(path from the root, bytes) of some files, from the first one to the last."""
-    some = (*files[:: max(1, len(files) // SEEN)], *files[-1:])
-    return tuple((absolute_path(file.path), file.stat.size_bytes) for file in some)
+    sample = (*files[:: max(1, len(files) // MAX_SAMPLES)], *files[-1:])
+    return tuple((absolute_path(file.path), file.stat.size_bytes) for file in sample)
 
 
 @dataclass(frozen=True)
 class ProbeResult:
     """The files that workers must see. folder: of the run, where a file is put for them; "": none. inputs: as of
-    `some_of`.
+    `sample_files`.
     """
 
     folder: str = ""
     inputs: tuple[tuple[str, int], ...] = ()
 
 
-def preflight(runner: str, beam_args: Sequence[str], seen: ProbeResult, progress: Progress) -> None:
+def preflight(
+    runner: str, beam_args: Sequence[str], probe: ProbeResult, progress: Progress
+) -> None:
     """Look, before the job is submitted.
 
     Raises:
@@ -73,27 +75,30 @@ def preflight(runner: str, beam_args: Sequence[str], seen: ProbeResult, progress
     progress.begin("preflight")
     refuse_findings(check_cluster(runner, pipeline_options(runner, beam_args)))
     if "dataflow" in runner.lower():
-        for what, path in (("OUT", seen.folder), *(("INPUT", path) for path, _ in seen.inputs[:1])):
+        for role, path in (
+            ("OUT", probe.folder),
+            *(("INPUT", path) for path, _ in probe.inputs[:1]),
+        ):
             if path and not is_remote(path):
                 raise UsageError(
-                    f"{what} {path}: Dataflow's workers see no disk of this machine; name a store, gs://BUCKET/..."
+                    f"{role} {path}: Dataflow's workers see no disk of this machine; name a store, gs://BUCKET/..."
                 )
         return  # a job there takes minutes to start, and its workers get the code with it
-    refuse_findings(ask_workers(runner, beam_args, seen, progress))
+    refuse_findings(ask_workers(runner, beam_args, probe, progress))
 
 
 def ask_workers(
-    runner: str, beam_args: Sequence[str], seen: ProbeResult, progress: Progress
+    runner: str, beam_args: Sequence[str], probe: ProbeResult, progress: Progress
 ) -> list[ClusterFinding]:
     """Returns the findings of a job that only looks."""
     from recordmill.transforms.probe import ProbeRequest, collect_probe_results, probe_workers
 
     text = uuid.uuid4().hex
-    wanted = ProbeRequest(put_token(seen.folder, text), text, seen.inputs)
+    request = ProbeRequest(put_token(probe.folder, text), text, probe.inputs)
     facts: list[dict[str, Any]] = []
 
     def construct(pipeline: Any) -> None:
-        _ = probe_workers(pipeline, wanted, _LOOKS)
+        _ = probe_workers(pipeline, request, _NUM_PROBES)
 
     name = f"recordmill-preflight-{text[:12]}"
     job = Submission(
@@ -112,16 +117,16 @@ def ask_workers(
     except EngineError as error:
         return [ClusterFinding("workers", str(error), "see docs/cluster.md, Workers")]
     finally:
-        take_away(wanted.token)
-    return _judge(facts, seen)
+        remove_token(request.token)
+    return _judge(facts, probe)
 
 
-def _judge(facts: Sequence[dict[str, Any]], seen: ProbeResult) -> list[ClusterFinding]:
+def _judge(facts: Sequence[dict[str, Any]], probe: ProbeResult) -> list[ClusterFinding]:
     from recordmill.transforms.probe import MUST_MATCH, find_versions
 
-    here = find_versions()
+    own_versions = find_versions()
     hosts = sorted({fact["host"] for fact in facts})
-    found = [
+    findings = [
         ClusterFinding(
             "workers",
             f"{len(facts)} answered, on {', '.join(hosts)}"
@@ -131,23 +136,23 @@ def _judge(facts: Sequence[dict[str, Any]], seen: ProbeResult) -> list[ClusterFi
     ]
     for fact in facts:
         wrong = [
-            f"{name} {fact[name] or 'none'} there, {here[name]} here"
+            f"{name} {fact[name] or 'none'} there, {own_versions[name]} here"
             for name in MUST_MATCH
-            if fact[name] != here[name]
+            if fact[name] != own_versions[name]
         ]
         if wrong:
             remedy = (
                 "install the same there: other versions may write other bytes, or fail to unpickle"
             )
-            found.append(
+            findings.append(
                 ClusterFinding("versions", f"worker on {fact['host']}: {', '.join(wrong)}", remedy)
             )
         if fact["out"]:
             remedy = (
                 "name a folder that all workers see under the same path (a shared disk), or a store"
             )
-            remedy = _SETTINGS if is_remote(seen.folder) else remedy
-            found.append(
+            remedy = _SETTINGS if is_remote(probe.folder) else remedy
+            findings.append(
                 ClusterFinding(
                     "OUT", f"a worker on {fact['host']} does not see it: {fact['out']}", remedy
                 )
@@ -155,15 +160,15 @@ def _judge(facts: Sequence[dict[str, Any]], seen: ProbeResult) -> list[ClusterFi
         if fact["inputs"]:
             remedy = "put the inputs where all workers see them under the same path, or in a store"
             remedy = _SETTINGS if is_remote(fact["inputs"]) else remedy
-            found.append(
+            findings.append(
                 ClusterFinding(
                     "INPUT", f"a worker on {fact['host']} does not see it: {fact['inputs']}", remedy
                 )
             )
-    if facts and all(finding.ok for finding in found):
-        same = ", ".join(f"{name} {here[name]}" for name in MUST_MATCH)
-        found.append(ClusterFinding("versions", f"the same here and there: {same}"))
-    return found
+    if facts and all(finding.ok for finding in findings):
+        versions = ", ".join(f"{name} {own_versions[name]}" for name in MUST_MATCH)
+        findings.append(ClusterFinding("versions", f"the same here and there: {versions}"))
+    return findings
 
 
 def _remedy_for_silence(options: Any) -> str:
@@ -191,7 +196,7 @@ def put_token(folder: str, text: str) -> str:
     return token
 
 
-def take_away(token: str) -> None:
+def remove_token(token: str) -> None:
     """Remove that file again."""
     if token and is_remote(token):
         remove_objects(token.rpartition("/")[0], [_TOKEN])
@@ -223,36 +228,36 @@ def doctor(
             f"{option('runner')} is needed: which engine to look at, for example {engine}"
         )
     limit_requests(storage_requests)
-    found = check_cluster(runner, pipeline_options(runner, beam_args))
-    seen, listed = _inputs(inputs)
-    found += listed
+    findings = check_cluster(runner, pipeline_options(runner, beam_args))
+    samples, input_findings = _inputs(inputs)
+    findings += input_findings
     folder, path = None, ""
     if out is not None:
-        folder, path, told = _out(parse_output_path(out), overwrite)
-        found.append(told)
+        folder, path, out_finding = _out(parse_output_path(out), overwrite)
+        findings.append(out_finding)
     try:
-        if all(finding.ok for finding in found if finding.what not in ("INPUT", "OUT")):
-            found += ask_workers(runner, beam_args, ProbeResult(path, seen), Progress())
+        if all(finding.ok for finding in findings if finding.what not in ("INPUT", "OUT")):
+            findings += ask_workers(runner, beam_args, ProbeResult(path, samples), Progress())
     finally:
         if folder is not None:
             folder.close()
-    return found
+    return findings
 
 
 def _inputs(
     inputs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
 ) -> tuple[tuple[tuple[str, int], ...], list[ClusterFinding]]:
-    given = [
-        os.fspath(one) for one in ([inputs] if isinstance(inputs, str | os.PathLike) else inputs)
+    paths = [
+        os.fspath(item) for item in ([inputs] if isinstance(inputs, str | os.PathLike) else inputs)
     ]
-    if not given:
+    if not paths:
         return (), []
     try:
-        files = list_inputs(given, data_extensions=DATA_EXTENSIONS).files
+        files = list_inputs(paths, data_extensions=DATA_EXTENSIONS).files
     except (RecordmillError, OSError) as error:
         return (), [ClusterFinding("INPUT", str(error), "name what is there")]
     files_here = f"{len(files):,} file{'s' * (len(files) != 1)} here"
-    return some_of(files), [ClusterFinding("INPUT", files_here)]
+    return sample_files(files), [ClusterFinding("INPUT", files_here)]
 
 
 def _out(out: str, overwrite: bool) -> tuple[RunFolder | None, str, ClusterFinding]:
@@ -274,12 +279,12 @@ def _out(out: str, overwrite: bool) -> tuple[RunFolder | None, str, ClusterFindi
             if isinstance(error, OSError)
             else str(error).removeprefix(f"{option('out', out)}: ")
         )
-        told, _, remedy = text.partition("; ")
+        detail, _, remedy = text.partition("; ")
         return (
             None,
             "",
             ClusterFinding(
-                "OUT", told, remedy or "name another folder, or allow this one to be written to"
+                "OUT", detail, remedy or "name another folder, or allow this one to be written to"
             ),
         )
     holds = "a data set, which would be replaced" if base else "no data set"

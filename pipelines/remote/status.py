@@ -14,7 +14,7 @@ from typing import Any
 from recordmill.base.errors import UsageError
 from recordmill.base.sizes import format_duration
 from recordmill.pipelines.remote.flink import EngineGone, Flink, JobNote, read_note
-from recordmill.pipelines.remote.job_error import sentence
+from recordmill.pipelines.remote.job_error import summarize_error
 from recordmill.shards.dead_runs import JOB_NOTE_NAME, LEASE_SEC, claim_dead_runs, find_other_host
 from recordmill.shards.manifest import list_generations, load_manifest
 from recordmill.storage.files import is_remote, limit_requests, list_objects, parse_output_path
@@ -22,8 +22,8 @@ from recordmill.storage.folders import is_folder, join, list_paths
 from recordmill.storage.walk import RUN_PREFIX
 
 RUNNING, ENDED, UNKNOWN_STATE = "running", "ended", "unknown"  # of an engine's job
-HERE, GONE = "at work on this machine", "dead"
-_COMING_SEC = 600  # between the note of a job and its submission
+RUNNING_HERE, DEAD = "at work on this machine", "dead"
+_SUBMISSION_SEC = 600  # between the note of a job and its submission
 
 
 @dataclass(frozen=True)
@@ -83,73 +83,73 @@ def status(out: str | os.PathLike[str], *, storage_requests: int | None = None) 
     Raises:
         UsageError: there is no such folder. DataError: its manifest is broken.
     """
-    place = parse_output_path(out)
+    folder = parse_output_path(out)
     limit_requests(storage_requests)
-    if not is_folder(place):
-        raise UsageError(f"{place}: no such folder")
-    numbers = list_generations(place)
-    records = dict(load_manifest(place, numbers[-1]).records) if numbers else {}
-    runs = _in_store(place) if is_remote(place) else _on_disk(Path(place))
-    return Status(place, numbers[-1] if numbers else 0, records, tuple(runs))
+    if not is_folder(folder):
+        raise UsageError(f"{folder}: no such folder")
+    numbers = list_generations(folder)
+    records = dict(load_manifest(folder, numbers[-1]).records) if numbers else {}
+    runs = _in_store(folder) if is_remote(folder) else _on_disk(Path(folder))
+    return Status(folder, numbers[-1] if numbers else 0, records, tuple(runs))
 
 
 def _on_disk(out: Path) -> list[RunState]:
     notes = {path: read_note(str(path)) for path in sorted(list_paths(out, f"{RUN_PREFIX}*"))}
     with claim_dead_runs(path for path, note in notes.items() if note is None) as dead:
-        gone = {run.name for run in dead}
+        dead_names = {run.name for run in dead}
     return [
-        _state(path.name, note, GONE if path.name in gone else _place_of(path))
+        _state(path.name, note, DEAD if path.name in dead_names else _local_state(path))
         for path, note in notes.items()
     ]
 
 
-def _place_of(run: Path) -> str:
+def _local_state(run: Path) -> str:
     host = find_other_host(run)
-    return f"at work, or killed, on host {host}" if host else HERE
+    return f"at work, or killed, on host {host}" if host else RUNNING_HERE
 
 
 def _in_store(out: str) -> list[RunState]:
-    put: dict[str, dict[str, float]] = defaultdict(
+    times_by_run: dict[str, dict[str, float]] = defaultdict(
         dict
     )  # by run folder: each object, and when it was put
     for item in list_objects(out):
         run, _, name = item.name.partition("/")
         if name and run.startswith(RUN_PREFIX):
-            put[run][name] = item.modified_sec
+            times_by_run[run][name] = item.modified_sec
     return [
         _state(
             run,
-            read_note(join(out, run)) if JOB_NOTE_NAME in put[run] else None,
-            _heard_of(put[run]),
+            read_note(join(out, run)) if JOB_NOTE_NAME in times_by_run[run] else None,
+            _describe_last_sign(times_by_run[run]),
         )
-        for run in sorted(put)
+        for run in sorted(times_by_run)
     ]
 
 
-def _heard_of(put: Mapping[str, float]) -> str:
+def _describe_last_sign(put_times: Mapping[str, float]) -> str:
     """Says when a run was last heard of, by this machine's clock, since to hear the store's own something must be put
     there.
     """
-    silent_sec = max(time.time() - max(put.values()), 0.0)
+    silent_sec = max(time.time() - max(put_times.values()), 0.0)
     if silent_sec <= LEASE_SEC:
         return f"at work: heard of {format_duration(silent_sec)} ago"
     return f"not heard of for {format_duration(silent_sec)}: `recordmill clean` tells whether it is dead"
 
 
-def _state(run: str, note: JobNote | None, here: str) -> RunState:
+def _state(run: str, note: JobNote | None, local_state: str) -> RunState:
     if note is None:
-        return RunState(run, here)
-    state, detail = _asked(note)
+        return RunState(run, local_state)
+    state, detail = _ask_engine(note)
     page = note.page.replace("/job/running/", "/job/completed/") if state == ENDED else note.page
     return RunState(run, state, note.name, note.runner, page, note.started, detail)
 
 
-def _asked(note: JobNote) -> tuple[str, str]:
+def _ask_engine(note: JobNote) -> tuple[str, str]:
     """Returns (RUNNING, ENDED or UNKNOWN_STATE, what the engine says): Flink alone can be asked afterwards."""
     flink = Flink.of_master(note.url) if note.url.startswith("http") else None
     if flink is not None:
         with contextlib.suppress(EngineGone):
-            job = flink.job(note.job) if note.job else flink.named(note.name)
+            job = flink.job(note.job) if note.job else flink.find_job(note.name)
             if job is not None and not job.ended:
                 return RUNNING, job.progress
             if job is not None:
@@ -157,13 +157,13 @@ def _asked(note: JobNote) -> tuple[str, str]:
                     f": {_reason(flink, job.id)}" if job.state == "FAILED" else ""
                 )
             flink.overview()  # it answers, and knows nothing of the job, which may still come
-            if note.job or time.time() - note.started > _COMING_SEC:
+            if note.job or time.time() - note.started > _SUBMISSION_SEC:
                 return ENDED, "the engine knows nothing of it any more"
     return UNKNOWN_STATE, "its engine can't be asked"
 
 
 def _reason(flink: Flink, job_id: str) -> str:
     try:
-        return sentence(flink.reason(job_id))
+        return summarize_error(flink.reason(job_id))
     except EngineGone as error:
         return str(error)

@@ -21,7 +21,11 @@ from recordmill.base.option_names import option
 from recordmill.base.progress import Progress
 from recordmill.pipelines.remote.cluster import with_parallelism
 from recordmill.pipelines.remote.flink import EngineGone, Flink, JobNote
-from recordmill.pipelines.remote.job_error import EngineError, error_sentence, quiet
+from recordmill.pipelines.remote.job_error import (
+    EngineError,
+    make_engine_error,
+    silence_engine_logs,
+)
 from recordmill.shards.dead_runs import JOB_NOTE_NAME
 from recordmill.shards.store_run import StoreRun
 from recordmill.storage.files import put_bytes
@@ -34,13 +38,13 @@ if TYPE_CHECKING:
 _CANCEL_SEC = (
     90.0  # how long a cancelled job may take to go; Flink kills what hangs after 180 s by itself
 )
-_LOOK_SEC = 2.0
-_COMING_SEC = 15.0  # between a job server that stays and Flink
-_LAST_SEC = 10.0  # between the word of the job server and that of Flink
+_POLL_SEC = 2.0
+_SUBMISSION_SEC = 15.0  # between a job server that stays and Flink
+_FINAL_STATE_SEC = 10.0  # between the word of the job server and that of Flink
 _CLOSE_SEC = 5.0  # between a job's end and Beam's word of it
 _WORKERS_SEC = 30.0
 # Linux then ends the program (PR_SET_PDEATHSIG, SIGTERM) when the process that started it dies, however it does
-_TIE = """import ctypes, os, sys
+_DIE_WITH_PARENT = """import ctypes, os, sys
 if sys.platform == "linux":
     ctypes.CDLL(None).prctl(1, 15)
 os.execvp(sys.argv[1], sys.argv[1:])"""
@@ -100,7 +104,7 @@ def run_on_engine(
         EngineError: the job failed. KeyboardInterrupt: it was stopped, and is gone.
         MayBeRunning: it was stopped, and may not be gone. TimeoutError: it took too long, and is gone.
     """
-    with quiet():
+    with silence_engine_logs():
         _run(construct, job, progress)
 
 
@@ -113,14 +117,14 @@ def _run(construct: Callable[[Pipeline], None], job: Submission, progress: Progr
         job.runner, with_parallelism(job.runner, job.beam_args, given_options)
     )
     options.view_as(SetupOptions).save_main_session = False
-    given = options.view_as(GoogleCloudOptions)
-    given.job_name = given.job_name or job.name
-    job = replace(job, name=given.job_name)
+    cloud_options = options.view_as(GoogleCloudOptions)
+    cloud_options.job_name = cloud_options.job_name or job.name
+    job = replace(job, name=cloud_options.job_name)
     engine = _Engine(job, options)
     if job.detach:
         engine.check_can_detach()
     try:
-        engine.note()
+        engine.write_note()
         engine.start_server(options)
         pipeline = beam.Pipeline(runner=job.runner, options=options)
         construct(pipeline)
@@ -142,7 +146,7 @@ def _run(construct: Callable[[Pipeline], None], job: Submission, progress: Progr
         engine.end("failed")
         if progress.error is not None:
             raise progress.error from None
-        raise error_sentence(str(error), job.name) from error
+        raise make_engine_error(str(error), job.name) from error
     finally:
         if not job.detach:
             engine.close()
@@ -152,17 +156,17 @@ def pipeline_options(runner: str, beam_args: Sequence[str]) -> Any:
     """Beam's options of what was given; of Prism a server of each job's own, which ends with it."""
     from apache_beam.options.pipeline_options import PipelineOptions
 
-    own = (
+    prism_flags = (
         ["--experiments=disable_prism_server_singleton", "--prism_log_level=warn"]
         if "prism" in runner.lower()
         else []
     )
-    return PipelineOptions([f"--runner={runner}", *own, *beam_args])
+    return PipelineOptions([f"--runner={runner}", *prism_flags, *beam_args])
 
 
 def end_with_parent(command: Sequence[str]) -> list[str]:
     """The command of the same program that ends, on Linux, with the thread that starts it."""
-    return [sys.executable, "-I", "-S", "-c", _TIE, *command]
+    return [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, *command]
 
 
 def start_job_server(runner: str, options: Any) -> Any | None:
@@ -231,11 +235,11 @@ class _Engine:
             and options.view_as(SparkRunnerOptions).spark_submit_uber_jar
         )
         # whether those to whom the job is handed over go on without this process
-        self._stays = bool(uber or self._endpoint or "dataflow" in job.runner.lower())
+        self._outlives_process = bool(uber or self._endpoint or "dataflow" in job.runner.lower())
         self._loopback = portable.environment_type == "LOOPBACK" or "prism" in job.runner.lower()
         self.id = ""
         self.result: Any = None
-        self._handed_over = False
+        self._is_submitted = False
         self._ended = threading.Event()
         self._failure: list[BaseException] = []
         self._state: list[Any] = []
@@ -252,13 +256,13 @@ class _Engine:
                 f"{option('detach', True)}: the workers are threads of this process (LOOPBACK); give "
                 "--environment_type=PROCESS, EXTERNAL or DOCKER"
             )
-        if not self._stays:
+        if not self._outlives_process:
             raise UsageError(
                 f"{option('detach', True)}: the job server would end with this process; give "
                 "--flink_submit_uber_jar, which needs none, or --job_endpoint of one that stays"
             )
 
-    def note(self) -> None:
+    def write_note(self) -> None:
         """Say in the run's folder which job works there."""
         if not self._job.folder or not is_folder(self._job.folder):
             return
@@ -274,7 +278,7 @@ class _Engine:
 
     def submit(self, pipeline: Any) -> None:
         """Hand the pipeline over."""
-        self._handed_over = True
+        self._is_submitted = True
         self.result = pipeline.run()
         threading.Thread(target=self._await, name="recordmill-engine", daemon=True).start()
 
@@ -293,22 +297,22 @@ class _Engine:
         Raises:
             EngineError: The job failed before, or never came.
         """
-        before = time.monotonic()
+        started = time.monotonic()
         while self.flink is not None and not self.id:
             with contextlib.suppress(EngineGone):
-                found = self.flink.named(self._job.name)
-                self.id = found.id if found is not None else ""
+                job = self.flink.find_job(self._job.name)
+                self.id = job.id if job is not None else ""
             if self._failure:
-                raise error_sentence(str(self._failure[0]), self._job.name)
-            if time.monotonic() - before > timeout_sec:
+                raise make_engine_error(str(self._failure[0]), self._job.name)
+            if time.monotonic() - started > timeout_sec:
                 raise EngineError(
                     f"{self._job.name} did not come up on {self.flink.url} within {timeout_sec:.0f} s"
                 )
             if not self.id:
                 time.sleep(0.2)
-        self.note()
+        self.write_note()
         while self.flink is not None and not self._failure and self._waits(self.flink):
-            time.sleep(_LOOK_SEC)
+            time.sleep(_POLL_SEC)
 
     def _waits(self, flink: Flink) -> bool:
         with contextlib.suppress(EngineGone):
@@ -321,24 +325,24 @@ class _Engine:
         Raises:
             EngineError: it failed, or somebody cancelled it.
         """
-        looked = begun = time.monotonic()
+        last_look = started = time.monotonic()
         while progress.error is None and not self._ended.wait(0.2):
             now = time.monotonic()
-            if self._job.within_sec and now - begun > self._job.within_sec:
+            if self._job.within_sec and now - started > self._job.within_sec:
                 raise TimeoutError(
                     f"{self._job.name} has not ended within {self._job.within_sec:.0f} s"
                 )
-            if self.flink is None or now - looked < _LOOK_SEC:
+            if self.flink is None or now - last_look < _POLL_SEC:
                 continue
-            looked = now
+            last_look = now
             job = None
             with contextlib.suppress(EngineGone):
-                job = self.flink.job(self.id) if self.id else self.flink.named(self._job.name)
+                job = self.flink.job(self.id) if self.id else self.flink.find_job(self._job.name)
             if job is None:
                 continue
             if not self.id:
                 self.id = job.id
-                self.note()
+                self.write_note()
             progress.engine_text = (
                 f"on Flink: {job.progress}, {self.flink.url}/#/job/running/{job.id}"
             )
@@ -350,24 +354,24 @@ class _Engine:
     def _judge(self, progress: Progress) -> None:
         if progress.error is not None:
             raise progress.error
-        found = None
+        job = None
         if self.flink is not None and self.id:
             with contextlib.suppress(EngineGone, TimeoutError):
-                found = self.flink.wait_until_ended(self.id, _LAST_SEC)
-        if found is not None and found.state == "FINISHED":
+                job = self.flink.wait_until_ended(self.id, _FINAL_STATE_SEC)
+        if job is not None and job.state == "FINISHED":
             return
-        if found is not None and found.state == "FAILED":
+        if job is not None and job.state == "FAILED":
             reason = ""
             with contextlib.suppress(EngineGone):
                 assert self.flink is not None
                 reason = self.flink.reason(self.id)
-            raise error_sentence(reason or "".join(map(str, self._failure)), self._job.name)
-        if found is not None and found.state == "CANCELED":
+            raise make_engine_error(reason or "".join(map(str, self._failure)), self._job.name)
+        if job is not None and job.state == "CANCELED":
             raise EngineError(
                 f"the job {self._job.name} was cancelled by somebody else; nothing was written"
             )
         if self._failure:
-            raise error_sentence(str(self._failure[0]), self._job.name)
+            raise make_engine_error(str(self._failure[0]), self._job.name)
         if self._state and str(self._state[0]) not in ("DONE", "None"):
             raise EngineError(
                 f"the job {self._job.name} ended as {self._state[0]}; nothing was written"
@@ -397,37 +401,37 @@ class _Engine:
             self._cancel_on_flink(self.flink)
         elif self.result is not None and not self._ended.is_set():
             self._cancel_by_beam()
-        elif self.result is None and self._may_come:
+        elif self.result is None and self._may_still_start:
             raise TimeoutError(f"it was on its way to {self._endpoint or self._job.runner}")
         self.close()
 
     @property
-    def _may_come(self) -> bool:
+    def _may_still_start(self) -> bool:
         """True if a job server, or an engine, that stays may have it and show it later."""
-        return self._handed_over and self._stays
+        return self._is_submitted and self._outlives_process
 
     def _cancel_on_flink(self, flink: Flink) -> None:
         """Stops a job on its way from a job server of our own with that, and waits for one from a server that stays."""
         if not self.id:
             self._stop_server()
-            self.id = self._coming(flink)
+            self.id = self._wait_for_job_id(flink)
             if not self.id:
                 return
         flink.cancel(self.id)
         flink.wait_until_ended(self.id, _CANCEL_SEC)
 
-    def _coming(self, flink: Flink) -> str:
+    def _wait_for_job_id(self, flink: Flink) -> str:
         """The id of a job whose id is not known yet; empty where there will be none. TimeoutError: there may be."""
         if self.result is not None:
             threading.Thread(target=self._ask_to_cancel, daemon=True).start()
-        before = time.monotonic()
+        started = time.monotonic()
         while True:
             time.sleep(1.0)
-            if (found := flink.named(self._job.name)) is not None:
-                return found.id
-            is_late = time.monotonic() - before > _COMING_SEC
+            if (job := flink.find_job(self._job.name)) is not None:
+                return job.id
+            is_late = time.monotonic() - started > _SUBMISSION_SEC
             # a server of our own, which is gone, may have handed it over while this process was stopped
-            if not self._may_come and (self.result is not None or is_late):
+            if not self._may_still_start and (self.result is not None or is_late):
                 return ""
             if is_late:
                 if self.result is not None and self._ended.is_set():
@@ -438,8 +442,8 @@ class _Engine:
         """By Beam's job interface; a job server of our own takes its job with it."""
         canceller = threading.Thread(target=self._ask_to_cancel, daemon=True)
         canceller.start()
-        before = time.monotonic()
-        while not self._ended.wait(0.2) and time.monotonic() - before < (
+        started = time.monotonic()
+        while not self._ended.wait(0.2) and time.monotonic() - started < (
             10.0 if self._server else _CANCEL_SEC
         ):
             pass

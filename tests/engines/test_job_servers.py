@@ -17,7 +17,12 @@ from recordmill.__main__ import main
 from recordmill.base.progress import Progress
 from recordmill.pipelines.remote import submission
 from recordmill.pipelines.remote.flink import JobNote
-from recordmill.pipelines.remote.job_error import EngineError, error_sentence, quiet, sentence
+from recordmill.pipelines.remote.job_error import (
+    EngineError,
+    make_engine_error,
+    silence_engine_logs,
+    summarize_error,
+)
 from recordmill.pipelines.remote.submission import end_with_parent, pipeline_options
 from recordmill.shards.dead_runs import JOB_NOTE_NAME, LEASE_SEC
 from recordmill.shards.run import RunFolder
@@ -84,7 +89,7 @@ Caused by: java.lang.RuntimeException: Error received
     ],
 )
 def test_one_sentence_is_left(text: str, says: str) -> None:
-    found = sentence(text)
+    found = summarize_error(text)
     assert says in found
     assert "\n" not in found
     assert "Pipeline " not in found
@@ -93,7 +98,7 @@ def test_one_sentence_is_left(text: str, says: str) -> None:
 
 def test_the_whole_text_is_kept_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    error = error_sentence(FLINK, "recordmill-build-x")
+    error = make_engine_error(FLINK, "recordmill-build-x")
     path = Path(str(error).rpartition(": ")[2].rstrip(")"))
     assert path.read_text() == FLINK
     assert path.parent.parent == tmp_path
@@ -108,7 +113,7 @@ def test_beam_says_nothing_meanwhile(
     monkeypatch.setattr(root, "handlers", [])
     within = os.path.join(os.path.dirname(apache_beam.__file__), "utils", "subprocess_server.py")
     as_beam_does = compile("import logging; logging.warning('of no logger')", within, "exec")
-    with quiet():
+    with silence_engine_logs():
         exec(as_beam_does)
         logging.getLogger("apache_beam.runners").error("of its logger")
         logging.getLogger("FlinkJarJobServer").error("of its server")

@@ -14,7 +14,7 @@ from made_data_set import FOLDER, MIXED, mixed_rows, write_data_set
 
 from recordmill.__main__ import main
 from recordmill.base.errors import UsageError
-from recordmill.pipelines.read import check_fits, describe_estimate, dry_run, read
+from recordmill.pipelines.read import check_memory_fits, describe_estimate, dry_run, read
 from recordmill.storage.codecs import SHARD_SUFFIXES
 
 ROWS = mixed_rows(60)
@@ -136,7 +136,7 @@ def test_npz_that_would_not_fit_is_refused_beforehand(tmp_path: Path) -> None:
     found = dry_run(out_of_run, to="npz", memory="256MiB", threads=1)
     assert found.memory_bytes <= 256 << 20
     with pytest.raises(UsageError, match='more than the 100 B of memory=; use to="npy"'):
-        check_fits(found, 100)
+        check_memory_fits(found, 100)
 
 
 ROWS_OF_OPTIONS = mixed_rows(400)

@@ -18,7 +18,7 @@ from source_reading import read_all, values
 import recordmill
 from recordmill.base.errors import RecordmillError
 from recordmill.options.commands import in_flags
-from recordmill.pipelines.plan import kind_of
+from recordmill.pipelines.plan import detect_input_kind
 from recordmill.sources.common.contract import PlanOptions
 from recordmill.sources.images.samples import SampleOptions, plan_samples
 from recordmill.storage.listing import list_inputs
@@ -254,7 +254,7 @@ def test_samples_are_told_from_the_names_in_tars(
     listing = list_inputs(
         [str(tar(tmp_path / "a.tar", ((name, data[name[-3:]]) for name in names)))]
     )
-    assert kind_of(listing)[0] == kind
+    assert detect_input_kind(listing)[0] == kind
 
 
 def test_images_of_samples_are_written_anew_as_loose_ones_are(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from kit import at_once
 import recordmill
 from recordmill.base.progress import Progress, RunCancelled, find_progress
 from recordmill.base.threads import shared_context
-from recordmill.pipelines.remote.job_error import quiet
+from recordmill.pipelines.remote.job_error import silence_engine_logs
 from recordmill.transforms import local_run
 from recordmill.transforms.local_run import mark_own_pipelines, run_locally
 
@@ -72,7 +72,12 @@ def test_the_process_is_as_before(tmp_path: Path, do: Callable[[Path], None]) ->
 
 def test_what_is_set_meanwhile_goes_with_the_last_who_needs_it() -> None:
     before = of_the_process()
-    first, second, far, later = mark_own_pipelines(), mark_own_pipelines(), quiet(), quiet()
+    first, second, far, later = (
+        mark_own_pipelines(),
+        mark_own_pipelines(),
+        silence_engine_logs(),
+        silence_engine_logs(),
+    )
     first.__enter__()
     assert logging.getLogger("apache_beam").level == logging.CRITICAL
     assert all(of_the_process()[name] != before[name] for name in ("notebooks", "Beam's log"))

@@ -81,7 +81,7 @@ def stats(
     """
     from recordmill.base.display import Display
     from recordmill.base.progress import to_progress
-    from recordmill.pipelines.dry_run import count_raw, is_raw
+    from recordmill.pipelines.dry_run import count_raw, is_raw_input
     from recordmill.reader.dataset import open
     from recordmill.reader.statistics import count_statistics, expected_records, stored_statistics
     from recordmill.shards.manifest import is_data_set
@@ -97,7 +97,7 @@ def stats(
     with Display(counters := to_progress(progress), quiet):
         counters.begin("convert")
         statistics: DatasetStatistics | None
-        if not any(map(is_data_set, paths)) and is_raw(paths):
+        if not any(map(is_data_set, paths)) and is_raw_input(paths):
             schema_option = {} if schema is None else {"schema": schema}
             sketch = count_raw(
                 paths, counters, max_rejects=max_rejects, threads=threads, **schema_option

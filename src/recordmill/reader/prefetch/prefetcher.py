@@ -153,7 +153,7 @@ class Streams:
     def __init__(self, files: Sequence[FileAccess], ends: Int64s) -> None:
         self._files, self._ends = files, ends
         self._open: dict[tuple[int, int], _Stream] = {}  # by file and pass
-        self._asked: set[tuple[int, int]] = set()  # those of the last call
+        self._ask_engine: set[tuple[int, int]] = set()  # those of the last call
 
     def hold(self, numbers: Int64s, passes: Int64s) -> StreamedBlocks:
         """Returns blocks with all records of these numbers that lie in streamed files. passes: which pass over all
@@ -180,9 +180,9 @@ class Streams:
                 ):
                     held.setdefault(at, {})[block.first_record] = block
         # A file that neither these numbers nor those before them were in is done with, for this epoch.
-        for key in self._open.keys() - asked - self._asked:
+        for key in self._open.keys() - asked - self._ask_engine:
             del self._open[key]
-        self._asked = asked
+        self._ask_engine = asked
         return {at: list(blocks.values()) for at, blocks in held.items()}
 
     @property

@@ -41,9 +41,9 @@ _NARROW_DTYPES = (
 RowSplits = Int64s | int
 
 
-def cell_mode(kind: str, is_raw: bool, length: int | None) -> int:
+def cell_mode(kind: str, is_raw_input: bool, length: int | None) -> int:
     """Returns how a map entry (or a step) is read: one value straight away, or a list in the second pass."""
-    if is_raw:
+    if is_raw_input:
         return native.CellMode.ONE_BYTES
     return (_SINGLE_VALUE_MODES if length == 1 else _LIST_MODES)[kind]
 
@@ -63,7 +63,7 @@ class ColumnLayout:
     modes: tuple[int, ...]
     ragged_rank: int
     inner_size: int
-    is_raw: bool
+    is_raw_input: bool
     value_type: pa.DataType
     tensor_type: pa.DataType | None
     step: ColumnLayout | None = None
@@ -94,14 +94,14 @@ class ColumnLayout:
         )
 
     @classmethod
-    def _build(cls, feature: Feature, is_raw: bool, modes: tuple[int, ...]) -> ColumnLayout:
+    def _build(cls, feature: Feature, is_raw_input: bool, modes: tuple[int, ...]) -> ColumnLayout:
         value, size = value_type(feature), feature.inner_size
         return cls(
             feature,
             modes,
             feature.ragged_rank,
             size,
-            is_raw,
+            is_raw_input,
             value,
             pa.list_(value, size) if feature.inner_shape else None,
         )
@@ -299,7 +299,7 @@ def _flat_values(
     layout: ColumnLayout, column: LocatedColumn, length: int | None
 ) -> tuple[pa.Array, RowSplits]:
     """Returns flat values and splits; with a length so many per row, zeros for a null (marked in a scalar's)."""
-    if layout.is_raw:
+    if layout.is_raw_input:
         return _raw_numbers(layout, column, length)
     if column.mode == native.CellMode.ONE_BYTES:
         values, ends = _pack_spans(column)
