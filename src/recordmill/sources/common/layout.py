@@ -94,7 +94,7 @@ def read_layout(
             `names`, the split of a file is unknown.
     """
     table = FileTable.from_files(files)
-    folders = _FileFolders.of(table)
+    folders = _FileFolders.from_files(table)
     remaining_components: dict[FolderKey, tuple[str, ...]] = {
         key: tuple(key[1].split("/")) if key[1] else () for key in folders.keys
     }
@@ -175,7 +175,7 @@ def read_partitions(files: FileTable) -> dict[str, pa.DictionaryArray]:
     Raises:
         UsageError: The path of a file has two folders with the same partition name.
     """
-    folders = _FileFolders.of(files)
+    folders = _FileFolders.from_files(files)
     values_by_name: dict[str, dict[FolderKey, str | None]] = {}
     for key in folders.keys:
         for name, equals, value in (component.partition("=") for component in key[1].split("/")):
@@ -187,8 +187,8 @@ def read_partitions(files: FileTable) -> dict[str, pa.DictionaryArray]:
                     )
                 values[key] = None if value == _HIVE_NULL else unquote(value)
     return {
-        name: folders.to_file_values({key: by_key.get(key) for key in folders.keys})
-        for name, by_key in values_by_name.items()
+        name: folders.to_file_values({key: values.get(key) for key in folders.keys})
+        for name, values in values_by_name.items()
     }
 
 
@@ -222,15 +222,15 @@ class _FileFolders:
     keys: tuple[FolderKey, ...]
 
     @classmethod
-    def of(cls, files: FileTable) -> _FileFolders:
+    def from_files(cls, files: FileTable) -> _FileFolders:
         ids_by_key: dict[FolderKey, int] = {}
         folder_keys = ((root, name.rpartition("/")[0]) for root, name in files.roots_and_names())
-        numbers = np.fromiter(
+        folder_ids = np.fromiter(
             (ids_by_key.setdefault(key, len(ids_by_key)) for key in folder_keys),
             np.uint32,
             len(files),
         )
-        return cls(numbers, tuple(ids_by_key))
+        return cls(folder_ids, tuple(ids_by_key))
 
     def to_file_values(
         self, values_by_folder: Mapping[FolderKey, str | None]
@@ -337,7 +337,9 @@ def _find_single_split_word(
     if None in splits_by_folder.values():
         return ""
     folder_splits = {
-        key: at_split for key, at_split in splits_by_folder.items() if at_split is not None
+        key: level_and_split
+        for key, level_and_split in splits_by_folder.items()
+        if level_and_split is not None
     }
     splits = {split for _, split in folder_splits.values()}
     is_split_name = any(

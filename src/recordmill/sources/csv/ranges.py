@@ -272,13 +272,18 @@ class _RangeScan:
         """Returns the results for all rows, and caches the rows."""
         self._cache_writer.store(file_ordinal, start)
         profiler = self._profiler
-        extent = (file_ordinal, start, stop, self._rows, lines, size_bytes, self._blank_lines)
         return ScannedRowRange(
-            *extent,
-            tuple(profiler.text_counts()),
-            profiler.labels,
-            self._quotes,
-            profiler.unexpected_values,
+            file_ordinal=file_ordinal,
+            start=start,
+            stop=stop,
+            rows=self._rows,
+            lines=lines,
+            size_bytes=size_bytes,
+            blank_lines=self._blank_lines,
+            column_counts=tuple(profiler.text_counts()),
+            labels=profiler.labels,
+            quote_evidence=self._quotes,
+            unexpected_values=profiler.unexpected_values,
         )
 
 
@@ -293,7 +298,7 @@ def _scan_stream(
         range_scan.add(data, rows)
     check_unchanged(file.path, file.stat, file.name)
     # Lines of a streamed file already count from its beginning.
-    return range_scan.result(ordinal, 0, 0, 0, blocks.size)
+    return range_scan.result(file_ordinal=ordinal, start=0, stop=0, lines=0, size_bytes=blocks.size)
 
 
 def _scan_range(task: _LoadedRange, head: CsvHead, scan: ScanSettings) -> ScannedRowRange:
@@ -308,11 +313,11 @@ def _scan_range(task: _LoadedRange, head: CsvHead, scan: ScanSettings) -> Scanne
     # The data lacks the end of a skipped line, so the tokenizer has not counted that line.
     has_skipped_line = task.stop > task.start + len(data)
     return range_scan.result(
-        task.file_ordinal,
-        task.start,
-        task.stop,
-        line_number - 1 + has_skipped_line,
-        task.stop - task.start,
+        file_ordinal=task.file_ordinal,
+        start=task.start,
+        stop=task.stop,
+        lines=line_number - 1 + has_skipped_line,
+        size_bytes=task.stop - task.start,
     )
 
 

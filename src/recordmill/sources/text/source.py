@@ -59,7 +59,7 @@ from recordmill.storage.file_table import FileTable, InputFile, null_mask
 from recordmill.storage.files import Bytes, check_unchanged, read_files, read_range
 from recordmill.storage.listing import Listing
 
-LINES_MODE, DOCUMENTS_MODE = "lines", "documents"
+LINES_MODE, DOCUMENTS_MODE, AUTO_MODE = "lines", "documents", "auto"
 TEXT_FEATURE = "text"
 SOURCE_FEATURE = "source"
 LABEL_FEATURE = "label"
@@ -308,7 +308,7 @@ class TextOptions:
         unlabelled: See `sources.common.layout.exclude_unlabelled_files`.
     """
 
-    mode: str = AUTO_LAYOUT
+    mode: str = AUTO_MODE
     blank_lines: bool = True
     encoding: str = "utf-8"
     max_line_bytes: int = MAX_LINE_BYTES
@@ -515,7 +515,7 @@ def plan_text(listing: Listing, options: TextOptions, common: contract.PlanOptio
 
 
 def _choose_mode(files: FileTable, layout: FolderLayout, options: TextOptions) -> tuple[str, str]:
-    if options.mode != AUTO_LAYOUT:
+    if options.mode != AUTO_MODE:
         return options.mode, "as asked"
     if layout.class_names:
         return (
