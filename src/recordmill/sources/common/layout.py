@@ -298,6 +298,7 @@ def _assign_splits(
     name_splits = encode_column((detect_split(_stem(name)) for name in files.names()), len(files))
     is_missing = null_mask(name_splits)
     if not is_missing.any():
+        # A word for the same split in all names is not used, unless the names consist of it.
         (split, *other_splits) = count_column_values(name_splits)
         if (
             split_from == AUTO_LAYOUT
@@ -415,6 +416,8 @@ def _splits_by_root(roots: Sequence[InputRoot]) -> list[str] | None:
     """
     root_splits = [
         detect_split(_stem(root.label))
+        # The name of an archive may contain other words. A folder must be called exactly like the
+        # split.
         if root.path.endswith(MEMBER_SEPARATOR[0])
         else SPLIT_WORDS.get(root.label.lower())
         for root in roots
@@ -505,6 +508,7 @@ def exclude_unlabelled_files(
             read_layout(kept_files, roots, split_from=split_from, class_from=class_from),
             (),
         )
+    # Files outside of the split folders would be an error in `read_layout`.
     if split_from in (AUTO_LAYOUT, FOLDER_LAYOUT) and _has_splits_inside(kept_files):
         is_inside = np.fromiter(
             ("/" in name for name in kept_files.names()), np.bool_, len(kept_files)

@@ -61,6 +61,7 @@ def unify_dialects(
     Raises:
         DataError: The detected dialects of two files differ.
     """
+    # A file with one column does not contain its delimiter, so it is not compared.
     multi_column_files = (
         (file, head) for file, head in zip(files, heads, strict=True) if len(head.names) > 1
     )
@@ -116,6 +117,8 @@ def check_quotes(totals: ScanTotals, quote: str, num_columns: int) -> tuple[str,
     )
     problem = f"{field_count} line breaks, and each line is a row by itself"
     remedy = f"{option('quote', 'none')} if quotes are text"
+    # With one column, every line would be a row without quotes. So this is only evidence with
+    # several columns.
     if num_columns > 1 and evidence.quotes_are_doubtful:
         raise DataError(
             f"{problem}; say {remedy}, or {option('quote', quote)} if these lines belong together",

@@ -326,6 +326,7 @@ def _plan_with_ranges(
     if not files:
         raise UsageError("no CSV files among the inputs")
     files = FileTable.from_files(files)
+    # Uses fewer threads if the memory does not hold four ranges for each.
     threads = max(1, min(common.threads, common.memory_bytes // (4 * range_bytes)))
     prefetched_files = prefetch_files(files, lambda file: (file.path, file.stat))
     dialect_reasons, first_rows = list[str](), dict[tuple[tuple[str, ...], str], FirstRow]()
@@ -518,6 +519,7 @@ def _make_units(
                 continue
             first_row, first_line = 0, heads[ordinal].line
             for row_range in ranges_of_file:
+                # A range without rows gets no unit, but its lines still count.
                 if row_range.rows:
                     yield Unit(
                         begin_file=ordinal,

@@ -299,6 +299,7 @@ def infer_features(
     # The form of each path. A path comes before the paths inside of it.
     forms: dict[JsonPath, str | None] = {(): "an object"}
     counts_by_path = list(observations.counts_by_path.items())
+    # The columns option also determines the order of the features.
     if (columns := declarations.columns) is not None:
         counts_by_path = sorted(
             (item for item in counts_by_path if item[0][0] in columns),
@@ -328,6 +329,7 @@ def infer_features(
         dtype = _resolve_form_dtype(form, counts)
         if form == "a string" and name not in declarations:
             string_features.add(name)
+        # Each list level is a dimension of unknown size.
         features[name] = Feature(
             name, dtype, (None,) * leaf.count(None), _is_in_every_record(observations, leaf)
         )
@@ -504,6 +506,7 @@ def _resolve_form_dtype(form: str | None, counts: ValueCounts) -> str:
         return resolve_dtype(
             integer_class
             | float_class
+            # Whole numbers beyond int64 make the feature text, which keeps all digits.
             | (TEXT_CLASS if counts.inexact[native.NumberLoss.BEYOND_INT64] else 0)
         )
     if form == "a string" and not counts.counts[native.JsonKind.ESCAPED_STRING]:

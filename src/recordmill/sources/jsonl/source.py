@@ -223,6 +223,7 @@ def _scan_range(
     for block in blocks:
         size += len(block.data)
         if block.skipped_line_bytes:
+            # A skipped line counts as a reject.
             lines, records = lines + 1, records + 1
             # The cache would lack the skipped line.
             cache_writer.discard()
@@ -247,6 +248,7 @@ def _label_texts(tape: Tape, scanner: TapeScanner, name: str, text_rule: str) ->
     ]:
         kinds = tape.kinds[tape.node_slice(node)]
         if (
+            # In native.JsonKind, all scalars are between null and object.
             ((kinds > native.JsonKind.NULL_VALUE) & (kinds < native.JsonKind.OBJECT)).any()
             if text_rule == TEXT_FROM_SCALARS
             else (
@@ -319,7 +321,10 @@ class JsonlSource:
         start, stop = (unit.start, unit.stop) if unit.stop else (0, file.stat.size_bytes)
         if (cached_batches := self.cache.take((ordinal, start))) is not None:
             yield from (
-                replace(batch, batch=layout.finish_batch(batch.batch)) for batch in cached_batches
+                # Cached batches may lack features that appeared later, and they have names instead
+                # of class numbers.
+                replace(batch, batch=layout.finish_batch(batch.batch))
+                for batch in cached_batches
             )
             return
         is_streamed = self.files.has_flag(STREAMED_COLUMN, ordinal)

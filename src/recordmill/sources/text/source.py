@@ -115,6 +115,7 @@ def _read_line_texts(
                 ]
             texts = _copy_texts(block.data, line_starts[is_kept], line_stops[is_kept])
             positions = np.flatnonzero(is_kept) + first_line
+            # The positions still count the blank lines that are left out.
             if not options.blank_lines and (is_filled := pc.invert(_are_blank(texts))).false_count:
                 texts = texts.filter(is_filled)
                 positions = positions[is_filled.to_numpy(zero_copy_only=False)]
@@ -463,10 +464,12 @@ def plan_text(listing: Listing, options: TextOptions, common: contract.PlanOptio
     if layout.class_names:
         # Reading looks up the class of each file in this column.
         files = files.with_column(CLASS_NAME_FEATURE, layout.classes)
+        # A declared schema fixes the classes, so files of other classes are rejects.
         if LABEL_FEATURE in schema and (known_classes := schema[LABEL_FEATURE].classes) is not None:
             is_kept, class_rejects = reject_unknown_classes(files, layout.classes, known_classes)
             files, rejects = files.filter(is_kept), tuple(class_rejects)
         is_missing = null_mask(files.column(CLASS_NAME_FEATURE))
+        # A missing class is only an error if the schema requires a label.
         if is_missing.any() and any(
             feature.required
             for feature in schema
@@ -481,6 +484,7 @@ def plan_text(listing: Listing, options: TextOptions, common: contract.PlanOptio
             f"there is no file of a class that the schema names, among {len(listing.files)}"
         )
     if mode == DOCUMENTS_MODE:
+        # The number of records is known without reading: each file is one.
         units = contract.pack_file_units(files.sizes.tolist(), contract.UNIT_BYTES)
         return TextSource(
             schema=schema,

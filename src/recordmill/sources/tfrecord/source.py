@@ -140,6 +140,7 @@ def _scan_piece(
 ) -> tuple[Unit, Inference]:
     inference, records, stop = Inference(), piece.records, piece.stop or 0
     size = stop - piece.start
+    # The headers did not show the number of records.
     if infers_schema or records is None:
         records = size = 0
         for _, frames in _read_intact_frames(shards, piece, memory_bytes):
@@ -268,6 +269,7 @@ def plan_tfrecord(
         shards=[shard.for_other_hosts() for shard in shards],
         units=units,
         notes=(*selection_notes, *schema_notes),
+        # Records that are known to fit need no check.
         checks_records=schema.message != OPAQUE_BYTES and not all_fit,
         checks_class_numbers=common.schema is not None,
         memory_bytes=common.memory_bytes,
@@ -311,6 +313,7 @@ def _select_current_shards(
                 ),
                 file.stat,
             )
+        # The data set or the file name determines the split, otherwise the folder does.
         split = shard.split if shard.split != UNKNOWN_SPLIT else file.split
         current_files.append(replace(file, split=split))
         shards.append(replace(shard, name=file.name))
