@@ -175,7 +175,7 @@ def test_names_with_strange_characters() -> None:
     (raw, shape, pad) = parse_steps(
         decode_raw="a=b/c=>float32[2]", reshape="x=[1]=[-1,4]", pad="t:1=5:=:"
     )
-    assert (raw.feature, raw.big_endian, shape.feature, pad.feature, pad.value) == (
+    assert (raw.feature, raw.is_big_endian, shape.feature, pad.feature, pad.value) == (
         "a=b/c",
         True,
         "x=[1]",

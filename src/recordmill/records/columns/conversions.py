@@ -153,7 +153,10 @@ def parse_decode_raw(text: str) -> DecodeRaw:
             f"it is big-endian; {CONVERSION_DTYPES}"
         )
     return DecodeRaw(
-        match[0], match[2], parse_shape(match[3] or "", option("decode_raw", text)), match[1] == ">"
+        match[0],
+        dtype=match[2],
+        shape=parse_shape(match[3] or "", option("decode_raw", text)),
+        is_big_endian=match[1] == ">",
     )
 
 
@@ -206,7 +209,7 @@ def _parse_pad(text: str, keyword: str, cuts_longer: bool) -> Pad:
     match = _PAD_SPEC.fullmatch(text)
     if match is None or int(match[2]) < 1:
         raise UsageError(f"{option(keyword, text)}: FEATURE=LENGTH:VALUE, as in tokens=128:0")
-    return Pad(match[1], int(match[2]), match[3], cuts_longer)
+    return Pad(match[1], length=int(match[2]), value=match[3], cuts_longer=cuts_longer)
 
 
 def parse_shape(

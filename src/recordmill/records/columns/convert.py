@@ -110,7 +110,7 @@ class DecodeRaw:
     feature: str
     dtype: str
     shape: Shape
-    big_endian: bool = False
+    is_big_endian: bool = False
 
     def output_feature(self, feature: Feature) -> Feature:
         _check_bytes(feature, "decode_raw")
@@ -138,10 +138,10 @@ class DecodeRaw:
         if faults:
             return self.convert(column.filter(pa.array(~is_bad)), feature)[0], faults
         return build_column(
-            _view_numbers(arrays.values, self.dtype, self.big_endian),
-            lengths // item_bytes,
-            present,
-            out,
+            _view_numbers(arrays.values, self.dtype, self.is_big_endian),
+            counts=lengths // item_bytes,
+            present=present,
+            out=out,
         ), ()
 
 
@@ -197,7 +197,10 @@ class DecodeTensor:
             is_good[[row for row, _ in faults]] = False
             return self.convert(column.filter(pa.array(is_good)), feature)[0], sorted(faults)
         return build_column(
-            _view_numbers(values, self.dtype), sizes // max(out.inner_size, 1), present, out
+            _view_numbers(values, self.dtype),
+            counts=sizes // max(out.inner_size, 1),
+            present=present,
+            out=out,
         ), ()
 
     def estimate_bytes(self, column: pa.Array, feature: Feature) -> tuple[Int64s, Int64s]:
@@ -321,7 +324,7 @@ class Reshape:
         if faults:
             return self.convert(column.filter(pa.array(~is_bad)), feature)[0], faults
         return build_column(
-            _flat_values(column, feature), counts // out.inner_size, present, out
+            _flat_values(column, feature), counts=counts // out.inner_size, present=present, out=out
         ), ()
 
 
@@ -435,7 +438,7 @@ class NameClasses:
                 column.take(np.delete(np.arange(len(column)), [*first_numbers])), feature
             )[0], faults
         texts = pa.array(names, value_type(out)).take(flat)
-        return build_column(texts, counts // out.inner_size, present, out), ()
+        return build_column(texts, counts=counts // out.inner_size, present=present, out=out), ()
 
 
 def make_class_name_steps(schema: Schema) -> tuple[NameClasses, ...]:
@@ -461,9 +464,9 @@ def to_list_column(column: pa.Array, feature: Feature) -> tuple[pa.Array, Featur
         return column, feature
     return build_column(
         _flat_values(column, feature),
-        np.where(present, feature.inner_size // out.inner_size, 0),
-        present,
-        out,
+        counts=np.where(present, feature.inner_size // out.inner_size, 0),
+        present=present,
+        out=out,
     ), out
 
 
@@ -536,9 +539,9 @@ def _flat_values(column: pa.Array, feature: Feature) -> pa.Array:
     return column
 
 
-def _view_numbers(data: Array, dtype: str, big_endian: bool = False) -> pa.Array:
+def _view_numbers(data: Array, dtype: str, is_big_endian: bool = False) -> pa.Array:
     """Returns the values whose memory the bytes are."""
-    order: Literal["<", ">"] = ">" if big_endian else "<"
+    order: Literal["<", ">"] = ">" if is_big_endian else "<"
     if dtype == "bool":
         return pa.array(data != 0)
     if dtype == "bfloat16":  # the upper half of a float32

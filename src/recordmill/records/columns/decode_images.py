@@ -100,7 +100,14 @@ class DecodeImages:
             self.width * self.channels,
         )
         factor, offset = np.ones(row_values, np.float32), np.zeros(row_values, np.float32)
-        resample(pixels, Box(0, 0, *pixels.shape[:2]), resized, factor, offset, antialias=True)
+        resample(
+            pixels,
+            Box(0, 0, *pixels.shape[:2]),
+            resized,
+            factor=factor,
+            offset=offset,
+            antialias=True,
+        )
         return resized
 
     def estimate_bytes(self, column: pa.Array, feature: Feature) -> tuple[Int64s, Int64s]:
@@ -214,7 +221,9 @@ def _concatenate_pixels(images: Sequence[Pixels]) -> Pixels:
 def _fixed_size_column(images: Sequence[Pixels | None], out: Feature) -> pa.Array:
     present = np.array([image is not None for image in images], np.bool_)
     flat_pixels = pa.array(_concatenate_pixels([image for image in images if image is not None]))
-    return build_column(flat_pixels, np.zeros(len(images), np.int64), present, out)
+    return build_column(
+        flat_pixels, counts=np.zeros(len(images), np.int64), present=present, out=out
+    )
 
 
 def _ragged_column(images: Sequence[Pixels | None], out: Feature) -> pa.Array:

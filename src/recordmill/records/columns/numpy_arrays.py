@@ -64,9 +64,14 @@ def extract_arrays(column: pa.Array | pa.ChunkedArray, feature: Feature) -> Colu
     if is_bytes(feature):
         values, offsets = _string_bytes(array)
         splits.append(offsets)
-        return ColumnArrays(values, tuple(splits), valid, items)
+        return ColumnArrays(values=values, splits=tuple(splits), valid=valid, num_items=items)
     flat = _primitive_values(array, feature)
-    return ColumnArrays(flat.reshape(items, *feature.inner_shape), tuple(splits), valid, items)
+    return ColumnArrays(
+        values=flat.reshape(items, *feature.inner_shape),
+        splits=tuple(splits),
+        valid=valid,
+        num_items=items,
+    )
 
 
 def to_numpy(column: pa.Array | pa.ChunkedArray, feature: Feature) -> Array | Ragged | Strings:
@@ -277,7 +282,10 @@ def concatenate_arrays(column_arrays: list[ColumnArrays], feature: Feature) -> C
     )
     values = np.concatenate([empty, *(arrays.values for arrays in column_arrays)])
     return ColumnArrays(
-        values, tuple(splits), valid, sum(arrays.num_items for arrays in column_arrays)
+        values=values,
+        splits=tuple(splits),
+        valid=valid,
+        num_items=sum(arrays.num_items for arrays in column_arrays),
     )
 
 

@@ -41,9 +41,9 @@ _NARROW_DTYPES = (
 RowSplits = Int64s | int
 
 
-def cell_mode(kind: str, is_raw_input: bool, length: int | None) -> int:
+def cell_mode(kind: str, is_raw: bool, length: int | None) -> int:
     """Returns how a map entry (or a step) is read: one value straight away, or a list in the second pass."""
-    if is_raw_input:
+    if is_raw:
         return native.CellMode.ONE_BYTES
     return (_SINGLE_VALUE_MODES if length == 1 else _LIST_MODES)[kind]
 
@@ -63,7 +63,7 @@ class ColumnLayout:
     modes: tuple[int, ...]
     ragged_rank: int
     inner_size: int
-    is_raw_input: bool
+    is_raw: bool
     value_type: pa.DataType
     tensor_type: pa.DataType | None
     step: ColumnLayout | None = None
@@ -94,16 +94,16 @@ class ColumnLayout:
         )
 
     @classmethod
-    def _build(cls, feature: Feature, is_raw_input: bool, modes: tuple[int, ...]) -> ColumnLayout:
+    def _build(cls, feature: Feature, is_raw: bool, modes: tuple[int, ...]) -> ColumnLayout:
         value, size = value_type(feature), feature.inner_size
         return cls(
-            feature,
-            modes,
-            feature.ragged_rank,
-            size,
-            is_raw_input,
-            value,
-            pa.list_(value, size) if feature.inner_shape else None,
+            feature=feature,
+            modes=modes,
+            ragged_rank=feature.ragged_rank,
+            inner_size=size,
+            is_raw=is_raw,
+            value_type=value,
+            tensor_type=pa.list_(value, size) if feature.inner_shape else None,
         )
 
 
@@ -169,12 +169,20 @@ def get_column(cells: LocatedCells, layout: CellLayout, column: int, data: Bytes
     valid = cells.valid[column] if cells.has_nulls(column) else None
     if mode >= native.CellMode.ONE_BYTES:
         return LocatedColumn(
-            rows, data, mode, cells.starts[array_row], cells.sizes[array_row], _EMPTY, valid
+            rows=rows,
+            data=data,
+            mode=mode,
+            starts=cells.starts[array_row],
+            sizes=cells.sizes[array_row],
+            numbers=_EMPTY,
+            valid=valid,
         )
     numbers = (
         cells.floats[array_row] if mode == native.CellMode.ONE_FLOAT else cells.ints[array_row]
     )
-    return LocatedColumn(rows, data, mode, _EMPTY, _EMPTY, numbers, valid)
+    return LocatedColumn(
+        rows=rows, data=data, mode=mode, starts=_EMPTY, sizes=_EMPTY, numbers=numbers, valid=valid
+    )
 
 
 def max_array_size(column: LocatedColumn) -> tuple[int, int]:
@@ -280,8 +288,15 @@ def _assemble_steps(step: ColumnLayout, column: LocatedColumn) -> pa.Array:
     starts, sizes = _find_fields(column, offsets)
     cell_layout = CellLayout.from_modes(step.modes, [False])
     cells = cell_layout.allocate_cells(len(starts))
-    cells.locate(column.data, starts, sizes, 0, native.OtherFeatures.SKIP, None)
-    step_column = get_column(cells, cell_layout, 0, column.data)
+    cells.locate(
+        column.data,
+        starts,
+        sizes,
+        map_count=0,
+        other_features=native.OtherFeatures.SKIP,
+        names=None,
+    )
+    step_column = get_column(cells, layout=cell_layout, column=0, data=column.data)
     if cells.status.any():
         step_column.bad = cells.status
     values = assemble_column(step, [step_column])
@@ -299,11 +314,11 @@ def _flat_values(
     layout: ColumnLayout, column: LocatedColumn, length: int | None
 ) -> tuple[pa.Array, RowSplits]:
     """Returns flat values and splits; with a length so many per row, zeros for a null (marked in a scalar's)."""
-    if layout.is_raw_input:
+    if layout.is_raw:
         return _raw_numbers(layout, column, length)
     if column.mode == native.CellMode.ONE_BYTES:
         values, ends = _pack_spans(column)
-        return _make_texts(layout, values, ends, 1, column), 1
+        return _make_texts(layout, values=values, ends=ends, splits=1, column=column), 1
     if column.mode == native.CellMode.BYTES_LIST:
         return _read_byte_lists(layout, column, length)
     numbers, splits = _read_numbers(column, length)
@@ -326,7 +341,7 @@ def _read_numbers(column: LocatedColumn, length: int | None) -> tuple[npt.NDArra
         return (
             (values, offsets)
             if length is None
-            else (_to_fixed_length(column, values, offsets, length), length)
+            else (_to_fixed_length(column, values=values, offsets=offsets, length=length), length)
         )
     if length is not None:
         return _pack_fixed_size(column, 4 * length, native.RecordStatus.WRONG_COUNT).view(
@@ -429,16 +444,23 @@ def _read_byte_lists(
         values = values[
             : native.copy_values(column.data, column.starts, column.sizes, True, ends, values)
         ]
-        return _make_texts(layout, values, ends, offsets, column), offsets
+        return _make_texts(layout, values=values, ends=ends, splits=offsets, column=column), offsets
     starts, sizes = _find_fields(column, offsets)
     starts, sizes = (
-        _to_fixed_length(column, starts, offsets, length),
-        _to_fixed_length(column, sizes, offsets, length),
+        _to_fixed_length(column, values=starts, offsets=offsets, length=length),
+        _to_fixed_length(column, values=sizes, offsets=offsets, length=length),
     )
     values, ends = _pack_spans(
-        LocatedColumn(len(starts), column.data, native.CellMode.ONE_BYTES, starts, sizes, _EMPTY)
+        LocatedColumn(
+            rows=len(starts),
+            data=column.data,
+            mode=native.CellMode.ONE_BYTES,
+            starts=starts,
+            sizes=sizes,
+            numbers=_EMPTY,
+        )
     )
-    return _make_texts(layout, values, ends, length, column), length
+    return _make_texts(layout, values=values, ends=ends, splits=length, column=column), length
 
 
 def _make_texts(

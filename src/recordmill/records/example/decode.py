@@ -85,7 +85,9 @@ def decode(
         ValueError: a record does not lie inside data.
     """
     plan = _make_plan(schema, None if columns is None else tuple(columns))
-    batch, _, _ = _try_decode(data, starts, lengths, plan, columns is None)
+    batch, _, _ = _try_decode(
+        data, starts, lengths, plan=plan, checks_other_features=columns is None
+    )
     if batch is not None:
         return batch
     _, _, bad = decode_lenient(data, starts, lengths, schema, columns)
@@ -117,7 +119,7 @@ def decode_lenient(
     bad: list[BadRecord] = []
     while True:
         batch, status, culprits = _try_decode(
-            data, starts[good], lengths[good], plan, columns is None
+            data, starts[good], lengths[good], plan=plan, checks_other_features=columns is None
         )
         if batch is not None:
             return batch, good, sorted(bad, key=lambda record: record.row)
@@ -150,7 +152,12 @@ def decode_if_plain(
         return _payload_batch(data, starts, lengths, plan)
     cells = plan.cell_layout.allocate_cells(len(starts))
     if cells.locate(
-        data, starts, lengths, plan.map_count, native.OtherFeatures.REFUSE, plan.names.copy()
+        data,
+        starts,
+        lengths,
+        map_count=plan.map_count,
+        other_features=native.OtherFeatures.REFUSE,
+        names=plan.names.copy(),
     ):
         return None
     return _assemble_batch(data, plan, cells)
@@ -166,14 +173,19 @@ def max_decoded_size(data: Bytes, start: int, length: int, schema: Schema) -> tu
         return length, 1
     cells = plan.cell_layout.allocate_cells(1)
     if cells.locate(
-        data, starts, lengths, plan.map_count, native.OtherFeatures.SKIP, plan.names.copy()
+        data,
+        starts,
+        lengths,
+        map_count=plan.map_count,
+        other_features=native.OtherFeatures.SKIP,
+        names=plan.names.copy(),
     ):
         return (
             _MAX_DECODE_RATIO * length,
             length // 2,
         )  # what is written in an unusual way is read from a copy
     sizes = (
-        max_array_size(get_column(cells, plan.cell_layout, storage_id, data))
+        max_array_size(get_column(cells, layout=plan.cell_layout, column=storage_id, data=data))
         for storage_ids in plan.storage_ids
         for storage_id in storage_ids
     )
@@ -203,14 +215,14 @@ def _make_plan(schema: Schema, columns: tuple[str, ...] | None) -> _DecodePlan:
         [mode for layout in layouts for mode in layout.modes], [owner.required for owner in owners]
     )
     return _DecodePlan(
-        selected_schema,
-        to_arrow(selected_schema),
-        name_table,
-        layouts,
-        tuple(storage_ids),
-        tuple(owners),
-        cell_layout,
-        2 if selected_schema.message == SEQUENCE_EXAMPLE else 1,
+        schema=selected_schema,
+        arrow=to_arrow(selected_schema),
+        names=name_table,
+        layouts=layouts,
+        storage_ids=tuple(storage_ids),
+        owners=tuple(owners),
+        cell_layout=cell_layout,
+        map_count=2 if selected_schema.message == SEQUENCE_EXAMPLE else 1,
     )
 
 
@@ -247,8 +259,10 @@ def _try_decode(
     other_features = (
         native.OtherFeatures.CHECK if checks_other_features else native.OtherFeatures.SKIP
     )
-    if cells.locate(data, starts, lengths, plan.map_count, other_features, names):
-        data = _read_unusual(data, starts, lengths, plan, names, cells)
+    if cells.locate(
+        data, starts, lengths, map_count=plan.map_count, other_features=other_features, names=names
+    ):
+        data = _read_unusual(data, starts, lengths, plan=plan, names=names, cells=cells)
         if cells.status.any():
             return None, cells.status, cells.culprits
     return _assemble_batch(data, plan, cells), cells.status, cells.culprits
@@ -260,7 +274,9 @@ def _assemble_batch(
     """The batch of cells that are all good or, if values do not fit, None; cells then say which rows' and why."""
     arrays = []
     for layout, storage_ids in zip(plan.layouts, plan.storage_ids, strict=True):
-        columns = [get_column(cells, plan.cell_layout, i, data) for i in storage_ids]
+        columns = [
+            get_column(cells, layout=plan.cell_layout, column=i, data=data) for i in storage_ids
+        ]
         arrays.append(assemble_column(layout, columns))
         if (bad := columns[0].bad) is not None:
             is_new = (bad != 0) & (cells.status == 0)
@@ -296,7 +312,14 @@ def _read_unusual(
     is_refused = np.array([form is None for form in forms], np.bool_)
     cells.status[unusual_rows[~is_refused]] = native.RecordStatus.UNREAD
     data = np.concatenate([data, plain])
-    cells.locate(data, starts, lengths, plan.map_count, native.OtherFeatures.SKIP, names)
+    cells.locate(
+        data,
+        starts,
+        lengths,
+        map_count=plan.map_count,
+        other_features=native.OtherFeatures.SKIP,
+        names=names,
+    )
     cells.status[unusual_rows[is_refused]] = native.RecordStatus.UNUSUAL
     cells.culprits[unusual_rows[is_refused]] = -1
     return data
@@ -307,7 +330,12 @@ def _payload_batch(
 ) -> pa.RecordBatch:
     """Records that are not parsed, as one binary column each (there is one, `record`)."""
     column = LocatedColumn(
-        len(starts), data, native.CellMode.ONE_BYTES, starts, lengths, np.empty(0, np.int64)
+        rows=len(starts),
+        data=data,
+        mode=native.CellMode.ONE_BYTES,
+        starts=starts,
+        sizes=lengths,
+        numbers=np.empty(0, np.int64),
     )
     arrays = [assemble_column(layout, [column]) for layout in plan.layouts]
     return (

@@ -66,7 +66,7 @@ def _encode_planned(entries: Sequence[PlannedEntry], rows: int) -> Frames:
     out = allocate(total + _COPY_BLOCK_BYTES, np.uint8)
     crcs = allocate(rows, np.uint32)
     native.write_examples(columns, arrays, list_sizes, entry_sizes, starts, lengths, out, crcs)
-    return Frames(out[:total], starts, lengths, crcs)
+    return Frames(data=out[:total], starts=starts, lengths=lengths, crcs=crcs)
 
 
 def _check_message_sizes(lengths: Int64s) -> None:
@@ -187,7 +187,13 @@ def _join_payloads(frames_by_row: Sequence[Frames], rows: int) -> tuple[Bytes, I
     np.cumsum(sizes.sum(1), out=splits[1:])
     data = allocate(int(splits[-1]), np.uint8)
     block_ids = np.tile(np.arange(len(frames_by_row), dtype=np.int32), rows)
-    pack_spans([part.data for part in frames_by_row], starts, sizes.reshape(-1), data, block_ids)
+    pack_spans(
+        [part.data for part in frames_by_row],
+        starts=starts,
+        sizes=sizes.reshape(-1),
+        out=data,
+        block_ids=block_ids,
+    )
     return data, splits
 
 

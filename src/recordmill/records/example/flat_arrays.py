@@ -110,8 +110,8 @@ class _ColumnWalk:
         return FlatEntry(
             storage,
             self.rows,
-            values,
-            self.valid,
+            values=values,
+            valid=self.valid,
             splits=self.splits,
             length=self.per_row,
             value_splits=value_splits,
@@ -122,14 +122,22 @@ class _ColumnWalk:
         numbers = _primitive_numbers(self.items)
         data, width = numbers.view(np.uint8), numbers.dtype.itemsize
         if self.splits is None:
-            return FlatEntry(storage, self.rows, data, self.valid, width=self.per_row * width)
-        return FlatEntry(storage, self.rows, data, self.valid, value_splits=self.splits * width)
+            return FlatEntry(
+                storage, self.rows, values=data, valid=self.valid, width=self.per_row * width
+            )
+        return FlatEntry(
+            storage, self.rows, values=data, valid=self.valid, value_splits=self.splits * width
+        )
 
     def lengths(self, storage: Storage, level: int) -> FlatEntry:
         """Returns the row lengths of the variable dimension after this one (TFDS `ragged_row_lengths_<level>`)."""
         splits, _ = self._level_splits[level]
         return FlatEntry(
-            storage, self.rows, np.diff(self._level_splits[level + 1][1]), self.valid, splits
+            storage,
+            self.rows,
+            values=np.diff(self._level_splits[level + 1][1]),
+            valid=self.valid,
+            splits=splits,
         )
 
     def _enter_list(self) -> Int64s:

@@ -106,7 +106,12 @@ class CellLayout:
                 np.count_nonzero(cell_families == family)
             )
         counts = tuple(int(np.count_nonzero(cell_families == family)) for family in range(3))
-        return cls(np.array(modes, np.int64), array_rows, np.array(required, np.int64), counts)
+        return cls(
+            modes=np.array(modes, np.int64),
+            array_rows=array_rows,
+            required=np.array(required, np.int64),
+            counts=counts,
+        )
 
     def allocate_cells(self, rows: int) -> LocatedCells:
         """Room for the cells of that many rows; only what must have a value before the first pass is filled."""
@@ -123,7 +128,16 @@ class CellLayout:
             allocate_filled(rows, native.RecordStatus.UNREAD, np.uint8),
             allocate_filled(rows, -1, np.int64),
         )
-        return LocatedCells(ints, floats, starts, sizes, validity, status, culprits, columns)
+        return LocatedCells(
+            ints=ints,
+            floats=floats,
+            starts=starts,
+            sizes=sizes,
+            valid=validity,
+            status=status,
+            culprits=culprits,
+            columns=columns,
+        )
 
 
 _REASONS = {

@@ -163,7 +163,9 @@ def _read_ihdr(kind: bytes, body: memoryview) -> ImageHeader:
             f"{filtering}, interlace {interlace}",
         )
     name, channels = _PNG_COLOURS[colour]
-    return ImageHeader("PNG", height, width, channels, bits, name)
+    return ImageHeader(
+        format="PNG", height=height, width=width, channels=channels, bits=bits, colour=name
+    )
 
 
 def _check_png_chunks(
@@ -226,12 +228,12 @@ def _to_header_or_fault(
     tensorflow_issue = _tensorflow_issue(marker, bits, components)
     colour = _JPEG_COLOURS.get(components, OTHER_COLOURS)
     return ImageHeader(
-        "JPEG",
-        height,
-        width,
-        components,
-        bits,
-        colour,
+        format="JPEG",
+        height=height,
+        width=width,
+        channels=components,
+        bits=bits,
+        colour=colour,
         tensorflow_issue=tensorflow_issue,
         scans=scans,
     )

@@ -16,19 +16,20 @@ FORMATS_BY_EXTENSION: Mapping[str, str] = {
     "webp": "WebP",
 }
 
+# values of `ImageHeader.colour`
+GRAY, GRAY_ALPHA = "gray", "gray+alpha"
+RGB, RGBA = "rgb", "rgba"
+PALETTE = "palette"
+CMYK = "cmyk"
+OTHER_COLOURS = "other"
 
-GRAY, GRAY_ALPHA, RGB, RGBA = "gray", "gray+alpha", "rgb", "rgba"
-PALETTE, CMYK, OTHER_COLOURS = "palette", "cmyk", "other"
-
-# reasons of rejects
-UNKNOWN_IMAGE_FORMAT, TRUNCATED, CORRUPT, CRC_MISMATCH, TOO_LARGE, DECODE_FAILED = (
-    "format",
-    "truncated",
-    "corrupt",
-    "crc",
-    "size",
-    "decode",
-)
+# values of `BadImage.reason`, which are also the reasons in rejects
+UNKNOWN_IMAGE_FORMAT = "format"
+TRUNCATED = "truncated"
+CORRUPT = "corrupt"
+CRC_MISMATCH = "crc"
+TOO_LARGE = "size"
+DECODE_FAILED = "decode"
 
 
 class ImageHeader(NamedTuple):

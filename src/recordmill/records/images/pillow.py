@@ -32,18 +32,14 @@ from recordmill.records.images.header import (
 if TYPE_CHECKING:
     from PIL import Image
 
-_ORIENTATION_TAG = 0x0112  # the tag, in TIFF as in EXIF
-(
-    _WIDTH_TAG,
-    _HEIGHT_TAG,
-    _BITS_TAG,
-    _COMPRESSION_TAG,
-    _PHOTOMETRIC_TAG,
-    _STRIPS_TAG,
-    _SAMPLES_TAG,
-    _STRIP_BYTES_TAG,
-) = (*(256, 257, 258, 259, 262, 273, 277, 279),)
-_TILES_TAG, _TILE_BYTES_TAG, _OLD_JPEG_TAG = 324, 325, 513
+# tags of TIFF, and of EXIF data, which has the same format
+_WIDTH_TAG, _HEIGHT_TAG, _BITS_TAG = 256, 257, 258
+_COMPRESSION_TAG, _PHOTOMETRIC_TAG = 259, 262
+_STRIPS_TAG, _STRIP_BYTES_TAG = 273, 279
+_ORIENTATION_TAG = 274
+_SAMPLES_TAG = 277
+_TILES_TAG, _TILE_BYTES_TAG = 324, 325
+_OLD_JPEG_TAG = 513
 _TIFF_COLOURS = {
     (0, 1): GRAY,
     (0, 2): GRAY_ALPHA,
@@ -55,11 +51,10 @@ _TIFF_COLOURS = {
     (6, 3): RGB,
     (6, 4): RGBA,
 }
-_MAX_SIDE_PIXELS, _MAX_SAMPLES, _MAX_BITS = (
-    (1 << 31) - 1,
-    65_535,
-    64,
-)  # of a side; BigTIFF's numbers could say more
+# The numbers of BigTIFF could be larger.
+_MAX_SIDE_PIXELS = (1 << 31) - 1
+_MAX_SAMPLES = 65_535
+_MAX_BITS = 64
 
 
 def open_image(view: memoryview, format_name: str) -> Image.Image:
@@ -150,14 +145,14 @@ def _read_with_plugin(view: memoryview, format_name: str) -> ImageHeader:
         # decoders give three channels of every GIF, and a BMP has a palette even where its colours are gray
         colour, channels = {"RGB": (RGB, 3), "RGBA": (RGBA, 4)}.get(image.mode, (PALETTE, 3))
         return ImageHeader(
-            format_name,
-            image.height,
-            image.width,
-            channels,
-            8,
-            colour,
-            has_more_frames,
-            tensorflow_issue,
+            format=format_name,
+            height=image.height,
+            width=image.width,
+            channels=channels,
+            bits=8,
+            colour=colour,
+            has_more_frames=has_more_frames,
+            tensorflow_issue=tensorflow_issue,
         )
 
 
@@ -226,7 +221,14 @@ def _read_tiff(view: memoryview) -> ImageHeader:
     )
     channels = 3 if colour == PALETTE else samples
     return ImageHeader(
-        "TIFF", height, width, channels, bits, colour, tags.next not in (0, first), "the format"
+        format="TIFF",
+        height=height,
+        width=width,
+        channels=channels,
+        bits=bits,
+        colour=colour,
+        has_more_frames=tags.next not in (0, first),
+        tensorflow_issue="the format",
     )
 
 

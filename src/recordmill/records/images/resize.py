@@ -316,7 +316,12 @@ class RewriteRule:
             )
         if size is None and match is None:
             return None
-        return cls(size, mode, _FORMATS_BY_NAME[match[1].lower()] if match else "", quality)
+        return cls(
+            size=size,
+            mode=mode,
+            format=_FORMATS_BY_NAME[match[1].lower()] if match else "",
+            quality=quality,
+        )
 
     def __str__(self) -> str:
         size = (
@@ -355,7 +360,13 @@ class RewriteRule:
                 inner_height,
                 inner_width,
             )
-        return Placement(orientation, stored_size, box, target_box, (target_height, target_width))
+        return Placement(
+            orientation=orientation,
+            stored_size=stored_size,
+            box=box,
+            target_box=target_box,
+            output_size=(target_height, target_width),
+        )
 
     def rewrite_image(
         self,

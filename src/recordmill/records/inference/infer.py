@@ -73,35 +73,35 @@ class FeatureCounts:
     def __add__(self, other: FeatureCounts) -> FeatureCounts:
         """The counts of both; self's records stand before other's."""
         return FeatureCounts(
-            self.name,
-            self.per_step,
-            self.records + other.records,
-            _add_counts(self.kinds, other.kinds),
-            {**other.first_locations, **self.first_locations},
-            self.values + other.values,
-            combine_known(self.min_values, other.min_values, min),
-            combine_known(self.max_values, other.max_values, max),
-            _location_of_best(
+            name=self.name,
+            per_step=self.per_step,
+            records=self.records + other.records,
+            kinds=_add_counts(self.kinds, other.kinds),
+            first_locations={**other.first_locations, **self.first_locations},
+            values=self.values + other.values,
+            min_values=combine_known(self.min_values, other.min_values, min),
+            max_values=combine_known(self.max_values, other.max_values, max),
+            first_min_values=_location_of_best(
                 min,
-                self.min_values,
-                self.first_min_values,
-                other.min_values,
-                other.first_min_values,
+                first=self.min_values,
+                first_location=self.first_min_values,
+                second=other.min_values,
+                second_location=other.first_min_values,
             ),
-            _location_of_best(
+            first_max_values=_location_of_best(
                 max,
-                self.max_values,
-                self.first_max_values,
-                other.max_values,
-                other.first_max_values,
+                first=self.max_values,
+                first_location=self.first_max_values,
+                second=other.max_values,
+                second_location=other.first_max_values,
             ),
-            self.bytes_values + other.bytes_values,
-            self.texts + other.texts,
-            combine_known(self.min_bytes, other.min_bytes, min),
-            combine_known(self.max_bytes, other.max_bytes, max),
-            combine_known(self.min_int, other.min_int, min),
-            combine_known(self.max_int, other.max_int, max),
-            (self.sum_int + other.sum_int + (1 << 63)) % (1 << 64) - (1 << 63),
+            bytes_values=self.bytes_values + other.bytes_values,
+            texts=self.texts + other.texts,
+            min_bytes=combine_known(self.min_bytes, other.min_bytes, min),
+            max_bytes=combine_known(self.max_bytes, other.max_bytes, max),
+            min_int=combine_known(self.min_int, other.min_int, min),
+            max_int=combine_known(self.max_int, other.max_int, max),
+            sum_int=(self.sum_int + other.sum_int + (1 << 63)) % (1 << 64) - (1 << 63),
         )
 
     @property
@@ -170,12 +170,12 @@ class Inference:
             features[key] = features[key] + counts if key in features else counts
         feature.check_feature_count(len(features), DEFAULT_MEMORY_BYTES)
         return Inference(
-            self.examples + other.examples,
-            self.sequences + other.sequences,
-            self.other_records + other.other_records,
-            self.first_other_record or other.first_other_record,
-            features,
-            self.bad_name_message or other.bad_name_message,
+            examples=self.examples + other.examples,
+            sequences=self.sequences + other.sequences,
+            other_records=self.other_records + other.other_records,
+            first_other_record=self.first_other_record or other.first_other_record,
+            features=features,
+            bad_name_message=self.bad_name_message or other.bad_name_message,
         )
 
     @property
@@ -386,12 +386,12 @@ def infer(
         )
     )
     return Inference(
-        len(status) - len(other_rows) - sequences,
-        sequences,
-        len(other_rows),
-        first_other_record,
-        features,
-        bad_name_message,
+        examples=len(status) - len(other_rows) - sequences,
+        sequences=sequences,
+        other_records=len(other_rows),
+        first_other_record=first_other_record,
+        features=features,
+        bad_name_message=bad_name_message,
     )
 
 
@@ -476,21 +476,21 @@ def _to_feature_counts(
     )
     ints = feature.INT64_LIST in kinds and values["min_int"] <= values["max_int"]
     return FeatureCounts(
-        name,
-        per_step,
-        values["records"],
-        kinds,
-        {kind: (source, values[f"first_{kind}_list"]) for kind in kinds},
-        values["values"],
-        value_or_none("min_values", _ABSENT),
-        value_or_none("max_values", -1),
-        first_min_values,
-        first_max_values,
-        values["bytes_values"],
-        values["texts"],
-        value_or_none("min_bytes", _ABSENT),
-        value_or_none("max_bytes", -1),
-        values["min_int"] if ints else None,
-        values["max_int"] if ints else None,
-        values["sum_int"],
+        name=name,
+        per_step=per_step,
+        records=values["records"],
+        kinds=kinds,
+        first_locations={kind: (source, values[f"first_{kind}_list"]) for kind in kinds},
+        values=values["values"],
+        min_values=value_or_none("min_values", _ABSENT),
+        max_values=value_or_none("max_values", -1),
+        first_min_values=first_min_values,
+        first_max_values=first_max_values,
+        bytes_values=values["bytes_values"],
+        texts=values["texts"],
+        min_bytes=value_or_none("min_bytes", _ABSENT),
+        max_bytes=value_or_none("max_bytes", -1),
+        min_int=values["min_int"] if ints else None,
+        max_int=values["max_int"] if ints else None,
+        sum_int=values["sum_int"],
     )

@@ -178,7 +178,10 @@ def to_plain_form(record: bytes, map_count: int) -> PlainForm | None:
 
 def _has_too_many_entries(record: bytes) -> bool:
     """Returns whether protobuf would take many times the bytes of the record."""
-    return len(record) > _MAX_ENTRIES and _count_fields(record, 0, len(record), 1) > _MAX_ENTRIES
+    return (
+        len(record) > _MAX_ENTRIES
+        and _count_fields(record, offset=0, end=len(record), depth=1) > _MAX_ENTRIES
+    )
 
 
 def _count_fields(data: bytes, offset: int, end: int, depth: int) -> int:
@@ -189,7 +192,11 @@ def _count_fields(data: bytes, offset: int, end: int, depth: int) -> int:
         tag, offset = _read_varint(data, offset)
         if tag & 7 == 2:
             size, offset = _read_varint(data, offset)
-            count += _count_fields(data, offset, min(offset + size, end), depth - 1) if depth else 0
+            count += (
+                _count_fields(data, offset=offset, end=min(offset + size, end), depth=depth - 1)
+                if depth
+                else 0
+            )
             offset += size
         elif tag & 7 == 0:
             _, offset = _read_varint(data, offset)

@@ -116,12 +116,12 @@ def read_tensor_headers(data: Bytes, splits: Int64s) -> TensorHeaders:
     rows = len(splits) - 1
     dtype, rank, starts, lengths = np.zeros((4, rows), np.int64)
     headers = TensorHeaders(
-        np.full(rows, TensorStatus.NOT_A_TENSOR, np.uint8),
-        dtype,
-        rank,
-        np.zeros((rows, MAX_TENSOR_RANK), np.int64),
-        starts,
-        lengths,
+        status=np.full(rows, TensorStatus.NOT_A_TENSOR, np.uint8),
+        dtype=dtype,
+        rank=rank,
+        dims=np.zeros((rows, MAX_TENSOR_RANK), np.int64),
+        starts=starts,
+        lengths=lengths,
     )
     sizes = np.diff(splits)
     order = np.argsort(sizes, kind="stable")

@@ -61,7 +61,10 @@ def frame_payloads(data: Bytes, offsets: Int64s) -> Frames:
     rows = len(offsets) - 1
     out = allocate(int(offsets[-1] - offsets[0]) + rows * FRAME_OVERHEAD_BYTES, np.uint8)
     frames = Frames(
-        out, np.empty(rows, np.int64), np.empty(rows, np.int64), np.empty(rows, np.uint32)
+        data=out,
+        starts=np.empty(rows, np.int64),
+        lengths=np.empty(rows, np.int64),
+        crcs=np.empty(rows, np.uint32),
     )
     native.frame(
         np.ascontiguousarray(data), offsets, out, frames.starts, frames.lengths, frames.crcs
@@ -111,7 +114,10 @@ def try_scan_frames(
         return frames, num_bytes, None
     place = f"record {first_record + num_frames}, byte {first_offset + num_bytes}"
     reason = describe_frame_fault(
-        code, data[num_bytes : num_bytes + 8], len(data) - num_bytes, max_record_bytes
+        code,
+        frame_head=data[num_bytes : num_bytes + 8],
+        bytes_left=len(data) - num_bytes,
+        max_record_bytes=max_record_bytes,
     )
     return frames, num_bytes, DataError(reason, source=source, place=place)
 
@@ -277,7 +283,12 @@ def iter_frame_offsets(
             place = f"record {record_number + count}, byte {offset + scanned_bytes}"
             header = data[lead_bytes + scanned_bytes : lead_bytes + scanned_bytes + 8]
             raise DataError(
-                describe_frame_fault(code, header, size - offset - scanned_bytes, MAX_RECORD_BYTES),
+                describe_frame_fault(
+                    code,
+                    frame_head=header,
+                    bytes_left=size - offset - scanned_bytes,
+                    max_record_bytes=MAX_RECORD_BYTES,
+                ),
                 source=path,
                 place=place,
             )

@@ -141,7 +141,12 @@ def read_frames(
         compression = detect_tfrecord_compression(
             read_range(path, 0, COMPRESSED_HEAD_BYTES).tobytes()
         )
-    search = _FrameSearch(source, max_record_bytes, checks_payloads, compression)
+    search = _FrameSearch(
+        source,
+        max_record_bytes=max_record_bytes,
+        checks_payloads=checks_payloads,
+        compression=compression,
+    )
     with open_stream(path, compression=compression, source=source, max_ratio=max_ratio) as stream:
         for part in _search_stream(stream, search, batch_bytes):
             assert isinstance(part, FrameBatch)
@@ -159,7 +164,13 @@ def read_good_frames(
     with open_stream(path, compression=compression, source=path) as stream:
         yield from _search_stream(
             stream,
-            _FrameSearch(path, MAX_RECORD_BYTES, True, compression, is_lenient=True),
+            _FrameSearch(
+                path,
+                max_record_bytes=MAX_RECORD_BYTES,
+                checks_payloads=True,
+                compression=compression,
+                is_lenient=True,
+            ),
             batch_bytes,
         )
 
@@ -249,12 +260,12 @@ class _FrameSearch:
             )
             if len(frames):
                 yield FrameBatch(
-                    frames.data,
-                    frames.starts,
-                    frames.lengths,
-                    frames.crcs,
-                    self._record_number,
-                    self._offset,
+                    data=frames.data,
+                    starts=frames.starts,
+                    lengths=frames.lengths,
+                    crcs=frames.crcs,
+                    first_record=self._record_number,
+                    first_offset=self._offset,
                 )
             self._record_number, position, self._offset = (
                 self._record_number + len(frames),
@@ -271,11 +282,11 @@ class _FrameSearch:
             )
             if kind == PAYLOAD_GAP:
                 yield Gap(
-                    self._record_number,
-                    self._offset,
-                    next_offset - position,
-                    PAYLOAD_GAP,
-                    error.reason,
+                    first_record=self._record_number,
+                    first_offset=self._offset,
+                    size_bytes=next_offset - position,
+                    kind=PAYLOAD_GAP,
+                    reason=error.reason,
                 )
                 self._record_number, position, self._offset = (
                     self._record_number + 1,
@@ -289,7 +300,13 @@ class _FrameSearch:
         """Returns the open gap, which ends here."""
         assert self._gap is not None
         begin, reason = self._gap
-        gap = Gap(self._record_number, begin, self._offset - begin, FRAME_GAP, reason)
+        gap = Gap(
+            first_record=self._record_number,
+            first_offset=begin,
+            size_bytes=self._offset - begin,
+            kind=FRAME_GAP,
+            reason=reason,
+        )
         self._record_number, self._gap = self._record_number + 1, None
         return gap
 
@@ -301,4 +318,10 @@ class _FrameSearch:
             self._offset, size = self._offset + size, 0
             yield self._close_gap()
         reason = f"{error.place}: {error.reason}; what is behind it is lost"
-        yield Gap(self._record_number, self._offset, size, STREAM_GAP, reason)
+        yield Gap(
+            first_record=self._record_number,
+            first_offset=self._offset,
+            size_bytes=size,
+            kind=STREAM_GAP,
+            reason=reason,
+        )

@@ -317,7 +317,7 @@ class FilesWriter(OutputWriter):
 
 def open_files(path: Path, schema: Schema, settings: WriterSettings) -> FilesWriter:
     """Returns a writer of files to a new folder; settings.options: the layout."""
-    return FilesWriter(path, schema, settings.options, settings.split)
+    return FilesWriter(path, schema, layout=settings.options, split=settings.split)
 
 
 def _iter_views(column: pa.Array) -> Iterator[memoryview | None]:

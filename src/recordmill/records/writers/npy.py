@@ -155,7 +155,7 @@ class NpyWriter(OutputWriter):
         for file in splits:
             file.append(np.zeros(1, np.int64))
         valid = self._file(names["valid"], np.dtype(np.bool_)) if "valid" in names else None
-        return _ColumnFiles(feature, values, splits, valid)
+        return _ColumnFiles(feature, values=values, splits=splits, valid=valid)
 
     def _file(self, name: str, dtype: np.dtype[Any], row_shape: tuple[int, ...] = ()) -> NpyFile:
         return NpyFile(self.folder / name, dtype, row_shape)
@@ -235,7 +235,9 @@ def open_columns(folder: str | Path, mmap: bool = True) -> dict[str, Array | Rag
             pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(description["arrow_schema"])))
         )
         rows = description["rows"]
-        return {feature.name: _load_column(folder, feature, rows, mmap) for feature in schema}
+        return {
+            feature.name: _load_column(folder, feature, rows=rows, mmap=mmap) for feature in schema
+        }
     except DataError:
         raise
     except (OSError, ValueError, KeyError, TypeError, EOFError, pa.ArrowException) as error:
@@ -255,15 +257,22 @@ def _load_column(folder: Path, feature: Feature, rows: int, mmap: bool) -> Array
     for name in (name for part, name in names.items() if part.startswith("row_splits")):
         if len(splits) == feature.ragged_rank:  # of text or binary
             num_tensors, num_items = num_items, num_items * feature.inner_size
-        splits.append(_load_array(folder / name, np.dtype(np.int64), (num_items + 1,), mmap))
+        splits.append(
+            _load_array(folder / name, dtype=np.dtype(np.int64), shape=(num_items + 1,), mmap=mmap)
+        )
         num_items = int(splits[-1][-1])
     valid = (
-        _load_array(folder / names["valid"], np.dtype(np.bool_), (rows,), mmap)
+        _load_array(folder / names["valid"], dtype=np.dtype(np.bool_), shape=(rows,), mmap=mmap)
         if "valid" in names
         else None
     )
-    values = _load_array(folder / names["values"], dtype, (num_items, *row_shape), mmap)
-    return assemble_array(ColumnArrays(values, tuple(splits), valid, num_tensors), feature)
+    values = _load_array(
+        folder / names["values"], dtype=dtype, shape=(num_items, *row_shape), mmap=mmap
+    )
+    return assemble_array(
+        ColumnArrays(values=values, splits=tuple(splits), valid=valid, num_items=num_tensors),
+        feature,
+    )
 
 
 def _load_array(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...], mmap: bool) -> Array:

@@ -99,7 +99,12 @@ def parse_parquet_options(
             f"{option('compression', compression)}: a name, or a name and a level as in zstd:9"
         )
     group_bytes = parse_size(row_group_size, "row_group_size")
-    return ParquetWriteOptions(row_group_rows, group_bytes, name, int(level) if colon else None)
+    return ParquetWriteOptions(
+        group_rows=row_group_rows,
+        group_bytes=group_bytes,
+        compression=name,
+        level=int(level) if colon else None,
+    )
 
 
 class ParquetWriter(OutputWriter):
