@@ -1,1 +1,4 @@
-"""Options, the plan, composition and progress of `build` and `read`; Beam is imported when a pipeline runs."""
+"""Options, planning and execution of `build` and `read`.
+
+Beam is imported only when a pipeline runs.
+"""

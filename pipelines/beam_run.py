@@ -1,7 +1,8 @@
-"""Running a Beam pipeline on whatever runner is named,
-so that Ctrl-C works and the error that comes back is the one that was raised: in a thread here
-(`transforms.local_run`), or on an engine (`remote`); and which flags Beam and an engine's job server take. Beam is
-imported only when a pipeline runs.
+"""Execution of a Beam pipeline, on this machine or on an engine.
+
+Ctrl-C stops a pipeline on any runner, and the error of a failed stage is the one that the caller
+gets. A local pipeline runs in `transforms.local_run`, a job of an engine in `pipelines.remote`.
+This module also checks the flags of Beam and of job servers.
 """
 
 from __future__ import annotations
@@ -31,16 +32,16 @@ from recordmill.transforms.local_run import mark_own_pipelines, run_locally, sil
 if TYPE_CHECKING:
     from recordmill.transforms.beam_types import Pipeline
 
-# flags that a job server alone knows: words with underscores
+# Flags that only a job server knows are words with underscores.
 _JOB_SERVER_FLAG = re.compile(r"--(parallelism|[a-z0-9]+(_[a-z0-9]+)+)(=.*)?", re.DOTALL)
 
 
 def check_runner(runner: str | None, beam_args: Sequence[str]) -> None:
-    """Checks that Beam is installed and knows these flags, before anything is planned for it.
+    """Checks the runner and the flags of Beam before anything is planned.
 
     Raises:
-        MissingExtraError: apache_beam is not installed. UsageError: a Beam option is unknown, or its value can't be, or
-            there is no such runner.
+        MissingExtraError: apache_beam is not installed.
+        UsageError: There is no such runner, a flag is unknown, or its value is invalid.
     """
     if not _has_beam():
         raise MissingExtraError(
@@ -56,7 +57,11 @@ def check_runner(runner: str | None, beam_args: Sequence[str]) -> None:
 
 
 def make_plan_handle(plan: BuildPlan, beam_args: Sequence[str]) -> PlanHandle:
-    """The plan as the stages of a job on this machine get it: in this process, unless Beam was told to have others."""
+    """Returns the handle with which the stages of a local job load the plan.
+
+    The stages load it from this process, unless the flags ask Beam for worker processes. Worker
+    processes load it from a file.
+    """
     if any("multi_processing" in arg for arg in beam_args):
         job_folder = JobFolder(os.path.dirname(plan.folder), RunFolder.attach(plan.folder).id)
         make_folder(job_folder.run_path(SHARED_VALUES_FOLDER), exist_ok=True)
@@ -65,10 +70,10 @@ def make_plan_handle(plan: BuildPlan, beam_args: Sequence[str]) -> PlanHandle:
 
 
 def _has_beam() -> bool:
-    """Returns whether apache_beam is installed; nothing is imported."""
+    """Returns whether apache_beam is installed, without importing it."""
     try:
         return find_spec("apache_beam") is not None
-    except ValueError:  # it was kept from being imported
+    except ValueError:  # sys.modules["apache_beam"] is None, which blocks the import
         return False
 
 
@@ -82,18 +87,29 @@ def run_pipeline(
     kind: str = "build",
     detach: bool = False,
 ) -> None:
-    """Build the graph with `construct(pipeline)` and run it to its end; `check_runner` has looked at the flags.
+    """Builds a pipeline with `construct` and runs it to its end.
 
-    name: the folder of the run, or a file in it, by which worker threads of this process find `progress`. kind: of
-    job, for its name on an engine. detach: return when the engine has it.
+    `check_runner` must have accepted the runner and the flags.
+
+    Args:
+        construct: Adds the transforms to a pipeline.
+        runner: The Beam runner; None for this machine.
+        beam_args: Flags for Beam and the job server.
+        name: The run folder, or a path in it. Worker threads of this process find `progress` by
+            this name.
+        progress: Receives the counts of the stages.
+        kind: The kind of job, such as "build", for its name on an engine.
+        detach: Returns as soon as the engine has accepted the job.
 
     Raises:
-        KeyboardInterrupt: the user stopped it; every thread has ended by then, and an engine's job is gone.
-        MayBeRunning: it was stopped, and whether the engine's job is gone is not known.
-        Exception: what a stage raised, itself where it ran in this process, else what the engine tells of it.
+        KeyboardInterrupt: The user stopped it. All threads have ended, and the job of an engine is
+            gone.
+        MayBeRunning: The user stopped it, but the job of the engine may still be running.
+        Exception: A stage failed. A local stage raises its own error, an engine an EngineError.
     """
     if not is_local(runner):
         assert runner is not None
+        # The job is noted in the run folder itself, even if `name` is a file in it.
         folder = name if os.path.basename(name).startswith(RUN_PREFIX) else os.path.dirname(name)
         submission = Submission(runner, beam_args, _job_name(kind, folder), folder, detach)
         with mark_own_pipelines(), registered_progress(name, progress):
@@ -103,7 +119,10 @@ def run_pipeline(
 
 
 def _job_name(kind: str, folder: str) -> str:
-    """`recordmill-build-flowers-3f2a1b`: of letters that every engine takes, and new for each run."""
+    """Returns a job name that every engine accepts, such as `recordmill-build-flowers-3f2a1b`.
+
+    It contains the id of the run, so each run has another name.
+    """
     out = re.sub("[^a-z0-9]+", "-", os.path.basename(os.path.dirname(folder)).lower()).strip("-")[
         :24
     ]
@@ -112,7 +131,10 @@ def _job_name(kind: str, folder: str) -> str:
 
 
 def as_flags(arguments: Sequence[str]) -> tuple[str, ...]:
-    """The flags; UsageError for a text, whose letters would be taken for them.
+    """Returns the flags as a tuple.
+
+    Raises:
+        UsageError: The flags are one string, which would be split into characters.
 
     >>> as_flags(["--parallelism=2"])
     ('--parallelism=2',)
@@ -123,11 +145,13 @@ def as_flags(arguments: Sequence[str]) -> tuple[str, ...]:
 
 
 def check_flags(arguments: Sequence[str], runner: str | None) -> None:
-    """Checks that somebody knows these flags: Beam passes over those that nobody knows. A job server of Flink or Spark
-    has flags of its own, which it checks itself: words with underscores, and `--parallelism`.
+    """Raises UsageError if neither Beam nor a job server knows a flag.
+
+    Beam ignores unknown flags. The job servers of Flink and Spark check flags of their own: words
+    with underscores, and `--parallelism`.
 
     Raises:
-        UsageError: a flag is unknown, or its value can't be.
+        UsageError: A flag is unknown, or its value is invalid.
     """
     from apache_beam.options.pipeline_options import PipelineOptions
 
@@ -166,7 +190,10 @@ def check_flags(arguments: Sequence[str], runner: str | None) -> None:
 
 
 def check_name(runner: str) -> None:
-    """UsageError unless Beam has that runner, as it reads names, or it is a class that can be imported."""
+    """Raises UsageError if there is no such runner.
+
+    A runner is a name that Beam knows, or a class that can be imported.
+    """
     from apache_beam.options.pipeline_options import StandardOptions
     from apache_beam.runners.runner import create_runner
 

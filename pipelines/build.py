@@ -1,7 +1,8 @@
 """`build`: raw inputs to a committed data set of shuffled TFRecord shards.
-Plan in this process, then one Beam job, then the commit.
 
-Nothing here touches a record: `sources` reads them, `shards` orders and writes them, `transforms` lets a runner do so.
+The inputs are planned in this process. One Beam job then reads, sorts and writes the records, and
+its last step commits the data set. The records are handled in other rooms: `sources` reads them,
+`building` orders and writes them, and `transforms` runs these steps in Beam.
 """
 
 from __future__ import annotations
@@ -69,11 +70,22 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class BuildResult:
-    """A committed data set: where it lies and what is in it.
+    """The result of a build: a committed data set.
 
-    out: its folder, as text where it is in a store, and so its files. kind: of the inputs. records: split to number of
-    records. read, rejected: records read = written + rejected. shards: paths of all shards. notes: what the plan found
-    worth saying. seconds: wall time. manifest: all of it. unchanged: it was there already (`if_changed`).
+    Attributes:
+        out: The output folder, a string if it is in a store. The paths of files have the same type.
+        kind: The kind of the inputs, such as "csv".
+        schema: The features of the records.
+        records: The number of records by split.
+        read: The number of records read, which is the number written plus `rejected`.
+        rejected: The number of records that could not be used.
+        shards: The path of each shard.
+        rejects: The paths of the files that list the rejected records.
+        notes: Observations of the plan, such as why a column has its type.
+        seconds: The duration in seconds of wall time.
+        manifest: The manifest of the data set.
+        unchanged: True if `if_changed` found that the data set is up to date, so that nothing was
+            built.
     """
 
     out: Path | str
@@ -100,7 +112,7 @@ class BuildResult:
         return f"<recordmill data set {self.out}: {splits} records{rejects}, {features}, {shards}, {size}>"
 
     def _repr_html_(self) -> str:
-        """Returns what notebooks show: where it lies, its splits, features and notes."""
+        """Returns the summary that notebooks show: the location, splits, features and notes."""
         splits = html.table(
             ["split", "records"], [(name, f"{count:,}") for name, count in self.records.items()]
         )
@@ -110,7 +122,7 @@ class BuildResult:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """A machine-readable summary (`--json`)."""
+        """Returns the machine-readable summary that `--json` prints."""
         return {
             "out": str(self.out),
             "kind": self.kind,
@@ -130,13 +142,18 @@ class BuildResult:
 
 @dataclass(frozen=True)
 class Submitted:
-    """A build that an engine goes on with. out: its folder. runs: what works there."""
+    """A build that continues on an engine.
+
+    Attributes:
+        out: The output folder.
+        runs: The jobs of engines that write to it.
+    """
 
     out: str
     runs: tuple[RunState, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """A machine-readable summary (`--json`)."""
+        """Returns the machine-readable summary that `--json` prints."""
         return {"out": self.out, "runs": [run.to_json() for run in self.runs]}
 
 
@@ -149,20 +166,27 @@ def build(
     progress: ProgressArgument = None,
     **options: Unpack[BuildKeywords],
 ) -> BuildResult:
-    """Build a data set of TFRecord shards at `out`.
+    """Builds a data set of shuffled TFRecord shards.
 
-    source: a path, glob, `@list.txt` or a list of them, or data in memory: a pyarrow Table, RecordBatch or
-        RecordBatchReader, a pandas DataFrame, a dict of arrays, or an iterator of dicts.
-    progress: a function that is called with a `ProgressUpdate` about five times a second and at the end. What it raises
-        ends the build, and `build` raises it.
-    options: the command line's, as keywords: docs/reference.md lists them.
+    Args:
+        source: A path, a glob, `@list.txt`, or a list of these. For data in memory a pyarrow Table,
+            RecordBatch or RecordBatchReader, a pandas DataFrame, a dict of arrays, or an iterator
+            of dicts.
+        out: The output folder, also in a store (`s3://bucket/folder`).
+        quiet: False prints the progress to stderr.
+        progress: A function that is called with a `ProgressUpdate` about five times a second and at
+            the end. If it raises an error, the build stops and raises the same error.
+        **options: The options of `recordmill build`, as keywords. docs/reference.md lists them.
+
+    Returns:
+        The committed data set.
 
     Raises:
-        UsageError: an option or an input can't be served.
-        DataError: an input is broken.
-        TooManyRejects: more records than `max_rejects` can't be used.
-        CommitConflict: another build was first.
-        ExpectationError: the records are not as `expect` says.
+        UsageError: An option or an input is not supported.
+        DataError: An input is damaged.
+        TooManyRejects: More records than `max_rejects` could not be used.
+        CommitConflict: Another build committed to `out` first.
+        ExpectationError: The records do not meet the rules of `expect`.
         MissingExtraError: Apache Beam is not installed.
     """
     started = time.monotonic()
@@ -182,11 +206,20 @@ def submit(
     quiet: bool = True,
     **options: Unpack[BuildKeywords],
 ) -> Submitted:
-    """Hand a build to an engine and return (`--detach`); its last step commits. `recordmill.status(out)` says what
-    becomes of it. A transform is fitted first, and waited for.
+    """Submits a build to an engine and returns (`--detach`). The last step of the job commits.
+
+    `recordmill.status(out)` reports the state of the job. If there is a transform, it is fitted
+    before the build is submitted, and this function waits for that.
+
+    Args:
+        source: As for `build`.
+        out: As for `build`.
+        quiet: False prints the progress to stderr.
+        **options: The options of `recordmill build`, as keywords.
 
     Raises:
-        UsageError: what `build` raises of it; no runner is given, or the job could not go on without this process.
+        UsageError: An option or an input is not supported, no engine is named in `runner`, or the
+            job would end with this process.
     """
     out = parse_output_path(out)
     settings = make_options(out, **options)
@@ -210,22 +243,33 @@ def _run(
     *,
     detach: bool = False,
 ) -> tuple[Manifest, BuildPlan, bool] | None:
-    """Plan, run and commit, and whether there was nothing to do; None where the job was handed over. checks: get what
-    says whether the run has committed.
+    """Plans, runs and commits a build.
+
+    Args:
+        source: As for `build`.
+        out: The output folder.
+        settings: The checked options.
+        progress: Receives the counts.
+        quiet: Prints no progress.
+        checks: Receives a function that returns whether the run has committed.
+        detach: Only submits the job.
+
+    Returns:
+        (manifest, plan, whether the data set was up to date); None if the job was submitted.
     """
     limit_requests(settings.storage_requests)
     check_runner(settings.runner, settings.beam_args)
     base = check_output_folder(out, settings.overwrite or settings.if_changed)
-    path = (
-        local_work_folder(out) if is_remote(out) else Path(out)
-    )  # where on this machine the run works
+    # the folder on this machine in which the run works
+    path = local_work_folder(out) if is_remote(out) else Path(out)
     with limit_block_memory(settings.memory_bytes), Display(progress, quiet):
         folder = RunFolder.create(path, leased=not is_local(settings.runner))
         run: Run = attach_run(out, folder.id) if is_remote(out) else folder
         checks.append(lambda: run.committed_manifest() is not None)
         try:
             if isinstance(run, StoreRun) and is_local(settings.runner):
-                with run:  # what the store refuses, it refuses now, and not when all is done
+                # A store that refuses writes does so here, and not after all work is done.
+                with run:
                     pass
             plan = make_plan(source, folder, out, base, settings)
             if settings.if_changed and (identical := find_identical_build(plan)) is not None:
@@ -247,6 +291,8 @@ def _run(
                 try:
                     run_build(plan, settings, progress, job_folder, detach=detach)
                 except EngineError as error:
+                    # A job can fail in its last moments, after its commit. The data set is
+                    # complete then, and the failure is only worth a warning.
                     if job_folder is None or run.committed_manifest() is None:
                         raise
                     _log.warning(
@@ -264,7 +310,7 @@ def _run(
                     f"{out}: the runner ended without an error and without a commit; nothing was written"
                 )
         except MayBeRunning:
-            folder.release()  # a job may work in it
+            folder.release()  # the job may still be writing to it
             raise
         except OSError as error:
             if _is_output_error(error, path):
@@ -278,14 +324,17 @@ def _run(
 
 
 def _failed_location(path: Path, out: str, error: OSError) -> str:
-    """Names what failed, for people: a file in OUT, OUT itself, or where what goes to a store is prepared."""
+    """Returns the path that failed, for messages.
+
+    It is a file in OUT, OUT itself, or the local folder where the output for a store is prepared.
+    """
     if is_remote(out):
         return f"{path} (where TMPDIR has what goes to {out} prepared)"
     return str(path) if error.filename is None else os.fspath(error.filename)
 
 
 def _describe_outcome(run: Run) -> str:
-    """Says what became of a build that ended so."""
+    """Returns the state of OUT after a failed build, for messages."""
     try:
         return (
             "nothing was written"
@@ -297,8 +346,10 @@ def _describe_outcome(run: Run) -> str:
 
 
 def _is_output_error(error: OSError, out: Path) -> bool:
-    """Returns whether what failed is OUT, not an input: by its name, or since the disk is full, which only writing
-    finds.
+    """Returns whether an error concerns OUT and not an input.
+
+    This is known from the path of the error, or because the disk is full, which happens only to
+    writes.
     """
     if isinstance(error.filename, str):
         return os.path.abspath(error.filename).startswith(os.path.join(os.path.abspath(out), ""))
@@ -308,7 +359,15 @@ def _is_output_error(error: OSError, out: Path) -> bool:
 def make_plan(
     source: Any, folder: RunFolder, out: str, base: int, settings: BuildOptions
 ) -> BuildPlan:
-    """List, scan and infer: all that must be known before the first record is written."""
+    """Plans a build: lists and scans the inputs, and infers the schema.
+
+    Args:
+        source: As for `build`.
+        folder: The local run folder.
+        out: The output folder.
+        base: The newest generation in `out`, or 0.
+        settings: The checked options.
+    """
     rules = None if settings.expect is None else read_expectations(settings.expect)
     if settings.transform_from is not None and settings.schema is None:
         saved = find_transform(settings.transform_from)
@@ -352,8 +411,10 @@ def make_plan(
 
 
 def _without_split_column(source: Source, settings: BuildOptions) -> Schema:
-    """The features of the records: those of the source but for the column that says their splits. Records that are not
-    encoded anew keep it, and a transform gets it as any other.
+    """Returns the schema of the source without the column that determines the splits.
+
+    The column stays in records that are not encoded again (TFRecords), and is passed to a
+    transform.
     """
     name = settings.order.split_column
     if name is None:
@@ -376,7 +437,7 @@ def _without_split_column(source: Source, settings: BuildOptions) -> Schema:
 
 
 def _run_preflight(plan: BuildPlan, settings: BuildOptions, progress: Progress) -> None:
-    """Have an engine's workers look at what they will need."""
+    """Checks that the workers of an engine can see OUT and the inputs."""
     if settings.runner is None or is_local(settings.runner) or not settings.preflight:
         return
     files = plan.source.files if plan.source is not None else ()
@@ -392,8 +453,15 @@ def run_build(
     *,
     detach: bool = False,
 ) -> None:
-    """Run the job: groups of units to runs, runs to shards, shards to a committed manifest. place: of the build's files
-    on an engine, whose workers share nothing but OUT.
+    """Runs the job that builds and commits a planned data set.
+
+    Args:
+        plan: The plan.
+        settings: The checked options.
+        progress: Receives the counts.
+        job_folder: The folder in OUT for the files of a build on an engine; None for a build in
+            this process.
+        detach: Returns as soon as the engine has accepted the job.
     """
     if job_folder is not None:
         shared = begin_build(plan, job_folder)
@@ -419,14 +487,20 @@ def run_build(
 
 
 def _job_folder(plan: BuildPlan, requests: int | None = None) -> JobFolder:
-    """Returns where the build has its files on an engine. requests: to stores, that each worker has under way at
-    most.
+    """Returns the folder for the files of a build on an engine.
+
+    Args:
+        plan: The plan.
+        requests: The most concurrent requests to stores for each worker; None keeps the default.
     """
     return JobFolder(plan.out, RunFolder.attach(plan.folder).id, StoreSettings(requests))
 
 
 def _move_data_to_out(plan: BuildPlan, job_folder: JobFolder | None) -> BuildPlan:
-    """The plan with data in memory, which this process has written to files, where workers find it."""
+    """Moves data in memory to where the workers of an engine can read it.
+
+    This process has written the data to local files before.
+    """
     from recordmill.sources.arrow.memory import MemorySource
 
     source = plan.source

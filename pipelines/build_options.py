@@ -1,5 +1,7 @@
-"""Everything a build can be told, checked once, in the user's own terms;
-what decides the bytes is told apart from what doesn't.
+"""The options of a build, checked once.
+
+Errors name an option as the user has written it. Options that determine the bytes of the shards are
+distinguished from the others, for the fingerprint of a build.
 """
 
 from __future__ import annotations
@@ -27,8 +29,10 @@ from recordmill.shards.rejects import RejectBudget
 from recordmill.storage.files import parse_local_path, parse_output_path
 from recordmill.storage.folders import exists
 
-LEAST_MEMORY_BYTES = 128 << 20  # 128 MiB: two threads' batches, runs and pieces; less can't be kept
-_UNCHANGED_OPTIONS = (  # what `BuildOptions` takes as it is
+# 128 MiB: the batches, sorted runs and pieces of two threads. Less than this could not be kept.
+LEAST_MEMORY_BYTES = 128 << 20
+# options that `BuildOptions` takes without a conversion
+_UNCHANGED_OPTIONS = (
     "kind",
     "label",
     "compression",
@@ -41,18 +45,20 @@ _UNCHANGED_OPTIONS = (  # what `BuildOptions` takes as it is
     "storage_requests",
     "expect",
 )
-_THREAD_BYTES = (
-    32 << 20
-)  # 32 MiB: the least that one thread needs for a run's arena, a batch and what becomes of it
+# 32 MiB: the least that a thread needs for the buffer of a sorted run, a batch, and the encoded
+# batch
+_THREAD_BYTES = 32 << 20
 
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """The options of `recordmill build`, whose `--help` says what each does, checked and with their defaults.
+    """The checked options of a build, with defaults.
+
+    `recordmill build --help` documents each option.
 
     Attributes:
-        may_lack: features of the schema that inputs need not have.
-        given: the options as they were given.
+        may_lack: The features of the schema that inputs need not have.
+        given: The options as the user has passed them.
     """
 
     kind: str | None
@@ -85,7 +91,10 @@ class BuildOptions:
     given: Mapping[str, Any] = field(repr=False, compare=False)
 
     def source_options(self) -> dict[str, Any]:
-        """Returns the options of sources that decide which records come out, for the manifest and its fingerprint."""
+        """Returns the options of the source that determine the records.
+
+        They are part of the manifest and of the build's fingerprint.
+        """
         return {
             "label": self.label,
             "dtypes": dict(sorted(self.dtypes.items())),
@@ -94,13 +103,18 @@ class BuildOptions:
 
 
 def make_options(out: str | os.PathLike[str], **options: Any) -> BuildOptions:
-    """The options from what a user gave on the command line or in Python; `options.build` says what they are.
+    """Checks the options of a build.
+
+    Args:
+        out: The output folder. It provides the default name of the data set.
+        **options: The options of the command line or of `recordmill.build`.
 
     Raises:
-        UsageError: a value can't be, with the option's name and what to type instead.
-        TypeError: there is no such option.
+        UsageError: A value is invalid. The message has the name of the option and what to write
+            instead.
+        TypeError: There is no such option.
     """
-    key_bits = options.pop("key_bits", 64)  # fewer in tests, where keys are to collide
+    key_bits = options.pop("key_bits", 64)  # tests use fewer, so that keys collide
     values = fill_defaults("build", options)
     check_applicable("build", options)
     memory_bytes = _memory(values.memory)
@@ -146,7 +160,11 @@ def make_options(out: str | os.PathLike[str], **options: Any) -> BuildOptions:
 
 
 def _kind_options(options: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Returns the options of one kind of input; None: none is given."""
+    """Returns the options that apply to one kind of input only.
+
+    Returns:
+        The options; None if there are none.
+    """
     kind_options = kind_specific_options("build", options)
     if "max_line_bytes" in kind_options:
         kind_options["max_line_bytes"] = parse_size(
@@ -159,7 +177,10 @@ def _kind_options(options: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _to_json_value(value: Any) -> Any:
-    """Returns the value as JSON has it; of a path its last name, since manifests name nothing absolute."""
+    """Converts a value to JSON.
+
+    A path is reduced to its last name, because a manifest has no absolute paths.
+    """
     if isinstance(value, Mapping):
         return {str(name): _to_json_value(item) for name, item in sorted(value.items())}
     if isinstance(value, list | tuple):
@@ -179,7 +200,7 @@ def _memory(memory: str | int) -> int:
 
 
 def _threads(threads: int | None, memory_bytes: int) -> int:
-    """Returns how many threads: as many as asked for, or as there are cores, but no more than the memory can feed."""
+    """Returns the number of threads, limited by the memory that each of them needs."""
     count = _to_int(threads, "threads") if threads is not None else 0
     if count < 0:
         raise UsageError(f"{option('threads', threads)}: 0 (one per core) or more")
@@ -188,7 +209,7 @@ def _threads(threads: int | None, memory_bytes: int) -> int:
 
 
 def _to_int(value: Any, keyword: str) -> int:
-    """The number as Python's own int, whatever counts as one (NumPy's do)."""
+    """Converts any integer, such as one of NumPy, to int."""
     try:
         return operator.index(value)
     except TypeError:
@@ -196,7 +217,9 @@ def _to_int(value: Any, keyword: str) -> int:
 
 
 def parse_dtypes(items: Iterable[str]) -> dict[str, str]:
-    """Feature to dtype of `x=float64` items; the last `=` divides, since names may hold one.
+    """Parses `FEATURE=DTYPE` items.
+
+    The last `=` separates the parts, because a feature name may contain one.
 
     >>> parse_dtypes(["x=float64", "a=b=int32"])
     {'x': 'float64', 'a=b': 'int32'}

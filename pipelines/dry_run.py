@@ -1,4 +1,4 @@
-"""Builds that write nothing: what one would make (`preview`), and what its records are like (`count_raw`)."""
+"""Builds that write nothing: a preview of a build, and statistics of raw inputs."""
 
 from __future__ import annotations
 
@@ -44,27 +44,30 @@ if TYPE_CHECKING:
     from recordmill.options.build import BuildKeywords
 
 _JSON_FIELDS = ("kind", "files", "size_bytes", "records", "shards", "rejects", "memory_bytes")
-_TOTAL_TO_ENCODING_TIME = 3.0  # of the time to read and encode records, that to sort and write them, too: measured of CSV and images
-_TRIAL_SEC = 2.0  # after which no more records are looked at
+# The time of a build as a multiple of the time to read and encode, measured with CSV and images.
+# The rest is sorting and writing.
+_TOTAL_TO_ENCODING_TIME = 3.0
+_TRIAL_SEC = 2.0  # the most time for reading records of the first unit
 
 
 @dataclass(frozen=True)
 class BuildPreview:
-    """A preview of what a build would make.
+    """A preview of a build.
 
     Attributes:
-        kind: Of the inputs.
-        files: How many there are.
-        size_bytes: Of all files.
-        records: How many there are; None where only reading them all tells.
-        schema: Of the records, before a transform.
-        splits: Their names.
-        shards: About how many shards each build of this size has.
-        rejects: How many records the plan rejects already.
-        notes: What the plan found worth saying, as why a column has its type.
-        first: The first records, before they are shuffled.
-        seconds: About how long a build takes once it has started, as the plan and the first records tell.
-        memory_bytes: The most that it holds, beside the interpreter.
+        kind: The kind of the inputs, such as "csv".
+        files: The number of input files.
+        size_bytes: The total size of the input files.
+        records: The number of records; None if only reading all inputs would determine it.
+        schema: The features of the records, before a transform.
+        splits: The names of the splits.
+        shards: The estimated number of shards.
+        rejects: The number of records that the plan already rejects.
+        notes: Observations of the plan, such as why a column has its type.
+        first: The first records, before the shuffle.
+        seconds: The estimated duration of the build after its start, from the plan and the first
+            records.
+        memory_bytes: The most memory that the build uses, without the interpreter.
     """
 
     kind: str
@@ -81,7 +84,7 @@ class BuildPreview:
     memory_bytes: int
 
     def to_json(self) -> dict[str, Any]:
-        """Returns a machine-readable summary (`--json`)."""
+        """Returns the machine-readable summary that `--json` prints."""
         return {
             **{name: getattr(self, name) for name in _JSON_FIELDS},
             "seconds": round(self.seconds, 1),
@@ -94,15 +97,18 @@ class BuildPreview:
 
 @with_keywords("build")
 def preview(inputs: Any, *, shown: int = 3, **options: Unpack[BuildKeywords]) -> BuildPreview:
-    """Returns what a build of these inputs would make; types are inferred as by the build, over all data.
+    """Plans a build and reads its first records, without writing anything.
+
+    Types are inferred over all data, as in the build.
 
     Args:
-        inputs: As `build` takes them.
-        shown: How many records are read.
-        options: Those of `build`.
+        inputs: As the `source` of `build`.
+        shown: The number of records to read.
+        **options: The options of `recordmill build`, as keywords.
 
     Raises:
-        UsageError, DataError: As `build` does.
+        UsageError: As for `build`.
+        DataError: As for `build`.
     """
     started = time.monotonic()
     with _temporary_plan(inputs, options) as plan:
@@ -125,8 +131,9 @@ def preview(inputs: Any, *, shown: int = 3, **options: Unpack[BuildKeywords]) ->
 
 
 def _estimate_seconds(plan: BuildPlan, source: Source) -> float:
-    """Estimates how long reading and writing takes, by what becomes of the first unit, or of its first records: a
-    compressed file is one unit, however large.
+    """Estimates the duration of a build from reading and encoding its first unit.
+
+    A large unit, such as a compressed file, is measured for `_TRIAL_SEC` only.
     """
     started, sizes, sketches, rows, share = (
         time.monotonic(),
@@ -155,7 +162,10 @@ def _estimate_seconds(plan: BuildPlan, source: Source) -> float:
 
 @contextmanager
 def _temporary_plan(inputs: Any, options: Mapping[str, Any]) -> Iterator[BuildPlan]:
-    """Holds the plan of a build in a folder of temporary files."""
+    """Plans a build in a temporary folder.
+
+    The folder is removed at the end of the `with` block.
+    """
     scratch = make_scratch_folder("plan-")
     try:
         folder = RunFolder.create(scratch)
@@ -179,15 +189,22 @@ def _estimate_shards(plan: BuildPlan, source: Source) -> int:
 
 
 def is_raw_input(inputs: Sequence[str]) -> bool:
-    """Returns whether `build` reads these, by their content, and `open` does not."""
+    """Returns whether the content of these inputs is for `build` and not for `open`."""
     return detect_input_kind(list_inputs(inputs, data_extensions=DATA_EXTENSIONS))[0] != "tfrecord"
 
 
 def count_raw(inputs: Sequence[str], progress: Progress, **options: Any) -> DatasetSketch:
-    """Returns what the records are like that a build of these inputs would have. options: those of `build`.
+    """Computes the statistics of the records that a build of these inputs would write.
+
+    Args:
+        inputs: As the `source` of `build`.
+        progress: Receives the counts.
+        **options: The options of `recordmill build`, as keywords.
 
     Raises:
-        UsageError, DataError: as `build` does. TooManyRejects: more records than `max_rejects` can't be used.
+        UsageError: As for `build`.
+        DataError: As for `build`.
+        TooManyRejects: More records than `max_rejects` could not be used.
     """
     with _temporary_plan(list(inputs), options) as plan:
         return _count_groups(plan, progress)

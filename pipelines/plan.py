@@ -1,4 +1,4 @@
-"""Which kind of input it is, and its plan: INPUTs, or an object in memory, in, a `Source` out."""
+"""Detection of the kind of input, and the plan of its `Source`."""
 
 from __future__ import annotations
 
@@ -38,10 +38,16 @@ from recordmill.storage.walk import is_within
 
 
 def plan_source(source: Any, folder: RunFolder, out: str, settings: BuildOptions) -> Source:
-    """The plan of INPUTs (paths), or of data in memory, which is spooled into the run's folder.
+    """Plans the source of a build.
+
+    Args:
+        source: INPUT paths, or data in memory, which is written to files of the run folder.
+        folder: The local run folder.
+        out: The output folder, which must not be inside an INPUT.
+        settings: The checked options.
 
     Raises:
-        UsageError: the kind can't be told or is unknown, or an option doesn't fit it.
+        UsageError: The kind is unknown or can't be detected, or an option does not apply to it.
     """
     common = PlanOptions(
         settings.schema,
@@ -79,12 +85,16 @@ def plan_source(source: Any, folder: RunFolder, out: str, settings: BuildOptions
 
 
 def detect_input_kind(listing: Listing) -> tuple[str, str]:
-    """The kind of these inputs by their content, and why; UsageError where it can't be told."""
+    """Returns (kind, reason) of inputs, detected from their content.
+
+    Raises:
+        UsageError: The kind can't be detected.
+    """
     return _detect_data_sets(listing) or detect_samples(listing) or detect_kind(listing)
 
 
 def _to_paths(source: Any) -> list[str] | None:
-    """The INPUTs, or None if source is data."""
+    """Returns the INPUT paths; None if `source` is data in memory."""
     if isinstance(source, str | os.PathLike):
         return [os.fspath(source)]
     if (
@@ -97,10 +107,15 @@ def _to_paths(source: Any) -> list[str] | None:
 
 
 def _find_whole_record_files(source: Any) -> list[str] | None:
-    """The files of an open data set whose records rows can't carry: SequenceExamples and payloads; None of any other.
+    """Returns the files of an open data set that a table can't represent.
+
+    Its records are SequenceExamples, or no Examples at all. They are copied as they are.
+
+    Returns:
+        The paths; None for any other source.
 
     Raises:
-        UsageError: some of its records or features are chosen, which only rows can be.
+        UsageError: Only some of its records or features are selected, which requires a table.
     """
     schema, catalog = getattr(source, "schema", None), getattr(source, "catalog", None)
     if not isinstance(schema, Schema) or catalog is None or schema.message == EXAMPLE:
@@ -113,7 +128,10 @@ def _find_whole_record_files(source: Any) -> list[str] | None:
 
 
 def _detect_data_sets(listing: Listing) -> tuple[str, str] | None:
-    """Returns (kind, why) of INPUTs that all are data sets' folders, whose JSON and NumPy files are no data."""
+    """Returns (kind, reason) if each INPUT is the folder of a data set, else None.
+
+    The JSON and NumPy files in such a folder are not data.
+    """
     if not all(root.is_folder for root in listing.roots):
         return None
     with_description, with_records = set[int](), set[int]()
@@ -130,7 +148,10 @@ def _detect_data_sets(listing: Listing) -> tuple[str, str] | None:
 
 
 def _check_out_is_outside(listing: Listing, out: str) -> None:
-    """Refuse an OUT inside an INPUT folder: the next build would find its own shards among the inputs."""
+    """Raises UsageError if OUT is inside an INPUT folder.
+
+    A later build would read its own shards as inputs.
+    """
     target = real_path(out)
     for root in listing.roots:
         if (
@@ -176,7 +197,11 @@ def _plan(
 def _choose_table_files(
     kind: str, listing: Listing, split_from: str
 ) -> tuple[FileTable, tuple[str, ...]]:
-    """Returns the files of a kind of many records a file, with the splits that folders and names say, and notes."""
+    """Selects the files of a kind with many records per file.
+
+    Returns:
+        (files, notes). The files have their splits, which folder and file names determine.
+    """
     chosen_files = filter_kind(listing, kind)
     layout = read_layout(
         chosen_files.files, chosen_files.roots, split_from=split_from, class_from=NO_LAYOUT
@@ -185,7 +210,11 @@ def _choose_table_files(
 
 
 def _make_kind_options(kind: Kind, options: Mapping[str, Any] | None) -> Any:
-    """The kind's option object."""
+    """Returns the options object of a kind.
+
+    Raises:
+        UsageError: The kind does not have one of the options.
+    """
     option_names = {field.name for field in fields(kind.options_class)}
     if unknown := [name for name in options or () if name not in option_names]:
         own_options = ", ".join(map(option, sorted(option_names))) or "none"

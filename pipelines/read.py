@@ -1,7 +1,8 @@
-"""`read`: a data set, or any TFRecord files, to Parquet, NumPy or Arrow files. Plan, jobs, account, commit.
+"""`read`: TFRecord files to Parquet, NumPy, Arrow and other files.
 
-By default the jobs run on threads of this process, and nothing of Beam is imported; with a runner named they run as a
-Beam pipeline (`read_beam`), and the same files come out. `dry_run` says what would be written.
+By default, threads of this process do the work, and Beam is not imported. With a runner, the read
+is a Beam pipeline (`read_beam`) that writes the same files. `dry_run` estimates a read without
+writing anything.
 """
 
 from __future__ import annotations
@@ -74,20 +75,27 @@ if TYPE_CHECKING:
     from recordmill.options.read import ReadKeywords
 
 
-_RESUMABLE_ERRORS = (
-    KeyboardInterrupt,
-    OSError,
-    MemoryError,
-)  # what ends a read that can go on from its finished outputs
+# errors after which a later read can continue from the finished outputs
+_RESUMABLE_ERRORS = (KeyboardInterrupt, OSError, MemoryError)
 
 
 @dataclass(frozen=True)
 class ReadResult:
     """The result of a read.
 
-    out: its folder. to: the format. files: split to paths (a folder for npy). records: split to rows written. read =
-    written + rejected + filtered. rejects: the files that list them. schema: the features. notes: what the plan found
-    worth saying. seconds: wall time. In a store, paths are URIs.
+    Attributes:
+        out: The output folder, a URI if it is in a store. The paths of files have the same type.
+        to: The output format.
+        files: The paths by split. For `npy` they are folders.
+        records: The number of records written, by split.
+        read: The number of records read: written, `rejected` and `filtered` together.
+        rejected: The number of records that could not be used.
+        filtered: The number of records that a filter has left out.
+        reject_reasons: The number of rejected records by reason.
+        rejects: The paths of the files that list the rejected records.
+        schema: The features of the output.
+        notes: Observations, such as conversions that were suggested.
+        seconds: The duration in seconds of wall time.
     """
 
     out: Path | str
@@ -122,7 +130,7 @@ class ReadResult:
         )
 
     def _repr_html_(self) -> str:
-        """Returns what notebooks show: where it lies, its files, features and notes."""
+        """Returns the summary that notebooks show: the location, files, features and notes."""
         counts = [
             (name, f"{count:,}", ", ".join(map(str, self.files[name])))
             for name, count in self.records.items()
@@ -134,7 +142,7 @@ class ReadResult:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """A machine-readable summary (`--json`)."""
+        """Returns the machine-readable summary that `--json` prints."""
         return {
             "out": str(self.out),
             "to": self.to,
@@ -160,20 +168,26 @@ def read(
     progress: ProgressArgument = None,
     **options: Unpack[ReadKeywords],
 ) -> ReadResult:
-    """Write the records of a data set, or of any TFRecord files, to `out` as Parquet, NumPy or Arrow.
+    """Converts records of TFRecord files to files of another format.
 
-    inputs: OUT of a build, or files, folders, globs, `@list.txt`.
-    out: a folder, also in a store (`s3://bucket/folder`).
-    progress: a function, as of `build`.
-    options: the command line's, as keywords: docs/reference.md lists them.
+    If a read is killed or stopped, or the disk is full, the same call continues with the outputs
+    that are not finished. An output that was being written starts again.
 
-    A read that is killed, stopped or out of disk goes on from what it has finished when it is called again with the
-    same options and inputs. What that is are whole outputs: one that grows when it is killed begins anew.
+    Args:
+        inputs: The output folder of a build, or TFRecord files, folders, globs, `@list.txt`, or a
+            list of these.
+        out: The output folder, also in a store (`s3://bucket/folder`).
+        quiet: False prints the progress to stderr.
+        progress: A function that receives updates, as for `build`.
+        **options: The options of `recordmill read`, as keywords. docs/reference.md lists them.
+
+    Returns:
+        The files and the number of records.
 
     Raises:
-        UsageError: an option or an input can't be served.
-        DataError: a record is damaged.
-        TooManyRejects: more records than `max_rejects` can't be used. Nothing is written then.
+        UsageError: An option or an input is not supported.
+        DataError: A record is damaged.
+        TooManyRejects: More records than `max_rejects` could not be used. Nothing is written.
     """
     started = time.monotonic()
     out = parse_output_path(out)
@@ -188,9 +202,8 @@ def read(
         Display(counters, quiet) as display,
         ThreadPoolExecutor(1, thread_name_prefix="recordmill-find") as pool,
     ):
-        inputs_future = (
-            pool.submit(find_inputs, inputs, settings.plan) if is_remote(out) else None
-        )  # stores take their time
+        # The inputs are listed while the store of OUT is prepared: each waits for its own answers.
+        inputs_future = pool.submit(find_inputs, inputs, settings.plan) if is_remote(out) else None
         folder, base = _begin_run(out, settings)
         guessing = settings.runner is None and not has_stopped_read(folder.out)
         job_folder: JobFolder | None = None
@@ -219,6 +232,8 @@ def read(
                         plan, settings, folder, counters, publication, job_folder, finished
                     )
                 except (SchemaNotConfirmed, DataError):
+                    # The schema was guessed from the first records, and a later record does not fit
+                    # it. Everything is discarded, and read again with a schema of all records.
                     if plan.guess is None:
                         raise
                     putting.close()
@@ -249,7 +264,7 @@ def read(
                 raise
             raise with_remedy(error) from error
         except MayBeRunning:
-            folder.release()  # a job may work in it
+            folder.release()  # the job may still be writing to it
             raise
         except _RESUMABLE_ERRORS as error:
             reported = (
@@ -273,7 +288,21 @@ def _prepare(
     display: Display,
     guessing: bool,
 ) -> tuple[ReadPlan, RunFolder, FinishedOutputs | None]:
-    """(the plan, the folder to work in, what an earlier read has finished); guessing: as of `plan_read`."""
+    """Plans a read, and finds out which outputs an earlier read has finished.
+
+    Args:
+        inputs: The inputs, or their catalog if it is known.
+        settings: The checked options.
+        folder: The run folder.
+        out: The output folder.
+        progress: Receives the counts.
+        display: Prints a line if the read continues an earlier one.
+        guessing: Allows `plan_read` to guess the schema from the first records.
+
+    Returns:
+        (plan, run folder, finished outputs). The run folder is that of the earlier read if this one
+        continues it.
+    """
     progress.begin("plan")
     plan = plan_read(
         inputs,
@@ -316,14 +345,22 @@ def _prepare(
 
 
 def _begin_run(out: str, settings: ReadSettings) -> tuple[RunFolder, int]:
-    """(the run's folder, in a store the generation that the read follows)."""
+    """Creates the run folder.
+
+    Returns:
+        (run folder, generation in the store that the read will follow).
+    """
     if not is_remote(out):
         return begin_publication(out, settings.overwrite), 0
     return begin_store_publication(out, settings.overwrite)
 
 
 def _job_folder(folder: RunFolder, out: str, settings: ReadSettings) -> JobFolder:
-    """Returns where workers have their files: an engine's in OUT, also in a store, others on this machine."""
+    """Returns the folder for the files of workers.
+
+    It is in OUT, also in a store, if the workers belong to an engine. Otherwise it is on this
+    machine.
+    """
     from recordmill.building.workers.shared_files import JobFolder
 
     is_shared = is_remote(out) and settings.runner is not None and not is_local(settings.runner)
@@ -344,8 +381,17 @@ def _make_publication(
     finished: FinishedOutputs | None,
     putting: ExitStack,
 ) -> Publication:
-    """How the outputs become a result. base: the generation in the store that it follows. run: the one of workers that
-    put theirs there. putting: ends what is put from this machine.
+    """Returns the publication of the outputs, on disk or in a store.
+
+    Args:
+        plan: The plan.
+        settings: The checked options.
+        folder: The run folder.
+        out: The output folder.
+        base: The generation in the store that the read follows.
+        run: The run in the store that receives the outputs of workers; None if there is none.
+        finished: The outputs of an earlier read.
+        putting: Waits for uploads from this machine when it is closed.
     """
     if not is_remote(out):
         return DiskPublication(folder, settings.overwrite)
@@ -364,8 +410,13 @@ def run_jobs(
     job_folder: JobFolder | None = None,
     finished: FinishedOutputs | None = None,
 ) -> list[OutputCounts]:
-    """Run every job that is not finished, on threads here or on the runner that was named;
-    the outputs then lie in folder.data, or where workers have put them (`read_beam.writes_to_store`).
+    """Runs the tasks that are not finished, on threads or on the runner.
+
+    The outputs are in `folder.data` afterwards, or where workers have written them
+    (`read_beam.writes_to_store`).
+
+    Returns:
+        The counts of all outputs.
     """
     if settings.runner is not None:
         from recordmill.pipelines.read_beam import run_on_beam
@@ -396,7 +447,11 @@ def run_jobs(
 
 
 def _attempts_folder(job_folder: JobFolder | None) -> str:
-    """Returns the folder of a store into which workers have put their outputs; "" elsewhere."""
+    """Returns the folder in a store that receives the outputs of workers.
+
+    Returns:
+        The URI; "" if workers do not write to a store.
+    """
     if job_folder is None or not job_folder.is_remote:
         return ""
     from recordmill.building.workers.shared_files import ATTEMPTS_FOLDER
@@ -407,7 +462,11 @@ def _attempts_folder(job_folder: JobFolder | None) -> str:
 def _explain_stop(
     error: BaseException, folder: RunFolder, out: str, job_folder: JobFolder | None
 ) -> BaseException:
-    """The error that ends a read: with what it keeps, or with the job_folder, which a write does not say."""
+    """Returns the error that ends a read.
+
+    If outputs were finished, its message announces that the same command continues. An OSError
+    without a path gets one.
+    """
     if count := count_finished(folder, _attempts_folder(job_folder)):
         folder.release()
         return _resume_error(error, folder, count)
@@ -422,7 +481,7 @@ def _explain_stop(
 
 
 def _resume_error(error: BaseException, folder: RunFolder, count: int) -> BaseException:
-    """The error that ended a read early, with what is left of it."""
+    """Returns the error of a read that was stopped with finished outputs."""
     remedy = (
         f"{count} finished output{'s are' if count > 1 else ' is'} kept: the same command goes on from there; "
         f"to drop them, remove {folder.path}"
@@ -485,8 +544,13 @@ def _size(path: Path | str) -> int:
 def dry_run(inputs: Inputs, **options: Any) -> ReadEstimate:
     """Estimates what `read` with these options would write.
 
+    Args:
+        inputs: As for `read`.
+        **options: The options of `recordmill read`, as keywords.
+
     Raises:
-        UsageError: an option or an input can't be served. DataError: a record that was looked at is damaged.
+        UsageError: An option or an input is not supported.
+        DataError: A record of the sample is damaged.
     """
     settings = make_settings(**options)
     check_applicable("read", {**options, "dry_run": True})
@@ -504,7 +568,7 @@ def dry_run(inputs: Inputs, **options: Any) -> ReadEstimate:
 
 
 def check_memory_fits(estimate: ReadEstimate, memory_bytes: int) -> None:
-    """Raises UsageError for an output whose readers would need more memory than the read may take."""
+    """Raises UsageError if readers would need more memory for the output than is allowed."""
     if find_output(estimate.to).must_fit_memory and estimate.disk_bytes > memory_bytes:
         raise UsageError(
             f"{option('to', estimate.to)}: the arrays take about {format_size(estimate.disk_bytes)}, more than the "
@@ -513,7 +577,7 @@ def check_memory_fits(estimate: ReadEstimate, memory_bytes: int) -> None:
 
 
 def describe_estimate(estimate: ReadEstimate) -> str:
-    """The estimate as lines for people."""
+    """Returns the estimate as readable lines."""
     splits = (
         ", ".join(f"{name} {count:,}" for name, count in estimate.records.items()) or "no records"
     )

@@ -1,9 +1,10 @@
-"""A read as a Beam pipeline, for sets of files too big for one machine;
-every worker must see the inputs and the output folder.
+"""A read as a Beam pipeline, for inputs too large for one machine.
 
-Files of about --file-size are written whole by the workers, into a store, too. An output of a whole split (`.npy`
-files, which are one per feature, and the files of `--to files`, whose names must not meet) is written from the workers'
-Arrow parts by this process, in order. All of it is byte for byte what threads write.
+Every worker must be able to read the inputs and to write to the output folder. Workers write
+complete files of about `--file-size`, also to a store. Some outputs consist of a whole split:
+`.npy` files, one for each feature, and `--to files`, where names must be unique. For these, workers
+write Arrow files, and this process combines them in order. All outputs have the same bytes as in a
+read on threads.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from recordmill.pipelines.read_options import ReadSettings
     from recordmill.transforms.beam_types import Pipeline
 
-_PART_OUTPUT = "arrow"  # what workers write where an output is made of a whole split
+_PART_OUTPUT = "arrow"  # the format of workers if an output consists of a whole split
 
 
 def run_on_beam(
@@ -51,18 +52,27 @@ def run_on_beam(
     job_folder: JobFolder,
     finished: FinishedOutputs | None = None,
 ) -> list[OutputCounts]:
-    """Run every job of the plan on the runner that was named; the outputs then lie in folder.data, or, where workers
-    write files into a store, in its data folder there (`writes_to_store`). job_folder: where workers have their files.
-    finished: what earlier ones have left; None: nobody is to leave accounts.
+    """Runs the tasks of a plan on a Beam runner.
+
+    Args:
+        plan: The plan.
+        settings: The checked options.
+        folder: The run folder, which receives the outputs unless workers write to a store
+            (`writes_to_store`).
+        progress: Receives the counts.
+        job_folder: The folder for the files of workers.
+        finished: The outputs of an earlier read. None: this read can't be continued, and workers
+            save nothing for that.
 
     Raises:
-        NotSharedError: a worker doesn't see the folder, or this process doesn't see what a worker has written there.
+        NotSharedError: A worker can't see the folder, or this process can't see the files of a
+            worker.
     """
     from recordmill.transforms.beam_types import Create, Map
     from recordmill.transforms.build_stages import ElementNumbers
     from recordmill.transforms.read_shards import ReadTasks, wrap_number
 
-    # workers have working folders of their own
+    # A worker has another working folder, so relative paths would name other files.
     plan = replace(plan, files=tuple(map(_with_absolute_paths, plan.files)))
     parts = plan.options.output.per_split
     tasks, output = _worker_tasks(plan)
@@ -103,7 +113,7 @@ def run_on_beam(
 
 
 def _worker_tasks(plan: ReadPlan) -> tuple[Sequence[ReadTask], Output]:
-    """(what workers do, what they write)."""
+    """Returns (the tasks of workers, the output format that they write)."""
     if plan.options.output.per_split:
         return divide_tasks(plan.split_tasks, plan.files, plan.options.file_bytes), find_output(
             _PART_OUTPUT
@@ -114,12 +124,16 @@ def _worker_tasks(plan: ReadPlan) -> tuple[Sequence[ReadTask], Output]:
 def find_worker_tasks(
     plan: ReadPlan, folder: RunFolder, job_folder: JobFolder
 ) -> list[FinishedTask | None]:
-    """Returns what an earlier attempt at the read has left of each job of workers."""
+    """Returns the tasks that workers of an earlier read have finished.
+
+    Returns:
+        One element for each task, None if it is not finished.
+    """
     return find_finished_tasks(job_folder, folder, *_worker_tasks(plan))
 
 
 def writes_to_store(plan: ReadPlan, job_folder: JobFolder) -> bool:
-    """Returns whether workers write the outputs into the store, and this process none of their bytes."""
+    """Returns whether workers write the outputs to the store themselves."""
     return job_folder.is_remote and not plan.options.output.per_split
 
 
@@ -131,7 +145,7 @@ def _with_absolute_paths(file: ShardFile) -> ShardFile:
 def _join_parts(
     plan: ReadPlan, job: ReadTask, folder: RunFolder, results: Sequence[OutputCounts]
 ) -> OutputCounts:
-    """The folder of one split, from its Arrow parts in order."""
+    """Combines the Arrow files of one split, in order."""
     mine = [result for result in results if result.split == job.split]
     output = plan.options.output
     name = output_file_name(job, output)

@@ -1,5 +1,7 @@
-"""Everything a read can be told, checked once, in the user's own terms: conversions as people write them
-(`image=float32[64,64,3]`, `boxes=[-1,4]`, `tokens=128:0`) become the steps of `records.columns.convert`.
+"""The options of a read, checked once.
+
+Conversions such as `image=float32[64,64,3]`, `boxes=[-1,4]` or `tokens=128:0` become steps of
+`records.columns.convert`.
 """
 
 from __future__ import annotations
@@ -40,10 +42,12 @@ def parse_steps(
     pad_or_cut: conversions.Specs = None,
     ragged: conversions.Specs = None,
 ) -> tuple[ConversionStep | UnresolvedStep, ...]:
-    """The steps in the order in which they are done: decode, reshape, pad or make ragged.
+    """Parses conversions, in the order in which they are applied.
+
+    They are decoded first, then reshaped, then padded or made ragged.
 
     Raises:
-        UsageError: one is not written as it must be, or a feature is decoded, reshaped or padded twice.
+        UsageError: A conversion is malformed, or a feature has two of the same kind.
     """
     tensors = [
         *map(_parse_tensor_spec, conversions.normalize_specs(decode_tensor, "decode_tensor"))
@@ -61,12 +65,17 @@ def parse_images(
     *,
     ragged: bool,
 ) -> tuple[UnresolvedImages, ...]:
-    """The steps of `--decode-images [FEATURE,...] --resize HxW --channels N`; features True: those that hold images.
+    """Parses the options for decoding images.
 
-    ragged: whether images of several sizes can be written.
+    Args:
+        features: The names of the features, also as one string with commas. True: all features that
+            hold images.
+        resize: The size of the decoded images, (height, width) or `HxW`; None keeps their own.
+        channels: The number of channels; None is 3.
+        ragged: The output can hold images of different sizes.
 
     Raises:
-        UsageError: a size or a number of channels that can't be served.
+        UsageError: A size or number of channels is not supported.
     """
     if not features:
         if resize is not None or channels is not None:
@@ -107,7 +116,7 @@ _STEP_OPTIONS = ("decode_tensor", "decode_raw", "reshape", "pad", "pad_or_cut", 
 
 @dataclass(frozen=True)
 class ReadSettings:
-    """plan: what decides the output; the others do not change a byte of it."""
+    """The checked options of a read. Only `plan` determines the bytes of the outputs."""
 
     plan: ReadOptions
     budget: RejectBudget
@@ -122,10 +131,14 @@ class ReadSettings:
 
 
 def make_settings(**options: Any) -> ReadSettings:
-    """Settings from what the command line or a Python caller gives; `options.read` says what they are.
+    """Checks the options of a read.
+
+    Args:
+        **options: The options of the command line or of `recordmill.read`.
 
     Raises:
-        UsageError: an option's value can't be served. TypeError: there is no such option.
+        UsageError: A value is invalid.
+        TypeError: There is no such option.
     """
     values = fill_defaults("read", options)
     output = find_output(values.to)
@@ -165,7 +178,7 @@ def make_settings(**options: Any) -> ReadSettings:
 
 
 def _threads_and_memory(threads: int, memory: str | int) -> tuple[int, int]:
-    """How many threads may work in how many bytes."""
+    """Returns (number of threads, bytes of memory)."""
     if threads < 0:
         raise UsageError(f"{option('threads', threads)}: 0 (one per core) or more")
     memory_bytes = parse_size(memory, "memory")

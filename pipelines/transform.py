@@ -1,5 +1,7 @@
-"""The transform of a build: fitted by a job of its own before the records are written, or taken from a data set.
-A plan in, the same plan with the transform, and the schema of what it makes, out.
+"""The transform of a build, fitted by tf.Transform or taken from another data set.
+
+Fitting is a job of its own, which runs before any record is written. It turns a plan into the same
+plan with the transform and the schema of the transformed records.
 """
 
 from __future__ import annotations
@@ -52,7 +54,13 @@ _GRAPH_NODE = re.compile(r"\{\{(?:function_)?node ([^}]+)\}\}")
 
 @dataclass(frozen=True)
 class SavedTransformOrigin:
-    """A data set whose transform is to be used. raw: the schema of the records that it takes."""
+    """A data set that provides its transform.
+
+    Attributes:
+        out: The folder of the data set.
+        manifest: Its manifest.
+        raw: The schema of the records that the transform accepts.
+    """
 
     out: str
     manifest: Manifest
@@ -60,7 +68,10 @@ class SavedTransformOrigin:
 
     @property
     def may_lack(self) -> frozenset[str]:
-        """Raw features that nothing is made of but what the label gives, which new data may not have."""
+        """Raw features that new data need not have.
+
+        They are used only by outputs that also depend on the label.
+        """
         needs = self.manifest.transform["needs"].values()
         return frozenset(self.raw.names) - {
             name for need in needs if self.raw.label not in need for name in need
@@ -68,7 +79,11 @@ class SavedTransformOrigin:
 
 
 def find_transform(out: str | os.PathLike[str]) -> SavedTransformOrigin:
-    """The data set's transform; UsageError if it has none."""
+    """Returns the transform of a data set.
+
+    Raises:
+        UsageError: The data set was built without a transform.
+    """
     manifest = load_manifest(out)
     if not manifest.transform:
         raise UsageError(
@@ -82,10 +97,17 @@ def find_transform(out: str | os.PathLike[str]) -> SavedTransformOrigin:
 def with_transform(
     plan: BuildPlan, settings: BuildOptions, progress: Progress, job_folder: JobFolder | None
 ) -> BuildPlan:
-    """The plan with what its records are to become. job_folder: of a build on an engine.
+    """Returns the plan with its transform, if the options name one.
+
+    Args:
+        plan: The plan.
+        settings: The checked options.
+        progress: Receives the counts of the fit.
+        job_folder: The folder for the files of workers; None for a build in this process.
 
     Raises:
-        UsageError: the transform doesn't fit the records. DataError: its analysis failed.
+        UsageError: The transform does not fit the records.
+        DataError: The analysis of the records failed.
         MissingExtraError: tf.Transform is not installed.
     """
     if settings.transform is None and settings.transform_from is None:
@@ -104,13 +126,13 @@ def with_transform(
 
 
 def _sync_files(folder: Path) -> None:
-    """Make the saved transform durable, as the shards beside it are before the commit."""
+    """Makes the saved transform durable, as the shards are before the commit."""
     for path in (*list_paths_recursively(folder), folder):
         (sync_folder if is_folder(path) else sync_file)(path)
 
 
 def _copy_transform(origin: SavedTransformOrigin, plan: BuildPlan, target: str) -> SavedTransform:
-    """The same transform, its files copied to where this data set's lie."""
+    """Copies the transform of another data set to the folder of this one."""
     assert plan.source is not None
     schema = plan.source.schema
     _check_same_features(origin, schema)
@@ -121,9 +143,8 @@ def _copy_transform(origin: SavedTransformOrigin, plan: BuildPlan, target: str) 
         make_folder(target)
         fetch_tree(source, target)
     else:
-        copy_tree(
-            source, target, keep_links=True
-        )  # a link is none of the files that the manifest names
+        # A link stays a link, and is refused later: the manifest names regular files only.
+        copy_tree(source, target, keep_links=True)
     saved = restore_transform(
         target, origin.manifest.transform, from_pbtxt(origin.manifest.schema, origin.out)
     )
@@ -197,7 +218,11 @@ def _check_inputs(raw: Schema, names: tuple[str, ...]) -> Schema:
 
 
 def _load_user_function(transform: Any) -> tuple[PreprocessingFn, str]:
-    """(the guarded function, what to call it)."""
+    """Returns the guarded function of a user, and its name.
+
+    Args:
+        transform: A function, or the path of a file with one.
+    """
     from recordmill.transforms.tft.user_function import (
         GuardedFunction,
         load_function,
@@ -261,8 +286,10 @@ def _fit_in_parts(
     progress: Progress,
     job_folder: JobFolder,
 ) -> None:
-    """Each group of units is analysed by a worker, and what they found becomes the transform here, where analysers that
-    need what others found read the records once more.
+    """Fits the transform with the workers of an engine.
+
+    Each worker analyses groups of units. This process combines the analyses, and reads the records
+    again only for analysers that depend on the results of others.
     """
     from recordmill.transforms.beam_types import Create
     from recordmill.transforms.build_stages import ElementNumbers
@@ -306,18 +333,17 @@ def _fit_in_parts(
 
 @contextlib.contextmanager
 def _hide_values(fit: FitOrigin) -> Iterator[None]:
-    """Replaces what an analysis raises by an error without the values of features."""
+    """Replaces the errors of an analysis by a DataError without values of features."""
     try:
         with _silence_warnings():
             yield
-    except GraphError as error:  # of the graph that was made just now
+    except GraphError as error:  # the graph that was fitted just now can't be loaded
         raise DataError(_explain_failure(error.__cause__ or error, fit)) from None
     except (RecordmillError, KeyboardInterrupt):
         raise
     except Exception as error:
-        is_system = isinstance(error, OSError) and not _GRAPH_NODE.search(
-            str(error)
-        )  # and not one of the graph's operations
+        # TensorFlow raises errors of operations as OSError, too; those name a node of the graph.
+        is_system = isinstance(error, OSError) and not _GRAPH_NODE.search(str(error))
         if is_system or exhausted_limit(error) is not None:
             raise
         raise DataError(_explain_failure(error, fit)) from None
@@ -325,7 +351,10 @@ def _hide_values(fit: FitOrigin) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _silence_warnings() -> Iterator[None]:
-    """Silences warnings of what tf.Transform makes itself, by a filter, since others set the log's level anew."""
+    """Suppresses the warnings of tf.Transform inside the `with` block.
+
+    A filter does it, because libraries reset the level of the logger.
+    """
     log = logging.getLogger("absl")
 
     def is_error(record: logging.LogRecord) -> bool:
@@ -339,7 +368,7 @@ def _silence_warnings() -> Iterator[None]:
 
 
 def _explain_failure(error: BaseException, fit: FitOrigin) -> str:
-    """Returns what failed, without TensorFlow's message, which may hold values of features."""
+    """Describes a failed fit without TensorFlow's message, which may contain values of features."""
     node = _GRAPH_NODE.search(str(error))
     location = f" in operation {node[1]}" if node else ""
     return (
@@ -364,7 +393,7 @@ def _check_installed() -> None:
 
 
 def _to_json_value(declared: Any) -> Any:
-    """The declaration as JSON has it."""
+    """Returns a declaration with plain dicts and lists, for JSON."""
     if isinstance(declared, Mapping):
         return {str(name): _to_json_value(value) for name, value in declared.items()}
     if isinstance(declared, list | tuple):

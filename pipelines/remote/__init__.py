@@ -1,3 +1,1 @@
-"""Jobs on an engine: flags that pass, what is looked at beforehand, submission, watching, cancelling, and what is
-left of them.
-"""
+"""Jobs on an engine: checks, submission, monitoring and cancellation."""

@@ -1,5 +1,7 @@
-"""Checks an engine without a job: whether it answers, has free slots and memory, and whether the flags fit it; and over
-how many slots of Flink a job is spread.
+"""Checks of an engine that need no job.
+
+They find out if the engine answers, if it has free slots and memory, and if the flags fit it. This
+module also chooses the parallelism of a job on Flink.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from recordmill.storage.folders import exists
 
 
 def get_parallelism(options: Any) -> int | None:
-    """Returns the value of `--parallelism`; None where it is not given."""
+    """Returns the value of `--parallelism`, or None if it is not given."""
     value = options.get_all_options(drop_default=True, retain_unknown_options=True).get(
         "parallelism"
     )
@@ -26,7 +28,10 @@ def get_parallelism(options: Any) -> int | None:
 
 
 def with_parallelism(runner: str, beam_args: Sequence[str], options: Any) -> tuple[str, ...]:
-    """The flags, with as much parallelism as Flink has free slots where none is given: Flink's own default is 1."""
+    """Returns the flags with a parallelism for Flink.
+
+    If none is given, it is the number of free slots. Flink's own default is 1.
+    """
     from apache_beam.options.pipeline_options import FlinkRunnerOptions
 
     if "flink" not in runner.lower() or get_parallelism(options) is not None:
@@ -34,7 +39,8 @@ def with_parallelism(runner: str, beam_args: Sequence[str], options: Any) -> tup
     flink = Flink.of_master(options.view_as(FlinkRunnerOptions).flink_master)
     try:
         overview = flink.overview() if flink is not None else None
-        # slots of a job that has ended are given back a moment later
+        # If no job runs, all slots count: those of a job that has just ended become free a moment
+        # later.
         free = 0 if overview is None else overview.free if overview.jobs else overview.slots
     except EngineGone:
         free = 0
@@ -48,7 +54,13 @@ _POM = re.compile(
 
 @dataclass(frozen=True)
 class ClusterFinding:
-    """One thing that was looked at. what: `slots`. detail: how it is. remedy: what to change; "" where it is right."""
+    """A result of a check.
+
+    Attributes:
+        what: The subject, such as "slots".
+        detail: The observation.
+        remedy: What to change; "" if nothing is wrong.
+    """
 
     what: str
     detail: str
@@ -56,19 +68,19 @@ class ClusterFinding:
 
     @property
     def ok(self) -> bool:
-        """True if nothing need change."""
+        """True if nothing has to change."""
         return not self.remedy
 
     def __str__(self) -> str:
         return f"{self.what}: {self.detail}{f'; {self.remedy}' if self.remedy else ''}"
 
     def to_json(self) -> dict[str, Any]:
-        """For `--json`."""
+        """Returns the machine-readable form that `--json` prints."""
         return {"what": self.what, "detail": self.detail, "ok": self.ok, "remedy": self.remedy}
 
 
 def check_cluster(runner: str, options: Any) -> list[ClusterFinding]:
-    """Returns the findings about the engine that these options name, good and bad."""
+    """Checks the engine that the flags name, and returns all findings, good and bad."""
     from apache_beam.options.pipeline_options import (
         FlinkRunnerOptions,
         PortableOptions,
@@ -243,7 +255,7 @@ def _check_environment(portable: Any, runner: str, has_setup: bool) -> list[Clus
 
 
 def refuse_findings(findings: Sequence[ClusterFinding]) -> None:
-    """UsageError with the first thing that has to change."""
+    """Raises UsageError with the first finding that needs a change."""
     for finding in findings:
         if not finding.ok:
             raise UsageError(str(finding))

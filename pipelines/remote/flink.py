@@ -1,5 +1,6 @@
-"""A Flink cluster by its REST interface: what is free, what a job does, and its end; and what is noted of an engine's
-job in the folder of its run, `_run-<id>/job.json`, by which `status` finds it.
+"""A client of Flink's REST interface, and notes about jobs.
+
+A note is in the run folder, `_run-<id>/job.json`. `status` finds a job by it.
 """
 
 from __future__ import annotations
@@ -19,14 +20,18 @@ from recordmill.shards.dead_runs import JOB_NOTE_NAME
 from recordmill.storage.json_fields import load_json
 
 _TIMEOUT_SEC = 10.0
-_MAX_ANSWER_BYTES = 16 << 20  # 16 MiB: the plan of a job of thousands of tasks is far below
+_MAX_ANSWER_BYTES = 16 << 20  # 16 MiB: far above the answer about a job with thousands of tasks
 _END_STATES = frozenset({"FINISHED", "FAILED", "CANCELED"})
 _JOB_ID = re.compile("[0-9a-f]{32}")
 _WAITING_STATES = frozenset({"CREATED", "SCHEDULED"})
 
 
 class EngineGone(Exception):
-    """The engine gave no answer, or none that can be understood. code: of HTTP, 0 where there was none."""
+    """The engine did not answer, or its answer is not understood.
+
+    Attributes:
+        code: The HTTP status, or 0 without an answer.
+    """
 
     def __init__(self, message: str, code: int = 0) -> None:
         super().__init__(message)
@@ -35,7 +40,15 @@ class EngineGone(Exception):
 
 @dataclass(frozen=True)
 class Overview:
-    """The resources of a cluster. slots, free: task slots. version: `1.19.3`. jobs: how many run."""
+    """The resources of a cluster.
+
+    Attributes:
+        task_managers: The number of TaskManagers.
+        slots: The number of task slots.
+        free: The number of free task slots.
+        version: The version of Flink, such as `1.19.3`.
+        jobs: The number of running jobs.
+    """
 
     task_managers: int
     slots: int
@@ -46,7 +59,14 @@ class Overview:
 
 @dataclass(frozen=True)
 class FlinkJob:
-    """A job. state: Flink's own word. tasks: a state of its tasks to how many are in it."""
+    """A job of Flink.
+
+    Attributes:
+        id: Its id.
+        name: Its name.
+        state: Flink's word for its state, such as RUNNING.
+        tasks: The number of its tasks by state.
+    """
 
     id: str
     name: str
@@ -55,12 +75,12 @@ class FlinkJob:
 
     @property
     def ended(self) -> bool:
-        """True if nothing of it runs any more."""
+        """True if no part of it runs any more."""
         return self.state in _END_STATES
 
     @property
     def waits_for_slots(self) -> bool:
-        """True if none of its tasks has been given a slot."""
+        """True if none of its tasks has a slot yet."""
         is_running = any(
             count for state, count in self.tasks.items() if state not in _WAITING_STATES
         )
@@ -68,7 +88,7 @@ class FlinkJob:
 
     @property
     def progress(self) -> str:
-        """How far it is, for people: `12 of 40 tasks finished`, or `waits for slots`."""
+        """A readable progress: `12 of 40 tasks finished`, or `waits for slots`."""
         if self.waits_for_slots:
             return "waits for slots"
         return f"{self.tasks.get('FINISHED', 0)} of {sum(self.tasks.values())} tasks finished"
@@ -78,7 +98,7 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 def _requires_flink(ask: _Method) -> _Method:
-    """The same question; an answer that is none of Flink's is `EngineGone`, too."""
+    """Makes a method raise EngineGone if an answer is not one of Flink."""
 
     @functools.wraps(ask)
     def wrapper(flink: Flink, *arguments: Any) -> Any:
@@ -92,17 +112,28 @@ def _requires_flink(ask: _Method) -> _Method:
 
 @dataclass(frozen=True)
 class Flink:
-    """A cluster. url: of its REST interface and its web page."""
+    """A Flink cluster.
+
+    Attributes:
+        url: The address of its REST interface and web page.
+    """
 
     url: str
 
     @classmethod
     def of_master(cls, master: str | None) -> Flink | None:
-        """The cluster that `--flink_master` names; None for one that lives inside the job server. A user and a password
-        are left out: they are no part of a request, and the URL stands in messages.
+        """Returns the cluster that `--flink_master` names.
 
-        >>> Flink.of_master("host:8081"), Flink.of_master("https://me:secret@host/"), Flink.of_master("[auto]")
-        (Flink(url='http://host:8081'), Flink(url='https://host'), None)
+        A user name and password are removed, because the URL appears in messages and requests do
+        not need them.
+
+        Returns:
+            The cluster; None if it is inside the job server.
+
+        >>> Flink.of_master("host:8081"), Flink.of_master("https://me:secret@host/")
+        (Flink(url='http://host:8081'), Flink(url='https://host'))
+        >>> Flink.of_master("[auto]") is None
+        True
         """
         if not master or master.startswith("["):
             return None
@@ -111,7 +142,11 @@ class Flink:
 
     @_requires_flink
     def overview(self) -> Overview:
-        """Returns what the cluster has and what of it is free; raises EngineGone if nobody answers."""
+        """Returns the resources of the cluster.
+
+        Raises:
+            EngineGone: The cluster does not answer.
+        """
         answer = self._get("/overview")
         counts = [int(answer[name]) for name in ("taskmanagers", "slots-total", "slots-available")]
         return Overview(
@@ -124,7 +159,7 @@ class Flink:
 
     @_requires_flink
     def find_job(self, name: str) -> FlinkJob | None:
-        """The youngest job of that name, or None."""
+        """Returns the youngest job with a name, or None."""
         jobs = [
             job for job in self._get("/jobs/overview").get("jobs", []) if job.get("name") == name
         ]
@@ -134,7 +169,7 @@ class Flink:
 
     @_requires_flink
     def job(self, job_id: str) -> FlinkJob | None:
-        """The job of that id; None if the cluster knows of none such."""
+        """Returns the job with an id, or None if it is unknown."""
         if _JOB_ID.fullmatch(job_id) is None:
             return None
         try:
@@ -153,7 +188,7 @@ class Flink:
 
     @_requires_flink
     def reason(self, job_id: str) -> str:
-        """The whole text of what made a job fail; empty where Flink keeps none."""
+        """Returns the complete error text of a failed job; "" if there is none."""
         answer = self._get(f"/jobs/{job_id}/exceptions")
         entries = (answer.get("exceptionHistory") or {}).get("entries") or []
         texts = [
@@ -163,15 +198,22 @@ class Flink:
         return "\n".join(dict.fromkeys(text for text in texts if text))
 
     def cancel(self, job_id: str) -> None:
-        """Ask for a job's end; one that has ended is let be."""
+        """Requests the end of a job. Does nothing if the job has ended."""
         try:
             self._ask(f"/jobs/{job_id}?mode=cancel", "PATCH")
         except EngineGone as error:
-            if error.code not in (404, 409):  # none such, or ended already
+            if error.code not in (404, 409):  # 404: no such job; 409: it has ended
                 raise
 
     def wait_until_ended(self, job_id: str, timeout_sec: float) -> FlinkJob | None:
-        """The job when it has ended, None if it is not known any more; TimeoutError if it goes on."""
+        """Waits for the end of a job.
+
+        Returns:
+            The job, or None if the cluster does not know it any more.
+
+        Raises:
+            TimeoutError: The job is still running.
+        """
         started = time.monotonic()
         while True:
             job = self.job(job_id)
@@ -191,7 +233,8 @@ class Flink:
         return answer
 
     def _ask(self, path: str, method: str) -> bytes:
-        # they take as long to import as everything else, and few commands have an engine
+        # Imported here because they take as long to import as all the rest, and few commands need
+        # an engine.
         import http.client
         import urllib.error
         import urllib.request
@@ -211,8 +254,15 @@ class Flink:
 
 @dataclass(frozen=True)
 class JobNote:
-    """A job. runner: Beam's name of it. name: of the job, our own. url: of the engine's REST interface, or of its job
-    server. job: the engine's own id, empty as long as it is not known. detached: nobody waits for its end.
+    """A note about a job, in its run folder.
+
+    Attributes:
+        runner: The Beam runner.
+        name: The name of the job, which recordmill has chosen.
+        url: The address of the engine's REST interface, or of its job server.
+        job: The engine's id of the job; "" until it is known.
+        started: The time of the submission in seconds since 1970.
+        detached: True if no process waits for the end of the job.
     """
 
     runner: str
@@ -223,17 +273,17 @@ class JobNote:
     detached: bool = False
 
     def to_json(self) -> bytes:
-        """The note as it is written."""
+        """Returns the content of the file."""
         return json.dumps({**asdict(self), "started": self.started or time.time()}).encode()
 
     @property
     def where(self) -> str:
-        """The job, for people: its name, and where it can be looked at."""
+        """The name of the job and its web page, for messages."""
         return f"{self.name}{f' on {self.page}' if self.url else ''}"
 
     @property
     def page(self) -> str:
-        """The engine's page of the job, or of all jobs."""
+        """The web page of the job, or of the engine."""
         return (
             f"{self.url}/#/job/running/{self.job}"
             if self.url.startswith("http") and self.job
@@ -242,7 +292,7 @@ class JobNote:
 
 
 def read_note(folder: str) -> JobNote | None:
-    """The note in a run's folder; None if there is none that can be read."""
+    """Returns the note in a run folder, or None if it can't be read."""
     with contextlib.suppress(OSError, DataError):
         note: JobNote = load_json(JobNote, f"{folder}/{JOB_NOTE_NAME}")
         return note

@@ -1,5 +1,7 @@
-"""Reduces what an engine says of a failed job to one sentence: the worker's own message. The whole text, which is a
-Java trace with a Python trace in it, goes to a file, and nothing that Beam logs of the job to stderr.
+"""Reduction of an engine's error to the message of the failed worker.
+
+An engine reports a Java trace that contains a Python trace. The complete text is saved to a file,
+and Beam's own log of the job is suppressed.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from recordmill.storage.files import atomic_write, write_all
 from recordmill.storage.folders import join, make_private_folder
 from recordmill.transforms.local_run import silence_beam_logging
 
-# the last line of a Python traceback: a dotted name that is an exception's, and its message
+# the last line of a Python traceback: the dotted name of an exception, and its message
 _EXCEPTION_LINE = re.compile(
     r"^(?:[\w.]+: )?((?:\w+\.)*_?[A-Z]\w*(?:Error|Exception|Rejects|Conflict|Cancelled|Interrupt|Exit))(?:: (.*))?$"
 )
@@ -29,12 +31,13 @@ _OOM = re.compile(r"java\.lang\.OutOfMemoryError: ([^\n]*)")
 _JAVA = re.compile(r"^(?:Caused by: )?(?:[a-z]\w*\.)+[A-Z]\w*: (.+)$", re.MULTILINE)
 _BEAM_PREFIX = re.compile(r"^Pipeline \S+ failed in state \w+: ")
 _WORKER_OOM = f"a worker ran out of memory{{}}: give less {option('memory')}, fewer workers on a host, or larger hosts"
+# loggers to which Beam writes the output of job servers
 _JOB_SERVER_LOGGERS = (
     "FlinkJarJobServer",
     "PrismJobServer",
     "PrismRunner",
     "SparkJarJobServer",
-)  # their output is logged so
+)
 _MAX_CHARACTERS = 600
 _MAX_LINES = 5
 _TRACE_LINE = re.compile(
@@ -43,14 +46,17 @@ _TRACE_LINE = re.compile(
 
 
 class EngineError(RecordmillError):
-    """A job failed on its engine; the message is a worker's own, and names the file with all that the engine said."""
+    """A job failed on its engine.
+
+    The message is the one of a worker, and names the file with the engine's complete text.
+    """
 
 
 def summarize_error(text: str) -> str:
-    """The one line that says what went wrong.
+    r"""Returns the one line of an engine's text that explains the failure.
 
-    >>> trace = "SDK harness: Traceback (most recent call):\\n  File 'a.py'\\nrecordmill.base.errors.DataError: torn"
-    >>> summarize_error(trace + "\\n at java.base")
+    >>> trace = "SDK harness: Traceback:\n  File 'a.py'\nrecordmill.base.errors.DataError: torn"
+    >>> summarize_error(trace + "\n at java.base")
     'torn'
     """
     text = _BEAM_PREFIX.sub("", text)
@@ -68,7 +74,8 @@ def summarize_error(text: str) -> str:
             f"a TaskManager ran out of memory ({memory[1].strip()}): give taskmanager.memory.process.size 5120m and "
             "taskmanager.memory.task.off-heap.size 768m"
         )
-    # where one failed for another, the last one is told, and what recordmill says before what else comes of it
+    # If one error caused another, the last one explains more. Errors of recordmill come before all
+    # others, which are mostly their consequences.
     for name, message in sorted(errors, key=lambda one: one[0].startswith("recordmill."))[::-1]:
         kind = name.rpartition(".")[2]
         if kind in ("RuntimeError", "GeneratorExit") and not message:
@@ -88,7 +95,7 @@ def summarize_error(text: str) -> str:
 
 
 def _continuation_lines(lines: Sequence[str]) -> Iterator[str]:
-    """Yields what follows the first line of a message, up to where Python or Java goes on."""
+    """Yields the lines of a message, up to the next line of a trace."""
     for line in lines[:_MAX_LINES]:
         if not line.strip() or _TRACE_LINE.match(line):
             return
@@ -96,7 +103,7 @@ def _continuation_lines(lines: Sequence[str]) -> Iterator[str]:
 
 
 def _join_lines(lines: Sequence[str]) -> str:
-    """Lines of a message as one, with a full stop where the next begins a sentence.
+    """Joins the lines of a message, and ends each sentence with a full stop.
 
     >>> _join_lines(["1 record was rejected:", "a.csv: line 5", "Mend it."])
     '1 record was rejected: a.csv: line 5. Mend it.'
@@ -109,7 +116,11 @@ def _join_lines(lines: Sequence[str]) -> str:
 
 
 def save_text(text: str, name: str) -> str:
-    """Write all that an engine said to a file of this user's own; gives its path."""
+    """Saves a text to a file that only this user can read.
+
+    Returns:
+        The path.
+    """
     path = join(make_private_folder("recordmill"), f"{name}-{time.strftime('%Y%m%d-%H%M%S')}.txt")
     with atomic_write(path) as file:
         write_all(file, text.encode("utf-8", "replace"))
@@ -117,7 +128,7 @@ def save_text(text: str, name: str) -> str:
 
 
 def make_engine_error(text: str, name: str) -> EngineError:
-    """The error of a job that failed, its text kept."""
+    """Returns the error of a failed job, after saving the complete text."""
     return EngineError(
         f"{summarize_error(text)} (all that the engine said: {save_text(text, name)})"
     )
@@ -125,8 +136,10 @@ def make_engine_error(text: str, name: str) -> EngineError:
 
 @shared_context
 def silence_engine_logs() -> Iterator[None]:
-    """Beam logs an engine's whole trace, and its warnings of what it starts: not meanwhile, until the last of those
-    who ask for it has ended. What others log in this process is not touched.
+    """Suppresses what Beam logs about an engine: complete traces, and warnings of job servers.
+
+    Several threads may use it at once; the log returns when the last `with` block ends. Logs of
+    other libraries are not affected.
     """
     with _hide_grpc_thread_errors(), silence_beam_logging(), _silence_job_servers():
         yield
@@ -148,7 +161,7 @@ def _silence_job_servers() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _hide_grpc_thread_errors() -> Iterator[None]:
-    """Hides the errors in threads of workers whose engine is gone."""
+    """Hides the errors of worker threads that have lost their engine."""
     hook = threading.excepthook
 
     def not_of_grpc(args: Any) -> None:

@@ -1,5 +1,7 @@
-"""Checks made before a job is submitted: of the engine, and by a tiny job of its own whether its workers see OUT and
-the inputs and have the same versions; and `doctor`, which says the same as a list, without a build or a read.
+"""Checks before a job is submitted, and `doctor`.
+
+A check of the engine comes first. Then a tiny job finds out if the workers see OUT and the inputs,
+and have the same versions. `doctor` returns the same findings as a list, without a build or a read.
 """
 
 from __future__ import annotations
@@ -30,9 +32,10 @@ from recordmill.storage.files import (
 from recordmill.storage.folders import absolute_path, join, remove_file
 from recordmill.storage.listing import list_inputs
 
-# within which a worker must have answered: Flink starts a job in 10 s, a container takes a minute or two
+# The most time until a worker has answered. Flink starts a job in 10 s, a container takes a minute
+# or two.
 ANSWER_SEC = 180.0
-MAX_SAMPLES = 16  # of many inputs some, from the first to the last
+MAX_SAMPLES = 16  # of the input files that workers must be able to see
 _NUM_PROBES = 16
 _TOKEN = "preflight"
 _SETTINGS = "give the workers the store's settings, which they take from their own environment (docs/stores.md)"
@@ -49,15 +52,21 @@ class File(Protocol):
 
 
 def sample_files(files: Sequence[File]) -> tuple[tuple[str, int], ...]:
-    """(path from the root, bytes) of some files, from the first one to the last."""
+    """Returns (absolute path, size in bytes) of some of the files.
+
+    These are up to MAX_SAMPLES files, spread from the first one to the last one.
+    """
     sample = (*files[:: max(1, len(files) // MAX_SAMPLES)], *files[-1:])
     return tuple((absolute_path(file.path), file.stat.size_bytes) for file in sample)
 
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """The files that workers must see. folder: of the run, where a file is put for them; "": none. inputs: as of
-    `sample_files`.
+    """The files that workers must be able to see.
+
+    Attributes:
+        folder: The run folder, in which a file is created for them; "": none.
+        inputs: Files of the inputs, as `sample_files` returns them.
     """
 
     folder: str = ""
@@ -67,10 +76,10 @@ class ProbeResult:
 def preflight(
     runner: str, beam_args: Sequence[str], probe: ProbeResult, progress: Progress
 ) -> None:
-    """Look, before the job is submitted.
+    """Checks the engine and its workers before a job is submitted.
 
     Raises:
-        UsageError: something has to change; the message says what.
+        UsageError: Something has to change first. The message contains the remedy.
     """
     progress.begin("preflight")
     refuse_findings(check_cluster(runner, pipeline_options(runner, beam_args)))
@@ -83,14 +92,16 @@ def preflight(
                 raise UsageError(
                     f"{role} {path}: Dataflow's workers see no disk of this machine; name a store, gs://BUCKET/..."
                 )
-        return  # a job there takes minutes to start, and its workers get the code with it
+        # No job is run to ask the workers: on Dataflow it would take minutes to start, and the
+        # workers receive the code with the job.
+        return
     refuse_findings(ask_workers(runner, beam_args, probe, progress))
 
 
 def ask_workers(
     runner: str, beam_args: Sequence[str], probe: ProbeResult, progress: Progress
 ) -> list[ClusterFinding]:
-    """Returns the findings of a job that only looks."""
+    """Runs a job that only checks, and returns its findings."""
     from recordmill.transforms.probe import ProbeRequest, collect_probe_results, probe_workers
 
     text = uuid.uuid4().hex
@@ -188,7 +199,11 @@ def _remedy_for_silence(options: Any) -> str:
 
 
 def put_token(folder: str, text: str) -> str:
-    """Put a file into the run's folder, for workers to see; gives its path, "" for no folder."""
+    """Creates the file in the run folder that workers must see.
+
+    Returns:
+        Its path; "" if there is no folder.
+    """
     if not folder:
         return ""
     token = join(folder, _TOKEN)
@@ -197,7 +212,7 @@ def put_token(folder: str, text: str) -> str:
 
 
 def remove_token(token: str) -> None:
-    """Remove that file again."""
+    """Removes the file of `put_token`."""
     if token and is_remote(token):
         remove_objects(token.rpartition("/")[0], [_TOKEN])
     elif token:
@@ -213,14 +228,22 @@ def doctor(
     overwrite: bool = False,
     storage_requests: int | None = None,
 ) -> list[ClusterFinding]:
-    """Checks the engine, inputs and OUT, and returns the findings, good and bad: `finding.ok`, and `finding.remedy`
-    says what to change.
+    """Checks an engine, its workers, the inputs and OUT.
 
-    inputs, out: as `build` takes them; what is not given is not looked at. A folder that was made for OUT is removed.
-    storage_requests: how many requests to stores may be under way at once; None: as before, 64 at first.
+    Args:
+        inputs: As for `build`. Empty: inputs are not checked.
+        out: As for `build`. None: OUT is not checked. A folder that is created for the check is
+            removed.
+        runner: The Beam runner of the engine.
+        beam_args: Flags for Beam and the job server.
+        overwrite: OUT may hold a data set.
+        storage_requests: The most concurrent requests to stores. None keeps the limit, 64 at first.
+
+    Returns:
+        The findings, good and bad. `finding.ok` is False if `finding.remedy` has to be applied.
 
     Raises:
-        UsageError: no runner is given.
+        UsageError: No runner is given.
     """
     if runner is None:
         engine = "--runner=FlinkRunner --flink_master=HOST:8081"
@@ -261,14 +284,17 @@ def _inputs(
 
 
 def _out(out: str, overwrite: bool) -> tuple[RunFolder | None, str, ClusterFinding]:
-    """(the folder of a run, its path, "" where there can be none; what was found): it is written to."""
+    """Checks that OUT can be written to.
+
+    Returns:
+        (folder of a run or None, its path or "", finding).
+    """
     folder = None
     try:
         base = check_output_folder(out, overwrite)
         if is_remote(out):
-            with StoreRun(
-                out, uuid.uuid4().hex[:12]
-            ) as run:  # it can be written to, and keeps conditions
+            # Entering it checks that the store accepts writes, and conditional ones.
+            with StoreRun(out, uuid.uuid4().hex[:12]) as run:
                 path = join(out, run.folder_name)
         else:
             folder = RunFolder.create(out)

@@ -1,4 +1,7 @@
-"""`status`: what OUT holds and what is at work there, by the notes of jobs and the engines' own word."""
+"""`status`: the data set in OUT, and the runs that are writing to it.
+
+The states of jobs come from the notes in run folders and from the engines.
+"""
 
 from __future__ import annotations
 
@@ -21,16 +24,26 @@ from recordmill.storage.files import is_remote, limit_requests, list_objects, pa
 from recordmill.storage.folders import is_folder, join, list_paths
 from recordmill.storage.walk import RUN_PREFIX
 
-RUNNING, ENDED, UNKNOWN_STATE = "running", "ended", "unknown"  # of an engine's job
+# states of a job of an engine
+RUNNING, ENDED, UNKNOWN_STATE = "running", "ended", "unknown"
 RUNNING_HERE, DEAD = "at work on this machine", "dead"
-_SUBMISSION_SEC = 600  # between the note of a job and its submission
+_SUBMISSION_SEC = 600  # the most time from the note about a job to its submission
 
 
 @dataclass(frozen=True)
 class RunState:
-    """One run folder. state: `running`, `ended` or `unknown` of an engine's job; `at work on this machine`; `dead`; the
-    host that would know; or in a store for how long nothing was heard of it.
-    detail: what the engine says of it. since: seconds of the clock (time.time). page: where to look at it.
+    """The state of a run folder.
+
+    Attributes:
+        run: The name of the folder.
+        state: `running`, `ended` or `unknown` for a job of an engine. Otherwise a readable text: at
+            work on this machine, dead, at work on another host, or the time of the last sign of
+            life in a store.
+        job: The name of the job; "" if the run has none.
+        runner: The Beam runner.
+        page: The web page of the job.
+        since: The time of the submission in seconds since 1970.
+        detail: The engine's own text.
     """
 
     run: str
@@ -57,13 +70,20 @@ class RunState:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """For `--json`."""
+        """Returns the machine-readable form that `--json` prints."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
 class Status:
-    """The state of OUT. generation: 0 where there is no data set; records: of its splits."""
+    """The state of an output folder.
+
+    Attributes:
+        out: The folder.
+        generation: The newest generation; 0 if there is no data set.
+        records: The number of records by split.
+        runs: The runs that write to the folder, or have been stopped.
+    """
 
     out: str
     generation: int
@@ -71,17 +91,20 @@ class Status:
     runs: tuple[RunState, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """For `--json`."""
+        """Returns the machine-readable form that `--json` prints."""
         return asdict(self)
 
 
 def status(out: str | os.PathLike[str], *, storage_requests: int | None = None) -> Status:
-    """Returns what OUT holds and which runs are at work there. Changes nothing.
+    """Returns the state of an output folder and of its runs. Changes nothing.
 
-    storage_requests: how many requests to stores may be under way at once; None: as before, 64 at first.
+    Args:
+        out: The output folder of a build or read.
+        storage_requests: The most concurrent requests to stores. None keeps the limit, 64 at first.
 
     Raises:
-        UsageError: there is no such folder. DataError: its manifest is broken.
+        UsageError: There is no such folder.
+        DataError: The manifest is damaged.
     """
     folder = parse_output_path(out)
     limit_requests(storage_requests)
@@ -109,9 +132,8 @@ def _local_state(run: Path) -> str:
 
 
 def _in_store(out: str) -> list[RunState]:
-    times_by_run: dict[str, dict[str, float]] = defaultdict(
-        dict
-    )  # by run folder: each object, and when it was put
+    # run folder to the modification time of each of its objects
+    times_by_run: dict[str, dict[str, float]] = defaultdict(dict)
     for item in list_objects(out):
         run, _, name = item.name.partition("/")
         if name and run.startswith(RUN_PREFIX):
@@ -127,8 +149,9 @@ def _in_store(out: str) -> list[RunState]:
 
 
 def _describe_last_sign(put_times: Mapping[str, float]) -> str:
-    """Says when a run was last heard of, by this machine's clock, since to hear the store's own something must be put
-    there.
+    """Describes when a run in a store last showed a sign of life.
+
+    The clock of this machine is used: asking for the store's own clock would require a write.
     """
     silent_sec = max(time.time() - max(put_times.values()), 0.0)
     if silent_sec <= LEASE_SEC:
@@ -145,7 +168,10 @@ def _state(run: str, note: JobNote | None, local_state: str) -> RunState:
 
 
 def _ask_engine(note: JobNote) -> tuple[str, str]:
-    """Returns (RUNNING, ENDED or UNKNOWN_STATE, what the engine says): Flink alone can be asked afterwards."""
+    """Returns the state of a job: RUNNING, ENDED or UNKNOWN_STATE, and the engine's text.
+
+    Only Flink can be asked about a job that another process has submitted.
+    """
     flink = Flink.of_master(note.url) if note.url.startswith("http") else None
     if flink is not None:
         with contextlib.suppress(EngineGone):
@@ -156,7 +182,9 @@ def _ask_engine(note: JobNote) -> tuple[str, str]:
                 return ENDED, job.state.lower() + (
                     f": {_reason(flink, job.id)}" if job.state == "FAILED" else ""
                 )
-            flink.overview()  # it answers, and knows nothing of the job, which may still come
+            # The engine does not know the job. If it answers at all, the job has ended and was
+            # forgotten, or has not arrived yet.
+            flink.overview()
             if note.job or time.time() - note.started > _SUBMISSION_SEC:
                 return ENDED, "the engine knows nothing of it any more"
     return UNKNOWN_STATE, "its engine can't be asked"

@@ -1,9 +1,8 @@
-"""A pipeline to its end on an engine: submitted under a name of our own, watched, and cancelled where this process is
-stopped.
+"""Execution of a pipeline on an engine: submission, monitoring and cancellation.
 
-All of it happens in the thread that asks, so that Ctrl-C and SIGTERM arrive there. A stopped driver cancels its job
-by the engine's own interface and waits until the job is gone; only then may its folder be removed. Where that can't
-be known, `MayBeRunning` says so, and the folder stays.
+Everything happens in the calling thread, so that Ctrl-C and SIGTERM arrive there. If the process is
+stopped, it cancels the job and waits until the job is gone. Only then may the run folder be
+removed. If the end of the job can't be confirmed, `MayBeRunning` is raised, and the folder stays.
 """
 
 from __future__ import annotations
@@ -35,15 +34,15 @@ if TYPE_CHECKING:
     from recordmill.building.workers.shared_files import JobFolder
     from recordmill.transforms.beam_types import Pipeline
 
-_CANCEL_SEC = (
-    90.0  # how long a cancelled job may take to go; Flink kills what hangs after 180 s by itself
-)
+# The most time until a cancelled job is gone. Flink itself kills tasks that hang after 180 s.
+_CANCEL_SEC = 90.0
 _POLL_SEC = 2.0
-_SUBMISSION_SEC = 15.0  # between a job server that stays and Flink
-_FINAL_STATE_SEC = 10.0  # between the word of the job server and that of Flink
-_CLOSE_SEC = 5.0  # between a job's end and Beam's word of it
+_SUBMISSION_SEC = 15.0  # the most time from a job server that outlives this process to Flink
+_FINAL_STATE_SEC = 10.0  # from the end as the job server reports it to the end on Flink
+_CLOSE_SEC = 5.0  # from the end of a job until Beam reports it
 _WORKERS_SEC = 30.0
-# Linux then ends the program (PR_SET_PDEATHSIG, SIGTERM) when the process that started it dies, however it does
+# Linux ends the program by SIGTERM (PR_SET_PDEATHSIG) when its parent dies, even if that was
+# killed.
 _DIE_WITH_PARENT = """import ctypes, os, sys
 if sys.platform == "linux":
     ctypes.CDLL(None).prctl(1, 15)
@@ -51,16 +50,28 @@ os.execvp(sys.argv[1], sys.argv[1:])"""
 
 
 class MayBeRunning(RecordmillError):
-    """This process gave up, but its job could not be seen to end: nothing of its run may be removed."""
+    """This process has stopped, but the end of its job could not be confirmed.
+
+    Files of the run must not be removed.
+    """
 
 
 @contextlib.contextmanager
 def remove_on_failure(
     job_folder: JobFolder | None, keeps: Callable[[BaseException], bool] = lambda error: False
 ) -> Iterator[StoreRun | None]:
-    """Holds the lease of a build or a read in a store, which it gives, and where what dead runs left is removed first.
-    None: where a folder holds the run. What failed is removed when its jobs have ended, and stays where that is not
-    known. keeps: whether what an error has ended is to go on some day.
+    """Removes the files of a failed run in a store, and holds its lease.
+
+    Files of dead runs are removed first. After a failure, files are removed when the jobs have
+    ended, and stay if that is unknown.
+
+    Args:
+        job_folder: The folder of the job. None: the run has a folder on this machine, and nothing
+            is done.
+        keeps: Returns whether the files stay after an error, so that a later run can continue.
+
+    Yields:
+        The run in the store, or None.
     """
     if job_folder is None or not job_folder.is_remote:
         yield None
@@ -81,9 +92,16 @@ def remove_on_failure(
 
 @dataclass(frozen=True)
 class Submission:
-    """A job to submit. name: of the job, unique. folder: of the run, where the job is noted; "": it is not. detach:
-    return when the engine has the job. within_sec: how long it may take; 0: as long as it takes. ended: called with
-    Beam's result when the job has ended well.
+    """A job to submit.
+
+    Attributes:
+        runner: The Beam runner.
+        beam_args: Flags for Beam and the job server.
+        name: The unique name of the job.
+        folder: The run folder, which receives a note about the job; "": no note.
+        detach: Returns as soon as the engine has accepted the job.
+        within_sec: The most seconds that the job may take; 0: no limit.
+        ended: Is called with Beam's result after the job has succeeded.
     """
 
     runner: str
@@ -98,11 +116,13 @@ class Submission:
 def run_on_engine(
     construct: Callable[[Pipeline], None], job: Submission, progress: Progress
 ) -> None:
-    """Run the pipeline that `construct` makes.
+    """Runs the pipeline that `construct` builds.
 
     Raises:
-        EngineError: the job failed. KeyboardInterrupt: it was stopped, and is gone.
-        MayBeRunning: it was stopped, and may not be gone. TimeoutError: it took too long, and is gone.
+        EngineError: The job failed.
+        KeyboardInterrupt: The user stopped it, and it is gone.
+        MayBeRunning: The user stopped it, and it may still be running.
+        TimeoutError: It took too long, and is gone.
     """
     with silence_engine_logs():
         _run(construct, job, progress)
@@ -153,7 +173,10 @@ def _run(construct: Callable[[Pipeline], None], job: Submission, progress: Progr
 
 
 def pipeline_options(runner: str, beam_args: Sequence[str]) -> Any:
-    """Beam's options of what was given; of Prism a server of each job's own, which ends with it."""
+    """Returns Beam's options for the flags.
+
+    Each job on Prism gets a server of its own, which ends with the job.
+    """
     from apache_beam.options.pipeline_options import PipelineOptions
 
     prism_flags = (
@@ -165,15 +188,18 @@ def pipeline_options(runner: str, beam_args: Sequence[str]) -> Any:
 
 
 def end_with_parent(command: Sequence[str]) -> list[str]:
-    """The command of the same program that ends, on Linux, with the thread that starts it."""
+    """Returns a command that, on Linux, ends when the thread that starts it ends."""
     return [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, *command]
 
 
 def start_job_server(runner: str, options: Any) -> Any | None:
-    """Starts the job server that Beam's runner would start, and names it in `options`; None where there is none.
+    """Starts the job server that Beam's runner would start, and names it in `options`.
 
-    Beam's own way sets signal handlers, which is possible in the main thread only and ends the server before its job
-    can be cancelled.
+    Beam's own way installs signal handlers. That is possible in the main thread only, and would end
+    the server before its job can be cancelled.
+
+    Returns:
+        The server; None if the runner needs none.
     """
     from apache_beam.options.pipeline_options import (
         FlinkRunnerOptions,
@@ -198,7 +224,7 @@ def start_job_server(runner: str, options: Any) -> Any | None:
         return None
 
     class Server(kind):  # type: ignore[misc]
-        """Ends with this process, also with one that is killed."""
+        """A server that ends with this process, even if this process is killed."""
 
         def subprocess_cmd_and_endpoint(self) -> tuple[list[str], str]:
             command, endpoint = super().subprocess_cmd_and_endpoint()
@@ -211,7 +237,7 @@ def start_job_server(runner: str, options: Any) -> Any | None:
 
 
 class _Engine:
-    """The job at hand, from before it is submitted until nothing of it is left."""
+    """The job from before its submission until nothing of it is left."""
 
     def __init__(self, job: Submission, options: Any) -> None:
         from apache_beam.options.pipeline_options import (
@@ -234,7 +260,7 @@ class _Engine:
             "spark" in job.runner.lower()
             and options.view_as(SparkRunnerOptions).spark_submit_uber_jar
         )
-        # whether those to whom the job is handed over go on without this process
+        # True if the job is submitted to something that continues without this process.
         self._outlives_process = bool(uber or self._endpoint or "dataflow" in job.runner.lower())
         self._loopback = portable.environment_type == "LOOPBACK" or "prism" in job.runner.lower()
         self.id = ""
@@ -245,7 +271,7 @@ class _Engine:
         self._state: list[Any] = []
 
     def check_can_detach(self) -> None:
-        """UsageError if the job could not go on without this process."""
+        """Raises UsageError if the job would end with this process."""
         if "prism" in self._job.runner.lower():
             raise UsageError(
                 f"{option('detach', True)}: Prism ends with this process, and with it the job; name an engine that "
@@ -263,7 +289,7 @@ class _Engine:
             )
 
     def write_note(self) -> None:
-        """Say in the run's folder which job works there."""
+        """Writes the note about the job to the run folder."""
         if not self._job.folder or not is_folder(self._job.folder):
             return
         url = self.flink.url if self.flink is not None else self._endpoint
@@ -273,11 +299,11 @@ class _Engine:
         put_bytes(f"{self._job.folder}/{JOB_NOTE_NAME}", text)
 
     def start_server(self, options: Any) -> None:
-        """Starts a job server for this job alone, where it needs one."""
+        """Starts a job server for this job, if it needs one."""
         self._server = start_job_server(self._job.runner, options)
 
     def submit(self, pipeline: Any) -> None:
-        """Hand the pipeline over."""
+        """Submits the pipeline."""
         self._is_submitted = True
         self.result = pipeline.run()
         threading.Thread(target=self._await, name="recordmill-engine", daemon=True).start()
@@ -291,11 +317,12 @@ class _Engine:
             self._ended.set()
 
     def find(self, timeout_sec: float) -> None:
-        """Learns the job's id from the engine and notes it, and waits for its slots: workers hold the run's lease from
-        then on, so that nobody takes the run for dead.
+        """Waits until the engine knows the job and the job has its slots.
+
+        From then on, workers hold the lease of the run, so that it does not count as dead.
 
         Raises:
-            EngineError: The job failed before, or never came.
+            EngineError: The job failed, or did not appear in time.
         """
         started = time.monotonic()
         while self.flink is not None and not self.id:
@@ -320,10 +347,12 @@ class _Engine:
         return True
 
     def wait(self, progress: Progress) -> None:
-        """Until the job has ended well; what Flink says counts, where it can be asked.
+        """Waits until the job has succeeded.
+
+        The state on Flink counts, if Flink can be asked.
 
         Raises:
-            EngineError: it failed, or somebody cancelled it.
+            EngineError: It failed, or another client cancelled it.
         """
         last_look = started = time.monotonic()
         while progress.error is None and not self._ended.wait(0.2):
@@ -347,7 +376,7 @@ class _Engine:
                 f"on Flink: {job.progress}, {self.flink.url}/#/job/running/{job.id}"
             )
             if job.ended:
-                self._ended.wait(5.0)  # its messages, which come a little later
+                self._ended.wait(5.0)  # messages of the job arrive a little later
                 break
         self._judge(progress)
 
@@ -378,10 +407,10 @@ class _Engine:
             )
 
     def end(self, why: str) -> None:
-        """Cancel the job unless it has ended, and wait until it is gone.
+        """Cancels the job unless it has ended, and waits until it is gone.
 
         Raises:
-            MayBeRunning: that can't be known.
+            MayBeRunning: The end of the job can't be confirmed.
         """
         try:
             self._cancel()
@@ -407,11 +436,14 @@ class _Engine:
 
     @property
     def _may_still_start(self) -> bool:
-        """True if a job server, or an engine, that stays may have it and show it later."""
+        """True if the job may have reached an engine that outlives this process."""
         return self._is_submitted and self._outlives_process
 
     def _cancel_on_flink(self, flink: Flink) -> None:
-        """Stops a job on its way from a job server of our own with that, and waits for one from a server that stays."""
+        """Cancels the job on Flink, even if its id is not known yet.
+
+        A job server of this process is stopped first, so that it can't submit the job afterwards.
+        """
         if not self.id:
             self._stop_server()
             self.id = self._wait_for_job_id(flink)
@@ -421,7 +453,14 @@ class _Engine:
         flink.wait_until_ended(self.id, _CANCEL_SEC)
 
     def _wait_for_job_id(self, flink: Flink) -> str:
-        """The id of a job whose id is not known yet; empty where there will be none. TimeoutError: there may be."""
+        """Waits for the id of a job that may still start.
+
+        Returns:
+            The id; "" if the job will not start.
+
+        Raises:
+            TimeoutError: It is unknown if the job will start.
+        """
         if self.result is not None:
             threading.Thread(target=self._ask_to_cancel, daemon=True).start()
         started = time.monotonic()
@@ -430,7 +469,8 @@ class _Engine:
             if (job := flink.find_job(self._job.name)) is not None:
                 return job.id
             is_late = time.monotonic() - started > _SUBMISSION_SEC
-            # a server of our own, which is gone, may have handed it over while this process was stopped
+            # The job server of this process is gone, but it may have submitted the job while this
+            # process was being stopped. So the job gets the time that a submission takes.
             if not self._may_still_start and (self.result is not None or is_late):
                 return ""
             if is_late:
@@ -439,7 +479,7 @@ class _Engine:
                 raise TimeoutError(f"it was on its way to {flink.url}")
 
     def _cancel_by_beam(self) -> None:
-        """By Beam's job interface; a job server of our own takes its job with it."""
+        """Cancels the job by Beam's interface. A job server of this process ends with its job."""
         canceller = threading.Thread(target=self._ask_to_cancel, daemon=True)
         canceller.start()
         started = time.monotonic()
@@ -455,11 +495,10 @@ class _Engine:
             self.result.cancel()
 
     def close(self) -> None:
-        """End what was started here: a job server, and workers that are threads of this process."""
+        """Stops the job server and the workers that this process has started."""
         if self.result is not None and not self._ended.is_set():
-            threading.Thread(
-                target=self._ask_to_cancel, daemon=True
-            ).start()  # which ends workers of this process
+            # Cancelling also ends the workers that are threads of this process.
+            threading.Thread(target=self._ask_to_cancel, daemon=True).start()
             self._ended.wait(_CLOSE_SEC)
         self._stop_server()
         if self._loopback:
