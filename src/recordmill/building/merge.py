@@ -182,7 +182,7 @@ class _SliceReader:
         self.entries: RunEntries = np.empty(0, ENTRY_DTYPE)
 
     @property
-    def all_loaded(self) -> bool:
+    def is_all_loaded(self) -> bool:
         return len(self.entries) >= self.remaining
 
     def load(self, window: int) -> None:
@@ -196,7 +196,7 @@ class _SliceReader:
                 :window
             ].copy()  # a view would keep the dropped ones in memory
         # a nearly full window is left alone, to avoid short reads
-        elif not self.all_loaded and num_loaded <= window - window // 4:
+        elif not self.is_all_loaded and num_loaded <= window - window // 4:
             next_record = self._slice.records - self.remaining
             entries = self._slice.entries(
                 next_record + num_loaded, next_record + min(window, self.remaining)
@@ -207,7 +207,7 @@ class _SliceReader:
         entry = self.entries[-1]
         return int(entry["key"]), int(entry["file"]), int(entry["position"])
 
-    def count_upto(self, bound: SortKey) -> int:
+    def count_up_to(self, bound: SortKey) -> int:
         """Returns the number of loaded entries that are at most `bound`."""
         if self.last() <= bound:
             return len(self.entries)
@@ -248,9 +248,9 @@ def merge(slices: Sequence[RunSlice], memory_bytes: int) -> Iterator[MergeBatch]
         ):
             reader.load(window)
         # Entries not loaded yet come after the last one of their window. So a round ends at the smallest of these.
-        bounds = [reader.last() for reader in readers if not reader.all_loaded]
+        bounds = [reader.last() for reader in readers if not reader.is_all_loaded]
         counts = [
-            reader.count_upto(min(bounds)) if bounds else len(reader.entries) for reader in readers
+            reader.count_up_to(min(bounds)) if bounds else len(reader.entries) for reader in readers
         ]
         entries_by_slice = [
             reader.take(count) for reader, count in zip(readers, counts, strict=True)
@@ -356,5 +356,9 @@ def merge_to_file(
         frames_bytes + records * ENTRY_DTYPE.itemsize,
     )
     return RunSlice(
-        str(path), records=records, frames_bytes=frames_bytes, frames_at=0, entries_at=frames_bytes
+        str(path),
+        records=records,
+        frames_bytes=frames_bytes,
+        frames_offset=0,
+        entries_offset=frames_bytes,
     )

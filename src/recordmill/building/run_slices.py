@@ -30,25 +30,25 @@ class RunSlice:
         path: The file of the sorted run.
         records: Number of records.
         frames_bytes: Total size of the frames.
-        frames_at: Offset of the first frame in the file.
-        entries_at: Offset of the first entry in the file.
+        frames_offset: Offset of the first frame in the file.
+        entries_offset: Offset of the first entry in the file.
     """
 
     path: str
     records: int
     frames_bytes: int
-    frames_at: int
-    entries_at: int
+    frames_offset: int
+    entries_offset: int
 
     def entries(self, begin: int, end: int) -> RunEntries:
         """Reads the entries of records [first, last) of the slice."""
         data = np.empty((end - begin) * ENTRY_DTYPE.itemsize, np.uint8)
-        read_ranges(self.path, [(self.entries_at + begin * ENTRY_DTYPE.itemsize, data)])
+        read_ranges(self.path, [(self.entries_offset + begin * ENTRY_DTYPE.itemsize, data)])
         return data.view(ENTRY_DTYPE)
 
     def read_frames(self, start: int, buffer: Bytes) -> None:
         """Fills `into` with bytes of the frames, from byte `start` of the slice on."""
-        read_ranges(self.path, [(self.frames_at + start, buffer)])
+        read_ranges(self.path, [(self.frames_offset + start, buffer)])
 
 
 def find_slice_bounds(run: SortedRun, boundaries: npt.NDArray[np.void]) -> SliceBounds:
@@ -102,8 +102,8 @@ def make_slices(sorted_runs: Sequence[SortedRun], bounds: SliceBounds) -> list[R
             sorted_runs[run_id].path,
             records=end - begin,
             frames_bytes=end_byte - begin_byte,
-            frames_at=begin_byte,
-            entries_at=sorted_runs[run_id].frames_bytes + begin * ENTRY_DTYPE.itemsize,
+            frames_offset=begin_byte,
+            entries_offset=sorted_runs[run_id].frames_bytes + begin * ENTRY_DTYPE.itemsize,
         )
         for run_id, (begin, end), (begin_byte, end_byte) in zip(
             range(len(sorted_runs)),
@@ -134,17 +134,17 @@ def iter_shard_slices(
         most: The number of shards in a group, at most.
         memory_bytes: The memory for offsets, which are computed for several groups at once.
     """
-    groups_per_block = max(
+    blocks_at_once = max(
         memory_bytes // (2 * SLICE_BOUNDS_DTYPE.itemsize * max(len(sorted_runs), 1)), 1
     )
-    edges_of_groups = boundaries.group_edges(max_shards)
-    for group in range(0, len(edges_of_groups) - 1, groups_per_block):
-        edges = edges_of_groups[group : group + groups_per_block + 1]
+    all_edges = boundaries.block_edges(max_shards)
+    for first in range(0, len(all_edges) - 1, blocks_at_once):
+        edges = all_edges[first : first + blocks_at_once + 1]
         table = boundaries.merge_rows(edges)
         bounds = np.empty((len(table), len(sorted_runs)), SLICE_BOUNDS_DTYPE)
         # split by split, because a read of the index spans all requested buckets
-        for split in np.unique(table["split_id"]).tolist():
-            rows = np.flatnonzero(table["split_id"] == split)
+        for split_id in np.unique(table["split_id"]).tolist():
+            rows = np.flatnonzero(table["split_id"] == split_id)
             for i, run in enumerate(sorted_runs):
                 bounds[rows, i] = find_slice_bounds(run, table[rows])
         for i, (begin, end) in enumerate(itertools.pairwise(edges)):

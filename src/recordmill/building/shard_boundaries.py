@@ -184,7 +184,7 @@ class ShardBoundaries:
         joined["end_bucket"], joined["upper_key"] = last_rows["end_bucket"], last_rows["upper_key"]
         return joined
 
-    def group_edges(self, max_shards: int) -> list[int]:
+    def block_edges(self, max_shards: int) -> list[int]:
         """Returns the edges of groups of at most `max_shards` shards, each within one split."""
         split_changes = (np.flatnonzero(np.diff(self.table["split_id"])) + 1).tolist()
         begins = [0, *split_changes, len(self)]

@@ -179,7 +179,7 @@ def download_slices(run_slices: Sequence[RunSlice], path: str) -> list[RunSlice]
     def fetch(piece: RunSlice) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
         frames = np.empty(piece.frames_bytes, np.uint8)
         entries = np.empty(piece.records * ENTRY_DTYPE.itemsize, np.uint8)
-        read_ranges(piece.path, [(piece.frames_at, frames), (piece.entries_at, entries)])
+        read_ranges(piece.path, [(piece.frames_offset, frames), (piece.entries_offset, entries)])
         return frames, entries
 
     with create_file(path) as file:
@@ -197,8 +197,8 @@ def download_slices(run_slices: Sequence[RunSlice], path: str) -> list[RunSlice]
             path,
             records=run_slice.records,
             frames_bytes=run_slice.frames_bytes,
-            frames_at=offset,
-            entries_at=offset + run_slice.frames_bytes,
+            frames_offset=offset,
+            entries_offset=offset + run_slice.frames_bytes,
         )
         for run_slice, offset in zip(run_slices, offsets[:-1], strict=True)
     ]
