@@ -1,7 +1,8 @@
 """K-way merge of slices of sorted runs in bounded memory.
 
-Each slice has a window of loaded entries. A round takes all loaded entries up to the smallest last entry of any window
-that has more to load. All later entries come after these, so a round can be sorted by itself.
+Each slice has a window of loaded entries. A batch takes all loaded entries up to the smallest last
+entry of any window that has more to load. All later entries come after these, so a batch can be
+sorted by itself.
 
 If there are too many slices for one merge, the smallest are first merged into files.
 """
@@ -29,11 +30,15 @@ from recordmill.building.sorted_run import (
 from recordmill.storage.files import Bytes, create_file, write_all
 from recordmill.storage.folders import remove_file
 
-# bytes: an entry in its window and in a round, its place in the order, and the scratch space of the sort
+# Bytes of an entry: in its window and in a batch, its place in the sort order, and the scratch
+# space of the sort.
 _ENTRY_BYTES = 136
-_MIN_WINDOW = 32  # entries, 768 bytes: shorter reads cost more than merging some slices beforehand
-_MIN_BUFFER_BYTES = 8 << 20  # 8 MiB of frames are read at once, or more
-_READ_BYTES = 128 << 10  # 128 KiB: average length of a read if many slices are merged
+# Entries, 768 bytes: shorter reads cost more than merging some slices beforehand.
+_MIN_WINDOW = 32
+# 8 MiB: at least so many bytes of frames are read at once, if the memory allows it.
+_MIN_BUFFER_BYTES = 8 << 20
+# 128 KiB: average length of a read if many slices are merged.
+_READ_BYTES = 128 << 10
 
 _OPAQUE = np.dtype((np.void, ENTRY_DTYPE.itemsize))
 SortKey = tuple[int, int, int]  # (key, file, position) of a record
@@ -42,6 +47,7 @@ SliceEntries = tuple[RunSlice, int, RunEntries]  # (slice, first byte in it, ent
 
 def max_window_entries(memory_bytes: int) -> int:
     """Returns the number of entries that all windows of a merge may hold together."""
+    # Frames take up to half of the memory, and entries three eighths.
     return max(memory_bytes * 3 // 8 // _ENTRY_BYTES, 4)
 
 
@@ -52,13 +58,14 @@ def max_fan_in(memory_bytes: int) -> int:
 
 @dataclass(frozen=True)
 class MergeBatch:
-    """Entries that follow all earlier rounds of a merge, not yet sorted.
+    """Entries that follow all earlier batches of a merge, not yet sorted.
 
-    A reader can skip a round by its size, without the cost of sorting it.
+    A reader can skip a batch by its size, without the cost of sorting it.
 
     Attributes:
         entries_by_slice: The entries of each slice.
-        memory_bytes: The memory of the merge. Frames take a quarter of it, and up to a quarter while they are permuted.
+        memory_bytes: The memory of the merge. Frames take a quarter of it, and up to a quarter
+            while they are permuted.
     """
 
     entries_by_slice: Sequence[SliceEntries]
@@ -79,7 +86,7 @@ class MergeBatch:
 
 
 class SortedBatch:
-    """The records of a round in key order. Frames are read on request.
+    """The records of a merge batch in key order. Frames are read on request.
 
     Attributes:
         sizes: [records] int64, bytes of each frame, in key order.
@@ -90,12 +97,12 @@ class SortedBatch:
         self._entries = _join_entries([entries for *_, entries in batch.entries_by_slice])
         self._firsts = np.cumsum([0, *(len(entries) for *_, entries in batch.entries_by_slice)])
         self._ends = np.cumsum(self._entries["size"], dtype=np.int64)
-        # No larger than long reads need: memory that is new to the process costs more than a read.
+        # No larger than long reads need. Memory that is new to the process costs more than a read.
         self._buffer_bytes = min(
             batch.memory_bytes // 4,
             max(_MIN_BUFFER_BYTES, _READ_BYTES * len(batch.entries_by_slice)),
         )
-        # the entries of a single slice are sorted already
+        # The entries of a single slice are sorted already.
         self._order = (
             argsort_entries(self._entries)
             if len(batch.entries_by_slice) > 1
@@ -104,11 +111,11 @@ class SortedBatch:
         self.sizes: Int64s = self._entries["size"].astype(np.int64)[self._order]
 
     def entries(self, begin: int, end: int) -> RunEntries:
-        """Returns the entries of records [first, last)."""
+        """Returns the entries of records [begin, end)."""
         return np.take(self._entries, self._order[begin:end])
 
     def frames(self, begin: int, end: int) -> Iterator[tuple[Bytes, U64]]:
-        """Yields (frames, keys) of records [first, last) in several parts.
+        """Yields (frames, keys) of records [begin, end) in several parts.
 
         The frames are back to back in a buffer, which the next part overwrites.
         """
@@ -116,23 +123,24 @@ class SortedBatch:
         row, num_bytes = 0, 0
         while row < len(ends):
             end_row = int(np.searchsorted(ends, num_bytes + self._buffer_bytes, side="right"))
+            # At least one record, even if it is larger than the buffer.
             end_row = max(end_row, row + 1)
             yield from self._read(self._order[begin + row : begin + end_row])
             row, num_bytes = end_row, int(ends[end_row - 1])
 
     def _read(self, indices: Int64s) -> Iterator[tuple[Bytes, U64]]:
-        """Reads the frames of the chosen entries and yields (frames, keys).
+        """Reads the frames of some entries and yields (frames, keys).
 
         Args:
-            chosen: Indices into the unsorted entries of the round, consecutive in key order.
+            indices: Indices into the unsorted entries of the batch, consecutive in key order.
         """
         stored, order = _in_stored_order(indices, len(self._entries))
         sizes = self._entries["size"][stored].astype(np.int64)
         edges = np.searchsorted(stored, self._firsts)
         data = allocate(int(sizes.sum()), np.uint8)
         frame_starts = np.cumsum(sizes) - sizes
-        # The entries are consecutive in key order, and each slice is sorted. So each slice contributes one range of
-        # bytes, and needs one read.
+        # The entries are consecutive in key order, and each slice is sorted. So each slice
+        # contributes one range of bytes, and needs one read.
         for slice_id in np.flatnonzero(np.diff(edges)).tolist():
             run_slice, first_byte, entries = self._entries_by_slice[slice_id]
             begin, end = int(edges[slice_id]), int(edges[slice_id + 1])
@@ -151,11 +159,11 @@ class SortedBatch:
 
 
 def _in_stored_order(indices: Int64s, num_entries: int) -> tuple[Int64s, Int64s]:
-    """Returns (`chosen` in ascending order, the permutation from there to `chosen`).
+    """Returns (`indices` in ascending order, the permutation from there to `indices`).
 
     Args:
-        chosen: Distinct indices below `count`.
-        count: The number of entries of the round.
+        indices: Distinct indices below `num_entries`.
+        num_entries: The number of entries of the batch.
     """
     if len(indices) == num_entries:
         return np.arange(num_entries), indices
@@ -169,8 +177,8 @@ class _SliceReader:
     """A slice in a merge, with its window of loaded entries.
 
     Attributes:
-        remaining: Number of records that no round has taken.
-        last_taken: Number of records that the last round has taken.
+        remaining: Number of records that no batch has taken.
+        last_taken: Number of records that the last batch has taken.
         entries: The window.
     """
 
@@ -192,10 +200,9 @@ class _SliceReader:
         """
         num_loaded = len(self.entries)
         if num_loaded > window:
-            self.entries = self.entries[
-                :window
-            ].copy()  # a view would keep the dropped ones in memory
-        # a nearly full window is left alone, to avoid short reads
+            # A view would keep the dropped entries in memory.
+            self.entries = self.entries[:window].copy()
+        # A nearly full window is left alone, to avoid short reads.
         elif not self.is_all_loaded and num_loaded <= window - window // 4:
             next_record = self._slice.records - self.remaining
             entries = self._slice.entries(
@@ -216,6 +223,7 @@ class _SliceReader:
         begin, end = (
             int(np.searchsorted(keys, np.uint64(key), side)) for side in ("left", "right")
         )
+        # Only entries with the key of the bound need a comparison of file and position.
         ties = self.entries[begin:end]
         is_up_to_bound = (ties["file"] < file) | (
             (ties["file"] == file) & (ties["position"] <= position)
@@ -232,10 +240,10 @@ class _SliceReader:
 
 
 def merge(slices: Sequence[RunSlice], memory_bytes: int) -> Iterator[MergeBatch]:
-    """Merges slices by (key, file, position), and yields the rounds in this order.
+    """Merges slices by (key, file, position), and yields the batches in this order.
 
-    The memory stays below `memory_bytes`, or twice the largest record. More than `max_fan_in` slices are possible, but make
-    the windows small and the reads slow.
+    The memory stays below `memory_bytes`, or twice the largest record. More than `max_fan_in`
+    slices are possible, but make the windows small and the reads slow.
 
     Args:
         slices: The slices. Each has at least one record.
@@ -247,7 +255,8 @@ def merge(slices: Sequence[RunSlice], memory_bytes: int) -> Iterator[MergeBatch]
             readers, _window_sizes(readers, max_window_entries(memory_bytes)), strict=True
         ):
             reader.load(window)
-        # Entries not loaded yet come after the last one of their window. So a round ends at the smallest of these.
+        # Entries that are not loaded yet come after the last one of their window. So the batch ends
+        # at the smallest of these last entries.
         bounds = [reader.last() for reader in readers if not reader.is_all_loaded]
         counts = [
             reader.count_up_to(min(bounds)) if bounds else len(reader.entries) for reader in readers
@@ -269,9 +278,10 @@ def merge(slices: Sequence[RunSlice], memory_bytes: int) -> Iterator[MergeBatch]
 def _window_sizes(readers: Sequence[_SliceReader], entries: int) -> list[int]:
     """Returns the window of each reader, in entries.
 
-    If all entries fit, they are loaded. Otherwise half of the space is divided evenly. A quarter is divided by the
-    records left, since hashed keys arrive in this proportion. A quarter is divided by the records of the last round:
-    without a shuffle, slices follow one another and are read one at a time.
+    If all entries fit, they are loaded. Otherwise half of the space is divided evenly. A quarter is
+    divided by the remaining records, since hashed keys arrive in this proportion. A quarter is
+    divided by the records of the last batch: without a shuffle, slices follow one another and are
+    read one at a time.
     """
     remaining = np.array([reader.remaining for reader in readers], np.float64)
     if remaining.sum() <= entries:
@@ -284,7 +294,8 @@ def _window_sizes(readers: Sequence[_SliceReader], entries: int) -> list[int]:
 
 
 def _join_entries(arrays: Sequence[RunEntries]) -> RunEntries:
-    # as opaque bytes, since NumPy would compare the field types again for each of many small parts
+    # As opaque bytes. Otherwise NumPy would compare the field types again for each of many small
+    # arrays.
     return np.concatenate([array.view(_OPAQUE) for array in arrays]).view(ENTRY_DTYPE)
 
 
@@ -296,23 +307,23 @@ def limit_fan_in(
     memory_bytes: int,
     on_batch: Callable[[], None],
 ) -> Iterator[Sequence[RunSlice]]:
-    """Merges the smallest slices into files until at most `count` are left.
+    """Merges the smallest slices into files until at most `max_slices` are left.
 
     A context manager. It yields the remaining slices and removes the files at the end.
 
     Args:
-        count: The number of slices that may be left, at least 2.
+        max_slices: The number of slices that may be left, at least 2.
+        slices: The slices to merge.
         folder: The folder for the merged files.
         memory_bytes: The memory of each merge.
-        step: Called once per round. It may raise an exception to stop the merge.
+        on_batch: Called once per batch. It may raise an exception to stop the merge.
     """
     paths: list[Path] = []
     remaining = sorted(slices, key=lambda run_slice: run_slice.frames_bytes)
     try:
         while len(remaining) > max_slices:
-            num_merged = min(
-                max_slices, len(remaining) - max_slices + 1
-            )  # no more than needed: each merge reads and writes its slices
+            # No more than needed, because each merge reads and writes its slices.
+            num_merged = min(max_slices, len(remaining) - max_slices + 1)
             paths.append(folder / f"level-{uuid.uuid4().hex}")
             remaining = [
                 *remaining[num_merged:],
@@ -333,9 +344,10 @@ def merge_to_file(
     """Merges slices into a new file and returns it as one slice.
 
     Args:
+        slices: The slices to merge.
         path: The file: frames, then entries. It has no index.
         memory_bytes: The memory of the merge.
-        step: Called once per round. It may raise an exception to stop the merge.
+        on_batch: Called once per batch. It may raise an exception to stop the merge.
     """
     records = sum(run_slice.records for run_slice in slices)
     frames_bytes = sum(run_slice.frames_bytes for run_slice in slices)
@@ -344,9 +356,8 @@ def merge_to_file(
         for batch in merge(slices, memory_bytes):
             on_batch()
             sorted_batch = batch.sort()
-            file.seek(
-                frames_offset
-            )  # frames and entries in turns: their places follow from the known sizes
+            # Frames and entries are written in turns. Their offsets follow from the known sizes.
+            file.seek(frames_offset)
             for frames, _ in sorted_batch.frames(0, batch.records):
                 frames_offset += write_all(file, frames)
             file.seek(entries_offset)

@@ -1,6 +1,8 @@
-"""Slices of sorted runs: the records of a run that belong to a shard.
+"""Slices of sorted runs.
 
-A slice refers to a range of the run's file. The index of the run determines it, when the shard is about to be written.
+A slice contains the records of a sorted run that belong to a shard. It refers to a range of the
+file. The indexes of the sorted run determine it, when the shard is about to be written. So no
+object is kept for each pair of sorted run and shard.
 """
 
 from __future__ import annotations
@@ -16,8 +18,9 @@ from recordmill.building.shard_boundaries import BY_RECORDS, ShardBoundaries, Sh
 from recordmill.building.sorted_run import ENTRY_DTYPE, INDEX_STRIDE, RunEntries, SortedRun
 from recordmill.storage.files import Bytes, read_ranges
 
-# records, bytes: how much of the run is before the start and before the end of the slice.
-# skipped: (records, bytes) between the start of the slice's first bucket and the start of the slice.
+# records, bytes: how much of the sorted run is before the start and before the end of the slice.
+# skipped: (records, bytes) between the start of the slice's first bucket and the start of the
+# slice.
 SLICE_BOUNDS_DTYPE = np.dtype([("records", "<i8", 2), ("bytes", "<i8", 2), ("skipped", "<i8", 2)])
 SliceBounds = npt.NDArray[np.void]
 
@@ -41,21 +44,22 @@ class RunSlice:
     entries_offset: int
 
     def entries(self, begin: int, end: int) -> RunEntries:
-        """Reads the entries of records [first, last) of the slice."""
+        """Reads the entries of records [begin, end) of the slice."""
         data = np.empty((end - begin) * ENTRY_DTYPE.itemsize, np.uint8)
         read_ranges(self.path, [(self.entries_offset + begin * ENTRY_DTYPE.itemsize, data)])
         return data.view(ENTRY_DTYPE)
 
     def read_frames(self, start: int, buffer: Bytes) -> None:
-        """Fills `into` with bytes of the frames, from byte `start` of the slice on."""
+        """Fills `buffer` with bytes of the frames, from byte `start` of the slice on."""
         read_ranges(self.path, [(self.frames_offset + start, buffer)])
 
 
 def find_slice_bounds(run: SortedRun, boundaries: npt.NDArray[np.void]) -> SliceBounds:
-    """Returns the part of a run that each cut needs, SLICE_BOUNDS_DTYPE [cuts].
+    """Returns the part of a sorted run that each shard needs, SLICE_BOUNDS_DTYPE [shards].
 
     Args:
-        cuts: BOUNDARY_DTYPE [cuts], all of one split.
+        run: The sorted run.
+        boundaries: BOUNDARY_DTYPE [shards], all of one split.
     """
     bounds = np.empty(len(boundaries), SLICE_BOUNDS_DTYPE)
     counts = run.count_before(
@@ -68,9 +72,10 @@ def find_slice_bounds(run: SortedRun, boundaries: npt.NDArray[np.void]) -> Slice
 
 
 def _narrow_bounds(run: SortedRun, boundaries: npt.NDArray[np.void], bounds: SliceBounds) -> None:
-    """Narrows offsets in place, for cuts with `low` or `high`.
+    """Narrows slice bounds in place, for boundaries with a `lower_key` or `upper_key`.
 
-    A slice then begins at the last mark up to `low`, and ends at the first mark after `high`.
+    A slice then begins at the last row of the sparse index up to `lower_key`, and ends at the first
+    row after `upper_key`.
     """
     first_marked, sparse_index = run.read_sparse_index(
         int(bounds["records"].min()), int(bounds["records"].max())
@@ -78,7 +83,7 @@ def _narrow_bounds(run: SortedRun, boundaries: npt.NDArray[np.void], bounds: Sli
     records = first_marked + INDEX_STRIDE * np.arange(len(sparse_index))
     starts = np.searchsorted(sparse_index["sort_key"], boundaries["lower_key"], side="right") - 1
     rows = np.flatnonzero((boundaries["lower_key"] != b"") & (starts >= 0))
-    # a mark outside of the slice narrows nothing
+    # A row outside of the slice narrows nothing.
     rows = rows[records[starts[rows]] > bounds["records"][rows, 0]]
     for name, values in (("records", records), ("bytes", sparse_index["bytes"])):
         i = int(name == "bytes")
@@ -92,10 +97,11 @@ def _narrow_bounds(run: SortedRun, boundaries: npt.NDArray[np.void], bounds: Sli
 
 
 def make_slices(sorted_runs: Sequence[SortedRun], bounds: SliceBounds) -> list[RunSlice]:
-    """Returns the slices of one cut, without empty ones.
+    """Returns the slices of one shard, without empty ones.
 
     Args:
-        found: The offsets in each run.
+        sorted_runs: The sorted runs that have records near the shard.
+        bounds: SLICE_BOUNDS_DTYPE, one row for each sorted run.
     """
     return [
         RunSlice(
@@ -116,7 +122,12 @@ def make_slices(sorted_runs: Sequence[SortedRun], bounds: SliceBounds) -> list[R
 
 
 def measure_skipped(bounds: SliceBounds, measure: str) -> int:
-    """Returns the records or bytes that all slices skip because of `low`."""
+    """Returns the records or bytes that all slices skip because of `lower_key`.
+
+    Args:
+        bounds: SLICE_BOUNDS_DTYPE, one row for each sorted run.
+        measure: BY_RECORDS or BY_BYTES.
+    """
     return int(bounds["skipped"][:, 0 if measure == BY_RECORDS else 1].sum())
 
 
@@ -126,13 +137,13 @@ def iter_shard_slices(
     max_shards: int,
     memory_bytes: int,
 ) -> Iterator[tuple[ShardRange, list[RunSlice]]]:
-    """Yields groups of consecutive shards with their slices.
+    """Yields blocks of consecutive shards with their slices.
 
     Args:
-        runs: All sorted runs.
-        cuts: The boundaries of all shards.
-        most: The number of shards in a group, at most.
-        memory_bytes: The memory for offsets, which are computed for several groups at once.
+        sorted_runs: All sorted runs.
+        boundaries: The boundaries of all shards.
+        max_shards: The number of shards in a block, at most.
+        memory_bytes: The memory for slice bounds, which are computed for several blocks at once.
     """
     blocks_at_once = max(
         memory_bytes // (2 * SLICE_BOUNDS_DTYPE.itemsize * max(len(sorted_runs), 1)), 1
@@ -142,7 +153,7 @@ def iter_shard_slices(
         edges = all_edges[first : first + blocks_at_once + 1]
         table = boundaries.merge_rows(edges)
         bounds = np.empty((len(table), len(sorted_runs)), SLICE_BOUNDS_DTYPE)
-        # split by split, because a read of the index spans all requested buckets
+        # Split by split, because a read of the bucket index spans all requested buckets.
         for split_id in np.unique(table["split_id"]).tolist():
             rows = np.flatnonzero(table["split_id"] == split_id)
             for i, run in enumerate(sorted_runs):

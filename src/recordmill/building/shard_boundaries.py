@@ -1,7 +1,7 @@
 """Boundaries of the shards in the global order of the records.
 
-The boundaries follow from a histogram of the record keys. They depend only on the records and the options, so the
-number of units, threads or workers never changes the bytes of a shard.
+The boundaries follow from a histogram of the record keys. They depend only on the records and the
+options, so the number of units, threads or workers never changes the bytes of a shard.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from recordmill.base.threads import thread_map
 from recordmill.building.sorted_run import INDEX_STRIDE, Histogram, SortedRun
 
 BY_RECORDS, BY_BYTES = "records", "bytes"
-# per split: names have five digits, and a folder with more files is impractical
+# Shards of a split: their names have five digits, and a folder with more files is impractical.
 MAX_SHARDS = 100_000
-# half the number of key buckets, so the slices of a shard hold about 1.5 times its size
+# Half the largest number of key buckets, so the slices of a shard hold about 1.5 times its size.
 MAX_DEFAULT_SHARDS = 1 << 15
 
 
@@ -34,7 +34,8 @@ class ShardOptions:
     Attributes:
         shard_bytes: Size of a shard in bytes, before compression.
         num_shards: Number of shards of each split. None divides by `shard_bytes`.
-        grows: `scaled_to` may raise `shard_bytes` for large inputs.
+        is_default: The user has set neither option, so `scaled_to` may raise `shard_bytes` for
+            large inputs.
     """
 
     shard_bytes: int = DEFAULT_SHARD_BYTES
@@ -53,9 +54,12 @@ class ShardOptions:
     def from_options(cls, shard_size: str | int | None, num_shards: int | None) -> ShardOptions:
         """Creates the options from the command-line options of the same names.
 
+        >>> ShardOptions.from_options("1MiB", None).shard_bytes
+        1048576
+
         Args:
-            shard_size: A size such as "64MiB" or a number of bytes. None selects the default size, which grows with the
-                inputs.
+            shard_size: A size such as "64MiB" or a number of bytes. None selects the default size,
+                which grows with the inputs.
             num_shards: The number of shards of each split, or None.
 
         Raises:
@@ -72,23 +76,27 @@ class ShardOptions:
     def scaled_to(self, input_bytes: int) -> ShardOptions:
         """Returns the options with a shard size that suits the inputs.
 
-        The default size is raised, in steps of 1 MiB, so that `input_bytes` fill at most MAX_DEFAULT_SHARDS shards. A size or
-        number that the user has set is kept.
+        The default size is raised, in steps of 1 MiB, so that `input_bytes` fill at most
+        MAX_DEFAULT_SHARDS shards. A size or number that the user has set is kept.
 
         >>> ShardOptions(is_default=True).scaled_to(10**14).shard_bytes >> 20
         2911
         """
         if not self.is_default or self.num_shards is not None:
             return self
-        # rounded up to a MiB, to be readable in messages
+        # Rounded up to a MiB, to be readable in messages.
         min_bytes = -(-input_bytes // (MAX_DEFAULT_SHARDS << 20)) << 20
         return replace(self, shard_bytes=max(self.shard_bytes, min_bytes), is_default=False)
 
 
-# One row per shard. `index` and `of`: its number within the split, and their count.
-# first, last: the buckets [first, last) that contain its records. Bucket numbers continue from one split to the next.
-# start, stop: its records, or the first bytes of their frames, counted from the start of bucket `first`.
-# low, high: places (`sorted_run.SPARSE_INDEX_DTYPE`) at or before its first record, and at or after its end. b"" if not known.
+# One row per shard.
+# index, num_shards: its number within the split, and the number of shards of the split.
+# begin_bucket, end_bucket: the buckets [begin_bucket, end_bucket) that contain its records. Bucket
+#     numbers continue from one split to the next.
+# begin, end: its records, or the first bytes of their frames, counted from the start of
+#     `begin_bucket`.
+# lower_key, upper_key: sort keys (`sorted_run.SPARSE_INDEX_DTYPE`) at or before its first record,
+#     and at or after its end. b"" if they are unknown.
 BOUNDARY_DTYPE = np.dtype(
     [
         ("split_id", "<u2"),
@@ -106,15 +114,18 @@ BOUNDARY_DTYPE = np.dtype(
 
 @dataclass(frozen=True)
 class ShardRange:
-    """Consecutive shards of one split, as ranges in the merged order of their slices.
+    """Consecutive shards of one split.
+
+    They are ranges in the merged order of their slices.
 
     Attributes:
         split_id: Ordinal of the split.
         index: Index of the first shard in its split.
         num_shards: Number of shards of the split.
-        edges: The i-th shard covers [edges[i], edges[i + 1]). Edges count from the start of the slices.
-        measure: Unit of the edges: BY_RECORDS, or BY_BYTES for the bytes of the frames. A record belongs to the shard that
-            contains its first byte.
+        edges: The i-th shard covers [edges[i], edges[i + 1]). Edges count from the start of the
+            slices.
+        measure: What the edges count: BY_RECORDS, or BY_BYTES for the bytes of the frames. A record
+            belongs to the shard that contains its first byte.
     """
 
     split_id: int
@@ -128,7 +139,7 @@ class ShardRange:
 
     @property
     def size(self) -> int:
-        """Total size of the shards, in the unit of `measure`."""
+        """Total size of the shards, in records or bytes as in `measure`."""
         return self.edges[-1] - self.edges[0]
 
     def shift_left(self, skipped: int) -> ShardRange:
@@ -142,7 +153,7 @@ class ShardBoundaries:
 
     Attributes:
         table: BOUNDARY_DTYPE [shards], ordered by split and index.
-        measure: Unit of `start` and `stop`: BY_RECORDS or BY_BYTES.
+        measure: What `begin` and `end` of the table count: BY_RECORDS or BY_BYTES.
     """
 
     table: npt.NDArray[np.void]
@@ -154,7 +165,8 @@ class ShardBoundaries:
     def shard_range(self, begin: int, end: int) -> ShardRange:
         """Returns shards [begin, end) as one range.
 
-        All of them must belong to one split. The edges count from the start of the first shard's first bucket.
+        All of them must belong to one split. The edges count from the start of the first shard's
+        first bucket.
         """
         split_id, index, num_shards = (
             int(self.table[begin][name]) for name in ("split_id", "index", "num_shards")
@@ -170,14 +182,14 @@ class ShardBoundaries:
         )
 
     def merge_rows(self, edges: Sequence[int]) -> npt.NDArray[np.void]:
-        """Returns one row for each group of consecutive shards.
+        """Returns one row for each block of consecutive shards.
 
         Args:
-            edges: Group i consists of shards [edges[i], edges[i + 1]).
+            edges: Block i consists of shards [edges[i], edges[i + 1]).
 
         Returns:
-            BOUNDARY_DTYPE [groups]. Only `split`, `first`, `last`, `low` and `high` hold for the group. The other columns
-            are copies of its first shard's.
+            BOUNDARY_DTYPE [blocks]. Only `split_id`, `begin_bucket`, `end_bucket`, `lower_key` and
+            `upper_key` hold for the block. The other columns are copies of its first shard's.
         """
         joined = self.table[list(edges[:-1])]
         last_rows = self.table[np.array(edges[1:], np.int64) - 1]
@@ -185,7 +197,7 @@ class ShardBoundaries:
         return joined
 
     def block_edges(self, max_shards: int) -> list[int]:
-        """Returns the edges of groups of at most `max_shards` shards, each within one split."""
+        """Returns the edges of blocks of at most `max_shards` shards, each within one split."""
         split_changes = (np.flatnonzero(np.diff(self.table["split_id"])) + 1).tolist()
         begins = [0, *split_changes, len(self)]
         return [
@@ -200,15 +212,16 @@ def compute_boundaries(
 ) -> ShardBoundaries:
     """Computes the boundaries of all shards.
 
-    With `shard_bytes`, shard i contains the records that begin in [i, i + 1) * shard_bytes. A record longer than a
-    shard can leave the next ones empty. `reconcile` removes these after writing. A split without records gets no shard.
+    With `shard_bytes`, shard i contains the records that begin in [i, i + 1) * shard_bytes. A
+    record longer than a shard can leave the next ones empty. Empty shards are removed at the end of
+    the build. A split without records gets no shard.
 
-    The result has no `low` and `high` yet, see `add_key_bounds`.
+    The result has no `lower_key` and `upper_key` yet, see `add_key_bounds`.
 
     Args:
         histogram: The records and bytes in each bucket.
         options: The number or size of the shards.
-        names: The names of the splits, for error messages.
+        split_names: The names of the splits, for error messages.
 
     Raises:
         UsageError: A split has fewer records than shards, or would get more than MAX_SHARDS shards.
@@ -221,26 +234,29 @@ def compute_boundaries(
     )
     for split_id, split_name in enumerate(split_names):
         split_size = int(sizes[split_id].sum())
+        # Without this, the split would get one empty shard, or divide_records would fail.
         if split_size == 0:
             continue
         if options.num_shards is not None:
             edges = np.array(divide_records(split_size, options.num_shards, split_name), np.int64)
         else:
             check_shard_count(split_size, options, split_name)
+            # The last shard may be smaller than the others.
             edges = np.append(np.arange(0, split_size, options.shard_bytes), split_size)
         tables.append(_make_rows(split_id, sizes[split_id], edges))
     return ShardBoundaries(np.concatenate(tables), measure)
 
 
 def divide_records(num_records: int, num_shards: int, split_name: str) -> list[int]:
-    """Returns edges that divide `total` records evenly among the shards.
+    """Returns edges that divide `num_records` records evenly among the shards.
 
     >>> divide_records(10, 4, "train")
     [0, 2, 5, 7, 10]
 
     Args:
-        total: The number of records of the split.
-        name: The name of the split, for error messages.
+        num_records: The number of records of the split.
+        num_shards: The number of shards of the split.
+        split_name: The name of the split, for error messages.
 
     Raises:
         UsageError: There are fewer records than shards.
@@ -254,7 +270,7 @@ def divide_records(num_records: int, num_shards: int, split_name: str) -> list[i
 
 
 def check_shard_count(split_bytes: int, options: ShardOptions, split_name: str) -> None:
-    """Raises UsageError if a split of `size` bytes needs more than MAX_SHARDS shards."""
+    """Raises UsageError if a split of `split_bytes` needs more than MAX_SHARDS shards."""
     if split_bytes > MAX_SHARDS * options.shard_bytes:
         min_bytes = -(-split_bytes // MAX_SHARDS)
         raise UsageError(
@@ -267,7 +283,7 @@ def _make_rows(
     split_id: int, sizes: npt.NDArray[np.int64], edges: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.void]:  # BOUNDARY_DTYPE [edges - 1]
     sizes_before = np.concatenate([[0], np.cumsum(sizes)])
-    # side="right" skips empty buckets in front of a shard
+    # side="right" skips empty buckets in front of a shard.
     begin_bucket = np.searchsorted(sizes_before, edges[:-1], side="right") - 1
     end_bucket = np.searchsorted(sizes_before, edges[1:], side="left")
     rows = np.zeros(len(begin_bucket), BOUNDARY_DTYPE)
@@ -281,7 +297,8 @@ def _make_rows(
     return rows
 
 
-# sorted at once, in about 80 MiB. For a larger bucket, only every n-th is used
+# Rows of all sparse indexes that are sorted at once, in about 80 MiB. For larger buckets only every
+# n-th row is used.
 _MAX_INDEX_ROWS = 1 << 20
 
 
@@ -291,19 +308,24 @@ def add_key_bounds(
     sorted_runs: Sequence[SortedRun],
     concurrency: int = 1,
 ) -> ShardBoundaries:
-    """Returns the cuts with `low` and `high` set for shards inside of large buckets.
+    """Returns the boundaries with sort keys that bound the shards inside of large buckets.
 
-    Without them, each shard of a frequent key would read the entire bucket of that key from every run.
+    Without these keys, each shard of a frequent key would read the entire bucket of that key from
+    every sorted run.
 
     Args:
-        cuts: The boundaries of all shards.
+        boundaries: The boundaries of all shards.
         histogram: The records and bytes in each bucket.
-        runs: All sorted runs.
-        requests: The number of runs that are read concurrently.
+        sorted_runs: All sorted runs.
+        concurrency: The number of sorted runs that are read at once.
+
+    Returns:
+        The boundaries with `lower_key` and `upper_key` set where a shard begins or ends inside of a
+        bucket larger than itself.
 
     Raises:
-        OSError: A run is missing.
-        DataError: A run is too short.
+        OSError: A sorted run is missing.
+        DataError: A sorted run is too short.
     """
     table = boundaries.table.copy()
     num_buckets = histogram.records.shape[1]
@@ -314,12 +336,13 @@ def add_key_bounds(
     shard_sizes = table["end"] - table["begin"]
     shard_begins = sizes_before[first_bucket] + table["begin"]
     shard_ends = sizes_before[first_bucket] + table["end"]
-    # only a shard that begins, or ends, inside of a bucket larger than itself is worth a search
+    # Only a shard that begins or ends inside of a bucket larger than itself is worth a search.
     needs_lower = (table["begin"] > 0) & (sizes[first_bucket] > shard_sizes)
     needs_upper = (shard_ends < sizes_before[last_bucket + 1]) & (sizes[last_bucket] > shard_sizes)
     records = np.concatenate([[0], np.cumsum(histogram.records.reshape(-1))])
     for split_id in np.unique(table["split_id"][needs_lower | needs_upper]).tolist():
-        # groups of buckets with about _MAX_INDEX_ROWS marks each, to bound the memory
+        # Blocks of buckets with about _MAX_INDEX_ROWS rows of the sparse indexes each, to bound the
+        # memory.
         begin, end = split_id * num_buckets, (split_id + 1) * num_buckets
         block_ids = (records[begin:end] - records[begin]) // (_MAX_INDEX_ROWS * INDEX_STRIDE)
         begins = [begin + int(i) for i in np.flatnonzero(np.diff(block_ids, prepend=-1))]
@@ -332,6 +355,7 @@ def add_key_bounds(
             )
             if not len(lower_rows) and not len(upper_rows):
                 continue
+            # A single bucket can have more rows than fit, because a block has at least one bucket.
             step = -(
                 -int(records[end_bucket] - records[begin_bucket])
                 // (_MAX_INDEX_ROWS * INDEX_STRIDE)
@@ -344,7 +368,9 @@ def add_key_bounds(
                 measure=boundaries.measure,
                 concurrency=concurrency,
             )
-            # the last mark with certainly no more than `start` before it, and the first with at least `stop`
+            # The lower key is the last one that certainly has no more than the shard's begin before
+            # it. The upper key is the first one that certainly has at least the shard's end before
+            # it.
             mark_rows = (
                 np.searchsorted(
                     max_before, shard_begins[lower_rows] - sizes_before[begin_bucket], side="right"
@@ -368,19 +394,20 @@ def _merge_sparse_indexes(
     measure: str,
     concurrency: int,
 ) -> tuple[npt.NDArray[np.bytes_], Int64s, Int64s]:
-    """Returns the marks of all runs in some buckets, with bounds on their ranks.
+    """Merges the sparse indexes of all sorted runs, within some buckets.
 
     Args:
-        runs: All sorted runs.
-        first: The first bucket.
-        last: The bucket after the last one.
-        every: Only every n-th mark is used.
-        measure: Unit of the bounds, BY_RECORDS or BY_BYTES.
-        requests: The number of runs that are read concurrently.
+        sorted_runs: All sorted runs.
+        begin_bucket: The first bucket.
+        end_bucket: The bucket after the last one.
+        step: Only every n-th row of each sparse index is used.
+        measure: What the bounds count, BY_RECORDS or BY_BYTES.
+        concurrency: The number of sorted runs that are read at once.
 
     Returns:
-        (places, at least, at most): The distinct places in ascending order. At least and at most this much of all runs
-        is before each place, counted from the start of bucket `first`.
+        (sort_keys, min_before, max_before): The distinct sort keys in ascending order. Between
+        `min_before` and `max_before` records or bytes of all sorted runs are before each key,
+        counted from the start of `begin_bucket`.
     """
 
     def read(run: SortedRun) -> tuple[npt.NDArray[np.bytes_], Int64s]:
@@ -388,6 +415,7 @@ def _merge_sparse_indexes(
             np.array([begin_bucket, end_bucket])
         ).tolist()
         first_record, sparse_index = run.read_sparse_index(begin_record, end_record)
+        # A copy, because a view would keep the skipped rows in memory.
         keys = sparse_index["sort_key"][::step].copy()
         values = (
             first_record + INDEX_STRIDE * step * np.arange(len(keys))
@@ -397,8 +425,9 @@ def _merge_sparse_indexes(
         bounds = (begin_record, end_record) if measure == BY_RECORDS else (begin_byte, end_byte)
         return keys, np.concatenate([[bounds[0]], values, [bounds[1]]])
 
-    # Between two marks of a run, up to all records of the gap may be before a place of another run. So each mark
-    # adds the gap in front of it to the lower bound, and the gap after it to the upper bound.
+    # Between two rows of a sparse index, up to all records of the gap may be before a key of
+    # another sorted run. So each row adds the gap in front of it to the lower bound, and the gap
+    # after it to the upper bound.
     runs_in_range = [
         run
         for run in sorted_runs
@@ -419,5 +448,7 @@ def _merge_sparse_indexes(
     all_keys = all_keys[order]
     min_before = np.cumsum(np.concatenate(min_parts)[order])
     max_before = num_before + np.cumsum(np.concatenate(max_parts)[order])
+    # Of equal keys, the last one has counted the gaps of all. The final slice keeps an empty array
+    # empty.
     is_last = np.append(all_keys[1:] != all_keys[:-1], True)[: len(all_keys)]
     return all_keys[is_last], min_before[is_last], max_before[is_last]

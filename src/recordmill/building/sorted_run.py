@@ -4,12 +4,12 @@ Such a file consists of:
 
 * all frames,
 * one entry (ENTRY_DTYPE) per record,
-* the index of the buckets: for each one from the first with a record to the end of the last, the number of records and
-  the bytes of frames before it, int64 [last - first + 1, 2],
-* a mark (SPARSE_INDEX_DTYPE) of every 64th record.
+* the bucket index: the number of records and the bytes of frames before each bucket, from the first
+  bucket with a record to the end of the last one, int64 [end_bucket - begin_bucket + 1, 2],
+* the sparse index: one row (SPARSE_INDEX_DTYPE) for every 64th record.
 
-`SortedRunIndex` writes the index, and `SortedRun` reads it. The histograms of all runs add up to that of the data set, which
-determines the shard boundaries.
+`SortedRunIndex` writes both indexes, and `SortedRun` reads them. The histograms of all sorted runs
+add up to that of the data set, which determines the shard boundaries.
 """
 
 from __future__ import annotations
@@ -30,18 +30,23 @@ from recordmill.records.tfrecord.frames import pack_spans
 from recordmill.shards.index import add_checksums, record_checksum
 from recordmill.storage.files import Bytes, create_file, read_ranges, write_all
 
-# size: of the frame in bytes. Protobuf limits it to 2 GiB + 16. file, position: break ties between equal keys
+# size: bytes of the frame. Protobuf limits a record to 2 GiB, so 32 bits are enough. file,
+# position: break ties between equal keys.
 ENTRY_DTYPE = np.dtype([("key", "<u8"), ("position", "<i8"), ("file", "<u4"), ("size", "<u4")])
 RunEntries = npt.NDArray[np.void]
-# sort_key: (key, file, position) as big-endian bytes, which sort in the same order. bytes: of all frames before the record
+# sort_key: (key, file, position) as big-endian bytes, which sort in the same order. bytes: of all
+# frames before the record.
 SPARSE_INDEX_DTYPE = np.dtype([("sort_key", "S20"), ("bytes", "<i8")])
 SparseIndex = npt.NDArray[np.void]
-INDEX_STRIDE = 64  # every 64th record has a mark: half a byte per record, and a search is off by less than 64 records
+# Every 64th record has a row in the sparse index. This costs half a byte per record, and a search
+# is off by less than 64 records.
+INDEX_STRIDE = 64
 
-# 4 MiB: a buffer of permuted frames stays in the CPU cache until it is written
+# 4 MiB: a buffer of this size stays in the CPU cache until it is written.
 GATHER_BUFFER_BYTES = 4 << 20
 _SORT_KEY_DTYPE = np.dtype([("key", ">u8"), ("file", ">u4"), ("position", ">i8")])
-_INDEX_ROW_BYTES = 16  # bytes of a bucket in the index
+# Bytes of a bucket in the bucket index: two int64.
+_INDEX_ROW_BYTES = 16
 
 
 @dataclass(frozen=True)
@@ -72,9 +77,10 @@ class SortedRun:
         path: The file.
         records: Number of records.
         frames_bytes: Total size of the frames.
-        begin_bucket: First bucket with a record. Buckets are numbered split * buckets + bucket.
+        begin_bucket: First bucket with a record. Buckets are numbered split_id * num_buckets +
+            bucket.
         end_bucket: One more than the last bucket with a record.
-        checksum: Checksum of the records, see `record_checksum`. 0 if the run is only read.
+        checksum: Checksum of the records, see `record_checksum`. 0 if the sorted run is only read.
     """
 
     path: str
@@ -86,14 +92,14 @@ class SortedRun:
 
     @property
     def index_offset(self) -> int:
-        """Offset of the index in the file."""
+        """Offset of the bucket index in the file."""
         return self.frames_bytes + self.records * ENTRY_DTYPE.itemsize
 
     def count_before(self, buckets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Reads how much of the run is before each bucket.
+        """Reads how much of the sorted run is before each bucket.
 
         Args:
-            buckets: [buckets] bucket numbers. They may be outside of the run.
+            buckets: [buckets] bucket numbers. They may be outside of the sorted run.
 
         Returns:
             [buckets, 2] int64: records, and bytes of their frames.
@@ -102,8 +108,9 @@ class SortedRun:
             OSError: The file is missing.
             DataError: The file is too short.
         """
+        # Buckets outside of the sorted run have none or all of its records before them.
         rows = np.clip(buckets, self.begin_bucket, self.end_bucket) - self.begin_bucket
-        # two short reads for one shard; one long read for many
+        # Two short reads for one shard, one long read for many.
         if len(rows) <= 2:
             pairs = np.empty((len(rows), _INDEX_ROW_BYTES), np.uint8)
             offsets = (self.index_offset + rows * _INDEX_ROW_BYTES).tolist()
@@ -115,10 +122,10 @@ class SortedRun:
         return data.view("<i8").reshape(-1, 2)[rows - first_row]
 
     def read_sparse_index(self, begin: int, end: int) -> tuple[int, SparseIndex]:
-        """Reads the marks of records [first, last).
+        """Reads the rows of the sparse index for records [begin, end).
 
         Returns:
-            (n, marks): The first mark is of record n. The next one is of record n + MARKED.
+            (n, rows): The first row belongs to record n, the next one to record n + INDEX_STRIDE.
 
         Raises:
             OSError: The file is missing.
@@ -154,15 +161,19 @@ class KeyBuckets:
     def for_shards(cls, num_splits: int, key_limit: int, num_shards: int) -> KeyBuckets:
         """Returns buckets for keys in [0, key_limit), about 16 to 32 for each shard.
 
-        A bucket that contains a shard boundary is read for both shards, so buckets are small. Their number is a power
-        of 2 between 1,024 and 65,536, which bounds the index of a run to 1 MiB for each split.
+        A bucket that contains a shard boundary is read for both shards, so buckets are small. Their
+        number is a power of 2 between 1,024 and 65,536, which bounds the index of a sorted run to 1
+        MiB for each split.
+
+        >>> KeyBuckets.for_shards(num_splits=1, key_limit=2**64, num_shards=100)
+        KeyBuckets(num_splits=1, num_buckets=2048, width=9007199254740992)
         """
         count = min(max(1 << (16 * num_shards - 1).bit_length(), 1 << 10), 1 << 16)
         return cls(num_splits, count, max(-(-key_limit // count), 1))
 
     def inner_edges(self) -> U64:
-        """Returns the first key of each bucket after the first, [count - 1] uint64."""
-        # rounding up the width may leave the last buckets beyond all keys
+        """Returns the first key of each bucket after the first, [num_buckets - 1] uint64."""
+        # Rounding up the width may leave the last buckets beyond all keys.
         num_valid = min(self.num_buckets - 1, (2**64 - 1) // self.width)
         edges = np.full(self.num_buckets - 1, 2**64 - 1, np.uint64)
         edges[:num_valid] = np.arange(1, num_valid + 1, dtype=np.uint64) * np.uint64(
@@ -172,7 +183,7 @@ class KeyBuckets:
 
 
 class SortedRunIndex:
-    """Index of a sorted run under construction.
+    """Indexes of a sorted run under construction.
 
     Attributes:
         histogram: The records that were added.
@@ -185,15 +196,14 @@ class SortedRunIndex:
         self._sparse_index: list[SparseIndex] = []
 
     def add(self, split_id: int, entries: RunEntries) -> None:
-        """Adds the next entries of the run, all of one split."""
+        """Adds the next entries of the sorted run, all of one split."""
         ends = np.concatenate([[0], np.cumsum(entries["size"], dtype=np.int64)])
         keys = np.ascontiguousarray(entries["key"])
         bucket_edges = np.concatenate([[0], np.searchsorted(keys, self._edges), [len(keys)]])
         self.histogram.records[split_id] += np.diff(bucket_edges)
         self.histogram.bytes[split_id] += np.diff(ends[bucket_edges])
-        stride = slice(
-            -self._records % INDEX_STRIDE, None, INDEX_STRIDE
-        )  # counted through all splits of the run
+        # The stride counts through all splits of the sorted run.
+        stride = slice(-self._records % INDEX_STRIDE, None, INDEX_STRIDE)
         rows = np.empty(len(keys[stride]), SPARSE_INDEX_DTYPE)
         rows["sort_key"] = _sort_keys(entries[stride])
         rows["bytes"] = ends[:-1][stride] + self._bytes
@@ -201,7 +211,11 @@ class SortedRunIndex:
         self._records, self._bytes = self._records + len(keys), self._bytes + int(ends[-1])
 
     def write(self, file: BinaryIO) -> tuple[int, int]:
-        """Writes the index after the entries. Returns `first` and `last` for SortedRun."""
+        """Writes both indexes after the entries.
+
+        Returns:
+            (begin_bucket, end_bucket) for `SortedRun`.
+        """
         records, sizes = self.histogram.records.reshape(-1), self.histogram.bytes.reshape(-1)
         non_empty = np.flatnonzero(records)
         begin_bucket, end_bucket = (
@@ -228,16 +242,16 @@ def _sort_keys(entries: RunEntries) -> npt.NDArray[np.bytes_]:
 class SortedRunWriter:
     """Collects frames in memory and writes them as sorted runs. Not thread-safe.
 
-    It needs `run_bytes` for frames and entries (24 bytes each, and as much again for the sort), and a buffer of
-    GATHER_BUFFER_BYTES.
+    It needs `max_bytes` for frames and entries (24 bytes each, and as much again for the sort), and
+    a buffer of GATHER_BUFFER_BYTES.
 
     Attributes:
-        histogram: The records of all runs that were written.
+        histogram: The records of all sorted runs that were written.
 
     Args:
-        folder: The folder for the runs.
+        folder: The folder for the sorted runs.
         buckets: The buckets of the index.
-        run_bytes: The memory for a run. A single larger block is a run by itself.
+        max_bytes: The memory for a sorted run. A single larger block is a sorted run by itself.
     """
 
     def __init__(self, folder: str, buckets: KeyBuckets, max_bytes: int) -> None:
@@ -259,23 +273,24 @@ class SortedRunWriter:
         file_ids: npt.NDArray[np.uint32],
         positions: npt.NDArray[np.int64],
     ) -> Iterator[SortedRun]:
-        """Adds records. If the memory is full, first yields the run before them.
+        """Adds records. If the memory is full, first yields the sorted run before them.
 
-        A generator: nothing is added unless the caller consumes it. `data` is kept until the run is written, so it must
-        not change.
+        A generator: nothing is added unless the caller consumes it. `data` is kept until the sorted
+        run is written, so it must not change.
 
         Args:
             data: The frames, back to back.
             sizes: [records] bytes of each frame.
             crcs: [records] CRC of each payload, for the checksum.
             keys: [records].
-            splits: [records] ordinals of splits.
-            file: [records], breaks ties between equal keys.
-            position: [records], breaks ties within a file.
+            split_ids: [records] ordinals of splits.
+            file_ids: [records], breaks ties between equal keys.
+            positions: [records], breaks ties within a file.
         """
         num_bytes = (
             self._frames_bytes
             + len(data)
+            # Entries count twice, because the sort needs as much again.
             + 2 * ENTRY_DTYPE.itemsize * (sum(map(len, self._entries)) + len(sizes))
         )
         if self._blocks and num_bytes > self._max_bytes:
@@ -296,7 +311,10 @@ class SortedRunWriter:
         return not self._entries
 
     def finish(self) -> SortedRun:
-        """Writes a run of the records that were added since the last one. There must be some."""
+        """Writes a sorted run of the records that were added since the last one.
+
+        There must be some.
+        """
         entries, split_ids = np.concatenate(self._entries), np.concatenate(self._split_ids)
         sorted_run = self._write(entries, split_ids)
         self._frames_bytes = 0
@@ -308,12 +326,13 @@ class SortedRunWriter:
 
     def _write(self, entries: RunEntries, split_ids: npt.NDArray[np.uint16]) -> SortedRun:
         order = argsort_entries(entries)
-        # a stable sort by split keeps the order of the keys within each split
+        # A stable sort by split keeps the order of the keys within each split.
         if self._buckets.num_splits > 1:
             order = order[np.argsort(split_ids[order], kind="stable")]
         sizes = entries["size"].astype(np.int64)
         block_ids, starts = self._locate_frames(sizes)
-        sorted_entries = np.take(entries, order)  # entries[order] would copy field by field
+        # entries[order] would copy field by field.
+        sorted_entries = np.take(entries, order)
         index = SortedRunIndex(self._buckets)
         split_edges = np.searchsorted(
             split_ids[order], np.arange(self._buckets.num_splits + 1)
@@ -321,6 +340,7 @@ class SortedRunWriter:
         for split_id, (begin, end) in enumerate(itertools.pairwise(split_edges)):
             index.add(split_id, sorted_entries[begin:end])
         self.histogram += index.histogram
+        # A unique name, because a task may have several attempts in one folder.
         path = os.path.join(self._folder, f"run-{uuid.uuid4().hex}")
         with create_file(path) as file:
             for buffer, _ in gather_frames(self._blocks, starts, sizes, order, block_ids=block_ids):
@@ -372,8 +392,8 @@ def gather_frames(
         starts: [frames] offset of each frame in its block.
         sizes: [frames] bytes of each frame.
         order: [frames] the permutation.
-        piece_bytes: Size of the buffer. A larger frame gets a buffer of its own.
-        which: [frames] index of each frame's block. None means the first.
+        buffer_bytes: Size of the buffer. A larger frame gets a buffer of its own.
+        block_ids: [frames] index of each frame's block. None means the first.
 
     Yields:
         (buffer, number of frames). The buffer is overwritten by the next one.
@@ -382,11 +402,13 @@ def gather_frames(
     begin = 0
     buffer = np.empty(0, np.uint8)
     while begin < len(order):
+        # At least one frame, even if it is larger than the buffer.
         end = max(
             int(np.searchsorted(ends, ends[begin] + buffer_bytes, side="right")) - 1, begin + 1
         )
         num_bytes = int(ends[end] - ends[begin])
         if num_bytes > len(buffer):
+            # Never larger than all frames together need.
             buffer = allocate(max(num_bytes, min(buffer_bytes, int(ends[-1]))), np.uint8)
         frame_ids = order[begin:end]
         pack_spans(
