@@ -1,7 +1,8 @@
-"""The pass over all records that counts the classes for stratified splits.
+"""Counts of the classes for stratified splits, by one pass over all records.
 
-It keeps class and hash of each record, or of each group, to find the exact boundaries in `building.stratified_splits`. This takes
-24 bytes each, and as much again for the sort, regardless of `--memory`.
+The pass keeps class and hash of each record, or of each split group, to find the exact boundaries
+in `building.stratified_splits`. This takes 24 bytes each, and as much again for the sort,
+regardless of `--memory`.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature
 from recordmill.sources.common.tables import count_unit_rows
 
-# 32,768, enough for ImageNet's 21,841 classes: each worker gets the boundaries of all
+# 32,768 is enough for ImageNet's 21,841 classes. Each worker gets the boundaries of all.
 MAX_STRATIFIED_CLASSES = 1 << 15
-# with groups, a split may miss its share of a class by a tenth, or by one record
+# With split groups, a split may miss its share of a class by a tenth, or by one record.
 _TOLERANCE_DIVISOR = 10
 
 
@@ -65,8 +66,8 @@ def count_classes(plan: BuildPlan, progress: Progress) -> BuildPlan:
     A plan without `stratify` is returned as it is, and nothing is read.
 
     Raises:
-        UsageError: The column has more than MAX_STRATIFIED_CLASSES values. Or groups contain several classes, or are too large to
-            divide a class by the fractions.
+        UsageError: The column has more than MAX_STRATIFIED_CLASSES values. Or split groups contain
+            several classes, or are too large to divide a class by the fractions.
         DataError: An input is broken.
     """
     if plan.key_options.stratify is None:
@@ -98,7 +99,7 @@ class _ClassCounter:
         self._rows: list[Rows] = [np.empty(0, GROUP_DTYPE if self._is_grouped else RECORD_DTYPE)]
 
     def add_unit_group(self, unit_group: int, progress: Progress) -> None:
-        """Adds the records of a group of units."""
+        """Adds the records of a unit group."""
         for chunk in read_unit_group(self._plan, unit_group):
             progress.advance(chunk.rows)
             if not chunk.rows:
@@ -113,12 +114,17 @@ class _ClassCounter:
                 rows = combine_rows(rows)
             else:
                 rows["file"], rows["position"] = chunk.file_ids, chunk.positions
-            self._rows.append(rows)  # needs no lock: appending to a list is atomic
-            del chunk, batch, hashes, rows  # free the memory before the next chunk is read
+            # Needs no lock, because appending to a list is atomic.
+            self._rows.append(rows)
+            # Free the memory before the next chunk is read.
+            del chunk, batch, hashes, rows
         release_unused(heap=True)
 
     def _count_values(self, column: pa.Array) -> Int64s:
-        """Counts the values and returns the class of each. New values become new classes."""
+        """Counts the values and returns the class of each.
+
+        New values become new classes.
+        """
         with self._lock:
             class_ids = find_class_ids(column, self._values)
             if (is_new := class_ids < 0).any():
@@ -135,7 +141,10 @@ class _ClassCounter:
             return class_ids
 
     def compute_splits(self) -> StratifiedSplits:
-        """Computes the boundaries of the splits. Can be called once, because it releases the rows."""
+        """Computes the boundaries of the splits.
+
+        It can be called once, because it releases the rows.
+        """
         options = self._plan.key_options
         targets = compute_targets(
             self._counts.tolist(), [fraction for _, fraction in options.splits]
@@ -147,6 +156,8 @@ class _ClassCounter:
             split_starts, counts = grouped.split_starts, grouped.counts
         else:
             split_starts, counts = find_starts_by_record(rows, targets), targets
+        # Threads meet the values in any order, so the classes are sorted by value for a stable
+        # result.
         by_value = np.asarray(pc.sort_indices(self._values)) + 1
         class_ids = [0, *by_value.tolist()]
         names = [self._class_name(class_id) for class_id in class_ids]

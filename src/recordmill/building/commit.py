@@ -1,10 +1,12 @@
 """Commit of a finished build as the next generation of a data set.
 
-All files first get their final names. Readers don't see them yet, because no manifest names them, and the names contain
-the id of the run. Then one atomic step creates the manifest of the next generation, which fails if another run has
-created it. Files derived from the manifest are written after it, and an error there does not undo the commit.
+All files first get their final names. Readers don't see them yet, because no manifest names them,
+and the names contain the id of the run. Then one atomic step creates the manifest of the next
+generation, which fails if another run has created it. Files derived from the manifest are written
+after it, and an error there does not undo the commit.
 
-Nothing that was not committed is removed here. The owner of the run does this when it closes the run.
+Nothing that was not committed is removed here. The owner of the run does this when it closes the
+run.
 """
 
 from __future__ import annotations
@@ -45,8 +47,10 @@ from recordmill.storage.files import (
 from recordmill.storage.folders import find_files, join, list_names, make_folder, remove_file
 from recordmill.storage.walk import MANIFESTS_FOLDER
 
-_EXTRA_FILES = (INPUTS_NAME, STATISTICS_NAME)  # files in the data folder that are not shards
-_CONCURRENT_COPIES = 32  # concurrent store requests: each thread only waits for its answer
+# Files in the data folder that are not shards.
+_EXTRA_FILES = (INPUTS_NAME, STATISTICS_NAME)
+# Concurrent store requests. Each thread only waits for its answer.
+_CONCURRENT_COPIES = 32
 
 _log = logging.getLogger(__name__)
 
@@ -58,7 +62,8 @@ class CommitConflict(RecordmillError):
 def commit(run: Run, manifest: Manifest, base: int) -> Manifest:
     """Commits the files of a run as generation `base + 1`.
 
-    The call may be repeated, even by several processes at once. If the run has already committed, nothing is written.
+    The call may be repeated, even by several processes at once. If the run has already committed,
+    nothing is written.
 
     Args:
         run: The run that made the files.
@@ -69,19 +74,23 @@ def commit(run: Run, manifest: Manifest, base: int) -> Manifest:
         The committed manifest. It is the earlier one if the run had already committed.
 
     Raises:
-        CommitConflict: Generation `base` is not the newest any more, or another run has declared this run dead.
+        CommitConflict: Generation `base` is not the newest any more, or another run has declared
+            this run dead.
         OSError: The manifest was not created, or it is unknown if a store has created it.
     """
     if (committed := run.committed_manifest()) is not None:
         return committed
-    # File names that are not UTF-8 contain lone surrogates. They become `\udcXX`, which JSON reads back.
+    # File names that are not UTF-8 contain lone surrogates. They become `\udcXX`, which JSON reads
+    # back.
     text = manifest.to_json().encode("utf-8", "backslashreplace")
-    Manifest.from_json(text, "the new manifest")  # fails before the commit if it can't be read back
+    # Fails before the commit if it can't be read back.
+    Manifest.from_json(text, "the new manifest")
     name = f"{MANIFESTS_FOLDER}/{manifest_path('', base + 1).name}"
     if not (
         run.may_commit(base, list_generations)
         and run.commit(name, text, lambda: _is_complete(run, manifest))
     ):
+        # Another attempt of this run may have committed meanwhile. That is no conflict.
         if (committed := run.committed_manifest()) is not None:
             return committed
         raise CommitConflict(
@@ -117,13 +126,14 @@ def _is_complete(run: Run, manifest: Manifest) -> bool:
 def publish_files(run: Run, reject_paths: Sequence[str]) -> list[str]:
     """Moves the files of a run to their final names.
 
-    On a disk these are the data folder and the reject files, which are durable afterwards. In a store the shards
-    already have their final names, so only the reject files are copied. The call may be repeated, even by several
-    processes at once.
+    On a disk these are the data folder and the reject files, which are durable afterwards. In a
+    store the shards already have their final names, so only the reject files are copied. The call
+    may be repeated, even by several processes at once.
 
     Args:
         run: The run that made the files.
-        rejects: The path or URL of each reject file. Files that an earlier call has moved are skipped.
+        reject_paths: The path or URL of each reject file. Files that an earlier call has moved are
+            skipped.
 
     Returns:
         The final name of each reject file, relative to the output folder.
@@ -137,7 +147,8 @@ def publish_files(run: Run, reject_paths: Sequence[str]) -> list[str]:
     def publish_reject_file(pair: tuple[str, str]) -> None:
         path, target = pair[0], join(run.out, *pair[1].split("/"))
         size = 0
-        with contextlib.suppress(FileNotFoundError):  # an earlier attempt has already moved it
+        # An earlier attempt has already moved it.
+        with contextlib.suppress(FileNotFoundError):
             size = stat(path).size_bytes
             if isinstance(run, RunFolder):
                 sync_file(path)
@@ -160,15 +171,15 @@ def upload_files(
 
     Args:
         run: The run in the store.
-        made: The local run folder.
-        rejects: The path of each reject file.
+        local_run: The local run folder.
+        reject_paths: The path of each reject file.
         memory_bytes: The memory that the uploads may use.
 
     Returns:
         The final name of each reject file, relative to the output folder.
     """
     names = reject_names(run, len(reject_paths))
-    # the shards have their final numbers already
+    # The shards have their final numbers already.
     files = {
         f"{run.data_name}/{relative}": path for relative, path in find_files(local_run.data).items()
     }
@@ -197,7 +208,8 @@ def finish_output(
         temporary_in: The folder for temporary files. None means the folder of each target.
     """
     try:
-        if list_generations(out)[-1:] == [generation]:  # never overwrite the files of a later build
+        # Never overwrite the files of a later build.
+        if list_generations(out)[-1:] == [generation]:
             _write_derived(os.fspath(out), manifest, generation, temporary_in)
         _remove_old_generations(os.fspath(out), generation)
     except (OSError, RecordmillError) as error:
@@ -251,7 +263,7 @@ def _removable_generations(
 
     A data folder is removable if neither the previous nor a newer generation uses it.
     """
-    # the previous generation is kept for readers that opened the data set before this commit
+    # The previous generation is kept for readers that opened the data set before this commit.
     kept_folders = {
         part.folder
         for number, manifest in manifests.items()

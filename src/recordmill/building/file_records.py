@@ -1,8 +1,8 @@
 """Build without a sort, for inputs with one record per file, such as images.
 
-The key of such a record depends only on the name of its file, so it is known before the file is read. Threads read and
-encode the files in the order of their keys, and the shards are written one after the other, in one process. The bytes
-of the shards are the same as with a sort.
+The key of such a record depends only on the name of its file, so it is known before the file is
+read. Threads read and encode the files in the order of their keys, and the shards are written one
+after the other, in one process. The bytes of the shards are the same as with a sort.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from recordmill.statistics.dataset_sketch import SketchPool
 from recordmill.storage.codecs import UNCOMPRESSED, find_codec
 from recordmill.storage.direct_io import DirectFiles
 
-# copies of a batch in memory at once: its files, their frames, and the images decoded for a check
+# Copies of a batch in memory at once: its files, their frames, and the images decoded for a check.
 _COPIES_PER_BATCH = 3
 
 
@@ -65,7 +65,7 @@ class EncodedBatch:
     Attributes:
         file_batch: The files.
         frame_batches: (frames, keys) in the order of the keys.
-        rejects: (ordinal of the file, reject) of each file that can't be used.
+        rejects: (file id, reject) of each file that can't be used.
         note_counts: Number of records for each message to the user.
     """
 
@@ -76,9 +76,10 @@ class EncodedBatch:
 
 
 def make_file_batches(plan: BuildPlan) -> list[FileBatch]:
-    """Divides all input files into batches, ordered by split, key and ordinal.
+    """Divides all input files into batches, ordered by split, key and file id.
 
-    A batch has about BATCH_BYTES, at most BATCH_FILES files, and one split. A larger file is a batch by itself.
+    A batch has about BATCH_BYTES, at most BATCH_FILES files, and one split. A larger file is a
+    batch by itself.
     """
     assert plan.source is not None
     files = plan.source.files
@@ -87,9 +88,8 @@ def make_file_batches(plan: BuildPlan) -> list[FileBatch]:
     order = np.lexsort((file_ids, keys, split_ids))
     file_ids, keys, split_ids = file_ids[order], keys[order], split_ids[order]
     sizes = files.sizes[order]
-    batch_ids = (
-        np.cumsum(sizes) - sizes // 2
-    ) // BATCH_BYTES  # the middle of a file determines its batch
+    # The middle of a file determines its batch.
+    batch_ids = (np.cumsum(sizes) - sizes // 2) // BATCH_BYTES
     boundaries = np.stack([split_ids, batch_ids, np.arange(len(files)) // BATCH_FILES])
     edges = np.flatnonzero(np.any(np.diff(boundaries, axis=1, prepend=-1), axis=0)).tolist()
     return [
@@ -111,6 +111,8 @@ def read_in_order(
     The batches that are read ahead take at most a quarter of the plan's memory.
 
     Args:
+        plan: The plan of the build.
+        file_batches: The batches in the order of their keys.
         sketches: The statistics that receive the values, or None.
 
     Raises:
@@ -131,6 +133,8 @@ def read_file_batch(
     """Reads and encodes the files of a batch.
 
     Args:
+        plan: The plan of the build.
+        file_batch: The files.
         sketches: The statistics that receive the values, or None.
     """
     assert isinstance(plan.source, FileRecordSource)
@@ -174,10 +178,10 @@ def _find_rows(file_batch: FileBatch, chunk: Chunk, num_read: int) -> npt.NDArra
     Args:
         file_batch: The files that are read.
         chunk: The next chunk of these files.
-        done: The number of files in the chunks before it.
+        num_read: The number of files in the chunks before it.
     """
     files = file_batch.file_ids[num_read : num_read + chunk.rows + len(chunk.rejects)]
-    # the chunk covers as many consecutive files as it has records and rejects
+    # The chunk covers as many consecutive files as it has records and rejects.
     rows = num_read + (
         np.flatnonzero(np.isin(files, chunk.file_ids)) if chunk.rejects else np.arange(chunk.rows)
     )
@@ -191,19 +195,22 @@ class FileTotals:
     """Record counts, checksum and rejects of the batches that were written.
 
     Attributes:
-        rejected_by_split: Number of rejected files in each split, by the ordinal of the split.
+        rejected_by_split: Number of rejected files in each split, by split id.
     """
 
     def __init__(self, plan: BuildPlan, progress: Progress) -> None:
         self._plan, self._progress = plan, progress
-        self._rejects: list[tuple[int, Reject]] = []  # (ordinal of the file, reject)
+        # (file id, reject)
+        self._rejects: list[tuple[int, Reject]] = []
         self._rejected = RejectSummary.empty()
         self.rejected_by_split: Counter[int] = Counter()
         self._records_read, self._records, self._bytes, self._checksum = 0, 0, 0, 0
         self._note_counts: Counter[str] = Counter()
 
     def add(self, batch: EncodedBatch) -> Iterator[tuple[int, Frames, U64]]:
-        """Adds a batch, and yields the (split, frames, keys) to write.
+        """Adds a batch, and yields the (split_id, frames, keys) to write.
+
+        A generator: nothing is added unless the caller consumes it.
 
         Raises:
             TooManyRejects: The rejects exceed the budget by far, so that the build need not go on.
@@ -231,7 +238,8 @@ class FileTotals:
     def finish(self) -> IngestResult:
         """Writes the reject file and returns the totals as the result of one group."""
         writer = RejectWriter(Path(self._plan.folder, "rejects", "files.jsonl"))
-        # files arrive in the order of their keys, but users expect the order of the inputs
+        # Files arrive in the order of their keys, but users expect rejects in the order of the
+        # inputs.
         writer.write(reject for _, reject in sorted(self._rejects, key=lambda pair: pair[0]))
         run = SortedRun(
             "",
@@ -253,11 +261,12 @@ class FileTotals:
 class SequentialShards:
     """Writer of shards for records that arrive ordered by split and key.
 
-    Use it as a context manager: an error closes the shard that is open. The shards are named "... of MAX_SHARDS",
-    because their number is not known before the end.
+    Use it as a context manager: an error closes the shard that is open. The shards are named "...
+    of MAX_SHARDS", because their number is not known before the end.
 
     Args:
-        records: The number of records of each split. It is used only if the plan has a number of shards.
+        records: The number of records of each split. It is used only if the plan has a number of
+            shards.
         direct_writer: The writer of files that bypass the page cache, or None for ordinary files.
 
     Raises:
@@ -276,9 +285,11 @@ class SequentialShards:
             else None
             for count, name in zip(records, plan.split_names, strict=True)
         ]
-        self._written_sizes = [0] * len(records)  # of each split so far: records, or framed bytes
+        # The size of each split so far: records, or bytes of frames.
+        self._written_sizes = [0] * len(records)
         self._writer: ShardWriter | None = None
-        self._current = (-1, -1)  # split and number of the open shard
+        # (split_id, index) of the open shard.
+        self._current = (-1, -1)
 
     def __enter__(self) -> SequentialShards:
         return self
@@ -296,7 +307,7 @@ class SequentialShards:
         """Writes records and yields each shard when it is complete, except empty ones.
 
         Args:
-            pieces: (split, frames, keys), ordered by split and key.
+            frame_batches: (split_id, frames, keys), ordered by split and key.
 
         Raises:
             DataError: A record was damaged since it was encoded.
@@ -306,13 +317,12 @@ class SequentialShards:
             edges = [0, *(np.flatnonzero(np.diff(shard_indices)) + 1).tolist(), len(shard_indices)]
             for begin, end in itertools.pairwise(edges):
                 shard_index = int(shard_indices[begin])
-                if (
-                    shard_index >= MAX_SHARDS
-                ):  # `check` raises the error when the total size is known
+                # `check` raises the error when the total size is known.
+                if shard_index >= MAX_SHARDS:
                     continue
                 if self._current != (split_id, shard_index):
                     yield from self._finish()
-                    # the number of shards is not known yet; `commit_local_build` renames them
+                    # The number of shards is not known yet. `commit_local_build` renames them.
                     name = ShardName(
                         self._plan.split_names[split_id],
                         index=shard_index,
@@ -346,14 +356,14 @@ class SequentialShards:
                 check_shard_count(size, self._plan.shard_options, name)
 
     def _assign_shards(self, split_id: int, frames: Frames) -> npt.NDArray[np.int64]:
-        """Returns the shard index of each record, and adds the records to the weights."""
+        """Returns the shard index of each record, and counts the records as written."""
         edges = self._edges[split_id]
         sizes = (
             np.ones(len(frames), np.int64)
             if edges is not None
             else frames.lengths + FRAME_OVERHEAD_BYTES
         )
-        # the first byte of a record determines its shard, as in `compute_boundaries`
+        # The first byte of a record determines its shard, as in `compute_boundaries`.
         positions = self._written_sizes[split_id] + np.cumsum(sizes) - sizes
         self._written_sizes[split_id] += int(sizes.sum())
         if edges is None:
@@ -366,14 +376,16 @@ class SequentialShards:
             yield writer.finish()
 
 
-_SYNC_THREADS = 4  # threads; they only wait for the disk
+# These threads only wait for the disk.
+_SYNC_THREADS = 4
 
 
 def plan_without_sort(plan: BuildPlan) -> list[FileBatch] | None:
     """Returns the batches of a build that needs no sort, otherwise None.
 
-    Each file must be one record, without a transform. Keys and splits must not depend on columns. Each split must have
-    at least as many files as shards. Shards must not be compressed, because compression needs a thread for each shard.
+    Each file must be one record, without a transform. Keys and splits must not depend on columns.
+    Each split must have at least as many files as shards. Shards must not be compressed, because
+    compression needs a thread for each shard.
     """
     source, options, num_shards = plan.source, plan.key_options, plan.shard_options.num_shards
     if (
@@ -382,6 +394,8 @@ def plan_without_sort(plan: BuildPlan) -> list[FileBatch] | None:
         or plan.transform is not None
     ):
         return None
+    # Keys from columns are only known after a file is read, and compression needs a thread for each
+    # shard.
     if options.columns or not find_codec(plan.compression).is_plain:
         return None
     file_batches = make_file_batches(plan)
@@ -408,11 +422,14 @@ def write_file_records(
     """Writes all shards of a build without a sort.
 
     Args:
-        found: The batches from `plan_without_sort`.
+        plan: The plan of the build.
+        file_batches: The batches from `plan_without_sort`.
+        progress: Receives the number of written and rejected records.
         sketches: The statistics that receive the values, or None.
 
     Returns:
-        (totals, shards) for `commit_local_build`: one `IngestResult` in a list, and all shards. On a disk, the shards are durable.
+        (totals, shards) for `commit_local_build`: one `IngestResult` in a list, and all shards. On
+        a disk, the shards are durable.
 
     Raises:
         DataError: A file can't be read, or has changed since the plan.
@@ -433,7 +450,8 @@ def write_file_records(
         )
         staged = _sync_all(plan, shards.write(frame_batches))
         shards.check()
-    # The edges were computed from the number of files. Rejects leave the last shards short or empty.
+    # The edges were computed from the number of files. Rejects leave the last shards short or
+    # empty, so the split is divided again.
     if plan.shard_options.num_shards is not None:
         for split_id, num_rejected in totals.rejected_by_split.items():
             split_shards = [shard for shard in staged if shard.shard.split_id == split_id]
@@ -451,7 +469,7 @@ def write_file_records(
 def _direct_writer(plan: BuildPlan) -> contextlib.AbstractContextManager[DirectFiles | None]:
     """Returns a writer that bypasses the page cache, or None for a store.
 
-    Shards for a store are read again at once for the upload, so the cache helps.
+    Shards for a store are read again at once for the upload, so the page cache helps.
     """
     return contextlib.nullcontext() if plan.store_url else DirectFiles()
 
@@ -472,6 +490,7 @@ def _redistribute(
 
     Reads the records from the first version of the shards, and removes it.
     """
+    # The other splits get no shards from this writer.
     counts = [records if number == split_id else 0 for number in range(len(plan.split_names))]
     with (
         _direct_writer(plan) as direct_writer,
@@ -480,6 +499,7 @@ def _redistribute(
         staged = _sync_all(plan, shards.write(_read_back(split_id, first_version, progress)))
         shards.check()
     for shard in first_version:
+        # The new shards were written first, because they were read from these.
         shard.remove()
     return staged
 

@@ -53,9 +53,10 @@ from recordmill.storage.file_table import FileTable, InputFile
 from recordmill.storage.files import atomic_write, put_bytes, read_blocks, write_all
 from recordmill.storage.folders import exists, is_file, join, list_paths, remove_file, rename
 
-# features, over all splits: their summary in the manifest takes 0.7 MiB
+# Features, over all splits: their summary in the manifest takes 0.7 MiB.
 _MAX_SUMMARY_FEATURES = 4096
-_LIST_BATCH = 1024  # input files: the list is written in batches of this size
+# Input files: the list is written in batches of this size.
+_LIST_BATCH = 1024
 _JSON = json.JSONEncoder(ensure_ascii=False)
 
 
@@ -74,10 +75,12 @@ def commit_local_build(
 ) -> Manifest:
     """Verifies and commits a build by one process.
 
-    The call may be repeated after an error. If the run has committed already, its manifest is returned.
+    The call may be repeated after an error. If the run has committed already, its manifest is
+    returned.
 
     Args:
-        ingested: The result of each group.
+        plan: The plan of the build.
+        ingest_results: The result of each unit group.
         shards: All shards, in the data folder of the run. Their numbers may have gaps.
         sketch: The statistics of all records, or None.
 
@@ -90,7 +93,8 @@ def commit_local_build(
         ExpectationError: The statistics violate the user's rules.
         CommitConflict: Another run committed first.
     """
-    if (committed := find_existing_commit(plan)) is not None:  # the run's folder may be gone by now
+    # The run's folder may be gone by now.
+    if (committed := find_existing_commit(plan)) is not None:
         return committed
     folder = RunFolder.attach(plan.folder)
     ingest_results = sorted(ingest_results, key=lambda result: result.unit_group)
@@ -136,7 +140,10 @@ def commit_local_build(
 
 
 def find_existing_commit(plan: BuildPlan) -> Manifest | None:
-    """Returns the manifest that this run has committed, or None. Runners may repeat any stage."""
+    """Returns the manifest that this run has committed, or None.
+
+    Runners may repeat any stage, even after the commit.
+    """
     return attach_run(plan.out, RunFolder.attach(plan.folder).id).committed_manifest()
 
 
@@ -171,8 +178,9 @@ def make_manifest(
     """Returns the manifest of a build.
 
     Args:
+        plan: The plan of the build.
         outcome: The results.
-        folder: Name of the data folder.
+        data_folder_name: Name of the data folder.
         reject_files: Name of each reject file, relative to the output folder.
     """
     kind = plan.source.kind if plan.source else "pipeline"
@@ -271,6 +279,7 @@ def write_statistics(
     """Writes the statistics file of a data set.
 
     Args:
+        plan: The plan of the build.
         sketch: The statistics of all records. None writes nothing.
         folder: The data folder or its URL.
 
@@ -364,7 +373,8 @@ def _renumber_shards(
         for shard in finished:
             if not shard.info.records:
                 _remove_shard(folder, shard.info)
-        # In ascending order a new name is always free, since its former owner was renamed or removed before.
+        # In ascending order a new name is always free, since its former owner was renamed or
+        # removed before.
         renamed = [
             replace(
                 info, name=str(_move_shard(folder, parse_shard_name(info), index, len(non_empty)))
@@ -380,8 +390,8 @@ def _renumber_shards(
 def _move_shard(folder: Path, old: ShardName, index: int, num_shards: int) -> ShardName:
     """Renames a shard and its index files. A shard that was already renamed is left alone."""
     new = replace(old, index=index, num_shards=num_shards)
-    # The shard itself is renamed last. If its old name is gone, an earlier attempt has renamed all files, and the old
-    # name of the index may belong to the next shard by now.
+    # The shard itself is renamed last. If its old name is gone, an earlier attempt has renamed all
+    # files, and the old name of the index may belong to the next shard by now.
     if new != old and exists(folder / str(old)):
         for old_name, new_name in (
             (old.index_name, new.index_name),
@@ -408,6 +418,7 @@ def _remove_stray_files(folder: Path, shard_names: set[str]) -> None:
     for path in list_paths(folder):
         if is_file(path) and path.name not in shard_names:
             remove_file(path)
+    # Files that were never renamed begin with a dot.
     for path in list_paths(folder / INDEX_FOLDER):
         if path.name.startswith("."):
             remove_file(path)
@@ -423,8 +434,8 @@ def write_plan_rejects(plan: BuildPlan, rejects: Sequence[Any]) -> RejectSummary
 def write_input_list(plan: BuildPlan, folder: Path) -> dict[str, Any]:
     """Writes the list of the input files, one JSON object per line.
 
-    Each line has the size and either the time or the etag of a file, as seen by the plan. The build has checked that
-    they did not change. Records from a pipeline have no list.
+    Each line has the size and either the time or the etag of a file, as seen by the plan. The build
+    has checked that they did not change. Records from a pipeline have no list.
 
     Returns:
         The manifest's entry for the inputs: their number, their bytes, and the name of the list.
@@ -454,7 +465,8 @@ def _input_lines(files: FileTable) -> Iterator[bytes]:
 def find_identical_build(plan: BuildPlan) -> Manifest | None:
     """Returns the newest manifest if a build would only repeat it, else None.
 
-    Compares the options, the schema, and the name, size and time or etag of each input. The shards must exist.
+    Compares the options, the schema, and the name, size and time or etag of each input. The shards
+    must exist.
     """
     if not plan.base_generation or plan.source is None:
         return None
@@ -462,17 +474,20 @@ def find_identical_build(plan: BuildPlan) -> Manifest | None:
     part = manifest.parts[-1]
     is_same = (
         (manifest.options, manifest.schema)
+        # The options of the manifest went through JSON, where tuples are lists.
         == (json.loads(json.dumps(plan.fingerprint_options)), to_pbtxt(plan.schema))
         and (part.kind, "file" in manifest.statistics) == (plan.source.kind, plan.has_statistics)
         and manifest.description.get("said") == asdict(plan.description)
         and part.records_rejected <= (plan.budget.max_rejects(part.records_read) or 0)
     )
-    with contextlib.suppress(DataError, FileNotFoundError):  # a file of the data set is missing
+    # A file of the data set is missing, so it is built again.
+    with contextlib.suppress(DataError, FileNotFoundError):
         listed_inputs = read_blocks(join(plan.out, part.folder, INPUTS_NAME), 1 << 20)
         if is_same and _compute_digest(listed_inputs) == _compute_digest(
             _input_lines(plan.source.files)
         ):
-            catalog_inputs(plan.out)  # raises an error if a shard is missing
+            # Raises an error if a shard is missing.
+            catalog_inputs(plan.out)
             return manifest
     return None
 

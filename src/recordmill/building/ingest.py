@@ -1,6 +1,6 @@
 """Ingestion of input units into sorted runs.
 
-For one group of units at a time, records are read, transformed, encoded and sorted by key.
+For one unit group at a time, records are read, transformed, encoded and sorted by key.
 """
 
 from __future__ import annotations
@@ -42,14 +42,16 @@ _SKIP_NOTES = {
     "parse": "records that statistics leave out, since they can't be parsed",
     "memory": "records that statistics leave out, since parsing them takes more memory than was given",
 }
-_MAX_DECODED_SHARE = 3  # a parsed record may take a third of the memory, next to its bytes, the runs and the statistics
-# threads that share a sketch: each spends a tenth of its time on statistics
+# A parsed record may take a third of the memory, next to its bytes, the sorted runs and the
+# statistics.
+_MAX_DECODED_SHARE = 3
+# Threads that share a sketch. Each spends a tenth of its time on statistics.
 _THREADS_PER_SKETCH = 4
 
 
 @dataclass(frozen=True)
 class IngestResult:
-    """The result of ingesting one group of units.
+    """The result of ingesting one unit group.
 
     Attributes:
         unit_group: Index of the unit group in `BuildPlan.unit_groups`.
@@ -98,19 +100,21 @@ def ingest(
     buffer_bytes: int,
     sketches: SketchPool | None = None,
 ) -> tuple[IngestResult, Histogram]:
-    """Reads a group of units and writes their records to sorted runs.
+    """Reads a unit group and writes its records to sorted runs.
 
     Args:
-        group: Index of the group in `plan.unit_groups`.
-        run_bytes: The memory that a run may take before it is written.
+        plan: The plan of the build. The sorted runs and rejects go to its folder.
+        unit_group: Index of the unit group in `plan.unit_groups`.
+        progress: Receives the number of read and rejected records.
+        buffer_bytes: The memory that a sorted run may take before it is written.
         sketches: The statistics that receive the values, or None.
 
     Returns:
-        (result, histogram): The histogram counts the records of all sorted runs of the group.
+        (result, histogram): The histogram counts the records of all sorted runs of the unit group.
 
     Raises:
-        DataError: An input is truncated or has changed since the plan, or a record is too large. Other bad records
-            become rejects.
+        DataError: An input is truncated or has changed since the plan, or a record is too large.
+            Other bad records become rejects.
         TooManyRejects: The rejects exceed the budget by far, so that the build need not go on.
     """
     folder = Path(plan.folder)
@@ -128,7 +132,7 @@ def ingest(
     records_read = 0
     note_counts: Counter[str] = Counter()
     for chunk in read_unit_group(plan, unit_group):
-        # before the transform, which must not change the order or the splits
+        # Keys come before the transform, which must not change the order or the splits.
         keyed_chunk, split_rejects = assign_keys(plan, chunk)
         records, transform_rejects = apply_transform(plan, keyed_chunk)
         num_rejected = reject_writer.write((*chunk.rejects, *split_rejects, *transform_rejects))
@@ -145,11 +149,13 @@ def ingest(
                 file_ids=records.file_ids,
                 positions=records.positions,
             )
+            # The writer keeps only the data of the frames.
             del frames
             note_counts.update(update_statistics(plan, sketches, records))
         progress.advance(records.rows, num_rejected)
         is_large = _is_large(chunk)
-        del chunk, keyed_chunk, records  # free the memory before the next chunk is read
+        # Free the memory before the next chunk is read.
+        del chunk, keyed_chunk, records
         if is_large:
             release_unused()
     if not writer.is_empty:
@@ -165,14 +171,17 @@ def ingest(
 
 
 def read_unit_group(plan: BuildPlan, unit_group: int) -> Iterator[Chunk]:
-    """Yields the chunks of all units of a group. A chunk may contain only rejects."""
+    """Yields the chunks of all units of a unit group.
+
+    A chunk may contain only rejects.
+    """
     source = _source(plan)
     for unit_id in plan.unit_groups[unit_group]:
         yield from source.read(source.units[unit_id])
 
 
 def read_first_records(plan: BuildPlan, max_records: int) -> pa.Table:
-    """Returns the first `most` usable records of the inputs, before any transform.
+    """Returns the first `max_records` usable records of the inputs, before any transform.
 
     It has the columns of the plan's schema.
     """
@@ -183,6 +192,7 @@ def read_first_records(plan: BuildPlan, max_records: int) -> pa.Table:
             starts = np.ascontiguousarray(records.offsets[:-1])[:max_records]
             lengths = np.diff(records.offsets)[:max_records]
             records, *_ = decode_lenient(records.data, starts, lengths, source.schema)
+        # The first chunk alone may have more records than requested.
         batches.append(records.slice(0, max_records).select(plan.schema.names))
         if sum(batch.num_rows for batch in batches) >= max_records:
             break
@@ -195,8 +205,8 @@ def assign_keys(plan: BuildPlan, chunk: Chunk) -> tuple[KeyedChunk, tuple[Reject
     They depend on the records as read, before any transform.
 
     Returns:
-        (records, rejects): A record is rejected if its columns determine no split. The rejects of the chunk itself are
-        not repeated.
+        (records, rejects): A record is rejected if its columns determine no split. The rejects of
+        the chunk itself are not repeated.
     """
     batch = decode_key_columns(plan, chunk)
     keys, split_ids = plan.key_assigner.assign(batch, chunk.file_ids, chunk.positions)
@@ -227,8 +237,8 @@ def assign_keys(plan: BuildPlan, chunk: Chunk) -> tuple[KeyedChunk, tuple[Reject
 def decode_key_columns(plan: BuildPlan, chunk: Chunk) -> pa.RecordBatch | None:
     """Returns the columns that determine keys and splits, or None if no column does.
 
-    The batch has one row per record of the chunk. The row of a record that can't be parsed is null. Records that are
-    parsed already are returned with all columns.
+    The batch has one row per record of the chunk. The row of a record that can't be parsed is null.
+    Records that are parsed already are returned with all columns.
     """
     if isinstance(chunk.records, pa.RecordBatch):
         return chunk.records
@@ -241,6 +251,7 @@ def decode_key_columns(plan: BuildPlan, chunk: Chunk) -> pa.RecordBatch | None:
     )
     if not bad_records:
         return batch
+    # Bad records become null rows, so that each row still belongs to its record.
     rows = np.full(len(starts), -1, np.int64)
     rows[good_rows] = np.arange(len(good_rows))
     return batch.take(pa.array(rows, mask=rows < 0))
@@ -254,7 +265,8 @@ def apply_transform(
     Without a transform, columns that the plan's schema lacks are dropped.
 
     Returns:
-        (records, rejects): The rejects are the records that can't be parsed or that the transform refuses.
+        (records, rejects): The rejects are the records that can't be parsed or that the transform
+        refuses.
     """
     if plan.transform is None or not keyed_chunk.rows:
         records = keyed_chunk.records
@@ -263,6 +275,7 @@ def apply_transform(
         return keyed_chunk, ()
     keyed_chunk, rejects = parse_payloads(plan, keyed_chunk)
     batch, refused = plan.transform.apply(keyed_chunk.records)
+    # The transform returns only the rows that it accepts.
     good_rows = np.setdiff1d(np.arange(keyed_chunk.rows), list(refused))
     messages = {row: f"the transform refuses it: {why}" for row, why in refused.items()}
     return _take_rows(keyed_chunk, good_rows, batch), (
@@ -277,7 +290,8 @@ def parse_payloads(
     """Parses serialized records. A RecordBatch is returned as it is.
 
     Returns:
-        (records, rejects): The reason of a reject is "parse", or "memory" if parsing would need too much of it.
+        (records, rejects): The reason of a reject is "parse", or "memory" if parsing would need too
+        much of it.
     """
     payloads = keyed_chunk.records
     if isinstance(payloads, pa.RecordBatch):
@@ -305,10 +319,12 @@ def parse_payloads(
 def _describe_memory_excess(plan: BuildPlan, payloads: Payloads) -> str:
     """Returns the error message for a record that needs too much memory, or "".
 
-    A record that is itself small can contain millions of empty values, and each takes up to 24 bytes when parsed.
+    A record that is itself small can contain millions of empty values, and each takes up to 24
+    bytes when parsed.
     """
     record_bytes = payloads.data.nbytes
-    if record_bytes <= BATCH_BYTES:  # only a chunk of a single record can be larger
+    # Only a chunk of a single record can be larger.
+    if record_bytes <= BATCH_BYTES:
         return ""
     parsed_bytes, _ = max_decoded_size(
         payloads.data, int(payloads.offsets[0]), record_bytes, _source(plan).schema
@@ -325,7 +341,7 @@ def _describe_memory_excess(plan: BuildPlan, payloads: Payloads) -> str:
 def _take_rows(
     keyed_chunk: KeyedChunk, rows: npt.NDArray[np.int64], batch: pa.RecordBatch
 ) -> KeyedChunk:
-    """Returns the given rows of a chunk, with `batch` as their records."""
+    """Returns some rows of a chunk, with `batch` as their records."""
     return KeyedChunk(
         batch,
         file_ids=keyed_chunk.file_ids[rows],
@@ -341,6 +357,8 @@ def _make_rejects(
     """Yields a reject for each row in `messages`.
 
     Args:
+        plan: The plan of the build.
+        keyed_chunk: The records.
         messages: Error message by row. It is cut to 300 characters.
         reason: The reason of all rejects.
     """
@@ -348,6 +366,7 @@ def _make_rejects(
     for file_id in dict.fromkeys(keyed_chunk.file_ids[list(messages)].tolist()):
         rows = [row for row in messages if keyed_chunk.file_ids[row] == file_id]
         positions = keyed_chunk.positions[rows].tolist()
+        # Sources of text know better places, such as lines.
         places = [f"record {position}" for position in positions]
         if isinstance(source, RecordLocator):
             places = source.locate(file_id, positions)
@@ -396,8 +415,9 @@ def update_statistics(
     """Adds the values of the records to the statistics.
 
     Args:
+        plan: The plan of the build.
         sketches: The statistics, or None to do nothing.
-        placed: The encoded records.
+        keyed_chunk: The encoded records.
 
     Returns:
         Number of records that the statistics leave out, for each message to the user.
@@ -423,8 +443,8 @@ def update_statistics(
 def _is_large(chunk: Chunk) -> bool:
     """Returns whether the records have more than 1 MiB on average.
 
-    After such records the memory pool must release its free blocks. It keeps them otherwise, and hardly ever finds
-    another use for blocks of such sizes.
+    After such records the memory pool must release its free blocks. It keeps them otherwise, and
+    hardly ever finds another use for blocks of such sizes.
     """
     records = chunk.records
     return (records.nbytes if isinstance(records, pa.RecordBatch) else records.data.nbytes) > len(
@@ -438,9 +458,9 @@ def _source(plan: BuildPlan) -> Source:
 
 
 def _limit_buffer_bytes(plan: BuildPlan, unit_group: int, max_bytes: int) -> int:
-    """Returns the memory for each sorted run of a group.
+    """Returns the memory for each sorted run of a unit group.
 
-    A small group gets less than `most_bytes`: three times the size of its records, and 16 MiB.
+    A small unit group gets less than `max_bytes`: three times the size of its records, and 16 MiB.
     """
     expected = sum(
         _source(plan).units[unit_id].size_bytes for unit_id in plan.unit_groups[unit_group]

@@ -1,6 +1,9 @@
-"""The plan of a build, which every stage reads. It is fixed before the build starts.
+"""The plan of a build.
 
-Stages in this process get it by reference. Workers of an engine get it as a file in the shared folder.
+It is fixed before the build starts, and every stage reads it.
+
+Stages in this process get it by reference. Workers of an engine get it as a file in the shared
+folder.
 """
 
 from __future__ import annotations
@@ -33,17 +36,19 @@ from recordmill.sources.common.tables import count_unit_rows, unit_sizes
 from recordmill.storage.codecs import UNCOMPRESSED, find_codec
 from recordmill.storage.folders import real_path
 
-_RESERVED_BYTES = 256 << 20  # 256 MiB: reading, sorting and merging need this much
-_MIN_LOCAL_BUFFER_BYTES = 16 << 20  # 16 MiB: ten runs per thread merge as fast as a few
-# 8 MiB: less makes too many runs, and merging them costs more than is saved
+# 256 MiB: reading, sorting and merging need this much.
+_RESERVED_BYTES = 256 << 20
+# 16 MiB: ten sorted runs per thread merge as fast as a few.
+_MIN_LOCAL_BUFFER_BYTES = 16 << 20
+# 8 MiB: a smaller buffer makes too many sorted runs, and merging them costs more than is saved.
 MIN_RUN_BUFFER_BYTES = 8 << 20
 
 
 def max_run_buffer_bytes(memory_bytes: int, threads: int) -> int:
     """Returns the size of the buffer for a sorted run, one per thread.
 
-    All buffers together get an eighth of `memory_bytes`, since parsing and sorting need the rest. Each has at least
-    MIN_RUN_BUFFER_BYTES.
+    All buffers together get an eighth of `memory_bytes`, since parsing and sorting need the rest.
+    Each has at least MIN_RUN_BUFFER_BYTES.
     """
     return max(memory_bytes // (8 * threads), MIN_RUN_BUFFER_BYTES)
 
@@ -64,10 +69,11 @@ class BuildPlan:
         folder: The run's folder. On a worker, the scratch folder of a task.
         base_generation: The generation that the build follows, or 0.
         schema: The schema of the records in the shards, after any transform.
-        split_names: The names of the splits. The index of a name is the ordinal of the split.
+        split_names: The names of the splits. The index of a name is the split id.
         key_buckets: The key buckets of the sorted runs.
         source: The inputs. None if the records come from a user's pipeline.
-        unit_groups: Ranges of indices into `source.units`. A group is the input of one ingestion task.
+        unit_groups: Ranges of indices into `source.units`. A unit group is the input of one
+            ingestion task.
         key_options: The options for keys and splits.
         shard_options: The options for the number and size of shards.
         compression: The compression of the shards.
@@ -81,7 +87,8 @@ class BuildPlan:
         codec_version: The compression library and its version, as found when the plan was made.
         has_statistics: Whether the build computes statistics.
         rules: The rules that the statistics must satisfy, or None.
-        stratified_splits: The class boundaries for `stratify`. None without it, and before `count_classes`.
+        stratified_splits: The class boundaries for `stratify`. None without it, and before
+            `count_classes`.
         description: The user's description of the data set.
     """
 
@@ -119,7 +126,10 @@ class BuildPlan:
 
     @property
     def fingerprint_options(self) -> dict[str, Any]:
-        """The options that determine the bytes of the shards, as JSON values. Manifests contain them."""
+        """The options that determine the bytes of the shards, as JSON values.
+
+        Manifests contain them.
+        """
         return {
             "name": self.name,
             "compression": self.compression,
@@ -159,8 +169,8 @@ class BuildPlan:
     def local_buffer_bytes(self) -> int:
         """The memory for a sorted run or for the merge of a shard.
 
-        It holds for a build by one process. Small inputs use less than `max_run_buffer_bytes`, because touching new memory takes
-        time.
+        This is for a build by one process. Small inputs use less than `max_run_buffer_bytes`,
+        because touching new memory takes time.
         """
         expected = 0 if self.source is None else int(unit_sizes(self.source.units).sum())
         return min(self.max_run_buffer_bytes, max(expected // 64, _MIN_LOCAL_BUFFER_BYTES))
@@ -181,16 +191,22 @@ class BuildPlan:
 
     @functools.cached_property
     def key_assigner(self) -> KeyAssigner:
-        """The assignment of keys and splits. It is not pickled: each process computes it again."""
+        """The assignment of keys and splits.
+
+        It is not pickled. Each process computes it again.
+        """
         assert self.source is not None
         return KeyAssigner(self.key_options, self.source, self.stratified_splits)
 
     def with_changes(self, **changes: Any) -> BuildPlan:
-        """Returns a plan with changed attributes. Keeps `key_assigner` and `max_rejects`."""
+        """Returns a plan with changed attributes.
+
+        It keeps `key_assigner` and `max_rejects`, which are expensive to compute.
+        """
         plan = replace(self, **changes)
         if self.source is not None:
             plan.__dict__["key_assigner"] = self.key_assigner
-        # or each worker would inspect all units again
+        # Without this, each worker would inspect all units again.
         plan.__dict__["max_rejects"] = self.max_rejects
         return plan
 
@@ -198,7 +214,10 @@ class BuildPlan:
         return {name: value for name, value in self.__dict__.items() if name != "key_assigner"}
 
     def local_handle(self) -> LocalPlanHandle:
-        """Returns a small, picklable reference for stages of this process. It does not keep the plan alive."""
+        """Returns a small, picklable handle for stages of this process.
+
+        It does not keep the plan alive.
+        """
         key = f"{self.folder} {uuid.uuid4().hex}"
         _plans[key] = self
         return LocalPlanHandle(key)
@@ -210,19 +229,24 @@ _plans: weakref.WeakValueDictionary[str, BuildPlan] = weakref.WeakValueDictionar
 
 @dataclass(frozen=True)
 class LocalPlanHandle:
-    """Reference to a plan of this process."""
+    """Handle of a plan in this process."""
 
     key: str
 
     def load(self) -> BuildPlan:
-        """Returns the plan. Raises KeyError in another process, or if the plan is gone."""
+        """Returns the plan.
+
+        Raises:
+            KeyError: This is another process, or the plan is gone.
+        """
         return _plans[self.key]
 
 
 def group_units(source: Source, max_run_buffer_bytes: int, threads: int) -> list[range]:
-    """Divides the units into consecutive groups of about equal size.
+    """Divides the units into consecutive unit groups of about equal size.
 
-    The records of a group fill about one run or less. The number of groups is a multiple of `threads`.
+    The records of a unit group fill about one sorted run or less. The number of unit groups is a
+    multiple of `threads`.
 
     Returns:
         Ranges of indices into `source.units`.
@@ -232,9 +256,9 @@ def group_units(source: Source, max_run_buffer_bytes: int, threads: int) -> list
     num_groups = -(
         -total // min(max_run_buffer_bytes, max(total // (2 * threads), MIN_RUN_BUFFER_BYTES))
     )
-    # a multiple of `threads`, so that no thread is idle in the last round
+    # A multiple of `threads`, so that no thread is idle in the last round.
     num_groups += -num_groups % threads
-    # the middle of a unit determines its group
+    # The middle of a unit determines its unit group.
     group_ids = (np.cumsum(sizes) - sizes / 2) * num_groups // total
     begins = np.flatnonzero(np.diff(group_ids, prepend=-1)).tolist()
     return list(itertools.starmap(range, itertools.pairwise([*begins, len(sizes)])))
@@ -244,8 +268,8 @@ def choose_dataset_name(name: str | None, out: str | os.PathLike[str]) -> str:
     """Returns `name`, or a name derived from the output folder.
 
     Raises:
-        UsageError: The name is not an ASCII identifier, as TensorFlow Datasets requires. Or the path of `out` is not
-            UTF-8.
+        UsageError: The name is not an ASCII identifier, as TensorFlow Datasets requires. Or the
+            path of `out` is not UTF-8.
     """
     for component in os.path.abspath(out).split("/"):
         try:

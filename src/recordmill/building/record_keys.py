@@ -2,17 +2,21 @@
 
 The key is 64 bits and determines the order of the records:
 
-* By default it is SipHash-2-4 of the record's position in its file. The hash key is BLAKE2b-128 of the seed and the
-  file's name. So the order depends only on the seed and the inputs, and not on threads, memory or the folder of the
-  inputs.
-* With `--key COLUMN` it is the hash of a column. So a record keeps its place when others are inserted.
+* By default it is SipHash-2-4 of the record's position in its file. The hash key is BLAKE2b-128 of
+  the seed and the file's name. So the order depends only on the seed and the inputs, and not on
+  threads, memory or the folder of the inputs.
+* With `--key COLUMN` it is the hash of a column. So a record keeps its place when others are
+  inserted.
 * Without a shuffle it is the number of the record in the order of the inputs.
 
-Equal keys are ordered by (file, position). A data set of 10^9 records has two equal keys with a probability of 3 %.
+Equal keys are ordered by (file, position). A data set of 10^9 records has two equal keys with a
+probability of 3 %.
 
-The split depends on a second hash with its own seed, so that a new shuffle moves no record to another split.
+The split depends on a second hash with its own seed, so that a new shuffle moves no record to
+another split.
 
-These functions determine the bytes of every data set. Tests pin their results, so they must never change.
+These functions determine the bytes of every data set. Tests pin their results, so they must never
+change.
 """
 
 from __future__ import annotations
@@ -40,12 +44,15 @@ DEFAULT_SPLIT = "train"
 _KEY_DOMAIN, _KEY_COLUMN_DOMAIN = b"recordmill-order", b"recordmill-okey"
 _SPLIT_DOMAIN, _SPLIT_COLUMN_DOMAIN = b"recordmill-split", b"recordmill-skey"
 _SPLITS_SYNTAX = "NAME=FRACTION, as in train=0.9,validation=0.1"
+# The names of the splits, by the number of boundaries in `split_at`.
 _NAMES_BY_BOUNDARIES = {
     1: ("train", "test"),
     2: ("train", "validation", "test"),
-}  # by the number of boundaries in `split_at`
-NO_SPLIT = (1 << 16) - 1  # split of a record if its value determines none
-_FILE_BATCH = 1 << 12  # files: rows of the file table become Python objects in batches of this size
+}
+# The split id of a record whose value determines no split.
+NO_SPLIT = (1 << 16) - 1
+# Files: rows of the file table become Python objects in batches of this size.
+_FILE_BATCH = 1 << 12
 
 
 @dataclass(frozen=True)
@@ -57,13 +64,17 @@ class KeyOptions:
         split_seed: Seed of the splits.
         shuffle: False keeps the order of the inputs.
         key: Column that determines the key. None derives it from file and position.
-        split_by: Column with the groups that stay in one split. None means `key`.
-        splits: (name, fraction) of each split, with a sum of 1, or any value for `parse_splits`. If it is empty, the
-            folders of the inputs determine the splits. Without such folders, all records are in `train`.
+        split_by: Column with the split groups: records with equal values stay in one split. None
+            means `key`.
+        splits: (name, fraction) of each split, with a sum of 1, or any value for `parse_splits`. If
+            it is empty, the folders of the inputs determine the splits. Without such folders, all
+            records are in `train`.
         key_bits: Number of leading bits of the keys in use. Tests lower it to provoke equal keys.
-        stratify: Column with the classes. Each class is divided by the fractions. None divides all records together.
+        stratify: Column with the classes. Each class is divided by the fractions. None divides all
+            records together.
         split_column: Column that contains the name of the split.
-        split_at: (column, boundaries), or any value for `parse_split_at`. The value of the column determines the split.
+        split_at: (column, boundaries), or any value for `parse_split_at`. The value of the column
+            determines the split.
 
     Raises:
         UsageError: The options are invalid, or contradict each other.
@@ -117,7 +128,7 @@ class KeyOptions:
 
     @property
     def group_column(self) -> str | None:
-        """The column with the groups that stay in one split, or None."""
+        """The column with the split groups that stay in one split, or None."""
         return self.split_by or self.key
 
     @property
@@ -223,9 +234,8 @@ def convert_split_boundaries(options: KeyOptions, value_type: pa.DataType) -> pa
         if pa.types.is_timestamp(value_type) and not any(
             re.search(r"Z$|[+-]\d\d:?\d\d$", text[10:]) for text in texts
         ):
-            boundaries = boundaries.cast(
-                pa.timestamp(value_type.unit)
-            )  # without a zone; the next cast takes it as UTC
+            # Without a zone. The next cast takes it as UTC.
+            boundaries = boundaries.cast(pa.timestamp(value_type.unit))
         boundaries = boundaries.cast(value_type)
         is_ascending = pc.all(pc.less(boundaries[:-1], boundaries[1:])).as_py() is not False
     except pa.ArrowException:
@@ -244,10 +254,11 @@ def convert_split_boundaries(options: KeyOptions, value_type: pa.DataType) -> pa
 
 
 def find_split_names(options: KeyOptions, files: FileTable) -> tuple[str, ...]:
-    """Returns the names of the splits. The index of a name is the ordinal of the split.
+    """Returns the names of the splits. The index of a name is the split id.
 
     Raises:
-        UsageError: Both the inputs and an option determine splits. Mixing them would leak test records into training.
+        UsageError: Both the inputs and an option determine splits. Mixing them would leak test
+            records into training.
     """
     words = (
         files.dictionary_values(SPLIT_COLUMN).to_pylist()
@@ -282,7 +293,8 @@ def find_split_names(options: KeyOptions, files: FileTable) -> tuple[str, ...]:
 class KeyAssigner:
     """Assigns keys and splits to the records of one source.
 
-    Hash keys of files are derived when they are needed: a worker that reads one of a million files derives one.
+    Hash keys of files are derived when they are needed. A worker that reads one of a million files
+    derives one.
 
     Attributes:
         options: The options.
@@ -298,7 +310,7 @@ class KeyAssigner:
         self.split_names = find_split_names(options, source.files)
         self._files = source.files
         self._row_offsets = None if options.shuffle else _row_offsets(source)
-        # keys lie in [0, key_limit)
+        # Keys are in [0, key_limit).
         self.key_limit = 2**64 if self._row_offsets is None else max(int(self._row_offsets[-1]), 1)
         self._thresholds = compute_split_thresholds(options)
         self._split_ids = (
@@ -317,16 +329,18 @@ class KeyAssigner:
 
         Args:
             batch: [rows] with at least `options.columns`. None if no column is needed.
-            file: [rows] uint32, indices into the source's files.
-            position: [rows] int64, row numbers in the files.
+            file_ids: [rows] uint32, indices into the source's files.
+            positions: [rows] int64, row numbers in the files.
 
         Returns:
-            ([rows] uint64, [rows] uint16). The split is NO_SPLIT if the record's value determines none.
+            ([rows] uint64, [rows] uint16). The split is NO_SPLIT if the record's value determines
+            none.
 
         Raises:
             DataError: A file has more records than planned, and `shuffle` is off.
         """
         if self._row_offsets is not None:
+            # Without a shuffle, the key is the number of the record.
             keys = (self._row_offsets[file_ids] + positions).astype(np.uint64)
             self._check_key_ranges(file_ids, positions)
         else:
@@ -339,7 +353,8 @@ class KeyAssigner:
                 domain=_KEY_DOMAIN,
                 column_domain=_KEY_COLUMN_DOMAIN,
             )
-        if self.options.key_bits < 64:  # clears the lower bits
+        # Clears the lower bits.
+        if self.options.key_bits < 64:
             keys = keys & np.uint64(2**64 - 2 ** (64 - self.options.key_bits))
         return keys, self._assign_splits(batch, file_ids, positions)
 
@@ -403,7 +418,7 @@ class KeyAssigner:
         word_ids = pc.fill_null(
             pc.index_in(words, pa.array(SPLIT_WORDS, words.type)), -1
         ).to_numpy()
-        # an unknown or missing word has the index -1, and so the last place
+        # An unknown or missing word has the index -1, and so the last element.
         split_ids_of_words = [*(self._split_ids[split] for split in SPLIT_WORDS.values()), NO_SPLIT]
         split_ids: npt.NDArray[np.uint16] = np.array(split_ids_of_words, np.uint16)[word_ids]
         return split_ids
@@ -436,7 +451,7 @@ class KeyAssigner:
             return np.full(len(file_ids), self._split_ids[DEFAULT_SPLIT], np.uint16)
         words = self._files.dictionary_values(SPLIT_COLUMN).to_pylist()
         split_ids = np.array([self._split_ids[word or DEFAULT_SPLIT] for word in words], np.uint16)
-        # a chunk of a single file needs a single lookup
+        # A chunk of a single file needs a single lookup.
         if len(file_ids) and (file_ids == file_ids[0]).all():
             return np.full(
                 len(file_ids),
@@ -472,7 +487,7 @@ class KeyAssigner:
         return hashes
 
     def _derive_file_keys(self, seed: int, domain: bytes, begin: int, end: int) -> tuple[U64, U64]:
-        """Returns the hash keys of files [first, last), as low and high words."""
+        """Returns the hash keys of files [begin, end), as low and high words."""
         words = np.empty((2, end - begin), np.uint64)
         for begin_batch in range(begin, end, _FILE_BATCH):
             files = self._files[begin_batch : min(begin_batch + _FILE_BATCH, end)]
@@ -487,10 +502,11 @@ def assign_by_payload(
 ) -> tuple[U64, npt.NDArray[np.uint16]]:
     """Returns the key and the split of each record of a pipeline.
 
-    Such records have no file or position, so both are hashes of the payload or of columns. Records with equal payloads
-    have equal keys, but their order makes no difference.
+    Such records have no file or position, so both are hashes of the payload or of columns. Records
+    with equal payloads have equal keys, but their order makes no difference.
 
     Args:
+        options: The options for keys and splits.
         batch: The columns of the records.
         frames: The encoded records.
 
@@ -540,8 +556,9 @@ def encode_key_values(column: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDAr
         column: Strings, bytes or numbers.
 
     Returns:
-        (data, offsets): The bytes of row i are data[offsets[i]:offsets[i + 1]]. They are empty for null, b"v" and the
-        value for strings, and 8 little-endian bytes for numbers. So all nulls are one group.
+        (data, offsets): The bytes of row i are data[offsets[i]:offsets[i + 1]]. They are empty for
+        null, b"v" and the value for strings, and 8 little-endian bytes for numbers. So all nulls
+        are one split group.
 
     Raises:
         UsageError: The column is nested.
@@ -550,7 +567,7 @@ def encode_key_values(column: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDAr
     valid = np.asarray(pc.is_valid(column))
     if pa.types.is_large_string(value_type) or pa.types.is_large_binary(value_type):
         column = column.cast(pa.large_binary())
-        # the prefix b"v" distinguishes an empty string from null
+        # The prefix b"v" distinguishes an empty string from null.
         prefixed = pc.binary_join_element_wise(
             pa.scalar(b"v", pa.large_binary()), column, pa.scalar(b"", pa.large_binary())
         )
@@ -567,7 +584,7 @@ def encode_key_values(column: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDAr
             f"a column of type {value_type} can't decide order or split: name one of scalars"
         )
     if pa.types.is_floating(value_type):
-        # -0.0 and 0.0 are one group
+        # -0.0 and 0.0 are one split group, and all NaN are one.
         values = (
             np.nan_to_num(
                 np.asarray(pc.fill_null(column.cast(pa.float64()), 0.0)), nan=np.nan, copy=True
@@ -585,7 +602,8 @@ def encode_key_values(column: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDAr
 def _row_offsets(source: Source) -> npt.NDArray[np.int64]:
     """Returns the number of records before each file, [files + 1].
 
-    If the plan has not counted the records, each file gets 2^40 places, or fewer if there are too many files.
+    If the plan has not counted the records, each file gets 2^40 row numbers, or fewer if there are
+    too many files.
     """
     counts = np.zeros(len(source.files), np.int64)
     for unit in source.units:

@@ -63,7 +63,11 @@ class ShardOutput:
             self._members.write(frames)
 
     def close(self) -> npt.NDArray[np.void] | None:
-        """Completes the compression and returns the member table, or None for a plain shard. Keeps the file open."""
+        """Completes the compression. The file stays open.
+
+        Returns:
+            The member table, or None for a plain shard.
+        """
         if self._members is None:
             return None
         self._members.close()
@@ -79,7 +83,9 @@ class ShardOutput:
 
 @dataclass(frozen=True)
 class FinishedShard:
-    """A complete shard in the data folder of the run. It may be empty.
+    """A complete shard in the data folder of the run.
+
+    It may be empty.
 
     Attributes:
         split_id: Ordinal of its split.
@@ -94,7 +100,7 @@ class FinishedShard:
 
 @dataclass(frozen=True)
 class StagedShard:
-    """A shard under temporary names, perhaps not durable yet.
+    """A shard under temporary names, which may not be durable yet.
 
     Attributes:
         shard: The shard.
@@ -140,7 +146,7 @@ class StagedShard:
         return self.shard
 
     def remove(self) -> None:
-        """Removes the files. They must still have their temporary names."""
+        """Removes the files, which must still have their temporary names."""
         for temporary, _ in self.files:
             remove_file(temporary)
 
@@ -155,7 +161,7 @@ class ShardWriter:
         name: The final name.
         split_id: Ordinal of the split.
         index: Number of the shard within the split.
-        direct_file: Creates a file that bypasses the page cache. None creates an ordinary one.
+        direct_writer: Creates a file that bypasses the page cache. None creates an ordinary one.
     """
 
     def __init__(
@@ -178,6 +184,7 @@ class ShardWriter:
                 self._path
             )
         except BaseException:
+            # The index file is open already.
             self._index.abort()
             raise
         self._output = ShardOutput(self._file, name.compression)
@@ -197,7 +204,10 @@ class ShardWriter:
         self._sum = add_checksums(self._sum, record_checksum(keys, frames.crcs))
 
     def finish(self) -> StagedShard:
-        """Completes the shard and its index. The files keep their temporary names."""
+        """Completes the shard and its index.
+
+        The files keep their temporary names.
+        """
         members = self._output.close()
         self._file.close()
         self._index.close()
@@ -222,7 +232,10 @@ class ShardWriter:
         return StagedShard(FinishedShard(*self._shard_id, info), tuple(files), direct)
 
     def abort(self) -> None:
-        """Closes the incomplete files. They remain until their folder is removed."""
+        """Closes the incomplete files.
+
+        They remain until their folder is removed.
+        """
         (self._file.abort if isinstance(self._file, DirectFile) else self._file.close)()
         self._index.abort()
 
@@ -247,9 +260,10 @@ def write_shards(
         folder: The data folder.
         scratch: The folder for merged slices.
         names: The name of each shard.
-        shards: The shards.
+        shard_range: The shards.
         slices: The slices that contain their records.
         memory_bytes: The memory of the merge.
+        progress: Receives the number of written records, and may raise RunCancelled.
 
     Returns:
         All shards, in their order. They may be empty.
@@ -271,7 +285,8 @@ def write_shards(
             for index, frames, keys in divide_frames(
                 _report_batches(merge(merge_slices, memory_bytes), progress), shard_range
             ):
-                while len(staged) < index:  # shards before this one are complete, and maybe empty
+                # Shards before this one are complete, and may be empty.
+                while len(staged) < index:
                     staged.append(writer.finish())
                     writer = ShardWriter(
                         folder,
@@ -281,6 +296,7 @@ def write_shards(
                     )
                 writer.add(verify_frames(frames, writer), keys)
                 progress.advance(len(keys))
+        # The last shards may be empty, and need files all the same.
         while len(staged) < len(shard_range) - 1:
             staged.append(writer.finish())
             writer = ShardWriter(
@@ -298,8 +314,9 @@ def write_shards(
 def _choose_fan_in(slices: Sequence[RunSlice], shard_range: ShardRange, memory_bytes: int) -> int:
     """Returns the number of slices to merge at once.
 
-    Normally this is `max_fan_in`. Slices in the bucket of a frequent key contain mostly records of other shards. To merge
-    these beforehand would copy all their frames, so more slices are merged at once, which only reads entries.
+    Normally this is `max_fan_in`. Slices in the bucket of a frequent key contain mostly records of
+    other shards. To merge these beforehand would copy all their frames, so more slices are merged
+    at once, which only reads entries.
     """
     slices_size = sum(
         run_slice.records if shard_range.measure == BY_RECORDS else run_slice.frames_bytes
@@ -313,9 +330,9 @@ def _choose_fan_in(slices: Sequence[RunSlice], shard_range: ShardRange, memory_b
 
 
 def _report_batches(batches: Iterator[MergeBatch], progress: Progress) -> Iterator[MergeBatch]:
-    """Yields the rounds, and reports each to `progress`, which may raise RunCancelled.
+    """Yields the batches, and reports each to `progress`, which may raise RunCancelled.
 
-    A shard may need many rounds before its first record, and Ctrl-C must not wait for it.
+    A shard may need many batches before its first record, and Ctrl-C must not wait for it.
     """
     for batch in batches:
         progress.advance()
@@ -328,15 +345,17 @@ def divide_frames(
     """Divides merged frames among shards.
 
     Yields:
-        (index of the shard in the range, frames, keys). The frames are a view of a few MiB, which the next item
-        overwrites. An empty shard yields no item.
+        (index of the shard in the range, frames, keys). The frames are a view of a few MiB, which
+        the next item overwrites. An empty shard yields no item.
     """
     shard_edges = np.array(shard_range.edges, np.int64)
-    total = 0  # records or bytes in the rounds up to this one
+    # Records or bytes in the batches up to this one.
+    total = 0
     for batch in batches:
         total_before = total
         total = total + (batch.records if shard_range.measure == BY_RECORDS else batch.frames_bytes)
-        if total <= shard_edges[0]:  # the slices of a frequent key may begin long before the shard
+        # The slices of a frequent key may begin long before the shard. Such a batch needs no sort.
+        if total <= shard_edges[0]:
             continue
         sorted_batch = batch.sort()
         sizes = (
@@ -344,7 +363,7 @@ def divide_frames(
             if shard_range.measure == BY_RECORDS
             else sorted_batch.sizes
         )
-        # the start of a record determines its shard, even if the record is larger
+        # The start of a record determines its shard, even if the record is larger.
         positions = total_before + np.cumsum(sizes) - sizes
         shard_rows = np.searchsorted(positions, shard_edges)
         row = int(shard_rows[0])

@@ -1,8 +1,8 @@
-"""Stratified splits: each class is divided by the fractions, to the record.
+"""Stratified splits, which divide each class by the fractions, to the record.
 
-The records of a class are ordered by (hash, file, position). Each split gets the next ones, and the method of largest
-remainders determines their number. So the result depends only on the records and the seed. If groups must stay
-together, a boundary moves to the nearest edge of a group.
+The records of a class are ordered by (hash, file, position). Each split gets the next ones, and the
+method of largest remainders determines their number. So the result depends only on the records and
+the seed. If split groups must stay together, a boundary moves to the nearest edge of a split group.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from recordmill.base.option_names import option
 from recordmill.base.siphash import U64
 
 Rows = npt.NDArray[np.void]
-# One row per record, or, with groups, one per group and class. A group is the records with one hash.
+# One row per record or, with split groups, one per split group and class. A split group is the
+# records with one hash.
 RECORD_DTYPE = np.dtype(
     [("hash", "<u8"), ("position", "<i8"), ("file", "<u4"), ("class_id", "<u4")]
 )
@@ -32,8 +33,10 @@ GROUP_DTYPE = np.dtype([("hash", "<u8"), ("records", "<i8"), ("class_id", "<u4")
 # The first record of a split within a class. It is after all records if the split is empty.
 START_DTYPE = np.dtype([("hash", "<u8"), ("position", "<i8"), ("file", "<u4")])
 _AFTER_ALL = np.array((2**64 - 1, 2**63 - 1, 2**32 - 1), START_DTYPE)
-MISSING_CLASS = 0  # the class of null; the others are numbered from 1
-_MAX_LISTED_CLASSES = 12  # classes: with more, the message has only their number and range
+# The class of null. The others are numbered from 1.
+MISSING_CLASS = 0
+# With more classes, the message has only their number and range.
+_MAX_LISTED_CLASSES = 12
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,9 +48,9 @@ class StratifiedSplits:
     Attributes:
         column: The column that contains the class.
         values: Its distinct values, ascending.
-        split_starts: START_DTYPE [classes, splits - 1], the first record of each split. The first split begins with the
-            class.
-        is_grouped: Records with the same hash are a group that stays in one split.
+        split_starts: START_DTYPE [classes, splits - 1], the first record of each split. The first
+            split begins with the class.
+        is_grouped: Records with the same hash are a split group, which stays in one split.
         notes: Messages for the user about the size of the splits.
     """
 
@@ -64,16 +67,17 @@ class StratifiedSplits:
         file_ids: npt.NDArray[np.uint32],
         positions: npt.NDArray[np.int64],
     ) -> npt.NDArray[np.uint16]:
-        """Returns the split of each record, [rows] uint16.
+        """Returns the split id of each record, [rows] uint16.
 
         Args:
             batch: The records, with at least the class column.
             hashes: [rows] from `KeyAssigner.split_hashes`.
-            file: [rows] indices into the source's files.
-            position: [rows] row numbers in the files.
+            file_ids: [rows] indices into the source's files.
+            positions: [rows] row numbers in the files.
 
         Raises:
-            DataError: A class is unknown, because an input has changed since the classes were counted.
+            DataError: A class is unknown, because an input has changed since the classes were
+                counted.
         """
         assert batch is not None, "these records are not parsed"
         column = batch.column(self.column)
@@ -89,7 +93,8 @@ class StratifiedSplits:
         for starts in self.split_starts.T:
             starts_of_rows: Any = starts[class_ids]
             is_after = hashes > starts_of_rows["hash"]
-            # equal hashes are rare without groups, so file and position are compared for these alone
+            # Equal hashes are rare without split groups, so file and position are compared for
+            # these alone.
             if (is_equal := hashes == starts_of_rows["hash"]).any():
                 row_position = (
                     (0, 0) if self.is_grouped else (file_ids[is_equal], positions[is_equal])
@@ -100,7 +105,7 @@ class StratifiedSplits:
 
 
 def _is_at_or_after(row_position: tuple[Any, Any], bound: Any) -> npt.NDArray[np.bool_]:
-    """Returns whether (file, position) is at or after the one in `at`."""
+    """Returns whether (file, position) is at or after the one in `bound`."""
     file, position = row_position
     result: npt.NDArray[np.bool_] = (file > bound["file"]) | (
         (file == bound["file"]) & (position >= bound["position"])
@@ -116,13 +121,18 @@ def find_class_ids(column: pa.Array, values: pa.Array) -> Int64s:
     indices = (
         pc.index_in(column, value_set=values) if len(values) else pa.nulls(len(column), pa.int32())
     )
+    # Unknown values get -1 here, and null is set below.
     class_ids = np.asarray(pc.fill_null(indices, -2).cast(pa.int64())) + 1
     class_ids[np.asarray(pc.is_null(column))] = MISSING_CLASS
     return class_ids
 
 
 def combine_rows(rows: Rows) -> Rows:
-    """Combines rows of the same group and class. Returns them sorted by hash and class."""
+    """Combines rows of the same split group and class.
+
+    Returns:
+        GROUP_DTYPE, sorted by hash and class.
+    """
     rows = rows[np.lexsort((rows["class_id"], rows["hash"]))]
     is_first = np.append(True, (np.diff(rows["hash"]) != 0) | (np.diff(rows["class_id"]) != 0))[
         : len(rows)
@@ -137,20 +147,20 @@ def combine_rows(rows: Rows) -> Rows:
 def compute_targets(class_sizes: Sequence[int], fractions: Sequence[float]) -> Int64s:
     """Returns the number of records of each class that each split should get.
 
-    Uses the method of largest remainders: each number differs from the exact share by less than 1. If remainders are
-    equal, the earlier split gets the record.
+    Uses the method of largest remainders: each number differs from the exact share by less than 1.
+    If remainders are equal, the earlier split gets the record.
 
     >>> compute_targets([10, 3], [0.8, 0.2]).tolist()
     [[8, 2], [2, 1]]
 
     Args:
-        records: Number of records of each class.
+        class_sizes: Number of records of each class.
         fractions: The share of each split. They may have any sum.
 
     Returns:
-        int64 [classes, splits]. Rows add up to `records`.
+        int64 [classes, splits]. Rows add up to `class_sizes`.
     """
-    # 0.1 becomes 1/10, not the nearest binary number, so that no share is off by one
+    # 0.1 becomes 1/10 and not the nearest binary number, so that no share is off by one.
     exact_shares = [Fraction(repr(float(fraction))) for fraction in fractions]
     denominator = math.lcm(*(share.denominator for share in exact_shares))
     weights = [int(share * denominator) for share in exact_shares]
@@ -159,6 +169,7 @@ def compute_targets(class_sizes: Sequence[int], fractions: Sequence[float]) -> I
     for i, class_size in enumerate(class_sizes):
         shares = [divmod(int(class_size) * weight, total) for weight in weights]
         remainder = int(class_size) - sum(share for share, _ in shares)
+        # The largest remainders get one more record each.
         winners = sorted(range(len(weights)), key=lambda split: (-shares[split][1], split))[
             :remainder
         ]
@@ -171,7 +182,7 @@ def find_starts_by_record(rows: Rows, targets: Int64s) -> npt.NDArray[np.void]:
 
     Args:
         rows: RECORD_DTYPE, all records.
-        wanted: [classes, splits] number of records, from `compute_targets`.
+        targets: [classes, splits] number of records, from `compute_targets`.
 
     Returns:
         START_DTYPE [classes, splits - 1].
@@ -189,13 +200,13 @@ def find_starts_by_record(rows: Rows, targets: Int64s) -> npt.NDArray[np.void]:
 
 @dataclass(frozen=True)
 class GroupedStarts:
-    """Boundaries of splits between groups.
+    """Boundaries of splits between split groups.
 
     Attributes:
         split_starts: START_DTYPE [classes, splits - 1].
         counts: [classes, splits] number of records that the splits really get.
-        num_groups: Number of groups.
-        num_mixed_groups: Number of groups that contain more than one class.
+        num_groups: Number of split groups.
+        num_mixed_groups: Number of split groups that contain more than one class.
     """
 
     split_starts: npt.NDArray[np.void]
@@ -205,20 +216,21 @@ class GroupedStarts:
 
 
 def find_starts_by_group(rows: Rows, targets: Int64s) -> GroupedStarts:
-    """Returns boundaries of the splits that divide no group.
+    """Returns boundaries of the splits that divide no split group.
 
-    Each boundary of `wanted` moves to the nearer end of the group that contains it, or to its start if both are as
-    near.
+    Each boundary of `targets` moves to the nearer end of the split group that contains it, or to
+    its start if both are as near.
 
     Args:
-        rows: GROUP_DTYPE, one row per group and class, from `combine_rows`.
-        wanted: [classes, splits] number of records, from `compute_targets`.
+        rows: GROUP_DTYPE, one row per split group and class, from `combine_rows`.
+        targets: [classes, splits] number of records, from `compute_targets`.
     """
     _, classes_per_group = np.unique(rows["hash"], return_counts=True)
     rows = rows[np.lexsort((rows["hash"], rows["class_id"]))]
     ends = np.cumsum(rows["records"])
     sizes = targets.sum(axis=1, keepdims=True)
-    class_starts = np.cumsum(sizes)[:, None] - sizes  # records in the classes before each one
+    # Records in the classes before each one.
+    class_starts = np.cumsum(sizes)[:, None] - sizes
     split_ranks = np.cumsum(targets, axis=1)[:, :-1]
     is_non_empty = split_ranks < sizes
     target_ranks = (class_starts + split_ranks)[is_non_empty]
@@ -226,9 +238,9 @@ def find_starts_by_group(rows: Rows, targets: Int64s) -> GroupedStarts:
     group_begins, group_ends = ends[group_rows] - rows["records"][group_rows], ends[group_rows]
     moves_back = target_ranks - group_begins <= group_ends - target_ranks
     starts = np.empty(len(group_rows), START_DTYPE)
-    starts["hash"] = rows["hash"][
-        group_rows
-    ]  # the group is the first of the next split, or the last of this one
+    # The split group is the first of the next split, or the last of this one.
+    starts["hash"] = rows["hash"][group_rows]
+    # A start before or after all records of its hash keeps the split group together.
     starts["file"], starts["position"] = (
         np.where(moves_back, 0, _AFTER_ALL[name]) for name in ("file", "position")
     )
@@ -254,9 +266,9 @@ def describe_class_sizes(
 
     Args:
         column: The column that contains the class.
-        names: The name of each class, MISSING_CLASS first.
-        splits: The names of the splits.
-        counts: [classes, splits] number of records.
+        class_names: The name of each class, MISSING_CLASS first.
+        split_names: The names of the splits.
+        class_counts: [classes, splits] number of records.
     """
     class_ids = sorted(
         np.flatnonzero(class_counts.sum(axis=1)).tolist(),

@@ -1,7 +1,8 @@
 """The step between ingestion and shards.
 
-It adds up the results of all groups, checks them against the budget and each other, and fixes the shard boundaries. If
-there are many runs, groups of them are first merged within ranges of keys.
+It adds up the results of all unit groups, checks them against the budget and each other, and fixes
+the shard boundaries. If there are many sorted runs, blocks of them are first merged within ranges
+of keys.
 """
 
 from __future__ import annotations
@@ -43,8 +44,10 @@ from recordmill.shards.rejects import RejectSummary
 from recordmill.statistics.dataset_sketch import DatasetSketch
 from recordmill.storage.files import reopen_file
 
-FAN_IN = 1_000  # runs from which a shard is merged. More runs are first merged in groups, by ranges of keys
-# 1 GiB: output of such a merge, which then reads about 1 MiB from each run
+# Sorted runs from which a shard is merged. More of them are first merged in blocks, by ranges of
+# keys.
+FAN_IN = 1_000
+# 1 GiB: output of such a merge, which then reads about 1 MiB from each sorted run.
 MERGED_RUN_BYTES = 1 << 30
 
 
@@ -82,7 +85,7 @@ class MergeTask:
 
 @dataclass(frozen=True)
 class ShardPlan:
-    """Totals of all groups, and the layout of the shards.
+    """Totals of all unit groups, and the layout of the shards.
 
     Attributes:
         records_read: Number of records read: the records in the sorted runs and the rejects.
@@ -110,11 +113,12 @@ class ShardPlan:
 def plan_shards(
     plan: SharedPlanHandle, results: Iterable[SharedIngestResult], histogram: Histogram | None
 ) -> ShardPlan:
-    """Adds up the results of all groups and fixes the shard boundaries.
+    """Adds up the results of all unit groups and fixes the shard boundaries.
 
     Args:
-        accounts: The result of each group, in any order.
-        histogram: The records of all groups. None without groups.
+        plan: The handle of the plan.
+        results: The result of each unit group, in any order.
+        histogram: The records of all unit groups. None without unit groups.
 
     Raises:
         TooManyRejects: There are more rejects than the budget allows, or all records are rejected.
@@ -181,7 +185,10 @@ def plan_shards(
 def _merge_sketches(
     job_folder: JobFolder, results: Sequence[SharedIngestResult]
 ) -> SharedValue[DatasetSketch] | None:
-    """Returns the sum of the groups' statistics, or None. Only two of them are in memory."""
+    """Returns the sum of the statistics of all unit groups, or None.
+
+    Only two of them are in memory at a time.
+    """
     sketches = (result.sketch.load_copy() for result in results if result.sketch is not None)
     total = next(sketches, None)
     for sketch in sketches:
@@ -191,9 +198,10 @@ def _merge_sketches(
 
 
 def plan_merges(layout: ShardLayout) -> Iterator[MergeTask]:
-    """Yields the merges before the shards. Up to FAN_IN sorted runs need no merge.
+    """Yields the merges before the shards.
 
-    The runs are divided into groups of at most FAN_IN, and the buckets into ranges. Each group is merged in each range.
+    Up to FAN_IN sorted runs need no merge. More of them are divided into blocks of at most FAN_IN,
+    and the buckets into ranges. Each block is merged in each range.
     """
     num_runs = len(layout.sorted_runs)
     if num_runs <= FAN_IN:
@@ -212,7 +220,10 @@ def plan_merges(layout: ShardLayout) -> Iterator[MergeTask]:
 
 
 def _merge_ranges(layout: ShardLayout, num_groups: int) -> list[tuple[int, int]]:
-    """Returns ranges of buckets within one split. A merge of a group writes about MERGED_RUN_BYTES."""
+    """Returns ranges of buckets, each within one split.
+
+    A merge of a block in a range writes about MERGED_RUN_BYTES.
+    """
     total_bytes = int(layout.sorted_runs["bytes"].sum())
     num_ranges = max(
         1, min(len(layout.boundaries), -(-total_bytes // (num_groups * MERGED_RUN_BYTES)))
@@ -223,9 +234,8 @@ def _merge_ranges(layout: ShardLayout, num_groups: int) -> list[tuple[int, int]]
         ].tolist()
     )
     last_split = int(layout.boundaries.table["split_id"][-1])
-    split_edges = {
-        split_id * layout.num_buckets for split_id in range(last_split + 2)
-    }  # a merged run belongs to one split
+    # A merged sorted run belongs to one split.
+    split_edges = {split_id * layout.num_buckets for split_id in range(last_split + 2)}
     range_edges = sorted(begin_buckets | split_edges)
     return list(itertools.pairwise(range_edges))
 
@@ -233,7 +243,7 @@ def _merge_ranges(layout: ShardLayout, num_groups: int) -> list[tuple[int, int]]
 def use_merged_runs(
     job_folder: JobFolder, shard_plan: ShardPlan, merged_runs: Iterable[SortedRunTable]
 ) -> ShardPlan:
-    """Returns the survey with merged sorted runs in place of the original ones.
+    """Returns the shard plan with merged sorted runs in place of the original ones.
 
     Raises:
         RecordCountError: The number of records has changed.
@@ -253,13 +263,14 @@ def use_merged_runs(
     )
 
 
-_ENTRIES_PER_READ = 1 << 18  # 6 MiB
+# 6 MiB of entries.
+_ENTRIES_PER_READ = 1 << 18
 
 
 def merge_runs(
     plan: SharedPlanHandle, shard_plan: ShardPlan, merge: MergeTask, progress: Progress
 ) -> SortedRunTable:
-    """Merges slices of several sorted runs into one, in the shared folder.
+    """Merges slices of several sorted runs into one, in the job folder.
 
     Returns:
         SORTED_RUN_DTYPE [1], or [0] without records.
@@ -296,9 +307,8 @@ def merge_runs(
         # `merge_to_file` writes no index, so it is computed from the entries and appended
         index = SortedRunIndex(local_plan.key_buckets)
         split_id = merge.begin_bucket // layout.num_buckets
-        assert (merge.end_bucket - 1) // layout.num_buckets == split_id, (
-            merge
-        )  # a run is sorted by split first
+        # A sorted run is sorted by split first.
+        assert (merge.end_bucket - 1) // layout.num_buckets == split_id, merge
         for begin in range(0, merged_slice.records, _ENTRIES_PER_READ):
             index.add(
                 split_id,

@@ -1,11 +1,11 @@
 """Shards by workers, and the end of such a build.
 
-A free worker writes a shard under names of its attempt. The engine may run several attempts of a task, and accepts one.
-Attempts never share a name, so a late one changes nothing that others read. Then the files of the accepted attempt are
-renamed to their final names, which may be repeated.
+A free worker writes a shard under names of its attempt. The engine may run several attempts of a
+task, and accepts one. Attempts never share a name, so a late one changes nothing that others read.
+Then the files of the accepted attempt are renamed to their final names, which may be repeated.
 
-At the end, all files must exist and all record counts must agree before the manifest is committed. No file is removed
-after an error, because another attempt of this step may have committed.
+At the end, all files must exist and all record counts must agree before the manifest is committed.
+No file is removed after an error, because another attempt of this step may have committed.
 """
 
 from __future__ import annotations
@@ -52,12 +52,13 @@ from recordmill.shards.manifest import (
 )
 from recordmill.storage.files import list_objects, move_to_final, move_to_shared, stat
 
-_MAX_DOWNLOAD_RATIO = 4  # times the size of a shard: larger slices, of a frequent key, are read from the store in parts
+# Times the size of a shard. Larger slices, of a frequent key, are read from the store in parts.
+_MAX_DOWNLOAD_RATIO = 4
 
 
 @dataclass(frozen=True)
 class ShardAttempt:
-    """A shard that one attempt of a task has written to the shared folder.
+    """A shard that one attempt of a task has written to the job folder.
 
     Attributes:
         shard: The shard.
@@ -88,11 +89,13 @@ class FinalShard:
 def write_shard_attempt(
     plan: SharedPlanHandle, shard_plan: ShardPlan, shard_number: int, progress: Progress
 ) -> ShardAttempt:
-    """Writes one shard and its index, and moves them to the shared folder.
+    """Writes one shard and its index, and moves them to the job folder.
 
     Args:
-        survey: The boundaries and sorted runs of all shards.
-        ordinal: The number of the shard among all shards.
+        plan: The handle of the plan.
+        shard_plan: The boundaries and sorted runs of all shards.
+        shard_number: The number of the shard among all shards.
+        progress: Receives the number of written records.
 
     Raises:
         DataError: A record was damaged since it was written to a sorted run.
@@ -142,7 +145,7 @@ def write_shard_attempt(
 
 
 def empty_shard_id(attempt: ShardAttempt) -> tuple[int, int] | None:
-    """Returns the (split, index) of an empty shard, or None."""
+    """Returns (split_id, index) if the shard is empty, else None."""
     return None if attempt.shard.info.records else (attempt.shard.split_id, attempt.shard.index)
 
 
@@ -151,14 +154,16 @@ def rename_to_final_names(
 ) -> FinalShard | None:
     """Renames the files of the accepted attempt to their final names.
 
-    Later shards move up over empty ones, so that the numbering has no gaps. The call may be repeated.
+    Later shards move up over empty ones, so that the numbering has no gaps. The call may be
+    repeated.
 
     Args:
-        made: The accepted attempt.
-        gaps: (split, index) of every empty shard.
+        job_folder: The folders of the run.
+        attempt: The accepted attempt.
+        empty_shards: (split_id, index) of every empty shard.
 
     Returns:
-        None if the shard is empty.
+        The shard, or None if it is empty.
 
     Raises:
         NotSharedError: This worker can't see a file of the attempt.
@@ -202,12 +207,13 @@ def commit_shared_build(
 ) -> Manifest:
     """Verifies and commits a build by workers.
 
-    The call may be repeated, even by several processes at once. If the run has committed already, its manifest is
-    returned.
+    The call may be repeated, even by several processes at once. If the run has committed already,
+    its manifest is returned.
 
     Args:
-        survey: The record counts and checksum of all groups.
-        placed: All shards.
+        plan: The handle of the plan.
+        shard_plan: The record counts and checksum of all unit groups.
+        final_shards: All shards that are not empty.
 
     Raises:
         RecordCountError: The shards don't contain the records that were read.
@@ -217,7 +223,8 @@ def commit_shared_build(
     """
     job_folder, build_run = plan.job_folder, plan.job_folder.open_run()
     if (committed := build_run.committed_manifest()) is not None:
-        with contextlib.suppress(NotSharedError):  # nothing is left to tidy if the plan is gone
+        # Nothing is left to tidy if the plan is gone.
+        with contextlib.suppress(NotSharedError):
             finish_output(job_folder.out, committed, plan.load().base_generation + 1)
         return committed
     shards = sorted(final_shards, key=lambda one: (one.split_id, one.index))
@@ -229,9 +236,8 @@ def commit_shared_build(
             move_to_shared(
                 str(Path(local_plan.folder, "data", INPUTS_NAME)), job_folder.data_path(INPUTS_NAME)
             )
-        by_split = itertools.groupby(
-            shards, lambda one: local_plan.split_names[one.split_id]
-        )  # shards are sorted by split
+        # Shards are sorted by split, as `groupby` needs.
+        by_split = itertools.groupby(shards, lambda one: local_plan.split_names[one.split_id])
         shards_by_split = {name: tuple(shard.info for shard in group) for name, group in by_split}
         sketch = None if shard_plan.sketch is None else shard_plan.sketch.load_copy()
         statistics = write_statistics(local_plan, sketch, job_folder.data_path())
@@ -270,7 +276,8 @@ def check_files_exist(job_folder: JobFolder, files: Sequence[tuple[str, int]]) -
     """Checks that all files are in the data folder with the right size.
 
     Args:
-        wanted: (name relative to the data folder, bytes) of each file.
+        job_folder: The folders of the run.
+        files: (name relative to the data folder, bytes) of each file.
 
     Raises:
         NotSharedError: A file is missing.

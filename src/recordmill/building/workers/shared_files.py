@@ -1,14 +1,14 @@
-"""Files that the workers of a build share, and how it starts.
+"""Files that the workers of a build share, and the start of such a build.
 
 All of them are below the output folder OUT:
 
-* `OUT/_run-<id>/`: files of the build alone. They are `shared/` (pickled values), `runs/`, `made/` (shards of
-  attempts), `rejects/`, and on a disk `data/` until the commit.
+* `OUT/_run-<id>/`: files of the build alone. They are `shared/` (pickled values), `runs/` (sorted
+  runs), `made/` (shards of attempts), `rejects/`, and on a disk `data/` until the commit.
 * `OUT/data-<id>/`: files that the manifest names.
 * `OUT/rejects/<id>.*`: reject files.
 
-Workers exchange `SharedValue` values: the name of a file, and its digest. Nothing with another digest is unpickled. Beam
-sends these to the workers in the graph, as it does with functions.
+Workers exchange `SharedValue` objects: the name of a file, and its digest. Nothing with another
+digest is unpickled. Beam sends these to the workers in the graph, as it does with functions.
 """
 
 from __future__ import annotations
@@ -61,10 +61,11 @@ _Value = TypeVar("_Value")
 class NotSharedError(RecordmillError):
     """A process can't see a file that another one has written.
 
-    They don't share the output folder.
+    The processes don't share the output folder.
 
     Args:
         path: The file.
+        out: The output folder or store URL.
         process: The process, for the message.
     """
 
@@ -83,13 +84,13 @@ class NotSharedError(RecordmillError):
 
 @dataclass(frozen=True)
 class JobFolder:
-    """The files of a build or read that all its workers see.
+    """The folders of a build or read that all its workers see.
 
     Attributes:
         out: The output folder, absolute, or the URL in a store.
         id: Id of the run.
-        store_settings: Settings for requests to stores. A process that unpickles them applies them. None changes
-            nothing.
+        store_settings: Settings for requests to stores. A process that unpickles them applies them.
+            None changes nothing.
     """
 
     out: str
@@ -121,14 +122,18 @@ class JobFolder:
         )
 
     def open_run(self) -> Run:
-        """Returns the run, to renew its lease or commit it. Only the driver may close it."""
+        """Returns the run, to renew its lease or commit it.
+
+        Only the driver may close the run.
+        """
         return attach_run(self.out, self.id)
 
     def move_in(self, path: str, subfolder: str) -> str:
         """Moves a local file to the run's folder, under a unique name.
 
         Args:
-            part: The folder within the run's folder, one of PARTS.
+            path: The local file.
+            subfolder: The folder within the run's folder, one of SUBFOLDERS.
 
         Returns:
             The new path or URL.
@@ -147,7 +152,7 @@ class JobFolder:
             value: The value, which must be picklable.
 
         Returns:
-            A reference to the value.
+            A handle that workers can load.
         """
         data = pickle.dumps(value, 5)
         name = f"{name_prefix}-{uuid.uuid4().hex[:12]}.bin"
@@ -157,10 +162,10 @@ class JobFolder:
 
 @dataclass(frozen=True)
 class SharedValue(Generic[_Value]):
-    """Reference to a pickled value in the shared folder.
+    """Handle of a pickled value in the run's folder.
 
     Attributes:
-        job_folder: The shared folder.
+        job_folder: The folders of the run.
         name: Name of the file.
         sha256: Digest of its contents. A worker unpickles nothing else.
     """
@@ -170,9 +175,10 @@ class SharedValue(Generic[_Value]):
     sha256: str
 
     def load(self) -> _Value:
-        """Returns the value. Each process reads it once and keeps it.
+        """Returns the value.
 
-        All callers of a process get the same object and must not change it.
+        Each process reads it once and keeps it. All callers of a process get the same object and
+        must not change it.
 
         Raises:
             NotSharedError: This worker can't see the file.
@@ -210,20 +216,24 @@ def _load_cached(shared: SharedValue[Any]) -> Any:
 
 
 SharedPlanHandle = SharedValue[BuildPlan]
-PlanHandle = LocalPlanHandle | SharedPlanHandle  # for stages of this process, or for workers
+# For stages of this process, or for workers.
+PlanHandle = LocalPlanHandle | SharedPlanHandle
 
 
 def begin_build(plan: BuildPlan, job_folder: JobFolder) -> SharedPlanHandle:
     """Creates the folders of the build and writes the files that workers need.
 
-    On a disk, the output folder and the run's folder must exist. In a store, a saved transform is uploaded.
+    On a disk, the output folder and the run's folder must exist. In a store, a saved transform is
+    uploaded.
 
     Returns:
         The plan for the workers.
     """
-    job_folder.open_run().renew_lease()  # or other builds would take the run for dead
+    # Without this, other builds would treat the run as dead.
+    job_folder.open_run().renew_lease()
     saved = plan.transform
-    if saved is not None and job_folder.is_remote:  # on a disk it is in the data folder already
+    # On a disk it is in the data folder already.
+    if saved is not None and job_folder.is_remote:
         files = {
             f"{TRANSFORM_FOLDER}/{name}": path
             for name, path in folders.find_files(saved.folder).items()
@@ -246,9 +256,8 @@ def share_plan(plan: BuildPlan, job_folder: JobFolder) -> SharedPlanHandle:
     ):
         folders.make_folder(job_folder.run_path(name), exist_ok=True)
     source = plan.source
-    if is_dataclass(source) and "files" in {
-        source_field.name for source_field in fields(source)
-    }:  # not for a user's own class
+    # A source of the user's own class may have no such table.
+    if is_dataclass(source) and "files" in {source_field.name for source_field in fields(source)}:
         source = replace(source, files=source.files.without_ctimes())
     return job_folder.share_value(
         "plan", plan.with_changes(folder=job_folder.run_path(), source=source)
@@ -259,12 +268,14 @@ def share_plan(plan: BuildPlan, job_folder: JobFolder) -> SharedPlanHandle:
 def task_workspace(plan: SharedPlanHandle) -> Iterator[BuildPlan]:
     """Provides a scratch folder for one task, and the plan with this folder.
 
-    A context manager. The folder is removed at the end, so results must be handed over before. On a shared disk it is
-    in the run's folder, so that handing over is a rename. For a store it is a local temporary folder.
+    A context manager. The folder is removed at the end, so results must be moved to the job folder
+    before. On a shared disk it is in the run's folder, so that this move is a rename. For a store
+    it is a local temporary folder.
 
     Raises:
         NotSharedError: This worker can't see the run's folder.
-        RecordmillError: The disk is full, or this worker has another compression library than planned.
+        RecordmillError: The disk is full, or this worker has another compression library than
+            planned.
     """
     job_folder = plan.job_folder
     with scratch(job_folder) as folder:
@@ -303,7 +314,8 @@ def scratch(job_folder: JobFolder) -> Iterator[str]:
 
 
 def _check_codec_version(plan: BuildPlan) -> None:
-    # Another library compresses to other bytes. A late attempt of this worker could replace the shard of another one.
+    # Another library compresses to other bytes. A late attempt of this worker could replace the
+    # shard of another one.
     if plan.codec_version != (codec_version := find_codec(plan.compression).library_version):
         raise RecordmillError(
             f"the worker on {socket.gethostname()} compresses with {codec_version}, and this was planned with {plan.codec_version}: "
@@ -318,7 +330,8 @@ def _localize_transform(plan: BuildPlan) -> BuildPlan:
     if saved is None or not is_remote(saved.folder):
         return plan
     cache_folder = folders.make_private_folder("recordmill")
-    # Named after its files and not its digest: two fits with equal results may differ in the bytes of their graphs.
+    # Named after its files and not its digest: two fits with equal results may differ in the bytes
+    # of their graphs.
     files = json.dumps(saved.manifest_entry["files"], sort_keys=True)
     folder = folders.join(cache_folder, f"transform-{hashlib.sha256(files.encode()).hexdigest()}")
     if not folders.is_folder(folder):
@@ -326,7 +339,8 @@ def _localize_transform(plan: BuildPlan) -> BuildPlan:
         folders.fetch_tree(saved.folder, temporary)
         try:
             folders.rename(temporary, folder)
-        except OSError:  # another worker was first
+        except OSError:
+            # Another worker was first.
             folders.remove_tree(temporary, ignore_errors=True)
     check_transform_files(folder, saved.manifest_entry)
     return plan.with_changes(transform=replace(saved, folder=folder))

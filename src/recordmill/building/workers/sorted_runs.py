@@ -1,8 +1,8 @@
-"""Sorted runs in the shared folder.
+"""Sorted runs in the job folder.
 
-Workers ingest groups of units into sorted runs, and locate the slices for each shard. A run is a row of SORTED_RUN_DTYPE, and
-its file contains the index that locates slices. One process can collect the results of all groups, since these are
-small.
+Workers ingest unit groups into sorted runs, and locate the slices for each shard. A sorted run is a
+row of SORTED_RUN_DTYPE, and its file contains the indexes that locate slices. One process can
+collect the results of all unit groups, since these are small.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from recordmill.shards.rejects import RejectSummary
 from recordmill.statistics.dataset_sketch import DatasetSketch, SketchPool
 from recordmill.storage.files import create_file, read_ranges, write_all
 
-# begin_bucket, end_bucket: as in `SortedRun`
+# begin_bucket, end_bucket: as in `SortedRun`.
 SORTED_RUN_DTYPE = np.dtype(
     [
         ("name", "S64"),
@@ -52,7 +52,8 @@ SORTED_RUN_DTYPE = np.dtype(
     ]
 )
 SortedRunTable = npt.NDArray[np.void]
-STORE_CONCURRENCY = 32  # concurrent requests of a worker: their threads only wait
+# Concurrent requests of a worker. Their threads only wait.
+STORE_CONCURRENCY = 32
 
 
 def empty_run_table() -> SortedRunTable:
@@ -61,7 +62,7 @@ def empty_run_table() -> SortedRunTable:
 
 
 def share_run(job_folder: JobFolder, sorted_run: SortedRun) -> SortedRunTable:
-    """Moves a sorted run to the shared folder and returns its row."""
+    """Moves a sorted run to the job folder and returns its row."""
     name = os.path.basename(job_folder.move_in(sorted_run.path, SORTED_RUNS_FOLDER))
     return np.array(
         [
@@ -78,7 +79,7 @@ def share_run(job_folder: JobFolder, sorted_run: SortedRun) -> SortedRunTable:
 
 
 def open_runs(job_folder: JobFolder, sorted_runs: SortedRunTable) -> list[SortedRun]:
-    """Returns the SortedRun of each row."""
+    """Returns the `SortedRun` of each row."""
     return [
         SortedRun(job_folder.run_path(SORTED_RUNS_FOLDER, name.decode()), *numbers)
         for name, *numbers in sorted_runs.tolist()
@@ -86,7 +87,10 @@ def open_runs(job_folder: JobFolder, sorted_runs: SortedRunTable) -> list[Sorted
 
 
 def choose_concurrency(job_folder: JobFolder) -> int:
-    """Returns the number of concurrent reads: REQUESTS for a store, 1 for a disk."""
+    """Returns the number of concurrent reads.
+
+    It is STORE_CONCURRENCY for a store, and 1 for a disk.
+    """
     return STORE_CONCURRENCY if job_folder.is_remote else 1
 
 
@@ -99,9 +103,10 @@ def find_shard_slices(
     """Returns a shard, and the slices that contain its records.
 
     Args:
-        runs: All sorted runs.
-        cuts: The boundaries of all shards.
-        number: The number of the shard among all shards.
+        job_folder: The folders of the run.
+        sorted_runs: All sorted runs.
+        boundaries: The boundaries of all shards.
+        shard_number: The number of the shard among all shards.
 
     Raises:
         NotSharedError: This worker can't see a sorted run.
@@ -117,9 +122,9 @@ def find_shard_slices(
 def find_bucket_slices(
     job_folder: JobFolder, sorted_runs: SortedRunTable, begin_bucket: int, end_bucket: int
 ) -> list[RunSlice]:
-    """Returns the slices of the runs in buckets [first, last), without empty ones.
+    """Returns the slices of the sorted runs in some buckets, without empty ones.
 
-    The buckets must belong to one split.
+    The buckets [begin_bucket, end_bucket) must belong to one split.
 
     Raises:
         NotSharedError: This worker can't see a sorted run.
@@ -132,11 +137,12 @@ def find_bucket_slices(
 def _find_slice_bounds(
     job_folder: JobFolder, sorted_runs: SortedRunTable, boundary: npt.NDArray[np.void]
 ) -> tuple[list[SortedRun], SliceBounds]:
-    """Returns the runs near a cut, and which part of each the cut needs.
+    """Returns the sorted runs near a shard, and the part of each that the shard needs.
 
     Args:
-        runs: All sorted runs.
-        cut: BOUNDARY_DTYPE [1].
+        job_folder: The folders of the run.
+        sorted_runs: All sorted runs.
+        boundary: BOUNDARY_DTYPE [1].
 
     Raises:
         NotSharedError: This worker can't see a sorted run.
@@ -162,7 +168,8 @@ def _find_slice_bounds(
 def download_slices(run_slices: Sequence[RunSlice], path: str) -> list[RunSlice]:
     """Copies slices from a store into one local file.
 
-    A merge reads its slices in many short ranges, and each of them would be a request. Here many requests run at once.
+    A merge reads its slices in many short ranges, and each of them would be a request. Here many
+    requests run at once.
 
     Returns:
         The slices in the local file, in the same order.
@@ -206,16 +213,16 @@ def download_slices(run_slices: Sequence[RunSlice], path: str) -> list[RunSlice]
 
 @dataclass(frozen=True)
 class SharedIngestResult:
-    """The result of ingesting one group on a worker, without the records.
+    """The result of ingesting one unit group on a worker, without the records.
 
     Attributes:
         unit_group: Index of the unit group in `BuildPlan.unit_groups`.
-        sorted_runs: SORTED_RUN_DTYPE, the sorted runs in the shared folder.
-        checksum: Checksum of all records in the runs.
+        sorted_runs: SORTED_RUN_DTYPE, the sorted runs in the job folder.
+        checksum: Checksum of all records in the sorted runs.
         records_read: Number of records read: the records in the sorted runs and the rejects.
         rejected: The rejects.
         note_counts: Number of records for each message to the user.
-        sketch: The statistics of the records in the runs, or None.
+        sketch: The statistics of the records in the sorted runs, or None.
     """
 
     unit_group: int
@@ -234,10 +241,10 @@ class SharedIngestResult:
 def ingest_group(
     plan: SharedPlanHandle, unit_group: int, progress: Progress
 ) -> tuple[SharedIngestResult, Histogram]:
-    """Ingests a group of units and moves the results to the shared folder.
+    """Ingests a unit group and moves the results to the job folder.
 
     Returns:
-        (result, histogram): The histogram counts the records of all sorted runs of the group.
+        (result, histogram): The histogram counts the records of all sorted runs of the unit group.
 
     Raises:
         DataError: See `ingest`.
@@ -259,7 +266,7 @@ def ingest_group(
 def share_results(
     job_folder: JobFolder, result: IngestResult, sketches: SketchPool | None = None
 ) -> SharedIngestResult:
-    """Moves the results of an ingestion to the shared folder and describes them."""
+    """Moves the results of an ingestion to the job folder and describes them."""
     sorted_runs, checksum = empty_run_table(), 0
     for sorted_run in result.sorted_runs:
         checksum = add_checksums(checksum, sorted_run.checksum)
