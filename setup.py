@@ -1,7 +1,9 @@
-"""Packaging; also Beam's `--setup_file`. Three top-level folders are installed as `recordmill.schemas` and so on.
+"""Packaging; also Beam's `--setup_file`. Three top-level folders are installed as
+`recordmill.schemas` and so on.
 
-Under their bare names they would collide with folders of the user's own. The C++ library of `native/` is built beside
-`recordmill.base.native`, once for any processor and once for newer ones. Everything else stands in pyproject.toml.
+Under their bare names they would collide with folders of the user's own. The C++ library of
+`native/` is built beside `recordmill.base.native`, once for any processor and once for newer ones.
+Everything else stands in pyproject.toml.
 """
 
 import sys

@@ -1,12 +1,13 @@
-"""Build a 1,000,000-row, 12-column CSV, the same as JSONL, and 2,000 JPEGs of about 100 kB,
-beside what people use today.
+"""Build a 1,000,000-row, 12-column CSV, the same as JSONL, and 2,000 JPEGs of about 100 kB, beside
+what people use today.
 
     python benchmarks/build.py [csv|jsonl|images] [--rounds 3] [--rows 1000000] [--images 2000] [--folder FOLDER]
     [--no-slow] [--ray-python PYTHON] [--mosaicml-python PYTHON]
 
-Inputs are made once in FOLDER. Before each run the disk is let catch up, or the one that syncs its files would wait for
-what others left. The slow peers run once, the others in turn; medians are printed with the ratio to recordmill. Ray
-Data and MosaicML's streaming need environments of their own: name the interpreters of these, or they are left out.
+Inputs are made once in FOLDER. Before each run the disk is let catch up, or the one that syncs its
+files would wait for what others left. The slow peers run once, the others in turn; medians are
+printed with the ratio to recordmill. Ray Data and MosaicML's streaming need environments of their
+own: name the interpreters of these, or they are left out.
 """
 
 from __future__ import annotations

@@ -87,8 +87,8 @@ def _rows(kind: str, source: str) -> Any:
 
 
 def tutorial(kind: str, source: str, out: str) -> Work:
-    """The loop of the TFRecord tutorial: a tf.train.Example per row, written round-robin to 16 files.
-    No shuffle, no check.
+    """The loop of the TFRecord tutorial: a tf.train.Example per row, written round-robin to 16
+    files. No shuffle, no check.
     """
     import tensorflow as tf
 
@@ -112,7 +112,9 @@ def tutorial(kind: str, source: str, out: str) -> Work:
 
 
 def plain_beam(kind: str, source: str, out: str) -> Work:
-    """Beam as its documentation shows it: read lines, make an Example a row, Reshuffle, WriteToTFRecord."""
+    """Beam as its documentation shows it: read lines, make an Example a row, Reshuffle,
+    WriteToTFRecord.
+    """
     import apache_beam as beam
     import tensorflow as tf
     from apache_beam.runners.portability.fn_api_runner import FnApiRunner
@@ -198,8 +200,8 @@ def arrow_tfx_bsl(kind: str, source: str, out: str) -> Work:
 
 
 def tutorial_images(source: str, out: str, synced: str = "") -> Work:
-    """The image tutorial's loop: read each file, note its size by decoding its header, write round-robin. synced: as of
-    `tfds_images`.
+    """The image tutorial's loop: read each file, note its size by decoding its header, write
+    round-robin. synced: as of `tfds_images`.
     """
     import tensorflow as tf
     from PIL import Image
@@ -270,8 +272,9 @@ def plain_beam_images(source: str, out: str) -> Work:
 
 
 def tfds_images(source: str, out: str, synced: str = "") -> Work:
-    """TensorFlow Datasets' own writer: shuffles by hash, writes shards; what `download_and_prepare` runs. synced: if
-    not empty, the shards are on the disk when it ends, as they are after a build.
+    """TensorFlow Datasets' own writer: shuffles by hash, writes shards; what `download_and_prepare`
+    runs. synced: if not empty, the shards are on the disk when it ends, as they are after a
+    build.
     """
     import numpy as np
     import tensorflow  # noqa: F401  # tensorflow_datasets imports it when it first needs it
@@ -310,7 +313,9 @@ def tfds_images(source: str, out: str, synced: str = "") -> Work:
 
 
 def mosaicml_images(source: str, out: str) -> Work:
-    """MosaicML streaming's writer: its own format (MDS), in the order in which it is written. No shuffle, no check."""
+    """MosaicML streaming's writer: its own format (MDS), in the order in which it is written. No
+    shuffle, no check.
+    """
     from streaming import MDSWriter
 
     fresh(out)

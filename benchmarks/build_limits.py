@@ -1,4 +1,6 @@
-"""What any way to build must do at least, for the inputs of `build.py`: kernels with the same checks, in memory."""
+"""What any way to build must do at least, for the inputs of `build.py`: kernels with the same
+checks, in memory.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,10 @@ from build_jobs import SHARDS, Work, fresh
 
 
 def limit(kind: str, source: str, out: str) -> Work:
-    """What any way must do at least: pyarrow's reader, then the kernels alone, on all threads and in memory: Examples
-    encoded with CRCs, keys hashed and sorted, frames gathered, checked once more, digested, written and synced. No
-    plan, no exact inference, no rejects, no notes, no accounts, no Beam, no commit; all in memory.
+    """What any way must do at least: pyarrow's reader, then the kernels alone, on all threads and
+    in memory: Examples encoded with CRCs, keys hashed and sorted, frames gathered, checked once
+    more, digested, written and synced. No plan, no exact inference, no rejects, no notes, no
+    accounts, no Beam, no commit; all in memory.
     """
     import numpy as np
     import pyarrow as pa
@@ -97,9 +100,10 @@ def limit(kind: str, source: str, out: str) -> Work:
 
 
 def limit_images(source: str, out: str) -> Work:
-    """What any way must do at least with images: each file read, its structure checked, encoded with CRCs,
-    hashed to a key; in the order of the keys the frames are checked once more, digested, written and synced, on all
-    threads. No plan, no listing but the glob, no rejects, no accounts, no index, no Beam, no commit.
+    """What any way must do at least with images: each file read, its structure checked, encoded
+    with CRCs, hashed to a key; in the order of the keys the frames are checked once more,
+    digested, written and synced, on all threads. No plan, no listing but the glob, no rejects,
+    no accounts, no index, no Beam, no commit.
     """
     import itertools
 

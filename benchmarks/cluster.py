@@ -1,10 +1,12 @@
-"""A CSV file to shards in one process and on Flink, with one and two slots, at 1x and 4x the rows: wall time, the most
-memory of all processes that work on it, and what passed through the engine between its tasks.
+"""A CSV file to shards in one process and on Flink, with one and two slots, at 1x and 4x the rows:
+wall time, the most memory of all processes that work on it, and what passed through the engine
+between its tasks.
 
     examples/cluster/flink_local.sh up
     python benchmarks/cluster.py [--rows 500000] [--only local,flink-1,flink-2]
 
-Of Flink's Java processes the memory is what they hold when the job ends, of the Python workers the most they held.
+Of Flink's Java processes the memory is what they hold when the job ends, of the Python workers the
+most they held.
 """
 
 from __future__ import annotations
@@ -37,8 +39,9 @@ def write_table(path: Path, rows: int) -> None:
 
 
 class Memory:
-    """The most that the driver and the Python workers held together, and what Flink's own processes hold: resident
-    sets, in MiB. driver: its process. home: the folder of Flink, which its processes have in their commands.
+    """The most that the driver and the Python workers held together, and what Flink's own processes
+    hold: resident sets, in MiB. driver: its process. home: the folder of Flink, which its
+    processes have in their commands.
     """
 
     def __init__(self, driver: int, home: str) -> None:

@@ -1,10 +1,12 @@
-"""Decoding speed, in one process, in turn: TFRecord bytes in memory to Arrow (ours, both CRCs checked) or to tensors.
+"""Decoding speed, in one process, in turn: TFRecord bytes in memory to Arrow (ours, both CRCs
+checked) or to tensors.
 
     python benchmarks/decode.py [--rounds 7] [--megabytes 48] [--threads 1,2]
 
-Peers get their records as a list or a string tensor made beforehand, check no CRC and know the schema: tfx-bsl's
-ExamplesToRecordBatchDecoder, and tf.io.parse_example in the best of three batch sizes. The process is bound to as many
-cores as it may have threads. Medians. The limit for large payloads is a copy of the bytes and their CRC32C.
+Peers get their records as a list or a string tensor made beforehand, check no CRC and know the
+schema: tfx-bsl's ExamplesToRecordBatchDecoder, and tf.io.parse_example in the best of three batch
+sizes. The process is bound to as many cores as it may have threads. Medians. The limit for large
+payloads is a copy of the bytes and their CRC32C.
 """
 
 from __future__ import annotations

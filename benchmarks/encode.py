@@ -1,11 +1,11 @@
-"""Encoding speed, one thread, in one process, in turn:
-a RecordBatch to framed Examples in memory (ours) or in a file (everybody).
+"""Encoding speed, one thread, in one process, in turn: a RecordBatch to framed Examples in memory
+(ours) or in a file (everybody).
 
     python benchmarks/encode.py [--rounds 21] [--megabytes 8]
 
-Peers: tfx-bsl's RecordBatchToExamplesEncoder with tf.io.TFRecordWriter, and tf.train.Example built in Python with the
-same writer. Both peers write a file, so ours is timed with its file, too. For large payloads the limit is a copy of the
-bytes plus their CRC32C. Medians.
+Peers: tfx-bsl's RecordBatchToExamplesEncoder with tf.io.TFRecordWriter, and tf.train.Example built
+in Python with the same writer. Both peers write a file, so ours is timed with its file, too. For
+large payloads the limit is a copy of the bytes plus their CRC32C. Medians.
 """
 
 from __future__ import annotations

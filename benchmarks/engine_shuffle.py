@@ -1,12 +1,14 @@
-"""Does Flink's own shuffle carry the payload of a build? Blocks of 256 KiB, keyed by shard, from groups of 256 MiB to
-writers that spool them to a file, as `--exchange runner` would; a run that takes longer than --minutes is cancelled.
+"""Does Flink's own shuffle carry the payload of a build? Blocks of 256 KiB, keyed by shard, from
+groups of 256 MiB to writers that spool them to a file, as `--exchange runner` would; a run that
+takes longer than --minutes is cancelled.
 
     FLINK_MEMORY=5120m examples/cluster/flink_local.sh up
     python benchmarks/engine_shuffle.py WAY [--gib 4] [--shards 32] [--minutes 4]
 
-WAY is one of: `group`, a GroupByKey; `bundles`, the same, where each group is the key of a stateful DoFn, and so a
-bundle of its own; `keys`, as that, with writers that are stateful DoFns of the shards in place of the GroupByKey.
-Nothing is read, encoded, sorted or merged: what a build does beside its shuffle comes on top.
+WAY is one of: `group`, a GroupByKey; `bundles`, the same, where each group is the key of a stateful
+DoFn, and so a bundle of its own; `keys`, as that, with writers that are stateful DoFns of the
+shards in place of the GroupByKey. Nothing is read, encoded, sorted or merged: what a build does
+beside its shuffle comes on top.
 """
 
 from __future__ import annotations

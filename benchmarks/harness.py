@@ -1,8 +1,8 @@
-"""Timing side by side: jobs run in turn, each in a process of its own that tells its start-up (imports)
-and its work apart.
+"""Timing side by side: jobs run in turn, each in a process of its own that tells its start-up
+(imports) and its work apart.
 
-A job is a function of this folder named `module:function` with string arguments. Peak memory is the kernel's own figure
-of the child.
+A job is a function of this folder named `module:function` with string arguments. Peak memory is the
+kernel's own figure of the child.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Measured:
         work: seconds.
         peak: bytes of resident memory.
         base: of them, before the work began.
-        cpu: seconds of processors that the work took, the system's included; on a busy machine they say more than
-            wall time.
+        cpu: seconds of processors that the work took, the system's included; on a busy machine they
+            say more than wall time.
     """
 
     start_up: float
@@ -62,7 +62,9 @@ def _cpu_sec() -> float:
 
 
 def peak_bytes() -> int:
-    """The most that this process has held in memory; ru_maxrss would begin with what its parent held."""
+    """The most that this process has held in memory; ru_maxrss would begin with what its parent
+    held.
+    """
     with open("/proc/self/status") as status:
         return int(next(line for line in status if line.startswith("VmHWM")).split()[1]) * 1024
 
@@ -98,8 +100,8 @@ def compare(
     before: Callable[[], object] = lambda: None,
     pythons: Mapping[str, str] | None = None,
 ) -> dict[str, Measured]:
-    """Run the jobs in turn, `rounds` times (those in `slow` once), and print medians and ratios to the first; pythons:
-    interpreters of some of them.
+    """Run the jobs in turn, `rounds` times (those in `slow` once), and print medians and ratios to
+    the first; pythons: interpreters of some of them.
     """
     results: dict[str, list[Measured]] = {name: [] for name in jobs}
     for number in range(rounds):

@@ -1,8 +1,8 @@
-"""Write a CSV file of mixed columns, the same bytes for the same arguments: `python benchmarks/make_csv.py OUT.csv
-[ROWS]` (default 1,000,000).
+"""Write a CSV file of mixed columns, the same bytes for the same arguments: `python
+benchmarks/make_csv.py OUT.csv [ROWS]` (default 1,000,000).
 
-Twelve columns: three of whole numbers, five of decimals, two texts, a timestamp and a label of ten classes; about 111
-bytes a row.
+Twelve columns: three of whole numbers, five of decimals, two texts, a timestamp and a label of ten
+classes; about 111 bytes a row.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""A server on loopback that answers ListObjectsV2 as an S3 bucket of very many keys would, a page of 1000 at a time,
-and nothing else: real servers take hours to be filled.
+"""A server on loopback that answers ListObjectsV2 as an S3 bucket of very many keys would, a page
+of 1000 at a time, and nothing else: real servers take hours to be filled.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Peak memory of builds and reads of inputs four times larger than --memory, beside the interpreter's base.
+"""Peak memory of builds and reads of inputs four times larger than --memory, beside the
+interpreter's base.
 
     python benchmarks/memory.py [--memory 256MiB] [--folder FOLDER] [CASE ...]
 
-Each case runs in a fresh process, which first builds something tiny (imports, compiled code); what it holds then is the
-base. The bound is that the peak above the base stays under --memory.
+Each case runs in a fresh process, which first builds something tiny (imports, compiled code); what
+it holds then is the base. The bound is that the peak above the base stays under --memory.
 """
 
 from __future__ import annotations

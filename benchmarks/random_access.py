@@ -1,10 +1,11 @@
-"""One record by its number, and a batch of 256 records at random places, out of 1,000,000 records of 12 features.
+"""One record by its number, and a batch of 256 records at random places, out of 1,000,000 records
+of 12 features.
 
     python benchmarks/random_access.py [--rows 1000000] [--folder FOLDER]
 
-The data set is what `benchmarks/build.py csv` builds, as plain and as gzip shards. Bytes read are the kernel's count of
-this process (rchar). What people do without an index stands beside it: tf.data has to read everything before the
-record.
+The data set is what `benchmarks/build.py csv` builds, as plain and as gzip shards. Bytes read are
+the kernel's count of this process (rchar). What people do without an index stands beside it:
+tf.data has to read everything before the record.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ BATCH = 256
 
 
 def bytes_read() -> int:
-    """Returns how many bytes this process has read from files so far, from the page cache or not."""
+    """Returns how many bytes this process has read from files so far, from the page cache or
+    not.
+    """
     with open("/proc/self/io") as file:
         return int(next(line for line in file if line.startswith("rchar")).split()[1])
 

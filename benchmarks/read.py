@@ -1,10 +1,10 @@
-"""Read records back, beside what people use today: 1,000,000 of 12 features to Parquet and to NumPy files, and 20,000
-raw tensors to NumPy files.
+"""Read records back, beside what people use today: 1,000,000 of 12 features to Parquet and to NumPy
+files, and 20,000 raw tensors to NumPy files.
 
     python benchmarks/read.py [--rounds 3] [--folder FOLDER] [table] [foreign] [tensors]
 
-The data sets are made first if they are not there: that of `table` is what `benchmarks/build.py csv` builds, and
-`foreign` reads its shards without their manifest.
+The data sets are made first if they are not there: that of `table` is what `benchmarks/build.py
+csv` builds, and `foreign` reads its shards without their manifest.
 """
 
 from __future__ import annotations
@@ -72,7 +72,9 @@ def table(folder: str, rows: int, rounds: int) -> None:
 
 
 def foreign(folder: str, rows: int, rounds: int) -> None:
-    """The table's shards alone, at one and at four times the size: the same files four times over."""
+    """The table's shards alone, at one and at four times the size: the same files four times
+    over.
+    """
     known = os.path.join(folder, f"shards-{rows}")
     if not os.path.exists(known):
         make_shards(folder, rows)

@@ -45,7 +45,9 @@ def recordmill_read(source: str, out: str, to: str) -> Work:
 
 
 def foreign(source: str, out: str, to: str) -> Work:
-    """Reads the same table without a manifest, an index or a schema: to one Parquet file, or to arrays in memory."""
+    """Reads the same table without a manifest, an index or a schema: to one Parquet file, or to
+    arrays in memory.
+    """
     import recordmill
 
     if to == "parquet":
@@ -74,7 +76,8 @@ def tf_data_in_memory(source: str, schema_of: str) -> Work:
 
 
 def tf_data(source: str, out: str, to: str, known: str = "") -> Work:
-    """Reads by tf.data with parse_example on batches of 50,000, its fastest size here, then pyarrow or NumPy.
+    """Reads by tf.data with parse_example on batches of 50,000, its fastest size here, then pyarrow
+    or NumPy.
 
     Args:
         source: the files.
@@ -121,8 +124,8 @@ def tf_data(source: str, out: str, to: str, known: str = "") -> Work:
 
 
 def tutorial(source: str, out: str, to: str) -> Work:
-    """The loop of the tutorials: parse_single_example and .numpy() for each record; of the first 20,000 only, and the
-    time is scaled up.
+    """The loop of the tutorials: parse_single_example and .numpy() for each record; of the first
+    20,000 only, and the time is scaled up.
     """
     import pandas as pd
     import tensorflow as tf
@@ -212,7 +215,9 @@ def tensors_recordmill(source: str, out: str, schema: str = "") -> Work:
 
 
 def tensors_tf_data(source: str, out: str) -> Work:
-    """tf.data in batches, decode_raw, and a memory map of the known size, flushed as recordmill's files are."""
+    """tf.data in batches, decode_raw, and a memory map of the known size, flushed as recordmill's
+    files are.
+    """
     import numpy as np
     import tensorflow as tf
 
@@ -249,8 +254,8 @@ def tensors_tf_data(source: str, out: str) -> Work:
 
 
 def tensors_limit(source: str, out: str) -> Work:
-    """Limit of a read of tensors: read each byte, check both CRCs of each record, write each tensor once from where
-    it lies, flush.
+    """Limit of a read of tensors: read each byte, check both CRCs of each record, write each tensor
+    once from where it lies, flush.
     """
     import numpy as np
 
@@ -301,8 +306,8 @@ def tensors_limit(source: str, out: str) -> Work:
 
 
 def payload_at(record: Any, size: int) -> int:
-    """Returns where the tensor of a record of `make_tensors` begins: after its own length, which is written as
-    protobuf writes numbers.
+    """Returns where the tensor of a record of `make_tensors` begins: after its own length, which is
+    written as protobuf writes numbers.
     """
     length = bytes([size & 127 | 128, size >> 7 & 127 | 128, size >> 14])
     return record[:200].tobytes().index(b"\x0a" + length) + 1 + len(length)

@@ -1,11 +1,12 @@
-"""Peak memory of reads, in absolute terms: sets of 1 GiB and 4 GiB under one --memory, and big photos decoded.
+"""Peak memory of reads, in absolute terms: sets of 1 GiB and 4 GiB under one --memory, and big
+photos decoded.
 
     python benchmarks/read_memory.py [--memory 384MiB] [--folder FOLDER] [grow] [photos]
 
-grow: each set to .npy and to Parquet, three times in turn: the largest peak, the median of the times, and how both
-grew, beside a copy of the set, which says what the disk adds. photos: `read --decode-images` of 1 GiB of pixels, as
-they are to Parquet, and resized to .npy. A peak is the kernel's own figure of a process that does nothing else,
-interpreter and libraries included.
+grow: each set to .npy and to Parquet, three times in turn: the largest peak, the median of the
+times, and how both grew, beside a copy of the set, which says what the disk adds. photos: `read
+--decode-images` of 1 GiB of pixels, as they are to Parquet, and resized to .npy. A peak is the
+kernel's own figure of a process that does nothing else, interpreter and libraries included.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ def copy_job(source: str, out: str) -> Callable[[], object]:
 
 
 def make_set(folder: Path, size: int) -> Path:
-    """Shards of records of about 2.4 KB: a number, 12 floats, 2 KiB of bytes that nothing compresses,
-    up to 60 tokens, and a text.
+    """Shards of records of about 2.4 KB: a number, 12 floats, 2 KiB of bytes that nothing
+    compresses, up to 60 tokens, and a text.
     """
     import pyarrow as pa
 

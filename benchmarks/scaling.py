@@ -1,10 +1,11 @@
-"""One large TFRecord file, read to Parquet and to NumPy with 1, 2, 4, ... threads: does one file use all cores?
+"""One large TFRecord file, read to Parquet and to NumPy with 1, 2, 4, ... threads: does one file
+use all cores?
 
     python benchmarks/scaling.py [--gigabytes 4] [--folder FOLDER]
 
-The file holds records of 12 scalars, uncompressed and without any index, as somebody else would hand it over. Each read
-runs in a process of its own; the first round puts the file into the page cache. The schema is inferred over all
-records, which is part of the time.
+The file holds records of 12 scalars, uncompressed and without any index, as somebody else would
+hand it over. Each read runs in a process of its own; the first round puts the file into the page
+cache. The schema is inferred over all records, which is part of the time.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ ROUNDS = 3
 
 
 def make_file(path: str, size_bytes: int) -> None:
-    """Frames of the same 200,000 records again and again: reading does not care, and writing takes no time."""
+    """Frames of the same 200,000 records again and again: reading does not care, and writing takes
+    no time.
+    """
     from recordmill.records.example.encode import encode
 
     schema, batch = scalars(200_000)

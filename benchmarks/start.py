@@ -1,10 +1,12 @@
-"""Time of commands from the shell to their end on a small data set: imports and compiled code from the disk.
+"""Time of commands from the shell to their end on a small data set: imports and compiled code from
+the disk.
 
     python benchmarks/start.py [--runs 20]
 
-1,000 records of three features are built first; then each command runs so many times in a process of its own, after
-one run that counts for nothing and leaves its files in the page cache. Medians of wall and processor time. Byte code is
-written by the first run, also where PYTHONDONTWRITEBYTECODE says otherwise: installed packages have it.
+1,000 records of three features are built first; then each command runs so many times in a process
+of its own, after one run that counts for nothing and leaves its files in the page cache. Medians of
+wall and processor time. Byte code is written by the first run, also where PYTHONDONTWRITEBYTECODE
+says otherwise: installed packages have it.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Cost of the statistics of a build of the CSV file and of the JPEGs of `build.py`: processors' seconds with and
-without
-them, in turn in one process, which has built each once before.
+"""Cost of the statistics of a build of the CSV file and of the JPEGs of `build.py`: processors'
+seconds with and without them, in turn in one process, which has built each once before.
 
     python benchmarks/statistics_cost.py [csv|images] [--rounds 7] [--rows 1000000] [--images 2000] [--folder FOLDER]
 
-`of them in statistics` is the time of the threads that count, which varies less than the difference of two builds.
+`of them in statistics` is the time of the threads that count, which varies less than the difference
+of two builds.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""A store on loopback against the local disk, in the same run: builds and reads from and to it, many small objects, and
-the listing of many keys.
+"""A store on loopback against the local disk, in the same run: builds and reads from and to it,
+many small objects, and the listing of many keys.
 
     .ci/servers && python benchmarks/storage.py [ROWS,ROWS,...] [OBJECTS] [KEYS]
 
-The server is versitygw over a folder of this machine, so its own reading and writing takes part of the cores. Very many
-keys are listed from a server of `many_keys`, which has nothing but their names.
+The server is versitygw over a folder of this machine, so its own reading and writing takes part of
+the cores. Very many keys are listed from a server of `many_keys`, which has nothing but their
+names.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ TASK_BYTES = 2 << 20  # as `storage.stores.downloads` has them
 
 
 def beside(out: str) -> str:
-    """A place of its own for something tiny, on the same disk or in the same store: what a process does once, the
-    library's import and its first connections among it, is start-up.
+    """A place of its own for something tiny, on the same disk or in the same store: what a process
+    does once, the library's import and its first connections among it, is start-up.
     """
     return f"{out}-warm-{uuid.uuid4().hex}"
 
@@ -93,8 +94,8 @@ def raw_gets(root: str, objects: str) -> Callable[[], object]:
 
 
 def raw_reads(out: str) -> Callable[[], object]:
-    """Sends the requests of a read of that data set by the library alone, one after the other: those of the plan,
-    then the shards by parts as a read has them.
+    """Sends the requests of a read of that data set by the library alone, one after the other:
+    those of the plan, then the shards by parts as a read has them.
     """
 
     def one_after_the_other() -> None:

@@ -1,10 +1,11 @@
-"""Peak memory of a build and of reads from a store into it, of inputs four times larger than --memory, beside the
-interpreter's base.
+"""Peak memory of a build and of reads from a store into it, of inputs four times larger than
+--memory, beside the interpreter's base.
 
     .ci/servers && python benchmarks/store_memory.py [--memory 256MiB]
 
-Each job runs in a fresh process, which first does the same with something tiny (imports, compiled code, a connection);
-what it holds then is the base. The bound is that the peak above the base stays under --memory.
+Each job runs in a fresh process, which first does the same with something tiny (imports, compiled
+code, a connection); what it holds then is the base. The bound is that the peak above the base stays
+under --memory.
 """
 
 from __future__ import annotations

@@ -1,12 +1,14 @@
-"""Records a second that a training loop gets, beside tf.data tuned by hand: `python benchmarks/train.py OUT [ROUNDS]`.
+"""Records a second that a training loop gets, beside tf.data tuned by hand: `python
+benchmarks/train.py OUT [ROUNDS]`.
 
-OUT is a data set of the rows of make_csv.py (`recordmill build csv rows.csv --out OUT`), in the page cache, or, where
-there is nothing of that name, gets 1,000,000 records of lists of 1 to 199 int64 in 8 shards. Batches of 256, shuffled,
-one epoch, lists padded to the longest of the batch, a consumer that does nothing; the ways alternate, so that what else
-runs on the machine hits all of them; the table has medians, CPU seconds of this process and those that it started, and
-each way's ratio to tf.data in the same round; `train_peers` says what of others is measured. Then when the first batch
-comes, from before the data set is opened, in processes of their own; and how well each order is shuffled, beside a true
-permutation and tf.data's buffer.
+OUT is a data set of the rows of make_csv.py (`recordmill build csv rows.csv --out OUT`), in the
+page cache, or, where there is nothing of that name, gets 1,000,000 records of lists of 1 to 199
+int64 in 8 shards. Batches of 256, shuffled, one epoch, lists padded to the longest of the batch, a
+consumer that does nothing; the ways alternate, so that what else runs on the machine hits all of
+them; the table has medians, CPU seconds of this process and those that it started, and each way's
+ratio to tf.data in the same round; `train_peers` says what of others is measured. Then when the
+first batch comes, from before the data set is opened, in processes of their own; and how well each
+order is shuffled, beside a true permutation and tf.data's buffer.
 """
 
 from __future__ import annotations
@@ -56,7 +58,9 @@ def made(out: str) -> str:
 
 
 def tuned(ds: recordmill.Dataset) -> Way:
-    """Pipeline of TensorFlow's guide on performance: interleave, shuffle, batch, parse_example, AUTOTUNE."""
+    """Pipeline of TensorFlow's guide on performance: interleave, shuffle, batch, parse_example,
+    AUTOTUNE.
+    """
     program: dict[str, Any] = {"__name__": "emitted"}
     exec(emit("reader", ds), program)
     paths, lists = [file.path for file in ds.catalog.files], padded(ds)
@@ -108,7 +112,9 @@ def measure(way: Way, seed: int) -> tuple[float, float, float]:
 
 
 def cpu_seconds() -> float:
-    """Returns the processor time of this process, and of those that it started, also where they still run."""
+    """Returns the processor time of this process, and of those that it started, also where they
+    still run.
+    """
     ticks = 0
     for children in Path("/proc/self/task").glob("*/children"):
         for child in children.read_text().split():
@@ -119,7 +125,9 @@ def cpu_seconds() -> float:
 
 
 def first_batch(out: str, face: str, imported: str, more: str) -> float:
-    """Seconds to the first batch from before the data set is opened, in a process that has imported what is needed."""
+    """Seconds to the first batch from before the data set is opened, in a process that has imported
+    what is needed.
+    """
     script = FIRST.format(imported=imported, face=face, batch=BATCH, more=more)
     return float(
         subprocess.run([sys.executable, "-c", script, out], capture_output=True, check=True).stdout
@@ -127,7 +135,9 @@ def first_batch(out: str, face: str, imported: str, more: str) -> float:
 
 
 def quality(order: np.ndarray) -> str:
-    """Rank correlation with the order of the files, mean displacement (of a true permutation: 0.333), neighbours."""
+    """Rank correlation with the order of the files, mean displacement (of a true permutation:
+    0.333), neighbours.
+    """
     at = np.arange(len(order))
     kept = np.mean(np.abs(np.diff(order)) == 1)
     return f"{np.corrcoef(order, at)[0, 1]:+.4f} | {np.abs(order - at).mean() / len(order):.3f} | {kept:.2e}"

@@ -1,13 +1,15 @@
-"""Images a second that a training loop gets, beside tf.data tuned by hand: `python benchmarks/train_images.py FOLDER
-[ROUNDS] [IMAGES] [uint8|float32]`.
+"""Images a second that a training loop gets, beside tf.data tuned by hand: `python
+benchmarks/train_images.py FOLDER [ROUNDS] [IMAGES] [uint8|float32]`.
 
-FOLDER gets, once, a data set of 10,000 JPEGs of 500 x 375 pixels, of which 2,000 are distinct. Batches of 256,
-shuffled, brought to 224 x 224 as `tf.image.resize` does, as uint8 and as float32 in [0, 1], one epoch, a consumer that
-does nothing; the ways alternate, so that what else runs on the machine hits all of them. Medians, CPU seconds of this
-process and those that it started, and each way's ratio to tf.data in the same round. Tuned tf.data decodes JPEGs by
-TensorFlow's default, which is less exact; a second row has the accurate arithmetic, and so the pixels, of the other
-ways. `to_torch` (with PyTorch) and what `train_peers` has are measured where they are installed; a line says which are
-not. Last what decoding and resizing alone cost, by one thread, in calls one after the other.
+FOLDER gets, once, a data set of 10,000 JPEGs of 500 x 375 pixels, of which 2,000 are distinct.
+Batches of 256, shuffled, brought to 224 x 224 as `tf.image.resize` does, as uint8 and as float32 in
+[0, 1], one epoch, a consumer that does nothing; the ways alternate, so that what else runs on the
+machine hits all of them. Medians, CPU seconds of this process and those that it started, and each
+way's ratio to tf.data in the same round. Tuned tf.data decodes JPEGs by TensorFlow's default, which
+is less exact; a second row has the accurate arithmetic, and so the pixels, of the other ways.
+`to_torch` (with PyTorch) and what `train_peers` has are measured where they are installed; a line
+says which are not. Last what decoding and resizing alone cost, by one thread, in calls one after
+the other.
 """
 
 from __future__ import annotations
@@ -112,7 +114,9 @@ def resolve_collations(ds: recordmill.Dataset, scaled: bool) -> dict[str, Way]:
 
 
 def floors(ds: recordmill.Dataset, scaled: bool) -> None:
-    """CPU time of one image by one thread: decoded, and decoded and resized, with nothing around it."""
+    """CPU time of one image by one thread: decoded, and decoded and resized, with nothing around
+    it.
+    """
     from recordmill.reader.images.columns import decode_image
     from recordmill.reader.images.decode import Encoded
 

@@ -1,8 +1,10 @@
-"""Peers of train.py and train_images.py on the same records: Grain, SPDL and LitData, each where it is installed.
+"""Peers of train.py and train_images.py on the same records: Grain, SPDL and LitData, each where it
+is installed.
 
-They take one record after the other, so of tables they get the first 50,000 records. Grain reads the data set itself,
-as a source of records; LitData a copy in its own format; SPDL, which has no format of records, the images as files.
-Grain and LitData decode images by this project's decoder, SPDL by FFmpeg, for which it needs a libavcodec.
+They take one record after the other, so of tables they get the first 50,000 records. Grain reads
+the data set itself, as a source of records; LitData a copy in its own format; SPDL, which has no
+format of records, the images as files. Grain and LitData decode images by this project's decoder,
+SPDL by FFmpeg, for which it needs a libavcodec.
 """
 
 from __future__ import annotations
@@ -82,7 +84,9 @@ def as_it_is(record: Record) -> Record:
 
 
 def filled(record: Record) -> Record:
-    """Returns the record with a number or a text, which both formats can hold, for what is missing."""
+    """Returns the record with a number or a text, which both formats can hold, for what is
+    missing.
+    """
     return {name: "" if value is None else value for name, value in record.items()}
 
 
@@ -114,8 +118,8 @@ def grained(
 
 
 class LitData:
-    """LitData's own format of the data set, written once, and its loader with a process for each core, which stay: in
-    the first round they are started.
+    """LitData's own format of the data set, written once, and its loader with a process for each
+    core, which stay: in the first round they are started.
     """
 
     def __init__(
@@ -176,7 +180,9 @@ def jpegs(ds: recordmill.Dataset) -> list[str]:
 
 
 def spdled(ds: recordmill.Dataset, wanted: Images) -> Way:
-    """SPDL's pipeline of threads: batches of shuffled paths, decoded and resized by FFmpeg to pixels of its own."""
+    """SPDL's pipeline of threads: batches of shuffled paths, decoded and resized by FFmpeg to
+    pixels of its own.
+    """
     import spdl.io
     from spdl.pipeline import PipelineBuilder
 

@@ -1,9 +1,11 @@
-"""A 1,000,000-row, 12-column CSV to transformed shards: 4 z-scores, 2 bucketizes, 2 vocabularies, fitted and applied,
-beside plain tf.Transform (CsvTFXIO, AnalyzeAndTransformDataset, WriteToTFRecord) in the same run.
+"""A 1,000,000-row, 12-column CSV to transformed shards: 4 z-scores, 2 bucketizes, 2 vocabularies,
+fitted and applied, beside plain tf.Transform (CsvTFXIO, AnalyzeAndTransformDataset,
+WriteToTFRecord) in the same run.
 
     python benchmarks/transform.py [--rounds 3] [--rows 1000000] [--folder FOLDER]
 
-Start-up holds the imports of TensorFlow, Beam and tf.Transform, which both need. Plain tf.Transform runs once.
+Start-up holds the imports of TensorFlow, Beam and tf.Transform, which both need. Plain tf.Transform
+runs once.
 """
 
 from __future__ import annotations

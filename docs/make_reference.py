@@ -46,7 +46,9 @@ def reference() -> str:
 
 
 def _section(command: str, shown: dict[str, str]) -> str:
-    """Describes the options of a command; a row that `shown` has of an earlier one is named only."""
+    """Describes the options of a command; a row that `shown` has of an earlier one is named
+    only.
+    """
     parts = [f"## recordmill {command}\n\nIn Python: `{_CALLS[command]}`\n"]
     same: dict[str, list[str]] = {}
     for group, options in itertools.groupby(COMMAND_OPTIONS[command], lambda option: option.group):
@@ -67,7 +69,9 @@ def _section(command: str, shown: dict[str, str]) -> str:
 
 
 def _listed(command: str, names: list[str]) -> str:
-    """The options of these names, or, where they are most of a command's, that they are all but the others."""
+    """The options of these names, or, where they are most of a command's, that they are all but the
+    others.
+    """
     others = [
         name
         for name in map(_quoted, COMMAND_OPTIONS[command], itertools.repeat(command))

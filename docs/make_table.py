@@ -1,7 +1,8 @@
-"""Makes the table of docs/foreign-files.md from a folder of TFRecord files that other systems wrote.
+"""Makes the table of docs/foreign-files.md from a folder of TFRecord files that other systems
+wrote.
 
-python docs/make_table.py FOLDER          prints the table
-python docs/make_table.py FOLDER PAGE     puts it into the page, after the line that names this program
+python docs/make_table.py FOLDER prints the table python docs/make_table.py FOLDER PAGE puts it into
+the page, after the line that names this program
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
-"""Make real sample inputs, without a network, from data that ships inside installed Python packages.
+"""Make real sample inputs, without a network, from data that ships inside installed Python
+packages.
 
     python examples/make_samples.py FOLDER
 
-writes FOLDER/digits (1,797 PNG images of handwritten digits, one folder per class), FOLDER/tables (four CSV files with
-a header), FOLDER/texts (licences, read-mes and data set descriptions, one folder per class, one document per file) and
-FOLDER/packages.jsonl (what the installed packages say about themselves, one JSON object per line).
+writes FOLDER/digits (1,797 PNG images of handwritten digits, one folder per class), FOLDER/tables
+(four CSV files with a header), FOLDER/texts (licences, read-mes and data set descriptions, one
+folder per class, one document per file) and FOLDER/packages.jsonl (what the installed packages say
+about themselves, one JSON object per line).
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ def digits(folder: Path) -> int:
 
 
 def tables(folder: Path) -> int:
-    """scikit-learn's iris, wine, breast cancer and diabetes tables, with their column names; classes by name."""
+    """scikit-learn's iris, wine, breast cancer and diabetes tables, with their column names;
+    classes by name.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("iris", "wine", "breast_cancer", "diabetes"):
         bunch = getattr(datasets, f"load_{name}")(

@@ -1,9 +1,10 @@
-"""Train a small image classifier for one epoch on a data set that `recordmill build` has made of class folders.
+"""Train a small image classifier for one epoch on a data set that `recordmill build` has made of
+class folders.
 
     python examples/train_keras.py OUT [MODEL.keras]
 
-The reader gives (image, label) batches, shuffled and decoded in its threads; Keras knows the number of steps from the
-manifest.
+The reader gives (image, label) batches, shuffled and decoded in its threads; Keras knows the number
+of steps from the manifest.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The build backend: setuptools, with a C++ compiler from the package index where the machine has none.
+"""The build backend: setuptools, with a C++ compiler from the package index where the machine has
+none.
 
 `native/compiler.py` uses the `ziglang` package then, which is a whole compiler in a wheel.
 """

@@ -1,6 +1,8 @@
-"""Compiles the library: `compile_library(sources, output, level=...)`. Standard library only; setup.py calls it.
+"""Compiles the library: `compile_library(sources, output, level=...)`. Standard library only;
+setup.py calls it.
 
-The compiler is `$CXX`, else c++, g++ or clang++ from PATH, else the `ziglang` package; `$CXXFLAGS` are added.
+The compiler is `$CXX`, else c++, g++ or clang++ from PATH, else the `ziglang` package; `$CXXFLAGS`
+are added.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ FLAGS = [
     "-Wextra",
     "-Wno-psabi",
 ]
-# What code may be used, by level: that of any processor; that of Haswell (2013) and later. Zig has its own names.
+# What code may be used, by level: that of any processor; that of Haswell (2013) and later. Zig has
+# its own names.
 LEVELS = {0: [], 3: ["-march=x86-64-v3"]}
 # Without -mcpu zig compiles for the machine at hand.
 ZIG_LEVELS = {0: ["-mcpu=baseline"], 3: ["-mcpu=x86_64_v3"]}
@@ -55,7 +58,9 @@ def levels() -> list[int]:
 
 
 def library_name(level: int) -> str:
-    """The file name of the library for an instruction set; `recordmill.base.native` looks for it beside itself."""
+    """The file name of the library for an instruction set; `recordmill.base.native` looks for it
+    beside itself.
+    """
     return f"librecordmill{f'_v{level}' if level else ''}.so"
 
 
@@ -85,7 +90,8 @@ def compile_library(
     command, (machine, system) = system_compiler(), target()
     if command is not None:
         machine_flags = LEVELS[level]
-        # libc and the compiler's own helpers are all that is needed; a C++ compiler would name its library as well
+        # libc and the compiler's own helpers are all that is needed; a C++ compiler would name its
+        # library as well
         linking = ["-nodefaultlibs", "-lc", "-lgcc"] if sys.platform == "linux" else []
     else:
         command = [sys.executable, "-m", "ziglang", "c++"]

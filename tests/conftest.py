@@ -14,13 +14,14 @@ from hypothesis import settings
 if TYPE_CHECKING:
     from store_server import Store
 
-# The first call of a kernel compiles it, which takes seconds on a fresh machine: no example has a deadline. Each run
-# draws other examples, so that few of each keep the whole suite within ten minutes.
+# The first call of a kernel compiles it, which takes seconds on a fresh machine: no example has a
+# deadline. Each run draws other examples, so that few of each keep the whole suite within ten
+# minutes.
 settings.register_profile("recordmill", deadline=None, max_examples=40)
 settings.load_profile("recordmill")
 
-# A shell starts what it runs in the background with SIGINT ignored, and nohup ignores SIGHUP; children would inherit
-# that, and get both here.
+# A shell starts what it runs in the background with SIGINT ignored, and nohup ignores SIGHUP;
+# children would inherit that, and get both here.
 for number, handler in (
     (signal.SIGINT, signal.default_int_handler),
     (signal.SIGHUP, signal.SIG_DFL),
@@ -31,7 +32,9 @@ for number, handler in (
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """The folder of real files that the repository does not hold; tests that want it skip where it is absent."""
+    """The folder of real files that the repository does not hold; tests that want it skip where it
+    is absent.
+    """
     root = Path(
         os.environ.get(
             "RECORDMILL_SHARED_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -54,7 +57,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks tests that need a store's server; those that measure memory need Linux and are tried three times."""
+    """Marks tests that need a store's server; those that measure memory need Linux and are tried
+    three times.
+    """
     linux = pytest.mark.skipif(
         sys.platform != "linux", reason="the memory of a process is asked of /proc"
     )
@@ -68,7 +73,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What the modules of all tests hold stays: a collection of garbage that looks at it each time takes a second."""
+    """What the modules of all tests hold stays: a collection of garbage that looks at it each time
+    takes a second.
+    """
     gc.collect()
     gc.freeze()
 
@@ -77,7 +84,9 @@ def pytest_collection_finish() -> None:
 def store(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator["Store"]:
-    """A server of S3, or what the module says in STORES, on loopback; skips where it is not installed."""
+    """A server of S3, or what the module says in STORES, on loopback; skips where it is not
+    installed.
+    """
     from store_server import s3_server
 
     with getattr(request, "param", s3_server)(tmp_path_factory.mktemp("store")) as server:
@@ -88,7 +97,9 @@ def store(
 def out(
     store: "Store", request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> str:
-    """A folder of the test's own in the store; what is prepared for it lies in a folder of the test's own, too."""
+    """A folder of the test's own in the store; what is prepared for it lies in a folder of the
+    test's own, too.
+    """
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     name: str = request.node.originalname
     return f"{store.root}/{name}"

@@ -1,4 +1,6 @@
-"""A proxy on loopback in front of a store's server, which spoils requests: before they are heard, or behind it."""
+"""A proxy on loopback in front of a store's server, which spoils requests: before they are heard,
+or behind it.
+"""
 
 import http.client
 import threading
@@ -20,7 +22,9 @@ KILL, KILL_BEHIND = (
 
 @dataclass
 class Proxy:
-    """at: the numbers of the requests that are spoilt. kill: what kills who asks. most: requests at once."""
+    """at: the numbers of the requests that are spoilt. kill: what kills who asks. most: requests at
+    once.
+    """
 
     url: str = ""
     requests: list[str] = field(default_factory=list)
@@ -64,7 +68,9 @@ class Proxy:
 
 @contextmanager
 def fault_proxy(endpoint: str) -> Iterator[Proxy]:
-    """The proxy, as long as the context; requests are handed on as they are, so signatures stay right."""
+    """The proxy, as long as the context; requests are handed on as they are, so signatures stay
+    right.
+    """
     proxy, backend = Proxy(), endpoint.removeprefix("http://")
 
     class Handler(BaseHTTPRequestHandler):

@@ -1,4 +1,6 @@
-"""A real HDFS on loopback, of one NameNode and one DataNode, by the jars that `.ci/servers` installs; else skipped."""
+"""A real HDFS on loopback, of one NameNode and one DataNode, by the jars that `.ci/servers`
+installs; else skipped.
+"""
 
 import os
 import shutil
@@ -24,7 +26,8 @@ _JARS = Path(
     os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "recordmill", "servers", "hadoop"
 )
 _SERVERS = "org.apache.hadoop.hdfs.server"
-# Short-lived and small: what the compiler of hot code and parallel collectors win does not come back here.
+# Short-lived and small: what the compiler of hot code and parallel collectors win does not come
+# back here.
 _JAVA = (
     "-Xmx256m",
     "-Xshare:auto",
@@ -43,7 +46,9 @@ log4j.appender.err.layout.ConversionPattern=%d{ISO8601} %p %c{2}: %m%n
 
 @contextmanager
 def hdfs_server(folder: Path) -> Iterator[str]:
-    """Starts both servers over an empty folder, and gives the URI of the root once a file can be written there."""
+    """Starts both servers over an empty folder, and gives the URI of the root once a file can be
+    written there.
+    """
     java = [
         _find_java(),
         *_JAVA,
@@ -75,7 +80,9 @@ def hdfs_server(folder: Path) -> Iterator[str]:
 
 @dataclass
 class HadoopStore(Store):
-    """HDFS as a store of tests, of which a folder stands for the bucket; client: hdfs-native's own."""
+    """HDFS as a store of tests, of which a folder stands for the bucket; client: hdfs-native's
+    own.
+    """
 
     def put(self, key: str, data: bytes) -> str:
         from hdfs_native import WriteOptions
@@ -118,7 +125,9 @@ def _find_java() -> str:
 
 
 def _find_jars() -> Path:
-    """The folder of Hadoop's jars; skips the test where they are absent, or were not copied to the end."""
+    """The folder of Hadoop's jars; skips the test where they are absent, or were not copied to the
+    end.
+    """
     if not (_JARS / "complete").exists():
         pytest.skip(
             f"no jars of Hadoop in {_JARS}: .ci/servers installs them, where Java and Maven are there"
@@ -127,7 +136,9 @@ def _find_jars() -> Path:
 
 
 def _configure(folder: Path, uri: str) -> None:
-    """Writes the settings of both servers; those without a port of their own listen where there is one free."""
+    """Writes the settings of both servers; those without a port of their own listen where there is
+    one free.
+    """
     settings = {
         "fs.defaultFS": uri,
         "hadoop.tmp.dir": folder,
@@ -174,7 +185,9 @@ def _format(command: list[str], folder: Path) -> None:
 
 
 def _environment() -> dict[str, str]:
-    """Whoever runs the tests may do all there, with a name in the system's list of users or without."""
+    """Whoever runs the tests may do all there, with a name in the system's list of users or
+    without.
+    """
     return {**os.environ, "HADOOP_USER_NAME": "recordmill"}
 
 

@@ -1,4 +1,6 @@
-"""Small images of every format and colour mode that is taken, made by Pillow; for the tests of the image sources."""
+"""Small images of every format and colour mode that is taken, made by Pillow; for the tests of the
+image sources.
+"""
 
 import io
 from typing import Any
@@ -31,7 +33,9 @@ def encoded(name: str, image: Image.Image | None = None, **options: Any) -> byte
 
 
 def samples() -> dict[str, tuple[bytes, tuple[str, int, int, str, bool]]]:
-    """By name: the file, and (format, channels, bits, colour, has_more_frames) that its header says."""
+    """By name: the file, and (format, channels, bits, colour, has_more_frames) that its header
+    says.
+    """
     frames = [picture(seed=seed) for seed in range(1, 3)]
     flat = [frame.quantize(16) for frame in frames]
     made = {

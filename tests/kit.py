@@ -1,4 +1,6 @@
-"""What tests of several rooms do: bytes of folders, rejects, frames, tables of columns, and a job in each way."""
+"""What tests of several rooms do: bytes of folders, rejects, frames, tables of columns, and a job
+in each way.
+"""
 
 import io
 import json
@@ -80,7 +82,9 @@ def flip(path: str | Path, at: int) -> None:
 
 
 def damaged(data: bytes, step: int = 1, cut_step: int | None = None) -> Iterator[bytes]:
-    """Every so many bytes with one bit changed (another one each time), then with all of them; then each cut."""
+    """Every so many bytes with one bit changed (another one each time), then with all of them; then
+    each cut.
+    """
     for at in range(0, len(data), step):
         for mask in (1 << at // step % 8, 0xFF):
             yield data[:at] + bytes([data[at] ^ mask]) + data[at + 1 :]
@@ -98,7 +102,9 @@ def at_once(work: Callable[..., object], *given: object) -> None:
 
 @contextmanager
 def served(handler: type[BaseHTTPRequestHandler]) -> Iterator[int]:
-    """Answers requests on loopback by the handler, which logs nothing, in threads; gives the port."""
+    """Answers requests on loopback by the handler, which logs nothing, in threads; gives the
+    port.
+    """
     handler.log_message = lambda *_: None  # type: ignore[assignment, method-assign]
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.daemon_threads = True
@@ -125,7 +131,9 @@ def ids(batches: Iterable[Mapping[str, Any]]) -> list[list[int]]:
 
 
 def plain(value: Any) -> Any:
-    """A value of an array or of our columns in Python's own types: None for what is missing, times as numbers."""
+    """A value of an array or of our columns in Python's own types: None for what is missing, times
+    as numbers.
+    """
     if isinstance(value, np.ma.MaskedArray) and value.size and np.ma.getmaskarray(value).all():
         return None
     if isinstance(value, list | tuple | Ragged | Strings) or (
@@ -145,7 +153,9 @@ def framed(payloads: Iterable[bytes]) -> bytes:
 
 
 def write_rows(path: Path, columns: Mapping[str, Any]) -> Path:
-    """Writes columns as CSV, JSON Lines or Parquet, as the name ends; what is missing is an empty field, or no key."""
+    """Writes columns as CSV, JSON Lines or Parquet, as the name ends; what is missing is an empty
+    field, or no key.
+    """
     table = pa.table({name: pa.array(column) for name, column in columns.items()})
     if path.suffix == ".csv":
         pyarrow.csv.write_csv(table, path, pyarrow.csv.WriteOptions(quoting_style="needed"))
@@ -171,7 +181,9 @@ def table_of(columns: Mapping[str, Any], schema: Schema) -> pa.Table:
 def read_in_each_way(
     source: Any, folder: Path, ways: Iterable[Mapping[str, Any]] = WAYS_TO_READ, **options: Any
 ) -> list[recordmill.ReadResult]:
-    """Reads in each way, each into a folder of its own, and checks that all write the same files."""
+    """Reads in each way, each into a folder of its own, and checks that all write the same
+    files.
+    """
     results = [
         recordmill.read(source, folder / f"{at}", **options, **way) for at, way in enumerate(ways)
     ]
@@ -188,7 +200,9 @@ def check_goes_on(
     options: Mapping[str, Any],
     every: int = 1,
 ) -> list[Any]:
-    """Checks that batches go on from the state after `every` so many steps and the last one; gives what all show."""
+    """Checks that batches go on from the state after `every` so many steps and the last one; gives
+    what all show.
+    """
     whole, running = shown(begin(**options)), begin(**options)
     behind = shown(begin(**{**options, "epochs": 2 * options["epochs"]}))[len(whole) :]
     for step in range(len(whole) + 1):

@@ -43,7 +43,9 @@ MIXED = Schema(
 
 
 def mixed_rows(count: int, first: int = 0) -> pa.Table:
-    """Rows of MIXED whose every value follows from the row's number, with missing and empty values in between."""
+    """Rows of MIXED whose every value follows from the row's number, with missing and empty values
+    in between.
+    """
     rows = range(first, first + count)
     columns = {
         "id": list(rows),
@@ -68,7 +70,9 @@ def mixed_rows(count: int, first: int = 0) -> pa.Table:
 
 
 def plain_columns(table: pa.Table) -> dict[str, list[Any]]:
-    """The columns of such rows as `kit.plain` gives them: times as numbers, the matrix as deep as its shape."""
+    """The columns of such rows as `kit.plain` gives them: times as numbers, the matrix as deep as
+    its shape.
+    """
     found = {
         name: (
             column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column
@@ -87,7 +91,9 @@ def write_data_set(
     compression: str = "none",
     member_bytes: int = 2000,
 ) -> Path:
-    """A committed data set of these splits, tables or columns, in their order, cut into so many shards each."""
+    """A committed data set of these splits, tables or columns, in their order, cut into so many
+    shards each.
+    """
     (out / FOLDER / "index").mkdir(parents=True)
     splits = {}
     for split, given in tables.items():

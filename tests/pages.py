@@ -1,4 +1,6 @@
-"""A Markdown page with the outputs that its blocks give today; `python tests/pages.py PAGE.md` says where it lies."""
+"""A Markdown page with the outputs that its blocks give today; `python tests/pages.py PAGE.md` says
+where it lies.
+"""
 
 import contextlib
 import difflib
@@ -26,7 +28,9 @@ def write_rides(folder: Path) -> None:
 
 
 def replay(text: str) -> str:
-    """The page with the outputs of now, run in the current folder; durations are `in 0.1 s`, the folder is `/data`."""
+    """The page with the outputs of now, run in the current folder; durations are `in 0.1 s`, the
+    folder is `/data`.
+    """
     here = os.getcwd()
     names: dict[str, Any] = {"__name__": "page"}
 
@@ -44,7 +48,9 @@ def replay(text: str) -> str:
 
 
 def reruns(text: str) -> list[tuple[str, list[str], list[str]]]:
-    """(command, what the page says, what it prints now) of commands whose inputs differ; numbers of builds as N."""
+    """(command, what the page says, what it prints now) of commands whose inputs differ; numbers of
+    builds as N.
+    """
     found = []
     for block in re.findall(r"(?ms)^```\n(\$ .*?)^```$", text):
         for run in re.split(r"(?m)^\$ ", block)[1:]:

@@ -1,4 +1,6 @@
-"""Real servers of S3 and Azure on loopback, which `.ci/servers` installs, and the settings that reach them."""
+"""Real servers of S3 and Azure on loopback, which `.ci/servers` installs, and the settings that
+reach them.
+"""
 
 import base64
 import hashlib
@@ -32,7 +34,9 @@ _CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "recordm
 
 @dataclass
 class Store:
-    """A server with one bucket. root: its URI; endpoint: its URL; client: obstore's, for what the tests put there."""
+    """A server with one bucket. root: its URI; endpoint: its URL; client: obstore's, for what the
+    tests put there.
+    """
 
     root: str
     endpoint: str
@@ -87,7 +91,9 @@ def free_port() -> int:
 
 @contextmanager
 def settings(**given: str) -> Iterator[None]:
-    """The process's settings of stores are these, and no others, meanwhile; connections made before are forgotten."""
+    """The process's settings of stores are these, and no others, meanwhile; connections made before
+    are forgotten.
+    """
     before = _own_settings()
     for name in before:
         del os.environ[name]

@@ -1,4 +1,6 @@
-"""A CSV with numbers, text and missing values, a declared transform of it, and what NumPy says that it must give."""
+"""A CSV with numbers, text and missing values, a declared transform of it, and what NumPy says that
+it must give.
+"""
 
 from collections import Counter
 from pathlib import Path

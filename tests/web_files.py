@@ -1,4 +1,6 @@
-"""A web server on loopback that gives the files of a folder, whole or by ranges, and can be told to fail."""
+"""A web server on loopback that gives the files of a folder, whole or by ranges, and can be told to
+fail.
+"""
 
 import hashlib
 import re
@@ -18,7 +20,9 @@ FAIL, CUT, SLOW = "503", "cut", "slow"  # ways to fail: an error, half a body, a
 
 @dataclass
 class WebFiles:
-    """url: of the folder. requests: in order. faults: by request number, from 0. before: called with each number."""
+    """url: of the folder. requests: in order. faults: by request number, from 0. before: called
+    with each number.
+    """
 
     folder: Path
     url: str = ""

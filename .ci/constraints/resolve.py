@@ -1,7 +1,8 @@
-"""Print the constraints of the running interpreter:
-every package that `.[dev]` installs, at the version that pip chooses today.
+"""Print the constraints of the running interpreter: every package that `.[dev]` installs, at the
+version that pip chooses today.
 
-python3.11 -m venv fresh && fresh/bin/python .ci/constraints/resolve.py "tested by .ci/run" > .ci/constraints/py311.txt
+python3.11 -m venv fresh && fresh/bin/python .ci/constraints/resolve.py "tested by .ci/run" >
+.ci/constraints/py311.txt
 """
 
 from __future__ import annotations

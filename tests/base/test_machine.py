@@ -1,4 +1,6 @@
-"""How many processors are counted: those of the affinity mask, and no more than a container's quota."""
+"""How many processors are counted: those of the affinity mask, and no more than a container's
+quota.
+"""
 
 import os
 from pathlib import Path

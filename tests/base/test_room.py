@@ -1,4 +1,6 @@
-"""Memory that is handed out again: only when nobody refers to it, to whom it fits, and no more of it than is said."""
+"""Memory that is handed out again: only when nobody refers to it, to whom it fits, and no more of
+it than is said.
+"""
 
 from collections.abc import Iterator
 

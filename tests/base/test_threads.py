@@ -1,4 +1,6 @@
-"""`thread_map`: results in order, errors in their place, and no more under way than there is room for."""
+"""`thread_map`: results in order, errors in their place, and no more under way than there is room
+for.
+"""
 
 import os
 import signal

@@ -1,4 +1,6 @@
-"""A build by workers that share nothing but OUT, its steps called one after the other, as an engine would."""
+"""A build by workers that share nothing but OUT, its steps called one after the other, as an engine
+would.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -43,7 +45,9 @@ class Steps:
 
     @classmethod
     def begin(cls, inputs: Any, out: str, private: Path, **options: Any) -> "Steps":
-        """Plan here, and put the plan into OUT; each file is a group of its own, as if it were large."""
+        """Plan here, and put the plan into OUT; each file is a group of its own, as if it were
+        large.
+        """
         settings = make_options(out, runner="PortableRunner", **options)
         folder = RunFolder.create(private if is_remote(out) else out)
         plan = make_plan(inputs, folder, out, 0, settings)

@@ -1,4 +1,6 @@
-"""Lost, doubled or changed records, injected into real run files, are never committed, and said where."""
+"""Lost, doubled or changed records, injected into real run files, are never committed, and said
+where.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -34,7 +36,9 @@ Shards = list[tuple[ShardRange, list[RunSlice]]]
 def build_with(
     monkeypatch: pytest.MonkeyPatch, out: Path, change: Callable[[SortedRun, Shards], Shards]
 ) -> None:
-    """A build in which `change` gets, between reading and writing, the run and what shards are to take from it."""
+    """A build in which `change` gets, between reading and writing, the run and what shards are to
+    take from it.
+    """
     from recordmill.transforms import local_build
 
     plan_shard_slices = local_build.plan_shard_slices

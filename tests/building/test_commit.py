@@ -186,7 +186,9 @@ _STEPS = ("rename", "replace", "link", "mkdir", "unlink", "rmdir", "fsync")
 
 
 def _publish_and_die(out: Path, content: bytes, base: int, step: int) -> None:
-    """In this process: commit, but be killed before the step-th change of the file system from the commit on."""
+    """In this process: commit, but be killed before the step-th change of the file system from the
+    commit on.
+    """
     folder = RunFolder.create(out)
     (folder.rejects / "000000-x.jsonl").write_bytes(content)
     left = itertools.count(-step)

@@ -1,4 +1,6 @@
-"""The steps of ingesting, each by itself; units to groups; and classes that are divided among the splits."""
+"""The steps of ingesting, each by itself; units to groups; and classes that are divided among the
+splits.
+"""
 
 from types import SimpleNamespace
 from typing import Any

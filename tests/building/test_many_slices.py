@@ -1,5 +1,5 @@
-"""What a build holds does not grow with runs x shards: 10,000 shards for real, and 1 TB by arrays that stand for the
-runs' files.
+"""What a build holds does not grow with runs x shards: 10,000 shards for real, and 1 TB by arrays
+that stand for the runs' files.
 """
 
 import itertools

@@ -1,4 +1,6 @@
-"""The merge against sorting everything, with its rounds, reads and memory held to what its module says of them."""
+"""The merge against sorting everything, with its rounds, reads and memory held to what its module
+says of them.
+"""
 
 import itertools
 import random
@@ -65,7 +67,9 @@ def merged(slices: Sequence[RunSlice], memory_bytes: int) -> list[bytes]:
 
 
 def dealt(count: int, parts: int, keys: str, size: int = 20) -> list[list[Record]]:
-    """Records in parts: with keys of their own, of all parts in turn; of consecutive parts; or all the same."""
+    """Records in parts: with keys of their own, of all parts in turn; of consecutive parts; or all
+    the same.
+    """
     dice = random.Random(count + parts)
     result: list[list[Record]] = [[] for _ in range(parts)]
     for number in range(count):

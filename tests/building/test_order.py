@@ -1,4 +1,6 @@
-"""Keys and splits decide the bytes of every data set ever built: values are pinned, laws hold for any input."""
+"""Keys and splits decide the bytes of every data set ever built: values are pinned, laws hold for
+any input.
+"""
 
 import itertools
 from dataclasses import dataclass, field
@@ -58,8 +60,8 @@ def place(
 
 
 def test_siphash_gives_the_reference_vectors() -> None:
-    # Appendix A of the SipHash paper and the vectors of its reference code: key 00 01 .. 0f, inputs of 0, 8 and 15
-    # bytes 00 01 02 ...
+    # Appendix A of the SipHash paper and the vectors of its reference code: key 00 01 .. 0f, inputs
+    # of 0, 8 and 15 bytes 00 01 02 ...
     key = int.from_bytes(bytes(range(8)), "little"), int.from_bytes(bytes(range(8, 16)), "little")
     data = np.array([*range(8), *range(15)], np.uint8)
     out = hash_bytes(key, data, np.array([0, 0, 8]), np.array([0, 8, 15]))

@@ -1,4 +1,6 @@
-"""Workers that share only OUT build the bytes of one machine; what is missing is told before a manifest is."""
+"""Workers that share only OUT build the bytes of one machine; what is missing is told before a
+manifest is.
+"""
 
 import resource
 import socket

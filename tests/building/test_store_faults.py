@@ -1,4 +1,6 @@
-"""The commit to a store when any of its requests fails, is heard without an answer, or is the last that is heard."""
+"""The commit to a store when any of its requests fails, is heard without an answer, or is the last
+that is heard.
+"""
 
 import itertools
 from collections.abc import Iterator

@@ -1,4 +1,6 @@
-"""Files that are a record each, straight into shards: the bytes, the rejects and the errors of the build that sorts."""
+"""Files that are a record each, straight into shards: the bytes, the rejects and the errors of the
+build that sorts.
+"""
 
 import json
 import random
@@ -38,11 +40,14 @@ def sorting() -> Iterator[None]:
 
 
 def content(result: BuildResult) -> dict[str, bytes]:
-    """All files of the data set but those that name the run, and the rejects, whatever their files are called."""
+    """All files of the data set but those that name the run, and the rejects, whatever their files
+    are called.
+    """
     out = Path(result.out)
     data = next(out.glob("data-*"))
     found = tree(data)
-    # equal builds differ in the name of the run, which the data folder and the files of rejects have
+    # equal builds differ in the name of the run, which the data folder and the files of rejects
+    # have
     manifest = json.loads((out / "manifest.json").read_text().replace(data.name, "data-RUN"))
     found["manifest"] = json.dumps(
         {**manifest, "run": {}, "rejects": manifest["rejects"]["reasons"]}

@@ -1,4 +1,6 @@
-"""`recordmill check` and `build --expect`: exit codes, what is said, and that nothing is committed."""
+"""`recordmill check` and `build --expect`: exit codes, what is said, and that nothing is
+committed.
+"""
 
 import json
 import shutil
@@ -35,7 +37,9 @@ def frame(rows: int, seed: int) -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def sets(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two of one distribution, one that drifts, has leaks and repeats, and one without statistics."""
+    """Two of one distribution, one that drifts, has leaks and repeats, and one without
+    statistics.
+    """
     folder = tmp_path_factory.mktemp("sets")
     far = frame(1500, 3)
     far["fare"] += 40

@@ -1,4 +1,6 @@
-"""Distances of distributions as published and as TensorFlow Data Validation says, and the drift that they find."""
+"""Distances of distributions as published and as TensorFlow Data Validation says, and the drift
+that they find.
+"""
 
 import itertools
 import math
@@ -136,9 +138,10 @@ def sketch(rows: int, factor: int, shift: float) -> DatasetStatistics:
     return DatasetStatistics.from_sketch(found)
 
 
-# `drift_skew_info` of tfdv.validate_statistics(two, schema, previous_statistics=one) with TensorFlow Data Validation
-# 1.16.1 (Python 3.11, tensorflow-cpu 2.16.2), which loaded the two files that DatasetStatistics.to_bytes gives;
-# `standard` by default, `quantiles` with source { type: QUANTILES } in the comparator
+# `drift_skew_info` of tfdv.validate_statistics(two, schema, previous_statistics=one) with
+# TensorFlow Data Validation 1.16.1 (Python 3.11, tensorflow-cpu 2.16.2), which loaded the two files
+# that DatasetStatistics.to_bytes gives; `standard` by default, `quantiles` with source { type:
+# QUANTILES } in the comparator
 TFDV = {
     ("y", False): 0.04914141266110161,
     ("y", True): 0.06210391897722138,
@@ -161,7 +164,9 @@ TFDV_BUCKETS: Sequence[tuple[Buckets, Buckets, float]] = [  # the same of histog
 
 
 def test_it_is_what_tensorflow_data_validation_says_of_our_statistics() -> None:
-    """But for NaN, which it leaves out where the edges of two histograms differ, as here, and else takes for unlike."""
+    """But for NaN, which it leaves out where the edges of two histograms differ, as here, and else
+    takes for unlike.
+    """
     one, two = sketch(5000, 7, 0.0)["train"], sketch(3000, 11, 2.5)["train"]
     for (name, of_quantiles), value in TFDV.items():
         pair = [
@@ -213,7 +218,9 @@ Values = dict[str, npt.NDArray[Any]]
 
 
 def values(rows: int, seed: int) -> Values:
-    """Columns of many shapes: heavy tails, zeros, few and many integers, times, frequent and rare texts."""
+    """Columns of many shapes: heavy tails, zeros, few and many integers, times, frequent and rare
+    texts.
+    """
     random = np.random.default_rng(seed)
     return {
         "normal": random.normal(3, 2, rows),
@@ -290,7 +297,9 @@ def test_chance_has_room_where_few_occurrences_are_sampled(monkeypatch: pytest.M
 
 
 def awkward(rows: int, seed: int) -> Values:
-    """Columns of which clean splits were said to differ: mostly rare texts, zeros in a tenth more, few values."""
+    """Columns of which clean splits were said to differ: mostly rare texts, zeros in a tenth more,
+    few values.
+    """
     random = np.random.default_rng(seed)
     names = np.array([f"name {number}" for number in random.integers(0, 10**9, rows)])
     return {

@@ -1,4 +1,6 @@
-"""Records that stand there twice, and near pairs of hashes: what Python's sets and comparing each with each find."""
+"""Records that stand there twice, and near pairs of hashes: what Python's sets and comparing each
+with each find.
+"""
 
 from collections import Counter
 from itertools import permutations
@@ -107,7 +109,9 @@ def by_brute_force(hashes: U64) -> set[tuple[int, int]]:
 def with_copies(
     count: int, copies: int, most_bits: int, seed: int
 ) -> tuple[U64, set[tuple[int, int]]]:
-    """Random hashes, of which the last ones are others of them with some bits changed; and these pairs."""
+    """Random hashes, of which the last ones are others of them with some bits changed; and these
+    pairs.
+    """
     random = np.random.default_rng(seed)
     hashes = random.integers(0, 2**64, (count, 4), dtype=np.uint64)
     sources = random.permutation(count - copies)[:copies]

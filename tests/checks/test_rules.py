@@ -1,4 +1,6 @@
-"""Rules: what they take, what is refused by name, what a schema says, and what of a data set they find."""
+"""Rules: what they take, what is refused by name, what a schema says, and what of a data set they
+find.
+"""
 
 import ast
 from pathlib import Path

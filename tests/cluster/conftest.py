@@ -1,4 +1,6 @@
-"""What the tests of engines share: inputs, what one process makes of them, and the engines, each brought up once."""
+"""What the tests of engines share: inputs, what one process makes of them, and the engines, each
+brought up once.
+"""
 
 import hashlib
 import os
@@ -136,7 +138,9 @@ def prism() -> list[str]:
 
 @dataclass
 class Engine:
-    """flags: for commands that run there. hidden: a folder that its hosts have empty. live: its jobs."""
+    """flags: for commands that run there. hidden: a folder that its hosts have empty. live: its
+    jobs.
+    """
 
     flags: list[str]
     hidden: Path | None = None
@@ -176,7 +180,9 @@ def tree(folder: Path) -> dict[str, str]:
 
 
 def fit_and_compare(table: Path, folder: Path, *flags: str) -> None:
-    """Builds with a transform, in one process and with these flags, give the same records in the same order."""
+    """Builds with a transform, in one process and with these flags, give the same records in the
+    same order.
+    """
     pytest.importorskip("tensorflow_transform")
     steps = folder / "transform.yaml"
     steps.write_text("x: zscore\nname: {vocabulary: {top_k: 50}}\nid: drop\n")

@@ -1,4 +1,6 @@
-"""A driver as a process of its own, to be stopped and killed. None outlives the test that started it."""
+"""A driver as a process of its own, to be stopped and killed. None outlives the test that started
+it.
+"""
 
 import shutil
 import subprocess
@@ -13,7 +15,9 @@ _started: list["Driver"] = []
 
 
 class Driver:
-    """`recordmill` with these arguments, started as a shell would. before: Python that is run first."""
+    """`recordmill` with these arguments, started as a shell would. before: Python that is run
+    first.
+    """
 
     def __init__(self, *arguments: str | Path, cwd: Path | None = None, before: str = "") -> None:
         command = [sys.executable, "-m", "recordmill"]

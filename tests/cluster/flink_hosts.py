@@ -1,4 +1,6 @@
-"""Flink over hosts of its own, of what `examples/cluster/flink_local.sh fetch` got: a JobManager and TaskManagers."""
+"""Flink over hosts of its own, of what `examples/cluster/flink_local.sh fetch` got: a JobManager
+and TaskManagers.
+"""
 
 import json
 import os
@@ -138,7 +140,9 @@ class FlinkHosts(Hosts):
 
     @property
     def flags(self) -> list[str]:
-        """What recordmill is given to run here, its workers as processes that the TaskManagers start."""
+        """What recordmill is given to run here, its workers as processes that the TaskManagers
+        start.
+        """
         return [
             "--runner=FlinkRunner",
             f"--flink_master={self.url}",
@@ -199,5 +203,7 @@ class FlinkHosts(Hosts):
         ]
 
     def kill_task_manager(self, host: int, *spared: bytes) -> None:
-        """End it and what it had started at once, as a host does that loses power. spared: words of what goes on."""
+        """End it and what it had started at once, as a host does that loses power. spared: words of
+        what goes on.
+        """
         self.kill(host, _POOL, *spared)

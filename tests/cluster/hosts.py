@@ -1,4 +1,6 @@
-"""One set at a time of hosts of their own: namespaces that share a bridge, whose programs end with this process."""
+"""One set at a time of hosts of their own: namespaces that share a bridge, whose programs end with
+this process.
+"""
 
 import contextlib
 import fcntl
@@ -39,7 +41,9 @@ def why_not(*programs: str) -> str:
 
 
 class Hosts:
-    """Hosts 1 to `count`, at 10.79.0.1 and so on. hidden: a folder that all but the first have empty."""
+    """Hosts 1 to `count`, at 10.79.0.1 and so on. hidden: a folder that all but the first have
+    empty.
+    """
 
     def __init__(self, folder: Path, count: int) -> None:
         self.folder, self.count = folder, count

@@ -1,4 +1,6 @@
-"""A job that takes slots and does nothing for ten minutes: `python slot_holder.py FLAGS_OF_BEAM...`"""
+"""A job that takes slots and does nothing for ten minutes: `python slot_holder.py
+FLAGS_OF_BEAM...`
+"""
 
 import sys
 import time

@@ -1,4 +1,6 @@
-"""Spark over hosts of its own, of what `examples/cluster/spark_local.sh fetch` got: a master and workers."""
+"""Spark over hosts of its own, of what `examples/cluster/spark_local.sh fetch` got: a master and
+workers.
+"""
 
 import json
 import os
@@ -93,7 +95,9 @@ class SparkHosts(Hosts):
 
     @property
     def flags(self) -> list[str]:
-        """What recordmill is given to run here, its workers as processes that the executors start."""
+        """What recordmill is given to run here, its workers as processes that the executors
+        start.
+        """
         settings = {**_SETTINGS, "spark.executor.extraClassPath": str(jar())}
         return [
             "--runner=SparkRunner",

@@ -1,4 +1,6 @@
-"""Builds and reads on each engine: the bytes are those of one process, and what can't be is said in a sentence."""
+"""Builds and reads on each engine: the bytes are those of one process, and what can't be is said in
+a sentence.
+"""
 
 import signal
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""What is killed of a build on a Flink of two hosts changes no byte, is gone, and no live job loses anything."""
+"""What is killed of a build on a Flink of two hosts changes no byte, is gone, and no live job loses
+anything.
+"""
 
 import contextlib
 import os

@@ -1,4 +1,6 @@
-"""OUT in a store that all hosts reach: what Flink's workers put there is what one process writes."""
+"""OUT in a store that all hosts reach: what Flink's workers put there is what one process
+writes.
+"""
 
 import os
 from collections.abc import Iterator

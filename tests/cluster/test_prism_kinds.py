@@ -1,4 +1,6 @@
-"""Every kind of input, every form of a read, and a store: Prism gives the files of one process, rejects included."""
+"""Every kind of input, every form of a read, and a store: Prism gives the files of one process,
+rejects included.
+"""
 
 import gzip
 import io
@@ -126,7 +128,9 @@ def test_a_build_of_every_kind(prism: list[str], tmp_path: Path, what: str) -> N
 
 
 def content(out: Path) -> list[object]:
-    """The shards, what is said of the inputs, and the rejects of a data set, in whichever files they are listed."""
+    """The shards, what is said of the inputs, and the rejects of a data set, in whichever files
+    they are listed.
+    """
     rejects = sorted(
         line for path in out.glob("rejects/*") for line in path.read_text().splitlines()
     )
@@ -188,7 +192,9 @@ def test_a_fit_and_reads_into_a_store(
 
 
 def content_of(out: Path | str) -> dict[str, bytes]:
-    """Name below the folder of its data to the bytes of all that a build, or a read, wrote beside its accounts."""
+    """Name below the folder of its data to the bytes of all that a build, or a read, wrote beside
+    its accounts.
+    """
     found = {re.sub(r"^data-\w+/", "", name): path for name, path in find_files(out).items()}
     return {
         name: read_range(path).tobytes()

@@ -1,4 +1,6 @@
-"""Builds and reads on a Spark of two hosts: the bytes are those of one process, also after an executor was killed."""
+"""Builds and reads on a Spark of two hosts: the bytes are those of one process, also after an
+executor was killed.
+"""
 
 import signal
 from pathlib import Path

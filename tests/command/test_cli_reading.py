@@ -1,4 +1,6 @@
-"""`recordmill head | inspect | verify | read` from the command line: what is printed and the exit codes."""
+"""`recordmill head | inspect | verify | read` from the command line: what is printed and the exit
+codes.
+"""
 
 import json
 import os

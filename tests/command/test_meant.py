@@ -1,4 +1,6 @@
-"""A mistyped word is answered with the one that is meant; Ctrl-C is one line from the first moment on."""
+"""A mistyped word is answered with the one that is meant; Ctrl-C is one line from the first moment
+on.
+"""
 
 import os
 import signal

@@ -1,4 +1,6 @@
-"""The rooms of the package, which of them each may import, and the import statements of their modules."""
+"""The rooms of the package, which of them each may import, and the import statements of their
+modules.
+"""
 
 import ast
 import sys
@@ -77,8 +79,7 @@ FOLDERS = tuple(dict.fromkeys(room.split(".")[0] for room in ROOMS))
 
 
 def folder_of(room: str) -> Path:
-    """
-    >>> folder_of("schemas").relative_to(ROOT).as_posix(), folder_of("records.example").relative_to(PACKAGE).as_posix()
+    """>>> folder_of("schemas").relative_to(ROOT).as_posix(), folder_of("records.example").relative_to(PACKAGE).as_posix()
     ('schemas', 'records/example')
     """
     parts = room.split(".")
@@ -118,7 +119,8 @@ def is_any(name: str, packages: set[str]) -> bool:
 
 
 def room_of(name: str) -> str:
-    """The room of an imported `recordmill.…` name, which may be a module, a room, or (a room and) what a module has.
+    """The room of an imported `recordmill.…` name, which may be a module, a room, or (a room and)
+    what a module has.
 
     >>> room_of("recordmill.records.tfrecord.frames"), room_of("recordmill.records.tfrecord")
     ('records.tfrecord', 'records.tfrecord')
@@ -142,7 +144,9 @@ def parsed(path: Path) -> ast.Module:
 
 
 def imports(path: Path) -> Iterator[tuple[str, int, bool]]:
-    """(dotted name, line, whether it is imported with the module) of every import, also in functions."""
+    """(dotted name, line, whether it is imported with the module) of every import, also in
+    functions.
+    """
     yield from _imports(parsed(path), True)
 
 

@@ -1,4 +1,6 @@
-"""Which packages each command loads: `--help` nothing heavy, reads no Beam or TensorFlow, builds no TensorFlow."""
+"""Which packages each command loads: `--help` nothing heavy, reads no Beam or TensorFlow, builds no
+TensorFlow.
+"""
 
 import json
 import subprocess
@@ -40,7 +42,9 @@ def test_the_command_line_s_modules_import_the_standard_library_only() -> None:
 
 
 def loaded_after(code: str, *, blocked: tuple[str, ...] = ()) -> set[str]:
-    """The modules of interest that a fresh interpreter has loaded after running the code, without the blocked ones."""
+    """The modules of interest that a fresh interpreter has loaded after running the code, without
+    the blocked ones.
+    """
     lines = ["import sys", *(f"sys.modules[{name!r}] = None" for name in blocked), code]
     lines += [
         "import json",
@@ -52,7 +56,9 @@ def loaded_after(code: str, *, blocked: tuple[str, ...] = ()) -> set[str]:
 
 
 def import_all(folder: str) -> str:
-    """All modules but those for PyTorch, tf.data and tf.Transform, which others import when they are asked for."""
+    """All modules but those for PyTorch, tf.data and tf.Transform, which others import when they
+    are asked for.
+    """
     left_out = [folder_of(room) for room in ("reader.torch", "reader.tensorflow", "transforms.tft")]
     names = [dotted(path) for path in all_modules(folder) if path.parent not in left_out]
     return "import " + ", ".join(names)
@@ -116,7 +122,9 @@ def test_importing_a_folder_leaves_beam_and_tensorflow_unloaded(folder: str) -> 
 
 
 def test_a_build_leaves_tensorflow_unloaded() -> None:
-    """Beam itself must not bring it in either: a build that loads TensorFlow starts several seconds later."""
+    """Beam itself must not bring it in either: a build that loads TensorFlow starts several seconds
+    later.
+    """
     loaded = loaded_after(import_all("pipelines") + "\n" + import_all("transforms"))
     assert "apache_beam" in loaded
     assert "tensorflow" not in loaded

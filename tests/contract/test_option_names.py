@@ -1,4 +1,6 @@
-"""Messages name options as keywords, for which the command line prints flags (`base.option_names`)."""
+"""Messages name options as keywords, for which the command line prints flags
+(`base.option_names`).
+"""
 
 import ast
 import pickle

@@ -1,4 +1,6 @@
-"""Options are declared once: command line, Python, types, manifest and reference say what the declarations say."""
+"""Options are declared once: command line, Python, types, manifest and reference say what the
+declarations say.
+"""
 
 import ast
 import dataclasses
@@ -56,7 +58,8 @@ def test_types_list_what_the_tables_hold() -> None:
 
 def test_a_name_means_one_thing_in_all_commands() -> None:
     seen: dict[str, Option] = {}
-    # a switch or an order; of shards or Parquet; of which draw; of records or inputs; `transform --with`
+    # a switch or an order; of shards or Parquet; of which draw; of records or inputs; `transform
+    # --with`
     differ = {"shuffle", "compression", "seed", "columns", "json", "transform_from"}
     for command, options in COMMAND_OPTIONS.items():
         for option in options:

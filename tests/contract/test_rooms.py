@@ -1,4 +1,6 @@
-"""The structure of the package against its declared table: who may import whom, no cycles, a sentence at each door."""
+"""The structure of the package against its declared table: who may import whom, no cycles, a
+sentence at each door.
+"""
 
 import ast
 import graphlib
@@ -27,7 +29,8 @@ from rooms import (
 
 # what the base install has
 BASE = {"numpy", "pyarrow", "PIL", "tensorflow_metadata", "google.protobuf", "blake3", "isal"}
-# may import it in functions: a saved graph, tf.data, and a ragged value that becomes a tf.RaggedTensor
+# may import it in functions: a saved graph, tf.data, and a ragged value that becomes a
+# tf.RaggedTensor
 TENSORFLOW = {"preprocessing", "records/columns/ragged.py"}
 SHELL = {
     "apache_beam",
@@ -36,7 +39,8 @@ SHELL = {
     "tfx_bsl",
 }  # the Beam shell's own, in SHELL_FOLDERS only
 SHELL_FOLDERS = ("transforms", "transforms.tft", "pipelines.remote", "pipelines")
-# may import a framework at the top of a module; the others import their modules when they are asked for
+# may import a framework at the top of a module; the others import their modules when they are asked
+# for
 FRAMEWORKS = {"reader.torch": {"torch"}, "reader.tensorflow": {"tensorflow"}}
 
 
@@ -54,7 +58,9 @@ def test_the_table_names_every_room() -> None:
 
 
 def test_the_table_has_no_cycle() -> None:
-    """Each room stands below all that it imports; the reader is a leaf: no build depends on how its output is read."""
+    """Each room stands below all that it imports; the reader is a leaf: no build depends on how its
+    output is read.
+    """
     seen: list[str] = []
     for room, allowed in ROOMS.items():
         assert set(allowed.split()) <= set(seen), (
@@ -181,7 +187,9 @@ def _modules() -> list[Path]:
 
 
 def _public(tree: ast.Module) -> Iterator[str]:
-    """Yields the public functions and classes of a module; constants of several modules may have one name."""
+    """Yields the public functions and classes of a module; constants of several modules may have
+    one name.
+    """
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
             yield node.name
@@ -312,7 +320,8 @@ OF_PATH = {
     "split",
     "splitext",
 }
-# of pathlib's methods, those that ask the file system; str has a `replace`, too, which takes two arguments
+# of pathlib's methods, those that ask the file system; str has a `replace`, too, which takes two
+# arguments
 OF_PATHS = {
     "chmod",
     "exists",

@@ -1,4 +1,6 @@
-"""Each option, alone and beside those it needs or excludes, is honoured or refused for every input and output."""
+"""Each option, alone and beside those it needs or excludes, is honoured or refused for every input
+and output.
+"""
 
 import json
 import re

@@ -1,4 +1,6 @@
-"""Texts that are made or run: merges without scars, examples of docstrings, the types of the native library."""
+"""Texts that are made or run: merges without scars, examples of docstrings, the types of the native
+library.
+"""
 
 import doctest
 import importlib

@@ -1,4 +1,6 @@
-"""A REST interface that answers as Flink's does, asked of jobs and slots; over real HTTP, on loopback."""
+"""A REST interface that answers as Flink's does, asked of jobs and slots; over real HTTP, on
+loopback.
+"""
 
 import json
 from collections.abc import Iterator
@@ -11,7 +13,9 @@ from kit import served
 
 @dataclass
 class FlinkServer:
-    """url: where it is. jobs: id to (name, state). slots, free, managers: what it has. cancelled: ids."""
+    """url: where it is. jobs: id to (name, state). slots, free, managers: what it has. cancelled:
+    ids.
+    """
 
     url: str = ""
     jobs: dict[str, tuple[str, str]] = field(default_factory=dict)

@@ -1,4 +1,6 @@
-"""`python run_staged.py PIPELINE FOLDER`: runs what was staged for Dataflow with the recordmill installed in FOLDER."""
+"""`python run_staged.py PIPELINE FOLDER`: runs what was staged for Dataflow with the recordmill
+installed in FOLDER.
+"""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""What engines say while a job runs and when it fails, and job servers that end with whoever started them."""
+"""What engines say while a job runs and when it fails, and job servers that end with whoever
+started them.
+"""
 
 import logging
 import os
@@ -199,7 +201,9 @@ STAYING = ("PortableRunner", "--job_endpoint=localhost:9")
 
 
 def handed_over(runner: str, *flags: str) -> submission._Engine:
-    """The job, when this process was stopped while it handed it over, and nobody knows yet what became of it."""
+    """The job, when this process was stopped while it handed it over, and nobody knows yet what
+    became of it.
+    """
     engine = submission._Engine(
         submission.Submission(runner, (), "j"), pipeline_options(runner, flags)
     )

@@ -1,4 +1,6 @@
-"""What is looked at before a submission: each refusal says what to change; local workers are really asked."""
+"""What is looked at before a submission: each refusal says what to change; local workers are really
+asked.
+"""
 
 import json
 import os
@@ -232,7 +234,9 @@ JOBS = "/v1b3/projects/project/locations/region/jobs"
 
 @dataclass
 class Service:
-    """jobs: as they were submitted. flags: by which `DataflowRunner` stages below `folder` and asks at `url`."""
+    """jobs: as they were submitted. flags: by which `DataflowRunner` stages below `folder` and asks
+    at `url`.
+    """
 
     url: str
     folder: Path

@@ -1,4 +1,6 @@
-"""The jobs of a read: each record in one of them, wherever they are cut, and no shard opened to say so."""
+"""The jobs of a read: each record in one of them, wherever they are cut, and no shard opened to say
+so.
+"""
 
 import itertools
 import shutil

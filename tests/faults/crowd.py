@@ -1,4 +1,6 @@
-"""Builders, readers and `verify` at one OUT, where each sees one whole data set: `crowd.py FOLDER ROUNDS`."""
+"""Builders, readers and `verify` at one OUT, where each sees one whole data set: `crowd.py FOLDER
+ROUNDS`.
+"""
 
 import json
 import multiprocessing

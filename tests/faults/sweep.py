@@ -1,4 +1,6 @@
-"""One job stopped at its n-th change of files: `LD_PRELOAD=shim.so python sweep.py JOB HOW FOLDER [STEP]`."""
+"""One job stopped at its n-th change of files: `LD_PRELOAD=shim.so python sweep.py JOB HOW FOLDER
+[STEP]`.
+"""
 
 import contextlib
 import ctypes
@@ -54,7 +56,9 @@ def _read_all(data_set: Path, out: Path, to: str, overwrite: bool = False) -> ob
 
 
 def content(out: Path) -> Tree | None:
-    """What a reader finds: of a data set its shards, of a read's result its files; None if there is none."""
+    """What a reader finds: of a data set its shards, of a read's result its files; None if there is
+    none.
+    """
     if not out.is_dir():
         return None
     if (out / "_manifests").is_dir() and list((out / "_manifests").glob("[0-9]*.json")):

@@ -1,4 +1,6 @@
-"""Builds and reads stopped at their n-th change of the file system, for some n; `.ci/faults` takes every n."""
+"""Builds and reads stopped at their n-th change of the file system, for some n; `.ci/faults` takes
+every n.
+"""
 
 import json
 import os
@@ -91,7 +93,9 @@ PARTS = {
 
 @pytest.fixture
 def case(tmp_path: Path) -> Path:
-    """old.csv and new.csv, the old data set in `template`, and a folder that is nobody's business."""
+    """old.csv and new.csv, the old data set in `template`, and a folder that is nobody's
+    business.
+    """
     for name, letter in (("old", "x"), ("new", "y")):
         (tmp_path / f"{name}.csv").write_text(
             "a,b\n" + "".join(f"{i},{letter}{i}\n" for i in range(5))

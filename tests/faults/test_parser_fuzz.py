@@ -1,4 +1,6 @@
-"""Each parser of foreign bytes, fed RECORDMILL_FUZZ damaged copies of seeds, and first what `corpus/` keeps."""
+"""Each parser of foreign bytes, fed RECORDMILL_FUZZ damaged copies of seeds, and first what
+`corpus/` keeps.
+"""
 
 import io
 import json
@@ -97,7 +99,9 @@ ACCOUNT = OutputCounts(
 
 
 def parquet_file(*fields: pa.Field) -> bytes:
-    """Two rows of columns of any of these fields; with Arrow's schema, which has what our own say of them."""
+    """Two rows of columns of any of these fields; with Arrow's schema, which has what our own say
+    of them.
+    """
     values = {pa.int64(): [0, 1], pa.string(): ["a", "b"], pa.list_(pa.float32()): [[1.5], []]}
     arrays = [pa.array(values.get(field.type, [None, None]), field.type) for field in fields]
     file = io.BytesIO()

@@ -1,4 +1,6 @@
-"""Headers and completeness of the six formats: Pillow's files, cut at every length, flipped and appended to."""
+"""Headers and completeness of the six formats: Pillow's files, cut at every length, flipped and
+appended to.
+"""
 
 import struct
 import zlib
@@ -197,7 +199,9 @@ def test_decode_finds_what_structure_can_not() -> None:
 
 
 def test_decode_takes_no_other_format() -> None:
-    """The plugin is chosen by the header that was read, so that no other parser of Pillow ever sees the bytes."""
+    """The plugin is chosen by the header that was read, so that no other parser of Pillow ever sees
+    the bytes.
+    """
     data, _ = SAMPLES["gif"]
     with pytest.raises(BadImage):
         check_decode(np.frombuffer(data, np.uint8), check(SAMPLES["png"][0]), nullcontext)

@@ -1,4 +1,6 @@
-"""Pixels are given as they are stored, by every consumer, whatever the orientation in the file says."""
+"""Pixels are given as they are stored, by every consumer, whatever the orientation in the file
+says.
+"""
 
 import io
 from pathlib import Path

@@ -2,8 +2,8 @@
 
     python tests/native/fuzz.py SECONDS [SEED [ENTRIES TO LEAVE OUT]]
 
-An entry answers, or says that sizes do not fit (IndexError). Anything else ends the process: run it on a library that
-was built with sanitizers, as `.ci/sanitize` does.
+An entry answers, or says that sizes do not fit (IndexError). Anything else ends the process: run it
+on a library that was built with sanitizers, as `.ci/sanitize` does.
 """
 
 import ctypes
@@ -106,7 +106,9 @@ def argument(parameter: NativeParameter, header: Header, size: int) -> Any:
 
 
 def names_arguments() -> list[Any]:
-    """Returns arguments of count_names that fit; at times a byte of the record or of the table is another."""
+    """Returns arguments of count_names that fit; at times a byte of the record or of the table is
+    another.
+    """
     table = make_name_table(2, 16)
     record, row = np.frombuffer(bytearray(RECORD), np.uint8), np.zeros(1, np.int64)
     for array in (record, table.view(np.uint8)):

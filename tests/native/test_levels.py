@@ -1,4 +1,6 @@
-"""The builds of the library for any processor and for x86-64-v3, and each way to a CRC, give the same answers."""
+"""The builds of the library for any processor and for x86-64-v3, and each way to a CRC, give the
+same answers.
+"""
 
 import os
 import subprocess

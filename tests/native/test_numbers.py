@@ -34,7 +34,9 @@ def _assert_rounded_as_python_rounds(texts: list[str]) -> None:
 
 
 def _random_texts(count: int) -> list[str]:
-    """Returns up to 19 digits with exponents from below the smallest to above the largest float64."""
+    """Returns up to 19 digits with exponents from below the smallest to above the largest
+    float64.
+    """
     digits = RANDOM.integers(0, 10**19, count, dtype=np.uint64) // (
         np.uint64(10) ** RANDOM.integers(0, 19, count, dtype=np.uint64)
     )
@@ -43,7 +45,9 @@ def _random_texts(count: int) -> list[str]:
 
 
 def _near_midpoints(count: int) -> Iterator[str]:
-    """Yields 19 digits as close as they get to the middle between two float64, and their neighbours."""
+    """Yields 19 digits as close as they get to the middle between two float64, and their
+    neighbours.
+    """
     for bits in RANDOM.integers(0, 0x7FEF_FFFF_FFFF_FFFF, count, dtype=np.uint64):
         low = np.uint64(bits).view(np.float64)
         middle = (Fraction(float(low)) + Fraction(float(np.nextafter(low, np.inf)))) / 2

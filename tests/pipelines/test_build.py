@@ -1,4 +1,6 @@
-"""Whole builds of data in memory: the plain answer, the same bytes however they ran, and all or nothing."""
+"""Whole builds of data in memory: the plain answer, the same bytes however they ran, and all or
+nothing.
+"""
 
 import hashlib
 import json
@@ -84,7 +86,9 @@ def test_each_record_is_the_plain_encoding_of_its_row(tmp_path: Path) -> None:
 def test_the_bytes_are_the_same_however_many_runs_they_are_sorted_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str | None, size: dict[str, Any]
 ) -> None:
-    """Small arenas and units make many runs; of a key with few values each has records for all shards of a bucket."""
+    """Small arenas and units make many runs; of a key with few values each has records for all
+    shards of a bucket.
+    """
     data = table(3000).append_column("few", pa.array(["ab"[i % 3 == 0] for i in range(3000)]))
     little = pa.RecordBatchReader.from_batches(data.schema, data.to_batches(max_chunksize=100))
     options: dict[str, Any] = {

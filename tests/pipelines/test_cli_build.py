@@ -1,4 +1,6 @@
-"""`recordmill build` as a user meets it: exit codes, stdout and stderr, a line a mistake, signals, closed streams."""
+"""`recordmill build` as a user meets it: exit codes, stdout and stderr, a line a mistake, signals,
+closed streams.
+"""
 
 import json
 import os

@@ -1,4 +1,6 @@
-"""`build --dry-run`: the schema, the splits and the first records are those of the build, and nothing is written."""
+"""`build --dry-run`: the schema, the splits and the first records are those of the build, and
+nothing is written.
+"""
 
 import json
 import re

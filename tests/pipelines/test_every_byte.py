@@ -1,4 +1,6 @@
-"""Small files with each byte changed and each cut: `open` and `read` refuse them or account for all, but for pins."""
+"""Small files with each byte changed and each cut: `open` and `read` refuse them or account for
+all, but for pins.
+"""
 
 import gzip
 import io
@@ -45,7 +47,9 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Case:
-    """A file, its records, where each begins inflated (and their end), and a decoder that is not ours."""
+    """A file, its records, where each begins inflated (and their end), and a decoder that is not
+    ours.
+    """
 
     data: bytes
     schema: Schema
@@ -129,7 +133,9 @@ def cuts(case: Case) -> Iterator[tuple[int, bytes]]:
 
 
 def unnoticeable(case: Case, damaged: bytes) -> int | None:
-    """How many records a damaged file has if it is a whole file of some of the original's frames, or None."""
+    """How many records a damaged file has if it is a whole file of some of the original's frames,
+    or None.
+    """
     if not damaged:
         return 0
     try:
@@ -145,7 +151,9 @@ def unnoticeable(case: Case, damaged: bytes) -> int | None:
 
 
 def check_refused(path: Path, case: Case, damaged: bytes) -> bool:
-    """Open and read strictly; whether the damage was refused, as it must be if anybody can notice it."""
+    """Open and read strictly; whether the damage was refused, as it must be if anybody can notice
+    it.
+    """
     path.write_bytes(damaged)
     left = unnoticeable(case, damaged)
     if left is None:
@@ -182,7 +190,9 @@ def test_cuts_are_refused_unless_they_leave_a_whole_file(case: Case, tmp_path: P
 
 
 def check_accounted(folder: Path, case: Case, damaged: bytes) -> int:
-    """Checks that what a lenient read writes is unchanged and the rest reported; gives how many were written."""
+    """Checks that what a lenient read writes is unchanged and the rest reported; gives how many
+    were written.
+    """
     path = folder / "a.tfrecord"
     path.write_bytes(damaged)
     try:
@@ -213,7 +223,9 @@ def check_accounted(folder: Path, case: Case, damaged: bytes) -> int:
 
 
 def places(found: Sequence[Row], rows: Sequence[Row]) -> list[int]:
-    """Which of the rows were found, in order; an error if something was found that never was there."""
+    """Which of the rows were found, in order; an error if something was found that never was
+    there.
+    """
     at = -1
     kept = []
     for row in found:
@@ -223,7 +235,9 @@ def places(found: Sequence[Row], rows: Sequence[Row]) -> list[int]:
 
 
 def _bytes_of(reject: dict[str, str], case: Case) -> int:
-    """How many bytes a reject stands for: those it says were skipped, or one frame with a right header."""
+    """How many bytes a reject stands for: those it says were skipped, or one frame with a right
+    header.
+    """
     skipped = re.search(r"skipped (\d+) bytes", reject["message"])
     number, offset = (int(word) for word in re.findall(r"\d+", reject["place"]))
     assert skipped or (reject["reason"] == "crc" and case.starts[number] == offset)

@@ -1,4 +1,6 @@
-"""Real files of other systems go to Parquet without an option, as TensorFlow and protobuf parse them."""
+"""Real files of other systems go to Parquet without an option, as TensorFlow and protobuf parse
+them.
+"""
 
 import json
 import sys
@@ -25,7 +27,9 @@ Row = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def listed(shared_data: Path) -> list[dict[str, Any]]:
-    """What decoders that are not ours know of each file: path, compression, n, msg (message type to records)."""
+    """What decoders that are not ours know of each file: path, compression, n, msg (message type to
+    records).
+    """
     found = [
         json.loads(line)
         for line in (shared_data / "tfrecord" / "manifest.jsonl").read_text().splitlines()
@@ -35,7 +39,9 @@ def listed(shared_data: Path) -> list[dict[str, Any]]:
 
 
 def parsed(path: Path, compression: str, message: str) -> Iterator[Row]:
-    """Each record as TensorFlow reads and protobuf parses it: name to values, to a list of steps, or to None."""
+    """Each record as TensorFlow reads and protobuf parses it: name to values, to a list of steps,
+    or to None.
+    """
     tf = pytest.importorskip("tensorflow", reason="what TensorFlow parses is compared")
     for record in tf.data.TFRecordDataset(
         str(path), "" if compression == "NONE" else compression
@@ -84,7 +90,9 @@ def same(value: Any, wanted: Any) -> bool:
 def check(
     path: Path, table: pa.Table, schema: Schema, compression: str = "NONE"
 ) -> tuple[int, int]:
-    """The table holds what protobuf parses of the file, and nothing else; counts values compared and missing."""
+    """The table holds what protobuf parses of the file, and nothing else; counts values compared
+    and missing.
+    """
     values = missing = 0
     names = set()
     for row, truth in zip(
@@ -225,7 +233,9 @@ def test_duckdb_reads_lists_tensors_times_and_what_is_missing(table: Path) -> No
 
 
 def examples(dataset: Dataset) -> Counter[bytes]:
-    """Every record of the shards by TensorFlow, in protobuf's deterministic form, without entries of no list."""
+    """Every record of the shards by TensorFlow, in protobuf's deterministic form, without entries
+    of no list.
+    """
     tf = pytest.importorskip("tensorflow", reason="what TensorFlow parses is compared")
     found: Counter[bytes] = Counter()
     for file in dataset.catalog.files:
@@ -289,7 +299,9 @@ def test_files_of_other_systems_make_the_way_there_and_back(
 
 
 def test_what_is_no_example_becomes_one(shared_data: Path, tmp_path: Path) -> None:
-    """A table doesn't say how rows were framed: feature lists become an Example's, others the feature `record`."""
+    """A table doesn't say how rows were framed: feature lists become an Example's, others the
+    feature `record`.
+    """
     pytest.importorskip("apache_beam", reason="building needs Apache Beam")
     for number, name in enumerate(
         (

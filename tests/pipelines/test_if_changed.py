@@ -1,4 +1,6 @@
-"""`build --if-changed`: nothing is done where the data set was built from the same inputs with the same options."""
+"""`build --if-changed`: nothing is done where the data set was built from the same inputs with the
+same options.
+"""
 
 import os
 from pathlib import Path

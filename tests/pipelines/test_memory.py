@@ -1,4 +1,6 @@
-"""`--memory` holds, in processes of their own, for a few bytes or megabytes of input that become hundreds."""
+"""`--memory` holds, in processes of their own, for a few bytes or megabytes of input that become
+hundreds.
+"""
 
 import json
 import subprocess
@@ -57,7 +59,9 @@ class Taken(NamedTuple):
 
 
 def peak_memory(small: Sequence[object], command: Sequence[object]) -> Taken:
-    """What `recordmill COMMAND` takes in a process of its own; small: a command that loads what it needs."""
+    """What `recordmill COMMAND` takes in a process of its own; small: a command that loads what it
+    needs.
+    """
     words = [
         sys.executable,
         "-c",
@@ -87,7 +91,9 @@ def write_records(path: Path, *records: bytes) -> None:
 
 
 def build(tmp_path: Path, name: str, *options: object) -> tuple[int, int]:
-    """(the exit code, the bytes it took) of a build with the least memory; a small one was before it."""
+    """(the exit code, the bytes it took) of a build with the least memory; a small one was before
+    it.
+    """
     small = tmp_path / f"small.{name.rpartition('.')[2]}"
     words = ["--quiet", "--memory", MEMORY, "--max-rejects", "100%", "--threads", 2]
     taken = peak_memory(

@@ -1,4 +1,6 @@
-"""TensorFlow, tfx-bsl and TensorFlow Datasets read from builds of real files what our reader gives."""
+"""TensorFlow, tfx-bsl and TensorFlow Datasets read from builds of real files what our reader
+gives.
+"""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,6 @@
-"""README and the pages of docs/ tell the truth: their blocks run, and print what stands below them."""
+"""README and the pages of docs/ tell the truth: their blocks run, and print what stands below
+them.
+"""
 
 import re
 import runpy
@@ -41,7 +43,9 @@ def test_every_block_prints_what_the_page_says(
 
 @pytest.fixture(scope="module")
 def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with README's rides.csv, samples in local/raw, and what run_local.sh makes of two of them."""
+    """A folder with README's rides.csv, samples in local/raw, and what run_local.sh makes of two of
+    them.
+    """
     pytest.importorskip("sklearn", reason="the samples are scikit-learn's")
     folder = tmp_path_factory.mktemp("samples")
     make = runpy.run_path(str(ROOT / "examples" / "make_samples.py"))

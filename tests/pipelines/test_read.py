@@ -1,4 +1,6 @@
-"""`read` as Parquet, NumPy and Arrow: the same files from threads and from Beam; nothing half-written."""
+"""`read` as Parquet, NumPy and Arrow: the same files from threads and from Beam; nothing
+half-written.
+"""
 
 import gzip
 from pathlib import Path
@@ -105,7 +107,9 @@ def test_the_same_files_whatever_the_threads_the_memory_and_the_runner(
 def test_a_limit_counts_the_bad_records_among_the_first_ones(
     tmp_path: Path, limit: int, compression: str
 ) -> None:
-    """Also in a stream, of which many records come at once: the 2nd, 5th and 6th are none of the schema."""
+    """Also in a stream, of which many records come at once: the 2nd, 5th and 6th are none of the
+    schema.
+    """
     good, bad = b"\x0a\x0c\x0a\x0a\x0a\x01a\x12\x05\x1a\x03\x0a\x01\x01", b"\xff"
     records = [bad if number in (1, 4, 5) else good for number in range(9)]
     data = framed(records)

@@ -1,4 +1,6 @@
-"""Conversions in every format, threads and Beam alike: bad values are named rejects, and the account adds up."""
+"""Conversions in every format, threads and Beam alike: bad values are named rejects, and the
+account adds up.
+"""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,6 @@
-"""`read --to files`: what `build` took in comes out; odd names lead nowhere; what is no file is a line."""
+"""`read --to files`: what `build` took in comes out; odd names lead nowhere; what is no file is a
+line.
+"""
 
 import json
 import signal
@@ -67,7 +69,9 @@ def metadata(result: ReadResult, split: str = "train") -> list[dict[str, Any]]:
 
 
 def check(result: ReadResult, rows: pa.Table, split: str = "train") -> list[str | None]:
-    """A line per record in order, a file of its own for each that has one, and no other. Gives the names."""
+    """A line per record in order, a file of its own for each that has one, and no other. Gives the
+    names.
+    """
     folder = result.files[split][0]
     lines = metadata(result, split)
     assert [line["id"] for line in lines] == rows["id"].to_pylist()
@@ -306,7 +310,9 @@ def test_any_names_at_all(
 
 
 def names_in_memory(names: list[str | None]) -> list[str]:
-    """The names that the files of these records get, by sets of files and folders instead of a file system."""
+    """The names that the files of these records get, by sets of files and folders instead of a file
+    system.
+    """
     files, folders, result = {"metadata.jsonl"}, set[str](), []
     for row, said in enumerate(names):
         wanted = None if said is None else file_names.to_safe_name(said)

@@ -1,4 +1,6 @@
-"""`--where` and `--sample` against plain Python on all rows, by threads and Beam, and an account that adds up."""
+"""`--where` and `--sample` against plain Python on all rows, by threads and Beam, and an account
+that adds up.
+"""
 
 import json
 import shutil
@@ -145,7 +147,9 @@ def test_a_sample_is_the_same_however_the_files_are_named(out: Path, tmp_path: P
 
 
 def test_filters_before_conversions_and_rejects_beside_them(out: Path, tmp_path: Path) -> None:
-    """What is filtered out is not converted, so it can't be bad there; damage is found all the same."""
+    """What is filtered out is not converted, so it can't be bad there; damage is found all the
+    same.
+    """
     options: dict[str, Any] = {"pad": "words=1:", "to": "npy"}
     with pytest.raises(DataError, match="more than the 1 to pad to"):
         read(out, tmp_path / "a", **options)

@@ -1,4 +1,6 @@
-"""A read that begins with a guess of what foreign files hold ends with the bytes of one that counts first."""
+"""A read that begins with a guess of what foreign files hold ends with the bytes of one that counts
+first.
+"""
 
 import gzip
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""Encoded images to arrays in a whole read, against Pillow one by one, also missing and undecodable ones."""
+"""Encoded images to arrays in a whole read, against Pillow one by one, also missing and undecodable
+ones.
+"""
 
 import io
 from pathlib import Path
@@ -157,7 +159,9 @@ def test_pixels_beyond_bounds_are_refused(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_an_image_that_memory_can_not_hold_is_named(tmp_path: Path) -> None:
-    """It is an error, however many rejects are allowed: what is written must not depend on --memory."""
+    """It is an error, however many rejects are allowed: what is written must not depend on
+    --memory.
+    """
     large = image_samples.encoded("PNG", Image.new("RGB", (4000, 4000)))
     out = write(tmp_path, [encoded((9, 7), 1), encoded((8, 7), 2), large])
     said = r"record \d, byte \d+: feature 'image': an image takes \d+ MiB to decode.* memory=.230MiB. leaves"
@@ -177,7 +181,9 @@ def test_an_image_that_memory_can_not_hold_is_named(tmp_path: Path) -> None:
 def test_files_depend_neither_on_memory_nor_on_threads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Parts are cut by the images alone: some of one image, some of many, bad ones and missing ones in between."""
+    """Parts are cut by the images alone: some of one image, some of many, bad ones and missing ones
+    in between.
+    """
     monkeypatch.setattr(records, "_IMAGE_BATCH_BYTES", 3_000)
     images: list[bytes | None] = [
         encoded((5 + 13 * (seed % 7), 4 + seed % 5), seed) for seed in range(60)

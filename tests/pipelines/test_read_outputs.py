@@ -1,4 +1,6 @@
-"""Outputs of a read: what `--dry-run` says of them, options of Parquet files, and what other parsers get back."""
+"""Outputs of a read: what `--dry-run` says of them, options of Parquet files, and what other
+parsers get back.
+"""
 
 import base64
 import json

@@ -1,5 +1,5 @@
-"""`read --overwrite` is one step: the old result whole or the new one, whatever stops it; where the system can not
-exchange two folders, what stops it is undone.
+"""`read --overwrite` is one step: the old result whole or the new one, whatever stops it; where the
+system can not exchange two folders, what stops it is undone.
 """
 
 import errno

@@ -64,7 +64,9 @@ read(json.loads(sys.argv[2]), sys.argv[3], **json.loads(sys.argv[4]))
 
 
 def make_inputs(root: Path) -> dict[str, Any]:
-    """The same records as a data set, gzip shards, files of others, gzip streams, and files with a damaged record."""
+    """The same records as a data set, gzip shards, files of others, gzip streams, and files with a
+    damaged record.
+    """
     plain = write_data_set(root / "plain", ROWS, shards=6)
     write_data_set(root / "gzip", ROWS, shards=6, compression="gzip")
     for folder in ("foreign", "streams", "damaged"):
@@ -80,7 +82,9 @@ def make_inputs(root: Path) -> dict[str, Any]:
 
 
 def killed(when: str, source: Any, out: Path, **options: Any) -> subprocess.CompletedProcess[str]:
-    """A read in a process of its own that is killed when so many accounts are written, or can write files so large."""
+    """A read in a process of its own that is killed when so many accounts are written, or can write
+    files so large.
+    """
     command = [
         sys.executable,
         "-c",
@@ -104,7 +108,9 @@ def records_finished_in(run: Path) -> int:
 
 
 def undisturbed(source: Any, out: Path, **options: Any) -> ReadResult:
-    """The same read without any accounts, into `whole` beside out, which must hold the same files."""
+    """The same read without any accounts, into `whole` beside out, which must hold the same
+    files.
+    """
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(resume, "saves_progress", lambda *_: False)
         result = read(source, out.with_name("whole"), **{**UNITS, **options})
@@ -113,7 +119,9 @@ def undisturbed(source: Any, out: Path, **options: Any) -> ReadResult:
 
 
 def check_goes_on(source: Any, out: Path, **options: Any) -> ReadResult:
-    """Goes on with the read killed in `out`: the rest alone is read, and the files are those of an undisturbed one."""
+    """Goes on with the read killed in `out`: the rest alone is read, and the files are those of an
+    undisturbed one.
+    """
     before = records_finished_in(run_of(out))
     count = len(list_counts_files(run_of(out)))
     progress = Progress()

@@ -1,4 +1,6 @@
-"""Reads into a store: the files of a local read, one result or the other, and nothing of what failed."""
+"""Reads into a store: the files of a local read, one result or the other, and nothing of what
+failed.
+"""
 
 import base64
 import io
@@ -199,7 +201,9 @@ def test_other_tools_read_it(store: Store, out: str, source: str) -> None:
 def test_a_result_is_replaced_in_one_step(
     store: Store, out: str, source: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before each request that changes something, `_parse_known_connector.json` names one result, all of which is there."""
+    """Before each request that changes something, `_parse_known_connector.json` names one result,
+    all of which is there.
+    """
     recordmill.read(source, out)
     old = result(store, out)
     with pytest.raises(UsageError, match="already holds the result of a read"):

@@ -1,4 +1,6 @@
-"""Build, verify and read back real files, value for value against a plain reading of the raw files."""
+"""Build, verify and read back real files, value for value against a plain reading of the raw
+files.
+"""
 
 import json
 from collections.abc import Iterable

@@ -1,4 +1,6 @@
-"""`build` and `read` of inputs that are mostly broken: they end when that is known, and rejects don't fill the disk."""
+"""`build` and `read` of inputs that are mostly broken: they end when that is known, and rejects
+don't fill the disk.
+"""
 
 import resource
 from collections.abc import Iterator

@@ -1,4 +1,6 @@
-"""Workers that share only the run's folder read the files of one machine; what is missing stops the publishing."""
+"""Workers that share only the run's folder read the files of one machine; what is missing stops the
+publishing.
+"""
 
 import pickle
 import shutil

@@ -1,4 +1,6 @@
-"""Builds and reads into a store killed at their requests: the old result or the new; the next run ends as ever."""
+"""Builds and reads into a store killed at their requests: the old result or the new; the next run
+ends as ever.
+"""
 
 import contextlib
 import json
@@ -41,14 +43,18 @@ for line in sys.stdin:
 
 @dataclass
 class Nursery:
-    """A process that makes children. said: the file that gets what the last one says; child: its process id."""
+    """A process that makes children. said: the file that gets what the last one says; child: its
+    process id.
+    """
 
     process: subprocess.Popen[str]
     said: Path
     child: int = 0
 
     def run(self, *command: str, **environment: str) -> int:
-        """Run a command of recordmill; gives its exit status, or minus the signal that killed it."""
+        """Run a command of recordmill; gives its exit status, or minus the signal that killed
+        it.
+        """
         asked = {"command": command, "environment": environment, "said": str(self.said)}
         print(json.dumps(asked), file=self._stdin, flush=True)
         self.child = int(self._line())
@@ -110,7 +116,9 @@ def requests_of(
 
 
 def kills(asked: list[str], every: bool) -> list[tuple[int, str]]:
-    """(number of a request, before or behind it) to kill at: behind each, or before one and behind the commit."""
+    """(number of a request, before or behind it) to kill at: behind each, or before one and behind
+    the commit.
+    """
     numbers = [int(said.split()[0]) for said in asked]
     commit = next(
         int(said.split()[0])

@@ -1,4 +1,6 @@
-"""Builds into a store: the bytes of a local build, one generation after the other, and nothing of what failed."""
+"""Builds into a store: the bytes of a local build, one generation after the other, and nothing of
+what failed.
+"""
 
 import json
 import threading
@@ -159,7 +161,9 @@ def test_of_two_at_once_one_commits(
 def test_a_store_in_which_two_could_commit_is_refused_before_anything_is_made(
     store: Store, out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
-    """It takes the put of an object that is to be made only where there is none, and replaces what is there."""
+    """It takes the put of an object that is to be made only where there is none, and replaces what
+    is there.
+    """
     (tmp_path / "in.csv").write_text("x\n1\n")
 
     def replace(bucket: client.ObstoreConnection, key: str, data: bytes) -> bool:

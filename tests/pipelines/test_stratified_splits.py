@@ -1,4 +1,6 @@
-"""`--stratify`: each class is divided by the fractions to one record, for every kind of input and every way in."""
+"""`--stratify`: each class is divided by the fractions to one record, for every kind of input and
+every way in.
+"""
 
 from collections import Counter
 from collections.abc import Callable

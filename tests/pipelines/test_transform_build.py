@@ -1,4 +1,6 @@
-"""Builds with a transform: NumPy over the train split alone, whatever the threads; what goes wrong says where."""
+"""Builds with a transform: NumPy over the train split alone, whatever the threads; what goes wrong
+says where.
+"""
 
 import json
 import shutil

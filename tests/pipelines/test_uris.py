@@ -1,4 +1,6 @@
-"""A URI that is not served, and an empty path, are refused wherever one can be typed, and nothing is made."""
+"""A URI that is not served, and an empty path, are refused wherever one can be typed, and nothing
+is made.
+"""
 
 import os
 from collections.abc import Callable, Iterator

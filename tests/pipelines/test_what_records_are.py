@@ -1,4 +1,6 @@
-"""Records that are not what they seem, through build and read: SequenceExamples, odd names, empty and other files."""
+"""Records that are not what they seem, through build and read: SequenceExamples, odd names, empty
+and other files.
+"""
 
 import gzip
 import json
@@ -166,7 +168,9 @@ def test_a_damaged_tfrecord_file_is_opened(tmp_path: Path) -> None:
 
 
 def test_the_folder_of_a_data_set_is_an_input(tmp_path: Path) -> None:
-    """With one shard there are as many lists of inputs as shards: what is the data is told by the manifest."""
+    """With one shard there are as many lists of inputs as shards: what is the data is told by the
+    manifest.
+    """
     table = {"x": list(range(20))}
     built = recordmill.build(table, str(tmp_path / "one"), quiet=True)
     again = recordmill.build(str(built.out), str(tmp_path / "two"), quiet=True)

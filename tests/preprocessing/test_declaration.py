@@ -1,4 +1,6 @@
-"""Declared transforms: how steps are written, what each makes of a value, and what is refused by name."""
+"""Declared transforms: how steps are written, what each makes of a value, and what is refused by
+name.
+"""
 
 import math
 import os

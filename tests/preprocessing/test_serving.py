@@ -1,4 +1,6 @@
-"""The Keras layer gives for raw records what the reader gives for transformed ones, also saved and exported."""
+"""The Keras layer gives for raw records what the reader gives for transformed ones, also saved and
+exported.
+"""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""What NumPy batches can be given as: padded and dense lists, labels and weights, images of one size."""
+"""What NumPy batches can be given as: padded and dense lists, labels and weights, images of one
+size.
+"""
 
 import operator
 import pickle

@@ -1,4 +1,6 @@
-"""What the reader holds, in a child process: the memory of its own that it takes more than before it began."""
+"""What the reader holds, in a child process: the memory of its own that it takes more than before
+it began.
+"""
 
 import gzip
 import os
@@ -60,11 +62,14 @@ def frames(records: int, data_bytes: int, first: int = 0) -> bytes:
 
 
 def growth(small: Path, large: Path, mode: object, way: str) -> int:
-    """How many bytes more are held at most while the large file is read than before it, behind the small one."""
+    """How many bytes more are held at most while the large file is read than before it, behind the
+    small one.
+    """
     schema = small.parent / "schema.pbtxt"
     schema.write_text(tfmd.to_pbtxt(SCHEMA))
     words = [sys.executable, "-c", READ, str(small), str(large), str(schema), str(mode), way]
-    # one arena of malloc for all: what other allocators keep of freed memory differs by machine, up to 32 MiB here
+    # one arena of malloc for all: what other allocators keep of freed memory differs by machine, up
+    # to 32 MiB here
     allocators = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "1"}
     done = subprocess.run(words, capture_output=True, text=True, env={**os.environ, **allocators})
     assert done.returncode == 0, done.stderr[-3000:]

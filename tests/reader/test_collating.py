@@ -1,4 +1,6 @@
-"""Batches that are padded, bucketed and packed: each record once, resumed at every step, and shared by hosts."""
+"""Batches that are padded, bucketed and packed: each record once, resumed at every step, and shared
+by hosts.
+"""
 
 from functools import partial
 from itertools import chain

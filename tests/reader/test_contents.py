@@ -1,4 +1,6 @@
-"""What binary values look like: each kind is recognised, and near misses and random bytes are not taken for it."""
+"""What binary values look like: each kind is recognised, and near misses and random bytes are not
+taken for it.
+"""
 
 import io
 import json
@@ -94,7 +96,8 @@ def test_serialized_tensors() -> None:
 def test_messages_in_bytes() -> None:
     one = encode(mixed_rows(1).combine_chunks().to_batches()[0], MIXED).payload(0).tobytes()
     assert kinds(one) == {"Example": 1}
-    # SequenceExample {feature_lists {feature_list {key: "s" value {feature {int64_list {value: 1}}}}}}
+    # SequenceExample {feature_lists {feature_list {key: "s" value {feature {int64_list {value:
+    # 1}}}}}}
     assert kinds(bytes.fromhex("120e0a0c0a017312070a051a030a0101")) == {"SequenceExample": 1}
     assert kinds(b"\x0a" + bytes([len(b := example({"x": 1}))]) + b) == {
         "ExampleListWithContext": 1
@@ -208,7 +211,9 @@ TEXTS = Schema(
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """x is a number in a, text in b; n is missing in record 1 of b; xs has 2 values, but 5 in record 2 of a."""
+    """x is a number in a, text in b; n is missing in record 1 of b; xs has 2 values, but 5 in
+    record 2 of a.
+    """
     into = tmp_path / "in"
     into.mkdir()
     ints = {"n": [1, 2, 3, 4], "x": [1, 2, 3, 4], "xs": [[1, 2], [1, 2], [1, 2, 3, 4, 5], [1, 2]]}
@@ -332,7 +337,9 @@ ROWS = 50
 
 @pytest.fixture(params=["ours", "foreign"])
 def damaged(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """Fifty records, of which number 0 and number 7 of the one file are damaged; a is missing in number 9."""
+    """Fifty records, of which number 0 and number 7 of the one file are damaged; a is missing in
+    number 9.
+    """
     schema = Schema((Feature("n", "int64", (), True), Feature("a", "float32")))
     columns = {"n": range(ROWS), "a": [None if i == 9 else float(i) for i in range(ROWS)]}
     out = write_data_set(tmp_path / "out", {"all": columns}, schema, shards=1)

@@ -1,4 +1,6 @@
-"""A data set opened: the same records by table, number, slice, batch and array, of every compression."""
+"""A data set opened: the same records by table, number, slice, batch and array, of every
+compression.
+"""
 
 import multiprocessing
 import pickle

@@ -1,4 +1,6 @@
-"""The emitted sources run as they are, in a process of their own, and give the tensors that our Dataset gives."""
+"""The emitted sources run as they are, in a process of their own, and give the tensors that our
+Dataset gives.
+"""
 
 import gzip
 import json
@@ -62,7 +64,9 @@ def run_programs(tmp_path: Path, sources: Sequence[str]) -> list[dict[str, list[
 
 
 def check_equal(found: dict[str, list[Any]], ds: Dataset) -> None:
-    """The tensors of a program are those of our own, which tests/reader/test_to_tf.py holds against the columns."""
+    """The tensors of a program are those of our own, which tests/reader/test_to_tf.py holds against
+    the columns.
+    """
     import tensorflow as tf
 
     rows: dict[str, list[Any]] = {}
@@ -116,7 +120,9 @@ def test_a_reader_of_zstd_files_is_refused(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def foreign_sets(shared_data: Path) -> list[Dataset]:
-    """All shared files, those of one folder and message type together, as somebody would read them."""
+    """All shared files, those of one folder and message type together, as somebody would read
+    them.
+    """
     groups: dict[tuple[Path, str, frozenset[str]], list[Path]] = {}
     for line in (shared_data / "tfrecord" / "manifest.jsonl").read_text().splitlines():
         path = shared_data / "tfrecord" / json.loads(line)["path"]

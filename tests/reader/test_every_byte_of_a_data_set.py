@@ -1,4 +1,6 @@
-"""Each byte of a data set changed, each file cut: commands refuse or give the very records; `verify` finds it."""
+"""Each byte of a data set changed, each file cut: commands refuse or give the very records;
+`verify` finds it.
+"""
 
 import shutil
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""Files that are no data set of ours open without an option; see also tests/pipelines/test_foreign_parquet.py."""
+"""Files that are no data set of ours open without an option; see also
+tests/pipelines/test_foreign_parquet.py.
+"""
 
 import gzip
 import multiprocessing
@@ -160,7 +162,9 @@ def test_a_forked_child_finds_records_itself(
 def test_a_file_that_is_cut_meanwhile_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: int
 ) -> None:
-    """Also where damage is left out: the end of a frame was read where the file has no byte any more."""
+    """Also where damage is left out: the end of a frame was read where the file has no byte any
+    more.
+    """
     path, found = plain_file(tmp_path / "a.tfrecord"), access.iter_frame_offsets
 
     def record_call(*given: Any, **options: Any) -> Any:

@@ -1,4 +1,6 @@
-"""Grain takes a Dataset as its RandomAccessDataSource, in threads and in worker processes; skipped without Grain."""
+"""Grain takes a Dataset as its RandomAccessDataSource, in threads and in worker processes; skipped
+without Grain.
+"""
 
 import pytest
 from made_data_set import mixed_rows, write_data_set

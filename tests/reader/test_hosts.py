@@ -1,4 +1,6 @@
-"""Hosts as frameworks tell them: TensorFlow's own context, and modules with the functions of JAX and PyTorch."""
+"""Hosts as frameworks tell them: TensorFlow's own context, and modules with the functions of JAX
+and PyTorch.
+"""
 
 from pathlib import Path
 from types import SimpleNamespace

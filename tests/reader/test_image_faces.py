@@ -1,4 +1,6 @@
-"""Encoded images to pixels: every option, by every consumer, against TensorFlow and against arithmetic."""
+"""Encoded images to pixels: every option, by every consumer, against TensorFlow and against
+arithmetic.
+"""
 
 import io
 from pathlib import Path
@@ -67,7 +69,9 @@ def of_all_faces(ds: Dataset, wanted: Any) -> list[np.ndarray]:
 
 
 def by_tensorflow(image: bytes, channels: int = 3) -> np.ndarray:
-    """Its pixels, of JPEG with the accurate arithmetic that is not TensorFlow's default, but every other library's."""
+    """Its pixels, of JPEG with the accurate arithmetic that is not TensorFlow's default, but every
+    other library's.
+    """
     import tensorflow as tf
 
     if image[:2] == b"\xff\xd8":

@@ -1,4 +1,6 @@
-"""Keras trains from the reader on images, on a table and on text, and learns what can be learnt from them."""
+"""Keras trains from the reader on images, on a table and on text, and learns what can be learnt
+from them.
+"""
 
 import os
 import warnings

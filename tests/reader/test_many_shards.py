@@ -75,7 +75,9 @@ for number, folder in enumerate([whole, *foreign]):
 
 
 def make(folder: Path, shards: int) -> tuple[Path, list[Path]]:
-    """(a data set of so many shards, folders of the same shards as files that nothing describes)."""
+    """(a data set of so many shards, folders of the same shards as files that nothing
+    describes).
+    """
     rows, arrow = range(2 * shards), to_arrow(SCHEMA)
     words = pa.array([["a"] * (i % 3) for i in rows], arrow.field("words").type)
     out = write_data_set(

@@ -1,4 +1,6 @@
-"""Several data sets as one: exact proportions, each one's own order, one state, hosts, in every face."""
+"""Several data sets as one: exact proportions, each one's own order, one state, hosts, in every
+face.
+"""
 
 import gzip
 from collections import Counter
@@ -238,7 +240,8 @@ def test_proportions_hold_everywhere(weights: list[int], key: int, first: int) -
         begin = first // proportions.cycle * count
         assert sorted(own.tolist()) == list(range(begin, begin + 3 * count))
         given_so_far = np.cumsum(which == at)
-        # each one's own count is off by less than 1 at any time, and so is what the others count together
+        # each one's own count is off by less than 1 at any time, and so is what the others count
+        # together
         most = 1 + share[at] * (len(weights) - 2)
         assert (
             np.abs(given_so_far - share[at] * np.arange(1, len(positions) + 1)).max() <= most + 1e-6

@@ -1,4 +1,6 @@
-"""Records that can't be used, left out of batches: which ones, what is said of them, and where a run goes on."""
+"""Records that can't be used, left out of batches: which ones, what is said of them, and where a
+run goes on.
+"""
 
 import gzip
 import warnings

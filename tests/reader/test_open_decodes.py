@@ -1,4 +1,6 @@
-"""What `open` is told of decoding holds for every consumer: `decode_raw`, `reshape` and `decode_images`."""
+"""What `open` is told of decoding holds for every consumer: `decode_raw`, `reshape` and
+`decode_images`.
+"""
 
 import pickle
 from pathlib import Path

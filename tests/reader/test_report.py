@@ -1,4 +1,6 @@
-"""The report of a data set: what it says, that all of it stands in the file, and that no value is markup."""
+"""The report of a data set: what it says, that all of it stands in the file, and that no value is
+markup.
+"""
 
 import base64
 import io

@@ -1,4 +1,6 @@
-"""Batches of an exact order: every mode, shares of hosts, states at every step, streamed files, damage."""
+"""Batches of an exact order: every mode, shares of hosts, states at every step, streamed files,
+damage.
+"""
 
 import gzip
 import json

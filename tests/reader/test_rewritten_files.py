@@ -1,4 +1,6 @@
-"""Foreign files that are written to in place while they are read, with their size as it was and their time set back."""
+"""Foreign files that are written to in place while they are read, with their size as it was and
+their time set back.
+"""
 
 import gzip
 import os

@@ -1,4 +1,6 @@
-"""The order of an epoch as a function: a permutation in every mode, entered anywhere, the same for ever, and good."""
+"""The order of an epoch as a function: a permutation in every mode, entered anywhere, the same for
+ever, and good.
+"""
 
 import pickle
 from collections import Counter
@@ -130,7 +132,9 @@ def test_a_file_that_is_streamed_is_gone_through_forwards() -> None:
 
 
 def test_the_shuffle_is_a_good_one() -> None:
-    """Of 1,200 records a window: rank correlation, mean displacement and neighbours kept, beside a true permutation."""
+    """Of 1,200 records a window: rank correlation, mean displacement and neighbours kept, beside a
+    true permutation.
+    """
     size = 20_000
     files = [Extent(size // 8, size * 10 // 8, True)] * 8
 

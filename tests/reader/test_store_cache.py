@@ -1,4 +1,6 @@
-"""What a `Dataset` in a store keeps on disk needs no request again; damage is fetched anew, and the limit holds."""
+"""What a `Dataset` in a store keeps on disk needs no request again; damage is fetched anew, and the
+limit holds.
+"""
 
 import fcntl
 import multiprocessing

@@ -1,4 +1,6 @@
-"""tf.data from the schema: dtypes, shapes, ragged and missing values, order, cardinality, images, short shards."""
+"""tf.data from the schema: dtypes, shapes, ragged and missing values, order, cardinality, images,
+short shards.
+"""
 
 import gzip
 import subprocess

@@ -1,4 +1,6 @@
-"""PyTorch's loaders get the batches of `batches()`: every type, any number of workers and ranks, from any step on."""
+"""PyTorch's loaders get the batches of `batches()`: every type, any number of workers and ranks,
+from any step on.
+"""
 
 import json
 import pickle

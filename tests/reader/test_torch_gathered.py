@@ -1,4 +1,6 @@
-"""Plain, bucketed, packed or skipping batches by PyTorch's workers: in `batches()`'s order, also after a kill."""
+"""Plain, bucketed, packed or skipping batches by PyTorch's workers: in `batches()`'s order, also
+after a kill.
+"""
 
 import json
 import os
@@ -272,7 +274,9 @@ main()
 def killed_and_resumed(
     script: str, out: Path, folder: Path, kills: tuple[int, ...]
 ) -> dict[int, list[int]]:
-    """The ids of each step of runs that log `[step, [ids]]`, save themselves, and are killed in the steps `kills`."""
+    """The ids of each step of runs that log `[step, [ids]]`, save themselves, and are killed in the
+    steps `kills`.
+    """
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
     for step in (*kills, -1):
         command = [sys.executable, "-c", script, str(out), str(folder), str(step)]

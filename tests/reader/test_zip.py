@@ -1,4 +1,6 @@
-"""Data sets with the same records side by side, in every output; and those that don't fit together."""
+"""Data sets with the same records side by side, in every output; and those that don't fit
+together.
+"""
 
 from __future__ import annotations
 

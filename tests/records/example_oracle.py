@@ -75,7 +75,9 @@ def row_entries(schema: Schema, row: Mapping[str, Any]) -> Entries:
 
 
 def serialize(examples: Iterable[Entries]) -> list[bytes]:
-    """Each as protobuf writes it, deterministically, in the implementation that this process has."""
+    """Each as protobuf writes it, deterministically, in the implementation that this process
+    has.
+    """
     cls = example_class()
     result = []
     for wanted in examples:
@@ -100,7 +102,9 @@ def parse(data: bytes) -> Entries:
 
 
 class PurePython:
-    """A context of protobuf's pure-Python implementation, which orders names bytewise, in a process of its own."""
+    """A context of protobuf's pure-Python implementation, which orders names bytewise, in a process
+    of its own.
+    """
 
     def __enter__(self) -> "PurePython":
         import os

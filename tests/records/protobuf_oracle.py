@@ -14,7 +14,9 @@ _LISTS = {"bytes_list": "bytes", "float_list": "float", "int64_list": "int64"}
 
 
 def messages() -> tuple[Any, Any, type[Exception]]:
-    """(Example, SequenceExample, DecodeError) of the protobuf library with TensorFlow's definitions."""
+    """(Example, SequenceExample, DecodeError) of the protobuf library with TensorFlow's
+    definitions.
+    """
     example_pb2 = pytest.importorskip(
         "tensorflow.core.example.example_pb2", reason="the oracle is TensorFlow's Example"
     )

@@ -1,4 +1,6 @@
-"""Arrow columns to arrays, Ragged and Strings: missing, empty and zero stay three things, in any slice."""
+"""Arrow columns to arrays, Ragged and Strings: missing, empty and zero stay three things, in any
+slice.
+"""
 
 from typing import Any
 

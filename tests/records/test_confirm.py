@@ -1,4 +1,6 @@
-"""A schema of some records that others confirm is the schema of all of them; what would change it is noticed."""
+"""A schema of some records that others confirm is the schema of all of them; what would change it
+is noticed.
+"""
 
 import random
 from collections.abc import Callable
@@ -31,7 +33,9 @@ def guess_of(records: list[bytes]) -> SchemaGuess | None:
 
 
 def confirmed(head: list[bytes], tail: list[bytes]) -> bool:
-    """Whether the first records' schema is confirmed by all; it is then that of all, and so are the columns."""
+    """Whether the first records' schema is confirmed by all; it is then that of all, and so are the
+    columns.
+    """
     guess = guess_of(head)
     if guess is None:
         return False

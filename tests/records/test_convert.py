@@ -1,4 +1,6 @@
-"""Conversions of columns against NumPy on the same rows: values, what is missing, and which records are bad and why."""
+"""Conversions of columns against NumPy on the same rows: values, what is missing, and which records
+are bad and why.
+"""
 
 from typing import Any
 
@@ -30,7 +32,9 @@ IDS = Feature("id", "int64", (), True)
 def converted(
     feature: Feature, values: list[Any], *steps: ConversionStep
 ) -> tuple[ConvertedBatch, pa.Array]:
-    """The values behind the steps, checked to be a valid batch; beside them stands a column that must keep in step."""
+    """The values behind the steps, checked to be a valid batch; beside them stands a column that
+    must keep in step.
+    """
     schema = Schema((IDS, feature))
     arrow = to_arrow(schema)
     batch = pa.RecordBatch.from_arrays(
@@ -170,7 +174,9 @@ def test_padding_of_every_kind(dtype: str, value: Any, fill: Any) -> None:
 
 
 def test_lists_that_are_equally_long_are_padded_and_made_ragged_all_the_same() -> None:
-    """What is inferred of a part of a data set may be a fixed shape, and the same command must serve it."""
+    """What is inferred of a part of a data set may be a fixed shape, and the same command must
+    serve it.
+    """
     rows = [[1, 2, 3], None, [4, 5, 6]]
     assert converted(Feature("x", "int64", (3,)), rows, Pad("x", 5, "0"))[1].to_pylist() == [
         [1, 2, 3, 0, 0],

@@ -1,4 +1,6 @@
-"""The decoder against the encoder, TensorFlow, tfx-bsl and protobuf, and its answers to what does not fit."""
+"""The decoder against the encoder, TensorFlow, tfx-bsl and protobuf, and its answers to what does
+not fit.
+"""
 
 import sys
 from collections.abc import Sequence
@@ -291,7 +293,9 @@ print("kept", kept)
     sys.platform != "linux", reason="guards the pages around the buffer with Linux's mprotect"
 )
 def test_nothing_outside_the_buffer_is_read() -> None:
-    """Records that end, and begin, at a page that may not be touched: reading one byte outside kills the process."""
+    """Records that end, and begin, at a page that may not be touched: reading one byte outside
+    kills the process.
+    """
     pytest.importorskip("tensorflow.core.example.example_pb2")
     done = run_python("-c", _GUARDED, Path(__file__).parent, check=False, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -1,4 +1,6 @@
-"""Differential fuzzing against upb, of RECORDMILL_FUZZ records per case and seed: accepted alike, values alike."""
+"""Differential fuzzing against upb, of RECORDMILL_FUZZ records per case and seed: accepted alike,
+values alike.
+"""
 
 import os
 

@@ -73,7 +73,8 @@ PINNED = [
 
 @pytest.mark.parametrize(("feature", "value", "wanted"), PINNED)
 def test_bytes_are_pinned(feature: Feature, value: Any, wanted: str) -> None:
-    # Shards written by one version must be told from the bytes of another; manifests and digests rely on it.
+    # Shards written by one version must be told from the bytes of another; manifests and digests
+    # rely on it.
     assert one(feature, value).hex() == wanted.replace(" ", "")
 
 
@@ -114,7 +115,9 @@ def _plain(value: Any) -> Any:
 
 
 def many_rows(count: int) -> tuple[Schema, list[dict[str, Any]]]:
-    """Rows whose sizes differ widely, so that blocks of rows end everywhere, and lengths take one to three bytes."""
+    """Rows whose sizes differ widely, so that blocks of rows end everywhere, and lengths take one
+    to three bytes.
+    """
     random = np.random.default_rng(7)
     features = (
         Feature("id", "int64", (), True),

@@ -1,4 +1,6 @@
-"""Frames against the format's definition written out in Python, and against every possible damage of a small shard."""
+"""Frames against the format's definition written out in Python, and against every possible damage
+of a small shard.
+"""
 
 import gzip
 import struct
@@ -164,7 +166,8 @@ def test_spans_of_several_blocks_are_copied() -> None:
             pack_spans(*given)
 
 
-# Hopping headers finds what reading everything finds, stops at what is damaged, and shares a file out without o
+# Hopping headers finds what reading everything finds, stops at what is damaged, and shares a file
+# out without o
 def shard(sizes: list[int]) -> tuple[bytes, list[int]]:
     made = frame_payloads(np.zeros(sum(sizes), np.uint8), np.cumsum([0, *sizes]))
     return made.data.tobytes(), made.starts.tolist()
@@ -271,7 +274,9 @@ ENDS = np.cumsum([len(payload) + 16 for payload in PAYLOADS_OF_LENIENT])
 def around(
     path: Path, batch_bytes: int, compression: str = "gzip"
 ) -> tuple[dict[int, bytes], list[Gap]]:
-    """(record number to payload, gaps), after a check that they follow each other without a hole."""
+    """(record number to payload, gaps), after a check that they follow each other without a
+    hole.
+    """
     payloads: dict[int, bytes] = {}
     gaps: list[Gap] = []
     record = offset = 0

@@ -317,7 +317,9 @@ def test_counts_are_those_of_protobuf(seed: int) -> None:
 
 
 def test_names_that_are_alike_lie_apart() -> None:
-    """Of one length, with the same beginning and end: a hash of these alone would have them all in one place."""
+    """Of one length, with the same beginning and end: a hash of these alone would have them all in
+    one place.
+    """
     names = [
         np.frombuffer(f"features/{number:012d}/features".encode(), np.uint8)
         for number in range(2000)

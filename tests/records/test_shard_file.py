@@ -1,4 +1,6 @@
-"""Whole TFRecord files in batches of any size and compression, cut, damaged, in ranges, and of other systems."""
+"""Whole TFRecord files in batches of any size and compression, cut, damaged, in ranges, and of
+other systems.
+"""
 
 import gzip
 import hashlib
@@ -41,7 +43,9 @@ def write(tmp_path: Path, data: bytes) -> str:
 def check(
     batches: Iterator[FrameBatch], first: int = 0, last: int | None = None
 ) -> list[FrameBatch]:
-    """The batches, after it was seen that they hold exactly the records first to last, numbered and placed rightly."""
+    """The batches, after it was seen that they hold exactly the records first to last, numbered and
+    placed rightly.
+    """
     got = list(batches)
     payloads, place = [], first
     for batch in got:
@@ -278,7 +282,9 @@ def test_every_codec_that_shards_are_written_with_is_here() -> None:
     ("codec", "library", "digest"), [("gzip", "zlib 1.2.13", "3702ab155dc9946c")]
 )
 def test_the_bytes_are_pinned(codec: str, library: str, digest: str) -> None:
-    """By the same library, on any system; another one may make others, which workers of one build are held to."""
+    """By the same library, on any system; another one may make others, which workers of one build
+    are held to.
+    """
     if find_codec(codec).library_version != library:
         pytest.skip(f"{find_codec(codec).library_version} packs here")
     assert hashlib.sha256(written(parts(), codec=codec)[0]).hexdigest()[:16] == digest

@@ -128,7 +128,9 @@ def test_typed_lists_in_pieces() -> None:
 
 
 def test_values_of_one_size_have_headers_and_places_of_their_own() -> None:
-    """The first one's content stands in its header as well, and what follows the content may be the same again."""
+    """The first one's content stands in its header as well, and what follows the content may be the
+    same again.
+    """
     payloads = [proto(4, (1,), bytes([byte])) for byte in (8, 1, 18, 34, 9)]
     assert decoded([*payloads], "uint8", (1,))[0].to_pylist() == [[8], [1], [18], [34], [9]]
     behind = [proto(4, (1,), b"\x07", b"\x18" + bytes([version])) for version in (7, 8, 9)]

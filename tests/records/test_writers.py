@@ -1,4 +1,6 @@
-"""Batches to `.npy`, Parquet, Arrow and CSV files: others read what went in, and what can't be held is refused."""
+"""Batches to `.npy`, Parquet, Arrow and CSV files: others read what went in, and what can't be held
+is refused.
+"""
 
 import json
 import os.path

@@ -66,7 +66,9 @@ def written(row: Mapping[str, tuple[int, Sequence[Any]] | None]) -> bytes:
 
 
 class Scribe:
-    """Random messages; `oddity` is the chance that a step is done in an unusual way, 0 gives the plain form only."""
+    """Random messages; `oddity` is the chance that a step is done in an unusual way, 0 gives the
+    plain form only.
+    """
 
     def __init__(self, seed: int, oddity: float, kinds: dict[str, int]) -> None:
         self.random = random.Random(seed)

@@ -126,7 +126,9 @@ def row_lengths(nested: Any, level: int) -> list[int]:
 
 
 def example(features: Sequence[Feature], values: dict[str, Any]) -> bytes:
-    """The record, built by protobuf from `Feature.storage()`; an absent value or None is a missing entry."""
+    """The record, built by protobuf from `Feature.storage()`; an absent value or None is a missing
+    entry.
+    """
     import tensorflow as tf
 
     entries = {}

@@ -1,4 +1,6 @@
-"""`croissant.json`: mlcroissant takes it without a word, and it describes the shards and their features."""
+"""`croissant.json`: mlcroissant takes it without a word, and it describes the shards and their
+features.
+"""
 
 import fnmatch
 import json

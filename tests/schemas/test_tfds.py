@@ -138,7 +138,9 @@ def test_raw_lists_keep_float64(tmp_path: Path) -> None:
 
 
 def test_json_is_what_tfds_writes_itself() -> None:
-    """The very JSON of TFDS for the same features, so that its own tools can't tell the difference."""
+    """The very JSON of TFDS for the same features, so that its own tools can't tell the
+    difference.
+    """
     import tensorflow_datasets
     from google.protobuf import json_format
 

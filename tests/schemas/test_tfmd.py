@@ -1,4 +1,6 @@
-"""Schemas as schema.pbtxt: exactly ours again, readable by TensorFlow's tools, and others' files load sensibly."""
+"""Schemas as schema.pbtxt: exactly ours again, readable by TensorFlow's tools, and others' files
+load sensibly.
+"""
 
 from functools import reduce
 from operator import or_
@@ -98,7 +100,9 @@ def proto_of(schema: Schema) -> Any:
 
 @pytest.fixture(scope="module")
 def shard() -> tuple[Schema, list[dict[str, Any]], list[bytes]]:
-    """Every dtype and shape, required and not, and five records of them, some without what is not required."""
+    """Every dtype and shape, required and not, and five records of them, some without what is not
+    required.
+    """
     optional = [Feature(f"{f.name}?", f.dtype, f.shape) for f in every_feature()]
     schema = Schema((*every_feature(), *optional))
     rng = np.random.default_rng(1)

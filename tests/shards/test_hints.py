@@ -1,4 +1,6 @@
-"""Schemas beside TFRecord files are used where the records agree, named where they don't, and stop no read."""
+"""Schemas beside TFRecord files are used where the records agree, named where they don't, and stop
+no read.
+"""
 
 import json
 import shutil

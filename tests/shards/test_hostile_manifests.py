@@ -1,4 +1,6 @@
-"""Whatever a stranger's manifest says, one sentence names file and field, and nothing outside is touched."""
+"""Whatever a stranger's manifest says, one sentence names file and field, and nothing outside is
+touched.
+"""
 
 import contextlib
 import json

@@ -1,4 +1,6 @@
-"""Folders of runs: who holds them, when they are dead, and what goes with them; nothing outside OUT is touched."""
+"""Folders of runs: who holds them, when they are dead, and what goes with them; nothing outside OUT
+is touched.
+"""
 
 import json
 import os

@@ -1,4 +1,6 @@
-"""What is being written, or was left by a kill, is no data set and no input, on a disk and in a store."""
+"""What is being written, or was left by a kill, is no data set and no input, on a disk and in a
+store.
+"""
 
 import contextlib
 import re
@@ -46,7 +48,9 @@ class KilledError(BaseException):
 
 @dataclass
 class Stopped:
-    """Builds and reads that stop where a function is called that would bring them on, and are killed there at last."""
+    """Builds and reads that stop where a function is called that would bring them on, and are
+    killed there at last.
+    """
 
     monkeypatch: pytest.MonkeyPatch
     reached: threading.Event = field(default_factory=threading.Event)
@@ -56,7 +60,9 @@ class Stopped:
     def at(
         self, owner: object, name: str, work: Callable[[], object]
     ) -> Iterator[Callable[[], None]]:
-        """Within it the work is at work, until what this gives is called: then nobody is, and what it made is left."""
+        """Within it the work is at work, until what this gives is called: then nobody is, and what
+        it made is left.
+        """
 
         original = getattr(owner, name)
 
@@ -103,7 +109,9 @@ def stopped(monkeypatch: pytest.MonkeyPatch) -> Stopped:
 
 
 def refused(folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Every command, and Python, take the folder, what lies in it, and the one above it, for nothing to be read."""
+    """Every command, and Python, take the folder, what lies in it, and the one above it, for
+    nothing to be read.
+    """
     (tmp_path / "rows.csv").write_text("x\n1\n")
     words = {"new": str(tmp_path / "new"), "rows": str(tmp_path / "rows.csv")}
     files = find_files(folder).values()

@@ -1,4 +1,6 @@
-"""`verify` finds every change of a data set, names file and place, and finds nothing in one that is whole."""
+"""`verify` finds every change of a data set, names file and place, and finds nothing in one that is
+whole.
+"""
 
 import gzip
 import json
@@ -270,7 +272,9 @@ def test_ours_lose_only_what_is_damaged_and_account_for_it(
 def test_plain_and_packed_files_tell_the_same_damage(
     made: tuple[Path, Path, bytes], tmp_path: Path, step: int
 ) -> None:
-    """By hopping over headers, by scanning a piece and by reading a stream: one place, reason and message."""
+    """By hopping over headers, by scanning a piece and by reading a stream: one place, reason and
+    message.
+    """
     with open_stream(str(made[1])) as stream:
         buffer = np.empty(1 << 20, np.uint8)
         whole = buffer[: stream.fill(buffer)].tobytes()

@@ -1,4 +1,6 @@
-"""Sources name options as keywords: what they say is tested as the command line prints it, with flags."""
+"""Sources name options as keywords: what they say is tested as the command line prints it, with
+flags.
+"""
 
 import pytest
 

@@ -1,4 +1,6 @@
-"""CSV files of known truth from a seed, and the UCI-style files that lost their first row to sniffers."""
+"""CSV files of known truth from a seed, and the UCI-style files that lost their first row to
+sniffers.
+"""
 
 import csv
 import io
@@ -23,7 +25,9 @@ PLACES = (
 
 @dataclass(frozen=True)
 class Made:
-    """A file whose truth is known. rows: without the header. quote: None where no field may hold a mark."""
+    """A file whose truth is known. rows: without the header. quote: None where no field may hold a
+    mark.
+    """
 
     text: str
     delimiter: str

@@ -1,4 +1,6 @@
-"""CSV read slowly: `_csv.c`'s states byte by byte, what a text is by regular expressions and Python's own types."""
+"""CSV read slowly: `_csv.c`'s states byte by byte, what a text is by regular expressions and
+Python's own types.
+"""
 
 import re
 from collections.abc import Iterator
@@ -38,7 +40,9 @@ def expected_class(text: str) -> int:
 
 
 def expected_moment(text: str) -> tuple[int, datetime | None]:
-    """(the class of a text that is a time, the time to the microsecond, in UTC where it has no zone)."""
+    """(the class of a text that is a time, the time to the microsecond, in UTC where it has no
+    zone).
+    """
     match = re.fullmatch(
         r"(\d{4}-\d\d-\d\d)(?:[T ]((?!24)\d\d:\d\d)(:\d\d(?:\.(\d{1,9}))?)?(Z|[+-]\d\d:\d\d)?)?",
         text,
@@ -67,7 +71,9 @@ def expected_moment(text: str) -> tuple[int, datetime | None]:
 
 @dataclass(frozen=True)
 class Row:
-    """start: first byte. line: from 1. fields: None if endless, too long or stray. quoted: which fields were."""
+    """start: first byte. line: from 1. fields: None if endless, too long or stray. quoted: which
+    fields were.
+    """
 
     start: int
     line: int
@@ -79,7 +85,9 @@ class Row:
 def oracle_rows(
     data: bytes, options: CsvOptions, delimiter: str = ",", columns: int | None = None
 ) -> list[Row]:
-    """All rows of the file; a quote that is to be told is the double one. columns: of one, a blank line is a row."""
+    """All rows of the file; a quote that is to be told is the double one. columns: of one, a blank
+    line is a row.
+    """
     options = replace(options, quote='"') if options.quote == AUTO_QUOTE else options
     return list(_rows(data, options, delimiter, columns == 1))
 
@@ -110,7 +118,9 @@ def _rows(data: bytes, options: CsvOptions, delimiter: str, blank_rows: bool) ->
 
 
 def physical_lines(data: bytes) -> int:
-    """How many CR, LF and CRLF there are; a CR at the end counts, which is right before anything but an LF."""
+    """How many CR, LF and CRLF there are; a CR at the end counts, which is right before anything
+    but an LF.
+    """
     return data.count(b"\n") + data.count(b"\r") - data.count(b"\r\n")
 
 
@@ -128,7 +138,9 @@ def _behind(data: bytes, at: int) -> int:
 def _one_row(
     data: bytes, at: int, options: CsvOptions, delimiter: str
 ) -> tuple[int, tuple[bytes, ...] | None, tuple[bool, ...], bool]:
-    """(the offset of what ends it, its fields or None if it never ends, which are quoted, whether one is stray)."""
+    """(the offset of what ends it, its fields or None if it never ends, which are quoted, whether
+    one is stray).
+    """
     comma, quote, escape = (
         ord(c) if c is not None else 256 for c in (delimiter, options.quote, options.escape)
     )

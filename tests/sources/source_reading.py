@@ -1,4 +1,6 @@
-"""Helpers for tests of sources: files to InputFiles, a source to rows, and the laws that every source keeps."""
+"""Helpers for tests of sources: files to InputFiles, a source to rows, and the laws that every
+source keeps.
+"""
 
 import math
 import pickle
@@ -28,7 +30,9 @@ def features(source: Any) -> dict[str, str]:
 
 
 def read_all(source: Any) -> tuple[list[Row], list[Reject]]:
-    """All rows and rejects, after checking the laws of `sources.common.contract`, also of a pickled copy."""
+    """All rows and rejects, after checking the laws of `sources.common.contract`, also of a pickled
+    copy.
+    """
     assert isinstance(source, Source)
     rows, rejects = _read(source, source.units)
     again, _ = _read(pickle.loads(pickle.dumps(source)), tuple(reversed(source.units)))

@@ -357,7 +357,8 @@ def test_json_numbers_that_are_whole(
     ) == (dtype, values)
 
 
-# Inputs that are written to between plan and read, with their size as it was and their time set back
+# Inputs that are written to between plan and read, with their size as it was and their time set
+# back
 def content(kind: str, number: int, folder: Path) -> bytes:
     if kind == "parquet":
         pq.write_table(pa.table({"a": [number]}), folder / "made")

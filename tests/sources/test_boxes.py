@@ -1,4 +1,6 @@
-"""The same boxes as COCO, Pascal VOC, YOLO and CSV give equal records, which are those of the Object Detection API."""
+"""The same boxes as COCO, Pascal VOC, YOLO and CSV give equal records, which are those of the
+Object Detection API.
+"""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -254,7 +256,9 @@ def test_what_is_no_annotation_is_said(
 
 @pytest.fixture(scope="module")
 def scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Shards of twelve black images, each with three rectangles, red, green and blue, that are its objects."""
+    """Shards of twelve black images, each with three rectangles, red, green and blue, that are its
+    objects.
+    """
     folder = tmp_path_factory.mktemp("scenes")
     boxes: dict[str, list[Box]] = {}
     rng = np.random.default_rng(3)

@@ -1,4 +1,6 @@
-"""A CSV's dialect and header against files of known truth: refused perhaps, but never wrong without a word."""
+"""A CSV's dialect and header against files of known truth: refused perhaps, but never wrong without
+a word.
+"""
 
 import csv
 import io
@@ -57,7 +59,9 @@ def ours(made: Made, path: Path) -> str:
 
 
 def score(folder: Path) -> tuple[Counter[tuple[str, bool]], list[str]]:
-    """How often which outcome is met with a header and without, and the files that are read otherwise than written."""
+    """How often which outcome is met with a header and without, and the files that are read
+    otherwise than written.
+    """
     counts: Counter[tuple[str, bool]] = Counter()
     wrong = []
     for number, made in enumerate(made_files()):
@@ -264,7 +268,8 @@ def test_a_name_that_the_user_speaks_of_is_in_a_header(tmp_path: Path) -> None:
     assert "it holds names that are given" in source.notes[0]
 
 
-# What each real file gives whose header or delimiter is not told as `,` and a header; checked by eye.
+# What each real file gives whose header or delimiter is not told as `,` and a header; checked by
+# eye.
 REAL_REFUSED = {
     "rust-csv/smallpop-no-headers.csv": "looks like data",
     "rust-csv/strange.csv": "--escape",
@@ -277,7 +282,8 @@ REAL_REFUSED = {
     "torture-frictionless/without-headers-extra.csv": "looks like data",
     "torture-frictionless/without-headers.csv": "looks like data",
     "torture-papaparse/long-sample.csv": "looks like data",
-    # a header, and refused: names that stand below again, are numbers, or differ in nothing from what is below
+    # a header, and refused: names that stand below again, are numbers, or differ in nothing from
+    # what is below
     "torture-csvkit/join_a.csv": "'b' stands below it again",
     "torture-csvkit/join_a_short.csv": "'b' stands below it again",
     "torture-csvkit/join_b.csv": "'b' stands below it again",

@@ -1,4 +1,6 @@
-"""What the beginning of a CSV file says: delimiter, encoding, names; and the word for what is no CSV."""
+"""What the beginning of a CSV file says: delimiter, encoding, names; and the word for what is no
+CSV.
+"""
 
 import gzip
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""Rows of CSV files, in blocks and in ranges of any size, against Python's csv module and the slow oracle."""
+"""Rows of CSV files, in blocks and in ranges of any size, against Python's csv module and the slow
+oracle.
+"""
 
 import csv
 import gzip
@@ -99,7 +101,9 @@ def to_oracle(
 
 
 def without_wide(row: Row, start: bool = True) -> Row:
-    """What the tokenizer says about a row of too many fields: how many they are. start: as well as where it starts."""
+    """What the tokenizer says about a row of too many fields: how many they are. start: as well as
+    where it starts.
+    """
     row = Row(row.start if start else 0, row.line, row.fields, row.quoted, row.stray)
     return (
         row

@@ -1,4 +1,6 @@
-"""plan_csv and read against the slow oracle and plain Python conversions, on real files and made ones."""
+"""plan_csv and read against the slow oracle and plain Python conversions, on real files and made
+ones.
+"""
 
 import re
 import tempfile
@@ -47,7 +49,9 @@ def plan(
 
 
 def read(source: CsvSource) -> tuple[pa.Table, list[tuple[int, int]], list[Reject]]:
-    """(all records, their (file, position), all rejects), after checking what every chunk has to obey."""
+    """(all records, their (file, position), all rejects), after checking what every chunk has to
+    obey.
+    """
     chunks: list[Chunk] = []
     for unit in source.units:
         mine = list(source.read(unit))

@@ -1,4 +1,6 @@
-"""The kind of data told from content, with names as hints; on real folders and on made-up hard ones."""
+"""The kind of data told from content, with names as hints; on real folders and on made-up hard
+ones.
+"""
 
 import gzip
 import io

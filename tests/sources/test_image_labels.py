@@ -1,4 +1,6 @@
-"""A labels file beside images: paths matched, columns as features, rows of a file as lists, what doesn't fit."""
+"""A labels file beside images: paths matched, columns as features, rows of a file as lists, what
+doesn't fit.
+"""
 
 import csv
 import datetime
@@ -173,7 +175,9 @@ def test_jsonl_with_nested_objects_and_lists(tmp_path: Path) -> None:
 
 
 def test_where_paths_count_from(tmp_path: Path) -> None:
-    """The labels file's folder, then the INPUT, then the name alone, then the name without extension."""
+    """The labels file's folder, then the INPUT, then the name alone, then the name without
+    extension.
+    """
     images(tmp_path / "in", "x/1.png", "y/1.png", "x/2.png", "y/3.png")
     (tmp_path / "meta").mkdir()
     labels = tmp_path / "meta" / "labels.csv"

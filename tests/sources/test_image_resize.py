@@ -1,4 +1,6 @@
-"""`build --resize`, `--reencode`: pixels, masks and boxes that are written anew, against Pillow and the reader."""
+"""`build --resize`, `--reencode`: pixels, masks and boxes that are written anew, against Pillow and
+the reader.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ def pixels(data: bytes) -> np.ndarray:
 
 
 def scene(folder: Path, orientations: Any = range(1, 9)) -> Path:
-    """Writes a white object on black for each orientation, its mask, and its box and polygon as COCO has them."""
+    """Writes a white object on black for each orientation, its mask, and its box and polygon as
+    COCO has them.
+    """
     shown = np.zeros((HEIGHT, WIDTH), np.uint8)
     shown[TOP:BOTTOM, LEFT:RIGHT] = 1
     mask = Image.fromarray(shown).convert("P")

@@ -1,4 +1,6 @@
-"""The structure check against Pillow: what it decodes is accepted, what is cut refused; exceptions have names."""
+"""The structure check against Pillow: what it decodes is accepted, what is cut refused; exceptions
+have names.
+"""
 
 import json
 from collections import Counter
@@ -13,8 +15,8 @@ from recordmill.storage.files import read_range
 
 TAKEN = ("jpeg", "png", "gif", "bmp", "webp", "tiff")
 
-# Damaged, although Pillow shows a picture of it: it does not check the CRC of the last IDAT, and does not miss IEND or
-# the last byte of a BMP.
+# Damaged, although Pillow shows a picture of it: it does not check the CRC of the last IDAT, and
+# does not miss IEND or the last byte of a BMP.
 PILLOW_FORGIVES = {
     "torture-pillow/mmap_error.bmp": "truncated",
     "torture-pillow/broken_data_stream.png": "crc",
@@ -87,7 +89,9 @@ def test_the_check_agrees_with_pillow_but_for_named_files(
 
 
 def test_sizes_are_those_that_pillow_sees(truth: list[dict[str, Any]], shared_data: Path) -> None:
-    """Pillow applies the orientation tag of TIFF files when it loads them; here, width and height are as stored."""
+    """Pillow applies the orientation tag of TIFF files when it loads them; here, width and height
+    are as stored.
+    """
     checked = 0
     for about in truth:
         if about["magic"] not in TAKEN or about["pil"] != "ok" or about["path"] in PILLOW_FORGIVES:

@@ -1,4 +1,6 @@
-"""Images from folders to chunks: what is read equals what stands in the files; options, errors, order and accounts."""
+"""Images from folders to chunks: what is read equals what stands in the files; options, errors,
+order and accounts.
+"""
 
 import io
 import os
@@ -275,7 +277,9 @@ def test_a_label_column_needs_a_labels_file(tmp_path: Path) -> None:
 
 
 def test_images_are_read_without_a_copy(tmp_path: Path) -> None:
-    """The Arrow column's one data buffer is as large as the files, and rejects cost nothing of it but its end."""
+    """The Arrow column's one data buffer is as large as the files, and rejects cost nothing of it
+    but its end.
+    """
     source = plan(write(tmp_path, {"a.png": PNG, "b.png": PNG[:-4], "c.png": PNG}))
     (chunk,) = chunks(source)
     column = chunk.records["image"]

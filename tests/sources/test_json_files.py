@@ -1,4 +1,6 @@
-"""A file that is one JSON array of objects against Python's json module, however it is cut, packed or broken."""
+"""A file that is one JSON array of objects against Python's json module, however it is cut, packed
+or broken.
+"""
 
 import base64
 import datetime
@@ -181,7 +183,9 @@ def test_times_keep_their_type_without_a_schema(tmp_path: Path, to: str) -> None
 
 
 def test_what_no_value_tells_without_a_schema_is_exact_or_said(tmp_path: Path) -> None:
-    """Half floats are wider, bytes are their base64, a number beyond float32 is a reject with its remedy."""
+    """Half floats are wider, bytes are their base64, a number beyond float32 is a reject with its
+    remedy.
+    """
     names = ("f16", "bytes", "f64")
     columns = {name: COLUMNS[name] for name in names}
     first, second = there_and_back(tmp_path, columns, max_rejects=1)

@@ -424,7 +424,9 @@ def pick(value: Any, names: list[str]) -> Any:
 
 
 def test_a_key_is_what_it_stands_for_however_it_is_written(tmp_path: Path) -> None:
-    """The key that followed last time is looked for by its bytes, but not where an escape gives them a meaning."""
+    """The key that followed last time is looked for by its bytes, but not where an escape gives
+    them a meaning.
+    """
     written = [
         rb'{"a\\b": 1, "c": 1}',
         rb'{"a\b": 2, "c" : 2}',
@@ -474,7 +476,9 @@ lines_strategy = st.lists(
 )
 @given(lines_strategy)
 def test_the_scanner_takes_what_python_takes(texts: list[bytes]) -> None:
-    """A line is a record if and only if Python's json makes an object of it, but for the module's exceptions."""
+    """A line is a record if and only if Python's json makes an object of it, but for the module's
+    exceptions.
+    """
     block = np.frombuffer(b"".join(text + b"\n" for text in texts), np.uint8).copy()
     bad = mark_invalid_lines(lines.LineBlock(block))
     good: list[int] = []

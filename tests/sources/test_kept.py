@@ -1,4 +1,6 @@
-"""What a plan kept of scanned records is what reading them gives, also where the last record changes everything."""
+"""What a plan kept of scanned records is what reading them gives, also where the last record
+changes everything.
+"""
 
 import json
 import os
@@ -32,7 +34,8 @@ from recordmill.sources.jsonl.source import JsonlOptions, plan_jsonl
 from recordmill.sources.values import labels
 from recordmill.storage.arrow_files import BatchWriter
 
-# (how much may be kept in memory, whether the rest may be in files): all, some and the rest, hardly any, some only
+# (how much may be kept in memory, whether the rest may be in files): all, some and the rest, hardly
+# any, some only
 ROOMS = [(1 << 30, False), (8_000, True), (800, True), (8_000, False)]
 Room = tuple[int, bool]
 Plan = Callable[[Room], Any]  # by how much may be kept
@@ -71,7 +74,9 @@ def planned(plan: Plan, room: Room) -> Any:
 
 
 def check_same(plan: Plan, room: Room = ROOMS[0]) -> Any:
-    """That a plan that keeps and one that doesn't say and give the same, or fail alike; the first, once more unread."""
+    """That a plan that keeps and one that doesn't say and give the same, or fail alike; the first,
+    once more unread.
+    """
     without, kept = planned(plan, (0, False)), planned(plan, room)
     if isinstance(without, RecordmillError):
         assert (type(kept), str(kept)) == (type(without), str(without))
@@ -97,7 +102,8 @@ def where(kept: ScanCache) -> set[str]:
     return found | ({"both"} if mixed else set())
 
 
-# ------------------------------------------------------------------------------------------------------------------ CSV
+# ------------------------------------------------------------------------------------------------
+# CSV
 
 COLUMNS: dict[str, Callable[[int], str]] = {
     "whole": lambda row: str(row * 7 - 3),
@@ -204,7 +210,8 @@ def test_rows_are_placed_as_rejects_are(tmp_path: Path, range_bytes: int) -> Non
     assert reject.place == "line 6, row 2"
 
 
-# ---------------------------------------------------------------------------------------------------------- JSON lines
+# ------------------------------------------------------------------------------------------------
+# JSON lines
 
 FIELDS: dict[str, Callable[[int], Any]] = {
     "whole": lambda row: row * 7 - 3,
@@ -328,7 +335,9 @@ def test_a_label_that_gets_beyond_its_classes_late(
     late: str | None,
     declared: dict[str, str],
 ) -> None:
-    """Eight classes are the most here, and the last record may bring a ninth, a number, or nothing new."""
+    """Eight classes are the most here, and the last record may bring a ninth, a number, or nothing
+    new.
+    """
     monkeypatch.setattr(labels, "MAX_CLASSES", 8)
     values = [f'"c{row % 8}"' for row in range(120)] + ([late] if late else [])
     path = tmp_path / f"a.{kind}"

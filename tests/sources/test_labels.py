@@ -1,4 +1,6 @@
-"""The label in every kind of input: values are classes, a given schema decides by name, and others are refused."""
+"""The label in every kind of input: values are classes, a given schema decides by name, and others
+are refused.
+"""
 
 import csv
 import itertools
@@ -83,7 +85,9 @@ def as_memory(folder: Path, parts: Parts, common: PlanOptions) -> Any:
 
 
 def numbered(part: Sequence[str | int], classes: tuple[str, ...] = ()) -> pa.Table:
-    """Numbers, with their classes in Arrow's metadata: of the part, in the order in which they come."""
+    """Numbers, with their classes in Arrow's metadata: of the part, in the order in which they
+    come.
+    """
     table = classes or tuple(dict.fromkeys(name for name in part if isinstance(name, str)))
     numbers = [table.index(name) if isinstance(name, str) else name for name in part]
     return pa.table([pa.array(numbers, pa.int64())], schema=to_arrow(schema_of(table)))
@@ -295,7 +299,9 @@ def test_names_and_numbers_as_text(tmp_path: Path, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", TABLES)
 def test_classes_that_are_called_by_numbers(tmp_path: Path, kind: str) -> None:
-    """Text is a name, a typed number the number of a class, and that is said; also where both stand together."""
+    """Text is a name, a typed number the number of a class, and that is said; also where both stand
+    together.
+    """
     common = PlanOptions(schema=schema_of(("1", "2", "3")))
     source = TABLES[kind](tmp_path, (["1", "3", "0"],), common)
     rows, rejects = read_all(source)

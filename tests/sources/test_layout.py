@@ -130,7 +130,9 @@ def test_split_of(name: str, split: str | None) -> None:
 
 @given(st.text(st.sampled_from("train val dev-._ 0xé"), max_size=12))
 def test_words_are_found_where_hugging_face_finds_them(name: str) -> None:
-    """Oracle: the glob patterns of datasets/data_files.py (KEYWORDS_IN_DIR_NAME_BASE_PATTERNS) for one folder."""
+    """Oracle: the glob patterns of datasets/data_files.py (KEYWORDS_IN_DIR_NAME_BASE_PATTERNS) for
+    one folder.
+    """
     separators = "-._ 0-9"
     patterns = (
         "{}",
@@ -283,7 +285,8 @@ def test_what_folders_called_name_equals_value_say() -> None:
     )
 
 
-# What folders called `NAME=VALUE` say becomes columns, the same of every kind whose records are rows
+# What folders called `NAME=VALUE` say becomes columns, the same of every kind whose records are
+# rows
 KINDS = ("csv", "jsonl", "parquet")
 FOLDERS = (("2024-01-01", "JP"), ("2024-01-02", "DE"), ("2024-01-02", "JP"))
 

@@ -1,4 +1,6 @@
-"""Files of NumPy against `numpy.load` of the same file, and against the same arrays given in memory."""
+"""Files of NumPy against `numpy.load` of the same file, and against the same arrays given in
+memory.
+"""
 
 import io
 import os

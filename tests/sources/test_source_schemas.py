@@ -1,4 +1,6 @@
-"""What users declare over inferred schemas, how types of several parts are joined, and structs taken apart."""
+"""What users declare over inferred schemas, how types of several parts are joined, and structs
+taken apart.
+"""
 
 import datetime
 import decimal

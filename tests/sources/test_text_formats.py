@@ -1,4 +1,6 @@
-"""`--parse`: numbers, times and lists that texts spell in other ways, against Python's own reading of them."""
+"""`--parse`: numbers, times and lists that texts spell in other ways, against Python's own reading
+of them.
+"""
 
 import datetime
 import json

@@ -66,7 +66,9 @@ def examples(words: str) -> Callable[[Any], Any]:
 
 
 def column(*texts: str, surround: int = 12) -> TextFields:
-    """Texts amid digits, for what looks beyond its bounds; surround 0: the first one begins the buffer."""
+    """Texts amid digits, for what looks beyond its bounds; surround 0: the first one begins the
+    buffer.
+    """
     data, starts, encoded = b"9" * surround, [], [text.encode() for text in texts]
     for text in encoded:
         starts.append(len(data))

@@ -1,4 +1,6 @@
-"""Statistics of builds: what pandas finds in the rows, the same bytes however it ran, and what is made of them."""
+"""Statistics of builds: what pandas finds in the rows, the same bytes however it ran, and what is
+made of them.
+"""
 
 import json
 import math

@@ -1,4 +1,6 @@
-"""Colours of images: what NumPy finds in the pixels of all of them or of the sample, the same however it ran."""
+"""Colours of images: what NumPy finds in the pixels of all of them or of the sample, the same
+however it ran.
+"""
 
 import io
 import json

@@ -1,4 +1,6 @@
-"""Sketches against NumPy and exact arithmetic, and that they add up to the same bytes whatever the order and cut."""
+"""Sketches against NumPy and exact arithmetic, and that they add up to the same bytes whatever the
+order and cut.
+"""
 
 import itertools
 import math
@@ -468,7 +470,9 @@ def _column(kind: str, chunk: int, rows: int) -> pa.Array:
 
 
 def _held_after_chunks(kinds: list[str], rows: int, chunks: int) -> list[int]:
-    """[chunks / 6] bytes that a sketch of features of these kinds has taken behind every sixth one."""
+    """[chunks / 6] bytes that a sketch of features of these kinds has taken behind every sixth
+    one.
+    """
     of_kind = {"words": ("string", (None,)), "binary": ("bytes", ())}
     schema = Schema(
         tuple(Feature(f"x{at}", *of_kind.get(kind, (kind, ()))) for at, kind in enumerate(kinds))

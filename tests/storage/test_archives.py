@@ -1,4 +1,6 @@
-"""Archives give the records of the folder that they were made of; what is damaged or hostile is refused by name."""
+"""Archives give the records of the folder that they were made of; what is damaged or hostile is
+refused by name.
+"""
 
 import bz2
 import gzip

@@ -1,4 +1,6 @@
-"""Compressed streams: read whole, cut at every byte, damaged, followed by something, and grown beyond measure."""
+"""Compressed streams: read whole, cut at every byte, damaged, followed by something, and grown
+beyond measure.
+"""
 
 import bz2
 import gzip

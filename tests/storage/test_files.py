@@ -1,4 +1,6 @@
-"""Files: read many at once, listed in tables, and created exactly once, never beyond their folder."""
+"""Files: read many at once, listed in tables, and created exactly once, never beyond their
+folder.
+"""
 
 import errno
 import os

@@ -126,7 +126,9 @@ def test_a_folder_of_meta_characters_works_too(tmp_path: Path) -> None:
     ],
 )
 def test_globs(tmp_path: Path, pattern: str, wanted: list[str]) -> None:
-    """As a shell reads them: `*` takes no leading dot; a folder that matches stands for what is in it."""
+    """As a shell reads them: `*` takes no leading dot; a folder that matches stands for what is in
+    it.
+    """
     make(
         tmp_path,
         "a.txt",
@@ -177,7 +179,8 @@ def test_several_inputs_keep_their_ordinals(tmp_path: Path) -> None:
     assert [root.label for root in listing.roots] == ["b", "a"]
 
 
-# -- links -----------------------------------------------------------------------------------------------------------
+# -- links
+# ------------------------------------------------------------------------------------------------
 def test_a_link_out_of_the_root_is_refused_by_name(tmp_path: Path) -> None:
     make(tmp_path, "in/a.txt", "secret/passwd")
     (tmp_path / "in" / "evil.txt").symlink_to(tmp_path / "secret" / "passwd")
@@ -277,7 +280,8 @@ def test_an_input_that_is_a_link_is_what_the_user_named(tmp_path: Path) -> None:
     assert names(list_inputs([str(tmp_path / "file")])) == ["file"]
 
 
-# -- refusals --------------------------------------------------------------------------------------------------------
+# -- refusals
+# ------------------------------------------------------------------------------------------------
 def test_nothing_there(tmp_path: Path) -> None:
     make(tmp_path, "full/.DS_Store")
     (tmp_path / "void").mkdir()

@@ -1,4 +1,6 @@
-"""Ranges of remote files against the files themselves: whatever fails, however they are cut, with few requests."""
+"""Ranges of remote files against the files themselves: whatever fails, however they are cut, with
+few requests.
+"""
 
 import os
 import re

@@ -1,4 +1,6 @@
-"""Files written past the system's cache hold what any others would, however they come and whatever the disk says."""
+"""Files written past the system's cache hold what any others would, however they come and whatever
+the disk says.
+"""
 
 import errno
 import fcntl
@@ -20,7 +22,9 @@ def small_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def write(folder: Path, seed: int) -> None:
-    """A file of each size, one after the other, in pieces of any length; then what they hold is looked at."""
+    """A file of each size, one after the other, in pieces of any length; then what they hold is
+    looked at.
+    """
     dice = random.Random(seed)
     contents = {folder / f"{size}": dice.randbytes(size) for size in SIZES}
     with DirectFiles() as cache:

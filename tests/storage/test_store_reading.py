@@ -1,4 +1,6 @@
-"""What is in a store against the same on a disk: builds give the same bytes, readers the same records."""
+"""What is in a store against the same on a disk: builds give the same bytes, readers the same
+records.
+"""
 
 import json
 import logging
@@ -413,7 +415,9 @@ def test_what_is_wrong_is_said_in_a_sentence(
 
 @pytest.mark.parametrize("scheme", ["s3", "az"])
 def test_no_key_at_all_is_said(monkeypatch: pytest.MonkeyPatch, scheme: str) -> None:
-    """What answers where an instance has no role, and where there is no such service, is no store."""
+    """What answers where an instance has no role, and where there is no such service, is no
+    store.
+    """
     with web_files(Path("/nonexistent")) as nobody:  # 404 to all questions
         of_azure = {
             "AZURE_STORAGE_ACCOUNT_NAME": "a",

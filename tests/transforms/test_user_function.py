@@ -1,4 +1,6 @@
-"""A user's function: told by its own line when it fails, sent by value or refused by name, no value in an error."""
+"""A user's function: told by its own line when it fails, sent by value or refused by name, no value
+in an error.
+"""
 
 import json
 import signal

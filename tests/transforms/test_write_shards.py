@@ -1,4 +1,6 @@
-"""WriteShards in a user's pipeline: shards don't depend on bundles or repeats, rows that don't fit are rejects."""
+"""WriteShards in a user's pipeline: shards don't depend on bundles or repeats, rows that don't fit
+are rejects.
+"""
 
 from __future__ import annotations
 
