@@ -456,7 +456,6 @@ def run_build(
     """Runs the job that builds and commits a planned data set.
 
     Args:
-        plan: The plan.
         settings: The checked options.
         progress: Receives the counts.
         job_folder: The folder in OUT for the files of a build on an engine; None for a build in
@@ -490,7 +489,6 @@ def _job_folder(plan: BuildPlan, requests: int | None = None) -> JobFolder:
     """Returns the folder for the files of a build on an engine.
 
     Args:
-        plan: The plan.
         requests: The most concurrent requests to stores for each worker; None keeps the default.
     """
     return JobFolder(plan.out, RunFolder.attach(plan.folder).id, StoreSettings(requests))

@@ -384,7 +384,6 @@ def _make_publication(
     """Returns the publication of the outputs, on disk or in a store.
 
     Args:
-        plan: The plan.
         settings: The checked options.
         folder: The run folder.
         out: The output folder.

@@ -55,7 +55,6 @@ def run_on_beam(
     """Runs the tasks of a plan on a Beam runner.
 
     Args:
-        plan: The plan.
         settings: The checked options.
         folder: The run folder, which receives the outputs unless workers write to a store
             (`writes_to_store`).

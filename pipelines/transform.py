@@ -100,7 +100,6 @@ def with_transform(
     """Returns the plan with its transform, if the options name one.
 
     Args:
-        plan: The plan.
         settings: The checked options.
         progress: Receives the counts of the fit.
         job_folder: The folder for the files of workers; None for a build in this process.

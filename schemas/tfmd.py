@@ -84,7 +84,6 @@ def entry_dtype(entry: Any, proto: Any | None) -> str:
     """Returns the dtype of an entry, from its type and domain.
 
     Args:
-        entry: The entry.
         proto: The schema, which contains the shared domains; None if there are none.
 
     Raises:
@@ -122,7 +121,6 @@ def entry_shape(entry: Any, *, per_step: bool) -> tuple[int | None, ...]:
     """Returns the shape of an entry, from its `shape` or `value_count`.
 
     Args:
-        entry: The entry.
         per_step: The entry is in a feature list, so the step is the first dimension.
 
     Raises:
@@ -186,7 +184,6 @@ def to_pbtxt(schema: Schema, representations: Mapping[str, Any] | None = None) -
     """Returns the schema as the text of a `schema.pbtxt`.
 
     Args:
-        schema: The schema.
         representations: Feature name to a TensorRepresentation that replaces the usual one.
 
     Raises:

@@ -45,7 +45,6 @@ def names_in_table(table: Int64s, first: int = 1) -> list[tuple[bytes, int]]:
     """Returns the (name, part) pairs of a table, in insertion order.
 
     Args:
-        table: The table.
         first: The slot of the first name to return. Slot 0 is the beginning of a record and has no
             name.
     """

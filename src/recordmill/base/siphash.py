@@ -38,7 +38,6 @@ def derive_key(seed: int, domain: bytes, *parts: bytes) -> tuple[int, int]:
     so ("ab", "c") and ("a", "bc") have different keys.
 
     Args:
-        seed: The seed.
         domain: The purpose of the key, at most 16 bytes. Keys of different domains are independent.
         parts: The byte strings to hash.
     """

@@ -204,7 +204,6 @@ def finish_output(
     Args:
         out: The output folder or store URL.
         manifest: The committed manifest.
-        generation: Its generation.
         temporary_in: The folder for temporary files. None means the folder of each target.
     """
     try:

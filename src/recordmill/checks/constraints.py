@@ -33,7 +33,6 @@ def find_violations(
 
     Args:
         statistics: Statistics of the data set.
-        schema: Its schema.
         rules: The rules, after `Rules.fit_to_schema`.
     """
     total = sum(statistics.records.values())
@@ -348,7 +347,6 @@ def _sql_value(feature: Feature, reduce_list: str) -> str:
     """Returns SQL for the value of a feature, or for one list value.
 
     Args:
-        feature: The feature.
         reduce_list: SQL function that selects the value, such as `list_min`.
     """
     value, depth = (

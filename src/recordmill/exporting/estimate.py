@@ -106,7 +106,6 @@ def estimate_read(plan: ReadPlan, memory_bytes: int) -> ReadEstimate:
     """Counts the records of a read and estimates the size of its outputs.
 
     Args:
-        plan: The plan.
         memory_bytes: Peak memory of the read.
 
     Raises:

@@ -347,7 +347,6 @@ def plan_read(
 
     Args:
         inputs: The inputs, or a catalog from an earlier call of `find_inputs`.
-        options: The options.
         schema: Schema from the user. None uses the schema of the data set, or infers it.
         threads: Number of threads for inference.
         allow_guess: Guesses the schema from the first records. Only used if all records are decoded

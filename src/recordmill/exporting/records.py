@@ -361,7 +361,6 @@ def _peak_bytes(plan: ReadPlan, result: Int64s, work: Int64s, item_bytes: int = 
     """Returns the peak memory of decoding, keeping and writing images or tensors.
 
     Args:
-        plan: The plan.
         result: Size of the decoded values.
         work: Temporary memory for decoding them.
         item_bytes: Size of one number in the decoded values.

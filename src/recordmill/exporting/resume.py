@@ -96,8 +96,6 @@ class FinishedOutputs:
         Nothing is saved if an input has changed since the read was planned.
 
         Args:
-            plan: The plan.
-            task: The task.
             data: Folder of the output.
             counts: Record counts of the output.
         """
@@ -187,7 +185,6 @@ def fingerprint_plan(plan: ReadPlan, engine: bool = False) -> str:
     The input files must be unchanged, and finished outputs must be in the same places.
 
     Args:
-        plan: The plan.
         engine: Workers of an engine make the outputs.
     """
     options = replace(plan.options, where=None)
@@ -233,7 +230,6 @@ def resume_read(
 
     Args:
         folder: Folder of this run. Closed if another one is taken over.
-        plan: The plan.
         engine: Workers of an engine make the outputs.
 
     Returns:
@@ -326,7 +322,6 @@ def remove_unfinished(
     Files with counts are removed first, so that none remains without its output.
 
     Args:
-        run: The run.
         counts_files: Names of files with record counts to keep.
         outputs: Names of outputs to keep.
         rejects: Names of reject files to keep.

@@ -171,8 +171,6 @@ def run_task(
     """Reads the records of a task and writes its output and its rejects.
 
     Args:
-        plan: The plan.
-        task: The task.
         data: Folder for the output.
         rejects: Folder for the reject file.
         output: Output format.
@@ -238,7 +236,6 @@ def write_output(
         path: Path of the output. An earlier attempt is replaced.
         batches: The records.
         output: Output format.
-        plan: The plan.
         split: Name of the split.
         attempt: Id of the attempt, part of the temporary name.
         on_output: Called with the path and the name of the finished output.

@@ -67,7 +67,6 @@ def fill_defaults(command: str, given_options: Mapping[str, Any]) -> SimpleNames
     Options for certain kinds of input are not included, see `kind_specific_options`.
 
     Args:
-        command: The command.
         given_options: The options that the caller has set. Others get their defaults.
 
     Raises:
@@ -110,7 +109,6 @@ def check_applicable(
     The declaration of an option determines this. An option with its default value is never refused.
 
     Args:
-        command: The command.
         given_options: The options that the caller has set.
         inputs: The inputs of a build, FILE_INPUTS or MEMORY_INPUTS; "" skips this check.
         output: The output format of a read; "" skips this check.
@@ -236,7 +234,6 @@ def report_in_flags(report: Mapping[str, Any], *names: str) -> dict[str, Any]:
     """Returns a report with flags instead of keywords in some entries.
 
     Args:
-        report: The report.
         names: The entries to change. Each one is a message, a list of messages or None.
     """
     texts = {name: report[name] for name in names if report[name] is not None}
@@ -250,7 +247,6 @@ def _parse_value(text: str, start: int) -> tuple[Any, int]:
     """Parses a value in a text, as Python or JSON writes it.
 
     Args:
-        text: The text.
         start: The position of the value.
 
     Returns:
@@ -277,7 +273,6 @@ def explain_unknown_flags(
 
     Args:
         arguments: The unknown arguments.
-        command: The command.
         extra_flags: Flags that the command accepts in addition to its own.
     """
     own_flags = {

@@ -60,7 +60,6 @@ def find_near_images(
     bytes per image, and the images that are being decoded. A temporary file holds 1 KiB per image.
 
     Args:
-        dataset: The data set.
         feature: Stored name of the feature with encoded images.
         progress: Called with the number of records of each load that was read.
     """
@@ -215,8 +214,6 @@ def repeat_violations(
     each image feature.
 
     Args:
-        dataset: The data set.
-        rules: The rules.
         memory_bytes: Memory for digests, in addition to the records that are being read.
         progress: Called with the number of records of each load that was read.
 

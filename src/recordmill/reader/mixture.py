@@ -80,7 +80,6 @@ class Mixture(Trainable):
     """A mixture of data sets. Use `mixture` to create one.
 
     Args:
-        datasets: The data sets.
         proportions: The weights, as whole numbers.
         stop: Length of an epoch, as in `mixture`.
     """

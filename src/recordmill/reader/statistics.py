@@ -74,7 +74,6 @@ def count_statistics(
     Encoded images are counted as stored.
 
     Args:
-        dataset: The data set.
         progress: Called with the number of records of each load that was read.
 
     Raises:

@@ -68,7 +68,6 @@ def range_loads(
     """Yields the parts of files that contain the records [start, stop).
 
     Args:
-        files: The files.
         ends: Number of records up to the end of each file, int64 [files].
         start: Number of the first record among all files.
         stop: Number after the last record.
@@ -153,7 +152,6 @@ def take_rows(
     """Returns the records with some numbers, in the given order.
 
     Args:
-        files: The files.
         ends: Number of records up to the end of each file, int64 [files].
         numbers: Record numbers among all files. They may repeat.
         decoding: The conversion of payloads to columns.
@@ -331,7 +329,6 @@ def read_row(
     """Reads one record of a file as a dict.
 
     Args:
-        file: The file.
         record: Number of the record in the file.
         decoding: The conversion of payloads to columns.
         plan: The plan for `parse_record`. None always uses the decoder.

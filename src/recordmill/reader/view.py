@@ -265,7 +265,6 @@ class Selection:
         """Creates the selection of a view.
 
         Args:
-            view: The view.
             full_schema: All features of the records, under their stored names.
             decoding: The conversion of the features that are read, under their stored names.
 

@@ -71,7 +71,6 @@ class FileAccess:
     """Records of one file. Thread-safe. The file is opened when it is first needed.
 
     Args:
-        file: The file.
         ordinal: Position of the file in the catalog.
         lenient: Damaged bytes count as a record that can't be read, instead of raising an error.
             Only for files without an index.

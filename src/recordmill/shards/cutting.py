@@ -42,7 +42,6 @@ def cut(
     """Yields the pieces of one file in order. An empty file has none.
 
     Args:
-        file: The file.
         ordinal: Ordinal of the file in the catalog.
         piece_bytes: Target size. None means PIECE_BYTES.
         lenient: Bytes that are not a frame become a piece with a fault, up to the next frame,

@@ -107,7 +107,6 @@ def load_index(file: ShardFile, *, lenient: bool = False) -> Index | None:
     """Maps the index of a shard into memory and compares it with the manifest.
 
     Args:
-        file: The file.
         lenient: The size of the shard may differ from the manifest.
 
     Returns:
@@ -157,8 +156,6 @@ def read_piece(
     """Yields the frames of a piece: one block, or several of a stream.
 
     Args:
-        file: The file.
-        piece: The piece.
         check: Checks the CRCs.
         coming: Result of `begin_piece`, if it was called before.
 
@@ -209,8 +206,6 @@ def read_piece_bytes(
     """Reads the uncompressed bytes of a piece with a `stop`.
 
     Args:
-        file: The file.
-        piece: The piece.
         damaged: If given, damage does not raise an error. The byte ranges of unreadable members in
             the result are added to this list and contain zeros. A file that ends too early yields a
             shorter result.

@@ -80,7 +80,6 @@ class FeatureSketch:
     """Sketch of one feature in one split.
 
     Args:
-        feature: The feature.
         max_values: The number of different values to keep.
         is_label: The feature is the label, so more of its values are kept.
         pixels: A sketch for the images of a bytes feature, or None.

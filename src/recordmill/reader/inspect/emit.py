@@ -73,7 +73,6 @@ def emit(output: str, dataset: Dataset, inputs: Sequence[str] = ()) -> str:
 
     Args:
         output: One of EMIT_FORMATS.
-        dataset: The data set.
         inputs: The inputs as the user has typed them. Paths in a reader begin in the same way, so
             relative paths stay relative.
 

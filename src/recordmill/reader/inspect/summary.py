@@ -235,7 +235,6 @@ class FeatureStats:
         """Returns the statistics of a column of one batch.
 
         Args:
-            column: The column.
             feature: The feature of the column.
             first: (file, record number) of its first row.
         """
@@ -418,7 +417,6 @@ def summarise(
     left out of the schema and reported.
 
     Args:
-        dataset: The data set.
         lenient: Counts damaged records and continues. All records are read then.
         counters: Receives the number of records that were read.
 

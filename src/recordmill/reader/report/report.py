@@ -78,7 +78,6 @@ def make_report(dataset: Dataset, progress: Callable[[int], None] | None = None)
     at most 1,000 records, which are always the same for the same data set.
 
     Args:
-        dataset: The data set.
         progress: Called with the number of records of each load, if all records are read.
 
     Raises:

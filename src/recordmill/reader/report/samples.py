@@ -211,7 +211,6 @@ def draw_sample_numbers(dataset: Dataset, records: int = SAMPLE_RECORDS) -> Int6
     """Returns the numbers of the sample records, ascending.
 
     Args:
-        dataset: The data set.
         records: Size of the sample. If there are fewer records, all are returned.
     """
     total = len(dataset)
@@ -225,7 +224,6 @@ def read_sample(
     """Yields some record numbers and their records, with images as stored bytes.
 
     Args:
-        dataset: The data set.
         numbers: Numbers of the records.
         max_bytes: Reading stops after the batch that exceeds this size.
     """

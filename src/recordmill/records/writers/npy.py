@@ -222,7 +222,6 @@ def open_columns(folder: str | Path, mmap: bool = True) -> dict[str, Array | Rag
     gives it.
 
     Args:
-        folder: The folder.
         mmap: Whether arrays are memory-mapped.
 
     Raises:

@@ -111,7 +111,6 @@ def loads(
 
     Args:
         files: The files that the pieces refer to.
-        pieces: The pieces.
         lenient: A damaged range of a stream becomes a load with a fault, instead of an error.
     """
     for piece in pieces:

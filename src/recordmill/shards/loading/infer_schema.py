@@ -49,7 +49,6 @@ def infer_from_files(
     """Counts the features of all records of the files, or of a sample. Checks CRCs.
 
     Args:
-        files: The files.
         threads: Number of threads.
         lenient: Leaves out damaged records.
         sample: Counts only these records. None counts all.
@@ -107,7 +106,6 @@ def infer_schema(
     It is improved with a schema file next to the files, if there is a suitable one.
 
     Args:
-        files: The files.
         threads: Number of threads.
         lenient: Leaves out damaged records.
         columns: Names of the requested features. Other features are left out if their values are of
@@ -217,7 +215,6 @@ def guess_schema(
     """Guesses the schema from the first records of some of the files.
 
     Args:
-        files: The files.
         threads: Number of threads.
         columns: See `infer_schema`.
         memory_bytes: Limits the size of a record.

@@ -95,7 +95,6 @@ def fitting_frames(
 
     Args:
         found: The frames.
-        schema: The schema.
         source: Name of the file in messages.
         first_offset: Offset of `found.data` in the file.
         bounded: A number that is not one of the classes of the schema makes a record a reject, too.

@@ -98,8 +98,6 @@ def sample_loads(
     """Yields the loads of a sample, in order.
 
     Args:
-        files: The files.
-        sample: The sample.
         lenient: A damaged file yields only the records before the damage.
 
     Raises:

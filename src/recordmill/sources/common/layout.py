@@ -79,7 +79,6 @@ def read_layout(
     """Determines the split and the class of each file from its name and folder.
 
     Args:
-        files: The files.
         roots: The inputs that contain them.
         split_from: `folders`, `names` (of files), `none` or `auto`. `auto` tries folders, names of
             the inputs and file names, in this order. It takes the first one that determines the
@@ -196,7 +195,6 @@ def note_unused_partitions(files: FileTable, columns: Sequence[str]) -> tuple[st
     """Returns a note on the partition folders that do not become columns.
 
     Args:
-        files: The files.
         columns: The names of the columns that are read.
     """
     unused_names = [name for name in read_partitions(files) if name not in columns]
@@ -378,8 +376,6 @@ def _check_no_partial_splits(
     """Raises UsageError if only some files are in folders of splits.
 
     Args:
-        files: The files.
-        folders: Their folders.
         splits_by_folder: (index of the component, split) of each folder, or None.
         remaining_components: The path components of each folder.
         is_required: Whether folders must determine the split of every file.
@@ -489,7 +485,6 @@ def exclude_unlabelled_files(
     Such files are word lists, indices and the like. They have no label.
 
     Args:
-        files: The files.
         roots: The inputs that contain them.
         split_from: See `read_layout`.
         class_from: See `read_layout`.
@@ -609,7 +604,6 @@ def reject_unknown_classes(
     """Finds files with a class that the schema does not contain.
 
     Args:
-        files: The files.
         classes: The class of each file, or null.
         class_names: The classes of the schema.
 

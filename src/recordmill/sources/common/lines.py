@@ -123,7 +123,6 @@ def prefetch_unit_files(
     Files in a store are requested before their turn, unless the cache contains their records.
 
     Args:
-        unit: The unit.
         files: All files of the source.
         cache: The records that the plan has parsed.
         record_start: Returns the offset of the first record of a file.
@@ -147,7 +146,6 @@ def plan_line_ranges(
     """Yields the ranges that cover the files, in order.
 
     Args:
-        files: The files.
         encoding: The declared encoding.
         is_array: Returns whether a file is one JSON array. None if no file is.
         unit_bytes: Approximate size of a unit. Ranges are not larger than LINE_RANGE_BYTES.
@@ -197,7 +195,6 @@ def scan_ranges(
     """Scans ranges on several threads.
 
     Args:
-        files: The files.
         ranges: The ranges of all files, in order.
         scan: Receives the index of the range, the range and its lines. Its result is yielded.
         stream_blocks: Reads the lines of a file that can't be divided.
@@ -293,7 +290,6 @@ def read_line_blocks(
     A byte order mark at the start of the file is removed.
 
     Args:
-        file: The file.
         start: First byte of the range, which is the start of a line.
         stop: Byte after the range, which is the start of a line or the end of the file.
         max_line_bytes: Maximum length of a line. Longer lines are skipped and reported.

@@ -112,7 +112,6 @@ class RowParser:
 
         Args:
             data: The buffer with the fields.
-            rows: The rows.
             parsed_columns: Columns that are parsed already, by column index.
         """
         count = len(rows.ordinals)
@@ -287,7 +286,6 @@ class ColumnProfiler:
 
         Args:
             data: The buffer with the fields.
-            rows: The rows.
             features_to_parse: Features of the columns to parse during this, by column index.
 
         Returns:
@@ -486,7 +484,6 @@ class RowCacheWriter:
 
         Args:
             data: The buffer with the fields.
-            rows: The rows.
             classes: The classes of each column so far.
             parsed_columns: The columns of `columns_to_parse` that are parsed already.
         """
@@ -522,7 +519,6 @@ def make_cached_batch(
 
     Args:
         data: The buffer with the fields.
-        rows: The rows.
         parsed: The parsed rows.
         max_line_bytes: Maximum length of a row, for messages.
         num_columns: Number of columns of the file, for messages.

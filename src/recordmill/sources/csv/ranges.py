@@ -223,7 +223,6 @@ def _find_line_end(file: InputFile, offset: int, dialect: CsvOptions) -> int:
     At most one block of the skipped line is in memory, however long it is.
 
     Args:
-        file: The file.
         offset: Any offset in the skipped line.
         dialect: The options of the files.
     """

@@ -135,7 +135,6 @@ class ScanTotals:
 
     Args:
         column_names: The columns of all files.
-        files: The files.
         heads: The head of each file.
         label: The label column, or None.
 

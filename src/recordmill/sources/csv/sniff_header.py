@@ -72,7 +72,6 @@ def guess_header(first_row: Sequence[str], other_rows: Sequence[Sequence[str]]) 
     """Guesses whether the first row contains the column names.
 
     Args:
-        first_row: The first row.
         other_rows: Other rows with as many fields.
     """
     if not any(name.strip() for name in first_row):

@@ -227,10 +227,8 @@ def _to_chunk(
 
     Args:
         ordinal: Index of the file.
-        file: The file.
         first_position: Position of the first row of the batch.
         lines_before: Number of lines before the first one that the batch counts.
-        batch: The batch.
     """
     rejects = tuple(
         to_reject(
@@ -317,7 +315,6 @@ def _plan_with_ranges(
     """Plans the files with a given size of ranges.
 
     Args:
-        files: The files.
         options: The options of CSV.
         common: The options of the plan.
         range_bytes: Approximate size of a range.
@@ -432,7 +429,6 @@ def _settle_heads(
     names.
 
     Args:
-        heads: The heads.
         dialect_reasons: Receives the first `dialect_reason`.
         first_rows: Receives one of the first rows for each combination of fields and verdict.
     """

@@ -245,7 +245,6 @@ class _FileColumns:
             name: Name of the column.
             encoded: The bytes of all files.
             index: Index of the file in `encoded`.
-            file: The file.
             image: (height, width) that a mask must have, or None.
 
         Raises:

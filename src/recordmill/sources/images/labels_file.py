@@ -217,7 +217,6 @@ class FileFinder:
     """Finds the files that the paths in labels files name.
 
     Args:
-        files: The files.
         roots: The inputs. Paths may be relative to them.
         folder: Folder of the labels file. Paths may be relative to it, too.
     """

@@ -65,7 +65,6 @@ def with_features(files: FileTable, columns: Mapping[str, pa.Array]) -> FileTabl
     """Returns the files with additional features.
 
     Args:
-        files: The files.
         columns: [files] Values by feature name.
     """
     for name, values in columns.items():
@@ -105,7 +104,6 @@ def conform_columns(files: FileTable, schema: Schema) -> tuple[FileTable, list[R
     """Casts the features in the file table to a schema, and drops all others.
 
     Args:
-        files: The files.
         schema: Schema of these features.
 
     Returns:

@@ -463,7 +463,6 @@ def reject_oversized(
     Each record is in memory as a whole. The limit is at most MAX_IMAGE_BYTES.
 
     Args:
-        files: The files.
         sizes: [files] Bytes of each record.
         common: Options that all kinds of input share.
 

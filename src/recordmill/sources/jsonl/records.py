@@ -89,7 +89,6 @@ def explain_line_error(
     """Returns (reason, message) for an entry of `tape.errors`.
 
     Args:
-        tape: The tape.
         line_error: The entry.
         invalid_bytes: The result of `mark_invalid_lines`.
     """
@@ -204,7 +203,6 @@ class RecordLayout:
         """Returns the records of a tape. Its positions are lines, including blank ones.
 
         Args:
-            tape: The tape.
             scanner: The scanner that made it.
             invalid_bytes: The result of `mark_invalid_lines`.
 
@@ -435,7 +433,6 @@ class LineCacheWriter:
         """Parses the next tape.
 
         Args:
-            tape: The tape.
             scanner: The scanner that made it.
             invalid_bytes: The result of `mark_invalid_lines`.
             observations: The values of the range so far, including this tape.

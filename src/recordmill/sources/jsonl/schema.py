@@ -105,7 +105,6 @@ class Observations:
         """Adds the records of a tape.
 
         Args:
-            tape: The tape.
             paths: The path of each node.
             range_index: Index of the range that contains the tape.
             first_line: Number of the first line of the tape in its range.
@@ -137,8 +136,6 @@ def _count_values(
     """Counts the values of a node.
 
     Args:
-        tape: The tape.
-        node: The node.
         known_counts: Counts of the earlier values at this path. They avoid the search for first
             places, and the classification of strings that are text anyway.
         range_index: Index of the range.

@@ -177,7 +177,6 @@ def scan_jsonl_ranges(
     """Scans the ranges of all files.
 
     Args:
-        files: The files.
         encoding: The declared encoding.
         max_line_bytes: Maximum length of a line.
         label: (name, TEXT_FROM_STRINGS or TEXT_FROM_SCALARS) of the label. The rule selects the

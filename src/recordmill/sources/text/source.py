@@ -216,7 +216,6 @@ def _read_contents(files: Sequence[InputFile], total_bytes: int) -> Iterator[Byt
     changed since the plan is an error then, too.
 
     Args:
-        files: The files.
         total_bytes: Total size of the files.
     """
     if total_bytes <= contract.BATCH_BYTES:
@@ -244,7 +243,6 @@ def _read_document(file: InputFile, data: Bytes | None, options: TextOptions) ->
     The text is UTF-8 without a byte order mark.
 
     Args:
-        file: The file.
         data: Its bytes, or None to read the file block by block.
         options: The options of the files.
     """

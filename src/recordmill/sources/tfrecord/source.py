@@ -385,7 +385,6 @@ def _check_class_numbers(
     """Raises DataError if records have the numbers of other classes than the schema.
 
     Args:
-        schema: The schema.
         classes_by_feature: The class names that the files of the records contain, each with a path,
             by feature.
     """

@@ -176,7 +176,6 @@ def plan_with_partitions(
     """Plans files with the columns that their folder names define.
 
     Args:
-        files: The files.
         common: Options that all kinds of input share.
         plan: The function that plans the files themselves.
         columns: Names of the folder columns to use. None uses all.
@@ -271,7 +270,6 @@ def plan_text_columns(
     The caller converts these texts to something else, for an option.
 
     Args:
-        files: The files.
         common: Options that all kinds of input share.
         plan: The function that plans the files themselves.
         names: Names of the columns to read as text.

@@ -388,7 +388,6 @@ def explain_bad_value(
 
     Args:
         column: The column that contains the value.
-        row: Its row.
         feature: The feature that it does not fit.
         reason: Reason from the cast. "null-inside" is reported as "null".
         classes: Class names of the numbers in the column, or None.

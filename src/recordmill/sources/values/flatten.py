@@ -161,7 +161,6 @@ def check_column_names(names: Sequence[str], source: str = "") -> None:
     """Raises DataError if a column name is invalid or occurs twice.
 
     Args:
-        names: The names.
         source: Name of the input, for messages.
     """
     if invalid := [name for name in names if not is_feature_name(name)]:

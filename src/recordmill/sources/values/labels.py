@@ -55,7 +55,6 @@ class ClassNames:
         Values become text as with `--dtype COLUMN=string`. Nulls are ignored.
 
         Args:
-            values: The values.
             source_classes: Class names that the numbers refer to, or None.
         """
         if len(self.names) > MAX_CLASSES:
@@ -122,8 +121,6 @@ def fit_values(
     """Casts scalar values to the value type of a feature, also by class names.
 
     Args:
-        values: The values.
-        feature: The feature.
         source_classes: Class names that the numbers refer to, or None. The numbers are then matched
             by name.
         as_text: Numbers without `source_classes` are looked up as class names, by their text.
@@ -240,7 +237,6 @@ def with_label(schema: Schema, label: str, classes: ClassNames | None) -> Schema
     """Returns the schema with a label.
 
     Args:
-        schema: The schema.
         label: Name of the label.
         classes: Values of the label, which turn a text label into an int64 feature. None keeps the
             feature, for a declared schema.

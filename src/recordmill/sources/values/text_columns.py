@@ -248,7 +248,6 @@ def build_number_column(
 
     Args:
         fields: The column of texts, for its nulls.
-        feature: The feature.
         values: [rows] int64 or float64.
     """
     if feature.dtype in _FLOAT_LIMITS:

@@ -204,7 +204,6 @@ def plan_with_text_formats(
     Args:
         plan: The function that plans the files themselves.
         options: Options of tables, with the declared formats.
-        files: The files.
         common: Options that all kinds of input share.
 
     Raises:
