@@ -1,7 +1,10 @@
-"""The Beam shell: PTransforms around functions of the folders below. Importing a name here imports apache_beam.
+"""PTransforms around functions of other rooms.
 
-`WriteShards`, `ReadShards` and `BatchDicts` for users' own pipelines; `local_build` and `spread` hold the stages of
-`recordmill build`, `read` that of `recordmill read`.
+Only this room and `pipelines` use Beam.
+
+`WriteShards`, `ReadShards` and `BatchDicts` are for users' own pipelines. Importing one of them
+imports apache_beam. `local_build` and `build_stages` contain the stages of `recordmill build`. The
+stages of `recordmill read` are in `read_shards`.
 """
 
 from __future__ import annotations

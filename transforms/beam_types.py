@@ -1,7 +1,7 @@
-"""Beam's classes and functions that the modules here use, and what they ask it about rows and windows.
+"""Classes and functions of Beam that the modules of this room use.
 
-Beam's annotations don't hold under strict checking, so that for type checkers its classes are of any type. A comment at
-each `expand` says the elements.
+Beam's annotations fail under strict checking, so its classes have the type Any for type checkers. A
+comment at each `expand` names the type of the elements.
 """
 
 from __future__ import annotations
@@ -37,16 +37,21 @@ from recordmill.base.errors import UsageError
 _Step = TypeVar("_Step")
 
 counter = Metrics.counter
-in_global_window = GlobalWindows.windowed_value  # what a bundle gives when it ends
+# Elements that a bundle outputs when it ends need a window.
+in_global_window = GlobalWindows.windowed_value
 
 
 def is_global(collection: PCollection) -> bool:
-    """Returns whether a collection is bounded and all of it in one window."""
+    """Returns whether a collection is bounded and entirely in the global window."""
     return bool(collection.is_bounded) and isinstance(collection.windowing.windowfn, GlobalWindows)
 
 
 def get_row_fields(collection: PCollection) -> list[tuple[str, Any]]:
-    """Returns (name, type) of the fields of rows; UsageError where they are no rows."""
+    """Returns (name, type) of each field of the rows in a collection.
+
+    Raises:
+        UsageError: The elements have no named and typed fields.
+    """
     try:
         return list(named_fields_from_element_type(collection.element_type))
     except TypeError:
@@ -57,19 +62,24 @@ def get_row_fields(collection: PCollection) -> list[tuple[str, Any]]:
 
 
 def make_row_type(fields: Iterable[tuple[str, Any]]) -> Any:
-    """The type of rows with these fields."""
+    """Returns the type of rows with these (name, type) fields."""
     return RowTypeConstraint.from_fields(list(fields))
 
 
 def make_row(values: Mapping[str, Any]) -> Any:
-    """A row."""
+    """Returns a Beam row with these values by field name."""
     return Row(**values)
 
 
 def with_type_hints(
     *, input_type: object, output_type: object
 ) -> Callable[[type[_Step]], type[_Step]]:
-    """Type hints of a step's elements; takes: None where it is at the begin of a pipeline."""
+    """Returns a class decorator that sets the element types of a PTransform.
+
+    Args:
+        input_type: The type of the input elements, or None for a transform that starts a pipeline.
+        output_type: The type of the output elements.
+    """
 
     def decorate(step: type[_Step]) -> type[_Step]:
         step = with_output_types(output_type)(step)

@@ -1,6 +1,7 @@
-"""The transforms of `beam_yaml_provider.yaml`: data sets in Beam YAML, whose collections are of rows with named and
-typed fields. Rows in, a data set out (`WriteToShards`), and data sets or other TFRecord files to rows
-(`ReadFromShards`).
+"""Transforms of `beam_yaml_provider.yaml`, for data sets in Beam YAML.
+
+The collections of Beam YAML contain rows with named and typed fields. `WriteToShards` writes rows
+to a data set. `ReadFromShards` reads data sets or other TFRecord files as rows.
 """
 
 from __future__ import annotations
@@ -36,16 +37,23 @@ _NUMPY = {f"{kind}{bits}" for kind in ("int", "uint", "float") for bits in (8, 1
 
 @dataclass
 class WriteToShards(PTransform):
-    """Writes rows to a data set; gives a row with `out`, `records` and `rejected`. The fields' types become the
-    features'.
+    """Writes rows to a data set.
+
+    The types of the fields determine the types of the features. The output is a single row with
+    `out`, `records` and `rejected`.
 
     Args:
-        out: a folder that all workers see, or one in a store.
-        num_shards: how many shards; or shard_bytes.
-        splits: name to fraction.
-        key: the field that decides the order.
-        split_by: the field whose equal values stay in one split.
-        max_rejects: `10` or `1%`.
+        out: A folder that all workers see, or one in a store.
+        num_shards: Number of shards of each split. It excludes `shard_bytes`.
+        shard_bytes: Size of a shard before compression.
+        splits: Fraction of each split, by its name.
+        seed: Seed of the order.
+        key: The field that determines the order of the records.
+        split_by: The field with the split groups. Equal values stay in one split.
+        compression: The compression of the shards.
+        overwrite: Whether to replace the data set in `out`.
+        max_rejects: The number of rejects that are allowed, such as `10` or `1%`.
+        name: The name of the data set. None derives it from `out`.
     """
 
     out: str
@@ -80,8 +88,17 @@ class WriteToShards(PTransform):
 
 @dataclass
 class ReadFromShards(PTransform):
-    """A data set's records as rows, a field a feature. inputs, columns, split: as `ReadShards` takes them; the files'
-    headers are looked at while the pipeline is put together, since rows have their types then.
+    """Reads the records of a data set as rows.
+
+    A row has one field for each feature.
+
+    The headers of the files are read while the pipeline is constructed, because the rows need their
+    types then.
+
+    Args:
+        inputs: See `ReadShards`.
+        columns: See `ReadShards`.
+        split: See `ReadShards`.
     """
 
     inputs: str | Sequence[str]
@@ -100,7 +117,11 @@ class ReadFromShards(PTransform):
 
 
 def schema_from_fields(fields: Iterable[tuple[str, Any]]) -> Schema:
-    """The features that fields of these types become; UsageError for a type that no feature has."""
+    """Returns the schema for rows with these (name, type) fields.
+
+    Raises:
+        UsageError: A type has no corresponding feature.
+    """
     return Schema(tuple(_make_feature(name, hint) for name, hint in fields))
 
 
@@ -160,7 +181,7 @@ def _field_type(feature: Feature) -> Any:
 
 
 def iter_beam_rows(batch: pa.RecordBatch) -> Iterator[Any]:
-    """The records of a batch as rows."""
+    """Yields the records of a batch as Beam rows."""
     for values in batch.to_pylist():
         yield make_row(values)
 

@@ -1,7 +1,10 @@
-"""The stages of a build by workers that share nothing but OUT, as PTransforms: each calls one function of
-`building.workers` on values that stay small, since the records lie in files in OUT.
+"""Stages of a build by workers that share only the output folder.
 
-Counters stand under one namespace, `recordmill`; they are for people: what a commit is decided by travels as elements.
+Each stage calls one function of `building.workers`. The elements stay small, because the records
+are in files of the output folder.
+
+All counters have the namespace `recordmill`. They are for users only: elements carry everything
+that a commit depends on.
 """
 
 from __future__ import annotations
@@ -34,26 +37,34 @@ from recordmill.building.workers.sorted_runs import SharedIngestResult, SortedRu
 from recordmill.shards.manifest import Manifest
 from recordmill.transforms import beam_types
 
-INGEST_RESULTS, HISTOGRAMS = "accounts", "histograms"  # the outputs of whatever makes runs
+# The two outputs of each step that writes sorted runs.
+INGEST_RESULTS, HISTOGRAMS = "accounts", "histograms"
 
 
-BUILD_NAMESPACE = "recordmill"  # of all counters
+# The namespace of all counters.
+BUILD_NAMESPACE = "recordmill"
 
 
 def increment_counters(**amounts: int) -> None:
-    """Adds to counters of the job; to be called by the thread that Beam runs a step on."""
+    """Adds to counters of the job.
+
+    Only the thread that Beam runs the step on may call this.
+    """
     for name, amount in amounts.items():
         beam_types.counter(BUILD_NAMESPACE, name).inc(amount)
 
 
 def generate_numbers(_: bytes, count: int) -> Iterator[int]:
-    """0, 1, ... and as many as that."""
+    """Yields 0, 1, ..., count - 1."""
     yield from range(count)
 
 
 @dataclass
 class ElementNumbers(beam_types.PTransform):
-    """0, 1, ... and as many as that, spread over the workers; the graph that an engine is sent holds none of them."""
+    """Produces the numbers 0, 1, ..., count - 1, distributed over the workers.
+
+    The graph that is sent to the engine contains none of them, so it stays small.
+    """
 
     count: int
 
@@ -67,7 +78,11 @@ class ElementNumbers(beam_types.PTransform):
 
 
 class IngestUnitGroup(beam_types.DoFn):
-    """Groups of units to their accounts; where their keys lie is added up in the bundle."""
+    """Ingests unit groups, and outputs their results.
+
+    The histograms are added up within a bundle. Their sum is a second output, with the tag
+    HISTOGRAMS.
+    """
 
     def start_bundle(self) -> None:
         self._total: Histogram | None = None
@@ -91,7 +106,10 @@ class IngestUnitGroup(beam_types.DoFn):
 
 
 def add_histograms(histograms: Iterable[Histogram | None]) -> Histogram | None:
-    """Adds histograms up; the zero needs the plan's shape, so None stands for it."""
+    """Returns the sum of histograms, or None without any.
+
+    None is the empty histogram, because its shape would require the plan.
+    """
     total = None
     for histogram in histograms:
         total = histogram if total is None else total if histogram is None else total + histogram
@@ -101,13 +119,13 @@ def add_histograms(histograms: Iterable[Histogram | None]) -> Histogram | None:
 def plan_all_shards(
     histogram: Histogram | None, results: Iterable[SharedIngestResult], plan: SharedPlanHandle
 ) -> ShardPlan:
-    """Turns all accounts into what the other half of the build needs."""
+    """Plans the shards from the results of all unit groups."""
     with plan.job_folder.open_run().keep_alive():
         return plan_shards(plan, results, histogram)
 
 
 def list_merges(shard_plan: ShardPlan) -> Iterator[MergeTask]:
-    """Yields the merges that are needed before shards are made: mostly none."""
+    """Yields the merges that are necessary before the shards, usually none."""
     if shard_plan.num_merges:
         yield from plan_merges(shard_plan.layout.load())
 
@@ -115,7 +133,7 @@ def list_merges(shard_plan: ShardPlan) -> Iterator[MergeTask]:
 def run_merge_task(
     merge: MergeTask, shard_plan: ShardPlan, plan: SharedPlanHandle
 ) -> SortedRunTable:
-    """A group of runs within a range of the keys to one run."""
+    """Merges a block of sorted runs to one, within a range of keys."""
     with plan.job_folder.open_run().keep_alive():
         return merge_runs(plan, shard_plan, merge, find_progress(plan.job_folder.run_path()))
 
@@ -123,12 +141,16 @@ def run_merge_task(
 def replace_merged_runs(
     shard_plan: ShardPlan, merged: Iterable[SortedRunTable], plan: SharedPlanHandle
 ) -> ShardPlan:
-    """The shard_plan with the runs that shards are made of."""
+    """Returns the shard plan with the sorted runs that the shards are written from."""
     return use_merged_runs(plan.job_folder, shard_plan, merged)
 
 
 def pack_shard_numbers(shard_plan: ShardPlan, local: bool) -> Iterator[tuple[int, ...]]:
-    """The numbers of the shards: each an element of its own, or all of them one, where this process has threads."""
+    """Yields the numbers of the shards in tuples.
+
+    If `local`, one tuple contains all of them, for the threads of one process. Otherwise each
+    number has its own tuple.
+    """
     numbers = range(shard_plan.num_shards)
     yield from [tuple(numbers)] if local else ((number,) for number in numbers)
 
@@ -136,7 +158,7 @@ def pack_shard_numbers(shard_plan: ShardPlan, local: bool) -> Iterator[tuple[int
 def write_shard_attempts(
     numbers: tuple[int, ...], shard_plan: ShardPlan, plan: SharedPlanHandle
 ) -> Iterator[ShardAttempt]:
-    """Shards of a pack, on the plan's threads."""
+    """Writes shards on the threads of the plan and yields the attempts."""
     progress = find_progress(plan.job_folder.run_path())
     progress.begin("write", shard_plan.records)
     with plan.job_folder.open_run().keep_alive():
@@ -153,7 +175,7 @@ def write_shard_attempts(
 
 
 def list_empty_shards(attempt: ShardAttempt) -> Iterator[tuple[int, int]]:
-    """Shards that came out empty."""
+    """Yields (split_id, index) if the shard is empty."""
     if (gap := empty_shard_id(attempt)) is not None:
         yield gap
 
@@ -161,7 +183,10 @@ def list_empty_shards(attempt: ShardAttempt) -> Iterator[tuple[int, int]]:
 def finalize_shard(
     attempt: ShardAttempt, empty_shards: Iterable[tuple[int, int]], plan: SharedPlanHandle
 ) -> Iterator[FinalShard]:
-    """Gives a shard that was made its final name."""
+    """Renames the files of an accepted attempt to their final names.
+
+    It yields nothing if the shard is empty.
+    """
     if (final_shard := rename_to_final_names(plan.job_folder, attempt, empty_shards)) is not None:
         yield final_shard
 
@@ -169,22 +194,30 @@ def finalize_shard(
 def commit_build(
     shard_plan: ShardPlan, final_shards: Iterable[FinalShard], plan: SharedPlanHandle
 ) -> Manifest:
-    """Look, reconcile, commit."""
+    """Verifies and commits the build."""
     with plan.job_folder.open_run().keep_alive():
         return commit_shared_build(plan, shard_plan, final_shards)
 
 
 def clear_run(manifest: Manifest, plan: SharedPlanHandle) -> Manifest:
-    """Removes what only the build needed; a step of its own, so that a repeated commit still finds it."""
+    """Removes the files that only the build needed.
+
+    It is a step of its own, so that a repeated commit still finds these files.
+    """
     plan.job_folder.open_run().remove_work_files()
     return manifest
 
 
 @dataclass
 class ShardStages(beam_types.PTransform):
-    """Turns a mapping of ACCOUNTS of sorted runs in OUT and HISTOGRAMS, as IngestUnitGroup's outputs are, into a committed
-    data set: gives its one Manifest. plan: the SharedPlanHandle, or a PCollection with it. local: shards are one element, and
-    made on threads of one process.
+    """Stages from sorted runs to a committed data set.
+
+    The input is a mapping with the collections INGEST_RESULTS and HISTOGRAMS, see `pair_outputs`.
+    The output is the manifest, as a single element.
+
+    Args:
+        plan: The handle of the plan, or a PCollection with it.
+        local: Whether all shards are one element, and are written on threads of one process.
     """
 
     plan: SharedPlanHandle | beam_types.PCollection
@@ -196,14 +229,16 @@ class ShardStages(beam_types.PTransform):
         plan = (
             self.plan if isinstance(self.plan, SharedValue) else beam_types.AsSingleton(self.plan)
         )
-        # One histogram a bundle, one in all: it fixes every cut. What is cut, and of which runs, is a file in OUT.
+        # Each bundle has one histogram. Their sum determines all shard boundaries. The boundaries
+        # and the sorted runs are in a file of the output folder, so the element is small.
         shard_plan = (
             ingested[HISTOGRAMS]
             | "AddHistograms" >> beam_types.CombineGlobally(add_histograms)
             | "Survey"
             >> beam_types.Map(plan_all_shards, beam_types.AsIter(ingested[INGEST_RESULTS]), plan)
         )
-        # Of more runs than a shard is to be merged from: a level between. Mostly no element.
+        # If there are too many sorted runs for the merge of a shard, they are merged before.
+        # Usually this collection is empty.
         merged = (
             shard_plan
             | "Merges" >> beam_types.FlatMap(list_merges)
@@ -214,20 +249,23 @@ class ShardStages(beam_types.PTransform):
         merged_plan = shard_plan | "ListRuns" >> beam_types.Map(
             replace_merged_runs, beam_types.AsIter(merged), plan
         )
-        # One number a shard. What was made lies under names of the attempt, until the engine has accounted for it.
+        # One number per shard. The files have names of the attempt until the engine has accepted
+        # it.
         attempts = (
             merged_plan
             | "Shards" >> beam_types.FlatMap(pack_shard_numbers, self.local)
             | "SpreadShards" >> beam_types.Reshuffle()
             | "MakeShards"
             >> beam_types.FlatMap(write_shard_attempts, beam_types.AsSingleton(merged_plan), plan)
+            # From here on, the engine knows which attempt it has accepted.
             | "Account" >> beam_types.Reshuffle()
         )
         empty_shards = attempts | "Gaps" >> beam_types.FlatMap(list_empty_shards)
         final_shards = attempts | "PlaceShards" >> beam_types.FlatMap(
             finalize_shard, beam_types.AsIter(empty_shards), plan
         )
-        # One element, also of no records: with it the last step runs once, when what it looks at is there.
+        # A single element, even without records. So the last step runs once, when its side input is
+        # complete.
         manifest = merged_plan | "Finish" >> beam_types.Map(
             commit_build, beam_types.AsIter(final_shards), plan
         )
@@ -236,7 +274,7 @@ class ShardStages(beam_types.PTransform):
 
 @dataclass
 class BuildStages(beam_types.PTransform):
-    """Turns numbers of a plan's groups into a committed data set."""
+    """Stages from the indices of unit groups to a committed data set."""
 
     plan: SharedPlanHandle
 
@@ -248,5 +286,5 @@ class BuildStages(beam_types.PTransform):
 
 
 def pair_outputs(ingested: Any) -> Any:
-    """The outputs of whatever makes runs, as `ShardStages` takes them."""
+    """Returns the two outputs of an ingestion, as `ShardStages` takes them."""
     return {name: ingested[name] for name in (INGEST_RESULTS, HISTOGRAMS)}

@@ -1,5 +1,7 @@
-"""A build whose records are read and whose shards are written by one process, as one stage: each step on threads, with
-no runner between them. On an engine the stages are those of `spread`.
+"""Build by one process, as a single stage.
+
+Each step runs on threads, without a runner between the steps. The stages for engines are in
+`build_stages`.
 """
 
 from __future__ import annotations
@@ -25,14 +27,20 @@ from recordmill.shards.manifest import Manifest
 from recordmill.statistics.dataset_sketch import SketchPool
 from recordmill.transforms.beam_types import Map, PCollection, PTransform
 
-_SYNC_THREADS = 4  # threads that only wait for the disk, so that the others need not
-_MIN_TURNS_PER_THREAD = 8  # of each thread, at least, so that all end at about the same time
-_SLICE_BOUNDS_DIVISOR = 64  # of the memory: the share of the offsets of slices of some shards
+# These threads only wait for the disk, so that the others need not.
+_SYNC_THREADS = 4
+# Each thread gets at least this many ranges, so that all threads end at about the same time.
+_MIN_TURNS_PER_THREAD = 8
+# The slice bounds of several shards may take 1/64 of the memory.
+_SLICE_BOUNDS_DIVISOR = 64
 
 
 @dataclass
 class LocalBuild(PTransform):
-    """Turns an impulse into a committed data set; gives the one Manifest. Each further transform takes Beam 10 ms."""
+    """Turns an impulse into a committed data set, and outputs its manifest.
+
+    It is a single transform, because each further one costs Beam 10 ms.
+    """
 
     plan: PlanHandle
 
@@ -41,11 +49,15 @@ class LocalBuild(PTransform):
 
 
 def build_locally(_: bytes, plan_handle: PlanHandle) -> Manifest:
-    """Groups to runs, to shards, to the commit."""
+    """Ingests all unit groups, writes the shards and commits them.
+
+    Errors are also passed to the progress, because runners forward only their text.
+    """
     plan = plan_handle.load()
     progress, sketches = find_progress(plan.folder), create_sketches(plan)
     try:
-        if (committed := find_existing_commit(plan)) is not None:  # runners may repeat any stage
+        # Runners may repeat any stage.
+        if (committed := find_existing_commit(plan)) is not None:
             return committed
         if (file_batches := plan_without_sort(plan)) is not None:
             results, shards = write_file_records(plan, file_batches, progress, sketches)
@@ -58,16 +70,19 @@ def build_locally(_: bytes, plan_handle: PlanHandle) -> Manifest:
             plan, results, shards, None if sketches is None else sketches.total()
         )
     except BaseException as error:
-        progress.fail(
-            error
-        )  # itself, for the process that started the job: runners hand on only its text
+        # The error itself, for the process that started the job. Runners forward only its text.
+        progress.fail(error)
         raise
 
 
 def ingest_all(
     plan: BuildPlan, sketches: SketchPool | None = None
 ) -> tuple[list[IngestResult], Histogram]:
-    """Reads, encodes, counts and writes all groups as runs, on the plan's threads; and where all keys lie."""
+    """Ingests all unit groups on the threads of the plan.
+
+    Returns:
+        (results, histogram): The result of each unit group, and the histogram of all records.
+    """
     progress = find_progress(plan.folder)
     total_histogram = Histogram.zeros(plan.key_buckets.num_splits, plan.key_buckets.num_buckets)
     results = []
@@ -85,9 +100,11 @@ def ingest_all(
 
 def plan_shard_slices(
     plan: BuildPlan, sorted_runs: Sequence[SortedRun], histogram: Histogram
-) -> Iterator[tuple[ShardRange, list[RunSlice]]]:  # shards, and what they need
-    """The shards of the whole data set with what they need of the runs, small ones together, so that a run is not asked
-    for a few records at a time; none if there is no record.
+) -> Iterator[tuple[ShardRange, list[RunSlice]]]:
+    """Yields ranges of shards with the slices that contain their records.
+
+    Small shards are combined in one range, so that a sorted run is not read for a few records at a
+    time. Yields nothing without records.
     """
     boundaries = add_key_bounds(
         compute_boundaries(histogram, plan.shard_options, plan.split_names), histogram, sorted_runs
@@ -109,7 +126,11 @@ def plan_shard_slices(
 def write_all_shards(
     plan: BuildPlan, slices_by_range: Iterable[tuple[ShardRange, list[RunSlice]]]
 ) -> Iterator[FinishedShard]:
-    """The shards, merged from their slices, on the plan's threads; others wait for the disk."""
+    """Merges the shards from their slices and yields them when they are durable.
+
+    The threads of the plan merge, and other threads wait for the disk. Shards for a store are not
+    synced.
+    """
     progress, folder = find_progress(plan.folder), Path(plan.folder)
 
     def write(shard_slices: tuple[ShardRange, list[RunSlice]]) -> list[StagedShard]:

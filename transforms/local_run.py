@@ -1,8 +1,10 @@
-"""Running a Beam pipeline in this process, in a thread of its own: of the command itself, or of a worker of an engine
-that has a small one to run.
+"""Runs a Beam pipeline in this process, in a thread of its own.
 
-Beam's FnApiRunner is named directly: `DirectRunner` would first try to download Prism, and run a job that failed there
-a second time. Imported only when a pipeline runs, since apache_beam takes seconds to import.
+This process is either the command itself, or a worker of an engine that runs a small pipeline.
+
+Beam's FnApiRunner is named directly. `DirectRunner` would first try to download Prism, and would
+run a failed job a second time. Beam is imported only when a pipeline runs, because importing it
+takes seconds.
 """
 
 from __future__ import annotations
@@ -21,15 +23,19 @@ from recordmill.base.threads import shared_context
 if TYPE_CHECKING:
     from recordmill.transforms.beam_types import Pipeline
 
-_is_own_pipeline: ContextVar[bool] = ContextVar(
-    "ours", default=False
-)  # whether the pipeline at hand is made here
-_MAX_STOP_WAIT_SEC = 7  # with code that hears of no stop: TensorFlow's executor, a function of the user's that sleeps
+# Whether the current pipeline is one of ours.
+_is_own_pipeline: ContextVar[bool] = ContextVar("ours", default=False)
+# How long to wait for code that can't be stopped, such as TensorFlow's executor or a function of
+# the user's that sleeps.
+_MAX_STOP_WAIT_SEC = 7
 
 
 @contextlib.contextmanager
 def mark_own_pipelines() -> Iterator[None]:
-    """The pipelines that this thread makes meanwhile are recordmill's own, not a notebook cell's."""
+    """Marks pipelines that this thread creates inside of the `with` block as recordmill's own.
+
+    Beam treats all other pipelines as parts of a notebook cell.
+    """
     with _configured_beam():
         token = _is_own_pipeline.set(True)
         try:
@@ -41,9 +47,20 @@ def mark_own_pipelines() -> Iterator[None]:
 def run_locally(
     construct: Callable[[Pipeline], None], beam_args: Sequence[str], name: str, progress: Progress
 ) -> None:
-    """Runs the pipeline that `construct(pipeline)` makes to its end in this process, whose threads find `progress` by
-    `name`; raises what a stage raised, itself. After KeyboardInterrupt every thread has ended, but those that code
-    holds which can't be interrupted: what they find when it ends is that they are to stop.
+    """Runs a pipeline in this process until it ends.
+
+    After KeyboardInterrupt, this function waits a few seconds for the pipeline, or until a commit
+    has ended. Code that can't be interrupted may still run then. It finds the progress cancelled
+    when it next reports to it.
+
+    Args:
+        construct: Adds the stages to the pipeline.
+        beam_args: Flags for Beam.
+        name: The name under which stages find `progress`.
+        progress: The progress of the job.
+
+    Raises:
+        BaseException: The error of a stage itself, and not one that Beam has made from it.
     """
     with silence_beam_logging():
         import apache_beam as beam
@@ -68,9 +85,9 @@ def run_locally(
             is_ended.set()
 
     with _configured_beam():
-        # The pipeline runs in a thread of its own: this one stays free to receive Ctrl-C, which the runner's threads
-        # would not. It is waited for by an event: a join that Ctrl-C interrupts takes the thread for ended (CPython
-        # before 3.13), and it goes on writing.
+        # The pipeline runs in a thread of its own. This one stays free to receive Ctrl-C, which the
+        # runner's threads would not. It waits for an event and not for a join. Before CPython 3.13,
+        # a join that Ctrl-C interrupts treats the thread as ended, while it goes on writing.
         try:
             threading.Thread(target=run_pipeline, name="recordmill-pipeline", daemon=True).start()
             while not is_ended.wait(0.2):
@@ -89,15 +106,20 @@ def run_locally(
 
 @shared_context
 def _configured_beam() -> Iterator[None]:
-    """Beam as pipelines made here need it, and as it was before once the last of them has ended."""
+    """Configures Beam for our pipelines.
+
+    The previous state is restored when the last of them has ended.
+    """
     with silence_beam_logging(), _skip_notebook_lookup():
         yield
 
 
 @shared_context
 def silence_beam_logging() -> Iterator[None]:
-    """Beam logs nothing, by its own logger or by none: of a failed stage it would be a traceback of what is raised
-    anyway, and when it is imported that clients of BigQuery are missing. What others log is not touched.
+    """Silences Beam's logging inside of the `with` block.
+
+    Without this, Beam would log a second traceback for each error that we raise, and a warning
+    about BigQuery on import. Log records of other packages are not affected.
     """
 
     def is_not_beams(record: logging.LogRecord) -> bool:
@@ -105,7 +127,7 @@ def silence_beam_logging() -> Iterator[None]:
 
     logger, root = logging.getLogger("apache_beam"), logging.getLogger()
     level = logger.level
-    # logging without a logger would add one to none, for good
+    # If the root logger has no handler, logging to it would add one, permanently.
     last_resort = None if root.handlers else logging.lastResort
     logger.setLevel(logging.CRITICAL)
     root.addFilter(is_not_beams)
@@ -122,11 +144,12 @@ def silence_beam_logging() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _skip_notebook_lookup() -> Iterator[None]:
-    """Keeps Beam from looking for the pipelines made here in the cells of a notebook.
+    """Keeps Beam from looking for our pipelines in the cells of a notebook.
 
-    Where IPython runs, Beam looks for pipelines among the user's variables to put the cell's number into their labels;
-    for that it imports `apache_beam.dataframe`, which fails with pandas 3 and takes seconds with others. It also leaves
-    a pipeline's temporary folder there. Pipelines of the user's own are asked about as before.
+    Under IPython, Beam looks for pipelines among the user's variables, to put the number of the
+    cell into their labels. It imports `apache_beam.dataframe` for that. This import fails with
+    pandas 3 and takes seconds with other versions. Beam also leaves a temporary folder of the
+    pipeline there. The user's own pipelines are looked up as before.
     """
     from apache_beam import pipeline
     from apache_beam.utils import interactive_utils

@@ -1,5 +1,7 @@
-"""The job that looks before another is submitted: from each worker that it meets what is installed there and whether
-it sees what it will need, as the name of a counter, which every engine hands back.
+"""Probes of the workers of an engine, before a job is submitted.
+
+Each probed worker reports the packages that are installed, and whether it sees the files that it
+will need. The answer is the name of a counter, because every engine returns counters.
 """
 
 from __future__ import annotations
@@ -31,8 +33,12 @@ _MAX_MESSAGE_LENGTH = 300
 
 @dataclass(frozen=True)
 class ProbeRequest:
-    """Questions for a worker. token: a file in the run's folder with that text, "" for none. inputs: (path, bytes) that
-    it should see.
+    """Questions for a worker.
+
+    Attributes:
+        token: A file in the run's folder, or "" for none.
+        text: The expected contents of this file.
+        inputs: (path, bytes) of files that the worker should see.
     """
 
     token: str = ""
@@ -41,7 +47,10 @@ class ProbeRequest:
 
 
 def find_versions() -> dict[str, str]:
-    """Returns versions by name: of Python major and minor, of packages the whole; "" where one is not there."""
+    """Returns the installed versions by package name.
+
+    The version of Python is only "major.minor". The version of a missing package is "".
+    """
     versions = {"python": ".".join(platform.python_version_tuple()[:2])}
     for name in PACKAGES:
         try:
@@ -52,7 +61,10 @@ def find_versions() -> dict[str, str]:
 
 
 def probe_worker(_: int, request: ProbeRequest) -> dict[str, Any]:
-    """Returns what this process has and sees; `out` and `inputs` say what is wrong, "" for nothing."""
+    """Returns the versions and findings of this process.
+
+    The values `out` and `inputs` are error messages, or "" if nothing is wrong.
+    """
     return {
         "host": socket.gethostname(),
         "pid": os.getpid(),
@@ -88,18 +100,21 @@ def _check_inputs(request: ProbeRequest) -> str:
 
 
 def report_probe(probe_number: int, request: ProbeRequest) -> Iterator[int]:
-    """Look, and count what was found."""
+    """Probes this worker, and reports the answer as a counter."""
     counter(PROBE_NAMESPACE, json.dumps(probe_worker(probe_number, request), sort_keys=True)).inc()
     yield probe_number
 
 
 def probe_workers(pipeline: Pipeline, request: ProbeRequest, count: int) -> PCollection:
-    """Probes the workers as often as told, spread over them."""
+    """Probes the workers `count` times, distributed over them."""
     return pipeline | Create(range(count)) | Reshuffle() | FlatMap(report_probe, request)
 
 
 def collect_probe_results(metrics: Any) -> list[dict[str, Any]]:
-    """Returns the workers' answers from a finished job's metrics; one entry for each process."""
+    """Returns the answers of the workers from the metrics of a finished job.
+
+    There is one answer for each process.
+    """
     by_process = {}
     for result in metrics.query()["counters"]:
         if result.key.metric.namespace == PROBE_NAMESPACE:

@@ -1,5 +1,7 @@
-"""`ReadShards`: a data set, or any TFRecord files, to a PCollection of RecordBatches for a user's own pipeline; and the
-stages of `recordmill read` on an engine.
+"""Reads data sets, or other TFRecord files, in Beam pipelines.
+
+`ReadShards` is for users' own pipelines. `ReadTasks` has the stages of `recordmill read` on an
+engine.
 """
 
 from __future__ import annotations
@@ -37,12 +39,16 @@ from recordmill.transforms.build_stages import increment_counters
 
 
 def wrap_number(task_number: int) -> tuple[int, ...]:
-    """A pack of this one job."""
+    """Returns a pack with this single task."""
     return (task_number,)
 
 
 def read_task_pack(task_numbers: Iterable[int], run: SharedReadRun) -> Iterator[FinishedTask]:
-    """The jobs of a pack, as many at once as the run says."""
+    """Runs the tasks of a pack and yields their results.
+
+    The run determines how many tasks run at once. An error is also passed to the progress of the
+    run.
+    """
     progress = find_progress(run.job_folder.run_path())
 
     def run_task(number: int) -> FinishedTask:
@@ -66,13 +72,16 @@ def read_task_pack(task_numbers: Iterable[int], run: SharedReadRun) -> Iterator[
 
 
 def list_finished_tasks(_: None, finished_tasks: Iterable[FinishedTask], run: SharedReadRun) -> int:
-    """Joins all results in one list."""
+    """Writes the list of all finished tasks. Returns their number."""
     return write_finished_list(run, finished_tasks)
 
 
 @dataclass
 class ReadTasks(PTransform):
-    """Turns packs of job numbers, spread over the workers, into files of a run: a PCollection with their number."""
+    """Runs packs of tasks, and outputs the number of files.
+
+    The input elements are tuples of task numbers. The output is a single element.
+    """
 
     run: SharedReadRun
 
@@ -80,9 +89,11 @@ class ReadTasks(PTransform):
         finished = (
             packs
             | "Run" >> FlatMap(read_task_pack, self.run)
-            | "Account" >> Reshuffle()  # from here on the engine knows which attempt counts
+            # From here on, the engine knows which attempt it has accepted.
+            | "Account" >> Reshuffle()
         )
-        # One element, also of no jobs: with it the list is made once, when all of it is there.
+        # A single element, even without tasks. So the list is written once, when all results are
+        # there.
         return (
             packs.pipeline
             | "Once" >> Create([None])
@@ -90,24 +101,25 @@ class ReadTasks(PTransform):
         )
 
 
-# 64 MiB of uncompressed shards: what one worker reads before another may take over
+# 64 MiB of uncompressed shards: what one worker reads before another may take over.
 TASK_BYTES = 64 << 20
 
 
 @beam_types.with_type_hints(input_type=None, output_type=pa.RecordBatch)
 @dataclass
 class ReadShards(PTransform):
-    """Reads the records of `inputs` as RecordBatches, one column a feature; in no order, as PCollections are.
+    """Reads records as RecordBatches, with one column for each feature.
 
-    A value that a record lacks is a null. Nothing is opened while the graph is built. When the pipeline runs, a missing
-    input, feature or split is a UsageError, and a damaged record a DataError that names file and record.
+    The batches have no order, as usual in PCollections. A value that a record lacks is null.
+    Nothing is opened while the graph is constructed. When the pipeline runs, a missing input,
+    feature or split raises UsageError. A damaged record raises DataError with its file and number.
 
     Args:
-        inputs: OUT of a build, or files, folders, globs, `@list.txt`, on a disk that all workers see or in a store
-            (`s3://...`).
-        columns: only these features, in this order.
-        split: only this split.
-        schema: of files that have none; by default it is inferred when the pipeline runs.
+        inputs: The output of a build, or files, folders, globs or `@list.txt`. They are on a disk
+            that all workers see, or in a store (`s3://...`).
+        columns: The features to read, in this order. None reads all.
+        split: The split to read. None reads all.
+        schema: The schema of files that have none. None infers it when the pipeline runs.
     """
 
     inputs: str | Sequence[str]
@@ -133,7 +145,10 @@ class ReadShards(PTransform):
 
 
 def _make_absolute(text: str) -> str:
-    """The INPUT as workers find it, whose working folders are others."""
+    """Returns an input path as workers can find it.
+
+    Workers have other working folders, so it is absolute, unless it is in a store.
+    """
     path = parse_input_path(text)
     if path[:1] == "@" and not exists(path):
         return f"@{_make_absolute(path[1:])}"
@@ -141,19 +156,19 @@ def _make_absolute(text: str) -> str:
 
 
 def plan_inputs(request: ReadShards) -> ReadPlan:
-    """Finds the files, where they can be read on their own, and their schema."""
+    """Finds the input files, divides them into tasks, and finds their schema."""
     columns = None if request.columns is None else tuple(request.columns)
     options = ReadOptions(to="arrow", columns=columns, split=request.split, file_bytes=TASK_BYTES)
     return plan_read(request.inputs, options, schema=request.schema)
 
 
 def list_task_numbers(plan: ReadPlan) -> Iterator[int]:
-    """The numbers of the parts."""
+    """Yields the number of each task."""
     yield from range(len(plan.tasks))
 
 
 def read_task_batches(task_number: int, plan: ReadPlan) -> Iterator[pa.RecordBatch]:
-    """The records of a part."""
+    """Yields the records of a task as RecordBatches."""
     for part in read_task_records(plan, plan.tasks[task_number], threads=1):
         increment_counters(records_read=part.records)
         yield from part.batches

@@ -1,9 +1,12 @@
-"""`recordmill-worker`: a Python worker for engines that start one as a process (`--environment_type=PROCESS`).
-An engine's endpoints in, Beam's own SDK harness out; nothing of recordmill runs here.
+"""The program `recordmill-worker`: a Python worker for engines that start one as a process.
 
-Beam's container starts its harness by a program named `boot`, which comes in no Python package; this does what it does
-where recordmill is installed already. Unlike a worker pool, which names its workers per TaskManager, it serves any
-number of TaskManagers on one host, and it ends with the TaskManager that started it.
+Such engines run with `--environment_type=PROCESS`. The program gets the engine's endpoints, and
+becomes the SDK harness of Beam. Nothing of recordmill runs here.
+
+Beam's container starts its harness by a program named `boot`, which no Python package contains.
+This program does the same where recordmill is installed already. A worker pool names its workers
+per TaskManager. This program instead serves any number of TaskManagers on one host, and it ends
+with the TaskManager that started it.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from collections.abc import Sequence
 
 
 def run_worker(argv: Sequence[str] | None = None) -> None:
-    """Becomes the SDK harness that the engine asked for; does not return."""
+    """Replaces this process by the SDK harness that the engine requested. It does not return."""
     import grpc
     from apache_beam.portability.api import beam_provision_api_pb2 as api
     from apache_beam.portability.api import beam_provision_api_pb2_grpc as services
@@ -58,9 +61,8 @@ def run_worker(argv: Sequence[str] | None = None) -> None:
             args.status_endpoint, info.status_endpoint.url
         )
     harness = [sys.executable, "-m", "apache_beam.runners.worker.sdk_worker_main"]
-    os.execve(
-        sys.executable, harness, environment
-    )  # in this process, which the engine ends when it is done
+    # The harness replaces this process, because the engine ends this process when it is done.
+    os.execve(sys.executable, harness, environment)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
-"""`WriteShards`: a PCollection of RecordBatches of a user's own pipeline to a committed data set, as `build` writes
-one, in this process or by workers that share nothing but OUT.
+"""Writes RecordBatches of a user's own pipeline to a committed data set.
+
+The result is the same as that of `build`. The pipeline runs in this process, or in workers that
+share only the output folder.
 """
 
 from __future__ import annotations
@@ -68,7 +70,13 @@ _LOCAL_RUNNERS = ("FnApiRunner", "DirectRunner", "BundleBasedDirectRunner", "Swi
 
 @dataclass
 class BatchDicts(beam_types.PTransform):
-    """Turns dicts of feature names to values, absent or None where missing, into RecordBatches of batch_rows."""
+    """Turns dicts of values by feature name into RecordBatches.
+
+    A missing value is absent or None.
+
+    Args:
+        batch_rows: Number of rows of a batch.
+    """
 
     batch_rows: int = 4096
 
@@ -87,9 +95,8 @@ class BatchDicts(beam_types.PTransform):
         )
 
 
-_DICT_METADATA = {
-    b"recordmill.dicts": b""
-}  # in the metadata of batches whose missing columns mean missing values
+# In the metadata of batches from dicts. A missing column of such a batch means missing values.
+_DICT_METADATA = {b"recordmill.dicts": b""}
 
 
 def _make_batches(rows: Sequence[Mapping[str, Any]]) -> Iterator[pa.RecordBatch]:
@@ -98,8 +105,10 @@ def _make_batches(rows: Sequence[Mapping[str, Any]]) -> Iterator[pa.RecordBatch]
 
 
 def check_batch(batch: pa.RecordBatch, schema: Schema) -> None:
-    """Raises DataError for a batch of other columns than the schema's, or of numbers and times where it has text: a
-    caller's own schema is not one that was declared over what is in files.
+    """Raises DataError if the columns of a batch do not fit the schema.
+
+    The columns must have the names of the schema. Columns for text must contain text or bytes,
+    since numbers and times are not converted to it.
     """
     names = batch.schema.names
     if unknown := [name for name in names if name not in schema]:
@@ -145,34 +154,38 @@ def _is_text(kind: pa.DataType) -> bool:
 
 @beam_types.with_type_hints(input_type=pa.RecordBatch, output_type=Manifest)
 class WriteShards(beam_types.PTransform):
-    """Writes RecordBatches with the schema's columns as a data set at `out`; gives its one Manifest.
+    """Writes RecordBatches as a data set, and outputs its manifest.
 
-    The records have no position, so a record's key is a hash of its bytes, or of the column `key`; the same records
-    give the same shards whatever the bundles, workers and retries. Rows that don't fit the schema are rejects; a column
-    that is one too many, is missing or is no text where the schema has it ends the run. Nothing is written while the
-    graph is built, and each run of the graph is a build of its own.
+    The batches have the columns of the schema. The records have no position, so the key of a record
+    is a hash of its bytes or of a column. So equal records give equal shards, for any bundles,
+    workers and retries.
 
-    When the graph is built, a collection that is unbounded or in windows, or an impossible option, is a UsageError.
-    When the pipeline runs, it raises what `finish` raises, and a UsageError if out holds a data set and overwrite is
-    not set.
+    Rows that don't fit the schema become rejects. A column that is missing, unknown, or not text
+    where the schema requires it, ends the run. Nothing is written while the graph is constructed,
+    and each run of the graph is a build of its own.
+
+    Constructing the graph raises UsageError for a collection that is unbounded or windowed, and for
+    invalid options. The pipeline raises the errors of `commit_shared_build`, and UsageError if
+    `out` contains a data set and `overwrite` is False.
 
     Args:
-        out: a folder that all workers see, or one in a store (`s3://bucket/name`, gs, az).
-        schema: of the records.
-        label: the feature that readers return as y by default; None: the schema's own.
-        splits: as `train=0.9,validation=0.1`, or a mapping of names to fractions; None: all is `train`.
-        split_by: the column whose equal values stay in one split.
-        split_seed: of the division into splits.
-        key: the column that decides the order; None: the whole record.
-        seed: of the order.
-        shard_size: of a shard, before compression.
-        num_shards: exactly so many a split, instead.
-        compression: of the shards.
-        max_rejects: how many records may be unusable, or `1%`.
-        overwrite: replace the data set that `out` holds.
-        name: of the data set; None: out's own.
-        threads: of one process, where the pipeline runs in this one.
-        memory: of each worker.
+        out: A folder that all workers see, or one in a store (`s3://bucket/name`, gs, az).
+        schema: The schema of the records.
+        label: The feature that readers return as y by default. None means that of the schema.
+        splits: Text such as `train=0.9,validation=0.1`, or a mapping of names to fractions. None
+            puts all records into `train`.
+        split_by: The column with the split groups. Equal values stay in one split.
+        split_seed: Seed of the splits.
+        key: The column that determines the order. None means the entire record.
+        seed: Seed of the order.
+        shard_size: Size of a shard, before compression.
+        num_shards: Number of shards of each split. It excludes `shard_size`.
+        compression: The compression of the shards.
+        max_rejects: The number of rejects that are allowed, or a share such as `1%`.
+        overwrite: Whether to replace the data set in `out`.
+        name: The name of the data set. None derives it from `out`.
+        threads: The threads of a process, if the pipeline runs in this one.
+        memory: The memory of each worker.
     """
 
     def __init__(
@@ -230,7 +243,8 @@ class WriteShards(beam_types.PTransform):
                 "(beam.WindowInto(beam.window.GlobalWindows()))"
             )
         is_local = type(batches.pipeline.runner).__name__ in _LOCAL_RUNNERS
-        # after the shuffle engines keep what it was: a second start is then nobody's
+        # Engines keep the result of a shuffle. If the start is repeated nevertheless, nobody uses
+        # the second run.
         plan_handle = (
             batches.pipeline
             | "Start" >> beam_types.Create([self])
@@ -247,7 +261,10 @@ class WriteShards(beam_types.PTransform):
 
 
 def start_run(options: WriteShards) -> SharedPlanHandle:
-    """Begins a build of its own each time; what nobody goes on with is removed when its lease is over."""
+    """Starts a new run, and returns the handle of its plan.
+
+    If an engine repeats this step, the abandoned run is removed when its lease has expired.
+    """
     is_store = is_remote(options.out)
     base_generation = check_output_folder(options.out, options.overwrite)
     run_id = uuid.uuid4().hex[:12]
@@ -276,9 +293,13 @@ def start_run(options: WriteShards) -> SharedPlanHandle:
 
 
 class _IngestBatches(beam_types.DoFn):
-    """Collects a bundle's batches in one SortedRunWriter; gives accounts as runs fill and when the bundle ends."""
+    """Collects the batches of a bundle in one SortedRunWriter.
 
-    _workspace: contextlib.AbstractContextManager[BuildPlan] | None = None  # of the bundle at work
+    It outputs results when sorted runs are written, and at the end of the bundle.
+    """
+
+    # The workspace of the current bundle.
+    _workspace: contextlib.AbstractContextManager[BuildPlan] | None = None
 
     def start_bundle(self) -> None:
         self._close_workspace()
@@ -319,6 +340,8 @@ class _IngestBatches(beam_types.DoFn):
                 place=f"record {oversized} of a batch",
             )
         keys, split_ids = assign_by_payload(self._plan.key_options, conformed.batch, frames)
+        # Pipeline records have no file or position. The CRC of the payload breaks ties between
+        # equal keys.
         file_ids, positions = np.zeros(len(frames), np.uint32), frames.crcs.astype(np.int64)
         sorted_runs = tuple(
             self._writer.add(
@@ -358,7 +381,10 @@ class _IngestBatches(beam_types.DoFn):
     def _share_results(
         self, sorted_runs: tuple[SortedRun, ...], rejected: RejectSummary
     ) -> SharedIngestResult:
-        """The bundle's account since the last one; its rejects are told once, at its end."""
+        """Shares the results since the last call.
+
+        The rejects are part of the last result of a bundle.
+        """
         records_read, self._records_read = self._records_read, 0
         result = share_results(
             self._job_folder,
@@ -371,7 +397,7 @@ class _IngestBatches(beam_types.DoFn):
         return result
 
     def _close_workspace(self) -> None:
-        """Leaves the local_plan, also that of a bundle that failed."""
+        """Closes the workspace, even that of a bundle that failed."""
         local_plan, self._workspace = self._workspace, None
         if local_plan is not None:
             local_plan.__exit__(None, None, None)

@@ -1,9 +1,13 @@
-"""The analysis: the records of one split through tf.Transform to a saved graph in the run's folder.
+"""Analysis of the records of one split by tf.Transform.
 
-Workers that share nothing but OUT, in a store, too, analyse groups of units, each by a pipeline of its own process, and
-what its analysers found, which is small, goes to OUT as a file (`AnalyzeUnitGroups`): a JSON object of the keys of
-tf.Transform's cache to their elements, all in hex. tf.Transform itself keeps graphs and vocabularies in a folder that
-all workers must see as one on a disk. What was found becomes the transform in one process (`FitFromAnalyses`).
+The result is a saved graph in the run's folder. In a single process, `FitTransform` does
+everything.
+
+Workers share only the output folder, possibly in a store. tf.Transform, however, keeps graphs and
+vocabularies in a folder on a disk that all workers must see. So each worker analyzes unit groups by
+pipelines in its own process (`AnalyzeUnitGroups`). The results are small, and each is a file in the
+output folder: a JSON object with the keys of tf.Transform's cache and their elements, all in hex.
+One process fits the transform from them (`FitFromAnalyses`).
 """
 
 from __future__ import annotations
@@ -57,7 +61,7 @@ from recordmill.transforms.local_run import run_locally
 
 PreprocessingFunction = Callable[[dict[str, Any]], dict[str, Any]]
 
-# as tft.TFTransformOutput names them
+# Names that tft.TFTransformOutput expects.
 TRANSFORM_FN_FOLDER = "transform_fn"
 METADATA_FOLDER = "transformed_metadata"
 
@@ -68,7 +72,10 @@ def read_split_batches(
     split_name: str,
     inputs: Schema,
 ) -> Iterator[pa.RecordBatch]:
-    """The records of a split in these groups of units, each column a list, as tf.Transform's adapter takes them."""
+    """Yields the records of a split in some unit groups.
+
+    Each column is a list, as tf.Transform's adapter requires.
+    """
     plan = plan_handle.load()
     progress, split_id = find_progress(plan.folder), plan.split_names.index(split_name)
     for unit_group in unit_groups:
@@ -88,12 +95,14 @@ def read_split_batches(
 
 @dataclass
 class FitTransform(PTransform):
-    """Turns packs of group numbers into the folder that then holds the saved transform.
+    """Fits a transform from packs of unit group indices, and outputs its folder.
 
     Attributes:
-        split: whose records are analysed.
-        inputs: the features that the function gets.
-        target: the folder that is to hold it; whoever finds it there already leaves it.
+        plan: The handle of the plan.
+        split: The split to analyze.
+        inputs: The features that the function receives.
+        function: The preprocessing function.
+        target: The folder for the saved transform. An existing one is kept.
     """
 
     plan: shared_files.PlanHandle
@@ -114,14 +123,14 @@ class FitTransform(PTransform):
 def collect_split(
     packs: PCollection, plan: shared_files.PlanHandle, split_name: str, inputs: Schema
 ) -> PCollection:
-    """The records of `read_split_batches`, of packs of group numbers."""
+    """Returns the batches of `read_split_batches` for packs of unit group indices."""
     return packs | "Read" >> FlatMap(
         read_split_batches, plan, split_name, inputs
     ).with_output_types(pa.RecordBatch)
 
 
 def make_adapter_config(inputs: Schema) -> Any:
-    """The configuration by which tf.Transform takes the batches as tensors."""
+    """Returns the configuration that tf.Transform needs to convert batches to tensors."""
     return TensorAdapterConfig(make_list_schema(inputs), make_representations(inputs))
 
 
@@ -141,8 +150,10 @@ def publish_result(
 def publish_transform_folder(
     target: str, model: str, metadata: Any, asset_map: dict[str, str]
 ) -> str:
-    """Puts the saved transform where it belongs, whole or not at all: a copy under a name of its own, then one rename;
-    a repeated or a second attempt leaves what is there.
+    """Moves the saved transform to its folder, completely or not at all.
+
+    It is copied under a unique name and then renamed. If the folder exists already, another attempt
+    was first, and its result is kept.
     """
     attempt = Path(f"{target}.{uuid.uuid4().hex}")
     copy_tree(
@@ -162,17 +173,21 @@ def publish_transform_folder(
 
 
 def analysis_context(folder: str) -> Any:
-    """The context in which the analysis keeps its files in the run's folder."""
+    """Returns the context in which the analysis keeps its files in the run's folder."""
     return tft_beam.Context(temp_dir=make_scratch_folder("tft-", folder))
 
 
 _ANALYSES_LIST = "fit.json"
-_DATASET = DatasetKey("split")  # of tf.Transform's caches
+# The key of the data set in tf.Transform's caches.
+_DATASET = DatasetKey("split")
 
 
 @dataclass
 class AnalyzeUnitGroups(PTransform):
-    """Turns groups of units into files in OUT and a list of them: gives their number. Fields: see `FitTransform`."""
+    """Analyzes unit groups on workers, and outputs the number of analyses.
+
+    The analyses are files in the output folder. For the attributes see `FitTransform`.
+    """
 
     plan: shared_files.SharedPlanHandle
     split: str
@@ -186,9 +201,11 @@ class AnalyzeUnitGroups(PTransform):
             | "Analyze"
             >> FlatMap(analyze_unit_group, self.plan, self.split, self.inputs, self.function)
             | "Account"
-            >> beam_types.Reshuffle()  # from here on the engine knows which attempt counts
+            # From here on, the engine knows which attempt it has accepted.
+            >> beam_types.Reshuffle()
         )
-        # One element, also of no groups: with it the list is made once, when all of it is there.
+        # A single element, even without unit groups. So the list is written once, when all results
+        # are there.
         start = groups.pipeline | "Once" >> Create([None])
         return start | "List" >> Map(write_analysis_list, beam_types.AsIter(analyses), self.plan)
 
@@ -200,7 +217,10 @@ def analyze_unit_group(
     inputs: Schema,
     function: PreprocessingFunction,
 ) -> Iterator[tuple[int, str]]:  # (group, name of the file among those of attempts)
-    """Analyses a group of units; gives nothing where it has no record of the split."""
+    """Analyzes a unit group, and yields its index and a file name.
+
+    Yields nothing if the unit group has no record of the split.
+    """
     job_folder = plan.job_folder
     with job_folder.open_run().keep_alive(), shared_files.task_workspace(plan) as local_plan:
         if (
@@ -249,7 +269,13 @@ def _to_hex(element: bytes, key: bytes) -> tuple[str, str]:
 
 
 def write_analysis(path: str, keys: Sequence[bytes], elements: Iterable[tuple[str, str]]) -> None:
-    """Writes the file of what was found under each key; elements: each after its key, in hex."""
+    """Writes the elements of each cache key to a JSON file.
+
+    Args:
+        path: The file.
+        keys: All keys, including those without elements.
+        elements: (key, element), both in hex.
+    """
     elements_by_key: dict[str, list[str]] = {key.hex(): [] for key in keys}
     for key, element in elements:
         elements_by_key[key].append(element)
@@ -259,7 +285,10 @@ def write_analysis(path: str, keys: Sequence[bytes], elements: Iterable[tuple[st
 def write_analysis_list(
     _: None, named_analyses: Iterable[tuple[int, str]], plan: shared_files.SharedPlanHandle
 ) -> int:
-    """Puts the list of what the engine accounted for into OUT; gives how many they are. The first list stays."""
+    """Writes the list of the analyses that the engine accepted, and returns their number.
+
+    If a list exists, it is kept.
+    """
     names = [name for _, name in sorted(named_analyses)]
     put_if_absent(
         plan.job_folder.run_path(shared_files.SHARED_VALUES_FOLDER, _ANALYSES_LIST),
@@ -269,7 +298,12 @@ def write_analysis_list(
 
 
 def read_analyses(job_folder: shared_files.JobFolder) -> list[dict[str, list[str]]]:
-    """Reads what the workers found. NotSharedError: a file is not there; DataError: one is not what a worker wrote."""
+    """Reads the analyses of the workers.
+
+    Raises:
+        NotSharedError: A file is missing.
+        DataError: A file was not written by this build.
+    """
 
     def load(*names: str) -> Any:
         path = job_folder.run_path(*names)
@@ -292,8 +326,18 @@ def read_analyses(job_folder: shared_files.JobFolder) -> list[dict[str, list[str
 
 @dataclass
 class FitFromAnalyses(PTransform):
-    """Fits the saved transform from what workers found (`read_analyses`), into the folder that `FitTransform` makes.
-    Records are read again for analysers that need the result of others, or that tf.Transform keeps nothing of.
+    """Fits a transform from the analyses of workers, and outputs its folder.
+
+    Some analyzers need the result of others, or are not cached by tf.Transform. For these the
+    records are read again.
+
+    Attributes:
+        plan: The handle of the plan.
+        split: The split to analyze.
+        inputs: The features that the function receives.
+        function: The preprocessing function.
+        target: The folder for the saved transform.
+        analyses: The result of `read_analyses`.
     """
 
     plan: shared_files.PlanHandle

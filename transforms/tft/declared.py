@@ -1,7 +1,8 @@
-"""A `Declaration` to tf.Transform's preprocessing function: a dict of tensors in, a dict of tensors out.
+"""Preprocessing function of tf.Transform for a `Declaration`.
 
-What the analysers find goes through operations named `fitted_COLUMN_RESULT`, by which the manifest names them. Numbers
-are computed in float64 and come out as float32, so that what is found equals what NumPy finds.
+The function turns a dict of tensors into a dict of tensors. The results of the analyzers pass
+through operations named `fitted_COLUMN_RESULT`. So the manifest can list them by name. Numbers are
+computed in float64 and returned as float32, so that the results are the same as in NumPy.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from recordmill.preprocessing.declaration import (
 
 @dataclass(frozen=True)
 class DeclaredFunction:
-    """The preprocessing function of a declaration; it can be pickled."""
+    """The preprocessing function of a declaration. It can be pickled."""
 
     declaration: Declaration
 
@@ -52,19 +53,28 @@ def _make_tensor(tensor: Any, column: DeclaredColumn, column_number: int) -> Any
 
 @dataclass(frozen=True)
 class _ResultNames:
-    """Names what one step's analysers find. number: of the column. place: of the step in it."""
+    """Names for the results of one step.
+
+    Attributes:
+        number: Index of the column.
+        column: Name of the column.
+        place: Index of the step in the column.
+    """
 
     number: int
     column: str
     place: int
 
     def mark(self, result: str, tensor: Any) -> Any:
-        """Returns the same tensor, by an operation that names it."""
+        """Returns the same tensor from an operation that names it."""
         return tf.identity(tensor, name=f"fitted_{self.number}_{result}")
 
     @property
     def vocabulary(self) -> str:
-        """The file of a vocabulary; a feature's name may have any letter."""
+        """File name of a vocabulary.
+
+        Names of features may contain any character, so only ASCII letters and digits are kept.
+        """
         plain = "".join(
             letter if letter.isascii() and letter.isalnum() else "_" for letter in self.column
         )
@@ -72,7 +82,7 @@ class _ResultNames:
 
 
 def _map_values(tensor: Any, function: Callable[[Any], Any]) -> Any:
-    """The function on the values of any kind of tensor."""
+    """Applies a function to the values of a dense, sparse or ragged tensor."""
     if isinstance(tensor, tf.SparseTensor):
         return tf.SparseTensor(tensor.indices, function(tensor.values), tensor.dense_shape)
     if isinstance(tensor, tf.RaggedTensor):
@@ -81,7 +91,7 @@ def _map_values(tensor: Any, function: Callable[[Any], Any]) -> Any:
 
 
 def _flat_values(tensor: Any) -> Any:
-    """The values of any kind of tensor."""
+    """Returns the values of a dense, sparse or ragged tensor."""
     return getattr(tensor, "flat_values", getattr(tensor, "values", tensor))
 
 
@@ -90,7 +100,7 @@ def _to_float64(tensor: Any) -> Any:
 
 
 def _finite_values(tensor: Any, results: _ResultNames) -> Any:
-    """Returns [n] the finite values, by which anything is fitted, and marks how many others there are."""
+    """Returns the finite values, [n], which the analyzers use. Marks the number of other values."""
     values = tf.reshape(_flat_values(tensor), [-1])
     if not values.dtype.is_floating:
         return values
@@ -135,10 +145,13 @@ def _bucketize(tensor: Any, step: TransformStep, results: _ResultNames) -> Any:
 
 
 def _quantiles(values: Any, count: int) -> Any:
-    """Returns [1, count - 1] as `tft.quantiles` finds them, but in float64, as its sketches hold them: rounded to
-    float32 they would not tell large numbers apart.
+    """Returns [1, count - 1] boundaries, as `tft.quantiles` does, but in float64.
+
+    The sketches of `tft.quantiles` are in float64, but it rounds the result to float32. Large
+    numbers would then become equal.
     """
-    with tf.compat.v1.name_scope(None, "quantiles"):  # by which tf.Transform tells analysers apart
+    # tf.Transform distinguishes analyzers by this scope.
+    with tf.compat.v1.name_scope(None, "quantiles"):
         combiner = analyzers.QuantilesCombiner(
             count, min(1.0 / count, 0.01), np.float64, output_shape=[1, count - 1]
         )
@@ -147,9 +160,8 @@ def _quantiles(values: Any, count: int) -> Any:
 
 
 def _vocabulary(tensor: Any, step: TransformStep, results: _ResultNames) -> Any:
-    if (
-        tensor.dtype == tf.string
-    ):  # words that tf.Transform leaves out, since a vocabulary has one in each line
+    # tf.Transform leaves out these words, because a vocabulary has one word in each line.
+    if tensor.dtype == tf.string:
         words = tf.reshape(_flat_values(tensor), [-1])
         results.mark(
             UNLISTED_RESULT,
@@ -210,10 +222,14 @@ def _impute(tensor: Any, step: TransformStep, results: _ResultNames) -> Any:
 
 
 def _fill_missing(tensor: Any, filling: Any) -> Any:
-    """Returns [rows] of a SparseTensor with at most one value a row."""
+    """Returns the values, [rows], of a SparseTensor, with missing ones filled.
+
+    The tensor has at most one value per row.
+    """
     if tf.is_tensor(filling):
         default = tf.cast(filling, tensor.dtype)
-    else:  # a whole number may be written as 1e15
+    else:
+        # An integer may be written as 1e15.
         default = tf.constant(int(filling) if tensor.dtype.is_integer else filling, tensor.dtype)
     return tf.reshape(tft.sparse_tensor_to_dense_with_shape(tensor, [None, 1], default), [-1])
 

@@ -1,5 +1,7 @@
-"""A user's preprocessing function: taken out of a module by its path, guarded so that an error shows the user's own
-line, and sent to workers by value.
+"""The user's own preprocessing function.
+
+It is loaded from a file by its path, and guarded so that errors show the user's own line. It is
+sent to workers by value.
 """
 
 from __future__ import annotations
@@ -23,7 +25,12 @@ DEFAULT_FUNCTION_NAME = "preprocessing_fn"
 
 
 def load_function(option_value: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """Returns the function of `FILE.py[:NAME]`; UsageError, with the module's own line where that fails."""
+    """Loads the function of `FILE.py[:NAME]`.
+
+    Raises:
+        UsageError: The file or the function does not exist, or importing the file fails. The
+            message has the line.
+    """
     path, _, name = option_value.partition(".py:")
     path, name = (path + ".py", name) if name else (option_value, DEFAULT_FUNCTION_NAME)
     if not is_file(path):
@@ -56,7 +63,12 @@ def load_function(option_value: str) -> Callable[[dict[str, Any]], dict[str, Any
 
 
 def describe_user_error(error: BaseException, path: str) -> str:
-    """Returns the error with the last line of the user's file that it came through; no value is known there."""
+    """Returns an error message with the line of the user's file that failed.
+
+    This is the last line of that file in the traceback.
+
+    The message contains no values of records, because there are none when the function is traced.
+    """
     path = os.path.abspath(path)
     lines = [
         frame
@@ -75,9 +87,14 @@ def describe_user_error(error: BaseException, path: str) -> str:
 
 @dataclass(frozen=True)
 class GuardedFunction:
-    """Calls the user's function; what it raises or returns amiss becomes a UsageError that shows the user's own line.
+    """Calls the user's function, and checks its result.
 
-    Whole numbers come out as int64 and other numbers as float32, which is what tf.Transform describes.
+    Integers are returned as int64 and other numbers as float32, the types that tf.Transform
+    describes.
+
+    Raises:
+        UsageError: The function raises an error or returns an invalid result. The message has the
+            user's own line.
     """
 
     function: Callable[[dict[str, Any]], dict[str, Any]]
@@ -102,7 +119,7 @@ class GuardedFunction:
 
     @property
     def _location(self) -> str:
-        """Returns where the function stands."""
+        """The line of the function, for messages."""
         if self._code is None:
             return repr(self.function)
         line = linecache.getline(self._code.co_filename, self._code.co_firstlineno).strip()
@@ -138,8 +155,12 @@ def _describe_type(value: Any) -> str:
 
 
 def register_pickling_by_value(function: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-    """Makes Beam's pickler carry the function's module as it is, since workers have no such module; UsageError names
-    what can't be pickled.
+    """Makes Beam's pickler send the module of the function by value.
+
+    Workers do not have this module.
+
+    Raises:
+        UsageError: The function uses a value that can't be pickled. The message names it.
     """
     from apache_beam.internal import cloudpickle_pickler, pickler
     from apache_beam.internal.cloudpickle import cloudpickle
@@ -158,7 +179,7 @@ def register_pickling_by_value(function: Callable[[dict[str, Any]], dict[str, An
 
 
 def _unpicklable(function: Any, pickler: Any) -> str:
-    """The global name, or the variable around the function, that can't be pickled."""
+    """Returns the global name or the closure variable that can't be pickled."""
     code = getattr(function, "__code__", None)
     if code is None:
         return repr(function)
