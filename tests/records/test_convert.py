@@ -48,7 +48,7 @@ def converted(
     result.batch.validate(full=True)
     assert result.batch.schema == to_arrow(output_schema(steps, schema))
     assert result.batch.column(0).to_pylist() == result.rows.tolist()
-    assert sorted([*result.rows.tolist(), *(record.row for record in result.bad)]) == list(
+    assert sorted([*result.rows.tolist(), *(record.row for record in result.bad_records)]) == list(
         range(len(values))
     )
     return result, result.batch.column(1)
@@ -80,7 +80,7 @@ def test_raw_bytes_of_every_dtype(dtype: str, order: str) -> None:
         expected = (expected.astype(np.uint32) << 16).view(np.float32)
     assert got.dtype == np.dtype({"bfloat16": "float32"}.get(dtype, dtype))
     assert np.array_equal(got, expected)
-    assert not result.bad
+    assert not result.bad_records
 
 
 def test_raw_bytes_that_are_missing_or_of_wrong_size() -> None:
@@ -88,7 +88,7 @@ def test_raw_bytes_that_are_missing_or_of_wrong_size() -> None:
     values = [good[0], None, good[1][:-1], good[2], b"", good[3] + b"\0", None]
     result, column = converted(Feature("x", "bytes"), values, DecodeRaw("x", "float32", (2, 2)))
     assert column.to_pylist() == [[0, 1, 2, 3], None, [2, 3, 4, 5], None]
-    assert [(record.row, record.reason) for record in result.bad] == [
+    assert [(record.row, record.reason) for record in result.bad_records] == [
         (row, f"{size} bytes, which are no float32 [2, 2] of 16 bytes")
         for row, size in [(2, 15), (4, 0), (5, 17)]
     ]
@@ -102,7 +102,7 @@ def test_raw_bytes_of_any_number_of_items() -> None:
         DecodeRaw("x", "int16", (None, 3)),
     )
     assert column.to_pylist() == [arrays[0].tolist(), None, [], arrays[2].tolist()]
-    assert [record.reason for record in result.bad] == [
+    assert [record.reason for record in result.bad_records] == [
         "3 bytes, which are no int16 [?, 3] of 6 bytes an item"
     ]
 
@@ -124,14 +124,14 @@ def test_lists_reshaped() -> None:
         Reshape("x", (None, 4)),
     )
     assert column.to_pylist() == [[[0, 1, 2, 3], [4, 5, 6, 7]], None, [], [[5, 6, 7, 8]]]
-    assert [(record.row, record.reason) for record in result.bad] == [
+    assert [(record.row, record.reason) for record in result.bad_records] == [
         (3, "3 values, which do not go into [-1, 4]")
     ]
     result, column = converted(
         Feature("x", "string", (None,)), [list("abcd"), None, list("abc")], Reshape("x", (2, 2))
     )
     assert column.to_pylist() == [list("abcd"), None]
-    assert result.bad[0].reason == "3 values, which do not go into [2, 2]"
+    assert result.bad_records[0].reason == "3 values, which do not go into [2, 2]"
 
 
 def test_tensors_reshaped() -> None:
@@ -165,7 +165,8 @@ def test_padding_of_every_kind(dtype: str, value: Any, fill: Any) -> None:
     )
     assert column.to_pylist() == [[item, fill, fill], None, [fill] * 3, [item] * 3]
     assert (
-        result.bad[0].reason == "4 items, more than the 3 to pad to (pad_or_cut= drops the others)"
+        result.bad_records[0].reason
+        == "4 items, more than the 3 to pad to (pad_or_cut= drops the others)"
     )
     _, column = converted(
         Feature("x", dtype, (None,)), [[item] * 9], Pad("x", 3, value, cuts_longer=True)
@@ -189,12 +190,12 @@ def test_lists_that_are_equally_long_are_padded_and_made_ragged_all_the_same() -
         [8, 0],
     ]
     result, column = converted(Feature("x", "int64", (3,)), rows, MakeRagged("x"))
-    assert (column.to_pylist(), result.bad) == (rows, ())
+    assert (column.to_pylist(), result.bad_records) == (rows, ())
     assert output_schema([MakeRagged("x")], Schema((Feature("x", "int64", (3, 2)),)))[
         "x"
     ].shape == (None, 2)
     result, _ = converted(Feature("x", "int64", (3,)), rows, Pad("x", 2, "0"))
-    assert [bad.row for bad in result.bad] == [0, 2]
+    assert [bad.row for bad in result.bad_records] == [0, 2]
 
 
 @given(st.lists(st.none() | st.lists(st.integers(-100, 100), max_size=6), max_size=20))
@@ -203,7 +204,7 @@ def test_padding_equals_to_padded(rows: list[list[int] | None]) -> None:
     feature = Feature("x", "int32", (None, 2))
     pairs = [None if row is None else [[item, -item] for item in row] for row in rows]
     result, column = converted(feature, pairs, Pad("x", 4, "9", cuts_longer=True))
-    assert not result.bad
+    assert not result.bad_records
     plain = to_numpy(pa.array(pairs, to_arrow(Schema((feature,))).field(0).type), feature)
     assert isinstance(plain, Ragged)
     expected = plain.to_padded(4, 9)
@@ -221,7 +222,7 @@ def test_steps_follow_each_other_and_bad_records_add_up() -> None:
         Feature("x", "int64", (None,)), lists, Reshape("x", (None, 2)), Pad("x", 2, "0")
     )
     assert column.to_pylist() == [[1, 2, 3, 4], None, [0, 0, 0, 0], [7, 8, 0, 0]]
-    assert [record.row for record in result.bad] == [1, 2]
+    assert [record.row for record in result.bad_records] == [1, 2]
 
 
 def test_slices_are_converted_as_whole_columns_are() -> None:

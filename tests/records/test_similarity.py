@@ -3,19 +3,19 @@
 import numpy as np
 import pytest
 
-from recordmill.records.images.similarity import correlations, to_grey
+from recordmill.records.images.similarity import correlate_rows, to_grey
 
 
 def test_images_of_one_colour_are_alike_if_the_colour_is() -> None:
     one, other = np.full((1, 9), 7, np.uint8), np.full((1, 9), 8, np.uint8)
     ramp = np.arange(9, dtype=np.uint8)[None]
-    assert [float(correlations(a, b)[0]) for a, b in ((one, one), (one, other), (one, ramp))] == [
+    assert [float(correlate_rows(a, b)[0]) for a, b in ((one, one), (one, other), (one, ramp))] == [
         1,
         0,
         0,
     ]
-    assert correlations(ramp, ramp)[0] == pytest.approx(1)
-    assert correlations(ramp, ramp[:, ::-1])[0] == pytest.approx(-1)
+    assert correlate_rows(ramp, ramp)[0] == pytest.approx(1)
+    assert correlate_rows(ramp, ramp[:, ::-1])[0] == pytest.approx(-1)
 
 
 def test_alpha_is_no_colour() -> None:

@@ -212,7 +212,8 @@ def convert_selected(plan: ReadPlan, selected_records: SelectedRecords) -> Salva
     """
     converted = convert_columns(plan.steps, selected_records.batch, plan.selected)
     bad = [(row, PARSE, record) for row, record in selected_records.bad] + [
-        (int(selected_records.rows[record.row]), CONVERT_REASON, record) for record in converted.bad
+        (int(selected_records.rows[record.row]), CONVERT_REASON, record)
+        for record in converted.bad_records
     ]
     rejects = list(selected_records.rejects)
     # In the order of the records, which is the order of the rejects.

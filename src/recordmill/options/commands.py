@@ -27,7 +27,7 @@ from recordmill.options.option import (
     is_local,
 )
 from recordmill.options.read import READ_COMMANDS
-from recordmill.records.writers.outputs import outputs_with_option
+from recordmill.records.writers.outputs import find_outputs_with_option
 
 # The options of all commands, and of `recordmill.open`, which only Python has.
 CALL_OPTIONS: Mapping[str, Options] = {
@@ -124,7 +124,7 @@ def check_applicable(
         option_shown = option_text(name, value if isinstance(value, bool) else None)
         if inputs and not options[name].serves_inputs(inputs):
             raise UsageError(f"{option_shown} is not for {inputs}")
-        if output and output not in (served_outputs := outputs_with_option(name)):
+        if output and output not in (served_outputs := find_outputs_with_option(name)):
             other_outputs = " and ".join(
                 option_text("to", served_output) for served_output in served_outputs
             )

@@ -149,7 +149,7 @@ def _find_similar(numbers: Int64s, splits: Int64s, hashes: U64, greys: Bytes) ->
         for begin in range(0, len(first), _PAIR_BATCH):
             lefts = first[begin : begin + _PAIR_BATCH]
             rights = second[begin : begin + _PAIR_BATCH]
-            correlations = similarity.correlations(greys[lefts], greys[rights])
+            correlations = similarity.correlate_rows(greys[lefts], greys[rights])
             is_similar = correlations >= similarity.MIN_CORRELATION
             lefts, rights = lefts[is_similar], rights[is_similar]
             add(lefts, rights)

@@ -82,8 +82,10 @@ class Decoding:
         if not self.steps:
             return batch
         result = convert_columns(self.steps, batch, self.stored_schema)
-        if result.bad:
-            raise make_record_error(result.bad[0], source, describe_row(result.bad[0].row))
+        if result.bad_records:
+            raise make_record_error(
+                result.bad_records[0], source, describe_row(result.bad_records[0].row)
+            )
         return result.batch
 
     def decode_lenient(
@@ -96,7 +98,7 @@ class Decoding:
         result = convert_columns(self.steps, batch, self.stored_schema)
         bad = bad + [
             BadRecord(int(good[bad_record.row]), bad_record.feature, bad_record.reason)
-            for bad_record in result.bad
+            for bad_record in result.bad_records
         ]
         return (
             result.batch,

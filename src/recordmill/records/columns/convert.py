@@ -32,7 +32,7 @@ from recordmill.schemas.arrow import arrow_type, to_arrow, value_type
 from recordmill.schemas.feature import EXAMPLE, ITEM_BYTES, Feature, Schema
 
 # 67 million, as many as an image may have pixels: a tensor of one value that stands for all must not ask for more
-MAX_REPEATED = 1 << 26
+MAX_REPEATED_VALUES = 1 << 26
 Faults = Sequence[tuple[int, str]]  # (row of the column, reason)
 Shape = tuple[int | None, ...]
 
@@ -57,7 +57,7 @@ class ConvertedBatch:
 
     batch: pa.RecordBatch
     rows: Int64s
-    bad: tuple[BadRecord, ...]
+    bad_records: tuple[BadRecord, ...]
 
 
 def output_schema(steps: Sequence[ConversionStep], schema: Schema) -> Schema:
@@ -219,7 +219,9 @@ class DecodeTensor:
             headers.status == tensor_proto.TensorStatus.IN_CONTENT,
         )
         fits = np.where(
-            is_plain, headers.lengths == sizes * ITEM_BYTES[self.dtype], sizes <= MAX_REPEATED
+            is_plain,
+            headers.lengths == sizes * ITEM_BYTES[self.dtype],
+            sizes <= MAX_REPEATED_VALUES,
         )
         return np.where(
             fits & (headers.status != tensor_proto.TensorStatus.NOT_A_TENSOR), sizes, -1
@@ -248,8 +250,8 @@ class DecodeTensor:
             int(self._matching_sizes(headers)[row]),
             headers.status[row] == tensor_proto.TensorStatus.IN_CONTENT,
         )
-        if not is_plain and size > MAX_REPEATED:
-            return f"a tensor of {size} values that repeat one; {MAX_REPEATED} at most may"
+        if not is_plain and size > MAX_REPEATED_VALUES:
+            return f"a tensor of {size} values that repeat one; {MAX_REPEATED_VALUES} at most may"
         tensor = (
             f"a tensor {tensor_proto.TENSOR_DTYPES.get(number, f'of DataType {number}')} [{dims}]"
         )

@@ -45,7 +45,7 @@ _BAND_PIXELS = 1 << 20
 # Bytes for each pixel while an image is decoded: Pillow's pixels (4), the decoder's own (progressive JPEG: up to 6) or
 # converted colours (4), the result (4).
 _WORK_BYTES = {"WebP": 20}  # the decoder has two canvases, and gives a copy
-_OTHER_WORK_BYTES = 12
+_DEFAULT_WORK_BYTES = 12
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ def _to_array(image: Image.Image, channels: int) -> Pixels:
 
 def array_decode_bytes(header: ImageHeader) -> int:
     """Returns the bytes that decoding an image of this header takes at most, its pixels included."""
-    return header.height * header.width * _WORK_BYTES.get(header.format, _OTHER_WORK_BYTES)
+    return header.height * header.width * _WORK_BYTES.get(header.format, _DEFAULT_WORK_BYTES)
 
 
 def looks_like_image(payload: bytes) -> bool:

@@ -293,12 +293,12 @@ def iter_rows(batch: pa.RecordBatch, schema: Schema) -> Iterator[dict[str, Any]]
     """Yields every row of a batch with the columns of the schema, in its order."""
     for row in range(batch.num_rows):
         yield {
-            feature.name: single_value(column.slice(row, 1), feature)
+            feature.name: _extract_value(column.slice(row, 1), feature)
             for feature, column in zip(schema, batch.columns, strict=True)
         }
 
 
-def single_value(column: pa.Array, feature: Feature) -> Any:
+def _extract_value(column: pa.Array, feature: Feature) -> Any:
     """The value of a column of one row."""
     if column.null_count:
         return None

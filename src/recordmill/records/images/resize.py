@@ -117,9 +117,9 @@ def clip_span(low: Any, high: Any, start: Any, size: Any) -> tuple[Any, Any, Any
     )
 
 
-_Floats = npt.NDArray[np.float32]
-_Indices = npt.NDArray[np.uint32]
-_CACHED_WEIGHTS = (
+_Float32s = npt.NDArray[np.float32]
+_Uint32s = npt.NDArray[np.uint32]
+_MAX_CACHED_WEIGHTS = (
     1024  # pairs of lengths whose weights are kept: photographs have few sizes, random crops many
 )
 
@@ -128,8 +128,8 @@ def resample(
     pixels: npt.NDArray[Any],
     box: Box,
     out: npt.NDArray[Any],
-    factor: _Floats,
-    offset: _Floats,
+    factor: _Float32s,
+    offset: _Float32s,
     *,
     antialias: bool,
 ) -> None:
@@ -156,10 +156,10 @@ def resample(
             np.multiply(unscaled, factor, out=numbers, dtype=np.float32)
             numbers -= offset
     else:
-        taps = _antialias_taps if antialias else _bilinear_taps
+        make_taps = _make_antialias_taps if antialias else _make_bilinear_taps
         row_taps, column_taps = (
-            taps(box.height, out.shape[0], 1),
-            taps(box.width, out.shape[1], channels),
+            make_taps(box.height, out.shape[0], 1),
+            make_taps(box.width, out.shape[1], channels),
         )
         native.resize(
             native.PixelLines(pixels=part, stride=stride, width=columns),
@@ -178,8 +178,10 @@ def resample(
         out[:] = result.reshape(out.shape)
 
 
-@functools.lru_cache(_CACHED_WEIGHTS)
-def _bilinear_taps(source_size: int, target_size: int, channels: int) -> tuple[_Indices, _Floats]:
+@functools.lru_cache(_MAX_CACHED_WEIGHTS)
+def _make_bilinear_taps(
+    source_size: int, target_size: int, channels: int
+) -> tuple[_Uint32s, _Float32s]:
     """Returns ([2, numbers] source indices, weights of the upper) of each number wanted, in float32 as TensorFlow."""
     positions = (np.arange(target_size, dtype=np.float32) + np.float32(0.5)) * (
         np.float32(source_size) / np.float32(target_size)
@@ -191,8 +193,10 @@ def _bilinear_taps(source_size: int, target_size: int, channels: int) -> tuple[_
     return _expand_channels(pairs, channels), np.repeat(positions - floor, channels)
 
 
-@functools.lru_cache(_CACHED_WEIGHTS)
-def _antialias_taps(source_size: int, target_size: int, channels: int) -> tuple[_Indices, _Floats]:
+@functools.lru_cache(_MAX_CACHED_WEIGHTS)
+def _make_antialias_taps(
+    source_size: int, target_size: int, channels: int
+) -> tuple[_Uint32s, _Float32s]:
     """Returns ([most, numbers] source indices, [most, numbers] weights, 0 after the last) of each number wanted: a
     triangle as wide as a pixel wanted is, but no narrower than a source pixel.
     """
@@ -217,7 +221,7 @@ def _antialias_taps(source_size: int, target_size: int, channels: int) -> tuple[
     )
 
 
-def _expand_channels(indices: Int64s, channels: int) -> _Indices:
+def _expand_channels(indices: Int64s, channels: int) -> _Uint32s:
     """Returns [..., pixels] indices of pixels to [..., pixels * channels] of numbers."""
     numbers = indices[..., None] * channels + np.arange(channels)
     return numbers.reshape(*indices.shape[:-1], -1).astype(np.uint32)
@@ -386,12 +390,14 @@ class RewriteRule:
         Raises:
             BadImage: It can't be decoded, or written in this format.
         """
-        kind = self.format or (header.format if header.format in _PILLOW_MODES else "PNG")
-        mode = _PILLOW_MODES[kind].get(3 if header.colour == CMYK else header.channels, "RGB")
+        format_name = self.format or (header.format if header.format in _PILLOW_MODES else "PNG")
+        mode = _PILLOW_MODES[format_name].get(
+            3 if header.colour == CMYK else header.channels, "RGB"
+        )
         shrink = self._shrink_factor(header, placement)
         with reserve(self._work_bytes(header, placement, shrink)):
             return _report_pillow_errors(
-                lambda: self._rewrite(data, header, placement, kind, mode, shrink)
+                lambda: self._rewrite(data, header, placement, format_name, mode, shrink)
             )
 
     def rewrite_mask(
@@ -449,7 +455,7 @@ class RewriteRule:
         data: npt.NDArray[np.uint8],
         header: ImageHeader,
         placement: Placement,
-        kind: str,
+        format_name: str,
         mode: str,
         shrink: int,
     ) -> bytes:
@@ -459,7 +465,7 @@ class RewriteRule:
             if shrink > 1:
                 stored_image.draft(None, (header.width // shrink, header.height // shrink))
             image = load_as_stored(stored_image)
-            is_deep = kind == "PNG" and header.bits == 16 and image.mode.startswith("I")
+            is_deep = format_name == "PNG" and header.bits == 16 and image.mode.startswith("I")
             if is_deep:  # Pillow resizes no integers of 16 bits
                 image = Image.fromarray(np.asarray(image).astype(np.float32))
             else:
@@ -472,7 +478,7 @@ class RewriteRule:
                     np.rint(np.asarray(image)).clip(0, 65_535).astype(np.uint16)
                 )
             return _encode_image(
-                image, kind, **({} if kind == "PNG" else {"quality": self.quality})
+                image, format_name, **({} if format_name == "PNG" else {"quality": self.quality})
             )
 
 
@@ -543,10 +549,10 @@ def restore_gray_values(values: npt.NDArray[Any], bits: int) -> npt.NDArray[Any]
     return values if bits >= 8 else values // (255 // ((1 << bits) - 1))
 
 
-def _encode_image(image: Image.Image, kind: str, **options: int) -> bytes:
+def _encode_image(image: Image.Image, format_name: str, **options: int) -> bytes:
     image.info = {}  # of which EXIF data, profiles and comments would be written
     buffer = io.BytesIO()
-    image.save(buffer, kind, **options)
+    image.save(buffer, format_name, **options)
     return buffer.getvalue()
 
 

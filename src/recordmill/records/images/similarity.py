@@ -3,7 +3,7 @@ which decides.
 
 The hash is the difference hash that N. Krawetz describes ("Kind of Like That", 2013), of 16 rows of 16 comparisons. An
 image and its copy of another format, quality or size have hashes within `MAX_HASH_DISTANCE`; so have other images, of which
-`correlations` tells them. A part of an image, and its mirror image, are found by neither.
+`correlate_rows` tells them. A part of an image, and its mirror image, are found by neither.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ GREY_SIDE = 32
 MIN_CORRELATION = 0.99
 _HASH_SIDE = 16
 
-_Floats = npt.NDArray[np.float64]
+_Float64s = npt.NDArray[np.float64]
 
 
 def to_grey(pixels: npt.NDArray[np.uint8]) -> Image.Image:
@@ -52,11 +52,13 @@ def difference_hash(grey: Image.Image) -> U64:
 
 
 def shrink_grey(grey: Image.Image) -> npt.NDArray[np.uint8]:
-    """Returns [GREY_SIDE * GREY_SIDE] the image in small, for `correlations`."""
+    """Returns [GREY_SIDE * GREY_SIDE] the image in small, for `correlate_rows`."""
     return _average_blocks(grey, GREY_SIDE, GREY_SIDE).reshape(-1)
 
 
-def correlations(first_rows: npt.NDArray[np.uint8], second_rows: npt.NDArray[np.uint8]) -> _Floats:
+def correlate_rows(
+    first_rows: npt.NDArray[np.uint8], second_rows: npt.NDArray[np.uint8]
+) -> _Float64s:
     """Returns [n] Pearson's correlation of rows of [n, pixels]. Of two images of one colour each it is 1 if the
     colour is the same, else 0; of one such image and another 0.
     """
@@ -68,7 +70,7 @@ def correlations(first_rows: npt.NDArray[np.uint8], second_rows: npt.NDArray[np.
         * (second_deviations * second_deviations).sum(1)
     )
     is_equal = (first_rows == second_rows).all(1).astype(np.float64)
-    correlation: _Floats = np.divide(
+    correlation: _Float64s = np.divide(
         (first_deviations * second_deviations).sum(1), norm, out=is_equal, where=norm > 0
     )
     return correlation

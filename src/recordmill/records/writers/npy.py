@@ -144,20 +144,22 @@ class NpyWriter(OutputWriter):
     def _open(self, feature: Feature) -> _ColumnFiles:
         names = column_file_names(feature)
         dtype = np.dtype(np.uint8) if is_bytes(feature) else numpy_dtype(feature)
-        values = self._file(
+        values = self._create_file(
             names["values"], dtype, () if is_bytes(feature) else feature.inner_shape
         )
         splits = [
-            self._file(name, np.dtype(np.int64))
+            self._create_file(name, np.dtype(np.int64))
             for part, name in names.items()
             if part.startswith("row_splits")
         ]
         for file in splits:
             file.append(np.zeros(1, np.int64))
-        valid = self._file(names["valid"], np.dtype(np.bool_)) if "valid" in names else None
+        valid = self._create_file(names["valid"], np.dtype(np.bool_)) if "valid" in names else None
         return _ColumnFiles(feature, values=values, splits=splits, valid=valid)
 
-    def _file(self, name: str, dtype: np.dtype[Any], row_shape: tuple[int, ...] = ()) -> NpyFile:
+    def _create_file(
+        self, name: str, dtype: np.dtype[Any], row_shape: tuple[int, ...] = ()
+    ) -> NpyFile:
         return NpyFile(self.folder / name, dtype, row_shape)
 
 

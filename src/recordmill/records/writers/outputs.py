@@ -201,7 +201,7 @@ def find_output(name: str) -> Output:
     )
 
 
-def outputs_with_option(option: str) -> list[str]:
+def find_outputs_with_option(option: str) -> list[str]:
     """Returns the names of the outputs that serve an option of `read`."""
     return [
         output.name

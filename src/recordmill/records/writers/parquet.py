@@ -133,9 +133,9 @@ class ParquetWriter(OutputWriter):
             ],
             dictionary_pagesize_limit=_MAX_DICTIONARY_BYTES,
         )
-        self._held_batches: list[pa.RecordBatch] = []
-        self._held_bytes = 0
-        self._held_rows = 0
+        self._pending_batches: list[pa.RecordBatch] = []
+        self._pending_bytes = 0
+        self._pending_rows = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
         columns = [
@@ -145,13 +145,13 @@ class ParquetWriter(OutputWriter):
         file_batch = pa.RecordBatch.from_arrays(columns, schema=self._arrow) if columns else batch
         start = 0
         while start < file_batch.num_rows:
-            batch_slice = file_batch.slice(start, self._group_rows - self._held_rows)
+            batch_slice = file_batch.slice(start, self._group_rows - self._pending_rows)
             start += batch_slice.num_rows
-            self._held_batches.append(batch_slice)
-            self._held_bytes += batch_slice.nbytes
-            self._held_rows += batch_slice.num_rows
+            self._pending_batches.append(batch_slice)
+            self._pending_bytes += batch_slice.nbytes
+            self._pending_rows += batch_slice.num_rows
             self.rows += batch_slice.num_rows
-            if self._held_bytes >= self._group_bytes or self._held_rows >= self._group_rows:
+            if self._pending_bytes >= self._group_bytes or self._pending_rows >= self._group_rows:
                 self._flush()
 
     def close(self) -> None:
@@ -160,17 +160,17 @@ class ParquetWriter(OutputWriter):
         self._file.close()
 
     def abort(self) -> None:
-        self._held_batches = []
+        self._pending_batches = []
         self._writer.is_open = False  # or pyarrow would write a footer when it is collected
         self._file.close()
 
     def _flush(self) -> None:
-        if self._held_rows:
-            batches = [part for batch in self._held_batches for part in _split_batch(batch)]
+        if self._pending_rows:
+            batches = [part for batch in self._pending_batches for part in _split_batch(batch)]
             self._writer.write_table(
-                pa.Table.from_batches(batches, self._arrow), row_group_size=self._held_rows
+                pa.Table.from_batches(batches, self._arrow), row_group_size=self._pending_rows
             )
-        self._held_batches, self._held_bytes, self._held_rows = [], 0, 0
+        self._pending_batches, self._pending_bytes, self._pending_rows = [], 0, 0
 
 
 def open_parquet(path: Path, schema: Schema, settings: WriterSettings) -> ParquetWriter:
