@@ -96,14 +96,9 @@ def read_png_header(data: npt.NDArray[np.uint8]) -> ImageHeader:
     """
     view = data.data
     size, offset = len(view), len(PNG_SIGNATURE)
-    header, has_palette, has_alpha, has_pixels, is_animated, num_frames = (
-        None,
-        False,
-        False,
-        False,
-        False,
-        0,
-    )
+    header = None
+    has_palette = has_alpha = has_pixels = is_animated = False
+    num_frames = 0
     while True:
         if offset + 12 > size:
             raise BadImage(

@@ -41,10 +41,9 @@ STRETCH_MODE, CROP_MODE, PAD_MODE = RESIZE_MODES = ("stretch", "crop", "pad")
 DEFAULT_QUALITY = 95  # of JPEG and WebP, as of `tf.io.encode_jpeg`
 JPEG_SHRINK_FACTORS = (8, 4, 2)  # by which a JPEG can be decoded smaller
 _MIN_OVERSAMPLING = 2  # a JPEG is decoded so many times larger than wanted, so that what is seen is the antialiased resize
-_MIRRORED, _UPSIDE_DOWN = (
-    (2, 3, 7, 8),
-    (3, 4, 6, 7),
-)  # orientations of EXIF; those above 4 swap the axes, too
+# EXIF orientations that flip an axis; orientations above 4 swap the axes as well
+_MIRRORED = (2, 3, 7, 8)
+_UPSIDE_DOWN = (3, 4, 6, 7)
 _MIN_VISIBLE_SHARE = 1e-6  # of a part, that float32 tells from nothing
 # Pillow's modes by channels, where a format does not have RGB for them
 _PILLOW_MODES = {
@@ -157,10 +156,8 @@ def resample(
             numbers -= offset
     else:
         make_taps = _make_antialias_taps if antialias else _make_bilinear_taps
-        row_taps, column_taps = (
-            make_taps(box.height, out.shape[0], 1),
-            make_taps(box.width, out.shape[1], channels),
-        )
+        row_taps = make_taps(box.height, out.shape[0], 1)
+        column_taps = make_taps(box.width, out.shape[1], channels)
         native.resize(
             native.PixelLines(pixels=part, stride=stride, width=columns),
             antialias,
@@ -344,10 +341,8 @@ class RewriteRule:
 
     def place_image(self, data: npt.NDArray[np.uint8], header: ImageHeader) -> Placement:
         """Returns how an image of that header is written."""
-        orientation, stored_size = (
-            read_orientation(data, header.format),
-            (header.height, header.width),
-        )
+        orientation = read_orientation(data, header.format)
+        stored_size = header.height, header.width
         height, width = stored_size[::-1] if orientation > 4 else stored_size
         box, (target_height, target_width) = Box(0, 0, height, width), self.size or (height, width)
         target_box = Box(0, 0, target_height, target_width)

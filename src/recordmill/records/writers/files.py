@@ -48,12 +48,11 @@ _IMAGE_EXTENSIONS = {
     "TIFF": "tif",
 }
 METADATA_NAME, FILE_NAME_FIELD = "metadata.jsonl", "file_name"
-_WITHOUT_FILE, _WITHOUT_NAME, _UNSAFE_NAME, _TAKEN_NAME = (
-    "missing",
-    "nameless",
-    "unusable",
-    "double",
-)
+# keys of FilesWriter._counts
+_WITHOUT_FILE = "missing"
+_WITHOUT_NAME = "nameless"
+_UNSAFE_NAME = "unusable"
+_TAKEN_NAME = "double"
 
 
 def to_safe_name(name: str, split: str | None = None) -> str | None:
