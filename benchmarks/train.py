@@ -193,7 +193,7 @@ def main(out: str, rounds: int) -> None:
     for mode in ("window", "global"):
         batches = ds.batches(BATCH, shuffle=mode)
         steps = batches.schedule.step_ranges(1 << 10)
-        orders[mode] = np.concatenate([batches.schedule.numbers(some) for some in steps])
+        orders[mode] = np.concatenate([batches.schedule.record_numbers(some) for some in steps])
     orders[f"tf.data, a buffer of {BUFFER:,}"] = buffered(len(ds), 0)
     for name, order in orders.items():
         print(f"| {name} | {quality(order)} |")

@@ -18,7 +18,7 @@ from recordmill.reader.options.training import (
     TRAINING_OPTIONS,
     Training,
 )
-from recordmill.reader.sampling.schedule import StepRange, Steps
+from recordmill.reader.sampling.schedule import EpochSteps, StepRange
 
 METHODS: dict[str, tuple[Any, tuple[type, ...]]] = {
     "batches": (training.NumpyKeywords, NUMPY_OPTIONS),
@@ -150,5 +150,5 @@ def test_values_out_of_range_are_refused_by_name(options: dict[str, Any], messag
 
 
 def test_a_batch_larger_than_the_epoch_takes_no_memory_for_rows_that_there_are_not() -> None:
-    steps = Steps(100, 2**31 - 1)
+    steps = EpochSteps(100, 2**31 - 1)
     assert steps.positions(StepRange(0, 0, 1)).tolist() == [*range(100)]

@@ -245,7 +245,7 @@ def test_to_numpy_in_memory_and_mapped(out: Path, tmp_path: Path) -> None:
         lambda ds: ds[[3, -1]],
         lambda ds: ds.to_table(5, 9),
         lambda ds: next(iter(ds.batches(8, shuffle=True))),
-        lambda ds: (len(ds), ds.matching, repr(ds)),
+        lambda ds: (len(ds), ds.record_subset, repr(ds)),
     ],
     ids=["one", "several", "slice", "batches", "counted"],
 )

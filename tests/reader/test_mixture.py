@@ -230,14 +230,14 @@ def test_it_says_what_it_is(mixed: Mixture) -> None:
 )
 @example(weights=[1, 1, 1, 9], key=0, first=0)
 def test_proportions_hold_everywhere(weights: list[int], key: int, first: int) -> None:
-    proportions = Proportions.of(weights)
-    first -= first % proportions.cycle
-    positions = np.arange(first, first + 3 * proportions.cycle)
-    which, nth = proportions.data_set_of(positions, key)
-    share = np.array(proportions.counts) / proportions.cycle
+    proportions = Proportions.from_weights(weights)
+    first -= first % proportions.cycle_records
+    positions = np.arange(first, first + 3 * proportions.cycle_records)
+    which, nth = proportions.assign_positions(positions, key)
+    share = np.array(proportions.counts) / proportions.cycle_records
     for at, count in enumerate(proportions.counts):
         own = nth[which == at]
-        begin = first // proportions.cycle * count
+        begin = first // proportions.cycle_records * count
         assert sorted(own.tolist()) == list(range(begin, begin + 3 * count))
         given_so_far = np.cumsum(which == at)
         # each one's own count is off by less than 1 at any time, and so is what the others count
@@ -247,14 +247,14 @@ def test_proportions_hold_everywhere(weights: list[int], key: int, first: int) -
             np.abs(given_so_far - share[at] * np.arange(1, len(positions) + 1)).max() <= most + 1e-6
         )
     some = positions[:: max(len(positions) // 7, 1)]
-    again, ranks = proportions.data_set_of(some, key)
+    again, ranks = proportions.assign_positions(some, key)
     assert again.tolist() == which[some - first].tolist()
     assert ranks.tolist() == nth[some - first].tolist()
 
 
 def test_the_order_of_a_mixture_is_pinned() -> None:
     """Saved states rely on it."""
-    which, nth = Proportions.of([3, 1, 2]).data_set_of(np.arange(14), 7)
+    which, nth = Proportions.from_weights([3, 1, 2]).assign_positions(np.arange(14), 7)
     assert (which.tolist(), nth.tolist()) == PINNED
 
 

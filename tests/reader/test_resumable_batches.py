@@ -200,8 +200,8 @@ def test_streamed_files_are_let_go_when_they_are_done_with(tmp_path: Path) -> No
 def test_what_is_cheap_to_begin_with_is_read_in_small_stretches(ds: Dataset) -> None:
     def steps(mode: Any) -> list[int]:
         order = Order(mode, window_bytes=10_000)
-        fetcher = Fetcher(ds, replace(make_schedule(ds, 10, order), epochs=1), ds.schema)
-        return [stretch.steps for stretch in fetcher._step_ranges(fetcher._row_bytes())]
+        fetcher = Fetcher(ds, replace(make_schedule(ds, 10, order), end_epoch=1), ds.schema)
+        return [stretch.num_steps for stretch in fetcher._step_ranges(fetcher._row_bytes())]
 
     assert steps(False) == [50]
     windows = steps("window")

@@ -17,15 +17,15 @@ from recordmill.base.errors import UsageError
 from recordmill.reader.dataset import Dataset, open
 from recordmill.reader.prefetch.prefetcher import Fetcher
 from recordmill.reader.sampling.sampler import (
-    MODES,
+    SHUFFLE_MODES,
     EpochLayout,
-    Extent,
+    FileExtent,
     Sampler,
-    mode_of,
-    permuted,
-    permuted_within,
+    parse_shuffle,
+    permute_indices,
+    permute_ranges,
 )
-from recordmill.reader.sampling.schedule import Schedule, Steps
+from recordmill.reader.sampling.schedule import EpochSteps, Schedule
 from recordmill.storage.codecs import SHARD_SUFFIXES
 
 PINNED: dict[object, list[int]] = {
@@ -34,7 +34,7 @@ PINNED: dict[object, list[int]] = {
     "global": [82, 27, 0, 77, 45, 50, 54, 48, 42, 69, 86, 68],
 }
 extents = st.lists(
-    st.builds(Extent, st.integers(0, 200), st.integers(0, 5000), st.booleans()),
+    st.builds(FileExtent, st.integers(0, 200), st.integers(0, 5000), st.booleans()),
     min_size=1,
     max_size=6,
 )
@@ -45,26 +45,30 @@ def flat(parts: Iterable[list[int]]) -> list[int]:
 
 
 def make_sampler(
-    mode: object, files: list[Extent], seed: int = 0, window: int = 900, piece: int = 300
+    mode: object, files: list[FileExtent], seed: int = 0, window: int = 900, piece: int = 300
 ) -> Sampler:
-    layout = EpochLayout.of(files, piece)
-    return Sampler(mode_of(mode), sum(file.records for file in files), layout, seed, "data", window)  # type: ignore[arg-type]
+    layout = EpochLayout.from_files(files, piece)
+    return Sampler(
+        parse_shuffle(mode), sum(file.records for file in files), layout, seed, "data", window
+    )  # type: ignore[arg-type]
 
 
 @given(size=st.integers(1, 3000), key=st.integers(0, 2**64 - 1))
 def test_a_permutation_gives_each_number_once(size: int, key: int) -> None:
-    assert sorted(permuted(np.arange(size), size, key).tolist()) == list(range(size))
+    assert sorted(permute_indices(np.arange(size), size, key).tolist()) == list(range(size))
 
 
 def test_small_permutations_are_all_as_likely() -> None:
-    found = Counter(tuple(permuted(np.arange(4), 4, key * 7919).tolist()) for key in range(12_000))
+    found = Counter(
+        tuple(permute_indices(np.arange(4), 4, key * 7919).tolist()) for key in range(12_000)
+    )
     assert len(found) == 24
     assert 400 < min(found.values()) <= max(found.values()) < 600
 
 
 def test_a_huge_permutation_costs_nothing() -> None:
     size = (1 << 45) + 12_345
-    some = permuted(np.arange(size - 10_000, size), size, 3)
+    some = permute_indices(np.arange(size - 10_000, size), size, 3)
     assert len(np.unique(some)) == 10_000
     assert 0 <= some.min() <= some.max() < size
     assert abs(some.mean() / size - 0.5) < 0.02
@@ -72,42 +76,50 @@ def test_a_huge_permutation_costs_nothing() -> None:
 
 def test_stretches_are_permuted_by_themselves() -> None:
     edges = np.array([0, 5, 5, 6, 300])
-    found = permuted_within(np.arange(300), edges, 9)
+    found = permute_ranges(np.arange(300), edges, 9)
     for begin, end in pairwise(edges):
         assert sorted(found[begin:end].tolist()) == list(range(begin, end))
 
 
 @settings(max_examples=80)
 @given(files=extents, seed=st.integers(-(2**70), 2**70), epoch=st.integers(0, 3), data=st.data())
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", SHUFFLE_MODES)
 def test_an_epoch_has_each_once(
-    mode: object, files: list[Extent], seed: int, epoch: int, data: st.DataObject
+    mode: object, files: list[FileExtent], seed: int, epoch: int, data: st.DataObject
 ) -> None:
     sampler = make_sampler(mode, files, seed)
-    whole = sampler.at(epoch, np.arange(sampler.records))
+    whole = sampler.record_numbers(epoch, np.arange(sampler.records))
     assert sorted(whole.tolist()) == list(range(sampler.records))
     if sampler.records:
         some = np.array(
             data.draw(st.lists(st.integers(0, sampler.records - 1), max_size=30)), np.int64
         )
-        assert make_sampler(mode, files, seed).at(epoch, some).tolist() == whole[some].tolist()
+        assert (
+            make_sampler(mode, files, seed).record_numbers(epoch, some).tolist()
+            == whole[some].tolist()
+        )
 
 
 def test_orders_are_pinned() -> None:
     """Saved states rely on them: another order here is another format of the state."""
-    files = [Extent(40, 2000, True), Extent(25, 900, True), Extent(35, 1500, False)]
-    first = {mode: make_sampler(mode, files, 7).at(1, np.arange(12)).tolist() for mode in MODES}
+    files = [FileExtent(40, 2000, True), FileExtent(25, 900, True), FileExtent(35, 1500, False)]
+    first = {
+        mode: make_sampler(mode, files, 7).record_numbers(1, np.arange(12)).tolist()
+        for mode in SHUFFLE_MODES
+    }
     assert first == PINNED
 
 
 def test_what_decides_an_order() -> None:
-    files = [Extent(500, 5000, True)] * 4
+    files = [FileExtent(500, 5000, True)] * 4
 
     def order(
         mode: object = "global", seed: int = 0, epoch: int = 0, data: str = "data"
     ) -> list[int]:
-        sampler = Sampler(mode_of(mode), 2000, EpochLayout.of(files, 300), seed, data, 900)  # type: ignore[arg-type]
-        return sampler.at(epoch, np.arange(2000)).tolist()
+        sampler = Sampler(
+            parse_shuffle(mode), 2000, EpochLayout.from_files(files, 300), seed, data, 900
+        )  # type: ignore[arg-type]
+        return sampler.record_numbers(epoch, np.arange(2000)).tolist()
 
     for mode in ("window", "global"):
         orders = [order(mode), order(mode, seed=1), order(mode, epoch=1), order(mode, data="other")]
@@ -117,8 +129,12 @@ def test_what_decides_an_order() -> None:
 
 
 def test_a_file_that_is_streamed_is_gone_through_forwards() -> None:
-    files = [Extent(300, 3000, True), Extent(1000, 10_000, False), Extent(200, 2000, True)]
-    order = make_sampler("window", files).at(0, np.arange(1500))
+    files = [
+        FileExtent(300, 3000, True),
+        FileExtent(1000, 10_000, False),
+        FileExtent(200, 2000, True),
+    ]
+    order = make_sampler("window", files).record_numbers(0, np.arange(1500))
     where = np.flatnonzero((order >= 300) & (order < 1300))
     streamed = order[where]
     behind = np.maximum.accumulate(streamed)
@@ -136,7 +152,7 @@ def test_the_shuffle_is_a_good_one() -> None:
     true permutation.
     """
     size = 20_000
-    files = [Extent(size // 8, size * 10 // 8, True)] * 8
+    files = [FileExtent(size // 8, size * 10 // 8, True)] * 8
 
     def quality(order: np.ndarray) -> tuple[float, float, float]:
         at = np.arange(size)
@@ -148,9 +164,11 @@ def test_the_shuffle_is_a_good_one() -> None:
 
     for seed in range(3):
         true = quality(np.random.default_rng(seed).permutation(size))
-        whole = quality(make_sampler("global", files, seed).at(0, np.arange(size)))
+        whole = quality(make_sampler("global", files, seed).record_numbers(0, np.arange(size)))
         window = quality(
-            make_sampler("window", files, seed, window=12_000, piece=750).at(0, np.arange(size))
+            make_sampler("window", files, seed, window=12_000, piece=750).record_numbers(
+                0, np.arange(size)
+            )
         )
         assert whole[0] < 0.03
         assert abs(whole[1] - true[1]) < 0.01
@@ -162,11 +180,11 @@ def test_the_shuffle_is_a_good_one() -> None:
 
 @given(
     files=st.lists(
-        st.builds(Extent, st.integers(0, 25), st.integers(1, 500), st.booleans()),
+        st.builds(FileExtent, st.integers(0, 25), st.integers(1, 500), st.booleans()),
         min_size=1,
         max_size=4,
     ),
-    mode=st.sampled_from(MODES),
+    mode=st.sampled_from(SHUFFLE_MODES),
     batch=st.integers(1, 9),
     hosts=st.integers(1, 5),
     later=st.integers(1, 5),
@@ -175,7 +193,7 @@ def test_the_shuffle_is_a_good_one() -> None:
     at_once=st.integers(1, 4),
 )
 def test_hosts_share_every_epoch_and_others_go_on(
-    files: list[Extent],
+    files: list[FileExtent],
     mode: object,
     batch: int,
     hosts: int,
@@ -192,11 +210,11 @@ def test_hosts_share_every_epoch_and_others_go_on(
         for schedule in schedules:
             steps: list[list[int]] = []
             for stretch in schedule.step_ranges(at_once):
-                numbers, mask = schedule.numbers(stretch), schedule.mask(stretch)
-                for i in range(stretch.steps):
+                numbers, mask = schedule.record_numbers(stretch), schedule.mask(stretch)
+                for i in range(stretch.num_steps):
                     rows = slice(i * batch, (i + 1) * batch)
                     steps.append(numbers[rows][mask[rows]].tolist())
-            assert schedule.remaining == len(steps)
+            assert schedule.remaining_steps == len(steps)
             per_host.append(steps)
         assert len({len(steps) for steps in per_host}) == 1
         return [flat(step) for step in zip(*per_host, strict=True)]
@@ -204,7 +222,8 @@ def test_hosts_share_every_epoch_and_others_go_on(
     def schedules(count: int) -> list[Schedule]:
         sampler = make_sampler(mode, files, 5)
         return [
-            Schedule(sampler, Steps(records, batch, end, count, i), epochs=2) for i in range(count)
+            Schedule(sampler, EpochSteps(records, batch, end, count, i), end_epoch=2)
+            for i in range(count)
         ]  # type: ignore[arg-type]
 
     try:
@@ -218,10 +237,10 @@ def test_hosts_share_every_epoch_and_others_go_on(
     elif records:
         assert max(Counter(flat(whole)).values(), default=0) <= 2
     cut = min(cut, len(whole))
-    state = schedules(hosts)[0].after(cut).state()
-    assert run([one.at(state) for one in schedules(hosts)]) == whole[cut:]
+    state = schedules(hosts)[0].skip_steps(cut).state()
+    assert run([one.resume(state) for one in schedules(hosts)]) == whole[cut:]
     try:
-        rest = run([one.at(state) for one in others])
+        rest = run([one.resume(state) for one in others])
     except UsageError:
         assert end == "short"
         return
@@ -233,7 +252,7 @@ def test_hosts_share_every_epoch_and_others_go_on(
 
 
 @given(
-    mode=st.sampled_from(MODES),
+    mode=st.sampled_from(SHUFFLE_MODES),
     records=st.integers(1, 200),
     batch=st.integers(1, 9),
     workers=st.integers(1, 5),
@@ -244,22 +263,22 @@ def test_hosts_share_every_epoch_and_others_go_on(
 def test_workers_take_the_steps_in_turn(
     mode: object, records: int, batch: int, workers: int, end: str, begun: int, at_once: int
 ) -> None:
-    sampler = make_sampler(mode, [Extent(records, 10 * records, True)], 5)
-    whole = Schedule(sampler, Steps(records, batch, end), epochs=3)  # type: ignore[arg-type]
-    assert whole.remaining is not None
-    schedule = whole.after(min(begun, whole.remaining))
+    sampler = make_sampler(mode, [FileExtent(records, 10 * records, True)], 5)
+    whole = Schedule(sampler, EpochSteps(records, batch, end), end_epoch=3)  # type: ignore[arg-type]
+    assert whole.remaining_steps is not None
+    schedule = whole.skip_steps(min(begun, whole.remaining_steps))
 
     def steps(schedule: Schedule, every: int, by_windows: bool) -> list[list[int]]:
         found = []
-        for stretch in schedule.step_ranges(at_once, by_windows=by_windows, every=every):
-            numbers = schedule.numbers(stretch).tolist()
-            found += [numbers[i * batch : (i + 1) * batch] for i in range(stretch.steps)]
+        for stretch in schedule.step_ranges(at_once, stop_at_windows=by_windows, step_stride=every):
+            numbers = schedule.record_numbers(stretch).tolist()
+            found += [numbers[i * batch : (i + 1) * batch] for i in range(stretch.num_steps)]
         return found
 
     truth = steps(schedule, 1, False)
     for worker in range(min(workers, len(truth))):
         for by_windows in (False, True):
-            assert steps(schedule.after(worker), workers, by_windows) == truth[worker::workers]
+            assert steps(schedule.skip_steps(worker), workers, by_windows) == truth[worker::workers]
 
 
 ROWS = 2000
@@ -283,4 +302,4 @@ def test_an_iterator_says_how_it_is_saved(ds: Dataset) -> None:
 
 def test_batches_of_one_record_come_as_soon_as_others(ds: Dataset) -> None:
     stretches = Fetcher(ds, ds.batches(1, shuffle=False).schedule, ds.schema)._step_ranges(1)
-    assert [stretch.steps for stretch in stretches] == [256] * (ROWS // 256) + [ROWS % 256]
+    assert [stretch.num_steps for stretch in stretches] == [256] * (ROWS // 256) + [ROWS % 256]

@@ -30,11 +30,11 @@ def test_numbers_are_found_both_ways(data: st.DataObject, total: int) -> None:
     kept = np.random.default_rng(total).random(total) < share
     numbers = np.flatnonzero(kept)
     cut = data.draw(st.integers(0, total))
-    for found in (RecordSubset(numbers, total), RecordSubset.of_numbers(numbers[::-1], total)):
+    for found in (RecordSubset(numbers, total), RecordSubset.from_numbers(numbers[::-1], total)):
         assert len(found) == len(numbers)
-        assert found.at(np.arange(len(numbers))).tolist() == numbers.tolist()
+        assert found.record_numbers(np.arange(len(numbers))).tolist() == numbers.tolist()
         assert (
-            found.below(np.arange(total + 1)).tolist()
+            found.count_below(np.arange(total + 1)).tolist()
             == np.concatenate([[0], np.cumsum(kept)]).tolist()
         )
         assert found.mask(cut, total).tolist() == kept[cut:].tolist()
@@ -295,7 +295,7 @@ def test_foreign_files_and_streams(tmp_path: Path) -> None:
     ds = open(tmp_path, columns=["name"], where="id % 3 = 0 AND id > 90", threads=2)
     ids = [i for i in range(91, 300) if i % 3 == 0]
     assert ds.head(5)["name"].to_pylist() == [f"row {i} ü" for i in ids[:5]]
-    assert "matching" not in ds.__dict__, "reading in order needs no pass before"
+    assert "record_subset" not in ds.__dict__, "reading in order needs no pass before"
     assert ds.to_table()["name"].to_pylist() == [f"row {i} ü" for i in ids]
     assert [ds[i]["name"] for i in (0, 3, -1)] == [f"row {i} ü" for i in (93, 102, 297)]
     assert sorted(

@@ -25,7 +25,7 @@ from recordmill.base.option_names import option
 from recordmill.base.sizes import parse_size, to_whole_number
 from recordmill.reader.display import display_html, display_text, make_headline
 from recordmill.reader.options.images import ImageSpec, parse_image_targets
-from recordmill.reader.sampling.sampler import key_of, permuted
+from recordmill.reader.sampling.sampler import derive_random_key, permute_indices
 from recordmill.reader.scanner import Scanner
 from recordmill.reader.statistics import StatisticsMixin
 from recordmill.reader.take import (
@@ -306,8 +306,10 @@ class Dataset(Scanner, Trainable, StatisticsMixin):
         """
         ranks = np.arange(min(to_whole_number(records, "records", 0), len(self)))
         return self.take(
-            permuted(
-                ranks, len(self), key_of(self.fingerprint, "sample", to_whole_number(seed, "seed"))
+            permute_indices(
+                ranks,
+                len(self),
+                derive_random_key(self.fingerprint, "sample", to_whole_number(seed, "seed")),
             )
         )
 
@@ -519,14 +521,14 @@ class Dataset(Scanner, Trainable, StatisticsMixin):
     def _display_arguments(self) -> tuple[str, Schema | None]:
         # `repr` must not read files, so only values that are already known are shown.
         is_counted = self.catalog.manifest is not None or "ends" in self.__dict__
-        matching = self.__dict__.get(
-            "matching", self.view.subset if not self.view.conditions else None
+        record_subset = self.__dict__.get(
+            "record_subset", self.view.subset if not self.view.conditions else None
         )
         conditions = [str(condition.where.condition) for condition in self.view.conditions]
         headline = make_headline(
             self.catalog,
             self._num_stored if is_counted else None,
-            None if matching is None else len(matching),
+            None if record_subset is None else len(record_subset),
             conditions + ["they were chosen by number"] * (self.view.subset is not None),
         )
         has_schema = self._explicit_schema is not None or "_schema_and_notes" in self.__dict__

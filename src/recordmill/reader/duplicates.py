@@ -198,7 +198,7 @@ def check_image_rules(dataset: Scanner, rules: Rules) -> None:
     for part in ("leakage", "duplicates"):
         for name in (_CHECK_IMAGES, _CHECK_NEAR_IMAGES):
             if getattr(getattr(rules, part), name) is not None and not image_features(
-                dataset.encoded
+                dataset.encoded_view
             ):
                 raise UsageError(
                     f"{rules.source}: {part}: {name}: no feature of the data set holds encoded images"
@@ -225,7 +225,7 @@ def repeat_violations(
         yield from _equality_violations(dataset, comparisons, rules, memory_bytes, progress)
     if any(repeats.near_images is not None for repeats in _active_rules(dataset, rules)):
         locator = _RecordLocator(dataset)
-        for name in image_features(dataset.encoded):
+        for name in image_features(dataset.encoded_view):
             yield from _share_violations(
                 _Comparison(_CHECK_NEAR_IMAGES, name),
                 find_near_images(dataset, name, progress),
@@ -267,7 +267,7 @@ def _comparisons(dataset: Scanner, rules: Rules) -> list[_Comparison]:
     )
     if any(rule.images is not None for rule in repeats):
         comparisons += [
-            _Comparison(_CHECK_IMAGES, name) for name in image_features(dataset.encoded)
+            _Comparison(_CHECK_IMAGES, name) for name in image_features(dataset.encoded_view)
         ]
     return comparisons + [
         _Comparison(_CHECK_KEYS, name)

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from recordmill.base.buffers import Int64s
 from recordmill.base.errors import DataError, UsageError
-from recordmill.reader.prefetch.protocols import Fetchable, Mixed
+from recordmill.reader.prefetch.protocols import Fetchable, MixtureParts
 from recordmill.reader.sampling.sampler import Proportions, RecordSubset
 from recordmill.reader.training import Trainable
 from recordmill.records.columns.conversions import Decoding
@@ -63,16 +63,16 @@ def mixture(
         is_pair = (
             isinstance(pair, Sequence) and len(pair) == 2 and hasattr(type(pair[0]), "file_records")
         )
-        if not is_pair or pair[0].zipped:
+        if not is_pair or pair[0].zip_parts:
             raise UsageError(
                 f"a mixture takes [(data set, weight), ...], each as open() gives it, and not {pair!r:.99}"
             )
-    proportions = Proportions.of([weight for _, weight in datasets])
+    proportions = Proportions.from_weights([weight for _, weight in datasets])
     result = Mixture([dataset for dataset, _ in datasets], proportions, stop)
     # Reports data sets that do not fit together here. Damage is reported by the code that reads
     # the records, or skipped by on_bad="skip".
     with contextlib.suppress(DataError):
-        _ = result.images, result.schema, result.mixed
+        _ = result.images, result.schema, result.mixture_parts
     return result
 
 
@@ -84,7 +84,7 @@ class Mixture(Trainable):
         stop: Length of an epoch, as in `mixture`.
     """
 
-    zipped = ()
+    zip_parts = ()
 
     def __init__(self, datasets: Sequence[Fetchable], proportions: Proportions, stop: str) -> None:
         self._datasets, self._proportions, self._stop = datasets, proportions, stop
@@ -96,7 +96,7 @@ class Mixture(Trainable):
         """The features, which all data sets have."""
         schema = _common_schema([dataset.schema for dataset in self._datasets])
         # the payloads of all data sets are decoded with the conversion of the first one
-        if len({dataset.stored(schema) for dataset in self._datasets}) > 1:
+        if len({dataset.make_decoding(schema) for dataset in self._datasets}) > 1:
             raise UsageError(
                 "features of a mixture must have the same names in the records, before they are renamed, and be "
                 "decoded alike"
@@ -112,7 +112,7 @@ class Mixture(Trainable):
         return images
 
     @cached_property
-    def mixed(self) -> Mixed:
+    def mixture_parts(self) -> MixtureParts:
         """The data sets, their proportions and the number of records of an epoch.
 
         The first access counts the records of each data set.
@@ -123,30 +123,30 @@ class Mixture(Trainable):
                 "a data set is in the mixture twice: give it once, with the sum of its weights"
             )
         records = _epoch_records(self._datasets, self._proportions, self._stop)
-        return Mixed(tuple(self._datasets), self._proportions, records)
+        return MixtureParts(tuple(self._datasets), self._proportions, records)
 
     @cached_property
-    def encoded(self) -> Mixture:
+    def encoded_view(self) -> Mixture:
         """This mixture, with images as stored bytes."""
-        encoded = self._with_datasets([dataset.encoded for dataset in self._datasets])
+        encoded = self._with_datasets([dataset.encoded_view for dataset in self._datasets])
         # shuffled orders and saved states depend on the fingerprint, and must be the same for both
         encoded.__dict__["fingerprint"] = self.fingerprint
         return encoded
 
     @property
-    def lenient(self) -> Mixture:
+    def lenient_view(self) -> Mixture:
         """This mixture, reading damaged files without an error.
 
         This concerns only files without a manifest.
         """
-        return self._with_datasets([dataset.lenient for dataset in self._datasets])
+        return self._with_datasets([dataset.lenient_view for dataset in self._datasets])
 
     @cached_property
     def fingerprint(self) -> str:
         """Identity of the mixture: its data sets, proportions and length."""
         words = [
-            *(dataset.fingerprint for dataset in self.mixed.datasets),
-            self.mixed.proportions.counts,
+            *(dataset.fingerprint for dataset in self.mixture_parts.datasets),
+            self.mixture_parts.proportions.counts,
             len(self),
         ]
         return hashlib.blake2b("\n".join(map(str, words)).encode(), digest_size=16).hexdigest()
@@ -159,25 +159,30 @@ class Mixture(Trainable):
     @property
     def file_records(self) -> list[int]:
         """Number of stored records of each file."""
-        return [count for dataset in self.mixed.datasets for count in dataset.file_records]
+        return [count for dataset in self.mixture_parts.datasets for count in dataset.file_records]
 
     @cached_property
-    def matching(self) -> RecordSubset | None:
+    def record_subset(self) -> RecordSubset | None:
         """Numbers of the matching records among the stored ones. None means all."""
-        if all(dataset.matching is None for dataset in self.mixed.datasets):
+        if all(dataset.record_subset is None for dataset in self.mixture_parts.datasets):
             return None
         parts, first = [], 0
-        for dataset in self.mixed.datasets:
+        for dataset in self.mixture_parts.datasets:
             records = np.arange(len(dataset))
             parts.append(
-                first + (records if dataset.matching is None else dataset.matching.at(records))
+                first
+                + (
+                    records
+                    if dataset.record_subset is None
+                    else dataset.record_subset.record_numbers(records)
+                )
             )
             first += sum(dataset.file_records)
-        return RecordSubset.of_numbers(np.concatenate(parts), first)
+        return RecordSubset.from_numbers(np.concatenate(parts), first)
 
     def __len__(self) -> int:
         """Returns the number of records of an epoch."""
-        return self.mixed.records
+        return self.mixture_parts.records
 
     def select(self, columns: Sequence[str]) -> Mixture:
         """Returns the mixture with some of the features.
@@ -193,12 +198,12 @@ class Mixture(Trainable):
     def _with_datasets(self, datasets: Sequence[Fetchable]) -> Mixture:
         return Mixture(datasets, self._proportions, self._stop)
 
-    def stored(self, schema: Schema) -> Decoding:
+    def make_decoding(self, schema: Schema) -> Decoding:
         """Returns the conversion of payloads to these features.
 
         It is the same for all data sets.
         """
-        return self.mixed.datasets[0].stored(schema)
+        return self.mixture_parts.datasets[0].make_decoding(schema)
 
     def record_batches(self, start: int = 0, stop: int | None = None) -> Iterator[pa.RecordBatch]:
         """Yields all records of one data set after another.
@@ -209,7 +214,7 @@ class Mixture(Trainable):
         if (start, stop) != (0, None):
             raise UsageError("a mixture has no records by number")
         arrow = to_arrow(self.schema)
-        for dataset in self.mixed.datasets:
+        for dataset in self.mixture_parts.datasets:
             yield from (batch.select(arrow.names).cast(arrow) for batch in dataset.record_batches())
 
     def head(self, records: int = 5) -> pa.Table:
@@ -218,13 +223,13 @@ class Mixture(Trainable):
         Args:
             records: Number of records in total, rounded up to the same number for each data set.
         """
-        share = -(-records // len(self.mixed.datasets))
-        tables = [dataset.head(share) for dataset in self.mixed.datasets]
+        share = -(-records // len(self.mixture_parts.datasets))
+        tables = [dataset.head(share) for dataset in self.mixture_parts.datasets]
         return pa.concat_tables([table.cast(tables[0].schema) for table in tables])
 
     def __repr__(self) -> str:
-        counts = " : ".join(map(str, self.mixed.proportions.counts))
-        return f"<Mixture of {len(self.mixed.datasets)} data sets, {counts}: {len(self):,} records an epoch>"
+        counts = " : ".join(map(str, self.mixture_parts.proportions.counts))
+        return f"<Mixture of {len(self.mixture_parts.datasets)} data sets, {counts}: {len(self):,} records an epoch>"
 
 
 def _common_schema(schemas: Sequence[Schema]) -> Schema:
@@ -275,7 +280,7 @@ def _epoch_records(datasets: Sequence[Fetchable], proportions: Proportions, stop
     )
     if not num_cycles:
         raise UsageError(
-            f"the weights repeat after {proportions.cycle:,} records, for which the data sets of {sizes} records are "
+            f"the weights repeat after {proportions.cycle_records:,} records, for which the data sets of {sizes} records are "
             'too small: give rounder weights, or stop="all"'
         )
-    return num_cycles * proportions.cycle
+    return num_cycles * proportions.cycle_records

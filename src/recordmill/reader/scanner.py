@@ -84,7 +84,7 @@ def confirm_batches(load: Load, guess: SchemaGuess, decoding: Decoding) -> list[
 _MAX_PIXEL_BYTES = 64 << 20
 FULL_VIEW = View()  # all records, under their stored names
 # Cached attributes that each process computes again, because they hold functions.
-_NOT_PICKLED = ("_parse_plan", "_selection", "_decoding", "encoded", "lenient")
+_NOT_PICKLED = ("_parse_plan", "_selection", "_decoding", "encoded_view", "lenient_view")
 
 
 class Scanner:
@@ -106,7 +106,7 @@ class Scanner:
         UsageError: `schema` is known and the columns, conditions or conversions do not fit it.
     """
 
-    mixed, zipped = None, ()  # it is one data set
+    mixture_parts, zip_parts = None, ()  # it is one data set
     _guess: SchemaGuess | None = None
     _is_lenient = False
 
@@ -215,7 +215,7 @@ class Scanner:
         }
 
     @cached_property
-    def encoded(self) -> Self:
+    def encoded_view(self) -> Self:
         """These records, with images as stored bytes."""
         encoded = self._with_view(replace(self.view, images=None), self._columns)
         # shuffled orders and saved states depend on the fingerprint, and must be the same for both
@@ -223,7 +223,7 @@ class Scanner:
         return encoded
 
     @cached_property
-    def lenient(self) -> Self:
+    def lenient_view(self) -> Self:
         """These records, read without errors for damaged places.
 
         In files without an index, each damaged place counts as one record that can't be read. A
@@ -256,7 +256,7 @@ class Scanner:
         check_unique(self._columns)
         return self.full_schema.select(self._columns)
 
-    def stored(self, schema: Schema) -> Decoding:
+    def make_decoding(self, schema: Schema) -> Decoding:
         """Returns the conversion of payloads to some features of this view.
 
         Args:
@@ -287,7 +287,7 @@ class Scanner:
         )
 
     @cached_property
-    def matching(self) -> RecordSubset | None:
+    def record_subset(self) -> RecordSubset | None:
         """Numbers of the matching records among all stored records. None means all.
 
         The first access reads the features of the conditions in all records.
@@ -364,11 +364,11 @@ class Scanner:
         return name in self.schema
 
     def __len__(self) -> int:
-        return self._num_stored if self.matching is None else len(self.matching)
+        return self._num_stored if self.record_subset is None else len(self.record_subset)
 
     def _to_stored_numbers(self, numbers: Int64s) -> Int64s:
         """Converts numbers of this view to numbers among all stored records."""
-        return numbers if self.matching is None else self.matching.at(numbers)
+        return numbers if self.record_subset is None else self.record_subset.record_numbers(numbers)
 
     def select(self, columns: Sequence[str]) -> Self:
         """Returns a view with some features, in the given order.
@@ -464,9 +464,9 @@ class Scanner:
         # numbers of matching records, so the new view does not need the conditions any more
         numbers = filter_numbers(what, len(self))
         subset = (
-            self.matching.within(numbers)
-            if self.matching
-            else RecordSubset.of_numbers(numbers, self._num_stored)
+            self.record_subset.select(numbers)
+            if self.record_subset
+            else RecordSubset.from_numbers(numbers, self._num_stored)
         )
         return self._with_view(replace(self.view, conditions=(), subset=subset), self._columns)
 
@@ -492,11 +492,11 @@ class Scanner:
         scanner.files = self.files
         if "ends" in self.__dict__:
             scanner.__dict__["ends"] = self.ends
-        if "matching" in self.__dict__ and (view.conditions, view.subset) == (
+        if "record_subset" in self.__dict__ and (view.conditions, view.subset) == (
             self.view.conditions,
             self.view.subset,
         ):
-            scanner.__dict__["matching"] = self.matching
+            scanner.__dict__["record_subset"] = self.record_subset
         return scanner
 
     def head(self, records: int = 5) -> pa.Table:
@@ -601,7 +601,7 @@ class Scanner:
         count = load.piece.records if load.block is None else len(load.block.frames)
         first = self._first_record_number(load)
         return count is None or bool(
-            np.diff(self.view.subset.below(np.array([first, first + count])))[0]
+            np.diff(self.view.subset.count_below(np.array([first, first + count])))[0]
         )
 
     def _enclosing_range(self, start: int, stop: int | None) -> tuple[int, int]:
@@ -609,10 +609,10 @@ class Scanner:
         begin, end, _ = slice(start, stop).indices(len(self))
         if begin >= end:
             return (0, 0)
-        if self.matching is None:
+        if self.record_subset is None:
             return begin, end
         # `decode` filters the records between them
-        first, last = self.matching.at(np.array([begin, end - 1])).tolist()
+        first, last = self.record_subset.record_numbers(np.array([begin, end - 1])).tolist()
         return first, last + 1
 
     def _make_table(self, batches: Iterable[pa.RecordBatch]) -> pa.Table:

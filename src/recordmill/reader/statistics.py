@@ -81,7 +81,7 @@ def count_statistics(
     """
     from recordmill.statistics.dataset_sketch import SketchPool
 
-    encoded = dataset.encoded
+    encoded = dataset.encoded_view
     sketches = SketchPool(encoded.schema, encoded.splits)
     split_ids = {split: number for number, split in enumerate(encoded.splits)}
 

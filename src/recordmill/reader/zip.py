@@ -117,20 +117,22 @@ class Zip(Trainable):
     Use `zip` to create one.
 
     Args:
-        zipped: The data sets.
+        zip_parts: The data sets.
         columns: Names of the features to read. None reads all.
     """
 
-    mixed = matching = None
+    mixture_parts = record_subset = None
 
-    def __init__(self, zipped: tuple[Dataset, ...], columns: Sequence[str] | None = None) -> None:
-        self.zipped, self._columns = zipped, columns
-        self.files, self.threads = zipped[0].files, max(dataset.threads for dataset in zipped)
+    def __init__(
+        self, zip_parts: tuple[Dataset, ...], columns: Sequence[str] | None = None
+    ) -> None:
+        self.zip_parts, self._columns = zip_parts, columns
+        self.files, self.threads = zip_parts[0].files, max(dataset.threads for dataset in zip_parts)
 
     @cached_property
     def schema(self) -> Schema:
         """The features of all data sets, or the selected ones."""
-        schemas = [dataset.schema for dataset in self.zipped]
+        schemas = [dataset.schema for dataset in self.zip_parts]
         label = next((schema.label for schema in schemas if schema.label is not None), None)
         features = tuple(feature for schema in schemas for feature in schema)
         full_schema = replace(schemas[0], features=features, label=label)
@@ -142,38 +144,40 @@ class Zip(Trainable):
 
         The files are those of the first data set. The array is int64 [files].
         """
-        return self.zipped[0].ends
+        return self.zip_parts[0].ends
 
     @property
     def file_records(self) -> list[int]:
         """Number of records of each file of the first data set."""
-        return self.zipped[0].file_records
+        return self.zip_parts[0].file_records
 
     @cached_property
     def fingerprint(self) -> str:
         """Identity of the data sets together."""
-        words = "\n".join(dataset.fingerprint for dataset in self.zipped)
+        words = "\n".join(dataset.fingerprint for dataset in self.zip_parts)
         return hashlib.blake2b(words.encode(), digest_size=16).hexdigest()
 
     @property
     def images(self) -> Mapping[str, Any]:
         """Targets of the images that are decoded, by feature name."""
-        images = {name: image for dataset in self.zipped for name, image in dataset.images.items()}
+        images = {
+            name: image for dataset in self.zip_parts for name, image in dataset.images.items()
+        }
         return {name: image for name, image in images.items() if name in self.schema}
 
     @cached_property
-    def encoded(self) -> Zip:
+    def encoded_view(self) -> Zip:
         """These records, with images as stored bytes."""
-        encoded = Zip(tuple(dataset.encoded for dataset in self.zipped), self._columns)
+        encoded = Zip(tuple(dataset.encoded_view for dataset in self.zip_parts), self._columns)
         encoded.__dict__["fingerprint"] = self.fingerprint
         return encoded
 
     @property
-    def lenient(self) -> Zip:
+    def lenient_view(self) -> Zip:
         """Raises UsageError, because zipped data sets can't leave out records."""
         raise UsageError('on_bad="skip" has no meaning for data sets that are zipped')
 
-    def stored(self, schema: Schema) -> Decoding:
+    def make_decoding(self, schema: Schema) -> Decoding:
         """Returns a conversion without steps, because each data set converts its own features."""
         return Decoding(schema)
 
@@ -190,15 +194,15 @@ class Zip(Trainable):
             raise UsageError(
                 f"no feature {unknown[0]!r}; {available_names(unknown[0], self.schema.names)}"
             )
-        return Zip(self.zipped, tuple(columns))
+        return Zip(self.zip_parts, tuple(columns))
 
     def __len__(self) -> int:
-        return len(self.zipped[0])
+        return len(self.zip_parts[0])
 
     def __getitem__(self, key: Any) -> Any:
         """Returns what `Dataset.__getitem__` returns for the same key."""
         if isinstance(key, str):
-            return next(part for part in self.select([key]).zipped if key in part)[key]
+            return next(part for part in self.select([key]).zip_parts if key in part)[key]
         if isinstance(key, list) and key and all(isinstance(name, str) for name in key):
             return self.select(key)
         if isinstance(key, int | np.integer) and not isinstance(key, bool):
@@ -235,13 +239,15 @@ class Zip(Trainable):
         """Reads records [start, stop) in order, in batches of some MiB."""
         first, end, _ = slice(start, stop).indices(len(self))
         # blocks of about PREFETCH_RANGE_BYTES, by the average size of a record
-        framed_bytes = sum(file.framed_bytes for dataset in self.zipped for file in dataset.files)
+        framed_bytes = sum(
+            file.framed_bytes for dataset in self.zip_parts for file in dataset.files
+        )
         rows = max(PREFETCH_RANGE_BYTES * len(self) // max(framed_bytes, 1), 1)
         blocks = (np.arange(row, min(row + rows, end)) for row in range(first, end, rows))
         return thread_map(self._decode_numbers, blocks, self.threads)
 
     def _decode_numbers(self, numbers: Int64s) -> pa.RecordBatch:
-        return decode_records(self, numbers, {}, self.stored(self.schema))
+        return decode_records(self, numbers, {}, self.make_decoding(self.schema))
 
     def _make_table(self, batches: list[pa.RecordBatch]) -> pa.Table:
         schema = to_arrow(self.schema)
@@ -250,4 +256,4 @@ class Zip(Trainable):
         )
 
     def __repr__(self) -> str:
-        return f"<Zip of {len(self.zipped)} data sets: {len(self):,} records of {', '.join(self.schema.names)}>"
+        return f"<Zip of {len(self.zip_parts)} data sets: {len(self):,} records of {', '.join(self.schema.names)}>"

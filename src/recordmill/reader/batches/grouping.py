@@ -22,7 +22,7 @@ from recordmill.base import native
 from recordmill.base.buffers import Int32s, Int64s
 from recordmill.reader.options.collation import Bucketed
 from recordmill.reader.prefetch.prefetcher import StepRows
-from recordmill.reader.sampling.sampler import key_of, permuted
+from recordmill.reader.sampling.sampler import derive_random_key, permute_indices
 from recordmill.reader.sampling.schedule import Schedule
 from recordmill.records.columns.numpy_arrays import list_lengths
 from recordmill.records.columns.ragged import Ragged
@@ -71,16 +71,16 @@ class Buckets:
 
     def _order(self, bucket: Int64s, rows: StepRows, schedule: Schedule) -> Int64s:
         """Returns [rows] the rows by bucket, their full steps in random order; a shorter one stays the last."""
-        size, sampler = schedule.steps.batch_size, schedule.sampler
+        size, sampler = schedule.epoch_steps.batch_size, schedule.sampler
         order = np.argsort(bucket, kind="stable")
         full = len(order) // size
         steps = np.arange(full)
         if sampler.mode is not False:
             step_range = rows.step_range
-            key = key_of(
+            key = derive_random_key(
                 sampler.fingerprint, "bucketed", sampler.seed, step_range.epoch, step_range.position
             )
-            steps = permuted(steps, full, key)
+            steps = permute_indices(steps, full, key)
         return np.concatenate(
             [order[: full * size].reshape(full, size)[steps].reshape(-1), order[full * size :]]
         )

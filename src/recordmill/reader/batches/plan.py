@@ -23,8 +23,8 @@ from recordmill.reader.options.collation import Bucketed, Collation, Packed
 from recordmill.reader.options.training import Order
 from recordmill.reader.prefetch.prefetcher import Fetcher, StepRows
 from recordmill.reader.prefetch.protocols import Fetchable
-from recordmill.reader.sampling.sampler import EpochLayout, Extent, MixtureSampler, Sampler
-from recordmill.reader.sampling.schedule import End, Schedule, State, Steps
+from recordmill.reader.sampling.sampler import EpochLayout, FileExtent, MixtureSampler, Sampler
+from recordmill.reader.sampling.schedule import EpochSteps, Remainder, Schedule, State
 from recordmill.records.columns.ragged import Array
 from recordmill.shards.pieces import PIECE_BYTES
 
@@ -87,12 +87,12 @@ class StepPlan:
             raise TypeError(
                 "how many packed batches there are is known when they are packed: they have no number"
             )
-        left = self.schedule.remaining
+        left = self.schedule.remaining_steps
         return None if left is None else left - self.done
 
     def after(self, step: int) -> Schedule:
         """Returns where the step stands that follows so many more."""
-        return self.schedule.after(self.done + step)
+        return self.schedule.skip_steps(self.done + step)
 
     def begun_after(self, step: int) -> StepPlan:
         """The course when so many more steps of it are done."""
@@ -105,21 +105,25 @@ class StepPlan:
             return replace(self, schedule=at, done=0)
         begin = self._group(at)
         return replace(
-            self, schedule=replace(at, position=begin), done=(at.position - begin) // at.steps.span
+            self,
+            schedule=replace(at, position=begin),
+            done=(at.position - begin) // at.epoch_steps.global_batch_size,
         )
 
     def iteration(self, number: int, epochs: int | None) -> StepPlan:
-        """Returns the plan of an iteration (`Schedule.iteration`), the first one without the steps that are done."""
+        """Returns the plan of an iteration (`Schedule.select_iteration`), the first one without the steps that are done."""
         if epochs is None:
             return self
         return replace(
-            self, schedule=self.schedule.iteration(number, epochs), done=0 if number else self.done
+            self,
+            schedule=self.schedule.select_iteration(number, epochs),
+            done=0 if number else self.done,
         )
 
     def at_open_step(self) -> StepPlan:
         """The plan from the next epoch on, where nothing of this one is left."""
         at = self.schedule
-        if not at.position or at.steps.count(at.position):
+        if not at.position or at.epoch_steps.count_steps(at.position):
             return self
         return replace(self, schedule=replace(at, epoch=at.epoch + 1, position=0), done=0)
 
@@ -127,15 +131,15 @@ class StepPlan:
         """Returns the share of one of so many takers that take its steps in turn."""
         if self.buckets is not None or self.packs is not None:
             return replace(self, done=self.done + taker, every=takers)
-        left = self.schedule.remaining
+        left = self.schedule.remaining_steps
         ahead = taker if left is None else min(taker, left)
-        return replace(self, schedule=self.schedule.after(ahead), every=takers)
+        return replace(self, schedule=self.schedule.skip_steps(ahead), every=takers)
 
     def at(self, state: Mapping[str, Any]) -> StepPlan:
         """Returns the plan from a state on; UsageError where it is one of something else, or in the middle of steps
         that were gathered otherwise.
         """
-        schedule = self.schedule.at(state)
+        schedule = self.schedule.resume(state)
         group = state.get(_GROUP)
         if group is None:
             return replace(self, schedule=schedule, done=0)
@@ -145,7 +149,7 @@ class StepPlan:
             )
         begun = replace(self, schedule=schedule)
         _check_group(group, begun._named(), schedule)
-        done = (schedule.position - group["group"]) // schedule.steps.span
+        done = (schedule.position - group["group"]) // schedule.epoch_steps.global_batch_size
         return replace(begun, schedule=replace(schedule, position=group["group"]), done=done)
 
     def state(self, at: Schedule) -> State:
@@ -176,7 +180,7 @@ class StepPlan:
         """Returns where the group begins that a place is in."""
         assert self.buckets is not None
         first = self.schedule.position if at.epoch == self.schedule.epoch else 0
-        span = at.steps.span * self.buckets.how.steps
+        span = at.epoch_steps.global_batch_size * self.buckets.how.steps
         return first + (at.position - first) // span * span
 
     def _named(self) -> dict[str, Any]:
@@ -187,14 +191,14 @@ class StepPlan:
             "boundaries": list(collation.boundaries or ()),
             "length": collation.length,
             "steps": collation.steps,
-            "num_hosts": self.schedule.steps.num_hosts,
+            "num_hosts": self.schedule.epoch_steps.num_hosts,
         }
 
     def _bucketed(self, rows: StepRows) -> list[StepChunk]:
         """A group's steps that are given, if there are any."""
         assert self.buckets is not None
-        before = self.schedule.steps_before(rows.step_range.epoch, rows.step_range.position)
-        own = self._own(before, rows.step_range.steps)
+        before = self.schedule.count_steps_before(rows.step_range.epoch, rows.step_range.position)
+        own = self._own(before, rows.step_range.num_steps)
         return [StepChunk(*self.buckets.sorted(rows, self.schedule, own))] if len(own) else []
 
     def _packed(self, fetcher: Fetcher, packs: Packs) -> Iterator[StepChunk]:
@@ -205,7 +209,7 @@ class StepPlan:
             epoch, read_end = rows.step_range.epoch, rows.step_range.position + len(rows.numbers)
             batch = rows.batch if rest is None else pa.concat_batches([rest, rows.batch])
             numbers = np.concatenate([numbers, rows.numbers])
-            final = read_end == self.schedule.steps.records
+            final = read_end == self.schedule.epoch_steps.records
             place, ends = packs.fit(batch, final and not self.drop)
             begin, taken = read_end - batch.num_rows, len(place)
             own = self._own(before, len(ends))
@@ -303,7 +307,7 @@ def make_schedule(
 ) -> Schedule:
     """Returns the steps of this host, without end; whole_steps: a host reads the records of all."""
     hosts, host = order.hosts
-    Steps(0, batch_size, "drop", hosts, host)  # refused before a file is counted
+    EpochSteps(0, batch_size, "drop", hosts, host)  # refused before a file is counted
     if order.mode == "global" and (
         streamed := [file.file for file in dataset.files if not file.seekable]
     ):
@@ -312,14 +316,16 @@ def make_schedule(
             f'({streamed[0].compression}): shuffle="window" mixes its records as they come, `recordmill build` '
             "makes shards of it that can be read from anywhere"
         )
-    end: End = (
+    end: Remainder = (
         "pad" if order.pad_remainder else "drop" if order.drop_remainder or hosts > 1 else "short"
     )
     records = len(dataset)
     steps = (
-        Steps(records, batch_size) if whole_steps else Steps(records, batch_size, end, hosts, host)
+        EpochSteps(records, batch_size)
+        if whole_steps
+        else EpochSteps(records, batch_size, end, hosts, host)
     )
-    if records and hosts > 1 and not steps.count():
+    if records and hosts > 1 and not steps.count_steps():
         raise UsageError(
             f"an epoch has {records:,} records, less than a batch of {batch_size} for each of {hosts} hosts: make "
             "batch_size smaller, or give pad_remainder=True"
@@ -329,7 +335,7 @@ def make_schedule(
 
 def make_sampler(dataset: Fetchable, order: Order) -> Sampler | MixtureSampler:
     """The order of a data set's epochs, or of a mixture's."""
-    if (mixed := dataset.mixed) is not None:
+    if (mixed := dataset.mixture_parts) is not None:
         samplers = (_one_sampler(one, order) for one in mixed.datasets)
         return MixtureSampler(
             tuple(samplers), mixed.proportions, mixed.records, dataset.fingerprint
@@ -339,8 +345,8 @@ def make_sampler(dataset: Fetchable, order: Order) -> Sampler | MixtureSampler:
 
 def _one_sampler(dataset: Fetchable, order: Order) -> Sampler:
     piece_bytes = max(min(order.window // _PIECES, PIECE_BYTES), 1)
-    extents = (Extent(file.records, file.framed_bytes, file.seekable) for file in dataset.files)
-    layout = EpochLayout.of(
-        extents if order.mode == "window" else (), piece_bytes, dataset.matching
+    extents = (FileExtent(file.records, file.framed_bytes, file.seekable) for file in dataset.files)
+    layout = EpochLayout.from_files(
+        extents if order.mode == "window" else (), piece_bytes, dataset.record_subset
     )
     return Sampler(order.mode, len(dataset), layout, order.seed, dataset.fingerprint, order.window)

@@ -46,7 +46,7 @@ def image_step(
             return chunk
         if on_bad == "error":
             row, name, reason = bad[0]
-            own = next((part for part in dataset.zipped if name in part.schema), dataset)
+            own = next((part for part in dataset.zip_parts if name in part.schema), dataset)
             path, place = record_location(own.files, own.ends, int(chunk.rows.numbers[row]))
             raise DataError(reason, source=path, place=place)
         return _without(chunk, [(row, reason) for row, _, reason in bad])
@@ -83,7 +83,7 @@ class Refill:
             self._of_epoch += one.rows.bad
             self.skipped += len(one.rows.bad)
             pending = [_joined([*pending, one])]
-            size = self._begin.steps.batch_size
+            size = self._begin.epoch_steps.batch_size
             whole = len(pending[0].rows.numbers) // size * size
             if whole:
                 yield _cut(pending[0], 0, whole, size)
@@ -98,7 +98,7 @@ class Refill:
 
     def end(self) -> None:
         """Notes that nothing is left, also where the last records were left out."""
-        self.schedule = self._begin.end()
+        self.schedule = self._begin.skip_all()
 
     def _ended(self, pending: list[StepChunk]) -> Iterator[StepChunk]:
         if pending and len(pending[0].rows.numbers) and not self._drop:
@@ -171,9 +171,9 @@ class BatchSource:
         """
         wanted = options.images.targets
         if options.memory.on_bad == "skip":
-            dataset = dataset.lenient
+            dataset = dataset.lenient_view
         if dataset.images:
-            dataset, wanted = dataset.encoded, dataset.images if wanted is None else wanted
+            dataset, wanted = dataset.encoded_view, dataset.images if wanted is None else wanted
         if options.form.matrix is not None:
             beside = (options.form.label_of(dataset.schema), options.form.weights)
             dataset = dataset.select([*options.form.matrix, *filter(None, beside)])

@@ -19,7 +19,7 @@ from recordmill.reader.images.decode import Encoded, box_of, is_flipped, resize_
 from recordmill.reader.options.images import Images, ImageTarget, RandomCrop
 from recordmill.reader.prefetch.prefetcher import StepRows
 from recordmill.reader.prefetch.protocols import Fetchable
-from recordmill.reader.sampling.sampler import key_of
+from recordmill.reader.sampling.sampler import derive_random_key
 from recordmill.records.columns.convert import Faults, build_column
 from recordmill.records.columns.decode_images import (
     MAX_DECODED_PIXELS,
@@ -64,7 +64,11 @@ def images_by_feature(dataset: Fetchable, wanted: ImageTarget | None) -> dict[st
                 f"decode_images: no feature holds encoded images; the bytes features are {_listed(candidates)}"
             )
     stored = dict(
-        zip(dataset.schema.names, dataset.stored(dataset.schema).stored_schema.names, strict=True)
+        zip(
+            dataset.schema.names,
+            dataset.make_decoding(dataset.schema).stored_schema.names,
+            strict=True,
+        )
     )
     check_boxes([*stored.values()], {stored[name]: one for name, one in images.items()})
     return {name: one if one.height else _sized(dataset, name, one) for name, one in images.items()}
@@ -150,7 +154,7 @@ class ImageDecoder:
         pixels: dict[str, Array] = {}
         bad: list[_Undecoded] = []
         waiting: list[Future[list[_Undecoded]]] = []
-        key = key_of("crop", self._seed, rows.step_range.epoch)
+        key = derive_random_key("crop", self._seed, rows.step_range.epoch)
         moving: _Work | None = None
         for feature, name, column in zip(
             schema, rows.batch.schema.names, rows.batch.columns, strict=True

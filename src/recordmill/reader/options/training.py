@@ -19,7 +19,7 @@ from recordmill.base.option_names import did_you_mean
 from recordmill.base.sizes import MAX_ROWS, size_in_bytes, to_whole_number
 from recordmill.reader.options.collation import Collate
 from recordmill.reader.options.images import Images, ImageSpec, ImageTarget, parse_image_targets
-from recordmill.reader.sampling.sampler import Mode, mode_of
+from recordmill.reader.sampling.sampler import ShuffleMode, parse_shuffle
 from recordmill.reader.sampling.schedule import check_state
 from recordmill.schemas.feature import Schema
 
@@ -142,9 +142,9 @@ class Order:
             )
 
     @property
-    def mode(self) -> Mode:
+    def mode(self) -> ShuffleMode:
         """Mode of `shuffle`."""
-        return mode_of(self.shuffle)
+        return parse_shuffle(self.shuffle)
 
     @property
     def hosts(self) -> tuple[int, int]:

@@ -366,7 +366,7 @@ class Fetcher:
         and offset.
         """
         row_bytes = self._row_bytes()
-        weight = row_bytes * self.schedule.steps.batch_size
+        weight = row_bytes * self.schedule.epoch_steps.batch_size
         files, records = self.dataset.files, sum(self.dataset.file_records)
         is_large = (
             sum(file.framed_bytes for file in files) + records * INDEX_DTYPE.itemsize
@@ -376,13 +376,13 @@ class Fetcher:
             lambda work: finish(self._rows(*work, is_large)),
             self._work(row_bytes),
             self.dataset.threads,
-            item_bytes=lambda work: weight * work[0].steps,
+            item_bytes=lambda work: weight * work[0].num_steps,
             max_bytes=self.memory_bytes,
         )
 
     def _row_bytes(self) -> int:
         """Returns how much memory a record takes while it is under way, on the average."""
-        parts = self.dataset.zipped or (self.dataset,)
+        parts = self.dataset.zip_parts or (self.dataset,)
         framed = sum(file.framed_bytes for part in parts for file in part.files)
         return _COPIES * (framed // max(sum(self.dataset.file_records), 1) + 1) + self.made_bytes
 
@@ -394,14 +394,14 @@ class Fetcher:
         """
         if self.at_once:
             return self.schedule.step_ranges(self.at_once)
-        step_bytes = row_bytes * self.schedule.steps.batch_size
+        step_bytes = row_bytes * self.schedule.epoch_steps.batch_size
         dear = self.schedule.sampler.mode is not False and any(
             not file.file.codec.is_plain for file in self.dataset.files
         )
         goal = self.memory_bytes // (2 if dear else 2 * self.dataset.threads)
         goal = goal if dear else min(goal, PREFETCH_RANGE_BYTES * _COPIES)
         most = goal // step_bytes if dear else min(goal // step_bytes, _RANGE_STEPS)
-        return self.schedule.step_ranges(max(most, 1), by_windows=dear, every=self.every)
+        return self.schedule.step_ranges(max(most, 1), stop_at_windows=dear, step_stride=self.every)
 
     def _work(self, row_bytes: int) -> Iterator[tuple[StepRange, StreamedBlocks]]:
         streams = Streams(self.dataset.files, self.dataset.ends)
@@ -411,24 +411,28 @@ class Fetcher:
                 streamed: StreamedBlocks = {}
                 if not only_seekable:
                     streamed = streams.hold(
-                        self._numbers(step_range), self.schedule.passes(step_range)
+                        self._numbers(step_range), self.schedule.pass_numbers(step_range)
                     )
             yield step_range, streamed
 
     def _numbers(self, step_range: StepRange) -> Int64s:
         """Returns [rows] the numbers among all records."""
-        numbers = self.schedule.numbers(step_range)
-        return numbers if self.dataset.matching is None else self.dataset.matching.at(numbers)
+        numbers = self.schedule.record_numbers(step_range)
+        return (
+            numbers
+            if self.dataset.record_subset is None
+            else self.dataset.record_subset.record_numbers(numbers)
+        )
 
     def _rows(self, step_range: StepRange, streamed: StreamedBlocks, is_large: bool) -> StepRows:
         try:
             if self.skip_bad:
                 return self._rows_or_skip(step_range, streamed)
-            numbers, steps = self._numbers(step_range), self.schedule.steps
-            edges = np.minimum(np.arange(step_range.steps + 1) * steps.batch_size, len(numbers))
-            mask = self.schedule.mask(step_range) if steps.end == "pad" else None
+            numbers, steps = self._numbers(step_range), self.schedule.epoch_steps
+            edges = np.minimum(np.arange(step_range.num_steps + 1) * steps.batch_size, len(numbers))
+            mask = self.schedule.mask(step_range) if steps.remainder == "pad" else None
             batch = decode_records(
-                self.dataset, numbers, streamed, self.dataset.stored(self.schema)
+                self.dataset, numbers, streamed, self.dataset.make_decoding(self.schema)
             )
             return StepRows(step_range, batch, edges, numbers, mask)
         finally:
@@ -436,11 +440,14 @@ class Fetcher:
                 release_mapped_pages()
 
     def _rows_or_skip(self, step_range: StepRange, streamed: StreamedBlocks) -> StepRows:
-        numbers, positions = self._numbers(step_range), self.schedule.steps.positions(step_range)
+        numbers, positions = (
+            self._numbers(step_range),
+            self.schedule.epoch_steps.positions(step_range),
+        )
         if step_range.epoch == self.schedule.epoch:
             left = positions >= self.skip_below
             numbers, positions = numbers[left], positions[left]
-        stored = self.dataset.stored(self.schema)
+        stored = self.dataset.make_decoding(self.schema)
         read = decode_or_skip(self.dataset.files, self.dataset.ends, numbers, streamed, stored)
         edges = np.array([0, len(read.good_rows)], np.int64)
         bad = tuple((int(numbers[row]), reason) for row, reason in read.bad)
@@ -461,8 +468,8 @@ def decode_records(
     """Returns the columns of the records with these numbers among all, in this order, named as in the records.
     DataError names file, record and offset.
     """
-    if dataset.zipped:
-        return _decode_zipped(dataset.zipped, numbers, stored.stored_schema)
+    if dataset.zip_parts:
+        return _decode_zipped(dataset.zip_parts, numbers, stored.stored_schema)
     files, ends = dataset.files, dataset.ends
     try:
         block = FrameBlock(ordered_frames(files, ends, numbers, streamed), 0, 0)
@@ -480,7 +487,9 @@ def _decode_zipped(parts: Sequence[Fetchable], numbers: Int64s, schema: Schema) 
         own = schema.select([name for name in schema.names if name in part.schema])
         if own.names:
             columns |= zip(
-                own.names, decode_records(part, numbers, {}, part.stored(own)).columns, strict=True
+                own.names,
+                decode_records(part, numbers, {}, part.make_decoding(own)).columns,
+                strict=True,
             )
     return pa.RecordBatch.from_arrays(
         [columns[name] for name in schema.names], names=list(schema.names)

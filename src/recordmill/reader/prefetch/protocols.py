@@ -82,10 +82,10 @@ class Fetchable(Protocol):
     files: list[FileAccess]
 
     @property
-    def mixed(self) -> Mixed | None: ...
+    def mixture_parts(self) -> MixtureParts | None: ...
 
     @property
-    def zipped(self) -> Sequence[Fetchable]: ...
+    def zip_parts(self) -> Sequence[Fetchable]: ...
 
     @property
     def ends(self) -> Int64s: ...
@@ -100,14 +100,14 @@ class Fetchable(Protocol):
     def file_records(self) -> list[int]: ...
 
     @property
-    def matching(self) -> RecordSubset | None: ...
+    def record_subset(self) -> RecordSubset | None: ...
 
     def __len__(self) -> int: ...
 
     def select(self, columns: Sequence[str]) -> Fetchable:
         """Returns the same records with these features only."""
 
-    def stored(self, schema: Schema) -> Decoding:
+    def make_decoding(self, schema: Schema) -> Decoding:
         """Returns how payloads become these features of `schema`, under the names that the records have for them."""
 
     @property
@@ -117,11 +117,11 @@ class Fetchable(Protocol):
         """
 
     @property
-    def encoded(self) -> Fetchable:
+    def encoded_view(self) -> Fetchable:
         """Returns the data set with these images as they are stored."""
 
     @property
-    def lenient(self) -> Fetchable:
+    def lenient_view(self) -> Fetchable:
         """Returns the data set in a form in which damaged records are no error but can't be read."""
 
     def head(self, records: int = 5) -> pa.Table:
@@ -132,7 +132,7 @@ class Fetchable(Protocol):
 
 
 @dataclass(frozen=True)
-class Mixed:
+class MixtureParts:
     """Parts of a mixture: data sets whose files follow each other, and the records of an epoch of all of them."""
 
     datasets: tuple[Fetchable, ...]

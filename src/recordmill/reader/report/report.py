@@ -120,11 +120,11 @@ def make_report(dataset: Dataset, progress: Callable[[int], None] | None = None)
 
 
 def _image_samples(dataset: Dataset, numbers: Int64s) -> list[samples.ImageSample]:
-    schema = dataset.encoded.schema
+    schema = dataset.encoded_view.schema
     labels = None if schema.label is None else schema[schema.label].classes
     return [
-        samples.sample_images(dataset.encoded, name, labels, numbers)
-        for name in image_features(dataset.encoded)
+        samples.sample_images(dataset.encoded_view, name, labels, numbers)
+        for name in image_features(dataset.encoded_view)
     ]
 
 
@@ -239,7 +239,9 @@ def _render_records(dataset: Dataset, numbers: Int64s, images: Sequence[str]) ->
     records = numbers[
         np.linspace(0, len(numbers) - 1, min(_MAX_RECORDS, len(numbers))).astype(np.int64)
     ]
-    view = dataset.encoded.select(list(dataset.encoded.schema.names)[:_MAX_RECORD_FEATURES])
+    view = dataset.encoded_view.select(
+        list(dataset.encoded_view.schema.names)[:_MAX_RECORD_FEATURES]
+    )
     table = view.take(records).combine_chunks()
     batches = table.to_batches()
     rows = []

@@ -20,7 +20,7 @@ from recordmill.base.threads import thread_map
 from recordmill.reader.images.columns import decode_part
 from recordmill.reader.images.decode import Encoded
 from recordmill.reader.options.images import Images
-from recordmill.reader.sampling.sampler import key_of, permuted
+from recordmill.reader.sampling.sampler import derive_random_key, permute_indices
 from recordmill.records.images import similarity
 from recordmill.records.images.header import BadImage
 
@@ -215,7 +215,7 @@ def draw_sample_numbers(dataset: Dataset, records: int = SAMPLE_RECORDS) -> Int6
     """
     total = len(dataset)
     ranks = np.arange(min(records, total))
-    return np.sort(permuted(ranks, total, key_of(dataset.fingerprint, "report")))
+    return np.sort(permute_indices(ranks, total, derive_random_key(dataset.fingerprint, "report")))
 
 
 def read_sample(
@@ -236,7 +236,7 @@ def read_sample(
     batch_records = min(max(_BATCH_BYTES // average_bytes, 1), _MAX_BATCH_RECORDS)
     for first in range(0, len(numbers), batch_records):
         batch_numbers = numbers[first : first + batch_records]
-        table = dataset.encoded.take(batch_numbers)
+        table = dataset.encoded_view.take(batch_numbers)
         yield batch_numbers, table
         read_bytes += table.nbytes
         if read_bytes > max_bytes:

@@ -46,44 +46,44 @@ class RecordSubset:
         self._numbers = numbers.astype(np.uint32 if total <= 1 << 32 else np.int64)
 
     @classmethod
-    def of_numbers(cls, numbers: Int64s, total: int) -> RecordSubset:
+    def from_numbers(cls, numbers: Int64s, total: int) -> RecordSubset:
         """Returns the records of these numbers, in any order, each in [0, total)."""
         return cls(np.unique(numbers), total)
 
     def __len__(self) -> int:
         return len(self._numbers)
 
-    def at(self, numbers: Int64s) -> Int64s:
+    def record_numbers(self, indices: Int64s) -> Int64s:
         """Returns the numbers among all that these of the kept ones have, each in [0, len(self))."""
-        return self._numbers[numbers].astype(np.int64)
+        return self._numbers[indices].astype(np.int64)
 
-    def below(self, numbers: Int64s) -> Int64s:
+    def count_below(self, numbers: Int64s) -> Int64s:
         """Returns how many are kept of the records before each of these among all, each in [0, total]."""
         return np.searchsorted(self._numbers, np.minimum(numbers, self.total).astype(np.int64))
 
-    def mask(self, start: int, stop: int) -> npt.NDArray[np.bool_]:
+    def mask(self, begin: int, end: int) -> npt.NDArray[np.bool_]:
         """Returns for each record of [start, stop) whether it is kept."""
-        first, last = self.below(np.array([start, stop])).tolist()
-        kept = np.zeros(stop - start, np.bool_)
-        kept[self._numbers[first:last].astype(np.int64) - start] = True
-        return kept
+        first, last = self.count_below(np.array([begin, end])).tolist()
+        mask = np.zeros(end - begin, np.bool_)
+        mask[self._numbers[first:last].astype(np.int64) - begin] = True
+        return mask
 
-    def within(self, numbers: Int64s) -> RecordSubset:
+    def select(self, indices: Int64s) -> RecordSubset:
         """Returns those of the kept ones that have these numbers among them."""
-        return RecordSubset.of_numbers(self.at(numbers), self.total)
+        return RecordSubset.from_numbers(self.record_numbers(indices), self.total)
 
     def digest(self) -> str:
         """Returns a digest that tells it from others."""
         return hashlib.blake2b(self._numbers.tobytes(), digest_size=16).hexdigest()
 
 
-def key_of(*words: object) -> int:
+def derive_random_key(*words: object) -> int:
     """A key of 64 bits that these words decide."""
     text = "\x00".join(str(word) for word in words).encode("utf-8", "surrogateescape")
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
 
 
-def permuted(numbers: Int64s, size: int, key: int) -> Int64s:
+def permute_indices(indices: Int64s, size: int, key: int) -> Int64s:
     """Returns where the permutation of [0, size) that the key decides takes each number; nothing of its size is held.
 
     A Feistel network over as many bits as the size needs is a bijection of the numbers of that many bits; where it
@@ -94,22 +94,22 @@ def permuted(numbers: Int64s, size: int, key: int) -> Int64s:
     >>> sorted(permuted(np.arange(10), 10, key=7).tolist())
     [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
     """
-    return permuted_within(numbers, np.array([0, size], np.int64), key)
+    return permute_ranges(indices, np.array([0, size], np.int64), key)
 
 
-def permuted_within(numbers: Int64s, edges: Int64s, key: int) -> Int64s:
+def permute_ranges(indices: Int64s, edges: Int64s, key: int) -> Int64s:
     """Returns each number, of [edges[0], edges[-1]), permuted among those of its stretch [edges[i], edges[i + 1]), a
     permutation of its own for each.
     """
-    numbers, edges = np.ascontiguousarray(numbers, np.int64), np.ascontiguousarray(edges, np.int64)
-    stretches = np.searchsorted(edges, numbers, "right") - 1
-    out = np.empty_like(numbers)
-    native.permute(numbers, stretches, edges, key, out)
+    indices, edges = np.ascontiguousarray(indices, np.int64), np.ascontiguousarray(edges, np.int64)
+    ranges = np.searchsorted(edges, indices, "right") - 1
+    out = np.empty_like(indices)
+    native.permute(indices, ranges, edges, key, out)
     return out
 
 
 @dataclass(frozen=True)
-class Extent:
+class FileExtent:
     """A file: how many records and framed bytes it has, and whether it can be read from anywhere."""
 
     records: int
@@ -128,49 +128,57 @@ class EpochLayout:
             must that can only be streamed.
     """
 
-    firsts: Int64s
-    sizes: Int64s
-    units: Int64s
+    piece_starts: Int64s
+    piece_sizes: Int64s
+    section_starts: Int64s
 
     @classmethod
-    def of(
-        cls, extents: Iterable[Extent], piece_bytes: int, kept: RecordSubset | None = None
+    def from_files(
+        cls, files: Iterable[FileExtent], piece_bytes: int, subset: RecordSubset | None = None
     ) -> EpochLayout:
         """Cuts the extents of files into pieces. `kept` are the records that are read; None: all of them."""
-        edges, sizes = [np.zeros(1, np.int64)], [np.empty(0, np.int64)]
-        units = [0]
-        first = pieces = 0
-        for extent in extents:
-            if not extent.records:
+        start_parts, size_parts = [np.zeros(1, np.int64)], [np.empty(0, np.int64)]
+        section_starts = [0]
+        first_record = num_pieces = 0
+        for file in files:
+            if not file.records:
                 continue
-            count = min(max(-(-extent.framed_bytes // piece_bytes), 1), extent.records)
-            edges.append(first + np.arange(1, count + 1, dtype=np.int64) * extent.records // count)
-            sizes.append(np.full(count, extent.framed_bytes // count, np.int64))
-            units.extend(
-                range(pieces + 1, pieces + count + 1) if extent.seekable else [pieces + count]
+            count = min(max(-(-file.framed_bytes // piece_bytes), 1), file.records)
+            start_parts.append(
+                first_record + np.arange(1, count + 1, dtype=np.int64) * file.records // count
             )
-            first, pieces = first + extent.records, pieces + count
-        firsts, framed = np.concatenate(edges), np.concatenate(sizes)
-        if kept is not None:
-            all_records = np.diff(firsts)
-            firsts = kept.below(firsts)
-            framed = framed * np.diff(firsts) // all_records
-        return cls(firsts, framed, np.array(units, np.int64))
+            size_parts.append(np.full(count, file.framed_bytes // count, np.int64))
+            section_starts.extend(
+                range(num_pieces + 1, num_pieces + count + 1)
+                if file.seekable
+                else [num_pieces + count]
+            )
+            first_record, num_pieces = first_record + file.records, num_pieces + count
+        piece_starts, piece_sizes = np.concatenate(start_parts), np.concatenate(size_parts)
+        if subset is not None:
+            stored_counts = np.diff(piece_starts)
+            piece_starts = subset.count_below(piece_starts)
+            piece_sizes = piece_sizes * np.diff(piece_starts) // stored_counts
+        return cls(piece_starts, piece_sizes, np.array(section_starts, np.int64))
 
-    def in_order(self, key: int) -> Int64s:
+    def shuffle_pieces(self, key: int) -> Int64s:
         """Returns [pieces] the pieces, their units permuted."""
-        units = permuted(np.arange(len(self.units) - 1), len(self.units) - 1, key)
-        counts = np.diff(self.units)[units]
-        before = np.cumsum(counts) - counts
-        return np.repeat(self.units[:-1][units] - before, counts) + np.arange(len(self.sizes))
+        section_order = permute_indices(
+            np.arange(len(self.section_starts) - 1), len(self.section_starts) - 1, key
+        )
+        counts = np.diff(self.section_starts)[section_order]
+        first_positions = np.cumsum(counts) - counts
+        return np.repeat(
+            self.section_starts[:-1][section_order] - first_positions, counts
+        ) + np.arange(len(self.piece_sizes))
 
 
-Mode = Literal[False, "window", "global"]
-MODES: tuple[Mode, ...] = (False, "window", "global")
-_REMEMBERED = 2  # epochs whose pieces are kept in order: the one that is consumed, and the one that is read ahead
+ShuffleMode = Literal[False, "window", "global"]
+SHUFFLE_MODES: tuple[ShuffleMode, ...] = (False, "window", "global")
+_MAX_CACHED_EPOCHS = 2  # epochs whose pieces are kept in order: the one that is consumed, and the one that is read ahead
 
 
-def mode_of(shuffle: bool | str) -> Mode:
+def parse_shuffle(shuffle: bool | str) -> ShuffleMode:
     """Returns the mode of a `shuffle=`; True is "window". UsageError: it is none of them."""
     if shuffle is True:
         return "window"
@@ -180,14 +188,14 @@ def mode_of(shuffle: bool | str) -> Mode:
 
 
 @dataclass(frozen=True)
-class _Pieces:
+class _PieceOrder:
     """An epoch's pieces in their order: [pieces] where each begins among the records; [pieces + 1] where in the epoch;
     [windows + 1] where each window does.
     """
 
-    firsts: Int64s
-    edges: Int64s
-    windows: Int64s
+    record_starts: Int64s
+    position_edges: Int64s
+    window_edges: Int64s
 
 
 @dataclass(frozen=True)
@@ -200,55 +208,65 @@ class Sampler:
         window_bytes: framed bytes of a window.
     """
 
-    mode: Mode
+    mode: ShuffleMode
     records: int
     layout: EpochLayout
     seed: int
     fingerprint: str
     window_bytes: int
-    _known: dict[int, _Pieces] = field(default_factory=dict, compare=False, repr=False)
+    _piece_orders: dict[int, _PieceOrder] = field(default_factory=dict, compare=False, repr=False)
 
-    def at(self, epoch: int, positions: Int64s) -> Int64s:
+    def record_numbers(self, epoch: int, positions: Int64s) -> Int64s:
         """The numbers of the records at these positions of an epoch, each in [0, records)."""
         if self.mode is False:
             return positions
-        key = key_of(self.fingerprint, self.mode, self.seed, epoch)
+        key = derive_random_key(self.fingerprint, self.mode, self.seed, epoch)
         if self.mode == "global":
-            return permuted(positions, self.records, key)
-        pieces = self._pieces(epoch, key)
-        moved = permuted_within(positions, pieces.windows, key)
-        piece = np.searchsorted(pieces.edges, moved, "right") - 1
-        return pieces.firsts[piece] + moved - pieces.edges[piece]
+            return permute_indices(positions, self.records, key)
+        pieces = self._piece_order(epoch, key)
+        permuted_positions = permute_ranges(positions, pieces.window_edges, key)
+        piece_indices = np.searchsorted(pieces.position_edges, permuted_positions, "right") - 1
+        return (
+            pieces.record_starts[piece_indices]
+            + permuted_positions
+            - pieces.position_edges[piece_indices]
+        )
 
-    def passes(self, epoch: int, positions: Int64s) -> Int64s:
+    def pass_numbers(self, epoch: int, positions: Int64s) -> Int64s:
         """Returns which pass over the data set each of these positions is of."""
         return np.full(len(positions), epoch, np.int64)
 
-    def window_of(self, epoch: int, position: int) -> tuple[int, int]:
+    def window_bounds(self, epoch: int, position: int) -> tuple[int, int]:
         """Returns the first and last position of its window; in modes without windows those of the epoch."""
         if self.mode != "window":
             return 0, self.records
-        windows = self._pieces(epoch, key_of(self.fingerprint, self.mode, self.seed, epoch)).windows
-        at = int(np.searchsorted(windows, position, "right")) - 1
-        return int(windows[at]), int(windows[at + 1])
+        windows = self._piece_order(
+            epoch, derive_random_key(self.fingerprint, self.mode, self.seed, epoch)
+        ).window_edges
+        window_index = int(np.searchsorted(windows, position, "right")) - 1
+        return int(windows[window_index]), int(windows[window_index + 1])
 
-    def _pieces(self, epoch: int, key: int) -> _Pieces:
-        if (known := self._known.get(epoch)) is not None:
-            return known
-        order = self.layout.in_order(key)
-        counts, sizes = np.diff(self.layout.firsts)[order], self.layout.sizes[order]
+    def _piece_order(self, epoch: int, key: int) -> _PieceOrder:
+        if (cached := self._piece_orders.get(epoch)) is not None:
+            return cached
+        order = self.layout.shuffle_pieces(key)
+        counts, sizes = np.diff(self.layout.piece_starts)[order], self.layout.piece_sizes[order]
         edges = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
         window = (np.cumsum(sizes) - sizes) // self.window_bytes
-        begins = np.flatnonzero(np.diff(window, prepend=-1))
-        made = _Pieces(self.layout.firsts[:-1][order], edges, np.append(edges[begins], edges[-1]))
-        for old in sorted(self._known)[: max(len(self._known) - _REMEMBERED + 1, 0)]:
-            self._known.pop(old, None)  # another thread may have been quicker
-        self._known[epoch] = made
-        return made
+        window_firsts = np.flatnonzero(np.diff(window, prepend=-1))
+        piece_order = _PieceOrder(
+            self.layout.piece_starts[:-1][order], edges, np.append(edges[window_firsts], edges[-1])
+        )
+        for old in sorted(self._piece_orders)[
+            : max(len(self._piece_orders) - _MAX_CACHED_EPOCHS + 1, 0)
+        ]:
+            self._piece_orders.pop(old, None)  # another thread may have been quicker
+        self._piece_orders[epoch] = piece_order
+        return piece_order
 
 
-_FINEST = 1_000_000  # a weight is the nearest fraction with a denominator up to this: 1/3 is a third, 0.7 seven tenths
-_LONGEST = 1 << 22  # records of a cycle, for each of which some bytes are held
+_MAX_DENOMINATOR = 1_000_000  # a weight is the nearest fraction with a denominator up to this: 1/3 is a third, 0.7 seven tenths
+_MAX_CYCLE_RECORDS = 1 << 22  # records of a cycle, for each of which some bytes are held
 
 
 @dataclass(frozen=True)
@@ -258,9 +276,9 @@ class Proportions:
     counts: tuple[int, ...]
 
     @classmethod
-    def of(cls, weights: Sequence[float]) -> Proportions:
+    def from_weights(cls, weights: Sequence[float]) -> Proportions:
         """
-        >>> Proportions.of([0.7, 0.3]).counts, Proportions.of([1 / 3, 2 / 3]).counts, Proportions.of([50, 10]).counts
+        >>> Proportions.from_weights([0.7, 0.3]).counts, Proportions.from_weights([1 / 3, 2 / 3]).counts, Proportions.from_weights([50, 10]).counts
         ((7, 3), (1, 2), (5, 1))
 
         Raises:
@@ -268,13 +286,15 @@ class Proportions:
         """
         if not weights:
             raise UsageError("a mixture needs data sets: [(data set, weight), ...]")
-        if wrong := [weight for weight in weights if not isfinite(weight) or weight <= 0]:
-            raise UsageError(f"a weight of a mixture is a number above 0, not {wrong[0]}")
-        parts = [Fraction(str(float(weight))).limit_denominator(_FINEST) for weight in weights]
-        scale = lcm(*(part.denominator for part in parts))
-        counts = [int(part * scale) for part in parts]
+        if invalid := [weight for weight in weights if not isfinite(weight) or weight <= 0]:
+            raise UsageError(f"a weight of a mixture is a number above 0, not {invalid[0]}")
+        fractions = [
+            Fraction(str(float(weight))).limit_denominator(_MAX_DENOMINATOR) for weight in weights
+        ]
+        scale = lcm(*(part.denominator for part in fractions))
+        counts = [int(part * scale) for part in fractions]
         counts = [count // gcd(*counts) for count in counts]
-        if min(counts) < 1 or sum(counts) > _LONGEST:
+        if min(counts) < 1 or sum(counts) > _MAX_CYCLE_RECORDS:
             raise UsageError(
                 f"the weights {', '.join(map(str, weights))} repeat after {sum(counts):,} records only: give rounder "
                 "ones, as whole numbers with a small sum"
@@ -282,39 +302,43 @@ class Proportions:
         return cls(tuple(counts))
 
     @property
-    def cycle(self) -> int:
+    def cycle_records(self) -> int:
         """Records of a cycle."""
         return sum(self.counts)
 
     @cached_property
     def _pattern(self) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
         """[cycle] of which data set each place is, and how many of the same come before it in the cycle."""
-        which = np.repeat(np.arange(len(self.counts), dtype=np.int32), self.counts)
-        nth = np.concatenate([np.arange(count, dtype=np.int32) for count in self.counts])
-        order = np.lexsort((which, (nth + 0.5) / np.array(self.counts)[which]))
-        return which[order], nth[order]
+        dataset_ids = np.repeat(np.arange(len(self.counts), dtype=np.int32), self.counts)
+        ordinals = np.concatenate([np.arange(count, dtype=np.int32) for count in self.counts])
+        order = np.lexsort((dataset_ids, (ordinals + 0.5) / np.array(self.counts)[dataset_ids]))
+        return dataset_ids[order], ordinals[order]
 
-    def data_set_of(self, positions: Int64s, key: int) -> tuple[npt.NDArray[np.int32], Int64s]:
+    def assign_positions(self, positions: Int64s, key: int) -> tuple[npt.NDArray[np.int32], Int64s]:
         """Returns [n] the data set of each position, and how many of its records come before."""
-        which, nth = self._pattern
-        cycles, places = np.divmod(positions, self.cycle)
-        begins = _begins(cycles, key, self.cycle)
-        places = (places + begins) % self.cycle
-        found = which[places]
-        counts = np.array(self.counts)[found]
-        before = np.empty_like(
-            begins
+        pattern_ids, pattern_ordinals = self._pattern
+        cycles, cycle_positions = np.divmod(positions, self.cycle_records)
+        offsets = _cycle_offsets(cycles, key, self.cycle_records)
+        cycle_positions = (cycle_positions + offsets) % self.cycle_records
+        dataset_ids = pattern_ids[cycle_positions]
+        counts = np.array(self.counts)[dataset_ids]
+        preceding = np.empty_like(
+            offsets
         )  # records of the same data set between the pattern's begin and the cycle's
-        for at in range(len(self.counts)):
-            own = np.flatnonzero(found == at)
-            before[own] = np.searchsorted(np.flatnonzero(which == at), begins[own])
-        return found, cycles * counts + (nth[places] - before) % counts
+        for dataset_id in range(len(self.counts)):
+            rows = np.flatnonzero(dataset_ids == dataset_id)
+            preceding[rows] = np.searchsorted(
+                np.flatnonzero(pattern_ids == dataset_id), offsets[rows]
+            )
+        return dataset_ids, cycles * counts + (
+            pattern_ordinals[cycle_positions] - preceding
+        ) % counts
 
 
-def _begins(cycles: Int64s, key: int, cycle: int) -> Int64s:
+def _cycle_offsets(cycles: Int64s, key: int, cycle_records: int) -> Int64s:
     """Returns [n] where in the pattern each cycle begins: SplitMix64 of its number."""
     words = np.uint64(key) + cycles.astype(np.uint64) * np.uint64(GOLDEN_RATIO)
-    return (mix64(words) % np.uint64(cycle)).astype(np.int64)
+    return (mix64(words) % np.uint64(cycle_records)).astype(np.int64)
 
 
 @dataclass(frozen=True)
@@ -333,7 +357,7 @@ class MixtureSampler:
     fingerprint: str
 
     @property
-    def mode(self) -> Mode:
+    def mode(self) -> ShuffleMode:
         return self.samplers[0].mode
 
     @property
@@ -344,32 +368,36 @@ class MixtureSampler:
     def window_bytes(self) -> int:
         return self.samplers[0].window_bytes
 
-    def at(self, epoch: int, positions: Int64s) -> Int64s:
+    def record_numbers(self, epoch: int, positions: Int64s) -> Int64s:
         """The numbers of the records at these positions of an epoch, each in [0, records)."""
-        which, nth = self._taken(epoch, positions)
+        dataset_ids, ordinals = self._assign_positions(epoch, positions)
         numbers = np.empty_like(positions)
-        first = 0
-        for at, sampler in enumerate(self.samplers):
-            own = np.flatnonzero(which == at)
-            epochs, places = np.divmod(nth[own], sampler.records)
-            for one in np.unique(epochs).tolist():
-                there = epochs == one
-                numbers[own[there]] = first + sampler.at(one, places[there])
-            first += sampler.records
+        first_record = 0
+        for dataset_id, sampler in enumerate(self.samplers):
+            rows = np.flatnonzero(dataset_ids == dataset_id)
+            epochs, epoch_positions = np.divmod(ordinals[rows], sampler.records)
+            for epoch_number in np.unique(epochs).tolist():
+                is_epoch = epochs == epoch_number
+                numbers[rows[is_epoch]] = first_record + sampler.record_numbers(
+                    epoch_number, epoch_positions[is_epoch]
+                )
+            first_record += sampler.records
         return numbers
 
-    def passes(self, epoch: int, positions: Int64s) -> Int64s:
+    def pass_numbers(self, epoch: int, positions: Int64s) -> Int64s:
         """Returns which pass over its data set each of these positions is of."""
-        which, nth = self._taken(epoch, positions)
+        dataset_ids, ordinals = self._assign_positions(epoch, positions)
         records: Int64s = np.array([sampler.records for sampler in self.samplers])
-        passes: Int64s = nth // records[which]
-        return passes
+        pass_numbers: Int64s = ordinals // records[dataset_ids]
+        return pass_numbers
 
-    def _taken(self, epoch: int, positions: Int64s) -> tuple[npt.NDArray[np.int32], Int64s]:
+    def _assign_positions(
+        self, epoch: int, positions: Int64s
+    ) -> tuple[npt.NDArray[np.int32], Int64s]:
         """The data set of each position, and how many of its records come before, in all epochs."""
-        key = key_of(self.fingerprint, "mixture", self.seed)
-        return self.proportions.data_set_of(positions + epoch * self.records, key)
+        key = derive_random_key(self.fingerprint, "mixture", self.seed)
+        return self.proportions.assign_positions(positions + epoch * self.records, key)
 
-    def window_of(self, epoch: int, position: int) -> tuple[int, int]:
+    def window_bounds(self, epoch: int, position: int) -> tuple[int, int]:
         """Returns the positions between which records lie together: those of the whole epoch."""
         return 0, self.records

@@ -87,7 +87,9 @@ def _length(source: BatchSource, begin: StepPlan) -> int | None:
     ):
         return None
     return order.epochs * (
-        len(source.dataset) if source.options.batch_size is None else schedule.steps.count()
+        len(source.dataset)
+        if source.options.batch_size is None
+        else schedule.epoch_steps.count_steps()
     )
 
 

@@ -142,10 +142,16 @@ class WorkerPosition:
         own = plan.share(worker, workers)
         if plan.packs is not None:
             return cls(
-                own, number, worker, workers, plan.schedule, plan.schedule.remaining == 0, worker
+                own,
+                number,
+                worker,
+                workers,
+                plan.schedule,
+                plan.schedule.remaining_steps == 0,
+                worker,
             )
         at = own.schedule if plan.buckets is None else _ahead(plan.after(0), worker)
-        return cls(own, number, worker, workers, at, at.remaining == 0)
+        return cls(own, number, worker, workers, at, at.remaining_steps == 0)
 
     @classmethod
     def loaded(
@@ -169,14 +175,14 @@ class WorkerPosition:
                 "goes on with another number of workers from state_after(steps), given as state="
             )
         over, others, had = bool(state.get("over")), _number(state, "others"), _number(state, "had")
-        at = begin.schedule.at(state)
+        at = begin.schedule.resume(state)
         number = 0 if epochs is None else at.epoch // epochs - over
         until = None if epochs is None else (number + 1) * epochs
         plan = begin.at(state)
-        plan = replace(plan, schedule=replace(plan.schedule, epochs=until), every=workers)
+        plan = replace(plan, schedule=replace(plan.schedule, end_epoch=until), every=workers)
         if plan.packs is not None:
             plan = replace(plan, done=others)
-        return cls(plan, number, worker, workers, replace(at, epochs=until), over, others, had)
+        return cls(plan, number, worker, workers, replace(at, end_epoch=until), over, others, had)
 
     def advance(self, place: BatchPlace, skip: bool) -> None:
         """One step of this worker is done, and the next one stands there, if its number does not say it."""
@@ -189,12 +195,12 @@ class WorkerPosition:
                 replace(self.at, epoch=place[0], position=place[1]),
                 self.workers - 1,
             )
-        self.over = self.at.remaining == 0
+        self.over = self.at.remaining_steps == 0
 
     def end(self) -> None:
         """There is no further step."""
-        if self.at.epochs is not None and self.at.remaining:
-            self.at = replace(self.at, epoch=self.at.epochs, position=0)
+        if self.at.end_epoch is not None and self.at.remaining_steps:
+            self.at = replace(self.at, epoch=self.at.end_epoch, position=0)
         self.over = True
 
     def state(self) -> State:
@@ -211,16 +217,19 @@ class WorkerPosition:
     def _filled_up(self, epoch: int, position: int) -> None:
         """The last batch ends there, in one of this worker's own steps, or at its end."""
         begin = self.plan.schedule
-        span, first = begin.steps.span, begin.position if epoch == begin.epoch else 0
+        span, first = (
+            begin.epoch_steps.global_batch_size,
+            begin.position if epoch == begin.epoch else 0,
+        )
         step = first + (position - 1 - first) // span * span
         self.at, self.had = replace(self.at, epoch=epoch, position=step), position
-        if position >= min(step + span, begin.steps.records):
+        if position >= min(step + span, begin.epoch_steps.records):
             self.at, self.had = _ahead(self.at, self.workers), 0
 
 
 def _ahead(at: Schedule, steps: int) -> Schedule:
-    left = at.remaining
-    return at.after(steps if left is None else min(steps, left))
+    left = at.remaining_steps
+    return at.skip_steps(steps if left is None else min(steps, left))
 
 
 def _number(state: Mapping[str, Any], name: str) -> int:
