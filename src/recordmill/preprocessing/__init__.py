@@ -1,3 +1,4 @@
-"""A declared transform to its checked form, and a saved tf.Transform graph to a function from RecordBatch to
-RecordBatch. No Beam; TensorFlow inside functions only.
+"""Declared transforms, and saved tf.Transform graphs as functions of RecordBatches.
+
+This room does not use Beam. It imports TensorFlow inside of functions only.
 """

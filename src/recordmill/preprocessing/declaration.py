@@ -1,5 +1,8 @@
-"""A transform that is declared, as YAML or a dict, to a `Declaration` that fits a schema: which output is made by which
-steps of which raw feature; and the steps: what each takes, its argument, and what it makes of a value.
+"""Transforms that are declared as YAML or a dict.
+
+A `Declaration` lists the outputs. Each output is made from one raw feature by a sequence of steps.
+This module also contains the steps: the values that they accept, their arguments, and the type of
+their result.
 """
 
 from __future__ import annotations
@@ -17,15 +20,18 @@ from recordmill.preprocessing.tensors import explain_unfit
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.storage.yaml_file import check_nesting, read_yaml
 
-NUMBER_VALUE, TEXT_VALUE, BYTES_VALUE = "numbers", "text", "bytes"  # what a step can take
+# The kinds of values that steps take.
+NUMBER_VALUE, TEXT_VALUE, BYTES_VALUE = "numbers", "text", "bytes"
 _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 _FLOAT32_MAX, _FLOAT64_MAX = (2 - 2**-23) * 2.0**127, sys.float_info.max
-# results of an analysis: how many values it left out
+# Results of an analysis: the number of values that it left out.
 NONFINITE_RESULT = "nonfinite"
 UNLISTED_RESULT = "unlisted"
-NAN_BUCKET = -1  # of bucketize: where NaN lies
-MAX_ONE_HOT_CLASSES = 1 << 16  # of one_hot: a row of more floats is an embedding's work
-# of bucketize: the manifest has a boundary of each, and the sketch several values
+# The bucket of NaN after bucketize.
+NAN_BUCKET = -1
+# Classes of one_hot: for more of them, an embedding is the right tool.
+MAX_ONE_HOT_CLASSES = 1 << 16
+# Buckets of bucketize: the manifest has a boundary for each, and the sketch several values.
 _MAX_BUCKETS = 1 << 16
 
 
@@ -35,9 +41,10 @@ class StepValue:
 
     Attributes:
         dtype: int64, float32, string or bytes.
-        shape: as in `Feature`.
-        required: never missing.
-        size: its int64 values lie in [0, size), or in [-1, size) for words that no vocabulary has; None: unknown.
+        shape: As in `Feature`.
+        required: The value is never missing.
+        size: The int64 values are in [0, size), or in [-1, size) for words that a vocabulary does
+            not contain. None if it is unknown.
     """
 
     dtype: str
@@ -47,7 +54,7 @@ class StepValue:
 
     @classmethod
     def from_feature(cls, feature: Feature) -> StepValue:
-        """Returns what the steps get of a raw feature."""
+        """Returns the type of the values that steps receive from a raw feature."""
         dtype = {"string": "string", "bytes": "bytes"}.get(feature.dtype)
         if dtype is None:
             dtype = "float32" if feature.kind == "float" or feature.dtype == "float64" else "int64"
@@ -65,7 +72,12 @@ class StepValue:
 
 @dataclass(frozen=True)
 class TransformStep:
-    """A step as declared; its argument is plain, and complete: what was left out stands there with its default."""
+    """A declared step.
+
+    Attributes:
+        name: Name of the step.
+        argument: The checked argument, as plain JSON values. Omitted parts have their defaults.
+    """
 
     name: str
     argument: Any = None
@@ -73,13 +85,14 @@ class TransformStep:
 
 @dataclass(frozen=True)
 class _StepKind:
-    """Kind of step.
+    """A kind of step.
 
     Attributes:
-        value_kinds: kinds of value.
-        check_argument: the argument as given to the complete one, or ValueError.
-        make_value: the value after it, or ValueError.
-        usage: how the argument is written, for messages.
+        value_kinds: The kinds of values that the step accepts.
+        check_argument: Returns the checked argument with its defaults, or raises ValueError.
+        make_value: Returns the type of the result for a value and a checked argument, or raises
+            ValueError.
+        usage: An example of the step, for messages.
     """
 
     value_kinds: tuple[str, ...]
@@ -89,7 +102,12 @@ class _StepKind:
 
 
 def check_step(value: StepValue, name: str, argument: Any) -> tuple[TransformStep, StepValue]:
-    """Returns the complete step and what it makes of the value; ValueError says what there is where it can't be."""
+    """Returns the checked step, and the type of its result.
+
+    Raises:
+        ValueError: The step is unknown, or does not fit the value or the argument. The message
+            lists the choices.
+    """
     if name not in _STEP_KINDS:
         raise ValueError(
             f"there is no such step; {available_names(name, [*_STEP_KINDS, *PLACEMENT_WORDS])}"
@@ -109,12 +127,13 @@ def check_step(value: StepValue, name: str, argument: Any) -> tuple[TransformSte
     except (ValueError, TypeError) as error:
         raise ValueError(f"{error}; write {kind.usage}") from None
     output_value = kind.make_value(value, checked_argument)
-    if name == "one_hot":  # whose number of classes the value may have told
+    # The type of the value may have determined the number of classes.
+    if name == "one_hot":
         checked_argument = output_value.shape[0]
     return TransformStep(name, checked_argument), output_value
 
 
-# What says where a feature goes, beside the steps: `declaration` reads them.
+# Words that determine which feature becomes which output. They are not steps.
 PLACEMENT_WORDS = ("keep", "drop", "rename", "from")
 
 
@@ -124,6 +143,7 @@ def _check_no_argument(argument: Any) -> None:
 
 
 def _check_count(argument: Any, min_count: int = 1, max_count: int = _INT64_MAX) -> int:
+    # bool is a subclass of int.
     if isinstance(argument, bool) or not isinstance(argument, int) or argument < min_count:
         raise ValueError(f"{argument!r} is not a number of at least {min_count}")
     if argument > max_count:
@@ -142,7 +162,10 @@ def _check_number(argument: Any) -> int | float:
 
 
 def _check_mapping(argument: Any, **checkers: Callable[[Any], Any]) -> dict[str, Any]:
-    """The mapping's items, each checked; None for what is not there."""
+    """Returns the checked value of each key in `checkers`.
+
+    The value is None for a key that the mapping lacks.
+    """
     items = {} if argument in (None, True) else argument
     if not isinstance(items, Mapping):
         raise ValueError(f"{argument!r} is no mapping")
@@ -227,12 +250,16 @@ def _check_depth(argument: Any) -> int | None:
 
 
 def is_whole_number(number: Any) -> bool:
-    """Returns whether a number, an int or a float, is whole."""
+    """Returns whether an int or a float is a whole number.
+
+    >>> is_whole_number(2.0), is_whole_number(2.5)
+    (True, False)
+    """
     return isinstance(number, int) or (isinstance(number, float) and number.is_integer())
 
 
 def _check_range(number: int | float, dtype: str) -> None:
-    """Raises ValueError for a number that int64 or float32 can't hold."""
+    """Raises ValueError if int64 or float32 can't contain a number."""
     is_too_large = math.isfinite(number) and abs(number) > _FLOAT32_MAX
     if is_too_large if dtype == "float32" else not _INT64_MIN <= number <= _INT64_MAX:
         raise ValueError(f"{number} is beyond {dtype}")
@@ -241,7 +268,13 @@ def _check_range(number: int | float, dtype: str) -> None:
 def round_bounds(
     low: int | float | None, high: int | float | None
 ) -> tuple[int | None, int | None]:
-    """The whole numbers between the bounds, as the least and the greatest one; None where int64 is the bound."""
+    """Returns the smallest and the largest integer within the bounds.
+
+    A bound of None, or one that int64 sets anyway, becomes None.
+
+    >>> round_bounds(0.5, None)
+    (1, None)
+    """
     rounded_low = None if low is None else math.ceil(low)
     rounded_high = None if high is None else math.floor(high)
     rounded_low = None if rounded_low is not None and rounded_low <= _INT64_MIN else rounded_low
@@ -380,7 +413,14 @@ TRANSFORM_STEPS = tuple(_STEP_KINDS)
 
 @dataclass(frozen=True)
 class DeclaredColumn:
-    """One output that is made: its name, the raw feature, and what comes out."""
+    """An output that is made by steps.
+
+    Attributes:
+        name: Name of the output.
+        source: Name of the raw feature.
+        steps: The steps in their order.
+        value: Type of the result.
+    """
 
     name: str
     source: str
@@ -390,19 +430,28 @@ class DeclaredColumn:
 
 @dataclass(frozen=True)
 class Declaration:
-    """Declared transform: the features that it makes, and (output name, raw name) of those that stay as they are."""
+    """A declared transform.
+
+    Attributes:
+        columns: The outputs that are made by steps.
+        copied: (output name, raw name) of the features that stay as they are.
+    """
 
     columns: tuple[DeclaredColumn, ...]
     copied: tuple[tuple[str, str], ...]
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """The raw features that steps are taken on, each once."""
+        """The raw features that the steps need, without duplicates."""
         return tuple(dict.fromkeys(column.source for column in self.columns))
 
 
 def read_declaration(path: str | os.PathLike[str]) -> Mapping[str, Any]:
-    """Reads the declaration of a YAML file; UsageError where it can't be read, or holds no mapping."""
+    """Reads a declaration from a YAML file.
+
+    Raises:
+        UsageError: The file can't be read, or does not contain a mapping.
+    """
     return read_yaml(
         os.fspath(path),
         option("transform", os.fspath(path)),
@@ -411,8 +460,15 @@ def read_declaration(path: str | os.PathLike[str]) -> Mapping[str, Any]:
 
 
 def declare_transform(declaration: Mapping[str, Any], schema: Schema) -> Declaration:
-    """Returns the declaration for records of this schema; UsageError names feature, step and choices where one doesn't
-    fit.
+    """Checks a declaration against the schema of the records.
+
+    Args:
+        declaration: A step, a list of steps, or a mapping of steps to arguments, for each feature.
+        schema: The schema of the raw records.
+
+    Raises:
+        UsageError: The declaration does not fit. The message names the feature, the step and the
+            choices.
     """
     try:
         check_nesting(declaration)
@@ -429,7 +485,10 @@ def declare_transform(declaration: Mapping[str, Any], schema: Schema) -> Declara
         elif output is not None:
             copied.append(output)
     copied = [
-        (feature.name, feature.name) for feature in schema if feature.name not in declaration
+        # Features that the declaration does not mention stay as they are.
+        (feature.name, feature.name)
+        for feature in schema
+        if feature.name not in declaration
     ] + copied
     names = [name for name, _ in copied] + [column.name for column in columns]
     if duplicates := sorted({name for name in names if names.count(name) > 1}):
@@ -443,7 +502,7 @@ def declare_transform(declaration: Mapping[str, Any], schema: Schema) -> Declara
 
 
 def _iter_steps(name: str, steps: Any) -> Iterator[tuple[str, Any]]:
-    """Yields (word, argument) in order."""
+    """Yields (step name, argument) of each step in order."""
     if isinstance(steps, str):
         yield steps, None
     elif isinstance(steps, Mapping):
@@ -461,7 +520,12 @@ def _iter_steps(name: str, steps: Any) -> Iterator[tuple[str, Any]]:
 def _declare_output(
     name: str, step_items: list[tuple[str, Any]], schema: Schema
 ) -> DeclaredColumn | tuple[str, str] | None:
-    """The output that one entry declares: made, kept as (name, source), or none."""
+    """Returns the output that one entry declares.
+
+    Returns:
+        A column that is made, or (output name, raw name) of one that is kept, or None if the
+        feature is dropped.
+    """
     source, output = name, name
     steps: list[tuple[str, Any]] = []
     exclusive = []

@@ -1,5 +1,7 @@
-"""Analysis of the graph of a saved transform: the inputs that each output needs, outputs that are inputs passed on, and
-the constants that the analysers computed.
+"""Analysis of the graph of a saved transform.
+
+It finds the inputs that each output needs, the outputs that are unchanged inputs, and the constants
+that the analyzers computed.
 """
 
 from __future__ import annotations
@@ -16,28 +18,37 @@ from recordmill.base.errors import DataError
 from recordmill.base.machine import exhausted_limit
 from recordmill.storage.folders import is_folder, list_names
 
-FITTED_OPERATION = re.compile(
-    r"(?:.*/)?fitted_(\d+)_([a-z0-9]+)(?:_\d+)?"
-)  # name of the operation that marks a declared result
-_UNUSED_OPERATION = re.compile(
-    FITTED_OPERATION.pattern + "_input"
-)  # what is left of it where no output needs the result
+# The name of an operation that marks a declared result.
+FITTED_OPERATION = re.compile(r"(?:.*/)?fitted_(\d+)_([a-z0-9]+)(?:_\d+)?")
+# The name of its input, which remains if no output needs the result.
+_UNUSED_OPERATION = re.compile(FITTED_OPERATION.pattern + "_input")
 
 
 class GraphError(DataError):
-    """TensorFlow can't load a saved transform; the cause is what it came upon."""
+    """TensorFlow can't load a saved transform.
+
+    The cause is TensorFlow's error.
+    """
 
 
 def load_graph(folder: str) -> Any:
-    """Loads `folder/transform_fn`: an object whose `transform_fn` is the function. GraphError: TensorFlow can't load
-    it; DataError: it has no such function.
+    """Loads the saved model in `folder/transform_fn`.
+
+    Returns:
+        An object with the function as its attribute `transform_fn`.
+
+    Raises:
+        GraphError: TensorFlow can't load it.
+        DataError: It has no function of this name.
     """
     import tensorflow as tf
 
     model = os.path.join(folder, "transform_fn")
     try:
         loaded = tf.saved_model.load(model)
-    except Exception as error:  # of a damaged one TensorFlow raises what it comes upon: KeyError, IndexError, OpError
+    except Exception as error:
+        # For a damaged model TensorFlow raises all kinds of errors: KeyError, IndexError, OpError.
+        # An exhausted limit of the machine says nothing about the model.
         if exhausted_limit(error) is not None:
             raise
         reason = f"TensorFlow can't load it: {type(error).__name__}: {error}".partition("\n")[0][
@@ -50,12 +61,19 @@ def load_graph(folder: str) -> Any:
 
 
 class TransformGraph:
-    """The traced function of a saved transform. inputs, outputs: names in order, with a tensor per component."""
+    """The traced function of a saved transform.
+
+    Attributes:
+        inputs: The tensors of each input, one for each of its components, by name.
+        outputs: The tensors of each output, likewise.
+        specs: The TypeSpec of each output, by name.
+    """
 
     def __init__(self, function: Any) -> None:
         import tensorflow as tf
 
         self._graph = function.graph
+        # The last inputs of the graph are constants and tables that the function has captured.
         captured = list(function.captured_inputs)
         arguments = self._graph.inputs[: len(self._graph.inputs) - len(captured)]
         self._captured = dict(
@@ -76,7 +94,7 @@ class TransformGraph:
         }
 
     def find_inputs(self, output: str) -> set[str]:
-        """The inputs that an output depends on."""
+        """Returns the names of the inputs that an output depends on."""
         reached = _iter_ancestors([tensor.op for tensor in self.outputs[output]])
         return {
             self._inputs_by_operation[op.name][0]
@@ -85,7 +103,7 @@ class TransformGraph:
         }
 
     def find_passed_input(self, output: str) -> str | None:
-        """The input that an output is, unchanged; None if it is anything else."""
+        """Returns the name of the input that an output passes on unchanged, or None."""
         components = [
             self._inputs_by_operation.get(_skip_identities(tensor.op).name)
             for tensor in self.outputs[output]
@@ -102,12 +120,18 @@ class TransformGraph:
         )
 
     def find_sparse_source(self, output: str) -> str | None:
-        """The input in whose places the values of a SparseTensor stand; None if it has places of its own."""
+        """Returns the name of the input with the same indices as a sparse output.
+
+        Returns None if the output has indices of its own.
+        """
         component = self._inputs_by_operation.get(_skip_identities(self.outputs[output][0].op).name)
         return component[0] if component is not None and component[1] == 0 else None
 
     def read_constants(self) -> dict[str, Any]:
-        """Returns what the analysers computed, by the operation that uses it, without tables."""
+        """Returns the constants that the analyzers computed, by the operation that uses them.
+
+        Tables and paths of assets are left out.
+        """
         arrays = {}
         for name, value in self._captured.items():
             if value.dtype.name not in ("resource", "variant"):
@@ -117,7 +141,10 @@ class TransformGraph:
         return arrays
 
     def read_fitted_values(self) -> dict[tuple[int, str], Any]:
-        """Returns (number of the column, name of the result) to its value, of operations named `fitted_NUMBER_NAME`."""
+        """Returns the fitted values by (number of the column, name of the result).
+
+        They are found by operations with the name `fitted_NUMBER_NAME`.
+        """
         results = {}
         for op in self._graph.get_operations():
             match = FITTED_OPERATION.fullmatch(op.name)
@@ -133,7 +160,10 @@ class TransformGraph:
         return results
 
     def _fold_constant(self, op: Any) -> Any:
-        """Returns what an analyser computed, or 0 - it (a minimum of tf.Transform's); None: anything else."""
+        """Returns the value of an operation if it is a constant, else None.
+
+        It also follows subtractions, because tf.Transform computes a minimum as 0 - x.
+        """
         if op.name in self._captured:
             return self._captured[op.name].numpy()
         if op.type == "Const":
@@ -149,7 +179,7 @@ class TransformGraph:
 
 
 def list_vocabulary_files(folder: str) -> list[str]:
-    """The files of the saved transform that hold vocabularies, a word a line."""
+    """Returns the paths of the vocabularies of a saved transform. They have one word per line."""
     assets = os.path.join(folder, "transform_fn", "assets")
     return [os.path.join(assets, name) for name in list_names(assets)] if is_folder(assets) else []
 
@@ -171,7 +201,7 @@ def _skip_identities(op: Any) -> Any:
 
 
 def _iter_ancestors(ops: Sequence[Any]) -> Iterator[Any]:
-    """Yields these operations and all whose values they need, each once."""
+    """Yields some operations and all operations that they depend on, each once."""
     visited, pending = set[str](), [*ops]
     while pending:
         op = pending.pop()
@@ -182,12 +212,12 @@ def _iter_ancestors(ops: Sequence[Any]) -> Iterator[Any]:
 
 
 def _to_array(value: Any) -> npt.NDArray[Any]:
-    """A tensor as an array, which TensorFlow does not make of a single text."""
+    """Returns a tensor as an array. TensorFlow alone does not make one from a scalar string."""
     return np.asarray(value.numpy(), object if value.dtype.name == "string" else None)
 
 
 def _asset_name(text: Any) -> bytes:
-    """The name of the asset that a path leads to; empty if it leads to none."""
+    """Returns the file name in the path of an asset, or b"" for other texts."""
     return (
         bytes(text).rpartition(b"/transform_fn/assets/")[2]
         if b"/transform_fn/assets/" in text

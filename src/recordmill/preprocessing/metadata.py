@@ -1,7 +1,8 @@
-"""Metadata of a saved transform in the manifest's JSON: its origin, its inputs and outputs, what its analysers
-computed, and a digest of all that; and the features of transformed records.
+"""Metadata of a saved transform, and the schema of transformed records.
 
-The files of a SavedModel hold temporary paths and random numbers, so two fits of equal results differ in them.
+The manifest describes a transform by its origin, its inputs and outputs, the results of its
+analyzers, and a digest of all these. The files of a SavedModel contain temporary paths and random
+numbers, so they differ between two fits with equal results.
 """
 
 from __future__ import annotations
@@ -25,11 +26,12 @@ from recordmill.schemas.tfmd import extend_pbtxt, from_pbtxt, to_pbtxt
 from recordmill.storage.files import open_file, read_range, replace_file, write_all
 from recordmill.storage.folders import is_file, is_link, list_paths_recursively, make_folder
 
-RAW_PREFIX = "raw/"  # before the name of a raw feature that is kept beside
+# The prefix of raw features that are kept in addition.
+RAW_PREFIX = "raw/"
 
 
 def make_declared_outputs(declaration: Declaration) -> Schema:
-    """The features that the graph of a declared transform gives."""
+    """Returns the features that the graph of a declared transform returns."""
     return Schema(
         tuple(
             Feature(
@@ -44,9 +46,14 @@ def make_declared_outputs(declaration: Declaration) -> Schema:
 
 
 def trace_outputs(graph: TransformGraph, raw: Schema) -> Schema:
-    """Returns the features that a function's graph gives, by name; UsageError for an output that no feature can be.
-    What it passes on is the raw feature, with its dtype and classes; a SparseTensor or RaggedTensor is a list, but a
-    SparseTensor with the places of a raw feature that may be missing, or of one column, may be missing too.
+    """Returns the features that the graph of a user's function returns, by name.
+
+    An output that is an unchanged input keeps the dtype and the classes of the raw feature. A
+    SparseTensor or RaggedTensor becomes a list. A SparseTensor is instead a single value that may
+    be missing if it has one column, or the indices of a raw feature without a shape.
+
+    Raises:
+        UsageError: A feature can't represent an output.
     """
     return Schema(tuple(_trace_output(name, graph, raw) for name in sorted(graph.specs)))
 
@@ -91,7 +98,7 @@ def _dtype(name: str, dtype: str, raw: Schema) -> str:
 def find_passthrough_features(
     raw: Schema, copied: Iterable[tuple[str, str]]
 ) -> tuple[tuple[str, str], ...]:
-    """Returns (output name, raw name) of the raw features that no output keeps as they are."""
+    """Returns (output name, raw name) for all raw features that no output keeps as they are."""
     copied_names = {source for _, source in copied}
     return tuple(
         (RAW_PREFIX + feature.name, feature.name)
@@ -103,8 +110,18 @@ def find_passthrough_features(
 def make_transformed_schema(
     raw: Schema, outputs: Schema, copied: Iterable[tuple[str, str]], sources: dict[str, str]
 ) -> Schema:
-    """Returns the schema of the transformed records: outputs and kept features where their raw ones stood, which
-    `sources` names by output. UsageError: two have one name.
+    """Returns the schema of the transformed records.
+
+    Each output is at the position of its raw feature, and outputs without one are at the end.
+
+    Args:
+        raw: The schema of the raw records.
+        outputs: The features that the graph returns.
+        copied: (output name, raw name) of the features that stay as they are.
+        sources: Raw name by output name, if known.
+
+    Raises:
+        UsageError: Two outputs have the same name.
     """
     copied = list(copied)
     copied_features = [
@@ -144,13 +161,21 @@ _NOTES_BY_RESULT = {
     NONFINITE_RESULT: "values are NaN or infinite, and nothing is fitted by them",
     UNLISTED_RESULT: "words are empty or hold a line break: no vocabulary lists them, and they count as unknown",
 }
-_MAX_NUMBERS = 1000  # of one result in the manifest: it is for people
+# Numbers of one result in the manifest, which is for users only.
+_MAX_NUMBERS = 1000
 
 
 @dataclass(frozen=True)
 class FitOrigin:
-    """Origin of a fitted transform: the schema of the records read, the features that the function got, the declaration
-    (None for a user's function), its name for people, the split that was analysed.
+    """The origin of a fitted transform.
+
+    Attributes:
+        raw: The schema of the records read.
+        inputs: The features that the function receives.
+        declaration: The declaration, or None for a user's function.
+        definition: The declared mapping, or the name of the user's function.
+        split: The split that was analyzed.
+        keep_raw: Whether the records also keep all raw features.
     """
 
     raw: Schema
@@ -162,8 +187,16 @@ class FitOrigin:
 
 
 def describe_transform(folder: str, origin: FitOrigin) -> SavedTransform:
-    """Returns the transform that was saved in the folder, with all that the manifest is to say of it; UsageError where
-    it gives what no feature can be, or two outputs have one name.
+    """Returns the saved transform of a folder, with its entry for the manifest.
+
+    It also completes the metadata files that readers of tf.Transform expect.
+
+    Args:
+        folder: The folder of the saved transform.
+        origin: The origin of the transform.
+
+    Raises:
+        UsageError: A feature can't represent an output, or two outputs have the same name.
     """
     graph = TransformGraph(load_graph(folder).transform_fn)
     declaration = origin.declaration
@@ -232,7 +265,7 @@ def describe_transform(folder: str, origin: FitOrigin) -> SavedTransform:
 
 
 def describe_uncounted_records(saved: SavedTransform) -> tuple[str, ...]:
-    """Returns notes on the records that no analyser counted."""
+    """Returns notes about the values that the analyzers left out."""
     results_of = (
         saved.manifest_entry["found"].items()
         if isinstance(saved.manifest_entry["given"], Mapping)
@@ -249,9 +282,10 @@ def describe_uncounted_records(saved: SavedTransform) -> tuple[str, ...]:
 def _write_tft_metadata(
     folder: str, inputs: Schema, copied: Iterable[Feature], results_of: Mapping[str, Any]
 ) -> None:
-    """Writes what `tft.TFTransformOutput` looks for, and tf.Transform knows nothing of: the schema by which raw records
-    are parsed to what the graph takes; that of the transformed records, with the features that are kept; vocabularies
-    by the features that they belong to.
+    """Writes files that `tft.TFTransformOutput` expects and tf.Transform does not write.
+
+    These are the schema to parse raw records, the schema of the transformed records with the kept
+    features, and the vocabularies by feature name.
     """
     make_folder(os.path.join(folder, "metadata"), exist_ok=True)
     _write(
@@ -270,6 +304,7 @@ def _write_tft_metadata(
         existing = (
             json.loads(read_range(asset_map_path).tobytes()) if is_file(asset_map_path) else {}
         )
+        # Names that tf.Transform has written itself win.
         _write(asset_map_path, json.dumps({**files, **existing}, sort_keys=True))
 
 
@@ -279,7 +314,7 @@ def _write(path: str, text: str) -> None:
 
 
 def _add_results(feature: Feature, results: Any) -> Feature:
-    """The feature with the numbers that were found for it, as readers get it."""
+    """Returns the feature with its fitted numbers, as readers get it."""
     if not isinstance(results, Mapping):
         return feature
     numbers = tuple(
@@ -289,8 +324,15 @@ def _add_results(feature: Feature, results: Any) -> Feature:
 
 
 def restore_transform(folder: str, entry: Mapping[str, Any], schema: Schema) -> SavedTransform:
-    """Returns the transform that a manifest describes, whose files lie in the folder; schema: of the transformed
-    records. DataError: a file is missing, or is not what the manifest says; the manifest doesn't fit itself.
+    """Returns the transform that a manifest describes.
+
+    Args:
+        folder: The folder with its files.
+        entry: The manifest's entry for the transform.
+        schema: The schema of the transformed records.
+
+    Raises:
+        DataError: A file is missing or has changed, or the entry is invalid.
     """
     check_transform_files(folder, entry)
     try:
@@ -314,7 +356,7 @@ def restore_transform(folder: str, entry: Mapping[str, Any], schema: Schema) -> 
 
 
 def check_transform_files(folder: str, entry: Mapping[str, Any]) -> None:
-    """Raises DataError unless the folder holds the files that the manifest names, as they were."""
+    """Raises DataError unless the folder contains all files of the manifest, unchanged."""
     files = dict(_hash_files(folder))
     for name, expected in entry["files"].items():
         if files.get(name) != expected:
@@ -325,7 +367,7 @@ def check_transform_files(folder: str, entry: Mapping[str, Any]) -> None:
 
 
 def _hash_files(folder: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields (name below the folder, size and SHA-256) of all files, by name."""
+    """Yields the name of each file below the folder, with its size and SHA-256."""
     for path in list_paths_recursively(folder):
         if is_file(path) and not is_link(path):
             data = read_range(str(path)).tobytes()
@@ -338,7 +380,10 @@ def _hash_files(folder: str) -> Iterator[tuple[str, dict[str, Any]]]:
 def _collect_results(
     folder: str, graph: TransformGraph, declaration: Declaration | None
 ) -> dict[str, Any]:
-    """Output, or operation of a user's graph, to what was found for it; vocabularies with the number of their words."""
+    """Returns the results of the analyzers, and the number of words of each vocabulary.
+
+    The keys are names of outputs. For a user's function they are names of operations and assets.
+    """
     results: dict[str, Any] = {}
     if declaration is None:
         constants = graph.read_constants()
@@ -369,10 +414,14 @@ def _collect_results(
 
 
 def _to_json_value(value: Any) -> Any:
-    """Numbers and texts as JSON has them; what is no number stands as text."""
+    """Returns an array as JSON values.
+
+    Numbers that JSON does not have become strings.
+    """
     flat = value.tolist()
     if isinstance(flat, list) and len(flat) == 1:
-        flat = flat[0]  # boundaries are [1, n]
+        # Boundaries have the shape [1, n].
+        flat = flat[0]
     return _replace_non_json(flat)
 
 

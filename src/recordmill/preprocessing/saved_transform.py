@@ -1,6 +1,7 @@
-"""A fitted transform as it is saved and applied: RecordBatch in, RecordBatch out, and the rows that it refuses.
+"""A fitted transform as it is saved and applied.
 
-The same row gives the same bits in whatever batch it stands, so that threads, memory and serving change nothing.
+It turns a RecordBatch into another one, and returns the rows that it refuses. A row becomes the
+same bits in any batch. So threads, memory and serving do not change the result.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from recordmill.preprocessing.tensors import column_from_tensor, make_batch, mak
 from recordmill.schemas.feature import Schema
 from recordmill.schemas.tfmd import from_pbtxt
 
-# rows of one batch that are looked for one by one; more are no accident of the data
+# Rows of one batch that are searched for one by one. More of them are not an accident of the data.
 MAX_REFUSED_ROWS = 1000
 _NODE = re.compile(r"\{\{(?:function_)?node ([^}]+)\}\}")
 _load_lock, _load_cached = threading.Lock(), functools.lru_cache(maxsize=4)(load_graph)
@@ -32,16 +33,17 @@ _load_lock, _load_cached = threading.Lock(), functools.lru_cache(maxsize=4)(load
 
 @dataclass(frozen=True)
 class SavedTransform:
-    """Transform that was fitted and saved.
+    """A transform that was fitted and saved.
 
     Attributes:
-        folder: holds `transform_fn/`.
-        inputs: the raw features that the graph takes.
-        outputs: the features that it gives.
+        folder: The folder that contains `transform_fn/`.
+        inputs: The raw features that the graph takes.
+        outputs: The features that the graph returns.
         copied: (output name, raw name) of columns that stay as they are.
-        schema: of the transformed records, outputs and copied columns in order.
-        digest: of its declaration, or its function's name, the schemas, and what was fitted.
-        manifest_entry: its entry in the manifest.
+        schema: The schema of the transformed records: outputs and copied columns in order.
+        digest: Digest of the declaration or the function's name, the schemas, and the fitted
+            results.
+        manifest_entry: The entry in the manifest.
     """
 
     folder: str
@@ -53,8 +55,15 @@ class SavedTransform:
     manifest_entry: Mapping[str, Any] = field(default_factory=dict)
 
     def drop_features(self, names: Collection[str]) -> SavedTransform:
-        """Returns the transform for records without these raw features, whose outputs are left out; DataError where
-        none is left.
+        """Returns the transform for records without some raw features.
+
+        Outputs that need one of them are left out.
+
+        Args:
+            names: The raw features that the records lack.
+
+        Raises:
+            DataError: No output is left.
         """
         if not names:
             return self
@@ -80,8 +89,15 @@ class SavedTransform:
         return replace(self, outputs=outputs, copied=copied, schema=schema, manifest_entry=entry)
 
     def apply(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[int, str]]:
-        """Returns (the transformed records without those refused, row number to why it is refused). DataError, without
-        a value of a feature: it refuses more than MAX_REFUSED_ROWS rows, or gives what its schema doesn't say.
+        """Transforms a batch.
+
+        Returns:
+            (records, refused): The transformed records without the refused ones, and a message by
+            row number for the refused ones.
+
+        Raises:
+            DataError: More than MAX_REFUSED_ROWS rows are refused, or the graph returns values that
+                don't fit its schema. The message contains no values of features.
         """
         refused_rows: dict[int, str] = {}
         output = self._apply(batch, 0, refused_rows)
@@ -91,6 +107,7 @@ class SavedTransform:
             else batch.filter(pa.array([i not in refused_rows for i in range(batch.num_rows)]))
         )
         if misfits := self._find_misfits(good_rows, output):
+            # The misfits are numbered without the rows that were refused before.
             numbers = np.setdiff1d(np.arange(batch.num_rows), list(refused_rows))
             refused_rows.update({int(numbers[row]): reason for row, reason in misfits.items()})
             fits = pa.array(~np.isin(np.arange(good_rows.num_rows), list(misfits)))
@@ -101,7 +118,7 @@ class SavedTransform:
 
     @functools.cached_property
     def _declared_columns(self) -> tuple[DeclaredColumn, ...]:
-        """The columns of a declared transform that it still gives, as it says that it gives them."""
+        """The columns of a declared transform that the graph still returns as declared."""
         if not isinstance(self.manifest_entry.get("given"), Mapping):
             return ()
         columns = declare_transform(
@@ -116,7 +133,7 @@ class SavedTransform:
         )
 
     def _find_misfits(self, raw: pa.RecordBatch, output: pa.RecordBatch) -> dict[int, str]:
-        """Row to why a step has no value for what it was given, and gave one all the same."""
+        """Returns a message for each row that a step has no valid result for."""
         reasons: dict[int, str] = {}
         for declared_column in (
             declared_column
@@ -140,7 +157,15 @@ class SavedTransform:
     def _apply(
         self, batch: pa.RecordBatch, first_row: int, refused: dict[int, str]
     ) -> pa.RecordBatch:
-        """The graph's outputs for the rows it takes; a batch in which it fails is halved until the row is found."""
+        """Returns the graph's outputs for the rows that it accepts.
+
+        If it fails for a batch, the batch is halved until the row is found.
+
+        Args:
+            batch: The records.
+            first_row: The row number of the first record.
+            refused: Receives a message for each refused row.
+        """
         import tensorflow as tf
 
         errors = tf.errors
@@ -163,6 +188,7 @@ class SavedTransform:
             self._apply(batch.slice(half), first_row + half, refused),
         ]
         return (
+            # A table without rows would have no batches.
             pa.Table.from_batches(halves).combine_chunks().to_batches()[0]
             if any(map(len, halves))
             else halves[0]
@@ -192,9 +218,19 @@ _NO_ROWS: npt.NDArray[np.int64] = np.empty(0, np.int64)
 def find_misfits(
     declared_column: DeclaredColumn, raw: pa.Array, output: pa.Array
 ) -> tuple[npt.NDArray[np.int64], str]:
-    """Returns (rows for which a declared column's steps have no value, why)."""
+    """Returns the rows that the steps of a declared column have no value for.
+
+    Args:
+        declared_column: The column.
+        raw: The raw values.
+        output: The values that the graph returned.
+
+    Returns:
+        (rows, reason): The row numbers, and the error message for all of them.
+    """
     steps = [step.name for step in declared_column.steps]
-    if steps[-1] == "one_hot" and "vocabulary" not in steps:  # whose unknown words are of no class
+    # A vocabulary's unknown words have no class, and that is no misfit.
+    if steps[-1] == "one_hot" and "vocabulary" not in steps:
         one_hot, classes = _flatten_column(output)[0], declared_column.value.shape[0] or 1
         rows = np.flatnonzero(~one_hot.reshape(-1, classes).any(1))
         return rows, f"one_hot has no class for it: not one of 0 to {classes - 1}"
@@ -214,14 +250,15 @@ def find_misfits(
         raw_values, raw_rows = _flatten_column(raw)
         if len(raw_values) == len(values):
             is_misfit &= np.isfinite(raw_values)
-        else:  # something was missing, and is not
+        else:
+            # A value was missing and has been imputed.
             is_misfit &= ~np.isin(rows, raw_rows[~np.isfinite(raw_values)])
         return np.unique(rows[is_misfit]), f"{', '.join(steps)} gives no finite number for it"
     return _NO_ROWS, ""
 
 
 def _flatten_column(column: pa.Array) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
-    """Returns (the numbers of a column that are there, the row of each)."""
+    """Returns the values of a column without nulls, and the row of each."""
     rows = np.arange(len(column))
     if pa.types.is_fixed_size_list(column.type):
         rows, column = np.repeat(rows, column.type.list_size), column.flatten()
@@ -233,13 +270,16 @@ def _flatten_column(column: pa.Array) -> tuple[npt.NDArray[Any], npt.NDArray[np.
 
 
 def load_transform(folder: str) -> Any:
-    """The saved graph, once in each process."""
+    """Returns the saved graph of a folder. Each process loads it once."""
     with _load_lock:
         return _load_cached(folder)
 
 
 def _describe_error(error: Any) -> str:
-    """Returns which operation failed; TensorFlow's own message may hold the feature's value."""
+    """Returns which operation failed.
+
+    TensorFlow's own message is left out, because it may contain values of features.
+    """
     node = _NODE.search(str(error.message or ""))
     return f"{type(error).__name__}{f' in operation {node[1]}' if node else ''}"
 

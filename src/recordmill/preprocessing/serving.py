@@ -1,8 +1,11 @@
-"""The transform of a data set as a Keras 3 layer: raw features in, what the reader gives of transformed records
-out, to the bit; it goes along in `.keras` files and in `model.export`.
+"""The transform of a data set as a Keras 3 layer.
 
-Features are as `Dataset.to_tf` has them: dense tensors, lists as RaggedTensors, and `NAME/valid` beside what may be
-missing. Keras and TensorFlow are imported when the layer is made.
+The layer takes raw features and returns transformed ones, with the same bits as the reader. It is
+part of `.keras` files and of `model.export`.
+
+Features have the form of `Dataset.to_tf`: dense tensors, lists as RaggedTensors, and `NAME/valid`
+in addition to a feature that may be missing. Keras and TensorFlow are imported when the layer is
+made.
 """
 
 from __future__ import annotations
@@ -31,17 +34,26 @@ from recordmill.shards.manifest import TRANSFORM_FOLDER, load_manifest
 from recordmill.storage.files import parse_local_path
 from recordmill.storage.folders import copy_tree, make_scratch_folder
 
-VALID_MASK = "/valid"  # after the name of a feature that may be missing, as the reader has it
+# The suffix of masks for features that may be missing, as in the reader.
+VALID_MASK = "/valid"
 
 
 def serving_layer(out: str | os.PathLike[str]) -> Any:
-    """The transform of the data set at `out`, as a `keras.layers.Layer` whose input and output are dicts of tensors.
+    """Returns the transform of a data set as a Keras layer.
 
-    `layer.inputs()` makes the `keras.Input`s that it takes. What needs an input that is not given, as the label does at
-    serving, is left out of its output. The transform is a program: serve only those that you trust.
+    The input and the output of the layer are dicts of tensors. `layer.inputs()` makes the
+    `keras.Input` objects for it. Outputs that need a missing input, such as the label, are left
+    out. A transform is a program, so serve only transforms that you trust.
+
+    Args:
+        out: The folder of the data set.
+
+    Returns:
+        A `keras.layers.Layer`.
 
     Raises:
-        UsageError: the data set was built without a transform. DataError: its files are not what the manifest says.
+        UsageError: The data set was built without a transform.
+        DataError: A file differs from the manifest.
         MissingExtraError: Keras or TensorFlow is not installed.
     """
     out = parse_local_path(out)
@@ -55,7 +67,7 @@ def serving_layer(out: str | os.PathLike[str]) -> Any:
 
 
 def serving_objects() -> dict[str, Any]:
-    """Returns the `custom_objects` by which `keras.models.load_model` loads a model with the layer."""
+    """Returns the `custom_objects` that `keras.models.load_model` needs for the layer."""
     return {"recordmill>TransformLayer": _layer_class()}
 
 
@@ -71,9 +83,9 @@ def _layer_class() -> Any:
     class TransformLayer(keras.layers.Layer):  # type: ignore[misc]
         """Keras layer that applies the transform. It has no graph until `load`.
 
-        Attributes:
-            about: the manifest's `transform`.
-            schema: the text of its schema.pbtxt.
+        Args:
+            about: The manifest's `transform`.
+            schema: The text of its schema.pbtxt.
         """
 
         def __init__(self, about: dict[str, Any], schema: str, **settings: Any) -> None:
@@ -83,12 +95,13 @@ def _layer_class() -> Any:
             self._folder: str | None = None
 
         def load(self, folder: str) -> None:
-            """Takes the graph that lies in the folder."""
-            restore_transform(folder, self._about, self._schema)  # which checks the files
+            """Loads the graph of a folder."""
+            # This checks the files.
+            restore_transform(folder, self._about, self._schema)
             self._folder, self._graph = folder, load_graph(folder)
 
         def inputs(self) -> dict[str, Any]:
-            """A `keras.Input` for each raw feature that it takes, but for the label."""
+            """Returns a `keras.Input` for each raw feature of the transform except the label."""
             names = [
                 name
                 for name in self._raw.names
@@ -117,7 +130,7 @@ def _layer_class() -> Any:
             self.load(folder)
 
         def compute_output_spec(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-            """Known without the graph, which a .keras file brings later."""
+            """Returns the output without the graph, which a .keras file loads later."""
             specs = {}
             for feature in self._given(inputs):
                 dtype = "string" if feature.kind == "bytes" and not feature.raw else _dtype(feature)
@@ -129,7 +142,7 @@ def _layer_class() -> Any:
             return specs
 
         def _given(self, inputs: Mapping[str, Any]) -> list[Feature]:
-            """The features that these inputs suffice for."""
+            """Returns the features that can be computed from these inputs."""
             copied = {name: [source] for name, source in self._about["kept"]}
             needs = {**copied, **self._about["needs"]}
             return [f for f in self._schema if all(name in inputs for name in needs[f.name])]
@@ -166,7 +179,13 @@ def _dtype(feature: Feature) -> str:
 
 
 def _inputs(keras: Any, feature: Feature, taken_names: Set[str]) -> dict[str, Any]:
-    """Returns inputs by name in the records, under words that Keras takes and that are none of those taken."""
+    """Returns Keras inputs by their names in the records.
+
+    Args:
+        keras: The module.
+        feature: The feature.
+        taken_names: Names of other Keras inputs. Keras accepts only words, and needs unique ones.
+    """
     word = re.sub(r"\W", "_", feature.name)
     numbered = (f"{word}_{number}" for number in itertools.count(2))
     keras_name = next(
@@ -188,13 +207,16 @@ def _inputs(keras: Any, feature: Feature, taken_names: Set[str]) -> dict[str, An
 
 
 def _pick_rows(tf: Any, inputs: Mapping[str, Any]) -> Any:
-    """A tensor with a row for each row."""
+    """Returns a tensor with one element per row."""
     value = next(iter(inputs.values()))
     return value.row_lengths() if isinstance(value, tf.RaggedTensor) else value
 
 
 def _pad_feature(tf: Any, feature: Feature, inputs: Mapping[str, Any], rows: Any) -> Any:
-    """The feature as the graph takes it, padded as `tensors.flat_values` does; empty values if it is not given."""
+    """Returns a feature as the graph takes it, padded as in `tensors.flatten_values`.
+
+    A missing input becomes empty values.
+    """
     dtype = tf.as_dtype(tensor_dtype(feature))
     num_padding = tf.where(rows > 0, -rows % PAD_ROWS + PAD_ROWS, tf.zeros_like(rows))
     value = inputs.get(feature.name)
@@ -224,7 +246,10 @@ def _pad_feature(tf: Any, feature: Feature, inputs: Mapping[str, Any], rows: Any
 
 
 def _pad_values(tf: Any, values: Any, splits: Any, num_padding: Any) -> tuple[Any, Any]:
-    """Pads values to a multiple of LANES, in rows of one value after the others."""
+    """Pads the number of values to a multiple of PAD_ROWS.
+
+    The first of the added rows get one value each, and the others are empty.
+    """
     count = tf.size(values, out_type=tf.int64)
     num_extra = -count % PAD_ROWS
     ends = count + tf.minimum(tf.range(1, num_padding + 1, dtype=tf.int64), num_extra)
@@ -232,7 +257,7 @@ def _pad_values(tf: Any, values: Any, splits: Any, num_padding: Any) -> tuple[An
 
 
 def _pass_feature(tf: Any, raw: Feature, name: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """A feature that stays as it is."""
+    """Returns a feature that stays as it is."""
     value = inputs[raw.name]
     if isinstance(value, tf.RaggedTensor) or raw.ragged_rank:
         return {name: value}
@@ -246,7 +271,7 @@ def _pass_feature(tf: Any, raw: Feature, name: str, inputs: Mapping[str, Any]) -
 
 
 def _finish_output(tf: Any, feature: Feature, output: Any, rows: Any) -> dict[str, Any]:
-    """Returns the graph's outputs, without the padding, as the reader gives them."""
+    """Returns an output of the graph, without padding, as the reader returns it."""
     if isinstance(output, tf.SparseTensor) and feature.ragged_rank:
         output = tf.RaggedTensor.from_sparse(output)
     if not isinstance(output, tf.SparseTensor):

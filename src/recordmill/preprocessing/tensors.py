@@ -1,12 +1,12 @@
-"""Raw features as the tensors that a transform takes, and its tensors as columns again.
+"""Conversion of raw features to the tensors of a transform, and back to columns.
 
-A feature that every record has is a dense tensor of its shape; one that may be missing is a SparseTensor with at most
-one value a row; a list is a RaggedTensor, empty where it is missing. Whole numbers are int64, but for tensors of uint8;
-text and bytes are strings.
+A feature that is never missing is a dense tensor of its shape. A feature that may be missing is a
+SparseTensor with at most one value per row. A list is a RaggedTensor, and a missing list is empty.
+Integers are int64, except tensors of uint8. Text and bytes are strings.
 
-tf.Transform's own adapter, which analyses, takes lists only (`to_list_columns`); the saved graph gets tensors made here,
-padded to a multiple of 16 rows and 16 values, since the last bits of log and exp depend on where in its batch a value
-stands.
+tf.Transform's own adapter takes only lists, so the analysis uses `to_list_columns`. The saved graph
+gets the tensors of this module. They are padded to a multiple of 16 rows and 16 values, because the
+last bits of log and exp depend on the position of a value in its batch.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tensorflow_metadata.proto.v0 import schema_pb2
 from recordmill.schemas.arrow import arrow_type, value_type
 from recordmill.schemas.feature import Feature, Schema
 
-# rows and values of a batch come in multiples of it: no vector unit computes more at once
+# Rows and values of a batch are padded to multiples of this. No vector unit computes more at once.
 PAD_ROWS = 16
 DENSE_LAYOUT, SPARSE_LAYOUT, RAGGED_LAYOUT = "dense", "sparse", "ragged"
 
@@ -37,7 +37,7 @@ _ARROW = {
 
 
 def explain_unfit(feature: Feature) -> str | None:
-    """Returns why the feature can't be handed to a transform, or None if it can."""
+    """Returns why a transform can't take a feature, or None if it can."""
     if feature.ragged_rank > 1 or (feature.ragged_rank and feature.inner_shape):
         return f"it is {feature.describe()}, and a transform takes no lists of lists"
     if feature.shape and not feature.required and not feature.ragged_rank:
@@ -46,7 +46,7 @@ def explain_unfit(feature: Feature) -> str | None:
 
 
 def choose_tensor_layout(feature: Feature) -> str:
-    """Returns `dense`, `sparse` or `ragged`."""
+    """Returns DENSE_LAYOUT, SPARSE_LAYOUT or RAGGED_LAYOUT."""
     return (
         RAGGED_LAYOUT
         if feature.ragged_rank
@@ -57,7 +57,7 @@ def choose_tensor_layout(feature: Feature) -> str:
 
 
 def tensor_dtype(feature: Feature) -> str:
-    """The dtype of its tensor: int64, uint8, float32, float64 or string."""
+    """Returns the dtype of a feature's tensor: int64, uint8, float32, float64 or string."""
     if feature.dtype in ("string", "bytes"):
         return "string"
     if feature.dtype in ("float16", "bfloat16", "float32"):
@@ -70,20 +70,26 @@ def tensor_dtype(feature: Feature) -> str:
 
 
 def to_list_columns(batch: pa.RecordBatch, schema: Schema) -> pa.RecordBatch:
-    """The batch as tf.Transform's adapter takes it: every column a large_list, of missing rows an empty one."""
+    """Returns a batch in the form that tf.Transform's adapter takes.
+
+    Each column is a large_list, and a missing row is an empty list.
+    """
     columns = [_to_lists(batch.column(feature.name), feature) for feature in schema]
     return pa.RecordBatch.from_arrays(columns, schema=make_list_schema(schema))
 
 
 def make_list_schema(schema: Schema) -> pa.Schema:
-    """The Arrow schema of what `to_list_columns` gives."""
+    """Returns the Arrow schema of `to_list_columns`."""
     return pa.schema(
         [(feature.name, pa.large_list(_tensor_arrow_type(feature))) for feature in schema]
     )
 
 
 def make_representations(schema: Schema) -> dict[str, Any]:
-    """Feature name to the TensorRepresentation by which tfx-bsl makes of a column the tensor described above."""
+    """Returns the TensorRepresentation of each feature, by name.
+
+    tfx-bsl uses these to make the tensors that the module describes.
+    """
     by_name = {}
     for feature in schema:
         representation = schema_pb2.TensorRepresentation()
@@ -106,8 +112,12 @@ def make_representations(schema: Schema) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class TensorValues:
-    """A feature of a batch, flat: [rows * inner size] values, or those that are there, and [rows + 1] where the values
-    of each row begin and end, None for dense ones.
+    """The values of a feature in a batch, flat.
+
+    Attributes:
+        values: [rows * inner size] for a dense feature, otherwise only the values that are not
+            missing.
+        splits: [rows + 1] begin of the values of each row, and the end. None for a dense feature.
     """
 
     values: npt.NDArray[Any]
@@ -115,14 +125,19 @@ class TensorValues:
 
 
 def count_padded_rows(rows: int) -> int:
-    """Returns how many rows a batch is padded to: a multiple of LANES, with at least LANES rows more, which have
-    place for the values that sparse and ragged features are padded with.
+    """Returns the number of rows that a batch is padded to.
+
+    It is a multiple of PAD_ROWS, with at least PAD_ROWS additional rows. These contain the values
+    that sparse and ragged features are padded with.
+
+    >>> count_padded_rows(1), count_padded_rows(16), count_padded_rows(17)
+    (32, 32, 48)
     """
     return rows + (-rows) % PAD_ROWS + PAD_ROWS
 
 
 def flatten_values(column: pa.Array, feature: Feature) -> TensorValues:
-    """The column's values, padded to `count_padded_rows`."""
+    """Returns the values of a column, padded to `count_padded_rows`."""
     lists = _to_lists(column, feature)
     offsets = np.asarray(lists.offsets)
     flat = _to_numpy(lists.values.slice(offsets[0], offsets[-1] - offsets[0]))
@@ -132,6 +147,7 @@ def flatten_values(column: pa.Array, feature: Feature) -> TensorValues:
         size = feature.inner_size
         return TensorValues(np.concatenate([flat, np.tile(flat[:size], num_padding)]))
     num_extra = (-len(flat)) % PAD_ROWS
+    # The additional rows contain the additional values, one each.
     ends = offsets[-1] + np.minimum(np.arange(1, num_padding + 1), num_extra)
     return TensorValues(
         np.concatenate([flat, np.repeat(flat[:1], num_extra)]),
@@ -140,7 +156,10 @@ def flatten_values(column: pa.Array, feature: Feature) -> TensorValues:
 
 
 def make_tensors(batch: pa.RecordBatch, schema: Schema) -> dict[str, Any]:
-    """Returns the batch as the graph takes it, padded; a feature without a column is empty, or zeros or "" if dense."""
+    """Returns a batch as the tensors that the graph takes, with padding.
+
+    A feature without a column is empty, or zeros or "" if it is dense.
+    """
     column_names = {*batch.schema.names}
     columns = {
         f.name: batch.column(f.name)
@@ -152,7 +171,7 @@ def make_tensors(batch: pa.RecordBatch, schema: Schema) -> dict[str, Any]:
 
 
 def _make_missing_column(feature: Feature, rows: int) -> pa.Array:
-    """The column of a feature that no record has."""
+    """Returns the column of a feature that no record has."""
     if choose_tensor_layout(feature) != DENSE_LAYOUT:
         return pa.nulls(rows, arrow_type(feature))
     values, count = value_type(feature), rows * feature.inner_size
@@ -179,8 +198,16 @@ def _make_tensor(flat: TensorValues, feature: Feature) -> Any:
 
 
 def column_from_tensor(tensor: Any, feature: Feature, rows: int) -> pa.Array:
-    """Returns the first rows of a tensor that the graph gave, as the column of its feature; ValueError where it has
-    other dimensions than that, or is sparse with gaps between its values.
+    """Returns the first rows of a tensor as the column of its feature.
+
+    Args:
+        tensor: A tensor that the graph returned.
+        feature: The feature.
+        rows: The number of rows without padding.
+
+    Raises:
+        ValueError: The dimensions do not fit the feature, or a sparse tensor has gaps between its
+            values.
     """
     values, splits = _flatten_tensor(tensor, rows)
     flat = _arrow_values(values, feature)
@@ -203,12 +230,16 @@ def column_from_tensor(tensor: Any, feature: Feature, rows: int) -> pa.Array:
 def _flatten_tensor(
     tensor: Any, rows: int
 ) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64] | None]:
-    """Returns (values of the first rows, where each row's begin and end or None)."""
+    """Returns (values, splits) of the first rows.
+
+    The splits of a dense tensor are None.
+    """
     import tensorflow as tf
 
     if isinstance(tensor, tf.SparseTensor):
         indices, values = tensor.indices.numpy(), tensor.values.numpy()
         if (np.diff(indices[:, 0]) < 0).any():
+            # The indices of a SparseTensor may have any order.
             order = np.lexsort((indices[:, 1], indices[:, 0]))
             indices, values = indices[order], values[order]
         splits = np.searchsorted(indices[:, 0], np.arange(rows + 1))
@@ -245,7 +276,10 @@ def _tensor_arrow_type(feature: Feature) -> pa.DataType:
 
 
 def _to_lists(array: pa.Array, feature: Feature) -> pa.LargeListArray:
-    """The column as lists of its tensor's dtype; a missing row is an empty list."""
+    """Returns a column as lists with the dtype of its tensor.
+
+    A missing row becomes an empty list.
+    """
     if feature.ragged_rank:
         lists = array.fill_null([]) if array.null_count else array
         offsets = np.asarray(lists.offsets, np.int64)
@@ -277,7 +311,7 @@ def _to_numpy(values: pa.Array) -> npt.NDArray[Any]:
 
 
 def make_batch(arrays: Mapping[str, pa.Array], schema: Schema) -> pa.RecordBatch:
-    """The columns in the schema's order."""
+    """Returns the columns as a batch, in the order of the schema."""
     return pa.RecordBatch.from_arrays(
         [arrays[name] for name in schema.names], names=list(schema.names)
     )
