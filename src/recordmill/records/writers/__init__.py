@@ -1,1 +1,1 @@
-"""Writers of RecordBatches to Parquet, NumPy, Arrow, JSON lines, CSV or a file per record."""
+"""Writers of RecordBatches, with one module for each output format."""

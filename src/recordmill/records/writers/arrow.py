@@ -1,4 +1,4 @@
-"""Writes a stream of RecordBatches to one Arrow IPC file (Feather version 2) that `pa.ipc.open_file` memory-maps."""
+"""Output to Arrow IPC files (Feather version 2)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from recordmill.storage.files import create_file
 
 
 class ArrowWriter(OutputWriter):
-    """Appends batches of the schema's Arrow types to a new file, uncompressed, so that it can be memory-mapped."""
+    """Writer of one Arrow IPC file.
+
+    The file is not compressed, so `pa.ipc.open_file` can memory-map it.
+    """
 
     def __init__(
         self, path: str | Path, schema: Schema, settings: WriterSettings | None = None
@@ -31,4 +34,4 @@ class ArrowWriter(OutputWriter):
         self._file.close()
 
     def abort(self) -> None:
-        self._file.close()  # without a footer nothing reads it
+        self._file.close()  # readers refuse a file without a footer

@@ -1,6 +1,7 @@
-"""Writes a stream of RecordBatches to one CSV file, for people and small tools. Bulk belongs into Parquet.
+"""Output to CSV files, for small data sets.
 
-A header and single values only, every text in quotes, so that empty text and a missing value differ.
+A file has a header, and each field is a single value. All texts are quoted, so an empty text
+differs from a missing value.
 """
 
 from __future__ import annotations
@@ -21,7 +22,13 @@ from recordmill.storage.files import create_file
 
 
 class CsvWriter(OutputWriter):
-    """Appends batches of the schema's Arrow types to a new CSV file; see `check_csv` for what it can hold."""
+    """Writer of one CSV file.
+
+    Args:
+        path: A path that does not exist yet.
+        schema: The features. `check_csv` raises UsageError for a feature that CSV can't hold.
+        settings: Not used.
+    """
 
     def __init__(
         self, path: str | Path, schema: Schema, settings: WriterSettings | None = None
@@ -35,11 +42,16 @@ class CsvWriter(OutputWriter):
         self._writer = pyarrow.csv.CSVWriter(self._file, self._arrow)
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Appends rows; DataError for a time outside of the years 1 to 9999, for which pyarrow writes words."""
+        """Appends the rows of a batch.
+
+        Raises:
+            DataError: A time is not in the years 1 to 9999.
+        """
         columns = [
             column.cast(field.type)
             for column, field in zip(batch.columns, self._arrow, strict=True)
         ]
+        # pyarrow would write words instead of such a time.
         for field, column in zip(self._arrow, columns, strict=True):
             if (row := _find_unsupported_year(column)) is not None:
                 raise DataError(
@@ -59,7 +71,11 @@ class CsvWriter(OutputWriter):
 
 
 def check_csv(schema: Schema) -> None:
-    """Raises UsageError for a feature that CSV can't hold: a list, a tensor, bytes."""
+    """Raises UsageError if CSV can't hold the features.
+
+    CSV holds single numbers and texts, but no lists, tensors or bytes. At least one feature is
+    needed.
+    """
     unfit = [
         f"{feature.name} ({feature.describe()})"
         for feature in schema
@@ -76,7 +92,8 @@ def check_csv(schema: Schema) -> None:
 
 
 def _find_unsupported_year(column: pa.Array) -> int | None:
-    """Returns the first row with a time outside of the years 1 to 9999; nanoseconds reach from 1677 to 2262 only."""
+    """Returns the first row with a time outside the years 1 to 9999."""
+    # Nanoseconds in 64 bits only reach from 1677 to 2262.
     if not pa.types.is_timestamp(column.type) or column.type.unit == "ns":
         return None
     begin, end = (np.datetime64(year, column.type.unit).astype(int) for year in ("0001", "10000"))

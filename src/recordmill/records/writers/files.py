@@ -1,14 +1,18 @@
-"""Writes a stream of RecordBatches to a folder with a file per record, the bytes of one feature, and `metadata.jsonl`,
-which holds all the others.
+"""Output to a folder with one file per record.
 
-It is the layout that Hugging Face's ImageFolder reads: `file_name`, relative to the folder, is the first field of each
-line. Lines stand in the records' order, and a record without the feature has a line too, whose file_name is null. Names
-are given in that order, so they depend on the records alone. The first to ask for a name has it: `A.jpg` and `a.jpg`
-are two names where the file system keeps them apart, and one where it does not, so nothing is overwritten there either.
-A file per record costs the system's calls for each, tens of microseconds, whatever is done around them.
+A file contains the bytes of one feature. `metadata.jsonl` contains the other features, with one
+line per record in the order of the records. Hugging Face's ImageFolder reads this layout: the first
+field of each line is `file_name`, the path relative to the folder. It is null if a record lacks the
+feature of the files.
 
-A name with a meaning outside the folder, or another one on another system, is not bent to fit: the record's number
-takes its place.
+Names are assigned in the order of the records, so they depend only on the records. If two records
+have the same name, the first one gets it. Whether `A.jpg` and `a.jpg` are the same name depends on
+the file system, and no file is overwritten in either case.
+
+A name is not repaired if it leads out of the folder or means something else on another system. The
+record's number replaces it.
+
+Each file costs system calls of tens of microseconds.
 """
 
 from __future__ import annotations
@@ -32,11 +36,12 @@ from recordmill.schemas.splits import SPLIT_WORDS, detect_split
 from recordmill.storage.disk_files import FILE_CREATED, NAME_UNFIT, NewFiles
 from recordmill.storage.files import create_file, write_all
 
-MAX_COMPONENT_BYTES = 255  # of a file or a folder: what ext4, XFS, APFS and NTFS allow
-MAX_NAME_BYTES = 1023  # of all of it: macOS opens paths up to 1,024 bytes
-MAX_FOLDER_FILES = (
-    10_000  # numbered files in a folder: what file managers and `ls` still list at once
-)
+# Length of the name of a file or folder that ext4, XFS, APFS and NTFS allow.
+MAX_COMPONENT_BYTES = 255
+# Length of the complete relative path. macOS opens paths of up to 1,024 bytes.
+MAX_NAME_BYTES = 1023
+# Numbered files in a folder. File managers and `ls` still list as many without delay.
+MAX_FOLDER_FILES = 10_000
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f\\]|^/|/$")
 _DRIVE = re.compile(r"[A-Za-z]:")
 _IMAGE_EXTENSIONS = {
@@ -48,7 +53,7 @@ _IMAGE_EXTENSIONS = {
     "TIFF": "tif",
 }
 METADATA_NAME, FILE_NAME_FIELD = "metadata.jsonl", "file_name"
-# keys of FilesWriter._counts
+# Keys of FilesWriter._counts.
 _WITHOUT_FILE = "missing"
 _WITHOUT_NAME = "nameless"
 _UNSAFE_NAME = "unusable"
@@ -56,13 +61,22 @@ _TAKEN_NAME = "double"
 
 
 def to_safe_name(name: str, split: str | None = None) -> str | None:
-    """Returns the name below the split's folder, or None where it can't be one.
+    """Returns a name as a relative path inside the output folder, or None.
 
-    Left out are `.`, doubled slashes and, if split is given, the folder that says it, since the split has a folder of
-    its own here. None for: nothing, an absolute path, a drive, `..`, a backslash, control characters, a folder's name,
-    more than 255 bytes between slashes or 1,023 in all.
+    The components `.` and "" are left out.
 
-    >>> [to_safe_name(name, "validation") for name in ("3/0217.png", "val/cat/1.jpg", "./a//b", "../a", "C:x", "")]
+    Args:
+        name: The name, with `/` between its components.
+        split: If set, the folder that names this split is left out, because the output folder
+            belongs to the split already.
+
+    Returns:
+        None if the name is empty, absolute or a folder, or has a drive, `..`, a backslash or
+        control characters. Also None if a component exceeds 255 bytes or the name exceeds 1,023
+        bytes.
+
+    >>> names = ["3/0217.png", "val/cat/1.jpg", "./a//b", "../a", "C:x", ""]
+    >>> [to_safe_name(name, "validation") for name in names]
     ['3/0217.png', 'cat/1.jpg', 'a/b', None, None, None]
     """
     if _UNSAFE.search(name):
@@ -76,7 +90,8 @@ def to_safe_name(name: str, split: str | None = None) -> str | None:
     ):
         del components[folder_index]
     result = "/".join(components)
-    if _DRIVE.match(result):  # asked of what is left: `./C:x` and `train/C:x` hide it
+    # Checked on the result, because `./C:x` and `train/C:x` become a name with a drive.
+    if _DRIVE.match(result):
         return None
     sizes = [len(component.encode()) for component in components]
     return (
@@ -87,16 +102,24 @@ def to_safe_name(name: str, split: str | None = None) -> str | None:
 
 
 def has_split_folder(name: str, split: str) -> bool:
-    """Returns whether a folder of the name says this split.
+    """Returns whether a folder in the name names this split.
 
-    >>> has_split_folder("val/cat/1.jpg", "validation"), has_split_folder("cat/val.jpg", "validation")
-    (True, False)
+    >>> has_split_folder("val/cat/1.jpg", "validation")
+    True
+    >>> has_split_folder("cat/val.jpg", "validation")
+    False
     """
     return _split_folder_index(name.split("/")[:-1], split) is not None
 
 
 def _split_folder_index(folders: list[str], split: str) -> int | None:
-    """Returns which folder says the split as `sources.common.layout` does: whole names first, then the outermost."""
+    """Returns the index of the folder that names the split.
+
+    A folder that is exactly a split's name has priority, then the outermost folder. The result is
+    None if this folder names another split, or if no folder names one. `sources.common.layout` has
+    the same rule.
+    """
+    # Whole names first: in `val-2017/train`, the split is `train`.
     for find_split in (
         lambda folder: SPLIT_WORDS.get(folder.lower(), folder if folder == split else None),
         detect_split,
@@ -108,7 +131,7 @@ def _split_folder_index(folders: list[str], split: str) -> int | None:
 
 
 def make_numbered_name(number: int, extension: str) -> str:
-    """Returns the name of a record that has none of its own.
+    """Returns the file name for a record that has no name of its own.
 
     >>> make_numbered_name(42, "jpg"), make_numbered_name(1_230_042, "bin")
     ('00000042.jpg', '0123/01230042.bin')
@@ -118,8 +141,15 @@ def make_numbered_name(number: int, extension: str) -> str:
 
 
 def make_alternative_name(name: str, number: int, attempt: int) -> str | None:
-    """Another name where a file of this one is there already: the record's number tells them apart;
-    None if it gets too long.
+    """Returns another name for a record if its name is already used.
+
+    Args:
+        name: The name that is already used.
+        number: The record's number, which is appended to the stem.
+        attempt: Number of alternatives that were used as well.
+
+    Returns:
+        None if the new name is too long.
 
     >>> make_alternative_name("cat/1.jpg", 17, 0), make_alternative_name("cat/1.jpg", 17, 1)
     ('cat/1-17.jpg', 'cat/1-17-2.jpg')
@@ -138,14 +168,23 @@ def make_alternative_name(name: str, number: int, attempt: int) -> str | None:
 
 
 def detect_extension(head: bytes, is_text: bool) -> str:
-    """Returns the extension for content that begins so: that of its kind of image, `txt` for text, else `bin`."""
+    """Returns the file extension for a content.
+
+    Args:
+        head: The first IMAGE_HEAD_BYTES bytes.
+        is_text: Whether the feature is a string feature.
+
+    Returns:
+        The extension of the image format, else `txt` for text and `bin` for bytes.
+    """
     image = sniff_image(head[:IMAGE_HEAD_BYTES])
     return _IMAGE_EXTENSIONS[image] if image is not None else "txt" if is_text else "bin"
 
 
 def add_extension(name: str, extension: str) -> str:
-    """Returns the name with an extension that tells of its content: as it is where it has one, which of images must be
-    an image's.
+    """Returns the name with an extension.
+
+    A name that has an extension is not changed. For an image, only extensions of image files count.
 
     >>> add_extension("a", "jpg"), add_extension("a.JPEG", "jpg")
     ('a.jpg', 'a.JPEG')
@@ -164,8 +203,12 @@ def add_extension(name: str, extension: str) -> str:
 
 @dataclass(frozen=True)
 class FileOptions:
-    """A request for files as output. file_feature: it becomes the files, None: found by content. name_feature: it names
-    them, "": the record's number, None: `source` if it tells records apart.
+    """Options of the output `files`.
+
+    Attributes:
+        file_feature: The feature that becomes the files. None detects it from the content.
+        name_feature: The feature that names the files. "" selects the record's number. None selects
+            `source` if it identifies the records.
     """
 
     file_feature: str | None = None
@@ -174,14 +217,14 @@ class FileOptions:
 
 @dataclass(frozen=True)
 class FileLayout:
-    """Which feature becomes the files, and what names them.
+    """Choice of the features that become files, names and metadata.
 
     Attributes:
-        file_feature: Of type bytes or string.
-        name_feature: The feature that names the file, None: the record's number.
-        adds_extension: A name without an extension gets one.
-        metadata_features: The features in metadata.jsonl.
-        strips_split_folder: The folder of a name that says the split is left out.
+        file_feature: The bytes or string feature that becomes the files.
+        name_feature: The feature that names the files. None selects the record's number.
+        adds_extension: Whether a name without an extension gets one.
+        metadata_features: The features in `metadata.jsonl`.
+        strips_split_folder: Whether the folder that names the split is left out of names.
     """
 
     file_feature: str
@@ -192,7 +235,7 @@ class FileLayout:
 
     @property
     def required_features(self) -> tuple[str, ...]:
-        """The features that it takes, whatever is shown."""
+        """The features that the writer needs, even if they are not in the metadata."""
         return (
             (self.file_feature,)
             if self.name_feature is None
@@ -201,10 +244,15 @@ class FileLayout:
 
     @property
     def metadata_fields(self) -> dict[str, str]:
-        """Each feature of metadata.jsonl to its field there: its own name, unless that is `file_name`."""
+        """Names of the fields in `metadata.jsonl`, by feature.
+
+        A feature called `file_name` gets underscores appended, because that is the first field of
+        each line.
+        """
         fields = {}
         for name in self.metadata_features:
             field = name
+            # The changed name must not be the name of another feature either.
             while field == FILE_NAME_FIELD or (field != name and field in self.metadata_features):
                 field += "_"
             fields[name] = field
@@ -212,7 +260,14 @@ class FileLayout:
 
 
 class FilesWriter(OutputWriter):
-    """Appends batches of the schema's Arrow types to a new folder; split: the one that they belong to."""
+    """Writer of one folder with a file per record.
+
+    Args:
+        path: A folder that does not exist yet.
+        schema: The features of the batches.
+        layout: The use of the features.
+        split: The split of the records.
+    """
 
     def __init__(self, path: Path, schema: Schema, layout: FileLayout, split: str) -> None:
         self.rows, self._layout = 0, layout
@@ -228,6 +283,7 @@ class FilesWriter(OutputWriter):
         self._metadata = create_file(path / METADATA_NAME)
 
     def write(self, batch: pa.RecordBatch) -> None:
+        # In slices, because the metadata of all rows of a slice are Python objects at once.
         for start in range(0, batch.num_rows, JSON_BATCH_ROWS):
             batch_slice = batch.slice(start, JSON_BATCH_ROWS)
             names = self._write_files(batch_slice)
@@ -236,6 +292,7 @@ class FilesWriter(OutputWriter):
 
     def close(self) -> None:
         self._metadata.close()
+        # One sync for all files: a sync of each file would cost milliseconds.
         self._files.sync()
         self._files.close()
 
@@ -245,7 +302,7 @@ class FilesWriter(OutputWriter):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Notes on records that could not have the file, or the name, that they ask for."""
+        """Notes on records that did not get a file, or not the requested name."""
         messages = {
             _WITHOUT_FILE: f"without {self._layout.file_feature!r}: no file, and {FILE_NAME_FIELD} is null in {METADATA_NAME}",
             _WITHOUT_NAME: f"without {self._layout.name_feature!r}: the record's number names the file",
@@ -260,7 +317,11 @@ class FilesWriter(OutputWriter):
         )
 
     def _write_files(self, batch: pa.RecordBatch) -> list[str | None]:
-        """Returns the name of each row's file, or None for a row that has none."""
+        """Writes the file of each row.
+
+        Returns:
+            The name of each file, or None for a row without the feature.
+        """
         record_names: list[object] = (
             [None] * batch.num_rows
             if self._name_column is None
@@ -278,7 +339,14 @@ class FilesWriter(OutputWriter):
         return names
 
     def _write_file(self, value: memoryview, number: int, record_name: object) -> str:
-        """Writes the record's file under the first of its names that is free; gives that name."""
+        """Writes a file under the first possible name and returns the name.
+
+        The names are tried in this order: the requested name and its alternatives, the record's
+        number and its alternatives, and the number without a folder.
+
+        Raises:
+            RecordmillError: The file system refuses all names.
+        """
         extension = detect_extension(bytes(value[:IMAGE_HEAD_BYTES]), self._is_text)
         requested_name = self._requested_name(record_name, extension)
         for base_name in (
@@ -286,6 +354,8 @@ class FilesWriter(OutputWriter):
             make_numbered_name(number, extension),
             f"{number:08d}.{extension}",
         ):
+            # A used name gets alternatives. A name that the file system refuses has none, so the
+            # next base name is tried.
             name, attempt = base_name, 0
             while name is not None and (outcome := self._files.create(name, value)) != NAME_UNFIT:
                 if outcome == FILE_CREATED:
@@ -300,7 +370,7 @@ class FilesWriter(OutputWriter):
         )
 
     def _requested_name(self, record_name: object, extension: str) -> str | None:
-        """Returns the name that the record asks for, if it is one."""
+        """Returns the name that the record specifies if it is safe."""
         if isinstance(record_name, bytes):
             try:
                 record_name = record_name.decode()
@@ -315,12 +385,18 @@ class FilesWriter(OutputWriter):
 
 
 def open_files(path: Path, schema: Schema, settings: WriterSettings) -> FilesWriter:
-    """Returns a writer of files to a new folder; settings.options: the layout."""
+    """Opens a writer of a folder with a file per record.
+
+    Args:
+        path: A folder that does not exist yet.
+        schema: The features of the batches.
+        settings: The options are a `FileLayout`.
+    """
     return FilesWriter(path, schema, layout=settings.options, split=settings.split)
 
 
 def _iter_views(column: pa.Array) -> Iterator[memoryview | None]:
-    """Yields the bytes of each row where they lie; None where there are none."""
+    """Yields the bytes of each row without a copy, None if missing."""
     column = column.cast(pa.large_binary())
     _, offsets, data = column.buffers()
     ends = np.frombuffer(offsets, np.int64)[

@@ -1,7 +1,7 @@
-"""Writes a stream of RecordBatches to one file of JSON lines, for people and small tools. Bulk belongs into Parquet.
+"""Output to JSON Lines files, for small data sets.
 
-An object per record; tensors are nested lists, what is missing null, times ISO 8601, bytes base64, and NaN and Infinity
-stand as Python's json writes and reads them.
+Each record is an object. Tensors are nested lists, missing values are null, times are ISO 8601
+texts, and bytes are base64. NaN and Infinity are written as Python's `json` does.
 """
 
 from __future__ import annotations
@@ -21,12 +21,17 @@ from recordmill.records.writers.outputs import OutputWriter, WriterSettings
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.storage.files import create_file, write_all
 
-JSON_BATCH_ROWS = 1024  # rows that are Python objects at once
+# Number of rows that are Python objects at once, which bounds the memory.
+JSON_BATCH_ROWS = 1024
 
 
 class JsonLineEncoder:
-    """Turns batches of a schema into the text of JSON lines. names: the features to write, with their names in the
-    lines; None: all, under their own.
+    """Encoder of batches as JSON lines.
+
+    Args:
+        schema: The features of the batches.
+        names: The field name of each feature to write, by feature name. None writes all features
+            under their own names.
     """
 
     def __init__(self, schema: Schema, names: Mapping[str, str] | None = None) -> None:
@@ -41,8 +46,14 @@ class JsonLineEncoder:
         ]
 
     def encode(self, batch: pa.RecordBatch, **leading_columns: Sequence[Any]) -> bytes:
-        """Returns a line per row, whose values become Python objects all at once. first: columns of JSON's own values
-        that come before the features.
+        """Returns the lines of a batch, encoded in UTF-8.
+
+        All values of the batch become Python objects at once.
+
+        Args:
+            batch: Columns of the schema.
+            leading_columns: JSON values of fields that precede the features, by field name. Each
+                has one value per row.
         """
         columns = [
             *leading_columns.values(),
@@ -63,7 +74,7 @@ class JsonLineEncoder:
 
 
 class JsonWriter(OutputWriter):
-    """Appends batches of the schema's Arrow types to a new file of JSON lines."""
+    """Writer of one file of JSON lines."""
 
     def __init__(
         self, path: str | Path, schema: Schema, settings: WriterSettings | None = None
@@ -85,7 +96,10 @@ class JsonWriter(OutputWriter):
 
 
 def _to_python(column: pa.Array) -> list[Any]:
-    """Returns Python values; times as ISO text to the unit's last digit, which shows the unit."""
+    """Returns the column as Python values.
+
+    Times are texts with all digits of their unit, so that the unit remains visible.
+    """
     inner = column.type
     while pa.types.is_nested(inner):
         inner = inner.value_type
@@ -101,6 +115,7 @@ def _format_times(column: pa.Array) -> list[Any]:
         items = iter(_format_times(column.flatten()))
         sizes = pc.list_value_length(column).to_pylist()
         return [None if size is None else list(islice(items, size)) for size in sizes]
+    # Times with a time zone are stored as UTC.
     suffix = "Z" if time_type.tz else ""
     text = np.datetime_as_string(
         column.cast(pa.int64()).fill_null(0).to_numpy().astype(f"datetime64[{time_type.unit}]")
@@ -113,7 +128,7 @@ def _format_times(column: pa.Array) -> list[Any]:
 
 
 def _make_json_converter(feature: Feature) -> Callable[[Any], Any]:
-    """Returns a function that turns a Python value of the column into one that JSON can hold."""
+    """Returns a function that converts a Python value to a JSON value."""
     inner = feature.inner_shape
 
     def scalar_to_json(value: Any) -> Any:
@@ -141,7 +156,9 @@ def _make_json_converter(feature: Feature) -> Callable[[Any], Any]:
 
 
 def _nest_values(values: list[Any], shape: tuple[int, ...]) -> list[Any]:
-    """Returns values in row-major order as lists of lists of this shape."""
+    """Returns values in row-major order as nested lists of this shape."""
+    # The innermost lists are built first. The list of a whole tensor is the outermost one, so the
+    # first dimension needs no step.
     for size in reversed(shape[1:]):
         values = (
             [values[start : start + size] for start in range(0, len(values), size)]

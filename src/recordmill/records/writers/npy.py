@@ -1,15 +1,18 @@
-"""Writes a stream of RecordBatches to a folder of `.npy` files, one per part of a feature, or packs these into an
-`.npz` file. Memory holds no more than the current batch.
+"""Output to folders of `.npy` files, or to `.npz` files.
 
-    image.npy                                  fixed shape: [rows, *shape], opens with np.load(..., mmap_mode="r")
-    tokens.values.npy, tokens.row_splits.npy   variable length: row i is values[row_splits[i]:row_splits[i + 1]]
-    text.values.npy, text.row_splits.npy       text and binary: values are the bytes (uint8)
-    age.valid.npy                              [rows] bool, for features that may be missing
-    _columns.json                              which file is what; `open_columns(folder)` reads it
+A folder has these files:
 
-Deeper nesting adds `row_splits_1`, ... inwards; for lists of text the innermost splits count bytes. A feature's name
-becomes a file's name by percent-encoding all but letters, digits, `_` and `-`, so `image/encoded` is
-`image%2Fencoded.npy`.
+    image.npy                                  fixed shape: [rows, *shape]
+    tokens.values.npy, tokens.row_splits.npy   lists: row i is values[splits[i]:splits[i + 1]]
+    text.values.npy, text.row_splits.npy       text and bytes: values is uint8
+    age.valid.npy                              [rows] bool, if the feature may be missing
+    _columns.json                              the list of the files, for `open_columns(folder)`
+
+Lists of lists have further files `row_splits_1` and so on, from the outer to the inner level. The
+innermost splits of lists of text count bytes. Names of features are percent-encoded except for
+letters, digits, `_` and `-`, so `image/encoded` becomes `image%2Fencoded.npy`.
+
+Writers hold only the current batch in memory.
 """
 
 from __future__ import annotations
@@ -46,8 +49,10 @@ from recordmill.storage.json_fields import Count, load_json
 
 COLUMNS_NAME = "_columns.json"
 _VERSION = 1
-_COPY_BLOCK_BYTES = 1 << 20  # 1 MiB: of an array that is packed, at once
-_MAX_STEM_BYTES = 200  # file systems allow 255 bytes; the rest is for `.row_splits_1.npy`
+# 1 MiB of an array is in memory at once while it is packed.
+_COPY_BLOCK_BYTES = 1 << 20
+# File systems allow names of 255 bytes. The rest is for suffixes such as `.row_splits_1.npy`.
+_MAX_STEM_BYTES = 200
 
 
 class _ColumnsFile(TypedDict):
@@ -56,7 +61,10 @@ class _ColumnsFile(TypedDict):
 
 
 def to_file_stem(feature_name: str) -> str:
-    """Returns the feature's name as the beginning of a file name; `urllib.parse.unquote` reverses it unless it was cut.
+    """Returns the name of a feature as the start of a file name.
+
+    `urllib.parse.unquote` reverses it. An exception are long names, which are cut and end in a
+    hash.
 
     >>> to_file_stem("image/encoded"), to_file_stem("v1.2")
     ('image%2Fencoded', 'v1%2E2')
@@ -82,6 +90,8 @@ class _ColumnFiles:
 
     def append(self, column: pa.Array) -> None:
         arrays = extract_arrays(column, self.feature)
+        # Splits of a batch start at 0, so the number of earlier items is added to them. It is the
+        # number of rows in the next inner file, which does not have this batch yet.
         for level, (file, offsets) in enumerate(zip(self.splits, arrays.splits, strict=True)):
             previous_items = (
                 self.splits[level + 1].rows - 1
@@ -99,7 +109,7 @@ class _ColumnFiles:
 
 
 class NpyWriter(OutputWriter):
-    """Appends batches of the schema's Arrow types to the files of one folder; `close` makes them valid."""
+    """Writer of a folder of `.npy` files, which are valid after `close`."""
 
     def __init__(
         self, folder: str | Path, schema: Schema, settings: WriterSettings | None = None
@@ -152,6 +162,7 @@ class NpyWriter(OutputWriter):
             for part, name in names.items()
             if part.startswith("row_splits")
         ]
+        # The first split is 0. Batches append the ends of their rows.
         for file in splits:
             file.append(np.zeros(1, np.int64))
         valid = self._create_file(names["valid"], np.dtype(np.bool_)) if "valid" in names else None
@@ -164,7 +175,11 @@ class NpyWriter(OutputWriter):
 
 
 class NpzWriter(OutputWriter):
-    """Appends batches to the files of a folder beside path, which `close` packs into one `.npz` file."""
+    """Writer of one `.npz` file.
+
+    Batches are first written to `.npy` files in a folder next to `path`. `close` packs them into
+    the `.npz` file.
+    """
 
     def __init__(self, path: Path, schema: Schema, settings: WriterSettings) -> None:
         self._path, self._split, self._memory_bytes = path, settings.split, settings.memory_bytes
@@ -177,7 +192,11 @@ class NpzWriter(OutputWriter):
         self.rows = self._columns.rows
 
     def close(self) -> None:
-        """Packs the arrays, uncompressed; UsageError where `np.load` would need more than --memory for them."""
+        """Packs the arrays without compression and removes the folder.
+
+        Raises:
+            UsageError: `np.load` would need more memory than `--memory` for the arrays.
+        """
         self._columns.close()
         size = sum(stat(file).size_bytes for file in find_files(self._folder).values())
         if self._memory_bytes and size > self._memory_bytes:
@@ -188,9 +207,8 @@ class NpzWriter(OutputWriter):
             )
         with zipfile.ZipFile(self._path, "w", zipfile.ZIP_STORED) as archive:
             for path in list_paths(self._folder, "*.npy"):
-                entry = zipfile.ZipInfo(
-                    path.name
-                )  # its date is that of 1980: the same columns give the same bytes
+                # ZipInfo has a constant date in 1980, so the same columns produce the same bytes.
+                entry = zipfile.ZipInfo(path.name)
                 with (
                     open_file(path) as source,
                     archive.open(entry, "w", force_zip64=True) as member,
@@ -205,7 +223,10 @@ class NpzWriter(OutputWriter):
 
 
 def column_file_names(feature: Feature) -> dict[str, str]:
-    """Returns the file name of each part (`values`, `row_splits`, `row_splits_1`, ..., `valid`), in that order."""
+    """Returns the names of a feature's files by part.
+
+    The parts are `values`, `row_splits`, `row_splits_1` and so on, and `valid`, in this order.
+    """
     stem = to_file_stem(feature.name)
     levels = feature.ragged_rank + is_bytes(feature)
     names = {"values": f"{stem}.values.npy" if levels else f"{stem}.npy"}
@@ -218,16 +239,18 @@ def column_file_names(feature: Feature) -> dict[str, str]:
 
 
 def open_columns(folder: str | Path, mmap: bool = True) -> dict[str, Array | Ragged | Strings]:
-    """Opens the columns of a folder that `NpyWriter` filled: text as `Strings`, lists as `Ragged`.
+    """Opens the columns of a folder that `NpyWriter` has written.
 
-    A tensor or number that may be missing is a `numpy.ma.MaskedArray` around the memory map, as `Dataset.to_numpy`
-    gives it.
+    Text and bytes are `Strings`, and lists are `Ragged`. A number or tensor that may be missing is
+    a `numpy.ma.MaskedArray` around the memory map, as in `Dataset.to_numpy`.
 
     Args:
-        mmap: Whether arrays are memory-mapped.
+        folder: The folder.
+        mmap: Whether the arrays are memory-mapped. Otherwise they are loaded.
 
     Raises:
-        DataError: The folder holds no such columns, or a file has another dtype or number of rows than they say.
+        DataError: The folder contains no such columns, or a file has another dtype or length than
+            `_columns.json` and the other files require.
     """
     folder = Path(parse_local_path(folder))
     try:
@@ -256,7 +279,8 @@ def _load_column(folder: Path, feature: Feature, rows: int, mmap: bool) -> Array
     names, splits, num_items = column_file_names(feature), list[Array](), rows
     num_tensors = rows
     for name in (name for part, name in names.items() if part.startswith("row_splits")):
-        if len(splits) == feature.ragged_rank:  # of text or binary
+        # After the splits of lists come the offsets of text, one for each value of a tensor.
+        if len(splits) == feature.ragged_rank:
             num_tensors, num_items = num_items, num_items * feature.inner_size
         splits.append(
             _load_array(folder / name, dtype=np.dtype(np.int64), shape=(num_items + 1,), mmap=mmap)
@@ -277,8 +301,9 @@ def _load_column(folder: Path, feature: Feature, rows: int, mmap: bool) -> Array
 
 
 def _load_array(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...], mmap: bool) -> Array:
-    """Opens an array, which must have this dtype and shape."""
-    array = np.lib.format.open_memmap(path, mode="r")  # `np.load` takes zip files, too
+    """Opens an array and checks its dtype and shape."""
+    # `np.load` would also accept zip files.
+    array = np.lib.format.open_memmap(path, mode="r")
     if (array.dtype, array.shape) != (dtype, shape):
         expected = f"{COLUMNS_NAME} and the other files of the column say {dtype} {list(shape)}"
         raise DataError(

@@ -1,6 +1,7 @@
-"""Writes one `.npy` file as a stream of rows, which `np.load(path, mmap_mode="r")` opens, however large it is.
+"""Writer of one `.npy` file as a stream of rows.
 
-Room for a header of any row count is left at its beginning and filled on close. Format: numpy.lib.format, version 1.0.
+The number of rows is not known at the start. So the header has room for any number, and `close`
+fills it in. The format is version 1.0 of `numpy.lib.format`.
 """
 
 from __future__ import annotations
@@ -15,27 +16,43 @@ from recordmill.records.columns.ragged import Array
 from recordmill.storage.files import create_file, write_all
 
 _MAGIC = b"\x93NUMPY\x01\x00"
-_ALIGNMENT_BYTES = 64  # bytes; NumPy aligns the data so that a memory map is usable by SIMD code
-_MAX_ROWS = 10**18  # fits every count that a file can hold
+# NumPy aligns the data, so that SIMD code can use a memory map.
+_ALIGNMENT_BYTES = 64
+# Reserves enough digits in the header for the number of rows of any file.
+_MAX_ROWS = 10**18
 
 
-@functools.lru_cache(maxsize=64)  # the indices of very many shards have few lengths
+# The index files of very many shards have only a few different lengths.
+@functools.lru_cache(maxsize=64)
 def make_npy_header(dtype: np.dtype[Any], shape: tuple[int, ...], padded_bytes: int = 0) -> bytes:
-    """Returns the header of an array in C order, padded to `length` bytes or, if that is 0, to a multiple of 64."""
+    """Returns the `.npy` header of an array in C order.
+
+    Args:
+        dtype: The dtype of the array.
+        shape: The shape of the array.
+        padded_bytes: Length of the header. 0 selects the next multiple of 64 bytes.
+    """
     text = f"{{'descr': {np.lib.format.dtype_to_descr(dtype)!r}, 'fortran_order': False, 'shape': {shape!r}, }}".encode(
         "latin-1"
     )
     size = (
         padded_bytes or -(-(len(_MAGIC) + 2 + len(text) + 1) // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
     )
+    # 2 bytes contain the length of the text, which ends in a line break after the padding.
     text_bytes = size - len(_MAGIC) - 2
     return _MAGIC + text_bytes.to_bytes(2, "little") + text.ljust(text_bytes - 1) + b"\n"
 
 
 class NpyFile:
-    """Appends rows of one dtype and shape; `rows` counts them.
+    """An open `.npy` file that rows are appended to.
 
-    A file that was not closed has zeros for a header, which nothing opens.
+    If the file is not closed, its header consists of zeros and NumPy refuses it. After `close`,
+    `np.load(path, mmap_mode="r")` opens it, even if it is larger than the memory.
+
+    Attributes:
+        dtype: The dtype of the values.
+        row_shape: The shape of a row.
+        rows: Number of rows so far.
     """
 
     def __init__(
@@ -47,7 +64,14 @@ class NpyFile:
         write_all(self._file, bytes(self._header_bytes))
 
     def append(self, rows: Array) -> None:
-        """Appends [rows, *row_shape] values."""
+        """Appends rows.
+
+        Args:
+            rows: Array of shape [rows, *row_shape].
+
+        Raises:
+            ValueError: The rows have another shape.
+        """
         if rows.shape[1:] != self.row_shape:
             raise ValueError(
                 f"rows of shape {rows.shape[1:]} do not fit a file of {self.row_shape}"
@@ -58,7 +82,7 @@ class NpyFile:
         self.rows += len(rows)
 
     def close(self) -> None:
-        """Writes the true row count."""
+        """Writes the header with the final number of rows."""
         self._file.seek(0)
         write_all(
             self._file,

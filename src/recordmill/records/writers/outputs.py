@@ -1,8 +1,11 @@
-"""Lists the outputs of a read, an entry each: its name, its writer, and the options that it serves.
+"""Table of the outputs of `read`.
 
-The plan of a read, its memory, its estimate and the command line take all that depends on an output from here and
-nowhere else. Objects that an entry names by import path are imported when they are needed, so that `--help` loads
-nothing heavy. A new output is a module (its writer, and what it can't hold) and an entry below.
+Each entry has the name, the writer and the options of an output. The plan of a read, its memory,
+its size estimate and the command line take everything that depends on the output from this table.
+To add an output, write a module with its writer and add an entry.
+
+Entries name functions and classes by import path. They are imported on first use, so that `--help`
+loads nothing heavy.
 """
 
 from __future__ import annotations
@@ -20,40 +23,44 @@ if TYPE_CHECKING:
 
     from recordmill.schemas.feature import Schema
 
-_STREAM_BUFFER_BYTES = 32 << 20  # 32 MiB: what a writer holds that writes each batch as it comes
-_GROUP_BUFFER_BYTES = (
-    128 << 20
-)  # 128 MiB: of one that collects 64 MiB, these and what is being encoded of them
+# 32 MiB for a writer that writes each batch immediately.
+_STREAM_BUFFER_BYTES = 32 << 20
+# 128 MiB for a writer that collects 64 MiB: these, and the part of them that is being encoded.
+_GROUP_BUFFER_BYTES = 128 << 20
 
 
 class OutputWriter(Protocol):
-    """Takes batches of a schema's Arrow types to one output, which is valid when it is closed."""
+    """Writer of batches to one output, which is valid after `close`.
+
+    Attributes:
+        rows: Number of rows that were written.
+    """
 
     rows: int
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Notes for people on the records that it wrote."""
+        """Messages to the user about the records that were written."""
         return ()
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Appends the rows of a batch."""
+        """Appends the rows of a batch, which has the Arrow types of the schema."""
 
     def close(self) -> None:
-        """Makes the output valid."""
+        """Completes the output."""
 
     def abort(self) -> None:
-        """Leaves the output as it is: nothing takes it for a whole one."""
+        """Closes the files of an incomplete output, which no reader accepts as complete."""
 
 
 @dataclass(frozen=True)
 class WriterSettings:
-    """Settings of a writer beside path and schema.
+    """Settings of a writer in addition to path and schema.
 
     Attributes:
-        own: The output's own options (`Output.own`); of an output with a layout, the layout.
-        split: The split whose records it writes.
-        memory_bytes: The value of --memory; 0: any.
+        options: The result of `Output.parse_options`. The layout if the output needs one.
+        split: The split of the records.
+        memory_bytes: The value of `--memory`. 0 means no limit.
     """
 
     options: Any = None
@@ -63,26 +70,28 @@ class WriterSettings:
 
 @dataclass(frozen=True)
 class Output:
-    """One output. Import paths are `module:name` below `recordmill`.
+    """An output of `read`.
+
+    Import paths have the form `module:name` and are relative to `recordmill`.
 
     Attributes:
         name: The name, which is also the extension of its files.
-        about: The description for `--help`, in lines of at most 110 characters.
-        writer: Import path of a class, or a function, of (path, schema, WriterSettings) that gives an `OutputWriter` of
-            a path that does not exist yet.
-        options: Options of `read` that only some outputs serve, and this one does.
-        own: Import path of a function of the values of `options`, as keywords, that checks them and gives what the
-            writer takes; "": there is none.
-        check: Import path of a function of a schema that raises UsageError for what the output can't hold; "": it
-            holds everything.
-        needs_layout: The plan chooses, by the records, what `own` leaves open (`exporting.plan`).
-        per_split: A split is one output, written in one go, instead of files of about --file-size.
-        is_folder: The output is a folder.
-        is_durable: The writer has flushed the output to the disk when it is closed.
-        holds_ragged: The output can hold images of several sizes.
-        must_fit_memory: Readers hold all of the output in memory.
-        buffer_bytes: Memory of the writer beside the batch.
-        buffer_bytes_per_value: Memory that it takes beside to write a list's value of one byte.
+        description: The text for `--help`, in lines of at most 110 characters.
+        writer: Import path of a class or function with the arguments (path, schema,
+            WriterSettings). It returns an `OutputWriter` for a path that does not exist yet.
+        options: The options of `read` that this output has and that not all outputs have.
+        options_function: Import path of a function that checks these options, which it takes as
+            keywords. Its result goes to the writer. "" if the output has no options.
+        schema_check: Import path of a function that raises UsageError if the output can't hold a
+            schema. "" if it holds every schema.
+        needs_layout: Whether `exporting.plan` inspects records to complete the options.
+        per_split: Whether each split is one output. Otherwise its files have about `--file-size`.
+        is_folder: Whether the output is a folder.
+        is_durable: Whether `close` flushes the output to the disk.
+        holds_ragged: Whether the output can hold images of different sizes.
+        must_fit_memory: Whether readers load the complete output into memory.
+        buffer_bytes: Memory of the writer in addition to the batch.
+        buffer_bytes_per_value: Further memory to write a list, per value that has one byte.
     """
 
     name: str
@@ -101,16 +110,27 @@ class Output:
     buffer_bytes_per_value: int = 0
 
     def file_name(self, stem: str) -> str:
-        """Returns the name of an output: of a folder the stem itself."""
+        """Returns the name of a file or folder of this output.
+
+        >>> find_output("parquet").file_name("train-00000"), find_output("npy").file_name("train")
+        ('train-00000.parquet', 'train')
+        """
         return stem if self.is_folder else f"{stem}.{self.name}"
 
     def new_writer(self, path: Path, schema: Schema, settings: WriterSettings) -> OutputWriter:
-        """Opens a writer of the output to a path that does not exist yet."""
+        """Opens a writer for a path that does not exist yet."""
         writer: OutputWriter = _load(self.writer)(path, schema, settings)
         return writer
 
     def parse_options(self, values: Any) -> Any:
-        """Returns the writer's own options, of the values (attributes by name) of all options, or raises UsageError."""
+        """Returns the options of the writer, or None if it has none.
+
+        Args:
+            values: An object with an attribute for each option of `read`.
+
+        Raises:
+            UsageError: An option has an invalid value.
+        """
         return (
             _load(self.options_function)(**{name: getattr(values, name) for name in self.options})
             if self.options_function
@@ -118,7 +138,7 @@ class Output:
         )
 
     def check_schema(self, schema: Schema) -> None:
-        """Raises UsageError for features that the output can't hold."""
+        """Raises UsageError if the output can't hold a feature."""
         if self.schema_check:
             _load(self.schema_check)(schema)
 
@@ -133,7 +153,8 @@ OUTPUTS = (
         options=frozenset({"row_group_rows", "row_group_size", "compression"}),
         options_function="records.writers.parquet:parse_parquet_options",
         buffer_bytes=_GROUP_BUFFER_BYTES,
-        # measured with pyarrow 25: two levels, a number of 4 bytes, a page of them, each in a buffer that doubles
+        # Measured with pyarrow 25. A value needs two levels, a number of 4 bytes and a page of
+        # them. Each of these is in a buffer that doubles when it grows.
         buffer_bytes_per_value=35,
     ),
     Output(
@@ -186,13 +207,16 @@ OUTPUTS = (
     ),
 )
 OUTPUT_NAMES = tuple(output.name for output in OUTPUTS)
-OUTPUT_OPTIONS = frozenset[str]().union(
-    *(output.options for output in OUTPUTS)
-)  # options of `read`
+# The options of `read` that only some outputs have.
+OUTPUT_OPTIONS = frozenset[str]().union(*(output.options for output in OUTPUTS))
 
 
 def find_output(name: str) -> Output:
-    """Returns the entry of that name; UsageError lists those that exist."""
+    """Returns the output with this name.
+
+    Raises:
+        UsageError: No output has this name. The message lists all names.
+    """
     for output in OUTPUTS:
         if output.name == name:
             return output
@@ -202,7 +226,7 @@ def find_output(name: str) -> Output:
 
 
 def find_outputs_with_option(option: str) -> list[str]:
-    """Returns the names of the outputs that serve an option of `read`."""
+    """Returns the names of the outputs that have an option of `read`."""
     return [
         output.name
         for output in OUTPUTS

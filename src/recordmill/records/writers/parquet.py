@@ -1,9 +1,11 @@
-"""Writes a stream of RecordBatches to one Parquet file of real columns, in row groups of about a stated size.
+"""Output to Parquet files with a real column for each feature.
 
-Scalars are scalars, lists are lists, tensors fixed-size lists. A tensor that may be missing is a variable list, since
-pyarrow can't read back a fixed-size list with nulls; its shape stands in the field's metadata, as the whole schema
-does, so that a build from the file gives the same Examples. Compression is zstd at its fast level 1, unless told
-otherwise: smaller than snappy and as quick to write.
+Scalars are scalars, lists are lists, and tensors are fixed-size lists. A tensor that may be missing
+is a variable list, because pyarrow can't read fixed-size lists with nulls. Its shape is then in the
+metadata of the field. The metadata of the file contains the schema, so a build from the file
+produces the same Examples.
+
+The default compression is zstd at level 1, which is smaller than snappy and as fast to write.
 """
 
 from __future__ import annotations
@@ -25,26 +27,22 @@ from recordmill.schemas.arrow import to_arrow, value_type
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.storage.files import create_file
 
-# 64 MiB of Arrow memory: DuckDB and Spark read a group per thread, and it bounds the writer's memory
+# 64 MiB of Arrow memory. DuckDB and Spark read a row group per thread, and a group stays in memory
+# until it is written.
 ROW_GROUP_BYTES = 64 << 20
-ROW_GROUP_ROWS = 1 << 20  # 1,048,576 rows: pyarrow's own limit
-MAX_GROUP_BYTES = (
-    ROW_GROUP_BYTES  # what a read's memory is planned with; a group is held until it is written
-)
-# 1 million values of lists, or one row, for which pyarrow takes 35 MiB (`buffer_bytes_per_value` of the table of outputs): it
-# writes an array as a whole, so arrays are cut
+# pyarrow's own limit, 1,048,576 rows.
+ROW_GROUP_ROWS = 1 << 20
+# The memory of a read is planned for groups of this size, so users can't choose a larger one.
+MAX_GROUP_BYTES = ROW_GROUP_BYTES
+# 1 million list values, for which pyarrow needs 35 MiB (`buffer_bytes_per_value` in `OUTPUTS`).
+# pyarrow encodes an array in one go, so longer arrays are written in slices of at least one row.
 _MAX_WRITE_VALUES = 1 << 20
 _ZSTD_LEVEL = 1
-_MAX_DICTIONARY_BYTES = (
-    1 << 20
-)  # bytes of distinct values per column and group; Parquet falls back to plain after it
+# Size of the different values per column and group. Parquet stores further values as they are.
+_MAX_DICTIONARY_BYTES = 1 << 20
 
-MAX_COMPRESSION_LEVELS = {
-    "zstd": 22,
-    "gzip": 9,
-    "snappy": 0,
-    "none": 0,
-}  # name to its highest level; 0: it has none
+# The highest level of each compression. 0 means that it has no levels.
+MAX_COMPRESSION_LEVELS = {"zstd": 22, "gzip": 9, "snappy": 0, "none": 0}
 
 
 @dataclass(frozen=True)
@@ -52,10 +50,13 @@ class ParquetWriteOptions:
     """Options of the Parquet writer.
 
     Attributes:
-        group_rows: Rows of a row group, None: as many as group_bytes hold.
-        group_bytes: Arrow memory of a group, which ends it in any case.
+        group_rows: Number of rows in a row group. None is as many as fit into `group_bytes`.
+        group_bytes: Arrow memory that ends a row group, even if it has fewer rows.
         compression: One of MAX_COMPRESSION_LEVELS.
-        level: None for the codec's own (1 for zstd).
+        level: The compression level. None is 1 for zstd and otherwise the codec's default.
+
+    Raises:
+        UsageError: A value is out of range.
     """
 
     group_rows: int | None = None
@@ -92,7 +93,16 @@ class ParquetWriteOptions:
 def parse_parquet_options(
     row_group_rows: int | None, row_group_size: str | int, compression: str
 ) -> ParquetWriteOptions:
-    """Returns the options as `read` takes them, or raises UsageError."""
+    """Creates the options from the options of `read`.
+
+    Args:
+        row_group_rows: Number of rows, or None.
+        row_group_size: A size such as "64MiB", or a number of bytes.
+        compression: A name, or a name and a level such as "zstd:9".
+
+    Raises:
+        UsageError: A value has another form or is out of range.
+    """
     name, colon, level = compression.partition(":")
     if colon and not level.isdecimal():
         raise UsageError(
@@ -108,9 +118,9 @@ def parse_parquet_options(
 
 
 class ParquetWriter(OutputWriter):
-    """Appends batches of the schema's Arrow types to a new file; `close` makes it valid.
+    """Writer of one Parquet file, which is valid after `close`.
 
-    Groups depend on the batches alone.
+    The row groups depend only on the batches and the options.
     """
 
     def __init__(
@@ -142,8 +152,11 @@ class ParquetWriter(OutputWriter):
             _to_parquet(column, field.type)
             for column, field in zip(batch.columns, self._arrow, strict=True)
         ]
+        # `from_arrays` without columns would lose the number of rows.
         file_batch = pa.RecordBatch.from_arrays(columns, schema=self._arrow) if columns else batch
         start = 0
+        # A batch is divided where a group has enough rows. The bytes are only checked after each
+        # slice, so a group may exceed `group_bytes` by one batch.
         while start < file_batch.num_rows:
             batch_slice = file_batch.slice(start, self._group_rows - self._pending_rows)
             start += batch_slice.num_rows
@@ -161,7 +174,8 @@ class ParquetWriter(OutputWriter):
 
     def abort(self) -> None:
         self._pending_batches = []
-        self._writer.is_open = False  # or pyarrow would write a footer when it is collected
+        # Otherwise pyarrow would write a footer when the writer is garbage-collected.
+        self._writer.is_open = False
         self._file.close()
 
     def _flush(self) -> None:
@@ -174,12 +188,21 @@ class ParquetWriter(OutputWriter):
 
 
 def open_parquet(path: Path, schema: Schema, settings: WriterSettings) -> ParquetWriter:
-    """Returns a writer of a Parquet file to a new file."""
+    """Opens a writer of a Parquet file.
+
+    Args:
+        path: A path that does not exist yet.
+        schema: The features of the batches.
+        settings: The options are `ParquetWriteOptions`, or None for the defaults.
+    """
     return ParquetWriter(path, schema, settings.options)
 
 
 def _split_batch(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Slices of a batch whose lists have no more than _MAX_WRITE_VALUES values, if rows are about equally long."""
+    """Yields slices of a batch with at most _MAX_WRITE_VALUES list values per column.
+
+    The limit can be exceeded if rows differ in length.
+    """
     max_values = max((_count_list_values(column) for column in batch.columns), default=0)
     rows_per_slice = (
         max(batch.num_rows * _MAX_WRITE_VALUES // max_values, 1)
@@ -191,7 +214,10 @@ def _split_batch(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def _count_list_values(column: pa.Array) -> int:
-    """Returns how many values the lists of a column hold; 0 of a column that is no list."""
+    """Returns the number of values in all lists of a column.
+
+    It is 0 for a column without lists.
+    """
     if not pa.types.is_nested(column.type):
         return 0
     while pa.types.is_nested(column.type):
@@ -200,7 +226,10 @@ def _count_list_values(column: pa.Array) -> int:
 
 
 def to_parquet_schema(schema: Schema) -> pa.Schema:
-    """Returns the Arrow schema of the file: `to_arrow(schema)` with variable lists for tensors that may be missing."""
+    """Returns the Arrow schema of the file.
+
+    It differs from `to_arrow(schema)` in tensors that may be missing, which are variable lists.
+    """
     arrow = to_arrow(schema)
     return pa.schema(
         [
@@ -217,7 +246,7 @@ def _file_type(feature: Feature, arrow: pa.DataType) -> pa.DataType:
     ):
         return arrow
     if feature.ragged_rank and feature.inner_size:
-        return arrow  # the items of a list are never missing
+        return arrow  # items of a list are never missing
     result = pa.large_list(value_type(feature))
     for _ in range(feature.ragged_rank):
         result = pa.large_list(result)
@@ -227,9 +256,10 @@ def _file_type(feature: Feature, arrow: pa.DataType) -> pa.DataType:
 def _to_parquet(column: pa.Array, arrow: pa.DataType) -> pa.Array:
     if column.type == arrow:
         return column
-    # A fixed-size list with nulls: the same values after offsets, which missing rows do not advance.
     if not pa.types.is_fixed_size_list(column.type):
         return column.cast(arrow)
+    # Fixed-size lists become variable lists of the same values. `flatten` skips the values of
+    # missing rows, so missing rows have length 0.
     valid = column.is_valid()
     lengths = np.where(valid.to_numpy(zero_copy_only=False), column.type.list_size, 0)
     offsets = np.zeros(len(column) + 1, np.int64)
@@ -243,7 +273,10 @@ def _to_parquet(column: pa.Array, arrow: pa.DataType) -> pa.Array:
 
 
 def _benefits_from_dictionary(feature: Feature) -> bool:
-    """Returns whether a dictionary can pay: text and whole numbers repeat, tensors, floats and encoded images don't."""
+    """Returns whether a dictionary may save space.
+
+    Text and integers repeat. Tensors, floats and encoded images don't.
+    """
     return (
         not feature.inner_shape
         and feature.dtype != "bytes"
