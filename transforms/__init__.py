@@ -12,15 +12,19 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-_PLACES = {"BatchDicts": "write_shards", "ReadShards": "read_shards", "WriteShards": "write_shards"}
+_MODULES = {
+    "BatchDicts": "write_shards",
+    "ReadShards": "read_shards",
+    "WriteShards": "write_shards",
+}
 __all__ = ["BatchDicts", "ReadShards", "WriteShards"]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _PLACES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'recordmill.transforms' has no attribute {name!r}")
     try:
-        return getattr(import_module(f"recordmill.transforms.{_PLACES[name]}"), name)
+        return getattr(import_module(f"recordmill.transforms.{_MODULES[name]}"), name)
     except ImportError as error:
         if (error.name or "").split(".")[0] != "apache_beam":
             raise

@@ -19,7 +19,7 @@ from recordmill.building.sorted_run import Histogram
 from recordmill.building.workers.shard_planning import (
     MergeTask,
     ShardPlan,
-    merge_runs,
+    merge_sorted_runs,
     plan_merges,
     plan_shards,
     use_merged_runs,
@@ -33,7 +33,11 @@ from recordmill.building.workers.shards import (
     write_shard_attempt,
 )
 from recordmill.building.workers.shared_files import SharedPlanHandle, SharedValue
-from recordmill.building.workers.sorted_runs import SharedIngestResult, SortedRunTable, ingest_group
+from recordmill.building.workers.sorted_runs import (
+    SharedIngestResult,
+    SortedRunTable,
+    ingest_unit_group,
+)
 from recordmill.shards.manifest import Manifest
 from recordmill.transforms import beam_types
 
@@ -89,7 +93,7 @@ class IngestUnitGroup(beam_types.DoFn):
 
     def process(self, unit_group: int, plan: SharedPlanHandle) -> Iterator[SharedIngestResult]:
         with plan.job_folder.open_run().keep_alive():
-            result, histogram = ingest_group(
+            result, histogram = ingest_unit_group(
                 plan, unit_group, find_progress(plan.job_folder.run_path())
             )
         self._total = histogram if self._total is None else self._total + histogram
@@ -135,7 +139,7 @@ def run_merge_task(
 ) -> SortedRunTable:
     """Merges a block of sorted runs to one, within a range of keys."""
     with plan.job_folder.open_run().keep_alive():
-        return merge_runs(plan, shard_plan, merge, find_progress(plan.job_folder.run_path()))
+        return merge_sorted_runs(plan, shard_plan, merge, find_progress(plan.job_folder.run_path()))
 
 
 def replace_merged_runs(

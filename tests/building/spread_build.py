@@ -13,7 +13,7 @@ from recordmill.building.plan import BuildPlan
 from recordmill.building.sorted_run import Histogram
 from recordmill.building.workers.shard_planning import (
     ShardPlan,
-    merge_runs,
+    merge_sorted_runs,
     plan_merges,
     plan_shards,
     use_merged_runs,
@@ -27,7 +27,7 @@ from recordmill.building.workers.shards import (
     write_shard_attempt,
 )
 from recordmill.building.workers.shared_files import JobFolder, SharedPlanHandle, begin_build
-from recordmill.building.workers.sorted_runs import SharedIngestResult, ingest_group
+from recordmill.building.workers.sorted_runs import SharedIngestResult, ingest_unit_group
 from recordmill.pipelines.build import make_plan
 from recordmill.pipelines.build_options import make_options
 from recordmill.shards.manifest import Manifest
@@ -70,7 +70,7 @@ class Steps:
         return self.plan.load()
 
     def ingest(self, group: int) -> tuple[SharedIngestResult, Histogram]:
-        return ingest_group(self.plan, group, self.progress)
+        return ingest_unit_group(self.plan, group, self.progress)
 
     def survey(self) -> ShardPlan:
         """All groups, read and surveyed."""
@@ -85,7 +85,7 @@ class Steps:
         return use_merged_runs(
             self.job_folder,
             found,
-            [merge_runs(self.plan, found, merge, self.progress) for merge in merges],
+            [merge_sorted_runs(self.plan, found, merge, self.progress) for merge in merges],
         )
 
     def make(self, found: ShardPlan) -> list[ShardAttempt]:

@@ -36,8 +36,8 @@ from recordmill.building.workers.sorted_runs import (
     download_slices,
     empty_run_table,
     find_bucket_slices,
-    open_runs,
-    share_run,
+    share_sorted_run,
+    to_sorted_runs,
 )
 from recordmill.shards.index import add_checksums
 from recordmill.shards.rejects import RejectSummary
@@ -162,7 +162,7 @@ def plan_shards(
         boundaries = add_key_bounds(
             boundaries,
             histogram,
-            open_runs(plan.job_folder, all_runs),
+            to_sorted_runs(plan.job_folder, all_runs),
             choose_concurrency(plan.job_folder),
         )
     except FileNotFoundError as error:
@@ -267,7 +267,7 @@ def use_merged_runs(
 _ENTRIES_PER_READ = 1 << 18
 
 
-def merge_runs(
+def merge_sorted_runs(
     plan: SharedPlanHandle, shard_plan: ShardPlan, merge: MergeTask, progress: Progress
 ) -> SortedRunTable:
     """Merges slices of several sorted runs into one, in the job folder.
@@ -323,6 +323,6 @@ def merge_runs(
         )
         with reopen_file(sorted_run.path, sorted_run.index_offset) as file:
             begin_bucket, end_bucket = index.write(file)
-        return share_run(
+        return share_sorted_run(
             job_folder, replace(sorted_run, begin_bucket=begin_bucket, end_bucket=end_bucket)
         )

@@ -61,7 +61,7 @@ def empty_run_table() -> SortedRunTable:
     return np.empty(0, SORTED_RUN_DTYPE)
 
 
-def share_run(job_folder: JobFolder, sorted_run: SortedRun) -> SortedRunTable:
+def share_sorted_run(job_folder: JobFolder, sorted_run: SortedRun) -> SortedRunTable:
     """Moves a sorted run to the job folder and returns its row."""
     name = os.path.basename(job_folder.move_in(sorted_run.path, SORTED_RUNS_FOLDER))
     return np.array(
@@ -78,7 +78,7 @@ def share_run(job_folder: JobFolder, sorted_run: SortedRun) -> SortedRunTable:
     )
 
 
-def open_runs(job_folder: JobFolder, sorted_runs: SortedRunTable) -> list[SortedRun]:
+def to_sorted_runs(job_folder: JobFolder, sorted_runs: SortedRunTable) -> list[SortedRun]:
     """Returns the `SortedRun` of each row."""
     return [
         SortedRun(job_folder.run_path(SORTED_RUNS_FOLDER, name.decode()), *numbers)
@@ -154,7 +154,7 @@ def _find_slice_bounds(
         except FileNotFoundError:
             raise NotSharedError(run.path, job_folder.out) from None
 
-    runs_in_range = open_runs(
+    runs_in_range = to_sorted_runs(
         job_folder,
         sorted_runs[
             (sorted_runs["begin_bucket"] < boundary["end_bucket"])
@@ -238,7 +238,7 @@ class SharedIngestResult:
         return int(self.sorted_runs["records"].sum())
 
 
-def ingest_group(
+def ingest_unit_group(
     plan: SharedPlanHandle, unit_group: int, progress: Progress
 ) -> tuple[SharedIngestResult, Histogram]:
     """Ingests a unit group and moves the results to the job folder.
@@ -270,7 +270,7 @@ def share_results(
     sorted_runs, checksum = empty_run_table(), 0
     for sorted_run in result.sorted_runs:
         checksum = add_checksums(checksum, sorted_run.checksum)
-        sorted_runs = np.concatenate([sorted_runs, share_run(job_folder, sorted_run)])
+        sorted_runs = np.concatenate([sorted_runs, share_sorted_run(job_folder, sorted_run)])
     files = tuple(job_folder.move_in(path, REJECTS_FOLDER) for path in result.rejected.files)
     rejected = replace(result.rejected, files=files)
     sketch = None if sketches is None else job_folder.share_value("sketch", sketches.total())
