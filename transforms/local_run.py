@@ -34,7 +34,7 @@ _MAX_STOP_WAIT_SEC = 7
 def mark_own_pipelines() -> Iterator[None]:
     """Marks pipelines that this thread creates inside of the `with` block as recordmill's own.
 
-    Beam treats all other pipelines as parts of a notebook cell.
+    In a notebook, Beam looks for all other pipelines in the cells, see `_skip_notebook_lookup`.
     """
     with _configured_beam():
         token = _is_own_pipeline.set(True)

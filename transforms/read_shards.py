@@ -72,7 +72,7 @@ def read_task_pack(task_numbers: Iterable[int], run: SharedReadRun) -> Iterator[
 
 
 def list_finished_tasks(_: None, finished_tasks: Iterable[FinishedTask], run: SharedReadRun) -> int:
-    """Writes the list of all finished tasks. Returns their number."""
+    """Writes the list of all finished tasks, and returns their number."""
     return write_finished_list(run, finished_tasks)
 
 
