@@ -289,7 +289,7 @@ def tfds_images(source: str, out: str, synced: str = "") -> Work:
         )
         serializer = example_serializer.ExampleSerializer(spec.get_serialized_info())
         template = naming.ShardedFileTemplate(
-            data_dir=out, choose_dataset_name="images", split="train", filetype_suffix="tfrecord"
+            data_dir=out, dataset_name="images", split="train", filetype_suffix="tfrecord"
         )
         shards = writer.ExampleWriter(file_adapters.FileFormat.TFRECORD)
         target = writer.Writer(

@@ -25,7 +25,7 @@ import time
 import urllib.request
 from pathlib import Path
 
-SCRIPT = Path(__file__).resolve().parent.parent / "scripts" / "flink_local.sh"
+SCRIPT = Path(__file__).resolve().parent.parent / "examples" / "cluster" / "flink_local.sh"
 
 
 def write_table(path: Path, rows: int) -> None:

@@ -31,7 +31,7 @@ from apache_beam.transforms.window import GlobalWindow
 
 from recordmill.pipelines.remote.flink import Flink
 
-SCRIPT = Path(__file__).resolve().parent.parent / "scripts" / "flink_local.sh"
+SCRIPT = Path(__file__).resolve().parent.parent / "examples" / "cluster" / "flink_local.sh"
 BLOCK, GROUP = 256 << 10, 256 << 20
 Block = tuple[int, bytes]  # (shard, bytes)
 Spooled = tuple[int, int]  # (shard, how many bytes)
