@@ -31,7 +31,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 
 ROUNDS = 3
-TASK_BYTES = 2 << 20  # as `storage.stores.downloads` has them
+# 2 MiB: like DOWNLOAD_PART_BYTES of `storage.stores.downloads`
+DOWNLOAD_PART_BYTES = 2 << 20
 
 
 def beside(out: str) -> str:
@@ -108,8 +109,8 @@ def raw_reads(out: str) -> Callable[[], object]:
         folder = json.loads(bytes(obstore.get(store, newest).bytes()))["parts"][0]["folder"]
         found = [about for page in obstore.list(store, f"{key}/{folder}") for about in page]
         for shard in (about for about in found if about["path"].endswith(".tfrecord")):
-            for at in range(0, shard["size"], TASK_BYTES):
-                span = at, min(at + TASK_BYTES, shard["size"])
+            for at in range(0, shard["size"], DOWNLOAD_PART_BYTES):
+                span = at, min(at + DOWNLOAD_PART_BYTES, shard["size"])
                 bytes(obstore.get(store, shard["path"], options={"range": span}).bytes())
 
     return one_after_the_other

@@ -90,7 +90,7 @@ def padded(ds: recordmill.Dataset) -> dict[str, str]:
     return {feature.name: "padded" for feature in ds.schema if feature.ragged_rank}
 
 
-def resolve_collations(ds: recordmill.Dataset) -> dict[str, Way]:
+def make_ways(ds: recordmill.Dataset) -> dict[str, Way]:
     how = {"collate": padded(ds)}
     return {
         "tuned tf.data": tuned(ds),
@@ -157,9 +157,7 @@ def main(out: str, rounds: int) -> None:
             for name, has in train_peers.installed().items()
         )
     )
-    ways = {
-        name: (way, len(ds)) for name, way in resolve_collations(ds).items()
-    } | train_peers.of_tables(ds)
+    ways = {name: (way, len(ds)) for name, way in make_ways(ds).items()} | train_peers.of_tables(ds)
     found: dict[str, list[tuple[float, float, float]]] = {}
     for seed in range(rounds):
         for name, (way, _) in ways.items():

@@ -90,15 +90,13 @@ def tuned(ds: recordmill.Dataset, scaled: bool, dct_method: str = "") -> Way:
             deterministic=False,
         )
         mixed = records.shuffle(BUFFER, seed)
-        decode_image = mixed.map(parse, num_parallel_calls=tf.data.AUTOTUNE, deterministic=False)
-        return decode_image.batch(BATCH, num_parallel_calls=tf.data.AUTOTUNE).prefetch(
-            tf.data.AUTOTUNE
-        )
+        images = mixed.map(parse, num_parallel_calls=tf.data.AUTOTUNE, deterministic=False)
+        return images.batch(BATCH, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
 
     return batches
 
 
-def resolve_collations(ds: recordmill.Dataset, scaled: bool) -> dict[str, Way]:
+def make_ways(ds: recordmill.Dataset, scaled: bool) -> dict[str, Way]:
     wanted = Images(SIDE, SIDE, scale=1 / 255 if scaled else None)
     ways: dict[str, Way] = {
         "tuned tf.data": tuned(ds, scaled),
@@ -149,7 +147,7 @@ def main(folder: str, rounds: int, count: int, kinds: list[str]) -> None:
     print("| way | as | images/s | images per CPU s | of tuned tf.data: wall | CPU | first batch |")
     print("|---|---|---|---|---|---|---|")
     for kind in kinds:
-        ways, found = resolve_collations(ds, kind == "float32"), {}
+        ways, found = make_ways(ds, kind == "float32"), {}
         for seed in range(rounds):
             for name, way in ways.items():
                 found.setdefault(name, []).append(measure(way, seed))
