@@ -1,13 +1,15 @@
-"""Build a 1,000,000-row, 12-column CSV, the same as JSONL, and 2,000 JPEGs of about 100 kB, beside
-what people use today.
+"""Compares builds with other ways to write TFRecords from CSV, JSON Lines and JPEGs.
 
-    python benchmarks/build.py [csv|jsonl|images] [--rounds 3] [--rows 1000000] [--images 2000] [--folder FOLDER]
-    [--no-slow] [--ray-python PYTHON] [--mosaicml-python PYTHON]
+    python benchmarks/build.py [csv|jsonl|images] [--rounds 3] [--rows 1000000] [--images 2000]
+    [--folder FOLDER] [--no-slow] [--ray-python PYTHON] [--mosaicml-python PYTHON]
 
-Inputs are made once in FOLDER. Before each run the disk is let catch up, or the one that syncs its
-files would wait for what others left. The slow peers run once, the others in turn; medians are
-printed with the ratio to recordmill. Ray Data and MosaicML's streaming need environments of their
-own: name the interpreters of these, or they are left out.
+The inputs are 1,000,000 rows of 12 columns, and 2,000 JPEGs of about 100 kB. They are created once
+in FOLDER. Before each run, all written data is flushed to the disk. Otherwise a job that syncs its
+files would also wait for the files of the job before it.
+
+The slow peers run once, the others in turn. The output has the medians and the ratio to recordmill.
+Ray Data and MosaicML's streaming need environments of their own. They are measured only if their
+interpreters are named.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ import numpy as np
 from harness import compare, machine
 from make_csv import write_csv
 
-SLOW = ("tutorial loop", "plain Beam", "Ray Data")  # of tables: a minute and more
+# peers that need a minute or more for tables
+SLOW = ("tutorial loop", "plain Beam", "Ray Data")
 
 
 def make_jsonl(path: str, csv_path: str) -> None:
@@ -30,7 +33,10 @@ def make_jsonl(path: str, csv_path: str) -> None:
 
 
 def make_images(folder: str, count: int) -> None:
-    """JPEGs of noise over a gradient, about 100 kB each, in ten class folders."""
+    """Creates JPEGs of noise over a gradient in ten class folders.
+
+    Each has about 100 kB.
+    """
     from PIL import Image
 
     generator = np.random.default_rng(0)

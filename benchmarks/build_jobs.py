@@ -1,6 +1,6 @@
-"""Jobs that `build.py` compares: recordmill and the ways people build TFRecords without it.
+"""Jobs that `build.py` compares: recordmill, and other ways to write TFRecords.
 
-Each function sets up and returns the work.
+Each function sets up a job and returns its work.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ def fresh(out: str) -> str:
 
 
 def recordmill(kind: str, source: str, out: str) -> Work:
-    """The public function, after its imports and one tiny input of the same kind,
-    which loads the compiled code from the cache.
+    """Runs `recordmill.build`.
+
+    The set-up imports everything and builds a tiny input of the same kind, so that compiled code is
+    loaded.
     """
     import apache_beam  # noqa: F401
 
@@ -45,7 +47,7 @@ def recordmill(kind: str, source: str, out: str) -> Work:
 
 
 def _sync(folder: str) -> None:
-    """Have all files of the folder on the disk, four at a time."""
+    """Flushes all files of a folder to the disk, four at a time."""
     from concurrent.futures import ThreadPoolExecutor
 
     def sync(path: str) -> None:
@@ -87,8 +89,9 @@ def _rows(kind: str, source: str) -> Any:
 
 
 def tutorial(kind: str, source: str, out: str) -> Work:
-    """The loop of the TFRecord tutorial: a tf.train.Example per row, written round-robin to 16
-    files. No shuffle, no check.
+    """Runs the loop of the TFRecord tutorial, with one tf.train.Example per row.
+
+    The examples go to 16 files in turn. There is no shuffle and no check.
     """
     import tensorflow as tf
 
@@ -112,8 +115,9 @@ def tutorial(kind: str, source: str, out: str) -> Work:
 
 
 def plain_beam(kind: str, source: str, out: str) -> Work:
-    """Beam as its documentation shows it: read lines, make an Example a row, Reshuffle,
-    WriteToTFRecord.
+    """Runs a Beam pipeline as in Beam's documentation.
+
+    It reads lines, makes one Example per row, and applies Reshuffle and WriteToTFRecord.
     """
     import apache_beam as beam
     import tensorflow as tf
@@ -156,8 +160,10 @@ def plain_beam(kind: str, source: str, out: str) -> Work:
 
 
 def arrow_tfx_bsl(kind: str, source: str, out: str) -> Work:
-    """The fastest parts there are, by hand: pyarrow's reader, tfx-bsl's encoder, TFRecordWriter.
-    No shuffle, no check.
+    """Runs the fastest components that exist, combined by hand.
+
+    These are pyarrow's reader, tfx-bsl's encoder and TFRecordWriter. There is no shuffle and no
+    check.
     """
     import pyarrow as pa
     import pyarrow.csv
@@ -200,8 +206,14 @@ def arrow_tfx_bsl(kind: str, source: str, out: str) -> Work:
 
 
 def tutorial_images(source: str, out: str, synced: str = "") -> Work:
-    """The image tutorial's loop: read each file, note its size by decoding its header, write
-    round-robin. synced: as of `tfds_images`.
+    """Runs the loop of the image tutorial.
+
+    It reads each file, decodes the header for the size, and writes to the shards in turn.
+
+    Args:
+        source: The folder of class folders.
+        out: The output folder.
+        synced: Not empty: the work also flushes the shards to the disk, as a build does.
     """
     import tensorflow as tf
     from PIL import Image
@@ -238,7 +250,10 @@ def tutorial_images(source: str, out: str, synced: str = "") -> Work:
 
 
 def plain_beam_images(source: str, out: str) -> Work:
-    """Files matched and read by Beam, an Example each, Reshuffle, WriteToTFRecord."""
+    """Runs a Beam pipeline that makes one Example per file.
+
+    It applies MatchFiles, ReadMatches, Reshuffle and WriteToTFRecord.
+    """
     import apache_beam as beam
     import tensorflow as tf
     from apache_beam.io import fileio
@@ -272,12 +287,19 @@ def plain_beam_images(source: str, out: str) -> Work:
 
 
 def tfds_images(source: str, out: str, synced: str = "") -> Work:
-    """TensorFlow Datasets' own writer: shuffles by hash, writes shards; what `download_and_prepare`
-    runs. synced: if not empty, the shards are on the disk when it ends, as they are after a
-    build.
+    """Runs the writer of TensorFlow Datasets, as `download_and_prepare` does.
+
+    It shuffles by hash and writes shards.
+
+    Args:
+        source: The folder of class folders.
+        out: The output folder.
+        synced: Not empty: the work also flushes the shards to the disk, as a build does.
     """
     import numpy as np
-    import tensorflow  # noqa: F401  # tensorflow_datasets imports it when it first needs it
+
+    # tensorflow_datasets imports TensorFlow when it first needs it, which would count as work.
+    import tensorflow  # noqa: F401
     import tensorflow_datasets as tfds
     from tensorflow_datasets.core import example_serializer, features, file_adapters, naming, writer
 
@@ -313,8 +335,9 @@ def tfds_images(source: str, out: str, synced: str = "") -> Work:
 
 
 def mosaicml_images(source: str, out: str) -> Work:
-    """MosaicML streaming's writer: its own format (MDS), in the order in which it is written. No
-    shuffle, no check.
+    """Runs the writer of MosaicML's streaming, which has a format of its own (MDS).
+
+    There is no shuffle and no check.
     """
     from streaming import MDSWriter
 
@@ -335,7 +358,10 @@ def mosaicml_images(source: str, out: str) -> Work:
 
 
 def ray_data(kind: str, source: str, out: str) -> Work:
-    """Ray Data: read, shuffle globally, write TFRecords; Ray's own processes are started before."""
+    """Runs Ray Data: reads, shuffles globally and writes TFRecords.
+
+    Ray's processes are started during the set-up.
+    """
     import ray
 
     ray.init(num_cpus=os.cpu_count(), include_dashboard=False, log_to_driver=False)
@@ -351,7 +377,8 @@ def ray_data(kind: str, source: str, out: str) -> Work:
             for name, dtype in zip(rows.schema().names, rows.schema().types, strict=True)
             if "timestamp" in str(dtype)
         ]
-        if times:  # its writer knows numbers and strings only
+        # Ray's TFRecord writer supports only numbers and strings.
+        if times:
             rows = rows.map_batches(
                 lambda frame: frame.assign(**{name: frame[name].astype("int64") for name in times}),
                 batch_format="pandas",

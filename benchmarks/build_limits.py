@@ -1,6 +1,4 @@
-"""What any way to build must do at least, for the inputs of `build.py`: kernels with the same
-checks, in memory.
-"""
+"""Lower limits for `build.py`: the necessary kernels alone, with the checks of a build."""
 
 from __future__ import annotations
 
@@ -12,10 +10,11 @@ from build_jobs import SHARDS, Work, fresh
 
 
 def limit(kind: str, source: str, out: str) -> Work:
-    """What any way must do at least: pyarrow's reader, then the kernels alone, on all threads and
-    in memory: Examples encoded with CRCs, keys hashed and sorted, frames gathered, checked once
-    more, digested, written and synced. No plan, no exact inference, no rejects, no notes, no
-    accounts, no Beam, no commit; all in memory.
+    """Runs only the steps that every build of a table needs, on all threads.
+
+    These steps are pyarrow's reader, encoding with CRCs, hashing and sorting of keys, gathering of
+    frames, a second check, a digest, writing and syncing. All data is in memory. There is no plan,
+    exact inference, rejects, notes, record counts and checksums, Beam or commit.
     """
     import numpy as np
     import pyarrow as pa
@@ -100,10 +99,11 @@ def limit(kind: str, source: str, out: str) -> Work:
 
 
 def limit_images(source: str, out: str) -> Work:
-    """What any way must do at least with images: each file read, its structure checked, encoded
-    with CRCs, hashed to a key; in the order of the keys the frames are checked once more,
-    digested, written and synced, on all threads. No plan, no listing but the glob, no rejects,
-    no accounts, no index, no Beam, no commit.
+    """Runs only the steps that every build of images needs, on all threads.
+
+    Each file is read, checked, encoded with CRCs and hashed to a key. In the order of the keys, the
+    frames are checked again, digested, written and synced. There is no plan, rejects, record counts
+    and checksums, index, Beam or commit, and the files are listed by a glob.
     """
     import itertools
 

@@ -1,12 +1,13 @@
-"""A CSV file to shards in one process and on Flink, with one and two slots, at 1x and 4x the rows:
-wall time, the most memory of all processes that work on it, and what passed through the engine
-between its tasks.
+"""Compares a build of a CSV file in one process and on Flink.
 
     examples/cluster/flink_local.sh up
     python benchmarks/cluster.py [--rows 500000] [--only local,flink-1,flink-2]
 
-Of Flink's Java processes the memory is what they hold when the job ends, of the Python workers the
-most they held.
+Flink has one and two slots, and the file has one and four times the rows. The output has the wall
+time, the memory of all processes, and the amount of data that Flink's tasks exchanged.
+
+The memory of the Python processes is the most that they used together. The memory of Flink's Java
+processes is what they use at the end of the job.
 """
 
 from __future__ import annotations
@@ -39,9 +40,15 @@ def write_table(path: Path, rows: int) -> None:
 
 
 class Memory:
-    """The most that the driver and the Python workers held together, and what Flink's own processes
-    hold: resident sets, in MiB. driver: its process. home: the folder of Flink, which its
-    processes have in their commands.
+    """Measures the resident memory of a build while the `with` block runs.
+
+    Args:
+        driver: The process of the build.
+        home: The folder of Flink. Commands of its processes contain this path.
+
+    Attributes:
+        peak: The most memory of the driver and the Python workers together, in MiB.
+        java: The last measured memory of Flink's own processes, in MiB.
     """
 
     def __init__(self, driver: int, home: str) -> None:
@@ -101,7 +108,7 @@ def build(table: Path, out: Path, flags: list[str], home: str) -> tuple[float, M
 
 
 def through(url: str) -> tuple[int, int]:
-    """(bytes, records) that the tasks of the youngest job on that Flink handed to each other."""
+    """Returns (bytes, records) that the tasks of the youngest job on Flink exchanged."""
 
     def ask(path: str) -> dict:
         with urllib.request.urlopen(f"{url}{path}", timeout=30) as answer:

@@ -1,11 +1,12 @@
-"""Decoding speed, in one process, in turn: TFRecord bytes in memory to Arrow (ours, both CRCs
-checked) or to tensors.
+"""Compares decoders of TFRecord bytes in memory, in one process, in turn.
 
-    python benchmarks/decode.py [--rounds 7] [--megabytes 48] [--threads 1,2]
+    python benchmarks/decode.py [--rounds 7] [--megabytes 128] [--threads 1,2]
 
-Peers get their records as a list or a string tensor made beforehand, check no CRC and know the
-schema: tfx-bsl's ExamplesToRecordBatchDecoder, and tf.io.parse_example in the best of three batch
-sizes. The process is bound to as many cores as it may have threads. Medians. The limit for large
+recordmill decodes to Arrow and checks both CRCs. The peers are tfx-bsl's
+ExamplesToRecordBatchDecoder and tf.io.parse_example, in the best of three batch sizes. They get
+their records as a list or a string tensor that was made before, check no CRC, and know the schema.
+
+The process is bound to as many cores as it has threads. The output has medians. The limit for large
 payloads is a copy of the bytes and their CRC32C.
 """
 
@@ -38,20 +39,20 @@ from recordmill.records.inference.infer import infer
 from recordmill.records.tfrecord.frames import Frames, scan_frames
 from recordmill.schemas.feature import Schema
 
-BATCH_BYTES = 8 << 20  # 8 MiB: as records.shard_file reads
+BATCH_BYTES = 8 << 20  # 8 MiB: as `read` reads files (`records.tfrecord.stream`)
 COPY = "limit: copy alone"
 PARSE_BATCHES = (256, 4_096, 50_000)
 
 
 def pieces(frames: Frames) -> list[np.ndarray[Any, Any]]:
-    """The file in parts of about BATCH_BYTES that begin with a frame."""
+    """Divides a file into pieces of about BATCH_BYTES, which begin with a frame."""
     cuts = np.searchsorted(frames.starts, np.arange(0, len(frames.data), BATCH_BYTES))
     edges = [*frames.starts[np.unique(cuts[cuts < len(frames.starts)])].tolist(), len(frames.data)]
     return [frames.data[begin:end] for begin, end in itertools.pairwise(edges)]
 
 
 def drain(results: Iterable[object]) -> None:
-    """Take each result and let it go before the next, as a consumer of batches does."""
+    """Consumes results one by one, and keeps none, as a consumer of batches does."""
     for _ in results:
         pass
 
@@ -81,7 +82,8 @@ def tfx_bsl(records: list[bytes], schema: Schema, threads: int) -> Callable[[], 
     from recordmill.schemas.tfmd import to_pbtxt
 
     description = text_format.Parse(to_pbtxt(schema), Description()).SerializeToString()
-    own = threading.local()  # a decoder can't be used by two threads at once
+    # Two threads can't use a decoder at once.
+    own = threading.local()
 
     def one(part: list[bytes]) -> object:
         if not hasattr(own, "decoder"):
@@ -147,15 +149,14 @@ def contenders(case: Case, threads: int) -> dict[str, Callable[[], object]]:
 
 
 def child(rounds: int, megabytes: int, threads: int) -> None:
-    """All cases on that many cores."""
+    """Runs all cases on this number of cores."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
     for title, (make, record_bytes) in CASES.items():
         case = make(megabytes * 1_000_000 // record_bytes)
         jobs = contenders(case, threads)
         times: dict[str, list[float]] = {name: [] for name in jobs}
-        for number in range(
-            rounds + 1
-        ):  # the first round warms up: caches, compiled code, the allocator
+        # The first round is not counted. It warms up caches, compiled code and the allocator.
+        for number in range(rounds + 1):
             for name, work in jobs.items():
                 started = time.perf_counter()
                 work()
@@ -173,10 +174,8 @@ def child(rounds: int, megabytes: int, threads: int) -> None:
                 f"  {name:50} {1 / median:16,.0f} {size / median / 1e6:8,.0f} {median / first:8.2f}x",
                 flush=True,
             )
-        touched, copied = (
-            size + case[1].nbytes / case[1].num_rows,
-            2 * size,
-        )  # bytes a record, read and written
+        # the bytes of a record that are read and written, by recordmill and by a copy
+        touched, copied = size + case[1].nbytes / case[1].num_rows, 2 * size
         fraction = (touched / first) / (copied / statistics.median(times[COPY]))
         print(
             f"  ours touches {touched:,.0f} bytes a record: {touched / first / 1e9:.1f} GB/s, {fraction:.0%} "

@@ -1,11 +1,10 @@
-"""Encoding speed, one thread, in one process, in turn: a RecordBatch to framed Examples in memory
-(ours) or in a file (everybody).
+"""Compares encoders of a RecordBatch to framed Examples, on one thread, in turn.
 
     python benchmarks/encode.py [--rounds 21] [--megabytes 8]
 
-Peers: tfx-bsl's RecordBatchToExamplesEncoder with tf.io.TFRecordWriter, and tf.train.Example built
-in Python with the same writer. Both peers write a file, so ours is timed with its file, too. For
-large payloads the limit is a copy of the bytes plus their CRC32C. Medians.
+The peers are tfx-bsl's RecordBatchToExamplesEncoder, and tf.train.Example in Python, both with
+tf.io.TFRecordWriter. Both peers write a file, so recordmill is measured with a file, too. The limit
+for large payloads is a copy of the bytes and their CRC32C. The output has medians.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ FILE, MEMORY = "ours, to a file", "ours, in memory"
 
 
 def scalars(rows: int) -> Case:
-    """W1: 12 scalars, four each of int64, float32 and string."""
+    """Returns records of 12 scalars, four each of int64, float32 and string."""
     random = np.random.default_rng(0)
     words = np.array(["alpha", "beta", "gamma", "a longer category", "x"])
     columns: dict[str, tuple[str, pa.Array]] = {}
@@ -54,7 +53,7 @@ def scalars(rows: int) -> Case:
 
 
 def vectors(rows: int) -> Case:
-    """1,000 floats."""
+    """Returns records of 1,000 floats."""
     schema = Schema((Feature("vector", "float32", (1000,)),))
     values = pa.array(np.random.default_rng(0).random(rows * 1000, dtype=np.float32))
     return schema, pa.RecordBatch.from_arrays(
@@ -63,7 +62,7 @@ def vectors(rows: int) -> Case:
 
 
 def int_lists(rows: int) -> Case:
-    """int64 lists of 0 to 200 values."""
+    """Returns records of int64 lists with 0 to 200 values."""
     random = np.random.default_rng(0)
     splits = np.concatenate([[0], np.cumsum(random.integers(0, 201, rows))])
     schema = Schema((Feature("ids", "int64", (None,)),))
@@ -74,7 +73,7 @@ def int_lists(rows: int) -> Case:
 
 
 def images(rows: int) -> Case:
-    """Byte strings of about 100 kB and a label."""
+    """Returns records of byte strings of about 100 kB and a label."""
     random = np.random.default_rng(0)
     splits = np.concatenate([[0], np.cumsum(random.integers(80_000, 120_001, rows))])
     data = random.integers(0, 256, int(splits[-1]), dtype=np.uint8)
@@ -87,7 +86,8 @@ def images(rows: int) -> Case:
     )
 
 
-CASES: Mapping[str, tuple[Callable[[int], Case], int]] = {  # and the bytes of a record
+# name to (function that makes n records, approximate bytes of a record)
+CASES: Mapping[str, tuple[Callable[[int], Case], int]] = {
     "12 scalars": (scalars, 270),
     "1,000 floats": (vectors, 4_030),
     "int64 lists, mean 100": (int_lists, 330),
@@ -96,7 +96,7 @@ CASES: Mapping[str, tuple[Callable[[int], Case], int]] = {  # and the bytes of a
 
 
 def as_lists(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The layout that tfx-bsl wants: each column a list."""
+    """Converts each column to lists, as tfx-bsl requires."""
     columns = []
     for column in batch.columns:
         if pa.types.is_large_string(column.type):
@@ -116,7 +116,7 @@ def as_lists(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def python_examples(batch: pa.RecordBatch, rows: int) -> list[bytes]:
-    """tf.train.Example, one per row, as in every tutorial."""
+    """Encodes rows with tf.train.Example, as tutorials do."""
     import tensorflow as tf
 
     def feature(value: Any) -> Any:
@@ -141,7 +141,7 @@ def python_examples(batch: pa.RecordBatch, rows: int) -> list[bytes]:
 
 
 def contenders(case: Case, folder: Path) -> dict[str, tuple[Callable[[], object], int]]:
-    """Name to (the work, how many rows it does)."""
+    """Returns (work, number of rows that it encodes) by name."""
     import tensorflow as tf
     from tfx_bsl.coders.example_coder import RecordBatchToExamplesEncoder
 
@@ -174,7 +174,7 @@ def contenders(case: Case, folder: Path) -> dict[str, tuple[Callable[[], object]
 
 
 def physical_limit(case: Case) -> tuple[Callable[[], object], int]:
-    """The encoded bytes copied once, into memory of its own, and their CRC32C taken once."""
+    """Returns work that copies the encoded bytes once and computes their CRC32C once."""
     data = encode(case[1], case[0]).data
 
     def work() -> None:
@@ -199,9 +199,8 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             jobs = {**contenders(case, Path(folder)), "limit: copy + CRC32C": physical_limit(case)}
             times: dict[str, list[float]] = {name: [] for name in jobs}
-            for number in range(
-                options.rounds + 1
-            ):  # the first round warms up: caches, compiled code, the allocator
+            # The first round is not counted. It warms up caches, compiled code and the allocator.
+            for number in range(options.rounds + 1):
                 for name, (work, rows) in jobs.items():
                     started = time.perf_counter()
                     work()
@@ -213,8 +212,10 @@ def main() -> None:
 
 
 def report(title: str, size: float, rows: int, times: Mapping[str, list[float]]) -> None:
-    """A line per contender. The best time says what the code can do;
-    on a busy machine medians say what the neighbours did.
+    """Prints a line for each contender.
+
+    The best time shows the speed of the code. On a busy machine, medians show mostly the load of
+    other processes.
     """
     print(
         f"\n{title}: {rows:,} records of {size:,.0f} bytes\n{'':46} {'records/s':>11} {'MB/s':>7} "

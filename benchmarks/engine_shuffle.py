@@ -1,14 +1,16 @@
-"""Does Flink's own shuffle carry the payload of a build? Blocks of 256 KiB, keyed by shard, from
-groups of 256 MiB to writers that spool them to a file, as `--exchange runner` would; a run that
-takes longer than --minutes is cancelled.
+"""Tests if Flink's own shuffle can carry the payload of a build.
 
     FLINK_MEMORY=5120m examples/cluster/flink_local.sh up
     python benchmarks/engine_shuffle.py WAY [--gib 4] [--shards 32] [--minutes 4]
 
-WAY is one of: `group`, a GroupByKey; `bundles`, the same, where each group is the key of a stateful
-DoFn, and so a bundle of its own; `keys`, as that, with writers that are stateful DoFns of the
-shards in place of the GroupByKey. Nothing is read, encoded, sorted or merged: what a build does
-beside its shuffle comes on top.
+Groups of 256 MiB yield blocks of 256 KiB, keyed by shard, to writers that spool them to a file. A
+run that takes longer than --minutes is cancelled. WAY is one of:
+
+* `group`: a GroupByKey.
+* `bundles`: a GroupByKey, but each group is the key of a stateful DoFn, and so a bundle of its own.
+* `keys`: as `bundles`, but stateful DoFns of the shards replace the GroupByKey.
+
+Nothing is read, encoded, sorted or merged. These steps of a build would take additional time.
 """
 
 from __future__ import annotations
@@ -34,17 +36,20 @@ from recordmill.pipelines.remote.flink import Flink
 SCRIPT = Path(__file__).resolve().parent.parent / "examples" / "cluster" / "flink_local.sh"
 BLOCK, GROUP = 256 << 10, 256 << 20
 Block = tuple[int, bytes]  # (shard, bytes)
-Spooled = tuple[int, int]  # (shard, how many bytes)
+Spooled = tuple[int, int]  # (shard, number of bytes)
 
 
 def blocks(shards: int) -> Iterator[Block]:
-    """Yields the blocks of a group for each shard, one shard after the other."""
+    """Yields the blocks of one group, shard by shard."""
     for number in range(GROUP // BLOCK):
         yield number * BLOCK * shards // GROUP, os.urandom(BLOCK)
 
 
 class Group(beam.DoFn):
-    """A group's blocks; the number of the group is its key, for which Flink makes a bundle."""
+    """Yields the blocks of a group.
+
+    The number of the group is the key, so Flink makes a bundle for each group.
+    """
 
     SEEN = ReadModifyWriteStateSpec("seen", BytesCoder())
 
@@ -55,7 +60,7 @@ class Group(beam.DoFn):
 
 
 def spool(element: tuple[int, Iterable[bytes]]) -> Spooled:
-    """All blocks of a shard in a file."""
+    """Writes all blocks of a shard to a file, and returns (shard, bytes)."""
     shard, values = element
     with tempfile.TemporaryFile() as file:
         for block in values:
@@ -64,7 +69,10 @@ def spool(element: tuple[int, Iterable[bytes]]) -> Spooled:
 
 
 class Spool(beam.DoFn):
-    """Shuffle by stateful DoFns, block by block; the timer tells that the shard has no more."""
+    """Writes the blocks of shards to files, block by block, as a stateful DoFn.
+
+    A timer at the end of the window yields the result, because no more blocks can come then.
+    """
 
     SEEN = ReadModifyWriteStateSpec("seen", BytesCoder())
     END = TimerSpec("end", TimeDomain.WATERMARK)
@@ -93,7 +101,7 @@ class Spool(beam.DoFn):
 
 
 def check(spooled: Iterable[Spooled], shards: int, size: int) -> None:
-    """Raises ValueError unless every shard came once, and all bytes of all."""
+    """Raises ValueError unless every shard came once, and all bytes arrived."""
     found = sorted(spooled)
     if [shard for shard, _ in found] != list(range(shards)) or sum(
         each for _, each in found
@@ -127,7 +135,10 @@ def construct(pipeline: beam.Pipeline, way: str, groups: int, shards: int) -> No
 
 
 def wait(flink: Flink, name: str, seconds: float) -> str:
-    """Returns what became of the job of that name; it is cancelled if it takes longer."""
+    """Waits for the end of the job with a name, and describes its result.
+
+    A job that takes longer than `seconds` is cancelled.
+    """
     while (job := flink.find_job(name)) is None:
         time.sleep(1)
     try:

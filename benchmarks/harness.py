@@ -1,8 +1,8 @@
-"""Timing side by side: jobs run in turn, each in a process of its own that tells its start-up
-(imports) and its work apart.
+"""Runs benchmark jobs in turn and compares their times and memory.
 
-A job is a function of this folder named `module:function` with string arguments. Peak memory is the
-kernel's own figure of the child.
+Each job runs in a fresh process, which measures its start-up (imports and set-up) and its work
+separately. A job is named `module:function`. The function is in this folder, takes strings, and
+returns the work as a function without arguments.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ HERE = Path(__file__).resolve().parent
 
 @dataclass(frozen=True)
 class Measured:
-    """Measurement of one run.
+    """The measurement of one run.
 
     Attributes:
-        start_up: seconds.
-        work: seconds.
-        peak: bytes of resident memory.
-        base: of them, before the work began.
-        cpu: seconds of processors that the work took, the system's included; on a busy machine they
-            say more than wall time.
+        start_up: The duration of imports and set-up in seconds.
+        work: The duration of the work in seconds.
+        peak: The largest resident memory in bytes, of the process or of a child of it.
+        base: The resident memory in bytes before the work.
+        cpu: The processor time of the work in seconds, with that of the system. On a busy machine
+            it is more reliable than wall time.
     """
 
     start_up: float
@@ -44,7 +44,12 @@ class Measured:
 
 
 def job(prepare: Callable[..., Callable[[], object]], *args: str) -> None:
-    """Runs in the child: imports and set-up, then the work, then one JSON line."""
+    """Runs one job in this process, and prints its measurement as JSON.
+
+    Args:
+        prepare: Imports and sets up, and returns the work.
+        *args: The arguments of `prepare`.
+    """
     started = time.perf_counter()
     work = prepare(*args)
     begun = time.perf_counter()
@@ -56,27 +61,38 @@ def job(prepare: Callable[..., Callable[[], object]], *args: str) -> None:
 
 
 def _cpu_sec() -> float:
-    """Returns the processor time of this process and its children so far."""
+    """Returns the processor time of this process and its finished children in seconds."""
     used = [resource.getrusage(whose) for whose in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(one.ru_utime + one.ru_stime for one in used)
 
 
 def peak_bytes() -> int:
-    """The most that this process has held in memory; ru_maxrss would begin with what its parent
-    held.
+    """Returns the largest resident memory of this process so far.
+
+    `ru_maxrss` is not used, because it starts with the memory of the parent process.
     """
     with open("/proc/self/status") as status:
         return int(next(line for line in status if line.startswith("VmHWM")).split()[1]) * 1024
 
 
 def resident_bytes() -> int:
-    """Returns the memory of this process now, pages of mapped files included."""
+    """Returns the resident memory of this process, with the pages of mapped files."""
     with open("/proc/self/statm") as status:
         return int(status.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def run(name: str, *args: str, python: str = sys.executable, timeout_sec: float = 3600) -> Measured:
-    """Run `module:function` with args in a fresh process; python: of which interpreter."""
+    """Runs a job in a fresh process.
+
+    Args:
+        name: The job, `module:function`.
+        *args: Its arguments.
+        python: The interpreter.
+        timeout_sec: The most seconds that it may take.
+
+    Raises:
+        RuntimeError: The job failed. The message contains the end of its output.
+    """
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
     child = subprocess.run(
         [python, __file__, name, *args],
@@ -100,8 +116,17 @@ def compare(
     before: Callable[[], object] = lambda: None,
     pythons: Mapping[str, str] | None = None,
 ) -> dict[str, Measured]:
-    """Run the jobs in turn, `rounds` times (those in `slow` once), and print medians and ratios to
-    the first; pythons: interpreters of some of them.
+    """Runs jobs in turn, and prints medians and the ratios to the first job.
+
+    Args:
+        jobs: The job and its arguments by the name to print.
+        rounds: The number of runs of each job.
+        slow: The names of jobs that run only once.
+        before: Is called before each run.
+        pythons: The interpreters of jobs that need another one, by name.
+
+    Returns:
+        The medians by name.
     """
     results: dict[str, list[Measured]] = {name: [] for name in jobs}
     for number in range(rounds):
@@ -131,7 +156,7 @@ def compare(
 
 
 def machine() -> str:
-    """One line about where this ran."""
+    """Returns a line with the hardware and the versions of the libraries."""
     import importlib.metadata as metadata
 
     names = ("recordmill", "numpy", "pyarrow", "apache-beam", "tensorflow", "tfx-bsl")

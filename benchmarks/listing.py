@@ -1,11 +1,13 @@
-"""Memory of a driver with very many input files, and the size of the plan that workers read.
+"""Measures a driver with very many input files: its memory and its plan.
 
-python benchmarks/listing.py [FILES]            empty files on a disk, 1,000,000 unless told, listed as for a build
-python benchmarks/listing.py [FILES] --names    a server of S3 that has names only, in a process of its own: its
-                                                listing, and the plan of a build of images, with classes, from that
-python benchmarks/listing.py [FILES] --csv      small files of CSV on a disk: the plan, which reads each of them
+    python benchmarks/listing.py [FILES]            lists empty files, by default 1,000,000
+    python benchmarks/listing.py [FILES] --names    lists and plans images in classes
+    python benchmarks/listing.py [FILES] --csv      plans small CSV files, and reads each
 
-Memory is the most that the process held at once, above what it held before (VmHWM of Linux).
+Files are on a disk. With `--names` they are the names of an S3 server in another process, which has
+no data.
+
+The memory is the most that the process used at once, above its memory before (VmHWM of Linux).
 """
 
 from __future__ import annotations
@@ -50,7 +52,8 @@ def of_csv(count: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         make_files(Path(folder), count, b"a,b\n1,x\n")
         files = list_inputs([folder]).files
-        plan_csv(files[:SAMPLE], CsvOptions(), PlanOptions())  # what is loaded, and used again
+        # A first plan loads modules and fills caches, which must not count.
+        plan_csv(files[:SAMPLE], CsvOptions(), PlanOptions())
         measured("planned", count, lambda: plan_csv(files, CsvOptions(), PlanOptions()))
 
 
@@ -63,7 +66,8 @@ def of_names(count: int) -> None:
         "AWS_REGION": "us-east-1",
     }
     os.environ |= {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x"}
-    warm = list_inputs(["s3://bucket/in/class-000"])  # what a first request loads
+    # A first request loads modules, which must not count.
+    warm = list_inputs(["s3://bucket/in/class-000"])
     plan_images(warm, None, PlanOptions())
     listing = measured("listed", count, lambda: list_inputs(["s3://bucket/in"]))
     show_size(listing)
@@ -81,7 +85,11 @@ def free_port() -> int:
 
 
 def serve(count: int, port: int) -> None:
-    """Answer listings of a bucket: `in/class-034/image-000012345.jpg`, in ascending order, PAGE at a time."""
+    """Answers listings of an S3 bucket until the process ends.
+
+    The keys are like `in/class-034/image-000012345.jpg`, in ascending order. A response has PAGE
+    keys.
+    """
 
     class Names(BaseHTTPRequestHandler):
         protocol_version, disable_nagle_algorithm = "HTTP/1.1", True
@@ -113,7 +121,7 @@ def serve(count: int, port: int) -> None:
             self.wfile.write(data)
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Nothing is said."""
+            """Logs nothing."""
 
     ThreadingHTTPServer(("127.0.0.1", port), Names).serve_forever()
 
@@ -131,7 +139,7 @@ def show_size(listing: Listing) -> None:
 
 
 def make_files(folder: Path, count: int, data: bytes = b"") -> None:
-    """CSV files of these bytes, so many in each folder."""
+    """Creates `count` CSV files with the same content, IN_FOLDER of them in each folder."""
     for first in range(0, count, IN_FOLDER):
         inner = folder / f"{first // IN_FOLDER:06d}"
         inner.mkdir()
@@ -141,7 +149,8 @@ def make_files(folder: Path, count: int, data: bytes = b"") -> None:
 
 def measured(what: str, count: int, make: Callable[[], Value]) -> Value:
     gc.collect()
-    Path("/proc/self/clear_refs").write_text("5")  # the most is that from here on
+    # This resets VmHWM, the largest resident memory.
+    Path("/proc/self/clear_refs").write_text("5")
     before, started = held("VmRSS"), time.monotonic()
     value = make()
     seconds = time.monotonic() - started
@@ -157,7 +166,7 @@ def measured(what: str, count: int, make: Callable[[], Value]) -> Value:
 
 
 def held(field: str) -> int:
-    """Bytes that the system counts for this process."""
+    """Returns a figure of the system about the memory of this process, in bytes."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith(f"{field}:"))
 

@@ -1,5 +1,6 @@
-"""A server on loopback that answers ListObjectsV2 as an S3 bucket of very many keys would, a page
-of 1000 at a time, and nothing else: real servers take hours to be filled.
+"""A server on loopback that only lists an S3 bucket with very many keys.
+
+It answers ListObjectsV2 with pages of 1,000 keys. To fill a real server would take hours.
 """
 
 from __future__ import annotations
@@ -19,7 +20,11 @@ _ENTRY = (
 
 @contextmanager
 def many_keys(count: int) -> Iterator[str]:
-    """Its URL, as long as the context."""
+    """Serves the listing of `count` keys inside the `with` block.
+
+    Yields:
+        The URL of the server.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -52,7 +57,7 @@ def many_keys(count: int) -> Iterator[str]:
             self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
-            """Nothing."""
+            """Logs nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True

@@ -1,10 +1,10 @@
-"""Peak memory of builds and reads of inputs four times larger than --memory, beside the
-interpreter's base.
+"""Measures the peak memory of builds and reads of large inputs.
 
     python benchmarks/memory.py [--memory 256MiB] [--folder FOLDER] [CASE ...]
 
-Each case runs in a fresh process, which first builds something tiny (imports, compiled code); what
-it holds then is the base. The bound is that the peak above the base stays under --memory.
+The inputs are four times larger than --memory. Each case runs in a fresh process. It first builds
+something tiny, which imports everything and loads compiled code. The memory after that is the base.
+The peak must not exceed the base by more than --memory.
 """
 
 from __future__ import annotations
@@ -63,7 +63,11 @@ def read_job(source: str, out: str, to: str, memory: str) -> Callable[[], object
 
 
 def make_inputs(folder: Path, size: int) -> dict[str, Path]:
-    """Inputs of about `size` bytes each, made once."""
+    """Creates inputs of about `size` bytes each, unless they exist.
+
+    Returns:
+        The paths by file name.
+    """
     paths = {name: folder / name for name in ("one.csv", "many", "inflating.csv.gz", "images")}
     rows = size // 111
     if not paths["one.csv"].exists():
@@ -89,7 +93,7 @@ def make_inputs(folder: Path, size: int) -> dict[str, Path]:
 
 
 def make_noise_images(folder: Path, size: int) -> None:
-    """PNG files of noise, about 3 MiB each, which nothing compresses."""
+    """Creates PNG files of noise, about 3 MiB each, which can't be compressed."""
     from PIL import Image
 
     generator = np.random.default_rng(0)

@@ -1,11 +1,11 @@
-"""One record by its number, and a batch of 256 records at random places, out of 1,000,000 records
-of 12 features.
+"""Measures access to single records by number, and to batches of random records.
 
     python benchmarks/random_access.py [--rows 1000000] [--folder FOLDER]
 
-The data set is what `benchmarks/build.py csv` builds, as plain and as gzip shards. Bytes read are
-the kernel's count of this process (rchar). What people do without an index stands beside it:
-tf.data has to read everything before the record.
+Batches have 256 records. The data set has 1,000,000 records of 12 features, as `benchmarks/build.py
+csv` builds it, once with plain and once with gzip shards. The number of bytes read is the kernel's
+count for this process (rchar). For comparison, tf.data has no index, so it reads everything before
+the record.
 """
 
 from __future__ import annotations
@@ -31,15 +31,16 @@ BATCH = 256
 
 
 def bytes_read() -> int:
-    """Returns how many bytes this process has read from files so far, from the page cache or
-    not.
+    """Returns the number of bytes that this process has read.
+
+    Reads from the page cache count, too.
     """
     with open("/proc/self/io") as file:
         return int(next(line for line in file if line.startswith("rchar")).split()[1])
 
 
 def each(work: Callable[[int], object], places: list[int]) -> list[float]:
-    """Microseconds of each call."""
+    """Returns the duration of each call in microseconds."""
     times = []
     for place in places:
         started = time.perf_counter()
@@ -58,7 +59,10 @@ def report(name: str, times: list[float], read: float) -> None:
 
 
 def measure(name: str, work: Callable[[Any], object], places: list[Any]) -> None:
-    """Time the calls one by one, after one tenth of them to warm up, and count what they read."""
+    """Measures calls one by one, and the bytes that they read.
+
+    A tenth of the calls runs before the measurement, to warm up.
+    """
     each(work, places[: max(len(places) // 10, 1)])
     before = bytes_read()
     times = each(work, places)
@@ -66,7 +70,7 @@ def measure(name: str, work: Callable[[Any], object], places: list[Any]) -> None
 
 
 def data_sets(folder: str, rows: int) -> dict[str, str]:
-    """The folders of the two data sets, built if they are not there."""
+    """Returns the folders of the two data sets, which are built once."""
     import recordmill
 
     csv_path = os.path.join(folder, f"{rows}.csv")
@@ -90,7 +94,7 @@ def data_sets(folder: str, rows: int) -> dict[str, str]:
 
 
 def scanned(source: str, place: int) -> object:
-    """The record as tf.data finds it: it reads and drops all before it."""
+    """Returns the record at `place` as tf.data finds it, by reading everything before it."""
     import tensorflow as tf
 
     files = sorted(glob.glob(f"{source}/data-*/*.tfrecord"))

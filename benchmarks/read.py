@@ -1,10 +1,10 @@
-"""Read records back, beside what people use today: 1,000,000 of 12 features to Parquet and to NumPy
-files, and 20,000 raw tensors to NumPy files.
+"""Compares reads of TFRecords to Parquet and NumPy with other ways to read them.
 
     python benchmarks/read.py [--rounds 3] [--folder FOLDER] [table] [foreign] [tensors]
 
-The data sets are made first if they are not there: that of `table` is what `benchmarks/build.py
-csv` builds, and `foreign` reads its shards without their manifest.
+`table` reads 1,000,000 records of 12 features, from the data set that `benchmarks/build.py csv`
+builds. `foreign` reads the same shards without their manifest. `tensors` reads 20,000 raw tensors
+to NumPy files. Data sets that do not exist are built first.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CASES = ("table", "foreign", "tensors")
 
 
 def make_shards(folder: str, rows: int) -> None:
-    """The data set of `build.py csv`."""
+    """Builds the same data set as `build.py csv`."""
     import recordmill
 
     csv_path = os.path.join(folder, f"{rows}.csv")
@@ -72,8 +72,9 @@ def table(folder: str, rows: int, rounds: int) -> None:
 
 
 def foreign(folder: str, rows: int, rounds: int) -> None:
-    """The table's shards alone, at one and at four times the size: the same files four times
-    over.
+    """Reads the table's shards without their manifest, at two sizes.
+
+    The larger input has four copies of each shard.
     """
     known = os.path.join(folder, f"shards-{rows}")
     if not os.path.exists(known):

@@ -1,6 +1,6 @@
-"""Jobs that `read.py` compares: recordmill and the ways people turn TFRecords into a table.
+"""Jobs that `read.py` compares: recordmill, and other ways to turn TFRecords into a table.
 
-Each function sets up and returns the work.
+Each function sets up a job and returns its work.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def _files(source: str) -> list[str]:
 
 
 def _spec(source: str) -> dict[str, Any]:
-    """The tf.io feature spec of the data set; every feature is a scalar."""
+    """Returns the tf.io feature spec of a data set that has only scalars."""
     import tensorflow as tf
 
     import recordmill
@@ -35,7 +35,7 @@ def _spec(source: str) -> dict[str, Any]:
 
 
 def recordmill_read(source: str, out: str, to: str) -> Work:
-    """The public function, after its imports; compiled code comes from the cache."""
+    """Runs `recordmill.read`. The set-up loads compiled code by a tiny read."""
     import recordmill
 
     shutil.rmtree(out, ignore_errors=True)
@@ -45,19 +45,26 @@ def recordmill_read(source: str, out: str, to: str) -> Work:
 
 
 def foreign(source: str, out: str, to: str) -> Work:
-    """Reads the same table without a manifest, an index or a schema: to one Parquet file, or to
-    arrays in memory.
+    """Reads files without a manifest, index or schema.
+
+    The output is one Parquet file, or arrays in memory.
     """
     import recordmill
 
     if to == "parquet":
         return recordmill_read(source, out, to)
-    recordmill.open(source).to_numpy()  # compiled code comes from the cache
+    # The first call loads compiled code.
+    recordmill.open(source).to_numpy()
     return lambda: recordmill.open(source).to_numpy()
 
 
 def tf_data_in_memory(source: str, schema_of: str) -> Work:
-    """tf.data with parse_example on batches of 50,000, told what the features are, to arrays."""
+    """Reads to arrays in memory with tf.data and parse_example, in batches of 50,000.
+
+    Args:
+        source: The folder of the files.
+        schema_of: The data set that has the schema of these files.
+    """
     import numpy as np
     import tensorflow as tf
 
@@ -76,14 +83,15 @@ def tf_data_in_memory(source: str, schema_of: str) -> Work:
 
 
 def tf_data(source: str, out: str, to: str, known: str = "") -> Work:
-    """Reads by tf.data with parse_example on batches of 50,000, its fastest size here, then pyarrow
-    or NumPy.
+    """Reads with tf.data and parse_example, then writes with pyarrow or NumPy.
+
+    Batches have 50,000 records, which is the fastest size here.
 
     Args:
-        source: the files.
-        out: the output.
-        to: its kind.
-        known: the data set that says what the features are, if source does not.
+        source: The folder of the files.
+        out: The output folder.
+        to: The output format, "parquet" or "npy".
+        known: The data set that has the schema, if `source` has none.
     """
     import numpy as np
     import pyarrow as pa
@@ -124,8 +132,9 @@ def tf_data(source: str, out: str, to: str, known: str = "") -> Work:
 
 
 def tutorial(source: str, out: str, to: str) -> Work:
-    """The loop of the tutorials: parse_single_example and .numpy() for each record; of the first
-    20,000 only, and the time is scaled up.
+    """Runs the loop of tutorials: parse_single_example and .numpy() for each record.
+
+    It reads only the first 20,000 records, so the time must be scaled up.
     """
     import pandas as pd
     import tensorflow as tf
@@ -149,7 +158,7 @@ def tutorial(source: str, out: str, to: str) -> Work:
 
 
 def tfx_bsl_beam(source: str, out: str, to: str) -> Work:
-    """tfx-bsl's TFExampleRecord source in Beam, its RecordBatches written by pyarrow."""
+    """Reads with tfx-bsl's TFExampleRecord in Beam, and writes with pyarrow."""
     import apache_beam as beam
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -179,11 +188,11 @@ def tfx_bsl_beam(source: str, out: str, to: str) -> Work:
     return work
 
 
-TENSOR = (64, 64, 3)  # float32 values of a record of `make_tensors`: 49,152 bytes
+TENSOR = (64, 64, 3)  # the shape of a float32 tensor of `make_tensors`: 49,152 bytes
 
 
 def make_tensors(path: str, records: int) -> None:
-    """One file of Examples: a tensor as its memory, and a label."""
+    """Writes a file of Examples with the memory of a tensor and a label."""
     import numpy as np
 
     import recordmill
@@ -204,7 +213,13 @@ def make_tensors(path: str, records: int) -> None:
 
 
 def tensors_recordmill(source: str, out: str, schema: str = "") -> Work:
-    """`read --to npy --decode-raw`; schema: a file, or nothing to have it inferred."""
+    """Runs `recordmill read --to npy --decode-raw`.
+
+    Args:
+        source: The file.
+        out: The output folder.
+        schema: The file of the schema; "": it is inferred.
+    """
     import recordmill
 
     options = {"to": "npy", "decode_raw": "image=float32[64,64,3]", "schema": schema or None}
@@ -215,8 +230,9 @@ def tensors_recordmill(source: str, out: str, schema: str = "") -> Work:
 
 
 def tensors_tf_data(source: str, out: str) -> Work:
-    """tf.data in batches, decode_raw, and a memory map of the known size, flushed as recordmill's
-    files are.
+    """Reads tensors with tf.data and decode_raw to a memory map of the known size.
+
+    The map is flushed at the end, as recordmill flushes its files.
     """
     import numpy as np
     import tensorflow as tf
@@ -254,8 +270,10 @@ def tensors_tf_data(source: str, out: str) -> Work:
 
 
 def tensors_limit(source: str, out: str) -> Work:
-    """Limit of a read of tensors: read each byte, check both CRCs of each record, write each tensor
-    once from where it lies, flush.
+    """Runs only the steps that every read of tensors needs.
+
+    Each byte is read, both CRCs of each record are checked, each tensor is written once from the
+    read buffer, and the file is flushed.
     """
     import numpy as np
 
@@ -263,9 +281,8 @@ def tensors_limit(source: str, out: str) -> Work:
     from recordmill.records.writers.npy_file import make_npy_header
 
     size = int(np.prod(TENSOR)) * 4
-    scan_frames(
-        np.empty(0, np.uint8), source=source, is_final=True
-    )  # compiled code comes from the cache
+    # The first call loads compiled code.
+    scan_frames(np.empty(0, np.uint8), source=source, is_final=True)
 
     def work() -> None:
         shutil.rmtree(out, ignore_errors=True)
@@ -288,7 +305,8 @@ def tensors_limit(source: str, out: str) -> Work:
                     + HEADER_BYTES
                     + payload_at(block[frames.starts[0] + HEADER_BYTES :], size)
                 )
-                for first in range(0, len(frames), 512):  # as many as the system takes in one call
+                # One call of writev takes at most 1,024 buffers on Linux.
+                for first in range(0, len(frames), 512):
                     os.writev(
                         target.fileno(),
                         [
@@ -306,8 +324,9 @@ def tensors_limit(source: str, out: str) -> Work:
 
 
 def payload_at(record: Any, size: int) -> int:
-    """Returns where the tensor of a record of `make_tensors` begins: after its own length, which is
-    written as protobuf writes numbers.
+    """Returns the offset of the tensor in a record of `make_tensors`.
+
+    The tensor follows its own length, which is a protobuf varint.
     """
     length = bytes([size & 127 | 128, size >> 7 & 127 | 128, size >> 14])
     return record[:200].tobytes().index(b"\x0a" + length) + 1 + len(length)

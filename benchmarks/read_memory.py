@@ -1,12 +1,14 @@
-"""Peak memory of reads, in absolute terms: sets of 1 GiB and 4 GiB under one --memory, and big
-photos decoded.
+"""Measures the peak memory of reads of large data sets and of large photos.
 
     python benchmarks/read_memory.py [--memory 384MiB] [--folder FOLDER] [grow] [photos]
 
-grow: each set to .npy and to Parquet, three times in turn: the largest peak, the median of the
-times, and how both grew, beside a copy of the set, which says what the disk adds. photos: `read
---decode-images` of 1 GiB of pixels, as they are to Parquet, and resized to .npy. A peak is the
-kernel's own figure of a process that does nothing else, interpreter and libraries included.
+`grow` reads sets of 1 GiB and 4 GiB under one --memory to .npy and to Parquet, three times in turn.
+The output has the largest peak, the median of the times, and the growth of both. A copy of the set
+shows the share of the disk.
+
+`photos` is `read --decode-images` of 1 GiB of pixels: unchanged to Parquet and Arrow, and resized
+to .npy. A peak is the kernel's own figure for a process that does nothing else. It includes the
+interpreter and the libraries.
 """
 
 from __future__ import annotations
@@ -27,11 +29,11 @@ from harness import Measured, machine, run
 SHARD_BYTES = 256 << 20
 SIZES = {"1 GiB": 1 << 30, "4 GiB": 4 << 30}
 ROUNDS = 3
-PHOTO = (3000, 4000)  # rows and columns of pixels: 12 million, as a telephone takes them
+PHOTO = (3000, 4000)  # (height, width): 12 million pixels, as from a phone
 
 
 def read_job(source: str, out: str, memory: str, *options: str) -> Callable[[], object]:
-    """Imports, then the read; options as `name=value`."""
+    """Returns work that reads with options in the form `name=value`."""
     import recordmill
 
     shutil.rmtree(out, ignore_errors=True)
@@ -40,7 +42,7 @@ def read_job(source: str, out: str, memory: str, *options: str) -> Callable[[], 
 
 
 def copy_job(source: str, out: str) -> Callable[[], object]:
-    """Copies and syncs the shards as they are: the time of the disk alone."""
+    """Returns work that copies and syncs the shards, to measure the disk alone."""
 
     def work() -> None:
         shutil.copytree(source, out)
@@ -52,8 +54,10 @@ def copy_job(source: str, out: str) -> Callable[[], object]:
 
 
 def make_set(folder: Path, size: int) -> Path:
-    """Shards of records of about 2.4 KB: a number, 12 floats, 2 KiB of bytes that nothing
-    compresses, up to 60 tokens, and a text.
+    """Writes shards of records of about 2.4 KB, unless they exist.
+
+    A record has a number, 12 floats, 2 KiB of bytes that can't be compressed, up to 60 tokens, and
+    a text.
     """
     import pyarrow as pa
 
@@ -105,8 +109,9 @@ def make_set(folder: Path, size: int) -> Path:
 
 
 def make_photos(path: Path, size: int) -> Path:
-    """One file of JPEG photos of PHOTO's size and a little less, each another,
-    whose pixels are `size` bytes together.
+    """Writes a file of different JPEG photos, unless it exists.
+
+    Each has PHOTO's size or a little less. All of them together have `size` bytes of pixels.
     """
     from PIL import Image
 
@@ -152,7 +157,8 @@ def grow(folder: Path, memory: str) -> None:
         found: dict[str, list[Measured]] = {name: [] for name in sources}
         for _ in range(ROUNDS):
             for name, source in sources.items():
-                os.sync()  # or a read would wait for what others left to be written
+                # Otherwise a read would wait until the data of the run before it is written.
+                os.sync()
                 found[name].append(
                     run(f"read_memory:{job[0]}", str(source), str(folder / "out"), *job[1:])
                 )
@@ -168,8 +174,10 @@ def grow(folder: Path, memory: str) -> None:
 
 
 def photos(folder: Path) -> None:
-    """Parquet takes 36 bytes to write a byte of one record's list,
-    so a photo of 36 MB in lists needs the default --memory.
+    """Measures reads that decode photos.
+
+    Parquet needs 36 bytes of memory for each byte of one record's list. So a photo of 36 MB, as
+    lists, needs the default of --memory.
     """
     source = make_photos(folder / "photos.tfrecord", 1 << 30)
     print(

@@ -1,11 +1,11 @@
-"""One large TFRecord file, read to Parquet and to NumPy with 1, 2, 4, ... threads: does one file
-use all cores?
+"""Measures if a read of one large TFRecord file uses all cores.
 
     python benchmarks/scaling.py [--gigabytes 4] [--folder FOLDER]
 
-The file holds records of 12 scalars, uncompressed and without any index, as somebody else would
-hand it over. Each read runs in a process of its own; the first round puts the file into the page
-cache. The schema is inferred over all records, which is part of the time.
+The file is read to Parquet and to NumPy with 1, 2, 4, ... threads. It contains records of 12
+scalars, uncompressed and without an index, as other programs write them. Each read runs in a
+process of its own. The first read puts the file into the page cache. The schema is inferred from
+all records, which is part of the time.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ ROUNDS = 3
 
 
 def make_file(path: str, size_bytes: int) -> None:
-    """Frames of the same 200,000 records again and again: reading does not care, and writing takes
-    no time.
+    """Writes the frames of the same 200,000 records repeatedly.
+
+    Repetition does not influence reads, and makes the file quick to write.
     """
     from recordmill.records.example.encode import encode
 
@@ -67,7 +68,8 @@ def main() -> None:
     counts = [1 << power for power in range(cores.bit_length()) if 1 << power <= cores]
     for to in ("parquet", "npy"):
         print(f"\none file of {size / 1e9:.1f} GB to {to}, start-up apart")
-        run("scaling:read_job", source, out, to, str(cores))  # the file comes into the page cache
+        # The first run puts the file into the page cache.
+        run("scaling:read_job", source, out, to, str(cores))
         first = None
         for threads in counts:
             times = [

@@ -1,12 +1,12 @@
-"""Time of commands from the shell to their end on a small data set: imports and compiled code from
-the disk.
+"""Measures the complete duration of commands on a small data set.
 
     python benchmarks/start.py [--runs 20]
 
-1,000 records of three features are built first; then each command runs so many times in a process
-of its own, after one run that counts for nothing and leaves its files in the page cache. Medians of
-wall and processor time. Byte code is written by the first run, also where PYTHONDONTWRITEBYTECODE
-says otherwise: installed packages have it.
+The duration is mostly that of imports and of loading compiled code from the disk. A data set of
+1,000 records with three features is built first. Then each command runs `--runs` times, each in a
+process of its own. One run before them is not counted. It puts the files into the page cache and
+writes the byte code. PYTHONDONTWRITEBYTECODE is ignored, because installed packages have byte code.
+The output has medians of wall and processor time.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def commands(folder: Path) -> dict[str, list[str]]:
 
 
 def timed(command: list[str], new: Path) -> tuple[float, float]:
-    """(wall, processor) seconds of one run, which may make the folder `new`."""
+    """Returns the (wall, processor) seconds of a command, which may create the folder `new`."""
     shutil.rmtree(new, ignore_errors=True)
     before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     environment = {

@@ -1,10 +1,13 @@
-"""Cost of the statistics of a build of the CSV file and of the JPEGs of `build.py`: processors'
-seconds with and without them, in turn in one process, which has built each once before.
+"""Measures the processor time of the statistics of a build.
 
-    python benchmarks/statistics_cost.py [csv|images] [--rounds 7] [--rows 1000000] [--images 2000] [--folder FOLDER]
+    python benchmarks/statistics_cost.py [csv|images] [--rounds 7] [--rows 1000000]
+    [--images 2000] [--folder FOLDER]
 
-`of them in statistics` is the time of the threads that count, which varies less than the difference
-of two builds.
+The inputs are the CSV file and the JPEGs of `build.py`. Builds with and without statistics run in
+turn in one process. The first build of each is not counted.
+
+`of them in statistics` is the time of the threads inside the functions of statistics. It varies
+less than the difference of two builds.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ from recordmill.statistics.dataset_sketch import SketchPool
 
 
 def timed(spent: list[float], function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, which adds the time of its thread to `spent`."""
+    """Wraps a function to append the processor time of its thread to `spent`."""
 
     def run(*args: Any, **options: Any) -> Any:
         begun = time.thread_time()
@@ -42,7 +45,10 @@ def timed(spent: list[float], function: Callable[..., Any]) -> Callable[..., Any
 
 
 def cpu_sec(work: Callable[[], object]) -> float:
-    """Returns the time of all processors that the work takes, the system's included."""
+    """Returns the processor time of the work in seconds.
+
+    It includes all threads and the time of the system.
+    """
     before = resource.getrusage(resource.RUSAGE_SELF)
     work()
     after = resource.getrusage(resource.RUSAGE_SELF)
@@ -50,7 +56,7 @@ def cpu_sec(work: Callable[[], object]) -> float:
 
 
 def measure(source: str, out: str, rounds: int) -> None:
-    """Build it with and without, in turn, and print medians."""
+    """Builds with and without statistics in turn, and prints the medians."""
     spent: list[float] = []
     for module, name in (
         (ingest, "update_statistics"),
@@ -66,7 +72,8 @@ def measure(source: str, out: str, rounds: int) -> None:
             shutil.rmtree(out, ignore_errors=True)
             spent.clear()
             seconds = cpu_sec(lambda stats=stats: recordmill.build(source, out, stats=stats))  # type: ignore[misc]
-            if number:  # the first round loads kernels
+            # The first round loads compiled code.
+            if number:
                 taken[stats].append(seconds)
                 inside += [sum(spent)] if stats else []
     shutil.rmtree(out, ignore_errors=True)

@@ -1,11 +1,10 @@
-"""A store on loopback against the local disk, in the same run: builds and reads from and to it,
-many small objects, and the listing of many keys.
+"""Compares a store on loopback with the local disk.
 
     .ci/servers && python benchmarks/storage.py [ROWS,ROWS,...] [OBJECTS] [KEYS]
 
-The server is versitygw over a folder of this machine, so its own reading and writing takes part of
-the cores. Very many keys are listed from a server of `many_keys`, which has nothing but their
-names.
+It measures builds, reads, many small objects, and the listing of many keys. The store is versitygw
+with a folder of this machine, so it uses part of the cores. The server of `many_keys`, which has
+only names, serves the listing of very many keys.
 """
 
 from __future__ import annotations
@@ -36,8 +35,9 @@ DOWNLOAD_PART_BYTES = 2 << 20
 
 
 def beside(out: str) -> str:
-    """A place of its own for something tiny, on the same disk or in the same store: what a process
-    does once, the library's import and its first connections among it, is start-up.
+    """Returns a new path for something tiny next to `out`.
+
+    The set-up of a job uses it, so that imports and first connections count as start-up.
     """
     return f"{out}-warm-{uuid.uuid4().hex}"
 
@@ -78,7 +78,7 @@ def stream(source: str) -> Callable[[], object]:
 
 
 def raw_gets(root: str, objects: str) -> Callable[[], object]:
-    """Fetches the objects by the library alone."""
+    """Fetches the objects with the library for stores alone."""
     import obstore
     from obstore.store import S3Store
 
@@ -95,8 +95,10 @@ def raw_gets(root: str, objects: str) -> Callable[[], object]:
 
 
 def raw_reads(out: str) -> Callable[[], object]:
-    """Sends the requests of a read of that data set by the library alone, one after the other:
-    those of the plan, then the shards by parts as a read has them.
+    """Sends the requests of a read with the library for stores alone.
+
+    The requests are sent one after the other: those of the plan, then the shards, divided as a read
+    divides them.
     """
 
     def one_after_the_other() -> None:
@@ -136,7 +138,7 @@ def main() -> None:
 
 
 def tables(folder: Path, store: Store, rows: int) -> None:
-    """One table, built and read back."""
+    """Measures a table that is built and read back."""
     print(f"{rows:,} rows")
     (folder / "t.csv").write_text(
         "a,b,c\n" + "".join(f"{at},{at / 7},name {at}\n" for at in range(rows))
@@ -161,7 +163,7 @@ def tables(folder: Path, store: Store, rows: int) -> None:
 
 
 def small_objects(folder: Path, store: Store, count: int) -> None:
-    """Objects that are a record each."""
+    """Measures a build of objects with one record each."""
     (folder / "small").mkdir()
     for at in range(count):
         (folder / "small" / f"{at:06d}.txt").write_bytes(b"%06d " % at * 1400)
@@ -187,7 +189,7 @@ def small_objects(folder: Path, store: Store, count: int) -> None:
 
 
 def many(keys: int) -> None:
-    """The listing of very many keys."""
+    """Measures the listing of very many keys."""
     from store_server import of_s3, settings
 
     for count in (keys // 10, keys):

@@ -1,11 +1,10 @@
-"""Peak memory of a build and of reads from a store into it, of inputs four times larger than
---memory, beside the interpreter's base.
+"""Measures the peak memory of a build and of reads in a store.
 
     .ci/servers && python benchmarks/store_memory.py [--memory 256MiB]
 
-Each job runs in a fresh process, which first does the same with something tiny (imports, compiled
-code, a connection); what it holds then is the base. The bound is that the peak above the base stays
-under --memory.
+Inputs are four times larger than --memory. Each job runs in a fresh process, which first does the
+same with something tiny. This imports everything, loads compiled code and opens a connection. The
+memory after that is the base. The peak must not exceed the base by more than --memory.
 """
 
 from __future__ import annotations

@@ -1,14 +1,19 @@
-"""Records a second that a training loop gets, beside tf.data tuned by hand: `python
-benchmarks/train.py OUT [ROUNDS]`.
+"""Measures the records per second of a training loop, and compares with tf.data.
+
+    python benchmarks/train.py OUT [ROUNDS]
 
 OUT is a data set of the rows of make_csv.py (`recordmill build csv rows.csv --out OUT`), in the
-page cache, or, where there is nothing of that name, gets 1,000,000 records of lists of 1 to 199
-int64 in 8 shards. Batches of 256, shuffled, one epoch, lists padded to the longest of the batch, a
-consumer that does nothing; the ways alternate, so that what else runs on the machine hits all of
-them; the table has medians, CPU seconds of this process and those that it started, and each way's
-ratio to tf.data in the same round; `train_peers` says what of others is measured. Then when the
-first batch comes, from before the data set is opened, in processes of their own; and how well each
-order is shuffled, beside a true permutation and tf.data's buffer.
+page cache. If OUT does not exist, 1,000,000 records with lists of 1 to 199 int64 are built there,
+in 8 shards.
+
+An epoch has shuffled batches of 256, with lists padded to the longest one of the batch. The
+consumer does nothing. The ways alternate, so that other load on the machine affects all of them.
+The table has medians, the CPU seconds of this process and its children, and the ratio to tf.data in
+the same round, which is tuned by hand. `train_peers` describes the other peers.
+
+Two measurements follow. One is the time from before the data set is opened to the first batch, in a
+process of its own. The other is the quality of each shuffle. A true permutation and the buffer of
+tf.data are shown for comparison.
 """
 
 from __future__ import annotations
@@ -58,8 +63,9 @@ def made(out: str) -> str:
 
 
 def tuned(ds: recordmill.Dataset) -> Way:
-    """Pipeline of TensorFlow's guide on performance: interleave, shuffle, batch, parse_example,
-    AUTOTUNE.
+    """Returns the pipeline of TensorFlow's performance guide.
+
+    It has interleave, shuffle, batch, parse_example and AUTOTUNE.
     """
     program: dict[str, Any] = {"__name__": "emitted"}
     exec(emit("reader", ds), program)
@@ -86,7 +92,7 @@ def tuned(ds: recordmill.Dataset) -> Way:
 
 
 def padded(ds: recordmill.Dataset) -> dict[str, str]:
-    """Every feature of lists, and how it is collated."""
+    """Returns the collation of every feature of lists."""
     return {feature.name: "padded" for feature in ds.schema if feature.ragged_rank}
 
 
@@ -104,7 +110,7 @@ def make_ways(ds: recordmill.Dataset) -> dict[str, Way]:
 
 
 def measure(way: Way, seed: int) -> tuple[float, float, float]:
-    """(seconds, CPU seconds, seconds to the first batch) of one epoch."""
+    """Returns (seconds, CPU seconds, seconds to the first batch) of one epoch."""
     start, cpu, first = time.perf_counter(), cpu_seconds(), 0.0
     for _ in way(seed):
         first = first or time.perf_counter() - start
@@ -112,9 +118,7 @@ def measure(way: Way, seed: int) -> tuple[float, float, float]:
 
 
 def cpu_seconds() -> float:
-    """Returns the processor time of this process, and of those that it started, also where they
-    still run.
-    """
+    """Returns the processor time of this process and its children, also of running ones."""
     ticks = 0
     for children in Path("/proc/self/task").glob("*/children"):
         for child in children.read_text().split():
@@ -125,8 +129,9 @@ def cpu_seconds() -> float:
 
 
 def first_batch(out: str, face: str, imported: str, more: str) -> float:
-    """Seconds to the first batch from before the data set is opened, in a process that has imported
-    what is needed.
+    """Returns the seconds from the opening of the data set to the first batch.
+
+    The time runs in a new process after its imports.
     """
     script = FIRST.format(imported=imported, face=face, batch=BATCH, more=more)
     return float(
@@ -135,8 +140,10 @@ def first_batch(out: str, face: str, imported: str, more: str) -> float:
 
 
 def quality(order: np.ndarray) -> str:
-    """Rank correlation with the order of the files, mean displacement (of a true permutation:
-    0.333), neighbours.
+    """Returns the quality of a shuffle as cells of a table.
+
+    These are the rank correlation with the order of the files, the mean displacement (0.333 for a
+    true permutation), and the share of records that are still neighbours.
     """
     at = np.arange(len(order))
     kept = np.mean(np.abs(np.diff(order)) == 1)
@@ -144,7 +151,7 @@ def quality(order: np.ndarray) -> str:
 
 
 def buffered(records: int, seed: int) -> np.ndarray:
-    """The order of a shuffle buffer over the records in order of the files."""
+    """Returns the order that tf.data's shuffle buffer makes of records in file order."""
     data = tf.data.Dataset.range(records).shuffle(BUFFER, seed).batch(10_000)
     return np.concatenate([batch.numpy() for batch in data])
 

@@ -1,15 +1,20 @@
-"""Images a second that a training loop gets, beside tf.data tuned by hand: `python
-benchmarks/train_images.py FOLDER [ROUNDS] [IMAGES] [uint8|float32]`.
+"""Measures the images per second of a training loop, and compares with tf.data.
 
-FOLDER gets, once, a data set of 10,000 JPEGs of 500 x 375 pixels, of which 2,000 are distinct.
-Batches of 256, shuffled, brought to 224 x 224 as `tf.image.resize` does, as uint8 and as float32 in
-[0, 1], one epoch, a consumer that does nothing; the ways alternate, so that what else runs on the
-machine hits all of them. Medians, CPU seconds of this process and those that it started, and each
-way's ratio to tf.data in the same round. Tuned tf.data decodes JPEGs by TensorFlow's default, which
-is less exact; a second row has the accurate arithmetic, and so the pixels, of the other ways.
-`to_torch` (with PyTorch) and what `train_peers` has are measured where they are installed; a line
-says which are not. Last what decoding and resizing alone cost, by one thread, in calls one after
-the other.
+    python benchmarks/train_images.py FOLDER [ROUNDS] [IMAGES] [uint8|float32]
+
+A data set of 10,000 JPEGs of 500 x 375 pixels is built in FOLDER, unless it exists. 2,000 of the
+JPEGs are distinct.
+
+An epoch has shuffled batches of 256. Images are resized to 224 x 224 as `tf.image.resize` does, to
+uint8 and to float32 in [0, 1]. The consumer does nothing. The ways alternate, so that other load on
+the machine affects all of them. The output has medians, the CPU seconds of this process and its
+children, and the ratio to tf.data in the same round.
+
+tf.data is tuned by hand. By default, TensorFlow decodes JPEGs less exactly. A second row has the
+accurate arithmetic, and so the same pixels as the other ways. `to_torch` and the peers of
+`train_peers` are measured if they are installed. A line lists the ones that are not.
+
+At last, the cost of decoding and resizing alone is measured, by calls on one thread.
 """
 
 from __future__ import annotations
@@ -38,7 +43,7 @@ Way = Callable[[int], Iterable[object]]
 
 
 def photograph(random: np.random.Generator) -> bytes:
-    """A JPEG whose detail falls off as that of photographs does (1/f), about 22 kB."""
+    """Returns a JPEG with the spatial frequencies of a photograph (1/f), about 22 kB."""
     total = np.zeros((HEIGHT, WIDTH, 3))
     for level in range(1, 9):
         small = random.normal(size=(max(HEIGHT >> level, 1) + 1, max(WIDTH >> level, 1) + 1, 3))
@@ -67,7 +72,7 @@ def made(folder: str, count: int) -> str:
 
 
 def tuned(ds: recordmill.Dataset, scaled: bool, dct_method: str = "") -> Way:
-    """Pipeline of TensorFlow's guides on images and on performance."""
+    """Returns the pipeline of TensorFlow's guides on images and on performance."""
     paths = [file.path for file in ds.catalog.files]
     spec = {
         "image": tf.io.FixedLenFeature([], tf.string),
@@ -112,9 +117,7 @@ def make_ways(ds: recordmill.Dataset, scaled: bool) -> dict[str, Way]:
 
 
 def floors(ds: recordmill.Dataset, scaled: bool) -> None:
-    """CPU time of one image by one thread: decoded, and decoded and resized, with nothing around
-    it.
-    """
+    """Prints the CPU time per image of decoding, with and without resizing, on one thread."""
     from recordmill.reader.images.columns import decode_image
     from recordmill.reader.images.decode import Encoded
 

@@ -1,10 +1,9 @@
-"""Peers of train.py and train_images.py on the same records: Grain, SPDL and LitData, each where it
-is installed.
+"""Peers of train.py and train_images.py: Grain, SPDL and LitData, if they are installed.
 
-They take one record after the other, so of tables they get the first 50,000 records. Grain reads
-the data set itself, as a source of records; LitData a copy in its own format; SPDL, which has no
-format of records, the images as files. Grain and LitData decode images by this project's decoder,
-SPDL by FFmpeg, for which it needs a libavcodec.
+They process one record at a time, so they get only the first 50,000 records of tables. Grain reads
+the data set itself, as a source of records. LitData reads a copy in its own format. SPDL has no
+format for records and reads the images as files. Grain and LitData decode images with recordmill's
+decoder. SPDL uses FFmpeg, for which it needs a libavcodec.
 """
 
 from __future__ import annotations
@@ -29,13 +28,16 @@ Record = dict[str, Any]
 
 
 def installed() -> dict[str, bool]:
-    """Returns which peers are installed."""
+    """Returns which peers are installed, by name."""
     found = {name: bool(importlib.util.find_spec(name)) for name in ("grain", "litdata")}
     return found | {"spdl": has_spdl()}
 
 
 def has_spdl() -> bool:
-    """Returns whether SPDL is there with FFmpeg's libraries, which its wheel does not bring."""
+    """Returns whether SPDL and FFmpeg's libraries are installed.
+
+    The wheel of SPDL does not contain these libraries.
+    """
     try:
         return bool(import_module("spdl.io.lib")._import_libspdl())
     except (ImportError, RuntimeError):
@@ -43,7 +45,7 @@ def has_spdl() -> bool:
 
 
 def of_tables(ds: recordmill.Dataset) -> dict[str, tuple[Way, int]]:
-    """Name to (way, how many records it gives)."""
+    """Returns (way, number of records) by name for tables."""
     records = min(len(ds), MOST_RECORDS)
     ways: dict[str, tuple[Way, int]] = {}
     if installed()["grain"]:
@@ -54,7 +56,7 @@ def of_tables(ds: recordmill.Dataset) -> dict[str, tuple[Way, int]]:
 
 
 def of_images(ds: recordmill.Dataset, wanted: Images) -> dict[str, Way]:
-    """Name to way, of all records."""
+    """Returns the ways for images by name. They read all records."""
     there, decode = installed(), Decoded(wanted)
     ways: dict[str, Way] = {}
     if there["grain"]:
@@ -68,7 +70,7 @@ def of_images(ds: recordmill.Dataset, wanted: Images) -> dict[str, Way]:
 
 @dataclass(frozen=True)
 class Decoded:
-    """A record with its image decoded, by this project's decoder."""
+    """A function that decodes the image of a record with recordmill's decoder."""
 
     wanted: Images
 
@@ -84,14 +86,12 @@ def as_it_is(record: Record) -> Record:
 
 
 def filled(record: Record) -> Record:
-    """Returns the record with a number or a text, which both formats can hold, for what is
-    missing.
-    """
+    """Replaces missing values by "", because both formats require a number or a text."""
     return {name: "" if value is None else value for name, value in record.items()}
 
 
 def stacked(records: Iterable[Record]) -> Record:
-    """Columns of records, lists padded to the longest."""
+    """Collates records to columns. Lists are padded to the longest one."""
     rows = list(records)
     return {name: column([row[name] for row in rows]) for name in rows[0]}
 
@@ -118,8 +118,10 @@ def grained(
 
 
 class LitData:
-    """LitData's own format of the data set, written once, and its loader with a process for each
-    core, which stay: in the first round they are started.
+    """A copy of the data set in LitData's own format, with LitData's loader.
+
+    The copy is written once. The loader has a process for each core, which is started in the first
+    round and stays.
     """
 
     def __init__(
@@ -168,7 +170,11 @@ class LitData:
 
 
 def jpegs(ds: recordmill.Dataset) -> list[str]:
-    """The images as files beside the data set, as SPDL's users have them."""
+    """Writes the images to files next to the data set, as SPDL expects them.
+
+    Returns:
+        The paths. Existing files are kept.
+    """
     folder = f"{os.path.dirname(os.path.abspath(str(ds.catalog.files[0].path)))}-jpegs"
     paths = [os.path.join(folder, f"{number:06d}.jpg") for number in range(len(ds))]
     if not os.path.exists(paths[-1]):
@@ -180,8 +186,10 @@ def jpegs(ds: recordmill.Dataset) -> list[str]:
 
 
 def spdled(ds: recordmill.Dataset, wanted: Images) -> Way:
-    """SPDL's pipeline of threads: batches of shuffled paths, decoded and resized by FFmpeg to
-    pixels of its own.
+    """Returns SPDL's pipeline of threads.
+
+    It shuffles paths, and FFmpeg decodes and resizes a batch of files. Its pixels differ from the
+    pixels of recordmill.
     """
     import spdl.io
     from spdl.pipeline import PipelineBuilder

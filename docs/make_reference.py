@@ -46,8 +46,12 @@ def reference() -> str:
 
 
 def _section(command: str, shown: dict[str, str]) -> str:
-    """Describes the options of a command; a row that `shown` has of an earlier one is named
-    only.
+    """Describes the options of a command.
+
+    Args:
+        command: The command.
+        shown: The command that has shown each row first. Rows of earlier commands are only named
+            here.
     """
     parts = [f"## recordmill {command}\n\nIn Python: `{_CALLS[command]}`\n"]
     same: dict[str, list[str]] = {}
@@ -69,8 +73,9 @@ def _section(command: str, shown: dict[str, str]) -> str:
 
 
 def _listed(command: str, names: list[str]) -> str:
-    """The options of these names, or, where they are most of a command's, that they are all but the
-    others.
+    """Lists options of a command.
+
+    If they are most of its options, the text names only the exceptions.
     """
     others = [
         name

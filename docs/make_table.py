@@ -1,8 +1,9 @@
-"""Makes the table of docs/foreign-files.md from a folder of TFRecord files that other systems
-wrote.
+"""Makes the table of docs/foreign-files.md from TFRecord files of other systems.
 
-python docs/make_table.py FOLDER prints the table python docs/make_table.py FOLDER PAGE puts it into
-the page, after the line that names this program
+    python docs/make_table.py FOLDER         prints the table
+    python docs/make_table.py FOLDER PAGE    writes it into the page
+
+The page has a line that names this program. The table replaces everything after that line.
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ from recordmill.reader.inspect.summary import summarise
 from recordmill.schemas.feature import OPAQUE_BYTES, Feature, Schema
 
 MARK = "<!-- python docs/make_table.py FOLDER docs/foreign-files.md -->\n"
-_COLUMNS = 2  # shown of one row
-_OTHERS = frozenset((".md", ".jsonl", ".repo", ".json", ".txt"))  # what describes the files
+_COLUMNS = 2  # the number of columns that a row shows
+# files that describe the TFRecord files
+_OTHERS = frozenset((".md", ".jsonl", ".repo", ".json", ".txt"))
 
-_SYSTEMS = {  # repository to the system whose files these are
+# repository to the system that has written its files
+_SYSTEMS = {
     "GoogleCloudPlatform+cloudml-samples": "Cloud ML samples",
     "NVIDIA+DeepLearningExamples": "Object Detection API",
     "aws+sagemaker-tensorflow-extensions": "SageMaker pipe mode",
@@ -43,7 +46,8 @@ _SYSTEMS = {  # repository to the system whose files these are
     "tensorflow+ranking": "TensorFlow Ranking",
     "tensorflow+tfx": "TensorFlow Extended",
 }
-_MESSAGES = {  # part of a path to what its records are, where they are no Examples and binary
+# part of a path to a description of records that are binary, but not Examples
+_MESSAGES = {
     "google+nucleus/": "messages of genomics (reads, variants, ranges)",
     "_stats.pb": "statistics of TensorFlow Data Validation",
     ".tfrecord.spec": "the specification of the file beside it",
@@ -54,7 +58,15 @@ _MESSAGES = {  # part of a path to what its records are, where they are no Examp
 
 @dataclass(frozen=True)
 class Set:
-    """Files of one folder, message and compression, which somebody would read together."""
+    """Files that users would read together: with one folder, message and compression.
+
+    Attributes:
+        repository: The folder of one project, OWNER+NAME.
+        folder: The folder of the files, relative to the repository.
+        message: The type of the records.
+        compression: The compression of the files.
+        paths: The files.
+    """
 
     repository: str
     folder: str
@@ -64,7 +76,7 @@ class Set:
 
 
 def sets_of(folder: Path) -> list[Set]:
-    """The files as sets, in the order of their names."""
+    """Returns the files as sets, in the order of their names."""
     groups: dict[tuple[str, ...], list[Path]] = {}
     for path in sorted(
         path
@@ -87,7 +99,7 @@ def sets_of(folder: Path) -> list[Set]:
 
 
 def table(folder: Path) -> str:
-    """The Markdown table, and a line with the totals."""
+    """Returns the Markdown table, followed by a line with the totals."""
     rows, files, records, rejected = [], 0, 0, 0
     with tempfile.TemporaryDirectory() as temporary:
         for number, one in enumerate(sets_of(folder)):
@@ -122,7 +134,7 @@ def _message(one: Set) -> str:
 
 
 def _columns(schema: Schema) -> str:
-    """The first columns with dtype and shape."""
+    """Describes the first columns, with dtype and shape."""
     shown = [_column(feature) for feature in schema.features[:_COLUMNS]]
     return ", ".join(shown) + (f", {len(schema) - _COLUMNS} more" if len(schema) > _COLUMNS else "")
 
@@ -132,7 +144,7 @@ def _column(feature: Feature) -> str:
 
 
 def _notes(one: Set) -> Iterator[str]:
-    """The contents of the features of bytes."""
+    """Yields what the features of bytes contain."""
     summary = summarise(recordmill.open(list(one.paths)))
     for name, stats in summary.features.items():
         kinds = (

@@ -1,12 +1,14 @@
-"""Make real sample inputs, without a network, from data that ships inside installed Python
-packages.
+"""Creates sample inputs from data that installed Python packages contain.
 
     python examples/make_samples.py FOLDER
 
-writes FOLDER/digits (1,797 PNG images of handwritten digits, one folder per class), FOLDER/tables
-(four CSV files with a header), FOLDER/texts (licences, read-mes and data set descriptions, one
-folder per class, one document per file) and FOLDER/packages.jsonl (what the installed packages say
-about themselves, one JSON object per line).
+No network is needed. The program writes
+
+* FOLDER/digits: 1,797 PNG images of handwritten digits, one folder per class;
+* FOLDER/tables: four CSV files with a header;
+* FOLDER/texts: licences, read-mes and descriptions of data sets, one folder per class and one file
+  per document;
+* FOLDER/packages.jsonl: a JSON object about each installed package, one per line.
 """
 
 from __future__ import annotations
@@ -24,8 +26,12 @@ from sklearn import datasets
 
 
 def digits(folder: Path) -> int:
-    """The scans of scikit-learn's `load_digits`: 8 x 8 pixels of 17 grey levels, as PNG files
-    folder/CLASS/NUMBER.png.
+    """Writes the images of scikit-learn's `load_digits` to folder/CLASS/NUMBER.png.
+
+    They have 8 x 8 pixels with 17 grey levels.
+
+    Returns:
+        The number of images.
     """
     bunch = datasets.load_digits()
     pixels = np.rint(bunch.images * (255 / 16)).astype(np.uint8)
@@ -37,8 +43,12 @@ def digits(folder: Path) -> int:
 
 
 def tables(folder: Path) -> int:
-    """scikit-learn's iris, wine, breast cancer and diabetes tables, with their column names;
-    classes by name.
+    """Writes scikit-learn's iris, wine, breast cancer and diabetes tables.
+
+    The header has the names of the columns. Classes are written by name.
+
+    Returns:
+        The number of tables.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("iris", "wine", "breast_cancer", "diabetes"):
@@ -66,8 +76,13 @@ def tables(folder: Path) -> int:
 
 
 def texts(folder: Path) -> int:
-    """Three classes of real prose: `description` (scikit-learn's data sets),
-    `licence` and `readme` (of the installed packages).
+    """Writes documents of three classes.
+
+    The classes are `description` (scikit-learn's data sets), and `licence` and `readme` (of the
+    installed packages).
+
+    Returns:
+        The number of documents.
     """
     documents = {(label, name): text for label, name, text in _documents()}
     for (label, name), text in documents.items():
@@ -78,8 +93,13 @@ def texts(folder: Path) -> int:
 
 
 def packages(path: Path) -> int:
-    """Name, version, summary, number of files and requirements (a list) of each installed package;
-    no summary where it states none.
+    """Writes a JSON object about each installed package.
+
+    It has the name, version, summary, number of files and the list of requirements. The summary is
+    missing if the package has none.
+
+    Returns:
+        The number of packages.
     """
     found = sorted(metadata.distributions(), key=lambda package: package.name.lower())
     with open(path, "w", encoding="utf-8") as file:
@@ -93,7 +113,7 @@ def packages(path: Path) -> int:
 
 
 def _documents() -> Iterator[tuple[str, str, str]]:
-    """(class, file name, text) of every document."""
+    """Yields (class, file name, text) of every document."""
     descriptions = Path(datasets.__file__).parent / "descr"
     for path in sorted(descriptions.glob("*.rst")):
         yield "description", f"{path.stem}.txt", path.read_text(encoding="utf-8")

@@ -1,10 +1,10 @@
-"""Train a small image classifier for one epoch on a data set that `recordmill build` has made of
-class folders.
+"""Trains a small image classifier for one epoch.
 
     python examples/train_keras.py OUT [MODEL.keras]
 
-The reader gives (image, label) batches, shuffled and decoded in its threads; Keras knows the number
-of steps from the manifest.
+OUT is a data set that `recordmill build` has made from class folders. The reader yields shuffled
+(image, label) batches and decodes the images in its threads. Keras knows the number of steps,
+because the reader takes it from the manifest.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def main(out: str, save_to: str | None = None) -> None:
     print(
         f"{len(train):,} images of {len(classes)} classes: {int(batches.cardinality())} steps of {BATCH_SIZE}"
     )
-    # the reader has shuffled
+    # The reader has already shuffled the records.
     history = model.fit(batches, validation_data=held_out, epochs=1, verbose=2, shuffle=False)
     accuracy = history.history["val_accuracy"][-1]
     if save_to is not None:

@@ -1,10 +1,12 @@
-"""A Flex Template of Dataflow for `recordmill build`. Without arguments it prints the template's metadata.json; in the
-template's image it is the main program (FLEX_TEMPLATE_PYTHON_PY_FILE), gets the parameters as `--name=value`, and
-submits the build. Not tried on Google's machines.
+r"""A Flex Template of Dataflow for `recordmill build`.
 
     python examples/cluster/dataflow_template.py > metadata.json
-    gcloud dataflow flex-template build gs://BUCKET/recordmill.json --image IMAGE --sdk-language PYTHON \
-        --metadata-file metadata.json
+    gcloud dataflow flex-template build gs://BUCKET/recordmill.json --image IMAGE \
+        --sdk-language PYTHON --metadata-file metadata.json
+
+Without arguments, the program prints the metadata.json of the template. In the template's image it
+is the main program (FLEX_TEMPLATE_PYTHON_PY_FILE). It then gets the parameters as `--name=value`
+and submits the build. It has not been tested on Dataflow itself.
 """
 
 import json
@@ -23,6 +25,7 @@ from recordmill.options.option import (
 )
 from recordmill.sources.registry import KIND_NAMES
 
+# options that are useful only in a shell, or that the template sets itself
 NOT_PARAMETERS = (
     "runner",
     "preflight",
@@ -30,12 +33,15 @@ NOT_PARAMETERS = (
     "detach",
     "quiet",
     "json",
-)  # of a shell, or always the same here
+)
 TRUTH = (SWITCH_FORM, NEGATIVE_SWITCH_FORM, TWO_WAY_SWITCH_FORM)
 
 
 def template_metadata() -> dict[str, Any]:
-    """What `gcloud dataflow flex-template build --metadata-file` takes: a parameter for each option of a build."""
+    """Returns the metadata of the template, with a parameter for each option of a build.
+
+    `gcloud dataflow flex-template build --metadata-file` reads it.
+    """
     inputs = [
         _parameter(
             "input",
@@ -53,7 +59,12 @@ def template_metadata() -> dict[str, Any]:
 
 
 def command_line(given: list[str]) -> list[str]:
-    """The arguments of `recordmill` for parameters as Dataflow passes them; those that are Beam's stay as they are."""
+    """Returns the arguments of `recordmill` for the parameters of the template.
+
+    Args:
+        given: The parameters as Dataflow passes them, `--name=value`. Flags of Beam are kept
+            unchanged.
+    """
     options, flags = _options(), list[str]()
     words: dict[str, list[str]] = {"input": [], "kind": []}
     for one in given:
@@ -70,17 +81,17 @@ def command_line(given: list[str]) -> list[str]:
             flags.append(option.main_flag)
         elif option.form == TWO_WAY_SWITCH_FORM:
             flags.append(option.all_flags[-1])
-    fixed = [
-        "--runner=DataflowRunner",
-        "--detach",
-        "--no-preflight",
-    ]  # a template's program only submits
+    # The program of a template only submits the job.
+    fixed = ["--runner=DataflowRunner", "--detach", "--no-preflight"]
     kept = [flag for flag in flags if not flag.startswith("--runner=")]
     return ["build", *words["kind"], *words["input"], *kept, *fixed]
 
 
 def _options() -> dict[str, Option]:
-    """The options that are parameters, by names that Dataflow takes: `no_shuffle` is --no-shuffle."""
+    """Returns the options that are parameters, by their names in Dataflow.
+
+    A name has underscores, such as `no_shuffle` for --no-shuffle.
+    """
     known = (option for option in flags_of("build") if option.name not in NOT_PARAMETERS)
     return {option.main_flag.removeprefix("--").replace("-", "_"): option for option in known}
 
