@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# A Flink cluster on this machine, to try `recordmill` on an engine: a JobManager and two TaskManagers, each with its own Python workers.
-#   examples/cluster/flink_local.sh up                                   gets what is not there, starts it, waits until its slots are free
-#   examples/cluster/flink_local.sh submit build photos/ --out shards    `recordmill build photos/ --out shards` on it
-#   examples/cluster/flink_local.sh serve                                starts a job server that stays, for `submit`: what it has been given outlives the command
-#   examples/cluster/flink_local.sh fetch                                only gets what `up` needs
-#   examples/cluster/flink_local.sh flags                                what submit gives to recordmill
-#   examples/cluster/flink_local.sh down                                 stops what `up` started, and nothing else
-# Needs Java 17 (`java`, and Maven's `mvn` for the first `up`) and an environment with recordmill[beam], whose `python` is in PATH.
-#   JOB_PORT     of what `serve` starts (default: 8099)
-#   FLINK_LOCAL  where all of it lies (default: ~/.cache/recordmill/flink)       FLINK_PORT    of its web page (default: 8081)
-#   FLINK_SLOTS  of each TaskManager (default: 1)                                FLINK_MEMORY  of each TaskManager (default: 3072m)
+# Runs a Flink cluster on this machine, to try `recordmill` on an engine. It has a JobManager and two TaskManagers, each with Python workers of its own.
+#   examples/cluster/flink_local.sh up                                   downloads what is missing, starts the cluster, and waits until it is ready
+#   examples/cluster/flink_local.sh submit build photos/ --out shards    runs `recordmill build photos/ --out shards` on it
+#   examples/cluster/flink_local.sh serve                                starts a job server that stays, so that jobs of `submit` continue after the command ends
+#   examples/cluster/flink_local.sh fetch                                only downloads what `up` needs
+#   examples/cluster/flink_local.sh flags                                prints the flags that `submit` passes to recordmill
+#   examples/cluster/flink_local.sh down                                 stops only the processes that this script has started
+# Needs Java 17 (`java`, and Maven's `mvn` for the first `up`) and an environment with recordmill[beam]. Its `python` must be in PATH.
+#   JOB_PORT     the port of the job server of `serve` (default: 8099)
+#   FLINK_LOCAL  the folder of all files (default: ~/.cache/recordmill/flink)    FLINK_PORT    the port of the web page (default: 8081)
+#   FLINK_SLOTS  slots of each TaskManager (default: 1)                          FLINK_MEMORY  memory of each TaskManager (default: 3072m)
 set -euo pipefail
 flink_version=1.19.3
 dir="${FLINK_LOCAL:-${XDG_CACHE_HOME:-$HOME/.cache}/recordmill/flink}" port="${FLINK_PORT:-8081}" slots="${FLINK_SLOTS:-1}"

@@ -1,19 +1,24 @@
-# What flink_local.sh and spark_local.sh share; sourced by them. They set dir (where all of it lies), jar (the job server), page (of the cluster) and mark (what is in the command
-# line of each process that `up` starts, and of no other), and define distribution, up, is_up, ready, flags and job_server (the command of one that stays).
+# Functions of flink_local.sh and spark_local.sh, which source this file. They set these variables:
+#   dir    the folder of all files
+#   jar    the job server
+#   page   the web page of the cluster
+#   mark   a text in the command line of each process that `up` starts, and of no other process
+#   ready  a description of the cluster that `up` waits for
+# They define the functions distribution, up, is_up, flags, and job_server (the command of a job server that stays).
 beam_version=2.62.0
 worker="$dir/worker"
 
-get() {  # get FOLDER VERSION PACKAGE...: Python packages that bring the engine's jars, from PyPI
+get() {  # get FOLDER VERSION PACKAGE...: installs Python packages from PyPI that contain the engine's jars
   local folder="$dir/$1" version="$2"
   shift 2
   [ ! -e "$folder/got-$version" ] || return 0
-  rm -rf "$folder"  # what an interrupted run has left is no distribution
+  rm -rf "$folder"  # an interrupted run leaves an incomplete folder
   "${PYTHON:-python3}" -m venv "$folder"
   "$folder/bin/pip" install --quiet --no-deps "$@"
   touch "$folder/got-$version"
 }
 
-build_job_server() {  # build_job_server ARTIFACT MAIN-CLASS [ENTRIES]: what Beam's clients submit through, by Maven. ENTRIES: of its jar's manifest, XML
+build_job_server() {  # build_job_server ARTIFACT MAIN-CLASS [ENTRIES]: builds Beam's job server with Maven. ENTRIES: XML for the manifest of its jar
   [ ! -s "$jar" ] || return 0
   rm -rf "$dir/jar" && mkdir -p "$dir/jar"
   cat >"$dir/jar/pom.xml" <<POM
@@ -37,12 +42,12 @@ POM
   rm -rf "$dir/jar"
 }
 
-write_worker() {  # the command that the engine's own processes start for each of their slots
+write_worker() {  # writes the command that the processes of the engine start for each of their slots
   printf '#!/bin/sh\nexport PYTHONPATH="%s"\nexec "%s" -m recordmill.transforms.worker "$@"\n' "${PYTHONPATH:-}" "$(command -v python || command -v python3)" >"$worker"
   chmod +x "$worker"
 }
 
-pids() {  # of what stands in the pid files and is still what `up` started
+pids() {  # prints the processes of the pid files, without ids that other programs have now
   cat "$dir"/pid/*.pid 2>/dev/null | while read -r pid; do
     { tr '\0' '\n' <"/proc/$pid/cmdline"; } 2>/dev/null | grep -qF -- "$mark" && echo "$pid"
   done || true
@@ -68,11 +73,11 @@ endpoint="localhost:${JOB_PORT:-8099}" server="$dir/pid/job-server.pid"
 
 serves() { [ -e "$server" ] && pids | grep -qx "$(cat "$server")"; }
 
-serve() {  # what `submit` gives its jobs to from here on, so that they and it need not end together
+serve() {  # starts a job server for later `submit` commands, so that a job can continue after its command ends
   [ -n "$(pids)" ] || { echo "not up: $0 up" >&2; exit 1; }
   ! serves || { echo "already there: $endpoint"; return; }
   mapfile -t command < <(job_server)
-  # ports of its other services are free ones, and what it stages goes with `down`
+  # Only the job port is fixed. `down` removes the staged files.
   nohup "${command[@]}" --job-port "${endpoint#*:}" --artifact-port 0 --expansion-port -1 --artifacts-dir "$dir/tmp/staged" \
     >"$dir/log/job-server.log" 2>&1 </dev/null &
   echo $! >"$server"
@@ -85,7 +90,7 @@ serve() {  # what `submit` gives its jobs to from here on, so that they and it n
   exit 1
 }
 
-all_flags() {  # of the engine, through the job server that stays where there is one
+all_flags() {  # prints the flags for the engine, with the job server of `serve` if it runs
   serves || { flags; return; }
   printf '%s\n' --runner=PortableRunner "--job_endpoint=$endpoint"
   flags | grep -v -e ^--runner= -e job_server_ -e ^--spark_master
@@ -101,7 +106,7 @@ bring_down() {
   echo "down: $(echo "$running" | wc -w) processes stopped"
 }
 
-command_line() {  # command_line ARGUMENTS...: of the script that sources this
+command_line() {  # command_line ARGUMENTS...: runs the command of the script that sources this file
   case "${1:-}" in
     up) bring_up ;;
     submit)

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# A Spark cluster on this machine, to try `recordmill` on an engine: a master and two workers, each with its own Python workers.
-#   examples/cluster/spark_local.sh up                                   gets what is not there, starts it, waits until its workers are there
-#   examples/cluster/spark_local.sh submit build photos/ --out shards    `recordmill build photos/ --out shards` on it
-#   examples/cluster/spark_local.sh serve                                starts a job server that stays, for `submit`: what it has been given outlives the command
-#   examples/cluster/spark_local.sh fetch                                only gets what `up` needs
-#   examples/cluster/spark_local.sh flags                                what submit gives to recordmill
-#   examples/cluster/spark_local.sh down                                 stops what `up` started, and nothing else
-# Needs Java 17 (`java`, and Maven's `mvn` for the first `up`) and an environment with recordmill[beam], whose `python` is in PATH.
-#   JOB_PORT     of what `serve` starts (default: 8099)
-#   SPARK_LOCAL  where all of it lies (default: ~/.cache/recordmill/spark)       SPARK_PORT    of its master (default: 7077; its page is 1003 higher)
-#   SPARK_CORES  of each worker (default: 1)                                     SPARK_MEMORY  of each executor (default: 1g)
+# Runs a Spark cluster on this machine, to try `recordmill` on an engine. It has a master and two workers, each with Python workers of its own.
+#   examples/cluster/spark_local.sh up                                   downloads what is missing, starts the cluster, and waits until it is ready
+#   examples/cluster/spark_local.sh submit build photos/ --out shards    runs `recordmill build photos/ --out shards` on it
+#   examples/cluster/spark_local.sh serve                                starts a job server that stays, so that jobs of `submit` continue after the command ends
+#   examples/cluster/spark_local.sh fetch                                only downloads what `up` needs
+#   examples/cluster/spark_local.sh flags                                prints the flags that `submit` passes to recordmill
+#   examples/cluster/spark_local.sh down                                 stops only the processes that this script has started
+# Needs Java 17 (`java`, and Maven's `mvn` for the first `up`) and an environment with recordmill[beam]. Its `python` must be in PATH.
+#   JOB_PORT     the port of the job server of `serve` (default: 8099)
+#   SPARK_LOCAL  the folder of all files (default: ~/.cache/recordmill/spark)    SPARK_PORT    the port of the master (default: 7077; its web page: 1003 higher)
+#   SPARK_CORES  cores of each worker (default: 1)                               SPARK_MEMORY  memory of each executor (default: 1g)
 set -euo pipefail
 spark_version=3.5.6
 dir="${SPARK_LOCAL:-${XDG_CACHE_HOME:-$HOME/.cache}/recordmill/spark}" port="${SPARK_PORT:-7077}"
@@ -22,7 +22,7 @@ distribution() {
   get pyspark "$spark_version" "pyspark==$spark_version"
   SPARK_HOME="$(echo "$dir"/pyspark/lib/python3*/site-packages/pyspark)"
   export SPARK_HOME
-  # Spark's own jars are named in its manifest: behind what it holds itself, where both have a class
+  # The manifest names the jars of Spark. If both have a class, Java uses the one in this jar.
   build_job_server beam-runners-spark-3 org.apache.beam.runners.spark.SparkJobServerDriver "<Class-Path>$(printf 'file://%s ' "$SPARK_HOME"/jars/*.jar)</Class-Path>"
 }
 
@@ -40,7 +40,7 @@ up() {
   done
 }
 
-job_server() {  # with what Spark's own scripts open to it of Java 17 (org.apache.spark.launcher.JavaModuleOptions)
+job_server() {  # with the modules of Java 17 that Spark's own scripts open (org.apache.spark.launcher.JavaModuleOptions)
   printf '%s\n' java "$mark" -Djdk.reflect.useDirectMethodHandle=false
   for name in java.{lang,lang.invoke,lang.reflect,io,net,nio,util,util.concurrent,util.concurrent.atomic} \
     jdk.internal.ref sun.{nio.ch,nio.cs,security.action,util.calendar}; do
