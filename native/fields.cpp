@@ -65,13 +65,13 @@ struct Integers {
   uint64_t high;
 
   RM_INLINE Number scan(ByteSpan text) const { return scan_number(text); }
-  // Whole numbers however they are written: 5, 5.0, 5e0.
+  // Whole numbers however they are written: 5, 5.0, 5e0. Beyond 19 digits, zeros may follow: 12.00000000000000000000.
   RM_INLINE FieldFault convert(Number &number, Value &value) const {
     const bool is_decimal = number.kind == NumberKind::DECIMAL, is_whole = number.kind == NumberKind::WHOLE;
     if (is_decimal || number.is_long) normalize_power(number);
     if ((!is_decimal && !is_whole) || number.power < 0 || (is_decimal && number.is_cut)) return FieldFault::WRONG_TYPE;
     const uint64_t limit = number.is_negative ? 0 - static_cast<uint64_t>(low) : high;
-    if (number.is_long || number.is_cut || number.power > 0 || number.digits > limit) return FieldFault::OUT_OF_RANGE;
+    if (number.is_cut || number.power > 0 || number.digits > limit) return FieldFault::OUT_OF_RANGE;
     value = number.as_int64();
     return FieldFault::NONE;
   }

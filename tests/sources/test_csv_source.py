@@ -526,3 +526,20 @@ def test_a_line_far_beyond_the_limit_is_never_held(tmp_path: Path) -> None:
         ("line 3, row 1", "row-bytes")
     ]
     assert peak < 48 << 20
+
+
+def test_number_beyond_float64_is_a_reject_that_proposes_text(tmp_path: Path) -> None:
+    path = write(tmp_path, "a,b\n1e400,x\n2,x\n")
+    for common in ({}, {"dtypes": {"a": "float64"}}):
+        ((_, message),) = reasons(path, **common)
+        assert message.endswith("use --dtype a=string")
+
+
+def test_whole_number_with_many_zero_decimals_is_an_integer(tmp_path: Path) -> None:
+    texts = ["12." + "0" * 20, "-9223372036854775808." + "0" * 9, "1" + "0" * 18 + ".0e0"]
+    path = write(
+        tmp_path, "a,b\n" + "".join(f"{text},x\n" for text in [*texts, "1." + "0" * 30 + "1"])
+    )
+    rows, _, rejects = read(plan(path, dtypes={"a": "int64"}))
+    assert rows["a"].to_pylist() == [12, -(2**63), 10**18]
+    assert [reject.reason for reject in rejects] == ["type"]

@@ -639,3 +639,12 @@ def test_a_line_that_is_nested_a_thousand_times_is_a_reject(
     assert (built.kind, built.read, built.rejected) == ("jsonl", 2, 1)
     with pytest.raises(TooManyRejects, match="nested more than 60 levels deep"):
         recordmill.build(tmp_path / "deep.jsonl", tmp_path / "other", kind=kind, max_rejects=0)
+
+
+def test_whole_number_beyond_int64_is_a_float_if_float64_holds_it(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "a.jsonl", '{"i": 100000000000000000000}', '{"i": 100000000000000000001}'
+    )
+    rows, rejects = read_all(plan(path, dtypes={"i": "float64"}))
+    assert values(rows) == [{"i": 1e20}]
+    assert len(rejects) == 1

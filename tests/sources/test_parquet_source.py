@@ -466,3 +466,55 @@ def test_metadata_that_says_nothing_changes_nothing(about: object, tmp_path: Pat
     source = plan(write(tmp_path / "a.parquet", hugging_face(about)))
     assert [row["label"] for row in values(read_all(source)[0])] == [1, -1, 0]
     assert not any(feature.classes for feature in source.schema)
+
+
+def _write_int96(path: Path, times: pa.Array) -> Path:
+    return write(path, {"t": times}, use_deprecated_int96_timestamps=True)
+
+
+def test_int96_time_beyond_nanoseconds_is_kept_by_microseconds(tmp_path: Path) -> None:
+    times = [datetime.datetime(9999, 12, 23, 23, 59, 59), datetime.datetime(2021, 6, 9, 3, 2, 37)]
+    times += [datetime.datetime(1, 1, 1), None]
+    path = _write_int96(tmp_path / "a.parquet", pa.array(times, pa.timestamp("us")))
+    rows, rejects = read_all(plan(path, dtypes={"t": "timestamp[us]"}))
+    assert [row["t"] for _, _, row in rows] == times
+    assert not rejects
+
+
+def test_int96_time_beyond_nanoseconds_is_a_reject_that_names_the_dtype(tmp_path: Path) -> None:
+    times = [datetime.datetime(9999, 12, 23, 23, 59, 59), datetime.datetime(2021, 6, 9, 3, 2, 37)]
+    path = _write_int96(tmp_path / "a.parquet", pa.array(times, pa.timestamp("us")))
+    rows, rejects = read_all(plan(path))
+    assert [row["t"].to_pydatetime() for _, _, row in rows] == times[1:]
+    assert [in_flags(str(reject)) for reject in rejects] == [
+        "a.parquet: row 0: t: datetime.datetime(9999, 12, 23, 23, 59, 59) does not fit timestamp[ns]; "
+        "--dtype 't=timestamp[us]' keeps it"
+    ]
+
+
+def test_int96_times_keep_nanoseconds_next_to_distant_times(tmp_path: Path) -> None:
+    nanos = 1_600_000_000_123_456_789
+    near = _write_int96(tmp_path / "near.parquet", pa.array([nanos], pa.timestamp("ns")))
+    distant = datetime.datetime(9999, 1, 1)
+    far = _write_int96(tmp_path / "far.parquet", pa.array([distant], pa.timestamp("us")))
+    batches = [
+        pq.ParquetFile(path, coerce_int96_timestamp_unit=unit).read().to_batches()[0]
+        for unit in (None, "us")
+        for path in (near, far)
+    ]
+    nano_rows = pa.concat_batches(
+        [b.cast(pa.schema([("t", pa.timestamp("ns"))])) for b in batches[:2]]
+    )
+    micro_rows = pa.concat_batches(batches[2:])
+    parts = list(parquet_source._restore_distant_times([nano_rows], [micro_rows], "a"))
+    assert [part.column(0).cast(pa.int64()).to_pylist() for part in parts] == [
+        [nanos],
+        [int(distant.replace(tzinfo=datetime.timezone.utc).timestamp()) * 1_000_000],
+    ]
+
+
+def test_int96_time_in_a_list_beyond_nanoseconds_is_an_error(tmp_path: Path) -> None:
+    times = pa.array([[datetime.datetime(9999, 1, 1)]], pa.list_(pa.timestamp("us")))
+    path = _write_int96(tmp_path / "a.parquet", times)
+    with pytest.raises(DataError, match=r"column 't'.*INT96"):
+        read_all(plan(path))

@@ -4,6 +4,7 @@ of them.
 
 import datetime
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,13 @@ from source_reading import features, input_files, read_all, values
 import recordmill
 from recordmill.base.errors import UsageError
 from recordmill.options.commands import in_flags
+from recordmill.schemas.arrow import from_arrow_field
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.shards.rejects import TooManyRejects
 from recordmill.sources.common.contract import PlanOptions
 from recordmill.sources.csv.dialect import CsvOptions
 from recordmill.sources.csv.source import CsvSource, plan_csv
+from recordmill.sources.values.conform import conform
 from recordmill.sources.values.text_formats import TextFormat, plan_with_text_formats
 from recordmill.storage.file_table import FileTable
 
@@ -38,6 +41,18 @@ def plan_files(paths: list[Path], parse: tuple[str, ...], **common: Any) -> Any:
 
 def day(*parts: int) -> datetime.datetime:
     return datetime.datetime(*parts)  # type: ignore[arg-type]
+
+
+def parse_texts(declaration: str, texts: list[str], dtype: str = "") -> list[Any]:
+    """Parses texts to the dtype, by default that of the format. Texts that don't fit become None."""
+    text_format = TextFormat.from_text(declaration)
+    feature = from_arrow_field(pa.field("x", text_format.type))
+    schema = Schema((replace(feature, dtype=dtype) if dtype else feature,))
+    column = text_format.read(pa.array(texts, pa.large_string()))
+    fitted = conform(pa.RecordBatch.from_pydict({"x": column}), schema)
+    values = fitted.batch.column(0).to_pylist()
+    by_row = dict(zip(fitted.good_rows.tolist(), values, strict=True))
+    return [by_row.get(row) for row in range(len(texts))]
 
 
 @pytest.mark.parametrize(
@@ -96,9 +111,7 @@ def day(*parts: int) -> datetime.datetime:
     ],
 )
 def test_a_spelling_has_one_value(spelling: str, cases: dict[str, Any]) -> None:
-    assert TextFormat.from_text(spelling).read(
-        pa.array(list(cases), pa.large_string())
-    ).to_pylist() == list(cases.values())
+    assert parse_texts(spelling, list(cases)) == list(cases.values())
 
 
 @given(st.floats(-1e12, 1e12), st.integers(0, 6))
@@ -107,7 +120,7 @@ def test_numbers_are_those_of_python(number: float, digits: int) -> None:
     german = text.translate(str.maketrans(",.", ".,"))
     expected = float(text.replace(",", ""))
     for spelling, shown in (('decimal(".", ",")', text), ('decimal(",", thousands=".")', german)):
-        assert TextFormat.from_text(spelling).read(pa.array([shown])).to_pylist() == [expected]
+        assert parse_texts(spelling, [shown]) == [expected]
 
 
 @pytest.mark.parametrize(
@@ -254,7 +267,9 @@ def test_other_values_are_rejects_with_line_and_column(tmp_path: Path) -> None:
         "a.csv: line 3, row 1: zip: 'x2' is no percent",
     ]
     (reject,) = read_all(plan(tmp_path, 'price=decimal(",")', dtypes={"price": "int8"}))[1]
-    assert in_flags(str(reject)).startswith("a.csv: line 2, row 0: price: 0.5 does not fit int8")
+    assert in_flags(str(reject)).startswith(
+        "a.csv: line 2, row 0: price: '0.5' does not fit int8; --dtype price=float64 keeps it"
+    )
 
 
 def test_the_rejects_of_a_file_are_located_by_one_look_at_it(
@@ -325,3 +340,59 @@ def test_a_build_has_the_same_bytes_however_it_runs(tmp_path: Path) -> None:
     assert (ds["x"] * 10 == ds["id"] * 10 + ds["year"]).all()
     with pytest.raises(TooManyRejects, match="x: '0,0' is no percent"):
         recordmill.build(tmp_path / "in", tmp_path / "no", parse=["x=percent"])
+
+
+@pytest.mark.parametrize(
+    ("declaration", "dtype", "cases"),
+    [
+        (
+            'decimal(",", thousands=".")',
+            "int64",
+            {
+                "9.007.199.254.740.993": 2**53 + 1,
+                "9223372036854775807": 2**63 - 1,
+                "12,0": 12,
+                "12,5": None,
+                "9223372036854775808": None,
+            },
+        ),
+        ("decimal", "float32", {"16777216": 2.0**24, "16777217": None, "9" * 40: None}),
+        (
+            "decimal",
+            "float64",
+            {"0.1": 0.1, "9" * 400: None, "0." + "3" * 30: float("0." + "3" * 30)},
+        ),
+        ("percent", "float64", {"12.3%": 0.123, "0.1%": 0.001, "35 %": 0.35, "-7%": -0.07}),
+        ('list("|", "int64")', "int64", {"+5|6": [5, 6], "9223372036854775808": None}),
+        ('list("|", "float64")', "float64", {"1e999": None, "+.5": [0.5]}),
+    ],
+)
+def test_numbers_in_a_format_are_exact_or_rejected(
+    declaration: str, dtype: str, cases: dict[str, Any]
+) -> None:
+    assert parse_texts(declaration, list(cases), dtype) == list(cases.values())
+
+
+def test_times_with_an_offset_become_utc() -> None:
+    texts = {
+        "2024-01-02 03:04 +0000": datetime.datetime(2024, 1, 2, 3, 4, tzinfo=datetime.timezone.utc),
+        "2024-01-02 03:04 +02:00": datetime.datetime(
+            2024, 1, 2, 1, 4, tzinfo=datetime.timezone.utc
+        ),
+        "2024-01-02 03:04 -0530": datetime.datetime(
+            2024, 1, 2, 8, 34, tzinfo=datetime.timezone.utc
+        ),
+        "2024-01-02 03:04 Z": datetime.datetime(2024, 1, 2, 3, 4, tzinfo=datetime.timezone.utc),
+        "2024-01-02 03:04": None,
+        "2024-01-02 03:04 +02": None,
+        "2024-02-30 03:04 Z": None,
+    }
+    assert parse_texts('datetime("%Y-%m-%d %H:%M %z")', list(texts)) == list(texts.values())
+
+
+@pytest.mark.parametrize(
+    "declaration", ['date("")', 'decimal(",", thousands=",")', 'datetime("%z %Y")']
+)
+def test_impossible_format_is_refused(declaration: str) -> None:
+    with pytest.raises(UsageError, match=r"parse.*give COLUMN=decimal"):
+        TextFormat.from_text(declaration)

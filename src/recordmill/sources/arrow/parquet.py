@@ -9,11 +9,14 @@ are null there, and may have them in any order.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from recordmill.base.errors import DataError, Reject
@@ -223,6 +226,7 @@ def _open_parquet(
     metadata: pq.FileMetaData | None = None,
     *,
     prefetch: bool = False,
+    int96_unit: str | None = None,
 ) -> pq.ParquetFile:
     """Opens a file.
 
@@ -232,6 +236,7 @@ def _open_parquet(
         metadata: Its footer, if the file was opened before.
         prefetch: Reads all requested row groups at once, and keeps them as they are stored.
             Otherwise each column is read in small blocks.
+        int96_unit: Unit of the timestamps that are stored as INT96. None is nanoseconds.
     """
     read_bytes = _STORE_READ_BYTES if is_remote(file.path) else _DISK_READ_BYTES
     in_memory = isinstance(data, pa.BufferReader)
@@ -241,6 +246,7 @@ def _open_parquet(
             metadata=metadata,
             pre_buffer=prefetch,
             buffer_size=0 if in_memory or prefetch else read_bytes,
+            coerce_int96_timestamp_unit=int96_unit,
         )
         if metadata is None:
             check_footer(parquet.metadata, data.size())
@@ -296,9 +302,15 @@ def _read_batches(
     ):
         parquet = _open_parquet(file, data, file_metadata, prefetch=True)
     try:
-        for batch in parquet.iter_batches(
+        batches = parquet.iter_batches(
             rows, row_groups=list(groups), columns=selected, use_threads=False
-        ):
+        )
+        if int96_columns := _find_int96_columns(file_metadata, selected):
+            micros = _open_parquet(file, data, file_metadata, int96_unit="us").iter_batches(
+                rows, row_groups=list(groups), columns=int96_columns, use_threads=False
+            )
+            batches = _restore_distant_times(batches, micros, file.name)
+        for batch in batches:
             # A text that is stored once but used in many rows makes the batch larger than the
             # footer says.
             fitting_rows = max(1, batch.num_rows * batch_bytes // max(batch.nbytes, 1))
@@ -310,6 +322,71 @@ def _read_batches(
             f"damaged: {str(error).splitlines()[0]}",
             source=file.name,
             place=f"row groups {groups.start} to {groups.stop - 1}",
+        ) from None
+
+
+def _find_int96_columns(metadata: pq.FileMetaData, columns: Sequence[str]) -> list[str]:
+    """Returns the names of the top-level columns that contain INT96 timestamps."""
+    leaves = (metadata.schema.column(index) for index in range(metadata.num_columns))
+    names = {leaf.path.split(".")[0] for leaf in leaves if leaf.physical_type == "INT96"}
+    return [name for name in columns if name in names]
+
+
+def _restore_distant_times(
+    batches: Iterable[pa.RecordBatch], micros: Iterable[pa.RecordBatch], source: str
+) -> Iterator[pa.RecordBatch]:
+    """Yields the rows with the INT96 timestamps that nanoseconds can't hold.
+
+    Arrow reads INT96 as nanoseconds, which silently turns times outside of 1677 to 2262 into other
+    times. Rows with such times get them from a second reading in microseconds. All other rows keep
+    their nanoseconds.
+
+    Args:
+        batches: The rows, with nanoseconds.
+        micros: The INT96 columns of the same rows, with microseconds.
+        source: Name of the file, for messages.
+
+    Raises:
+        DataError: Such a time is inside a list or struct.
+    """
+    for batch, micro_batch in zip(batches, micros, strict=True):
+        is_distant = np.zeros(batch.num_rows, np.bool_)
+        has_nanos = False  # some time needs a finer unit than microseconds
+        for name in micro_batch.schema.names:
+            column, micro_column = batch.column(name), micro_batch.column(name)
+            if not pa.types.is_timestamp(column.type):
+                _check_nested_times(micro_column, column.type, name, source)
+                continue
+            nanos, micro_values = (
+                pc.fill_null(c.cast(pa.int64()), 0).to_numpy() for c in (column, micro_column)
+            )
+            is_other = nanos // 1000 != micro_values
+            is_distant |= is_other
+            has_nanos |= bool((nanos[~is_other] % 1000).any())
+        if not is_distant.any():
+            yield batch
+            continue
+        with_micros = batch
+        for name in micro_batch.schema.names:
+            index = batch.schema.get_field_index(name)
+            column = micro_batch.column(name)
+            if pa.types.is_timestamp(column.type):
+                with_micros = with_micros.set_column(index, name, column)
+        # The unit of a column is that of the batch. So if other rows need nanoseconds, the batch is
+        # divided between the two kinds of rows.
+        edges = np.flatnonzero(np.diff(is_distant)) + 1 if has_nanos else np.empty(0, np.int64)
+        for begin, end in pairwise([0, *edges.tolist(), batch.num_rows]):
+            yield (with_micros if is_distant[begin:end].any() else batch).slice(begin, end - begin)
+
+
+def _check_nested_times(micros: pa.Array, nano_type: pa.DataType, name: str, source: str) -> None:
+    try:
+        micros.cast(nano_type)
+    except pa.ArrowInvalid:
+        raise DataError(
+            f"column {name!r}: a list or struct contains a time outside of the years 1678 to 2261, "
+            "stored as INT96; write the column with another Parquet type",
+            source=source,
         ) from None
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from recordmill.base import native
 from recordmill.base.buffers import Bytes
 from recordmill.base.option_names import option
@@ -42,7 +44,7 @@ def explain_field(feature: Feature, fault: int, value: bytes) -> tuple[str, str]
         value: The bytes of the field.
     """
     dtype = feature.dtype
-    remedy = f"use {dtype_remedy(feature.name, _suggest_dtype(feature, fault))}"
+    remedy = f"use {dtype_remedy(feature.name, _suggest_dtype(feature, fault, value))}"
     zone_problem = f"has {'no' if ', UTC' in dtype else 'a'} time zone, but the column is {dtype}; {remedy} if all are like this one"
     reason, problem = {
         native.FieldFault.WRONG_TYPE: (
@@ -73,7 +75,7 @@ def explain_field(feature: Feature, fault: int, value: bytes) -> tuple[str, str]
     return reason, f"column {feature.name!r}: {quote_bytes(value)} {problem}"
 
 
-def _suggest_dtype(feature: Feature, fault: int) -> str:
+def _suggest_dtype(feature: Feature, fault: int, value: bytes) -> str:
     """Returns a dtype that can represent the value."""
     dtype, unit = feature.dtype, feature.timestamp[0] if feature.timestamp else ""
     if fault in (native.FieldFault.NO_ZONE, native.FieldFault.HAS_ZONE):
@@ -91,7 +93,7 @@ def _suggest_dtype(feature: Feature, fault: int) -> str:
     if unit == "ns":
         return dtype.replace("ns", "us")
     if dtype in ("float16", "bfloat16", "float32"):
-        return "float64"
+        return "float64" if math.isfinite(float(value)) else "string"
     return "string" if unit or dtype in ("float64", "int64", "uint64") else "int64"
 
 

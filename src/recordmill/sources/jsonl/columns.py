@@ -29,7 +29,7 @@ from recordmill.schemas.feature import Feature
 from recordmill.sources.common.contract import PlanOptions
 from recordmill.sources.jsonl.tape import JsonPath, Tape
 from recordmill.sources.values.labels import to_class_numbers
-from recordmill.sources.values.text_columns import MANTISSA_BITS
+from recordmill.sources.values.text_columns import MANTISSA_BITS, parse_undecided
 
 BASE64_DTYPE = "base64"
 # Groups of value kinds, as bits.
@@ -429,15 +429,12 @@ def _build_numbers(
     # Text and nulls have no valid number either, but they are not counted as wrong numbers.
     if is_wrong.any():
         is_wrong &= (_GROUP_BY_KIND[scalars.kinds] & (_INT_GROUP | _FLOAT_GROUP)) != 0
-        # Python's `float` rounds numbers with more than 19 digits, which the native parser leaves
-        # undecided.
-        for index in np.flatnonzero(
-            is_wrong
-            & (fault_codes == native.FieldFault.UNDECIDED)
-            & (scalars.kinds == native.JsonKind.FLOAT)
-        ).tolist():
-            values[index] = float(tape.data[starts[index] : starts[index] + sizes[index]].tobytes())
-            is_wrong[index] = np.isinf(values[index])
+        # The native parser leaves numbers with more than 19 digits to Python.
+        is_undecided = is_wrong & (fault_codes == native.FieldFault.UNDECIDED)
+        for index in np.flatnonzero(is_undecided).tolist():
+            text = tape.data[starts[index] : starts[index] + sizes[index]].tobytes()
+            values[index], fault = parse_undecided(text, MANTISSA_BITS[feature.dtype], np.inf)
+            is_wrong[index] = fault != native.FieldFault.NONE
     return pa.array(
         values.view(np.uint64) if is_unsigned else values, mask=is_missing
     ), known_bad | is_wrong

@@ -8,6 +8,7 @@ the schema does not name are dropped. The caller has to report them.
 from __future__ import annotations
 
 import datetime
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -456,6 +457,10 @@ def suggest_remedy(value: object, feature: Feature) -> str:
         article, dtype = ("no", f"timestamp[{unit}]") if zone else ("a", f"timestamp[{unit}, UTC]")
         if (getattr(value, "tzinfo", None) is None) == (zone is not None):
             return f", for it has {article} time zone; {option('dtypes', {feature.name: dtype})} keeps it"
+        # Nanoseconds reach from 1677 to 2262 only; a date and microseconds reach all years.
+        if unit == "ns":
+            dtype = feature.dtype.replace("[ns", "[us")
+            return f"; {option('dtypes', {feature.name: dtype})} keeps it"
     wider = _wider_dtype(value, feature)
     limit_note = (
         EXAMPLE_LIMIT
@@ -470,6 +475,9 @@ def suggest_remedy(value: object, feature: Feature) -> str:
 
 
 def _wider_dtype(value: object, feature: Feature) -> str:
+    """Returns a dtype that holds the value, or an empty string."""
+    if isinstance(value, str) and feature.dtype not in ("string", "bytes"):
+        value = _to_number(value)
     if isinstance(value, bool):
         return "bool"
     if isinstance(value, float):
@@ -479,3 +487,16 @@ def _wider_dtype(value: object, feature: Feature) -> str:
             return "float64"
         return "int64" if -(1 << 63) <= value < 1 << 63 else "string"
     return "string" if isinstance(value, str) else ""
+
+
+def _to_number(text: str) -> int | float | str:
+    """Returns the number that a text is, or the text if it is none or beyond float64."""
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        number = float(text)
+    except ValueError:
+        return text
+    return number if math.isfinite(number) else text

@@ -322,12 +322,21 @@ def parse_floats(fields: TextFields, dtype: str) -> tuple[npt.NDArray[np.float64
         return values, 0
     # the native parser leaves a few decimals to Python
     for row in np.flatnonzero(fields.fault == native.FieldFault.UNDECIDED).tolist():
-        values[row], fields.fault[row] = _parse_undecided(fields.text(row), bits, overflow_limit)
+        values[row], fields.fault[row] = parse_undecided(fields.text(row), bits, overflow_limit)
     return values, int(np.count_nonzero(fields.fault))
 
 
-def _parse_undecided(text: bytes, bits: int, overflow_limit: float) -> tuple[float, int]:
-    """Returns (value, fault) of a decimal that the native parser left undecided."""
+def parse_undecided(text: bytes, bits: int, overflow_limit: float) -> tuple[float, int]:
+    """Rounds a number that the native parser left undecided, with Python's float().
+
+    Args:
+        text: The number.
+        bits: Significant bits of the float dtype.
+        overflow_limit: Magnitude from which on the dtype has no values.
+
+    Returns:
+        (value, FieldFault).
+    """
     value = float(text)
     if abs(value) >= overflow_limit:
         return value, native.FieldFault.OUT_OF_RANGE

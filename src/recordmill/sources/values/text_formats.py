@@ -1,8 +1,9 @@
 """Parsing of text columns in formats that the option `parse` declares.
 
-The formats are numbers, times and lists. A column with a declared format is read as text. Its
-values become float64, timestamp[s] or lists, and are then cast to the dtype of the column. A value
-in another format is a reject. Without the option no value is changed, but columns of a CSV get a
+The formats are numbers, times and lists. A column with a declared format is read as text. Numbers
+are rewritten to the plain grammar of native/numbers.h, still as text, and only then cast to the
+dtype of the column (float64 if none is declared). So they are exact for every dtype, and a number
+that does not fit is a reject. Times become timestamp[s]. A value in another format is a reject. Without the option no value is changed, but columns of a CSV get a
 note if a common format fits them.
 """
 
@@ -42,7 +43,7 @@ _TIME_KINDS = ("date", "datetime")
 # patterns of list items, by dtype
 _ITEM_PATTERNS = {
     "string": ".*",
-    "int64": r"[+-]?\d{1,18}",
+    "int64": r"[+-]?\d+",
     "float64": r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?",
 }
 _USAGE = """give COLUMN=decimal(","), percent, currency, date("%d.%m.%Y"), datetime("%d.%m.%Y %H:%M"), list("|") or \
@@ -79,8 +80,10 @@ class TextFormat:
 
     @property
     def type(self) -> pa.DataType:
-        """Arrow type of the result of `read`."""
-        return self.read(pa.nulls(0, pa.string())).type
+        """Arrow type of the column, if no dtype is declared for it."""
+        if self.time_format:
+            return self.read(pa.nulls(0, pa.string())).type
+        return pa.list_(pa.type_for_alias(self.item)) if self.separator else pa.float64()
 
     @classmethod
     def from_text(cls, text: str) -> TextFormat:
@@ -98,6 +101,8 @@ class TextFormat:
             }
             if kind in _TIME_KINDS:
                 (time_format,) = args
+                if not time_format or "%z" in time_format[:-2]:  # an offset is parsed at the end
+                    raise ValueError(text)
                 pc.strptime(pa.array(["x"]), format=time_format, unit="s", error_is_null=True)
                 text_format = cls(text, kind, time_format=time_format, **keywords)
             elif kind == "list":
@@ -123,6 +128,7 @@ class TextFormat:
                     kind not in _AFFIXES
                     or len(text_format.point) != 1
                     or len(text_format.thousands) > 1
+                    or text_format.point == text_format.thousands
                     or len(args) > 2
                 ):
                     raise ValueError(text)
@@ -131,17 +137,16 @@ class TextFormat:
         return text_format
 
     def read(self, values: pa.Array) -> pa.Array:
-        """Parses texts to float64, timestamp[s] or lists, with null for texts in another format."""
+        """Parses texts to timestamp[s], to plain numbers as text, or to lists of texts.
+
+        A text in another format becomes null.
+        """
         values = pc.cast(values, pa.string())
         if self.separator:
             return self._read_lists(values)
-        if self.time_format:
-            times = pc.strptime(values, format=self.time_format, unit="s", error_is_null=True)
-            # strptime accepts days that don't exist, such as 30.02., and turns them into other days
-            is_exact = pc.equal(
-                _unpadded(pc.strftime(times, format=self.time_format)), _unpadded(values)
-            )
-            return pc.if_else(pc.fill_null(is_exact, False), times, pa.scalar(None, times.type))
+        return self._read_times(values) if self.time_format else self._read_numbers(values)
+
+    def _read_numbers(self, values: pa.Array) -> pa.Array:
         prefix, suffix = _AFFIXES[self.kind]
         point, thousands = re.escape(self.point), re.escape(self.thousands)
         integer_part = rf"\d{{1,3}}(?:{thousands}\d{{3}})+|\d+" if thousands else r"\d+"
@@ -151,14 +156,28 @@ class TextFormat:
         sign, integer_part, decimals = (
             pc.struct_field(pc.extract_regex(values, pattern), index) for index in range(3)
         )
-        integer_part = (
-            pc.replace_substring(integer_part, self.thousands, "") if thousands else integer_part
+        if thousands:
+            integer_part = pc.replace_substring(integer_part, self.thousands, "")
+        decimals = pc.if_else(
+            pc.equal(decimals, ""), "", pc.binary_join_element_wise(".", decimals, "")
         )
-        text = pc.binary_join_element_wise(
-            pc.replace_substring(sign, "+", ""), integer_part, ".", decimals, "0", ""
-        )
-        numbers = pc.cast(text, pa.float64())
-        return pc.divide(numbers, 100.0) if self.kind == "percent" else numbers
+        # As an exponent, the division by 100 is exact.
+        exponent = "e-2" if self.kind == "percent" else ""
+        return pc.binary_join_element_wise(sign, integer_part, decimals, exponent, "")
+
+    def _read_times(self, values: pa.Array) -> pa.Array:
+        time_format, offset_sec = self.time_format, None
+        if time_format.endswith("%z"):
+            time_format = time_format.removesuffix("%z")
+            values, offset_sec = _split_offsets(values)
+        times = pc.strptime(values, format=time_format, unit="s", error_is_null=True)
+        # strptime accepts days that don't exist, such as 30.02., and turns them into other days
+        is_exact = pc.equal(_unpadded(pc.strftime(times, format=time_format)), _unpadded(values))
+        times = pc.if_else(pc.fill_null(is_exact, False), times, pa.scalar(None, times.type))
+        if offset_sec is None:
+            return times
+        utc_sec = pc.subtract(pc.cast(times, pa.int64()), offset_sec)
+        return pc.cast(utc_sec, pa.timestamp("s", "UTC"))
 
     def _read_lists(self, values: pa.Array) -> pa.Array:
         lists = pc.split_pattern(values, self.separator)
@@ -167,9 +186,24 @@ class TextFormat:
         bad_rows = pc.list_parent_indices(lists).filter(pc.invert(is_item)).to_numpy()
         fits = np.ones(len(lists), np.bool_)
         fits[bad_rows] = False
-        items = pc.cast(pc.if_else(is_item, items, None), self.item)
         rows_of_items = pa.ListArray.from_arrays(lists.offsets, items, mask=pc.is_null(lists))
         return pc.if_else(pa.array(fits), rows_of_items, pa.scalar(None, rows_of_items.type))
+
+
+def _split_offsets(values: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Splits texts into the time and the seconds by which its zone is ahead of UTC.
+
+    Offsets are `Z`, `+HHMM` or `+HH:MM`. A text without one becomes null.
+    """
+    parts = pc.extract_regex(
+        values, r"(?s)^(?P<time>.*?)(?:Z|(?P<sign>[+-])(?P<hours>\d{2}):?(?P<minutes>[0-5]\d))$"
+    )
+    time, sign, hours, minutes = (pc.struct_field(parts, index) for index in range(4))
+    hour, minute = (
+        pc.cast(pc.if_else(pc.equal(text, ""), "0", text), pa.int64()) for text in (hours, minutes)
+    )
+    seconds = pc.add(pc.multiply(hour, 3600), pc.multiply(minute, 60))
+    return time, pc.if_else(pc.equal(sign, "-"), pc.negate(seconds), seconds)
 
 
 def _unpadded(texts: pa.Array) -> pa.Array:
@@ -280,6 +314,8 @@ def _format_notes(source: Source, common: PlanOptions) -> Iterator[str]:
                 values[:1]
             ).null_count:
                 column = text_format.read(values)
+                if not text_format.time_format:  # 1.50 and 1.5 are the same number
+                    column = pc.cast(column, pa.float64())
                 if not column.null_count and not any(
                     column.equals(candidate) for candidate in candidates.values()
                 ):
