@@ -1,3 +1,1 @@
-"""Records as bytes and as columns: a room for each step between a TFRecord file and the arrays and files
-that people work with.
-"""
+"""Records as bytes and as columns, from TFRecords to output files."""

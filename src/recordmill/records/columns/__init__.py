@@ -1,3 +1,1 @@
-"""Columns on their way from the decoder to a writer: NumPy forms, conversions, decoded images, predicates. RecordBatch
-in, RecordBatch or arrays out.
-"""
+"""Columns between the decoder and a writer: conversions, images, predicates and NumPy arrays."""

@@ -1,5 +1,7 @@
-"""Decodes payloads to columns that are converted (`Decoding`), and parses conversions as people write them
-(`image=float32[64,64,3]`, `boxes=[-1,4]`) to the steps of `records.columns.convert`.
+"""Decoding with conversions, and the parser for conversions that users write.
+
+Users write a conversion as text, such as `image=float32[64,64,3]` or `boxes=[-1,4]`. The parser
+returns steps of `records.columns.convert`.
 """
 
 from __future__ import annotations
@@ -31,19 +33,28 @@ from recordmill.schemas.feature import ITEM_BYTES, Schema
 
 @dataclass(frozen=True)
 class Decoding:
-    """stored: the features as the records have them. steps: what becomes of them, in this order."""
+    """Decoder of records that also converts their columns.
+
+    Attributes:
+        stored_schema: The features as the records contain them.
+        steps: The conversions, in the order in which they are applied.
+    """
 
     stored_schema: Schema
     steps: tuple[ConversionStep, ...] = ()
 
     @classmethod
     def from_schema(cls, schema: Schema | Decoding) -> Decoding:
-        """Features of a schema as they are, or converted."""
+        """Returns a decoding without conversions for a schema. A decoding is returned unchanged."""
         return schema if isinstance(schema, Decoding) else cls(schema)
 
     @cached_property
     def schema(self) -> Schema:
-        """Returns the features after the steps; UsageError where one is nothing that its step takes."""
+        """The features after the conversions.
+
+        Raises:
+            UsageError: A step can't be applied to its feature.
+        """
         return output_schema(self.steps, self.stored_schema)
 
     def decode(
@@ -56,7 +67,13 @@ class Decoding:
         first_record: int = 0,
         offsets: Int64s | None = None,
     ) -> pa.RecordBatch:
-        """Decodes as `records.example.decode.decode` does, and converts; DataError where a record can't be."""
+        """Decodes and converts records.
+
+        `records.example.decode.decode` explains the arguments.
+
+        Raises:
+            DataError: A record can't be decoded or converted.
+        """
         batch = decode(
             data,
             starts,
@@ -76,8 +93,15 @@ class Decoding:
     def convert(
         self, batch: pa.RecordBatch, source: str, describe_row: Callable[[int], str]
     ) -> pa.RecordBatch:
-        """Converts the columns of records as they have them by the steps. DataError names the place of the record of a
-        row.
+        """Converts columns that have the stored schema.
+
+        Args:
+            batch: Columns of the stored schema.
+            source: The file name for messages.
+            describe_row: Returns the place of the record of a row, for messages.
+
+        Raises:
+            DataError: A value can't be converted. The error names the first such record.
         """
         if not self.steps:
             return batch
@@ -91,7 +115,11 @@ class Decoding:
     def decode_lenient(
         self, data: Bytes, starts: Int64s, lengths: Int64s
     ) -> tuple[pa.RecordBatch, Int64s, list[BadRecord]]:
-        """Decodes as `decode` does; returns (the batch of the good records, their rows, the bad ones in order)."""
+        """Decodes and converts records, and leaves out bad ones.
+
+        Returns:
+            The batch of the good records, their rows in the call, and the bad records in order.
+        """
         batch, good, bad = decode_lenient(data, starts, lengths, self.stored_schema)
         if not self.steps:
             return batch, good, bad
@@ -117,7 +145,15 @@ Specs = Sequence[str] | str | None
 def normalize_specs(
     specs: Specs | Mapping[str, str] | Mapping[str, str | Sequence[int]], keyword: str
 ) -> Sequence[str]:
-    """Returns one text for each feature; a mapping says the same as `FEATURE=...`. UsageError: one is no text."""
+    """Returns the conversions of an option as a list of texts `FEATURE=...`.
+
+    Args:
+        specs: A text, several texts, or a mapping from features to the part after `=`.
+        keyword: The name of the option, for messages.
+
+    Raises:
+        UsageError: A conversion is not a text.
+    """
     if isinstance(specs, str):
         return [specs]
     if isinstance(specs, Mapping):
@@ -141,13 +177,23 @@ def _spec_text(name: str, value: object, keyword: str) -> str:
 
 
 def parse_typed_spec(text: str) -> tuple[str, str, str, str | None] | None:
-    """Returns (feature, "<", ">" or "", dtype, what stands in [] if there is such) of `FEATURE=DTYPE[SHAPE]`."""
+    """Splits a text `FEATURE=DTYPE[SHAPE]`. The dtype may begin with `<` or `>`.
+
+    Returns:
+        The feature, the byte order (`<`, `>` or ""), the dtype, and the text inside the brackets.
+        This text is None without brackets. The complete result is None if the text has another
+        form.
+    """
     match = _TYPED_SPEC.fullmatch(text)
     return None if match is None else (match[1], match[2], match[3], match[4])
 
 
 def parse_decode_raw(text: str) -> DecodeRaw:
-    """Parses `FEATURE=DTYPE[SHAPE]`; UsageError where it is not written so."""
+    """Parses `FEATURE=DTYPE[SHAPE]`.
+
+    Raises:
+        UsageError: The text has another form.
+    """
     match = parse_typed_spec(text)
     if match is None or match[2] not in ITEM_BYTES:
         raise UsageError(
@@ -163,7 +209,11 @@ def parse_decode_raw(text: str) -> DecodeRaw:
 
 
 def parse_reshape(text: str) -> Reshape:
-    """Parses `FEATURE=[SHAPE]`; UsageError where it is not written so."""
+    """Parses `FEATURE=[SHAPE]`.
+
+    Raises:
+        UsageError: The text has another form.
+    """
     match = _SHAPE_SPEC.fullmatch(text)
     if match is None:
         raise UsageError(f"{option('reshape', text)}: FEATURE=[SHAPE], as in boxes=[-1,4]")
@@ -179,10 +229,12 @@ def parse_conversion_steps(
     pad_or_cut: Specs = None,
     ragged: Specs = None,
 ) -> tuple[ConversionStep, ...]:
-    """Returns the steps in the order in which they are done: decode, reshape, pad or make ragged.
+    """Parses conversions to steps, in the order in which they are applied.
+
+    The order is: decode, reshape, then pad or make ragged.
 
     Raises:
-        UsageError: one is not written as it must be, or a feature is decoded, reshaped or padded twice.
+        UsageError: A text has a wrong form, or a feature is decoded, reshaped or padded twice.
     """
     raw_steps = [parse_decode_raw(text) for text in normalize_specs(decode_raw, "decode_raw")]
     reshape_steps = [parse_reshape(text) for text in normalize_specs(reshape, "reshape")]
@@ -217,8 +269,15 @@ def _parse_pad(text: str, keyword: str, cuts_longer: bool) -> Pad:
 def parse_shape(
     text: str, option_text: str, allows_any_position: bool = False
 ) -> tuple[int | None, ...]:
-    """Returns the numbers of a shape; -1 is None, in the first place only unless anywhere. UsageError quotes the
-    option, `given`.
+    """Parses a shape such as `-1,4`. A size of -1 becomes None.
+
+    Args:
+        text: The sizes, separated by commas.
+        option_text: The option, for messages.
+        allows_any_position: -1 may be at any position, not only at the first.
+
+    Raises:
+        UsageError: The text is not a shape.
     """
     try:
         sizes = [int(size) for size in text.split(",")] if text.strip() else []
@@ -239,6 +298,11 @@ def parse_shape(
 
 
 def check_converted_once(names: Sequence[str | None], action: str) -> None:
-    """Raises UsageError where a feature is named twice."""
+    """Raises UsageError if a feature is named twice.
+
+    Args:
+        names: The features of the conversions.
+        action: The past participle for the message, such as `reshaped`.
+    """
     if repeated := [name for name in names if names.count(name) > 1]:
         raise UsageError(f"feature {repeated[0]!r} is to be {action} twice")

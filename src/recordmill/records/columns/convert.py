@@ -1,14 +1,16 @@
-"""Converts columns, between the decoder and the writers, by `ConversionStep`s that turn one feature of a batch into
-what people work with.
+"""Conversions of columns between the decoder and the writers.
 
-    DecodeRaw     bytes to a tensor of numbers (`tf.io.decode_raw`)
-    DecodeTensor  serialized TensorProtos to a tensor (`tf.io.parse_tensor`)
-    Reshape       a list or a tensor to another shape
-    Pad           a variable-length list to a fixed length
-    NameClasses   class numbers to the names of their classes
+A `ConversionStep` converts one feature of a batch:
 
-Each is a pure function of a column: the schema that comes out follows from the schema that goes in, never from the
-values. A value that does not fit makes its record a bad one, named with the reason. What is missing stays missing.
+* `DecodeRaw`: bytes to a tensor of numbers, as `tf.io.decode_raw` does.
+* `DecodeTensor`: serialized TensorProtos to a tensor, as `tf.io.parse_tensor` does.
+* `Reshape`: a list or a tensor to another shape.
+* `Pad`: a list of variable length to a fixed length.
+* `NameClasses`: class numbers to the names of their classes.
+
+A step is a pure function of a column. Its output schema follows from its input schema, never from
+the values. A value that can't be converted makes its record a bad one, with a reason. Missing
+values stay missing.
 """
 
 from __future__ import annotations
@@ -31,29 +33,45 @@ from recordmill.records.protobuf import tensor_proto
 from recordmill.schemas.arrow import arrow_type, to_arrow, value_type
 from recordmill.schemas.feature import EXAMPLE, ITEM_BYTES, Feature, Schema
 
-# 67 million, as many as an image may have pixels: a tensor of one value that stands for all must not ask for more
+# 67 million values, as many as an image may have pixels. One value can be repeated to fill a
+# tensor, so a small record must not be able to request more.
 MAX_REPEATED_VALUES = 1 << 26
-Faults = Sequence[tuple[int, str]]  # (row of the column, reason)
+# (row of the column, reason) of each value that can't be converted
+Faults = Sequence[tuple[int, str]]
 Shape = tuple[int | None, ...]
 
 
 class ConversionStep(Protocol):
-    """One conversion of one feature."""
+    """A conversion of one feature."""
 
     @property
     def feature(self) -> str:
-        """The name of the feature that is converted."""
+        """Name of the feature."""
 
     def output_feature(self, feature: Feature) -> Feature:
-        """Returns the converted feature; UsageError if it can't be converted."""
+        """Returns the converted feature.
+
+        Raises:
+            UsageError: The feature can't be converted.
+        """
 
     def convert(self, column: pa.Array, feature: Feature) -> tuple[pa.Array, Faults]:
-        """Returns the column of output(feature), without the rows of the faults, and these."""
+        """Converts a column.
+
+        Returns:
+            The converted column without the bad rows, and the bad rows with their reasons.
+        """
 
 
 @dataclass(frozen=True)
 class ConvertedBatch:
-    """batch: what was converted; rows: the row of the input that each of its rows was; bad: the others."""
+    """Result of a conversion.
+
+    Attributes:
+        batch: The converted rows.
+        rows: The input row of each converted row.
+        bad: The other records, in order.
+    """
 
     batch: pa.RecordBatch
     rows: Int64s
@@ -61,7 +79,11 @@ class ConvertedBatch:
 
 
 def output_schema(steps: Sequence[ConversionStep], schema: Schema) -> Schema:
-    """Returns the schema after these steps; UsageError: a feature is not there, or the step does not take it."""
+    """Returns the schema after the steps.
+
+    Raises:
+        UsageError: The schema has no such feature, or a step can't convert it.
+    """
     for step in steps:
         if step.feature not in schema:
             raise UsageError(
@@ -80,7 +102,7 @@ def output_schema(steps: Sequence[ConversionStep], schema: Schema) -> Schema:
 def convert_columns(
     steps: Sequence[ConversionStep], batch: pa.RecordBatch, schema: Schema
 ) -> ConvertedBatch:
-    """Returns the batch, of the schema's Arrow types, after these steps."""
+    """Applies the steps to a batch that has the Arrow types of the schema."""
     rows = np.arange(batch.num_rows)
     bad: list[BadRecord] = []
     columns = list(batch.columns)
@@ -89,6 +111,7 @@ def convert_columns(
         columns[index], faults = step.convert(columns[index], schema[step.feature])
         if faults:
             bad += [BadRecord(int(rows[row]), step.feature, reason) for row, reason in faults]
+            # The other columns lose the bad rows as well, so that all columns keep the same rows.
             kept_rows = np.delete(np.arange(len(rows)), [row for row, _ in faults])
             columns = [
                 column if position == index else column.take(pa.array(kept_rows))
@@ -105,7 +128,13 @@ def convert_columns(
 
 @dataclass(frozen=True)
 class DecodeRaw:
-    """Bytes that are an array's memory, row-major: dtype of ITEM_BYTES; None: a first dimension that varies."""
+    """Decodes bytes that are the memory of an array in row-major order.
+
+    Attributes:
+        dtype: A key of ITEM_BYTES.
+        shape: The shape of the array. None as the first size: it varies between records.
+        is_big_endian: The byte order of the numbers.
+    """
 
     feature: str
     dtype: str
@@ -135,6 +164,7 @@ class DecodeRaw:
             )
             for row in np.flatnonzero(is_bad)
         ]
+        # The good rows are converted again without the bad ones.
         if faults:
             return self.convert(column.filter(pa.array(~is_bad)), feature)[0], faults
         return build_column(
@@ -147,7 +177,11 @@ class DecodeRaw:
 
 @dataclass(frozen=True)
 class DecodeTensor:
-    """Serialized TensorProtos, all of this dtype and shape (None for a first dimension that varies)."""
+    """Decodes serialized TensorProtos that all have one dtype and one shape.
+
+    Attributes:
+        shape: The shape of the tensors. None as the first size: it varies between records.
+    """
 
     feature: str
     dtype: str
@@ -174,10 +208,13 @@ class DecodeTensor:
             (int(row), self._describe_fault(headers, int(row))) for row in np.flatnonzero(is_bad)
         ]
         sizes = np.where(present & ~is_bad, sizes, 0)
+        # All tensors share one buffer. `offsets` is the first byte of each.
         values = np.empty(int(sizes.sum()) * value_bytes, np.uint8)
         offsets = (np.cumsum(sizes) - sizes) * value_bytes
         is_copied = present & ~is_bad & is_plain
         spans = headers.starts[is_copied], headers.lengths[is_copied], offsets[is_copied]
+        # Most protos contain the bytes of the tensor, which are copied. The others have typed
+        # lists, which protobuf parses.
         native.copy_spans([np.ascontiguousarray(arrays.values)], None, *spans, values)
         for row in np.flatnonzero(present & ~is_bad & ~is_plain):
             try:
@@ -193,6 +230,8 @@ class DecodeTensor:
                 value_content, np.uint8
             )
         if faults:
+            # Faults of typed lists are found later than those of headers, so they are sorted by
+            # row.
             is_good = np.ones(len(column), np.bool_)
             is_good[[row for row, _ in faults]] = False
             return self.convert(column.filter(pa.array(is_good)), feature)[0], sorted(faults)
@@ -204,8 +243,13 @@ class DecodeTensor:
         ), ()
 
     def estimate_bytes(self, column: pa.Array, feature: Feature) -> tuple[Int64s, Int64s]:
-        """Returns ([rows] bytes of each tensor, [rows] bytes that are needed beside it), which a proto of one value
-        that stands for all makes as large as it likes; 0 for what is none or is missing. Only headers are looked at.
+        """Returns the memory that decoding each row needs, from the headers alone.
+
+        A small proto can become a large tensor, because one value can be repeated for all others.
+
+        Returns:
+            The bytes of each tensor, and the bytes that are needed in addition while it is decoded.
+            Both are int64 [rows] and 0 for missing or invalid values.
         """
         arrays = extract_arrays(column, feature)
         sizes = self._valid_sizes(tensor_proto.read_tensor_headers(arrays.values, arrays.splits[0]))
@@ -213,7 +257,10 @@ class DecodeTensor:
         return result, result
 
     def _valid_sizes(self, headers: tensor_proto.TensorHeaders) -> Int64s:
-        """[rows] how many values each tensor has; -1 for what is none, or has too few bytes of content."""
+        """Returns the number of values of each tensor.
+
+        It is -1 if the tensor is invalid or incomplete.
+        """
         sizes, is_plain = (
             self._matching_sizes(headers),
             headers.status == tensor_proto.TensorStatus.IN_CONTENT,
@@ -228,7 +275,10 @@ class DecodeTensor:
         )
 
     def _matching_sizes(self, headers: tensor_proto.TensorHeaders) -> Int64s:
-        """[rows] how many values each tensor has; -1 for another dtype or shape."""
+        """Returns the number of values of each tensor.
+
+        It is -1 for another dtype or shape.
+        """
         is_match = np.array(
             [tensor_proto.TENSOR_DTYPES.get(number) == self.dtype for number in range(64)]
         )[np.clip(headers.dtype, 0, 63)] & (headers.rank == len(self.shape))
@@ -257,6 +307,7 @@ class DecodeTensor:
         )
         if is_plain and size >= 0:
             return f"{tensor} with {headers.lengths[row]} bytes of content"
+        # The message suggests -1 only if a first dimension that varies would make the tensor fit.
         same_rank_and_dtype = (
             self.shape
             and headers.rank[row] == len(self.shape)
@@ -277,7 +328,11 @@ class DecodeTensor:
 
 @dataclass(frozen=True)
 class Reshape:
-    """Keeps the values, in another shape; None: the dimension that follows from the others."""
+    """Changes the shape of a feature and keeps its values.
+
+    Attributes:
+        shape: The new shape. None: this size follows from the others.
+    """
 
     feature: str
     shape: Shape
@@ -332,7 +387,13 @@ class Reshape:
 
 @dataclass(frozen=True)
 class Pad:
-    """Fills a list up to `length` items; a longer one is a bad record or, with cut, loses its end."""
+    """Pads a list to a fixed length.
+
+    Attributes:
+        length: The new number of items.
+        value: The padding value, as a number or as text.
+        cuts_longer: Longer lists lose their end. Otherwise they are bad records.
+    """
 
     feature: str
     length: int
@@ -349,7 +410,7 @@ class Pad:
         return replace(feature, shape=(self.length, *feature.shape[1:]), per_step=False)
 
     def _padding_value(self, feature: Feature) -> pa.Scalar:
-        """Returns the padding value, as text or as the number that it is."""
+        """Returns the padding value as a scalar of the feature's Arrow type."""
         arrow = value_type(feature)
         try:
             is_number_text = isinstance(self.value, str) and not (
@@ -361,6 +422,7 @@ class Pad:
                 else self.value
             )
             if pa.types.is_boolean(arrow):
+                # any other number is refused by the KeyError below
                 value = {0: False, 1: True}[int(value)]
             return pa.scalar(np.float16(value) if pa.types.is_float16(arrow) else value, arrow)
         except (ValueError, KeyError, TypeError, OverflowError, pa.ArrowException):
@@ -387,6 +449,7 @@ class Pad:
         steps = np.arange(self.length * width)
         starts = (np.cumsum(lengths) - lengths) * width
         is_filled = steps < (lengths * width)[:, None]
+        # `take` returns a null for each masked index, and each null becomes the padding value.
         indices = pa.array((starts[:, None] + steps).ravel(), mask=~is_filled.ravel())
         values = (
             _flat_values(column, feature).take(indices).fill_null(self._padding_value(feature))
@@ -398,7 +461,10 @@ class Pad:
 
 @dataclass(frozen=True)
 class MakeRagged:
-    """A list of variable length, also where all records happen to hold equally many items."""
+    """Makes a feature a list of variable length.
+
+    This is done even if all lists have the same length.
+    """
 
     feature: str
 
@@ -411,7 +477,10 @@ class MakeRagged:
 
 @dataclass(frozen=True)
 class NameClasses:
-    """Class numbers to the names of their classes; a number that no class has is a bad record."""
+    """Replaces class numbers by the names of the classes.
+
+    A number without a class makes its record a bad one.
+    """
 
     feature: str
 
@@ -429,6 +498,8 @@ class NameClasses:
         unknown = np.flatnonzero((numbers < 0) | (numbers >= len(names)))
         rows = np.repeat(np.arange(len(counts)), counts)[unknown]
         if len(rows):
+            # The values are iterated backwards, so that the first unknown number of a row is the
+            # one that stays.
             first_numbers = dict(
                 zip(rows[::-1].tolist(), numbers[unknown[::-1]].tolist(), strict=True)
             )
@@ -444,10 +515,10 @@ class NameClasses:
 
 
 def make_class_name_steps(schema: Schema) -> tuple[NameClasses, ...]:
-    """Returns the steps for all features that have class names.
+    """Returns a step for each feature that has class names.
 
     Raises:
-        UsageError: none has.
+        UsageError: No feature has class names.
     """
     steps = tuple(NameClasses(feature.name) for feature in schema if feature.classes is not None)
     if not steps:
@@ -460,7 +531,13 @@ def _as_ragged(feature: Feature) -> Feature:
 
 
 def to_list_column(column: pa.Array, feature: Feature) -> tuple[pa.Array, Feature]:
-    """Returns a column of a fixed shape as lists along its first dimension (a scalar: of one), lists as they are."""
+    """Returns a column of lists along the first dimension.
+
+    A column of lists is returned as it is. A scalar becomes a list of one item.
+
+    Returns:
+        The column and its feature.
+    """
     out, present = _as_ragged(feature), _presence_mask(column)
     if out == feature:
         return column, feature
@@ -473,11 +550,20 @@ def to_list_column(column: pa.Array, feature: Feature) -> tuple[pa.Array, Featur
 
 
 def build_column(flat_values: pa.Array, counts: Int64s, present: Bools, out: Feature) -> pa.Array:
-    """Returns the column of `out`: flat, the values of the rows that are there; counts: [rows] items of each."""
+    """Builds the Arrow column of a feature from flat values.
+
+    Args:
+        flat_values: The values of the rows that are present, one after the other.
+        counts: int64 [rows], the number of items of each row. Ignored if the feature has a fixed
+            shape.
+        present: bool [rows], False for a missing row.
+        out: The feature of the column.
+    """
     flat_values = flat_values.cast(value_type(out))
     if not out.ragged_rank:
         if not present.all():
-            # What stands under a missing row is never looked at, but a fixed-size list needs it to be there.
+            # The values under a missing row are never used, but a fixed-size list needs memory for
+            # them.
             tensor_index = np.cumsum(present) - 1
             flat_values = flat_values.take(
                 pa.array(
@@ -502,7 +588,7 @@ def build_column(flat_values: pa.Array, counts: Int64s, present: Bools, out: Fea
 
 
 def _tensor_column(flat_values: pa.Array, present: Bools, out: Feature) -> pa.Array:
-    """Returns tensors (or scalars) of one size, one per row."""
+    """Returns a column of one tensor or scalar per row, with nulls if missing."""
     if out.shape:
         return pa.Array.from_buffers(
             arrow_type(out), len(present), [_validity_bitmap(present)], children=[flat_values]
@@ -526,14 +612,14 @@ def _presence_mask(column: pa.Array) -> Bools:
 
 
 def _count_values(column: pa.Array, feature: Feature, present: Bools) -> Int64s:
-    """[rows] how many values each row has."""
+    """Returns the number of values of each row, int64 [rows]."""
     if not feature.ragged_rank:
         return np.where(present, feature.inner_size, 0)
     return list_lengths(column) * feature.inner_size
 
 
 def _flat_values(column: pa.Array, feature: Feature) -> pa.Array:
-    """Returns the values of all rows that are there, one after the other."""
+    """Returns the values of all rows that are present, one after the other."""
     if not feature.shape:
         return column.drop_null()
     for _ in range(feature.ragged_rank + bool(feature.inner_shape)):
@@ -542,11 +628,12 @@ def _flat_values(column: pa.Array, feature: Feature) -> pa.Array:
 
 
 def _view_numbers(data: Array, dtype: str, is_big_endian: bool = False) -> pa.Array:
-    """Returns the values whose memory the bytes are."""
+    """Returns bytes as an array of numbers."""
     order: Literal["<", ">"] = ">" if is_big_endian else "<"
     if dtype == "bool":
         return pa.array(data != 0)
-    if dtype == "bfloat16":  # the upper half of a float32
+    # A bfloat16 is the upper half of a float32.
+    if dtype == "bfloat16":
         return pa.array((data.view(f"{order}u2").astype(np.uint32) << 16).view(np.float32))
     numbers = data.view(np.dtype(dtype).newbyteorder(order))
     return pa.array(np.require(numbers, numpy_dtype(Feature("", dtype)), "A"))

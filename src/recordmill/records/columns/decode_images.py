@@ -1,9 +1,9 @@
-"""Encoded images to pixels: a bytes column to uint8 [height, width, channels], with Pillow,
-of the formats of `records.images.check` only.
+"""Decoding of image columns with Pillow, to uint8 [height, width, channels].
 
-Colours become gray (1 channel), RGB (3) or RGBA (4); of 16 bits the upper 8 are kept, of several frames the first, and
-an EXIF rotation is not applied, all as tf.io.decode_stored_pixels does. Resizing is bilinear with antialiasing, as of
-`tf.image.resize(antialias=True)`. Images without a common size are lists of rows of pixels.
+Only the formats of `records.images.check` are decoded. Colours become gray (1 channel), RGB (3) or
+RGBA (4). As with `tf.io.decode_image`, only the upper 8 of 16 bits are kept, only the first frame
+is decoded, and an EXIF rotation is not applied. Images are resized as by
+`tf.image.resize(antialias=True)`. Images of different sizes become lists of rows of pixels.
 """
 
 from __future__ import annotations
@@ -37,20 +37,28 @@ if TYPE_CHECKING:
 Pixels = npt.NDArray[np.uint8]
 
 IMAGE_MODES = {1: "L", 3: "RGB", 4: "RGBA"}
-MAX_DECODED_PIXELS = (
-    1 << 26
-)  # 67 million: 200 MB of RGB, more than any camera; a forged header must not ask for more
-# 1 million pixels are taken out of Pillow's own memory at once: it would build two copies of all of them
+# 67 million pixels, or 200 MB of RGB, which is more than any camera has. A forged header must not
+# be able to request more.
+MAX_DECODED_PIXELS = 1 << 26
+# 1 million pixels are taken out of Pillow's memory at once, because Pillow would build two copies
+# of all of them.
 _BAND_PIXELS = 1 << 20
-# Bytes for each pixel while an image is decoded: Pillow's pixels (4), the decoder's own (progressive JPEG: up to 6) or
-# converted colours (4), the result (4).
-_WORK_BYTES = {"WebP": 20}  # the decoder has two canvases, and gives a copy
+# Bytes for each pixel while an image is decoded: Pillow's pixels (4), the decoder's own pixels
+# (progressive JPEG: up to 6) or converted colours (4), and the result (4). The decoder of WebP has
+# two canvases and returns a copy.
+_WORK_BYTES = {"WebP": 20}
 _DEFAULT_WORK_BYTES = 12
 
 
 @dataclass(frozen=True)
 class DecodeImages:
-    """height, width: of the output, None: each image's own. resize: to that size, else another one is a fault."""
+    """Conversion of encoded images to pixels.
+
+    Attributes:
+        height: The height of the output, or None for the size of each image.
+        width: The width of the output, or None for the size of each image.
+        resize: Resize images to the size. Otherwise an image of another size is a bad record.
+    """
 
     feature: str
     height: int | None
@@ -111,10 +119,11 @@ class DecodeImages:
         return resized
 
     def estimate_bytes(self, column: pa.Array, feature: Feature) -> tuple[Int64s, Int64s]:
-        """Returns ([rows] bytes of pixels of each image's result, [rows] bytes that are needed while it is decoded); 0
-        for what is no image or is missing.
+        """Returns the memory that decoding each row needs, from the headers alone.
 
-        Only headers are looked at.
+        Returns:
+            The bytes of each result, and the bytes that are needed while the image is decoded. Both
+            are int64 [rows] and 0 for missing or invalid images.
         """
         result_bytes, work_bytes = np.zeros((2, len(column)), np.int64)
         for row, header in _iter_headers(column, feature):
@@ -131,8 +140,16 @@ class DecodeImages:
 def decode_stored_pixels(
     data: Pixels, header: ImageHeader, channels: int, shrink: int = 1
 ) -> Pixels:
-    """Returns the image whose container is whole as uint8 [height, width, channels], or raises BadImage. shrink: 1, or
-    for a JPEG 2, 4 or 8: decode it by so much smaller (rounded up).
+    """Decodes an image to uint8 [height, width, channels].
+
+    Args:
+        data: The bytes of the image, which `check_structure` has accepted.
+        header: The header of the image.
+        channels: 1, 3 or 4.
+        shrink: For a JPEG 2, 4 or 8 decodes it smaller by this factor, rounded up. Otherwise 1.
+
+    Raises:
+        BadImage: The image can't be decoded.
     """
     try:
         with open_image(data.data, header.format) as opened:
@@ -142,15 +159,22 @@ def decode_stored_pixels(
             return _to_array(image, channels)
     except BadImage:
         raise
-    except Exception as error:  # Pillow's plugins raise what their parsers meet
+    except Exception as error:
+        # Pillow's plugins raise any error of their parsers.
         raise BadImage(
             DECODE_FAILED, f"Pillow can't decode it: {type(error).__name__}: {error}"[:250]
         ) from error
 
 
 def decode_mask(data: Pixels, header: ImageHeader) -> npt.NDArray[np.int32]:
-    """Returns the numbers of a mask whose container is whole, [height, width, 1]: palette indices, or the gray values.
-    BadImage: it can't be decoded, or has colours.
+    """Decodes a mask to int32 [height, width, 1], as palette indices or gray values.
+
+    Args:
+        data: The bytes of the image, which `check_structure` has accepted.
+        header: The header of the image.
+
+    Raises:
+        BadImage: The image can't be decoded, or has colours.
     """
     try:
         with open_image(data.data, header.format) as opened:
@@ -170,7 +194,7 @@ def decode_mask(data: Pixels, header: ImageHeader) -> npt.NDArray[np.int32]:
 
 
 def _to_array(image: Image.Image, channels: int) -> Pixels:
-    """[height, width, channels], taken over in bands where it is large."""
+    """Returns the pixels as [height, width, channels]."""
     rows = max(_BAND_PIXELS // image.width, 1)
     if rows >= image.height:
         return np.asarray(image, np.uint8).reshape(image.height, image.width, channels)
@@ -182,22 +206,22 @@ def _to_array(image: Image.Image, channels: int) -> Pixels:
 
 
 def array_decode_bytes(header: ImageHeader) -> int:
-    """Returns the bytes that decoding an image of this header takes at most, its pixels included."""
+    """Returns the maximum memory for decoding an image to an array, its pixels included."""
     return header.height * header.width * _WORK_BYTES.get(header.format, _DEFAULT_WORK_BYTES)
 
 
 def looks_like_image(payload: bytes) -> bool:
-    """Returns whether the bytes begin as an image of one of the formats does."""
+    """Returns whether the bytes begin like an image of one of the formats."""
     return sniff_image(payload[:IMAGE_HEAD_BYTES]) is not None
 
 
 def read_image_sizes(column: pa.Array, feature: Feature) -> set[tuple[int, int]]:
-    """Returns the (height, width) of the images of a column, those that are none left out."""
+    """Returns the (height, width) of all valid images of a column."""
     return {(header.height, header.width) for _, header in _iter_headers(column, feature)}
 
 
 def iter_images(column: pa.Array, feature: Feature) -> Iterator[tuple[int, Pixels | None]]:
-    """Yields (row, bytes of its image, None where that is missing)."""
+    """Yields the row and the bytes of each image, or None if it is missing."""
     arrays = extract_arrays(column, replace(feature, required=True))
     splits = arrays.splits[0]
     for row, is_present in enumerate(column.is_valid().to_pylist()):
@@ -205,7 +229,7 @@ def iter_images(column: pa.Array, feature: Feature) -> Iterator[tuple[int, Pixel
 
 
 def _iter_headers(column: pa.Array, feature: Feature) -> Iterator[tuple[int, ImageHeader]]:
-    """Yields (row, header) of the images of a column, those that are none left out."""
+    """Yields the row and the header of each valid image."""
     for row, data in iter_images(column, feature):
         if data is not None:
             with contextlib.suppress(BadImage):
@@ -227,7 +251,7 @@ def _fixed_size_column(images: Sequence[Pixels | None], out: Feature) -> pa.Arra
 
 
 def _ragged_column(images: Sequence[Pixels | None], out: Feature) -> pa.Array:
-    """large_list (rows) of large_list (pixels) of fixed_size_list (channels)."""
+    """Returns lists of rows of pixels. The channels are fixed-size lists."""
     present_images = [image for image in images if image is not None]
     flat_pixels = _concatenate_pixels(present_images)
     heights = np.array([0 if image is None else image.shape[0] for image in images], np.int64)

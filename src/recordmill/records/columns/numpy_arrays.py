@@ -1,6 +1,8 @@
-"""Turns Arrow columns into NumPy arrays: flat values, row splits and a mask of missing rows (`ColumnArrays`), and from them
-arrays for people. `gather_columns` makes one set of columns of many batches; fixed shapes are filled into arrays that
-are made once.
+"""Arrow columns as NumPy arrays.
+
+A column becomes flat values, row splits and a mask of missing rows (`ColumnArrays`), and these
+become the arrays that users get. `gather_columns` joins the columns of many batches. It fills
+columns of a fixed shape into arrays that are allocated once.
 """
 
 from __future__ import annotations
@@ -20,14 +22,14 @@ from recordmill.schemas.feature import Feature, Schema
 
 @dataclass(frozen=True)
 class ColumnArrays:
-    """A column taken apart.
+    """Flat arrays of a column.
 
     Attributes:
-        values: [items, *inner_shape], or [bytes] uint8 of text and binary.
-        splits: Row splits, one per variable dimension, outermost first, and for text and binary the byte offsets last;
-            each starts at 0.
-        valid: [rows] bool if the feature may be missing, else None.
-        items: Tensors or scalars; -1: as many as the values make.
+        values: [items, *inner_shape]. For text and binary uint8 [bytes].
+        splits: The row splits of each variable dimension, outermost first. For text and binary the
+            byte offsets come last. All splits start at 0.
+        valid: bool [rows], False for a missing row. None if the feature is required.
+        num_items: The number of tensors or scalars. -1: derived from the number of values.
     """
 
     values: Array
@@ -37,12 +39,12 @@ class ColumnArrays:
 
 
 def is_bytes(feature: Feature) -> bool:
-    """Returns whether the feature's values are text or binary."""
+    """Returns whether the values of the feature are text or binary."""
     return feature.dtype in ("string", "bytes")
 
 
 def numpy_dtype(feature: Feature) -> np.dtype[Any]:
-    """Returns the NumPy dtype of one value; object for text and binary."""
+    """Returns the NumPy dtype of a value, which is object for text and binary."""
     if is_bytes(feature):
         return np.dtype(object)
     if feature.timestamp:
@@ -51,7 +53,11 @@ def numpy_dtype(feature: Feature) -> np.dtype[Any]:
 
 
 def extract_arrays(column: pa.Array | pa.ChunkedArray, feature: Feature) -> ColumnArrays:
-    """Returns the flat arrays of a column of the feature's Arrow type, 32-bit offsets and variable lists included."""
+    """Returns the flat arrays of a column.
+
+    The column has the Arrow type of the feature. It may also have 32-bit offsets, or variable lists
+    for tensors.
+    """
     array = _combine_chunks(column)
     valid = None if feature.required else _valid_mask(array)
     splits: list[Int64s] = []
@@ -75,7 +81,7 @@ def extract_arrays(column: pa.Array | pa.ChunkedArray, feature: Feature) -> Colu
 
 
 def to_numpy(column: pa.Array | pa.ChunkedArray, feature: Feature) -> Array | Ragged | Strings:
-    """Returns the column as an array in memory."""
+    """Returns a column as an array in memory."""
     if is_bytes(feature) and not feature.shape:
         values: Array = _combine_chunks(column).to_numpy(zero_copy_only=False)
         return values
@@ -86,7 +92,14 @@ def to_numpy(column: pa.Array | pa.ChunkedArray, feature: Feature) -> Array | Ra
 def assemble_array(
     arrays: ColumnArrays, feature: Feature, *, lazy_text: bool = True
 ) -> Array | Ragged | Strings:
-    """Returns the array, Ragged or Strings of the parts; with lazy_text, text stays in its buffer (`Strings`)."""
+    """Combines flat arrays to an array, a `Ragged` or a `Strings`.
+
+    Args:
+        arrays: The flat arrays.
+        feature: The feature of the column.
+        lazy_text: Text stays in its buffer and is returned as `Strings`. Otherwise it becomes an
+            array of objects.
+    """
     values: Array | Ragged | Strings = arrays.values
     splits = list(arrays.splits)
     is_plain = not feature.ragged_rank
@@ -116,8 +129,8 @@ def assemble_array(
 
 
 def _mask_rows(values: Array, valid: ValidMask) -> Array:
-    # The mask of a tensor is one flag per record seen through a stride of 0, so it costs no memory;
-    # it can be read, not set.
+    # One flag per record is seen through a stride of 0 for all its values, so the mask costs no
+    # memory. It can be read, but not set.
     mask = np.broadcast_to(~valid.reshape(-1, *[1] * (values.ndim - 1)), values.shape)
     return np.ma.MaskedArray(values, mask=mask)
 
@@ -142,23 +155,31 @@ def _valid_mask(array: pa.Array) -> ValidMask:
 
 
 def list_lengths(column: pa.Array) -> Int64s:
-    """Returns [rows] how many items each row of a list column has; a missing one has none."""
+    """Returns the number of items of each row of a list column, int64 [rows].
+
+    A missing row has none.
+    """
     lengths: Int64s = column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
     return lengths.astype(np.int64, copy=False)
 
 
 def _flatten_list(array: pa.Array) -> tuple[pa.Array, Int64s]:
-    """Returns the items of a list column and its splits from 0; a missing list is an empty one here."""
+    """Returns the items of a list column, and its splits from 0.
+
+    A missing list counts as an empty one.
+    """
     splits = np.zeros(len(array) + 1, np.int64)
     np.cumsum(list_lengths(array), out=splits[1:])
     return array.flatten(), splits
 
 
 def _flatten_tensors(array: pa.Array, size: int) -> pa.Array:
-    """Returns the values of a tensor column, with zeros (or empty strings) in place of a missing tensor."""
+    """Returns the values of a tensor column, with nulls for a missing tensor."""
     if array.null_count == 0:
         return array.flatten()
     present = array.drop_null().flatten()
+    # `present` contains only the tensors that are not missing, so each row needs the index of its
+    # tensor there.
     tensor_index = np.cumsum(_valid_mask(array)) - 1
     indices = pa.array(
         np.repeat(tensor_index, size) * size + np.tile(np.arange(size), len(array)),
@@ -182,7 +203,11 @@ def _primitive_values(array: pa.Array, feature: Feature) -> npt.NDArray[Any]:
 
 
 def _string_bytes(array: pa.Array) -> tuple[Array, Int64s]:
-    """Returns the bytes of a text or binary column and its offsets from 0; a missing value is empty here."""
+    """Returns the bytes of a text or binary column, and its offsets from 0.
+
+    A missing value is empty.
+    """
+    # Views and 32-bit offsets become 64-bit offsets here.
     if not (pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)):
         array = array.cast(pa.large_binary())
     if array.null_count:
@@ -202,7 +227,16 @@ def _string_bytes(array: pa.Array) -> tuple[Array, Int64s]:
 def gather_columns(
     batches: Iterable[pa.RecordBatch], schema: Schema, total_rows: int
 ) -> dict[str, Array | Ragged | Strings]:
-    """Returns the columns of all batches, which have that many rows together; ValueError where they have not."""
+    """Joins the columns of all batches to arrays.
+
+    Args:
+        batches: Batches of the schema.
+        schema: The schema.
+        total_rows: The number of rows of all batches together.
+
+    Raises:
+        ValueError: The batches have another number of rows.
+    """
     columns = {feature.name: _ColumnCollector(feature, total_rows) for feature in schema}
     row = 0
     for batch in batches:
@@ -255,7 +289,7 @@ class _ColumnCollector:
 
 
 def concatenate_arrays(column_arrays: list[ColumnArrays], feature: Feature) -> ColumnArrays:
-    """Joins the parts of consecutive batches."""
+    """Joins the flat arrays of consecutive batches."""
     if len(column_arrays) == 1:
         return column_arrays[0]
     levels = feature.ragged_rank + is_bytes(feature)
@@ -290,7 +324,7 @@ def concatenate_arrays(column_arrays: list[ColumnArrays], feature: Feature) -> C
 
 
 def iter_rows(batch: pa.RecordBatch, schema: Schema) -> Iterator[dict[str, Any]]:
-    """Yields every row of a batch with the columns of the schema, in its order."""
+    """Yields each row of a batch as a dictionary, in schema order."""
     for row in range(batch.num_rows):
         yield {
             feature.name: _extract_value(column.slice(row, 1), feature)
@@ -299,7 +333,7 @@ def iter_rows(batch: pa.RecordBatch, schema: Schema) -> Iterator[dict[str, Any]]
 
 
 def _extract_value(column: pa.Array, feature: Feature) -> Any:
-    """The value of a column of one row."""
+    """Returns the value of a column of one row, or None if missing."""
     if column.null_count:
         return None
     if not feature.shape:
@@ -308,9 +342,8 @@ def _extract_value(column: pa.Array, feature: Feature) -> Any:
             if feature.timestamp or feature.dtype == "float16"
             else column[0].as_py()
         )
-    if (
-        feature.per_step and column.flatten().null_count
-    ):  # a step of a SequenceExample may be missing
+    # A step of a SequenceExample may be missing, and NumPy has no null for it.
+    if feature.per_step and column.flatten().null_count:
         return column[0].as_py()
     value = to_numpy(column, replace(feature, required=True))[0]
     return value.to_list() if isinstance(value, Ragged) else value

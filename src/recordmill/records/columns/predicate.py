@@ -1,6 +1,8 @@
-"""A predicate on columns: which rows of a batch are kept. It is a library's language: a `pyarrow.compute` expression,
-or the text of an SQL WHERE clause, of which the columns that it names are told, and which is refused where it gives
-another answer when it is asked again, or for another batch.
+"""Predicates on columns, which select rows of a batch.
+
+A predicate is a `pyarrow.compute` expression or the text of an SQL WHERE clause. For SQL, the
+columns that it references are determined. SQL is refused if its result could change between calls
+or between batches.
 """
 
 from __future__ import annotations
@@ -23,29 +25,36 @@ from recordmill.schemas.feature import Schema
 if TYPE_CHECKING:
     import pyarrow.compute as pc
 
-# What SQL writes without parentheses, so that the parser takes it for a column: the binder makes functions of these
-# where no column has the name.
+# SQL writes these functions without parentheses. The parser takes them for columns, and the binder
+# for functions if no column has the name.
 _VOLATILE_NAME_LIST = """
 current_catalog current_date current_role current_schema current_time current_timestamp current_user localtime
 localtimestamp session_user user
 """
 _VOLATILE_NAMES = frozenset(_VOLATILE_NAME_LIST.split())
-_ROW_NUMBER_NAMES = frozenset(
-    ("rowid", "recordmill row")
-)  # of a batch, and so of how the file was cut
-_ROW_NUMBER_COLUMN = "recordmill row"  # the column of row numbers that comes back
+# Row numbers count within a batch, so they depend on how the file is divided.
+_ROW_NUMBER_NAMES = frozenset(("rowid", "recordmill row"))
+# the column of row numbers that a query returns
+_ROW_NUMBER_COLUMN = "recordmill row"
 _thread_state = threading.local()
 
 
 def find_referenced_columns(
     connection: Any, condition: str, names: Sequence[str], quoted_condition: str
 ) -> tuple[str, ...]:
-    """Returns those of the names that a condition, which DuckDB found valid over columns of all these names, looks at;
-    case does not count. quoted: the condition as messages quote it.
+    """Returns the columns that an SQL condition references. Case is ignored.
+
+    DuckDB has already found the condition valid over columns of all these names.
+
+    Args:
+        connection: The DuckDB connection.
+        condition: The SQL text.
+        names: The names of all columns.
+        quoted_condition: The condition as messages quote it.
 
     Raises:
-        UsageError: it is not decided by a row's own values: it calls `random()`, `now()` or the like, names a row
-            number, or has a query of its own.
+        UsageError: Other things than the values of a row decide the condition. It calls `random()`,
+            `now()` or a similar function, uses a row number, or contains a query.
     """
     nodes = _parse(connection, f"SELECT 1 WHERE (({condition}\n)::BOOLEAN)")
     for cause in _find_volatile_parts(connection, nodes, {name.lower() for name in names}):
@@ -58,7 +67,8 @@ def find_referenced_columns(
                 else ""
             )
         )
-    if any(node.get("class") == "STAR" for node in nodes):  # COLUMNS(...) may mean any column
+    # `COLUMNS(...)` may mean any column.
+    if any(node.get("class") == "STAR" for node in nodes):
         return tuple(names)
     referenced_names = {
         part.lower()
@@ -70,7 +80,7 @@ def find_referenced_columns(
 
 
 def _parse(connection: Any, sql: str) -> list[dict[str, Any]]:
-    """Returns all nodes of the statement's tree; none if it is not one plain SELECT."""
+    """Returns all nodes of the syntax tree of a plain SELECT. Any other text has none."""
     tree = json.loads(
         connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [sql]).fetchall()[0][0]
     )
@@ -95,7 +105,7 @@ def _iter_nodes(tree: Any) -> Iterator[dict[str, Any]]:
 def _find_volatile_parts(
     connection: Any, nodes: Sequence[dict[str, Any]], names: set[str]
 ) -> Iterator[str]:
-    """Yields parts of a condition that columns of these names don't decide."""
+    """Yields a message for each part of a condition that can change its result."""
     if not nodes:
         yield "it is not one condition"
     for node in nodes:
@@ -111,7 +121,10 @@ def _find_volatile_parts(
 
 
 def _is_volatile(connection: Any, name: str) -> bool:
-    """Returns whether a function, or what a macro of that name calls, can give another value for the same arguments."""
+    """Returns whether a function can return different values for the same arguments.
+
+    For a macro this is decided by the functions that it calls.
+    """
     functions = connection.execute(
         "SELECT stability, macro_definition FROM duckdb_functions() WHERE lower(function_name) = lower(?)",
         [name],
@@ -126,7 +139,12 @@ def _is_volatile(connection: Any, name: str) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Predicate:
-    """predicate: SQL text or a pyarrow.compute.Expression. given: how, as messages say it, where not by `where`."""
+    """A condition that selects rows.
+
+    Attributes:
+        condition: SQL text or a `pyarrow.compute.Expression`.
+        prefix: The text before the condition in messages. By default it is the option `where`.
+    """
 
     condition: str | pc.Expression
     prefix: str = ""
@@ -135,11 +153,12 @@ class Predicate:
         return f"{self.prefix}{self.condition}" if self.prefix else option("where", self.condition)
 
     def referenced_columns(self, schema: Schema) -> tuple[str, ...]:
-        """Returns the features that the predicate looks at.
+        """Returns the features that the condition uses.
 
         Raises:
-            UsageError: it has none with all of them, or is not decided by them alone, as random() is not.
-            MissingExtraError: it is SQL, and DuckDB is not installed.
+            UsageError: The condition is not valid for the schema, or does not depend on the
+                features alone.
+            MissingExtraError: The condition is SQL, and DuckDB is not installed.
         """
         arrow = to_arrow(schema)
         if isinstance(self.condition, str):
@@ -155,6 +174,7 @@ class Predicate:
             raise UsageError(f"{self}: {_shorten_message(error)}") from None
         if isinstance(self.condition, str):
             return find_referenced_columns(_connection(), self.condition, schema.names, str(self))
+        # An expression does not list its columns. It uses a column if it is invalid without it.
         return tuple(
             name
             for index, name in enumerate(schema.names)
@@ -162,11 +182,13 @@ class Predicate:
         )
 
     def evaluate(self, batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
-        """[rows] which ones are kept.
+        """Returns for each row whether it matches, bool [rows].
 
         Raises:
-            UsageError: what it gives is no truth value, which DuckDB says only where there are rows.
-            DataError: it can't be evaluated for these values, such as a division or a cast that overflows.
+            UsageError: The condition is not a truth value. DuckDB detects this only if there are
+                rows.
+            DataError: The condition can't be evaluated for these values. Examples are divisions and
+                casts that overflow.
         """
         is_match = np.zeros(batch.num_rows, np.bool_)
         try:
@@ -195,7 +217,7 @@ class Predicate:
         connection = _connection()
         connection.register("records", _without_half_floats(numbered_table))
         try:
-            # The line break ends a comment; the parentheses keep OR inside.
+            # The line break ends a comment in the condition. The parentheses keep an OR inside.
             rows = connection.execute(
                 f'SELECT "{_ROW_NUMBER_COLUMN}" FROM records WHERE (({self.condition}\n)::BOOLEAN)'
             ).fetchnumpy()[_ROW_NUMBER_COLUMN]
@@ -205,7 +227,10 @@ class Predicate:
 
 
 def _connection() -> Any:
-    """This thread's DuckDB in memory, which can neither read nor write anything."""
+    """Returns the in-memory DuckDB connection of this thread.
+
+    It can't read or write files.
+    """
     if not hasattr(_thread_state, "connection"):
         try:
             import duckdb
@@ -227,7 +252,7 @@ def _error_types() -> tuple[type[Exception], ...]:
 
 
 def _without_half_floats(table: pa.Table) -> pa.Table:
-    """DuckDB has no float16, so it sees float32."""
+    """Casts float16 to float32, because DuckDB has no float16."""
     return table.cast(
         pa.schema([field.with_type(_widen_half_float(field.type)) for field in table.schema])
     )
@@ -250,5 +275,5 @@ def _shorten_message(error: Exception) -> str:
 
 
 def names_to_read(selected: Sequence[str], extra_names: Sequence[str]) -> tuple[str, ...]:
-    """Returns the selected names, and after them what else is needed."""
+    """Returns the selected names, followed by the extra names that are not among them."""
     return (*selected, *(name for name in extra_names if name not in selected))

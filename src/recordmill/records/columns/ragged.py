@@ -1,8 +1,9 @@
-"""Columns whose rows differ in length, as NumPy has no type for them: `Ragged` for lists, `Strings` for text and bytes.
+"""Columns of rows that differ in length.
 
-Both are values plus row splits (row i is `values[row_splits[i]:row_splits[i + 1]]`, as in tf.RaggedTensor and Arrow),
-so a memory map serves as well as an array, and nothing is an object per row before it is asked for. `valid` tells a
-missing row from an empty one.
+`Ragged` is for lists, and `Strings` for text and bytes, because NumPy has no type for such columns.
+Both consist of values and row splits, as in tf.RaggedTensor and Arrow: row i is
+`values[row_splits[i]:row_splits[i + 1]]`. The arrays may be memory maps, and a row becomes an
+object only when it is accessed. The mask `valid` distinguishes a missing row from an empty one.
 """
 
 from __future__ import annotations
@@ -28,10 +29,13 @@ _MAX_REPR_LENGTH = 40
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Strings:
-    """Text (`text=True`: rows are `str`) or binary (`bytes`) of any lengths in one buffer.
+    """Text or bytes of any length in one buffer.
 
-    values: [bytes] uint8. row_splits: [rows + 1] int64 into values. valid: [rows] bool, None where every row has a
-    value.
+    Attributes:
+        values: uint8 [bytes].
+        row_splits: int64 [rows + 1], offsets in `values`.
+        text: The rows are `str` if it is true, else `bytes`.
+        valid: bool [rows], False for a missing row. None if no row is missing.
 
     >>> words = Strings(np.frombuffer(b"helloyou", np.uint8), np.array([0, 5, 8]), text=True)
     >>> words[1], words.to_list(), len(words)
@@ -70,11 +74,11 @@ class Strings:
         return (self[row] for row in range(len(self)))
 
     def to_list(self) -> list[str | bytes | None]:
-        """Returns a `str` or `bytes` per row, None for a missing one."""
+        """Returns a `str` or `bytes` per row, with None for a missing one."""
         return list(self)
 
     def to_numpy(self) -> Array:
-        """[rows] object array of `str`, `bytes` and None."""
+        """Returns an object array of `str`, `bytes` and None."""
         result = np.empty(len(self), object)
         result[:] = self.to_list()
         return result
@@ -89,11 +93,14 @@ class Strings:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Ragged:
-    """Rows of different lengths: row i is `values[row_splits[i]:row_splits[i + 1]]`.
+    """Lists of different lengths. Row i is `values[row_splits[i]:row_splits[i + 1]]`.
 
-    values: [items, ...] array of the items of all rows; `Strings` for lists of text; another `Ragged` for lists of
-    lists. row_splits: [rows + 1] int64. valid: [rows] bool, None where every row has a value; a missing row has length
-    0 and is given as None.
+    Attributes:
+        values: [items, ...], the items of all rows. It is a `Strings` for lists of text, and a
+            `Ragged` for lists of lists.
+        row_splits: int64 [rows + 1].
+        valid: bool [rows], False for a missing row, which has length 0 and is returned as None.
+            None if no row is missing.
 
     >>> boxes = Ragged(np.arange(5), np.array([0, 2, 2, 5]))
     >>> boxes[0], len(boxes[1]), boxes.to_padded(value=-1).tolist()
@@ -109,7 +116,7 @@ class Ragged:
 
     @property
     def lengths(self) -> npt.NDArray[np.int64]:
-        """[rows] how many items each row has."""
+        """The number of items of each row, int64 [rows]."""
         return np.diff(self.row_splits)
 
     def __getitem__(self, index: int | slice) -> Any:
@@ -125,14 +132,21 @@ class Ragged:
         return (self[row] for row in range(len(self)))
 
     def to_list(self) -> list[Any]:
-        """Returns a list of arrays (of lists, where rows are nested lists or text), None for a missing row."""
+        """Returns the rows as a list.
+
+        A row is an array, a list for nested rows and text, or None if it is missing.
+        """
         return [row.to_list() if isinstance(row, (Ragged, Strings)) else row for row in self]
 
     def to_padded(self, length: int | None = None, value: Any = 0) -> Array:
-        """[rows, length, ...] array: longer rows are cut, shorter and missing ones filled up with value.
+        """Returns an array [rows, length, ...], in which short rows are filled up with `value`.
 
-        length: of the longest row if None. Nested rows are padded at each level to their longest; text gives an object
-        array.
+        Longer rows are cut off. Missing rows are filled completely. Nested rows are padded at each
+        level to the longest one. Text becomes an array of objects.
+
+        Args:
+            length: The new length. None uses the length of the longest row.
+            value: The padding value.
         """
         starts, lengths = self.row_splits[:-1], self.lengths
         length = int(lengths.max(initial=0)) if length is None else length
@@ -146,13 +160,15 @@ class Ragged:
         result = np.full((len(self), length, *inner.shape[1:]), value, inner.dtype)
         columns = np.arange(length)
         is_filled = columns < lengths[:, None]
+        # Both masks select the items in row-major order, so one indexing operation copies all rows.
         result[is_filled] = inner[(starts[:, None] + columns)[is_filled]]
         return result
 
     def to_tf(self) -> tf.RaggedTensor:
-        """Returns a tf.RaggedTensor of the rows; missing rows are empty there."""
+        """Returns a tf.RaggedTensor, in which missing rows are empty."""
         import tensorflow as tf
 
+        # A slice of rows keeps all values, so only the part in use is passed on.
         begin, end = int(self.row_splits[0]), int(self.row_splits[-1])
         values = self.values[begin:end]
         if isinstance(values, Ragged):
@@ -192,4 +208,5 @@ def _slice_splits(splits: Int64s, index: slice) -> tuple[Int64s, slice]:
     start, stop, step = index.indices(len(splits) - 1)
     if step != 1:
         raise IndexError(f"step {step}: only consecutive rows can be sliced")
+    # The values stay shared, so slices copy nothing.
     return splits[start : max(stop, start) + 1], slice(start, stop)

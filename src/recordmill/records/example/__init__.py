@@ -1,1 +1,1 @@
-"""The codec: a RecordBatch and its Schema to serialized Examples and SequenceExamples, and back, column by column."""
+"""The codec between RecordBatches and serialized Examples or SequenceExamples."""

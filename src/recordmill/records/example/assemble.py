@@ -1,4 +1,7 @@
-"""Located cells of one feature to its Arrow array; rows whose values do not fit the schema are marked, not raised."""
+"""Second pass of the decoder, which gathers located values into Arrow arrays.
+
+Rows with values that do not fit the schema are marked as bad. No error is raised for them.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,9 @@ _LIST_MODES = {
     BYTES_LIST: native.CellMode.BYTES_LIST,
 }
 _EMPTY = np.empty(0, np.int64)
-_UTF8_CHECK_TEXTS = 1 << 16  # whose faults are an array
+# number of texts that are checked at once, because the check needs an int64 for each
+_UTF8_CHECK_TEXTS = 1 << 16
+# dtypes that are stored in an int64_list and can't hold every int64
 _NARROW_DTYPES = (
     "int8",
     "int16",
@@ -35,14 +40,17 @@ _NARROW_DTYPES = (
     "uint8",
     "uint16",
     "uint32",
-)  # in an int64_list, and not all of int64 fits
+)
 
-# where each row's values are: int64 [rows + 1] as Arrow's offsets, or the number that every row has
+# row splits: int64 [rows + 1] like the offsets of Arrow, or the number of values that every row has
 RowSplits = Int64s | int
 
 
 def cell_mode(kind: str, is_raw: bool, length: int | None) -> int:
-    """Returns how a map entry (or a step) is read: one value straight away, or a list in the second pass."""
+    """Returns how an entry of a map, or a step, is read.
+
+    A single value is read in the first pass, and a list in the second pass.
+    """
     if is_raw:
         return native.CellMode.ONE_BYTES
     return (_SINGLE_VALUE_MODES if length == 1 else _LIST_MODES)[kind]
@@ -50,13 +58,16 @@ def cell_mode(kind: str, is_raw: bool, length: int | None) -> int:
 
 @dataclass(frozen=True)
 class ColumnLayout:
-    """Feature with everything worked out that its arrays need.
+    """A feature with everything that its arrays need.
 
     Attributes:
-        modes: of its storages, in order.
-        value_type: the Arrow type of a value.
-        tensor_type: the Arrow type of the fixed dimensions around it; None: there are none.
-        step: of a feature list, the layout of one step.
+        modes: The CellMode of each storage of the feature, in order.
+        inner_size: The number of values in the fixed dimensions.
+        is_raw: The values are stored as their own bytes.
+        value_type: The Arrow type of a value.
+        tensor_type: The Arrow type of the fixed dimensions around the values. None if there are
+            none.
+        step: For a feature list the layout of a step.
     """
 
     feature: Feature
@@ -70,7 +81,11 @@ class ColumnLayout:
 
     @classmethod
     def from_feature(cls, feature: Feature) -> ColumnLayout:
-        """Raises ValueError for a feature list with more variable dimensions than it can hold."""
+        """Creates the layout of a feature.
+
+        Raises:
+            ValueError: A feature list has more variable dimensions than it can store.
+        """
         storages = feature.storage()
         if not feature.per_step:
             return cls._build(
@@ -83,7 +98,7 @@ class ColumnLayout:
                 f"feature {feature.name!r}: {feature.describe()} has more variable dimensions than a feature "
                 "list can hold: 2"
             )
-        # which may call itself raw where the list's storage is not
+        # The feature of a step may be raw on its own, but the storage of a feature list never is.
         step = Feature(feature.name, feature.dtype, feature.shape[1:])
         mode = cell_mode(
             storages[0].kind, storages[0].raw, None if step.ragged_rank else step.inner_size
@@ -109,17 +124,18 @@ class ColumnLayout:
 
 @dataclass
 class LocatedColumn:
-    """One located column.
+    """The cells of one column.
 
     Attributes:
-        rows: cells.
-        data: the bytes that the cells refer to.
-        mode: ONE_INT64 ... STEPS of the native library.
-        starts: where the values stand; empty if it holds one number per row.
-        sizes: their bytes.
-        numbers: the numbers.
-        valid: Arrow bitmap, if there may be nulls.
-        bad: what is wrong with rows, if anything is.
+        rows: The number of cells.
+        data: uint8 [bytes], the buffer that contains the values.
+        mode: The CellMode of the column.
+        starts: int64 [rows], the offsets of the values. Empty if the column has one number per row.
+        sizes: int64 [rows], the sizes of the values in bytes. Empty in the same case.
+        numbers: The numbers, if the column has one per row. Otherwise empty.
+        valid: The Arrow bitmap, or None if there are no nulls.
+        bad: uint8 [rows], the RecordStatus of each bad row, and 0 for good ones. None if no row is
+            bad.
     """
 
     rows: int
@@ -142,15 +158,27 @@ class LocatedColumn:
         )
 
     def mark_bad(self, rows: npt.NDArray[np.bool_] | npt.NDArray[np.intp], reason: int) -> None:
-        """Marks rows (a mask or indices) as bad; a row keeps its first reason."""
+        """Marks rows as bad. A row keeps its first reason.
+
+        Args:
+            rows: A mask or indices.
+            reason: A RecordStatus.
+        """
         indices = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
         if len(indices):
             if self.bad is None:
                 self.bad = np.zeros(self.rows, np.uint8)
+            # a row keeps its first reason
             self.bad[indices[self.bad[indices] == 0]] = reason
 
     def mark_bad_values(self, values: npt.NDArray[np.intp], splits: RowSplits, reason: int) -> None:
-        """Marks the rows to which these values (indices) belong."""
+        """Marks the rows of bad values as bad.
+
+        Args:
+            values: The indices of the bad values.
+            splits: The row splits of the values.
+            reason: A RecordStatus.
+        """
         rows = (
             values // max(splits, 1)
             if isinstance(splits, int)
@@ -160,7 +188,14 @@ class LocatedColumn:
 
 
 def get_column(cells: LocatedCells, layout: CellLayout, column: int, data: Bytes) -> LocatedColumn:
-    """Returns one of the cells' columns, with the bytes that it refers to."""
+    """Returns a column of the cells.
+
+    Args:
+        cells: The result of the first pass.
+        layout: The layout of the cells.
+        column: The number of the column.
+        data: uint8 [bytes], the buffer that contains the values.
+    """
     rows, mode, array_row = (
         len(cells.status),
         int(layout.modes[column]),
@@ -186,7 +221,7 @@ def get_column(cells: LocatedCells, layout: CellLayout, column: int, data: Bytes
 
 
 def max_array_size(column: LocatedColumn) -> tuple[int, int]:
-    """Returns (bytes, values) that the column becomes at most."""
+    """Returns the maximum size of the array of a column, as (bytes, values)."""
     value_bytes, offsets = int(column.sizes.sum()), np.empty(column.rows + 1, np.int64)
     if column.mode in (
         native.CellMode.ONE_INT64,
@@ -197,6 +232,8 @@ def max_array_size(column: LocatedColumn) -> tuple[int, int]:
     if column.mode == native.CellMode.FLOAT_LIST:
         return value_bytes, value_bytes // 4
     if column.mode == native.CellMode.INT64_LIST:
+        # A varint has 1 to 10 bytes, so the values must be counted. The first of the two native
+        # calls only counts.
         bad = np.zeros(column.rows, np.uint8)
         count = native.read_varints(column.data, column.starts, column.sizes, offsets, None, bad)
         return 8 * count, count
@@ -207,7 +244,13 @@ def max_array_size(column: LocatedColumn) -> tuple[int, int]:
 
 
 def assemble_column(layout: ColumnLayout, columns: Sequence[LocatedColumn]) -> pa.Array:
-    """Returns a feature's array of the columns of its storages; what does not fit is noted in the first one's bad."""
+    """Returns the Arrow array of a feature.
+
+    Args:
+        layout: The layout of the feature.
+        columns: The columns of its storages. Rows that do not fit are marked as bad in the first
+            one.
+    """
     column = columns[0]
     if layout.step is not None:
         return _assemble_steps(layout.step, column)
@@ -247,7 +290,14 @@ def _make_list(values: pa.Array, offsets: Int64s, column: LocatedColumn) -> pa.A
 def _nest_lists(
     values: pa.Array, offsets: Int64s, column: LocatedColumn, lengths: Sequence[LocatedColumn]
 ) -> pa.Array:
-    """Lists of lists from the flat values and, outermost first, the lengths of the lists at each level."""
+    """Returns lists of lists.
+
+    Args:
+        values: The values of all rows.
+        offsets: int64 [rows + 1], the offset of the values of each row.
+        column: The column of the values, in which rows with inconsistent lengths are marked as bad.
+        lengths: The columns with the lengths of the lists at each level, outermost first.
+    """
     levels = []
     for level in lengths:
         if level.valid is not None or column.valid is not None:
@@ -260,6 +310,9 @@ def _nest_lists(
         levels.append((counts, level_offsets))
     for depth, (counts, level_offsets) in enumerate(levels):
         inner = levels[depth + 1][1] if depth + 1 < len(levels) else offsets
+        # The lengths at each level must add up to the number of items at the next one. `reduceat`
+        # needs the appended 0 for rows without lists at the end. For an empty range it returns a
+        # single value, which is replaced by 0 below.
         sums = (
             np.add.reduceat(np.append(counts, 0), level_offsets[:-1])
             if len(counts)
@@ -272,6 +325,7 @@ def _nest_lists(
             level_offsets,
             native.RecordStatus.BAD_ROW_LENGTHS,
         )
+    # Inconsistent lengths would give an invalid array. The batch is discarded anyway.
     if column.bad is not None:
         return pa.nulls(column.rows)
     result = values
@@ -283,7 +337,11 @@ def _nest_lists(
 
 
 def _assemble_steps(step: ColumnLayout, column: LocatedColumn) -> pa.Array:
-    """A feature list: the steps are located as if each were a record of one feature, and gathered into lists."""
+    """Returns the array of a feature list.
+
+    Each step is located like a record with a single feature. The steps are then gathered into
+    lists.
+    """
     offsets = allocate(column.rows + 1, np.int64)
     starts, sizes = _find_fields(column, offsets)
     cell_layout = CellLayout.from_modes(step.modes, [False])
@@ -302,6 +360,7 @@ def _assemble_steps(step: ColumnLayout, column: LocatedColumn) -> pa.Array:
     values = assemble_column(step, [step_column])
     if step_column.bad is not None:
         bad_steps = np.flatnonzero(step_column.bad)
+        # Only the first bad step of each row decides the reason.
         rows, first_steps = np.unique(
             np.searchsorted(offsets, bad_steps, side="right") - 1, return_index=True
         )
@@ -313,7 +372,11 @@ def _assemble_steps(step: ColumnLayout, column: LocatedColumn) -> pa.Array:
 def _flat_values(
     layout: ColumnLayout, column: LocatedColumn, length: int | None
 ) -> tuple[pa.Array, RowSplits]:
-    """Returns flat values and splits; with a length so many per row, zeros for a null (marked in a scalar's)."""
+    """Returns the values of all rows, and their row splits.
+
+    With a `length`, each row has exactly this number of values, and the values of a null are zeros.
+    Only the values of a scalar get a bitmap here.
+    """
     if layout.is_raw:
         return _raw_numbers(layout, column, length)
     if column.mode == native.CellMode.ONE_BYTES:
@@ -326,12 +389,15 @@ def _flat_values(
 
 
 def _value_bitmap(layout: ColumnLayout, column: LocatedColumn) -> pa.Buffer | None:
-    """The bitmap of a scalar's values; those of lists and tensors have none, their rows have."""
+    """Returns the bitmap of the values of a scalar.
+
+    The values of lists and tensors have none, because their rows have it.
+    """
     return column.bitmap() if layout.tensor_type is None and not layout.ragged_rank else None
 
 
 def _read_numbers(column: LocatedColumn, length: int | None) -> tuple[npt.NDArray[Any], RowSplits]:
-    """Returns int64 or float32 values and their splits."""
+    """Returns int64 or float32 values and their row splits."""
     if column.mode == native.CellMode.ONE_INT64:
         return column.numbers, 1
     if column.mode == native.CellMode.ONE_FLOAT:
@@ -352,9 +418,10 @@ def _read_numbers(column: LocatedColumn, length: int | None) -> tuple[npt.NDArra
 
 
 def _read_int_lists(column: LocatedColumn) -> tuple[Int64s, Int64s]:
-    """The varints of all rows and their offsets."""
+    """Returns the varints of all rows and their offsets."""
     offsets = allocate(column.rows + 1, np.int64)
     bad = np.zeros(column.rows, np.uint8)
+    # The native library counts the values in a first call, and reads them in a second one.
     count = native.read_varints(column.data, column.starts, column.sizes, offsets, None, bad)
     values = allocate(count + native.VARINT_ROOM, np.int64)
     native.read_varints(column.data, column.starts, column.sizes, offsets, values, bad)
@@ -366,7 +433,10 @@ def _read_int_lists(column: LocatedColumn) -> tuple[Int64s, Int64s]:
 def _to_fixed_length(
     column: LocatedColumn, values: npt.NDArray[Any], offsets: Int64s, length: int
 ) -> npt.NDArray[Any]:
-    """The values as exactly length per row, zeros for a null; rows that are none and have another number are marked."""
+    """Returns the values with exactly `length` per row, with zeros for a null.
+
+    Other rows with another number of values are marked as bad.
+    """
     counts = np.diff(offsets)
     is_match = counts == length
     if is_match.all():
@@ -380,7 +450,7 @@ def _to_fixed_length(
 
 
 def _pack_spans(column: LocatedColumn) -> tuple[Bytes, Int64s]:
-    """The rows' bytes one after the other, and their offsets."""
+    """Returns the bytes of all rows, one after the other, and their offsets."""
     offsets, values = (
         allocate(column.rows + 1, np.int64),
         allocate(int(column.sizes.sum()), np.uint8),
@@ -390,11 +460,15 @@ def _pack_spans(column: LocatedColumn) -> tuple[Bytes, Int64s]:
 
 
 def _pack_fixed_size(column: LocatedColumn, stride: int, reason: int) -> Bytes:
-    """The rows' bytes, exactly stride each, zeros for a null; rows that are none and have another number are marked."""
+    """Returns exactly `stride` bytes per row, with zeros for a null.
+
+    Other rows with another number of bytes are marked as bad.
+    """
     is_match = column.sizes == stride
     if is_match.all():
         return _pack_spans(column)[0]
     column.mark_bad(~is_match & column.present(), reason)
+    # The bytes of all other rows are left out.
     column.sizes = np.where(is_match, column.sizes, 0)
     result = np.zeros((column.rows, stride), np.uint8)
     result[is_match] = _pack_spans(column)[0].reshape(np.count_nonzero(is_match), stride)
@@ -404,7 +478,7 @@ def _pack_fixed_size(column: LocatedColumn, stride: int, reason: int) -> Bytes:
 def _raw_numbers(
     layout: ColumnLayout, column: LocatedColumn, length: int | None
 ) -> tuple[pa.Array, RowSplits]:
-    """The numbers of tensors that are stored as their own bytes."""
+    """Returns the numbers of tensors that are stored as bytes, and their row splits."""
     item_bytes = ITEM_BYTES[layout.feature.dtype]
     splits: RowSplits
     if length is None:
@@ -423,7 +497,11 @@ def _raw_numbers(
 
 
 def _find_fields(column: LocatedColumn, offsets: Int64s) -> tuple[Int64s, Int64s]:
-    """Returns where the length-delimited fields in all rows stand, and their bytes; fills offsets [rows + 1]."""
+    """Finds the length-delimited fields of all rows, and fills `offsets`, int64 [rows + 1].
+
+    Returns:
+        The offsets of the fields, and their sizes in bytes.
+    """
     count = native.find_fields(column.data, column.starts, column.sizes, offsets, None, None)
     starts, sizes = allocate(count, np.int64), allocate(count, np.int64)
     native.find_fields(column.data, column.starts, column.sizes, offsets, starts, sizes)
@@ -433,10 +511,12 @@ def _find_fields(column: LocatedColumn, offsets: Int64s) -> tuple[Int64s, Int64s
 def _read_byte_lists(
     layout: ColumnLayout, column: LocatedColumn, length: int | None
 ) -> tuple[pa.Array, RowSplits]:
-    """The byte strings of all rows."""
+    """Returns the byte strings of all rows, and their row splits."""
     offsets = allocate(column.rows + 1, np.int64)
     if length is None:
         count = native.find_fields(column.data, column.starts, column.sizes, offsets, None, None)
+        # Each field has a tag and at least one byte for its length, so the values have at least 2
+        # bytes less per field.
         ends, values = (
             allocate(count + 1, np.int64),
             allocate(int(column.sizes.sum()) - 2 * count, np.uint8),
@@ -466,7 +546,10 @@ def _read_byte_lists(
 def _make_texts(
     layout: ColumnLayout, values: Bytes, ends: Int64s, splits: RowSplits, column: LocatedColumn
 ) -> pa.Array:
-    """Returns large_string or large_binary of the values; strings that are not UTF-8 mark their rows."""
+    """Returns an array of texts or binaries.
+
+    Rows with strings that are not UTF-8 are marked as bad.
+    """
     count = len(ends) - 1
     if layout.feature.dtype == "string":
         for begin in range(0, count, _UTF8_CHECK_TEXTS):
@@ -486,9 +569,13 @@ def _make_texts(
 def _cast_numbers(
     layout: ColumnLayout, numbers: npt.NDArray[Any], splits: RowSplits, column: LocatedColumn
 ) -> pa.Array:
-    """The numbers in the feature's own type; values outside it mark their rows."""
+    """Returns the numbers in the type of the feature.
+
+    Rows with values outside its range are marked as bad.
+    """
     result, bad_values, dtype = numbers, _EMPTY, layout.feature.dtype
     if dtype == "bool":
+        # the view as unsigned numbers also makes negative ones greater than 1
         bad_values = np.flatnonzero(numbers.view(np.uint64) > 1)
         result = np.packbits(numbers != 0, bitorder="little")
     elif dtype == "float16":

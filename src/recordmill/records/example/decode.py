@@ -1,10 +1,12 @@
-"""Serialized Examples in one buffer, and a Schema, to a RecordBatch: what `records.example.encode` writes, read back,
-and what anybody else wrote.
+"""Decoder of serialized Examples and SequenceExamples in one buffer to a RecordBatch.
 
-Two passes: `records.example.locate` walks the records once and finds every wanted feature's values,
-`records.example.assemble` gathers them column by column. A record that is written in an unusual way, or that does not
-fit, is parsed by protobuf itself (`records.protobuf.message`), which brings it into the plain form or refuses it.
-Features that are not wanted are skipped unread.
+It reads the records of `records.example.encode`, and records of any other writer. There are two
+passes: `records.example.locate` walks the records once and finds the values of every selected
+feature. `records.example.assemble` gathers them column by column. Features that are not selected
+are not read.
+
+A record that is written in an unusual way, or that does not fit, is parsed by protobuf
+(`records.protobuf.message`). Protobuf converts it to the plain form, or refuses it.
 """
 
 from __future__ import annotations
@@ -34,16 +36,31 @@ from recordmill.records.protobuf.message import find_invalid_name, join_records,
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import OPAQUE_BYTES, SEQUENCE_EXAMPLE, Feature, Schema
 
-# names of unwanted features that are remembered, so that each is checked once; more are checked every time
+# Names of unselected features that are remembered, so that each is checked only once. Any further
+# name is checked in every record.
 _MAX_OTHER_NAMES = 256
-_MAX_DECODE_RATIO = 12  # an empty text, of two bytes, becomes its place, its size and an offset
-_MAX_OTHER_NAME_BYTES = 1 << 14  # bytes of such names
+# An empty text has two bytes in a record. It becomes 24 bytes: its position, its size and an
+# offset.
+_MAX_DECODE_RATIO = 12
+# total size of these names
+_MAX_OTHER_NAME_BYTES = 1 << 14
 
 
 @dataclass(frozen=True)
 class _DecodePlan:
-    """A schema made ready: as Arrow has it, the storages' names, per feature its layout and its storages' numbers, and
-    their owners and modes.
+    """Everything that decoding by a schema needs.
+
+    A storage is an entry of the maps of a record. A feature has one or more storages.
+
+    Attributes:
+        schema: The selected features.
+        arrow: The Arrow schema of the result.
+        names: The table of the names of the storages. It is copied before it is used.
+        layouts: The layout of each feature.
+        storage_ids: The numbers of the storages of each feature.
+        owners: The feature of each storage.
+        cell_layout: The modes of the storages.
+        map_count: The number of maps of a message: 1 in an Example, 2 in a SequenceExample.
     """
 
     schema: Schema
@@ -67,22 +84,26 @@ def decode(
     first_record: int = 0,
     offsets: Int64s | None = None,
 ) -> pa.RecordBatch:
-    """Decodes the records data[starts[i] : starts[i] + lengths[i]] into a batch of `to_arrow(schema.select(columns))`.
+    """Decodes records into a batch of `to_arrow(schema.select(columns))`.
+
+    Record i is `data[starts[i] : starts[i] + lengths[i]]`.
 
     Args:
-        data: uint8 [bytes], the buffer in which the payloads stand (not their frames).
-        starts: int64 [rows].
-        lengths: int64 [rows]; the caller has checked that they lie inside data.
-        schema: the features of the records.
-        columns: the features to read, in this order, None for all; the others are skipped, not parsed.
-        source: the file's name, for messages.
-        first_record: the number of the first record in the file, for messages.
-        offsets: where each record's frame begins, for messages.
+        data: uint8 [bytes], a buffer that contains the payloads.
+        starts: int64 [rows], the offset of each payload.
+        lengths: int64 [rows], the size of each payload.
+        schema: The features of the records.
+        columns: The features to read, in this order. None reads all. Other features are skipped and
+            not parsed.
+        source: The file name for messages.
+        first_record: The number of the first record in its file, for messages.
+        offsets: int64 [rows], the offset of each frame in its file, for messages.
 
     Raises:
-        DataError: a record is no such message, or does not fit the schema; it names the first such record.
-        KeyError: columns names a feature that the schema has not.
-        ValueError: a record does not lie inside data.
+        DataError: A record is not such a message, or does not fit the schema. The error names the
+            first such record.
+        KeyError: `columns` has a name that is not in the schema.
+        ValueError: A record is not inside `data`.
     """
     plan = _make_plan(schema, None if columns is None else tuple(columns))
     batch, _, _ = _try_decode(
@@ -90,6 +111,7 @@ def decode(
     )
     if batch is not None:
         return batch
+    # Only the lenient decoder finds the reason for each record.
     _, _, bad = decode_lenient(data, starts, lengths, schema, columns)
     first_bad = bad[0]
     place = f"record {first_record + first_bad.row}, byte {int((starts if offsets is None else offsets)[first_bad.row])}"
@@ -97,7 +119,7 @@ def decode(
 
 
 def make_record_error(bad: BadRecord, source: str, place: str) -> DataError:
-    """The error that names this record of a file."""
+    """Returns the error for a bad record of a file."""
     message = f"feature {_shorten_name(bad.feature)}: {bad.reason}" if bad.feature else bad.reason
     return DataError(
         message[:180], source=source if len(source) <= 80 else f"...{source[-77:]}", place=place
@@ -111,12 +133,16 @@ def decode_lenient(
     schema: Schema,
     columns: Sequence[str] | None = None,
 ) -> tuple[pa.RecordBatch, Int64s, list[BadRecord]]:
-    """Decodes as `decode` does, but leaves out bad records: (the batch of the good ones, their rows, the bad ones in
-    order).
+    """Decodes records as `decode` does, but leaves out bad ones.
+
+    Returns:
+        The batch of the good records, their rows in the call, and the bad records in order.
     """
     plan = _make_plan(schema, None if columns is None else tuple(columns))
     good = np.arange(len(starts), dtype=np.int64)
     bad: list[BadRecord] = []
+    # Each round leaves out the rows that are bad so far. Others may turn out bad later, because
+    # values are checked after the first pass.
     while True:
         batch, status, culprits = _try_decode(
             data, starts[good], lengths[good], plan=plan, checks_other_features=columns is None
@@ -126,6 +152,7 @@ def decode_lenient(
         for row in np.flatnonzero(status):
             feature = plan.owners[culprits[row]] if culprits[row] >= 0 else None
             reason = describe_status(int(status[row]), feature)
+            # The feature may be missing only because the name in the record is invalid.
             if status[row] == native.RecordStatus.MISSING_VALUE and (
                 name := find_invalid_name(_record_bytes(data, starts, lengths, good[row]))
             ):
@@ -143,8 +170,10 @@ def _record_bytes(data: Bytes, starts: Int64s, lengths: Int64s, row: int) -> byt
 def decode_if_plain(
     data: Bytes, starts: Int64s, lengths: Int64s, schema: Schema
 ) -> pa.RecordBatch | None:
-    """Decodes as `decode` does; None unless every record is written in the plain form and has only features of the
-    schema.
+    """Decodes records as `decode` does, if all are in the plain form.
+
+    Returns:
+        None if a record is not in the plain form or has a feature that is not in the schema.
     """
     plan = _make_plan(schema, None)
     data, starts, lengths = validate_spans(data, starts, lengths)
@@ -164,8 +193,10 @@ def decode_if_plain(
 
 
 def max_decoded_size(data: Bytes, start: int, length: int, schema: Schema) -> tuple[int, int]:
-    """Returns (bytes, values) that decoding the record data[start : start + length] makes at most: a value of one
-    byte becomes eight, an empty text 24. Nothing is allocated for them.
+    """Returns the maximum size of a record after decoding, as (bytes, values).
+
+    A value of one byte can become eight bytes, and an empty text can become 24. Memory for the
+    values is not allocated.
     """
     plan = _make_plan(schema, None)
     data, starts, lengths = validate_spans(data, np.array([start]), np.array([length]))
@@ -180,10 +211,8 @@ def max_decoded_size(data: Bytes, start: int, length: int, schema: Schema) -> tu
         other_features=native.OtherFeatures.SKIP,
         names=plan.names.copy(),
     ):
-        return (
-            _MAX_DECODE_RATIO * length,
-            length // 2,
-        )  # what is written in an unusual way is read from a copy
+        # A record that is written in an unusual way would be read from a copy.
+        return _MAX_DECODE_RATIO * length, length // 2
     sizes = (
         max_array_size(get_column(cells, layout=plan.cell_layout, column=storage_id, data=data))
         for storage_ids in plan.storage_ids
@@ -227,7 +256,11 @@ def _make_plan(schema: Schema, columns: tuple[str, ...] | None) -> _DecodePlan:
 
 
 def validate_spans(data: Bytes, starts: Int64s, lengths: Int64s) -> tuple[Bytes, Int64s, Int64s]:
-    """Returns the bytes as a contiguous and read-only array; ValueError where a record does not lie inside data."""
+    """Returns the arguments as contiguous arrays. `data` becomes read-only.
+
+    Raises:
+        ValueError: A record is not inside `data`.
+    """
     starts, lengths = (
         np.ascontiguousarray(starts, np.int64),
         np.ascontiguousarray(lengths, np.int64),
@@ -247,7 +280,11 @@ def validate_spans(data: Bytes, starts: Int64s, lengths: Int64s) -> tuple[Bytes,
 def _try_decode(
     data: Bytes, starts: Int64s, lengths: Int64s, plan: _DecodePlan, checks_other_features: bool
 ) -> tuple[pa.RecordBatch | None, npt.NDArray[np.uint8], Int64s]:
-    """The batch or, if a record is bad, None; with the status and culprit of every row (see locate.LocatedCells)."""
+    """Decodes records into a batch, or returns None if one of them is bad.
+
+    Returns:
+        The batch or None, and the status and the culprit of every row, as in `locate.LocatedCells`.
+    """
     data, starts, lengths = validate_spans(data, starts, lengths)
     if plan.schema.message == OPAQUE_BYTES:
         return (
@@ -271,7 +308,10 @@ def _try_decode(
 def _assemble_batch(
     data: Bytes, plan: _DecodePlan, cells: locate.LocatedCells
 ) -> pa.RecordBatch | None:
-    """The batch of cells that are all good or, if values do not fit, None; cells then say which rows' and why."""
+    """Returns the batch of cells that are all good, or None.
+
+    If a value does not fit, the status and the culprit of its row are set.
+    """
     arrays = []
     for layout, storage_ids in zip(plan.layouts, plan.storage_ids, strict=True):
         columns = [
@@ -298,7 +338,11 @@ def _read_unusual(
     names: Int64s,
     cells: locate.LocatedCells,
 ) -> Bytes:
-    """Reads each record that has a status in its plain form; returns data with these after them."""
+    """Reads the records that are not good again, in their plain form.
+
+    Returns:
+        `data`, followed by the plain forms.
+    """
     unusual_rows = np.flatnonzero(cells.status)
     forms = [
         to_plain_form(_record_bytes(data, starts, lengths, int(row)), plan.map_count)
@@ -328,7 +372,7 @@ def _read_unusual(
 def _payload_batch(
     data: Bytes, starts: Int64s, lengths: Int64s, plan: _DecodePlan
 ) -> pa.RecordBatch:
-    """Records that are not parsed, as one binary column each (there is one, `record`)."""
+    """Returns a batch with the complete payloads in its only column, `record`."""
     column = LocatedColumn(
         rows=len(starts),
         data=data,

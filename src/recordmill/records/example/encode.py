@@ -1,7 +1,8 @@
-"""A RecordBatch to framed `tf.train.Example` or `tf.train.SequenceExample` records, column by column, with both CRCs,
-in one buffer: the way from batches to records. The way back is `records.example.decode`.
+"""Encoder of RecordBatches to framed Examples and SequenceExamples.
 
-FlatEntry arrays of all entries go through two passes of the native library: sizes, then bytes.
+The records are encoded column by column into one buffer, with both CRCs. The flat arrays of all
+entries go through two passes of the native library: the first computes the sizes, the second writes
+the bytes. The decoder is `records.example.decode`.
 """
 
 from __future__ import annotations
@@ -30,24 +31,31 @@ from recordmill.schemas.feature import (
     Schema,
 )
 
-PROTOBUF_LIMIT_BYTES = (
-    1 << 31
-)  # protobuf refuses a message of 2 GiB and more, when it writes and when it reads
-_COPY_BLOCK_BYTES = 16  # heads and the result have room for a whole one more
-_FEATURE_LISTS_TAG = (
-    0x12  # of a SequenceExample's feature lists; its context has the tag of an Example's features
-)
+# Protobuf neither writes nor reads messages of 2 GiB or more.
+PROTOBUF_LIMIT_BYTES = 1 << 31
+# The native library copies blocks of 16 bytes, so heads and the result need room for one more
+# block.
+_COPY_BLOCK_BYTES = 16
+# tag of the feature lists in a SequenceExample. The context has the same tag as the features of an
+# Example.
+_FEATURE_LISTS_TAG = 0x12
 
-# the fields of an `example_column` of the native library, and its five arrays
+# the fields of an `ExampleColumn` of the native library, and its five arrays
 PlannedEntry = tuple[tuple[int, int, int], list[npt.NDArray[Any]]]
 
-_NO_BYTES = np.empty(0, np.uint8)  # in place of an array that a column does not have
+# in place of an array that a column does not have
+_NO_BYTES = np.empty(0, np.uint8)
 
 LIST_TAGS = {BYTES_LIST: b"\x0a", FLOAT_LIST: b"\x12", INT64_LIST: b"\x1a"}
 
 
 def encode_entries(flat_entries: Sequence[FlatEntry], rows: int) -> Frames:
-    """Framed Examples from the entry arrays of all their entries, in any order."""
+    """Encodes the map entries of all records to framed Examples.
+
+    Args:
+        flat_entries: The entries, in any order.
+        rows: The number of records.
+    """
     named_entries = sorted(
         ((entry.storage.name.encode(), entry) for entry in flat_entries), key=lambda item: item[0]
     )
@@ -78,15 +86,22 @@ def _check_message_sizes(lengths: Int64s) -> None:
 
 
 def _entry_key(name: bytes) -> bytes:
-    """Returns what stands before the value's length in a map's entry."""
+    """Returns the bytes before the length of the value in a map entry."""
     return b"\x0a" + encode_varint(len(name)) + name + b"\x12"
 
 
 def _plan_entry(entry: FlatEntry, key: bytes) -> PlannedEntry:
-    """Plans a column of features; without a key they are steps, which have no names."""
+    """Returns the arrays of an entry for the native library.
+
+    Args:
+        entry: The entry of all rows.
+        key: The bytes before the value. It is empty for steps, which have no names.
+    """
     list_kind, entry_kind, length = entry.storage.kind, _entry_kind(entry), entry.length
     heads, head_bytes = [key], len(key)
     if entry_kind == native.EntryKind.ONE_INT:
+        # One head for each size of a varint: the size of the only number is not known before it is
+        # encoded.
         heads = [_entry_head(key, INT64_LIST, size) for size in range(11)]
     elif entry_kind == native.EntryKind.CONSTANT_SIZE:
         length = (
@@ -116,26 +131,36 @@ def _entry_kind(entry: FlatEntry) -> int:
 
 
 def _entry_head(key: bytes, kind: str, data_bytes: int) -> bytes:
-    """An entry's bytes before its data: its one byte string, or its packed numbers (none at all if there are none)."""
+    """Returns the bytes of an entry before its data.
+
+    Args:
+        key: The bytes before the value, or b"" for a step.
+        kind: The kind of the list.
+        data_bytes: The size of the only byte string, or of the packed numbers. A list without
+            numbers has no data field.
+    """
     list_head = (
         b"" if data_bytes == 0 and kind != BYTES_LIST else b"\x0a" + encode_varint(data_bytes)
     )
     feature = LIST_TAGS[kind] + encode_varint(len(list_head) + data_bytes) + list_head
     if not key:
         return feature
+    # Each length includes all that follows it, so the head is built from the inside out.
     entry = key + encode_varint(len(feature) + data_bytes) + feature
     return b"\x0a" + encode_varint(len(entry) + data_bytes) + entry
 
 
 def _pad_heads(heads: Sequence[bytes]) -> npt.NDArray[np.uint8]:
-    """Returns byte strings with the same room each, so that copying whole chunks stays within their memory."""
+    """Returns the heads in one buffer, padded to the same multiple of 16 bytes."""
     head_bytes = (max(map(len, heads)) // _COPY_BLOCK_BYTES + 1) * _COPY_BLOCK_BYTES
     return np.frombuffer(b"".join(head.ljust(head_bytes, b"\0") for head in heads), np.uint8)
 
 
 def encode_sequences(batch: pa.RecordBatch, schema: Schema) -> Frames:
-    """Returns the batch's rows as framed SequenceExamples, as `encode` does. A null is a feature or a feature list that
-    the record does not have; a null step is a Feature without a list; names stand in bytewise order.
+    """Encodes a batch to framed SequenceExamples.
+
+    A null is a feature or a feature list that the record does not have. A null step is a Feature
+    without a list. The names are in bytewise order. `encode` explains arguments and errors.
     """
     if schema.message != SEQUENCE_EXAMPLE:
         raise ValueError(
@@ -164,6 +189,7 @@ def encode_sequences(batch: pa.RecordBatch, schema: Schema) -> Frames:
             for name, feature in sorted(feature_lists)
         ]
         encoded.append(_encode_planned(planned_lists, rows))
+        # The feature lists are encoded like an Example and differ only in the tag of the map.
         encoded[-1].data[encoded[-1].starts + HEADER_BYTES] = _FEATURE_LISTS_TAG
     data, splits = _join_payloads(encoded, rows)
     frames = frame_payloads(data, splits)
@@ -172,7 +198,11 @@ def encode_sequences(batch: pa.RecordBatch, schema: Schema) -> Frames:
 
 
 def _join_payloads(frames_by_row: Sequence[Frames], rows: int) -> tuple[Bytes, Int64s]:
-    """Joins the payloads of the parts' frames of each row: (uint8 [bytes], int64 [rows + 1])."""
+    """Joins the payloads of each row, one from each part.
+
+    Returns:
+        The joined bytes, and their row splits, int64 [rows + 1].
+    """
     starts = (
         np.stack([part.starts + HEADER_BYTES for part in frames_by_row], 1).reshape(-1)
         if frames_by_row
@@ -198,7 +228,7 @@ def _join_payloads(frames_by_row: Sequence[Frames], rows: int) -> tuple[Bytes, I
 
 
 def _plan_feature_list(name: bytes, column: pa.Array, feature: Feature) -> PlannedEntry:
-    """Plans a column of feature lists; their steps are encoded here."""
+    """Encodes the steps of a feature list, and returns arrays for the native library."""
     if feature.ragged_rank > 2:
         raise ValueError(
             f"feature {feature.name!r}: {feature.describe()} has more variable dimensions than a feature "
@@ -211,7 +241,8 @@ def _plan_feature_list(name: bytes, column: pa.Array, feature: Feature) -> Plann
         )
     lists = column.cast(pa.large_list(column.type.value_type))
     splits = np.asarray(lists.offsets).astype(np.int64)
-    # Steps are never stored raw (Feature.storage), so what would be raw by itself goes through int64.
+    # Steps are never stored raw (see `Feature.storage`). A dtype that would be stored raw on its
+    # own becomes int64.
     dtype = (
         feature.dtype
         if feature.storage()[0].raw or feature.dtype not in ("uint8", "uint64")
@@ -233,26 +264,31 @@ def _plan_feature_list(name: bytes, column: pa.Array, feature: Feature) -> Plann
         valid,
         _NO_BYTES,
         data,
+        # the end of the last step of each list
         value_ends[splits - splits[0]],
         _pad_heads([key]),
     ]
 
 
 def encode(batch: pa.RecordBatch, schema: Schema) -> Frames:
-    """The batch's rows as framed records, contiguous and in order.
+    """Encodes a batch to framed records, contiguous and in order.
 
-    A null is a feature that the record doesn't have; an empty list is a feature with an empty list of its kind. With
-    the message `bytes` the one column is the records themselves, with `SequenceExample` see `records.example.encode`.
-    Nothing is allocated but the result and some int64 per row and column.
+    A null is a feature that the record does not have. An empty list is a feature with an empty list
+    of its kind. For the message `bytes`, the only column contains the complete records. For
+    SequenceExamples see `encode_sequences`. Memory is allocated only for the result and for some
+    int64 per row and column.
 
     Args:
-        batch: one column per feature, in any order, of the types of `schemas.arrow.to_arrow(schema)` or what
+        batch: A column for each feature, in any order. It has the types of
+            `schemas.arrow.to_arrow(schema)`, or others that
             `records.example.flat_arrays.flatten_column` accepts.
+        schema: The schema of the records.
 
     Raises:
-        DataError: a value that Example can't hold, or a record of 2 GiB and more; it names feature, row and value.
-        TypeError: a column of another type.
-        ValueError: columns that are not the schema's features.
+        DataError: A value can't be stored in an Example, or a record has 2 GiB or more. The error
+            names feature, row and value.
+        TypeError: A column has another type.
+        ValueError: The columns are not the features of the schema.
     """
     if schema.message == SEQUENCE_EXAMPLE:
         return encode_sequences(batch, schema)

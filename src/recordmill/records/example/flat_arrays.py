@@ -1,8 +1,9 @@
-"""Arrow columns as flat arrays in the terms of `tf.train.Example`, which the encoder's kernels read.
+"""Arrow columns as flat arrays, which the kernels of the encoder read.
 
-One feature gives one `FlatEntry` per entry of the Example's map (`Feature.storage()`): int64, float32 or bytes, with the
-numbers of values per record. Zero-copy wherever Arrow's memory already is that; 32-bit offsets, slices, dictionaries,
-views and narrow integers are brought to the one form here, so that nothing after this module knows them.
+A feature becomes one `FlatEntry` for each entry of the Example's map (`Feature.storage()`). An
+entry has int64, float32 or bytes values, and the number of values of each record. Nothing is copied
+if Arrow's memory already has this form. Slices, dictionaries, views, 32-bit offsets and narrow
+integers are converted here, so no later module has to know them.
 """
 
 from __future__ import annotations
@@ -20,23 +21,27 @@ from recordmill.base.errors import DataError
 from recordmill.schemas.arrow import arrow_type, value_type
 from recordmill.schemas.feature import BYTES_LIST, FLOAT_LIST, Feature, Storage
 
-# the rest are called alike (to_pandas_dtype may import pandas)
+# Other types have the same name in both libraries. `to_pandas_dtype` is not used, because it may
+# import pandas.
 _NUMPY_DTYPE_NAMES = {"halffloat": "float16", "float": "float32", "double": "float64"}
 
 
 @dataclass(frozen=True)
 class FlatEntry:
-    """Entry of the Example's map, for all rows. The arrays may hold anything for a row that is not valid.
+    """An entry of the Example's map, for all records.
+
+    The arrays may have any values for a row that is not valid.
 
     Attributes:
-        storage: its name and kind.
-        rows: how many records.
-        values: int64 or float32 [values] for these kinds, C-contiguous; of kind bytes uint8 [bytes], the values' bytes.
-        valid: uint8 [rows], 0 where the record has no such feature; None: every record has it.
-        splits: int64 [rows + 1], row r has the values splits[r] up to splits[r + 1]; None: every row has `length`
-            values.
-        value_splits: of kind bytes, int64 [values + 1]: value v is values[value_splits[v] : value_splits[v + 1]];
-            None: each has `width` bytes.
+        storage: The name and the kind of the entry.
+        rows: The number of records.
+        values: int64 or float32 [values], C-contiguous. For the kind bytes uint8 [bytes], the bytes
+            of all values.
+        valid: uint8 [rows], 0 if the record does not have the feature. None: every record has it.
+        splits: int64 [rows + 1]. Row r has the values from `splits[r]` to `splits[r + 1]`. None:
+            every row has `length` values.
+        value_splits: int64 [values + 1], for the kind bytes. Value v is `values[value_splits[v] :
+            value_splits[v + 1]]`. None: every value has `width` bytes.
     """
 
     storage: Storage
@@ -50,16 +55,19 @@ class FlatEntry:
 
 
 def flatten_column(array: pa.Array, feature: Feature) -> list[FlatEntry]:
-    """The feature's column as flat arrays, one per `feature.storage()`, in that order.
+    """Returns a column as flat arrays, one for each of `feature.storage()`, in that order.
 
     Args:
-        array: of the type `schemas.arrow.arrow_type(feature)`; also with 32-bit offsets, sliced, dictionary-encoded, as
-            a view type, as a tensor extension, or with the fixed dimensions as variable lists.
+        array: The column, of the type `schemas.arrow.arrow_type(feature)`. It may have 32-bit
+            offsets, be sliced or dictionary-encoded, and have a view type or a tensor extension
+            type. Fixed dimensions may be variable lists.
+        feature: The feature of the column.
 
     Raises:
-        DataError: a value that Example can't hold: null in a required feature, null inside a list, a list whose length
-            is not the shape's, an integer above 2^63 - 1. It names feature, row and value.
-        TypeError: the array is of another type.
+        DataError: A value can't be stored in an Example. It is a null in a required feature or
+            inside a list, a list of the wrong length, or an integer above 2^63 - 1. The error names
+            feature, row and value.
+        TypeError: The array has another type.
     """
     column_walk = _ColumnWalk(feature, _to_canonical(array, feature))
     storages = feature.storage()
@@ -68,8 +76,12 @@ def flatten_column(array: pa.Array, feature: Feature) -> list[FlatEntry]:
 
 
 class _ColumnWalk:
-    """Way from a column's outermost lists to its values. items: the array that it has come to; splits: row r owns items
-    splits[r] up to splits[r + 1]; None: `per_row` items each.
+    """Walk from the outermost lists of a column to its values.
+
+    Attributes:
+        items: The current array.
+        splits: Row r owns the items from `splits[r]` to `splits[r + 1]`. None: each row owns
+            `per_row` items.
     """
 
     def __init__(self, feature: Feature, array: pa.Array) -> None:
@@ -77,15 +89,16 @@ class _ColumnWalk:
         self.valid = _validity_bytes(array)
         self.splits: Int64s | None = None
         self.per_row = 1
-        self._level_splits: list[
-            tuple[Int64s, Int64s]
-        ] = []  # of each variable dimension: row splits, and its own splits
+        # for each variable dimension: the splits of the rows, and its own splits
+        self._level_splits: list[tuple[Int64s, Int64s]] = []
         if self.valid is not None and feature.required:
             raise self._error(int(np.argmin(self.valid)), "null, but the feature is required")
         for _ in range(feature.ragged_rank):
             offsets = self._enter_list()
             assert self.splits is not None
             self._level_splits.append((self.splits, offsets))
+        # The fixed dimensions follow, either as fixed-size lists or as variable lists of the right
+        # length.
         while pa.types.is_nested(self.items.type):
             if pa.types.is_fixed_size_list(self.items.type):
                 self._enter_fixed()
@@ -130,7 +143,10 @@ class _ColumnWalk:
         )
 
     def lengths(self, storage: Storage, level: int) -> FlatEntry:
-        """Returns the row lengths of the variable dimension after this one (TFDS `ragged_row_lengths_<level>`)."""
+        """Returns the row lengths of the next variable dimension.
+
+        TensorFlow Datasets calls this entry `ragged_row_lengths_<level>`.
+        """
         splits, _ = self._level_splits[level]
         return FlatEntry(
             storage,
@@ -141,12 +157,18 @@ class _ColumnWalk:
         )
 
     def _enter_list(self) -> Int64s:
-        """Goes into a variable list, of which the part in use alone is looked at; gives its splits, from 0 on."""
+        """Goes into a variable list.
+
+        Returns:
+            The splits of the list, from 0. Only the part in use of a slice is kept.
+        """
         offsets = _list_offsets(self.items)
         begin, end = int(offsets[0]), int(offsets[-1])
         if begin != 0:
             offsets = offsets - begin
         self.items = self.items.values.slice(begin, end - begin)
+        # The first level can use the offsets as they are. Each deeper level composes them with the
+        # splits above.
         self.splits = (
             offsets if self.splits is None and self.per_row == 1 else offsets[self._row_splits()]
         )
@@ -170,7 +192,11 @@ class _ColumnWalk:
         )
 
     def _find_valid_owner(self, item_indices: Int64s) -> tuple[int, int] | None:
-        """Returns (row, item) of the first of these items that is of no null row, whose items may be anything."""
+        """Returns the row and the index of the first item of a valid row.
+
+        Items of null rows may have any value, so they are ignored. If no item remains, None is
+        returned.
+        """
         rows = (
             item_indices // max(self.per_row, 1)
             if self.splits is None
@@ -190,7 +216,7 @@ class _ColumnWalk:
             )
 
     def _check_lengths(self) -> None:
-        """Lists that stand for a fixed shape must have its size."""
+        """Raises DataError if a list that represents a fixed shape has the wrong length."""
         lengths = np.diff(_list_offsets(self.items))
         if (
             owner := self._find_valid_owner(np.flatnonzero(lengths != self.feature.inner_size))
@@ -214,8 +240,10 @@ class _ColumnWalk:
 
 
 def _to_canonical(array: pa.Array, feature: Feature) -> pa.Array:
-    """Returns the array as lists of plain values: encodings and extensions undone, the layout checked against the
-    feature (TypeError).
+    """Returns the array as lists of plain values, without encodings and extension types.
+
+    Raises:
+        TypeError: The array has another layout than the feature.
     """
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
@@ -255,9 +283,10 @@ def _is_list(data_type: pa.DataType) -> bool:
     return bool(pa.types.is_list(data_type) or pa.types.is_large_list(data_type))
 
 
-@functools.lru_cache(256)  # types: asked for each column of each batch
+# The same types are tested for each column of each batch.
+@functools.lru_cache(256)
 def _needs_cast(data_type: pa.DataType) -> bool:
-    """Returns whether the type holds an encoding that has no buffers of its own kind here."""
+    """Returns whether the type has an encoding that the walk can't read."""
     while _is_list(data_type) or pa.types.is_fixed_size_list(data_type):
         data_type = data_type.value_type
     tests = (
@@ -272,7 +301,10 @@ def _needs_cast(data_type: pa.DataType) -> bool:
 
 
 def _validity_bytes(array: pa.Array) -> Bytes | None:
-    """Returns uint8 [rows], 1 where there is a value; None if there is one everywhere."""
+    """Returns uint8 [rows], 1 for each value that is not null.
+
+    None if there are no nulls.
+    """
     if array.null_count == 0:
         return None
     if (bits := array.buffers()[0]) is None:
@@ -286,14 +318,18 @@ def _unpack_bits(buffer: pa.Buffer, offset: int, count: int) -> Bytes:
 
 
 def _list_offsets(array: pa.Array) -> Int64s:
-    """Returns int64 [items + 1] of a list, string or binary array, as they stand: not rebased to 0."""
+    """Returns the offsets of a list, string or binary array, int64 [items + 1].
+
+    They need not start at 0.
+    """
     wide = (
         pa.types.is_large_list(array.type)
         or pa.types.is_large_string(array.type)
         or pa.types.is_large_binary(array.type)
     )
     buffer = array.buffers()[1]
-    if buffer is None or buffer.size == 0:  # allowed for an empty array
+    # Arrow allows this for an empty array.
+    if buffer is None or buffer.size == 0:
         return np.zeros(1, np.int64)
     offsets = np.frombuffer(buffer, np.int64 if wide else np.int32)[
         array.offset : array.offset + len(array) + 1
@@ -309,7 +345,7 @@ def _string_buffers(array: pa.Array) -> tuple[Bytes, Int64s]:
 
 
 def _primitive_numbers(array: pa.Array) -> npt.NDArray[Any]:
-    """The values of a primitive array as NumPy has them, nulls included (whatever stands there)."""
+    """Returns the values of a primitive array. The values under nulls are arbitrary."""
     data_type, buffer = array.type, array.buffers()[1]
     name = (
         "int64"

@@ -1,5 +1,7 @@
-"""The first pass of the decoder, record by record: where each feature's values stand, and the value itself where there
-is one number; and the pass's status numbers in words.
+"""First pass of the decoder, which finds the values of each feature.
+
+A single number is read in this pass. For other values only their position is stored. The module
+also has the messages for the statuses of records.
 """
 
 from __future__ import annotations
@@ -19,17 +21,20 @@ _CELL_COLUMN_DTYPE = np.dtype(native.CellColumn)
 
 @dataclass(frozen=True)
 class LocatedCells:
-    """The results of the first pass over `rows` records and `columns` entries of their maps.
+    """Result of the first pass: a cell for each record and each column.
+
+    A column is a map entry that is read, for all records. Its mode decides which arrays have its
+    cells: `ints`, `floats`, or `starts` and `sizes`.
 
     Attributes:
-        ints: int64 [ints, rows], the values of ONE_INT64 columns.
-        floats: uint32 [floats, rows], the bits of the values of ONE_FLOAT columns.
-        at: int64 [spans, rows], where the others' values stand; 0 where there are none.
-        sizes: int64 [spans, rows], their bytes.
-        valid: uint8 [columns, ceil(rows / 8)], bitmaps as Arrow has them.
-        status: uint8 [rows], UNREAD, 0 or the reason why not.
-        culprits: int64 [rows], the column that a record fails on, or -1.
-        columns: CellColumn [columns], each described for the native library.
+        ints: int64 [n, rows], the values of the ONE_INT64 columns.
+        floats: uint32 [n, rows], the bits of the values of the ONE_FLOAT columns.
+        starts: int64 [n, rows], the offsets of the values of all other columns. 0 for a null.
+        sizes: int64 [n, rows], the sizes of these values in bytes. 0 for a null.
+        valid: uint8 [columns, ceil(rows / 8)], validity bitmaps of Arrow.
+        status: uint8 [rows], a RecordStatus: UNREAD, GOOD, or the fault of the record.
+        culprits: int64 [rows], the column that makes a record bad, or -1.
+        columns: CellColumn [columns], the description of each column for the native library.
     """
 
     ints: Int64s
@@ -50,16 +55,20 @@ class LocatedCells:
         other_features: int,
         names: Int64s | None,
     ) -> int:
-        """Fills the cells of the rows that are UNREAD; returns how many have a status other than 0 then.
+        """Fills the cells of all rows with the status UNREAD.
 
         Args:
-            data: the bytes in which the records stand.
-            starts: int64 [rows].
-            lengths: int64 [rows].
-            parts: maps of a message: 1 in an Example, 2 in a SequenceExample; 0 where each record is a lone Feature.
-            others: features that are no columns are skipped unread (SKIP_OTHERS), checked (CHECK_OTHERS), or a reason
-                to refuse the record (REFUSE_OTHERS).
-            names: the table of the columns' names; others are added.
+            data: uint8 [bytes], a buffer that contains the records.
+            starts: int64 [rows], the offset of each record.
+            lengths: int64 [rows], the size of each record in bytes.
+            map_count: The number of maps of a message: 1 in an Example, 2 in a SequenceExample.
+                0 means that each record is a single Feature.
+            other_features: What to do with features that have no column. SKIP does not read them,
+                CHECK checks that they are in the plain form, and REFUSE makes the record UNUSUAL.
+            names: The table of column names. Names of other features are added to it.
+
+        Returns:
+            The number of rows that have a status other than GOOD afterwards.
         """
         cells = native.RecordCells(
             columns=self.columns,
@@ -76,19 +85,20 @@ class LocatedCells:
         )
 
     def has_nulls(self, column: int) -> bool:
-        """Returns whether one of the column's cells is a null."""
+        """Returns whether a cell of the column is a null."""
         return bool(self.columns["null_count"][column])
 
 
 @dataclass(frozen=True)
 class CellLayout:
-    """The columns before there are rows: int64 [columns] each.
+    """The columns of the first pass, independent of the number of rows.
 
     Attributes:
-        modes: ONE_INT64 ... STEPS of the native library.
-        places: each one's line among its family: one int, one float, spans.
-        required: 1 where each record must have the column.
-        counts: columns of each family.
+        modes: int64 [columns], the CellMode of each column.
+        array_rows: int64 [columns], the row of each column in the array that has its cells.
+        required: int64 [columns], 1 if each record must have the column.
+        counts: The numbers of columns with cells in `ints`, in `floats`, and in `starts` and
+            `sizes`.
     """
 
     modes: Int64s
@@ -98,7 +108,14 @@ class CellLayout:
 
     @classmethod
     def from_modes(cls, modes: Sequence[int], required: Sequence[bool]) -> CellLayout:
-        """Creates the columns from modes and whether each record must have the column."""
+        """Creates the layout.
+
+        Args:
+            modes: The CellMode of each column.
+            required: Each record must have the column.
+        """
+        # ONE_INT64 and ONE_FLOAT columns have arrays of their own. All later modes share `starts`
+        # and `sizes`.
         cell_families = np.minimum(np.array(modes, np.int64), native.CellMode.ONE_BYTES)
         array_rows = np.zeros(len(modes), np.int64)
         for family in range(3):
@@ -114,13 +131,17 @@ class CellLayout:
         )
 
     def allocate_cells(self, rows: int) -> LocatedCells:
-        """Room for the cells of that many rows; only what must have a value before the first pass is filled."""
+        """Allocates the cells of a number of rows.
+
+        Only the arrays that the first pass reads are filled.
+        """
         ints, floats = (
             allocate((self.counts[0], rows), np.int64),
             allocate((self.counts[1], rows), np.uint32),
         )
         starts, sizes = (allocate((self.counts[2], rows), np.int64) for _ in range(2))
         columns = np.zeros(len(self.modes), _CELL_COLUMN_DTYPE)
+        # `first` is the index of the first cell of the column in the array of its family.
         columns["mode"], columns["first"] = self.modes, self.array_rows * rows
         columns["is_required"], columns["last_row"] = self.required, -1
         validity = allocate_filled((len(self.modes), (rows + 7) // 8), 255, np.uint8)
@@ -156,7 +177,13 @@ _REASONS = {
 
 @dataclass(frozen=True)
 class BadRecord:
-    """A record that can't be decoded: its row in the call, the feature ("": it is no Example) and the reason."""
+    """A record that can't be decoded.
+
+    Attributes:
+        row: The row of the record in the call.
+        feature: The feature that is at fault, or "" if the record is not an Example.
+        reason: The error message.
+    """
 
     row: int
     feature: str
@@ -164,7 +191,10 @@ class BadRecord:
 
 
 def describe_status(status: int, feature: Feature | None = None) -> str:
-    """The words for a status, with the schema's expectation where there is one."""
+    """Returns the message for a status.
+
+    It includes the expected type of the feature, if one is at fault.
+    """
     words = _REASONS[native.RecordStatus(status)]
     if feature is None or status < native.RecordStatus.UNUSUAL:
         return words

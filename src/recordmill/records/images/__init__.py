@@ -1,1 +1,4 @@
-"""Image files: headers, completeness and orientation. JPEG and PNG are parsed here, the others by Pillow."""
+"""Image files: headers, completeness, orientation and resizing.
+
+JPEG and PNG are parsed here, the other formats by Pillow.
+"""

@@ -1,12 +1,13 @@
-"""The bytes of a file to its `ImageHeader`, after a check that the container is whole: the content decides the format,
-never the name.
+"""Checks image files for completeness, and reads their headers.
 
-`check_structure` decodes nothing and runs at the speed of memory; `check_decode` decodes every frame with Pillow, and
-no other format than these six.
+The content decides the format, never the file name. `check_structure` decodes nothing and is about
+as fast as reading memory. `check_decode` decodes every frame with Pillow. Only six formats are
+accepted.
 
-PNG and APNG (W3C PNG, third edition) are read from IHDR to IEND with the CRC-32 of each chunk, JPEG (ITU-T T.81) from
-SOI to EOI by its segments; nothing is inflated, and entropy-coded data is passed over. What stands after that end (more
-pictures of an MPO file, padding) is not looked at, so a cut there is no damage to the image.
+A PNG or APNG (W3C PNG, third edition) is read from IHDR to IEND, with the CRC-32 of each chunk. A
+JPEG (ITU-T T.81) is read by its segments from SOI to EOI. Nothing is decompressed, and
+entropy-coded data is skipped. Data after the end is ignored, such as padding or the further
+pictures of an MPO file. A file that is cut off there counts as complete.
 """
 
 from __future__ import annotations
@@ -50,7 +51,9 @@ from recordmill.records.images.pillow import open_image, read_header_with_pillow
 if TYPE_CHECKING:
     from PIL import Image
 
+# by colour type: the colour, and the number of channels
 _PNG_COLOURS = {0: (GRAY, 1), 2: (RGB, 3), 3: (PALETTE, 3), 4: (GRAY_ALPHA, 2), 6: (RGBA, 4)}
+# by colour type: the allowed bit depths
 _PNG_BIT_DEPTHS = {0: (1, 2, 4, 8, 16), 2: (8, 16), 3: (1, 2, 4, 8), 4: (8, 16), 6: (8, 16)}
 _CRC_STRUCT = struct.Struct(">I")
 _CHUNK_HEAD_STRUCT = struct.Struct(">I4s")
@@ -70,16 +73,19 @@ _JPEG_FAULTS = {
         "the frame header at byte {} has no size, no components or the wrong length",
     ),
 }
-# frame headers that TensorFlow's decoder takes: baseline, extended, progressive, and the latter two arithmetic
+# frame headers that TensorFlow decodes: baseline, extended, progressive, and arithmetic coding of
+# the latter two
 _TENSORFLOW_JPEG_MARKERS = (0xC0, 0xC1, 0xC2, 0xC9, 0xCA)
 _LOSSLESS_JPEG_MARKERS = (0xC3, 0xC7, 0xCB, 0xCF)
-_JPEG_FACTS_DTYPE = np.dtype(native.JpegFacts)  # made once: that takes as long as to walk an image
+# Created only once, because this takes as long as reading a header.
+_JPEG_FACTS_DTYPE = np.dtype(native.JpegFacts)
 _JPEG_COLOURS = {1: GRAY, 3: RGB, 4: CMYK}
-# where Pillow raises: twice the 89,478,485 pixels (a quarter of a GiB at 3 bytes each) above which it warns
+# Pillow raises an error above this limit. It warns above half of it, which is a quarter of a GiB at
+# 3 bytes per pixel.
 MAX_PIXELS = 178_956_970
-MAX_JPEG_SCANS = (
-    500  # of a JPEG: real ones have about ten, and each takes as long as decoding a JPEG of one
-)
+# Real files have about ten scans. Each one takes as long as decoding a JPEG of a single scan.
+MAX_JPEG_SCANS = 500
+# Pillow reads the headers of the last four.
 IMAGE_FORMATS = (
     "JPEG",
     "PNG",
@@ -87,12 +93,15 @@ IMAGE_FORMATS = (
     "BMP",
     "WebP",
     "TIFF",
-)  # of the latter four Pillow reads the header
+)
 
 
 def read_png_header(data: npt.NDArray[np.uint8]) -> ImageHeader:
-    """Reads the header of a PNG file that starts with the signature. BadImage: `truncated` before the end of IEND,
-    `crc` for a chunk that was changed, `corrupt` for what the standard forbids.
+    """Reads the header of a PNG file that starts with the signature.
+
+    Raises:
+        BadImage: The file ends before IEND (TRUNCATED), the CRC of a chunk is wrong (CRC_MISMATCH),
+            or the file breaks a rule of the standard (CORRUPT).
     """
     view = data.data
     size, offset = len(view), len(PNG_SIGNATURE)
@@ -175,6 +184,7 @@ def _check_png_chunks(
         raise BadImage(CORRUPT, "no IDAT chunk, so no pixels")
     if header.colour == PALETTE and not has_palette:
         raise BadImage(CORRUPT, "palette colours without a PLTE chunk")
+    # A tRNS chunk adds alpha to the colours of a palette.
     channels = 4 if has_alpha and header.colour == PALETTE else header.channels
     return header._replace(has_more_frames=has_more_frames, channels=channels)
 
@@ -186,8 +196,15 @@ def _chunk_name(kind: bytes) -> str:
 def read_jpeg_headers(
     data: npt.NDArray[np.uint8], ends: npt.NDArray[np.int64]
 ) -> list[ImageHeader | BadImage | None]:
-    """Returns `read_jpeg_header` of each of the images that stand one after the other and end there, with what it would
-    raise as a value; None for what does not begin with FF D8 FF.
+    """Reads the headers of JPEG files in one buffer.
+
+    Args:
+        data: uint8 [bytes], the files one after the other.
+        ends: int64 [files], the end of each file.
+
+    Returns:
+        For each file the header, or the error that `read_jpeg_header` would raise. None if the file
+        does not begin with FF D8 FF.
     """
     facts = np.empty(len(ends), _JPEG_FACTS_DTYPE)
     native.walk_jpegs(np.ascontiguousarray(data), np.ascontiguousarray(ends, np.int64), facts)
@@ -195,8 +212,11 @@ def read_jpeg_headers(
 
 
 def read_jpeg_header(data: npt.NDArray[np.uint8]) -> ImageHeader:
-    """Reads the header of a JPEG file whose first bytes are FF D8 FF. BadImage: `truncated` without an EOI or inside a
-    segment, `corrupt` where the segments contradict the standard.
+    """Reads the header of a JPEG file that starts with FF D8 FF.
+
+    Raises:
+        BadImage: The file ends inside a segment or has no EOI (TRUNCATED), or its segments break a
+            rule of the standard (CORRUPT).
     """
     (header,) = read_jpeg_headers(data, np.array([len(data)]))
     if isinstance(header, BadImage):
@@ -251,8 +271,17 @@ _PARSERS: Mapping[str, Callable[[npt.NDArray[np.uint8]], ImageHeader]] = {
 
 
 def check_structure(data: npt.NDArray[np.uint8], max_pixels: int = MAX_PIXELS) -> ImageHeader:
-    """Reads the header of the image in data, whose container is complete as far as that shows without decoding.
-    BadImage: `format` for what is none of the six, `truncated`, `corrupt`, `crc`, or `size` above max_pixels.
+    """Reads the header of an image, and checks that its file is complete.
+
+    Nothing is decoded, so some faults are not found.
+
+    Args:
+        data: uint8 [bytes], the file.
+        max_pixels: The limit for height times width.
+
+    Raises:
+        BadImage: The format is not one of the six (UNKNOWN_IMAGE_FORMAT), the file is TRUNCATED or
+            CORRUPT, a CRC is wrong (CRC_MISMATCH), or the image is TOO_LARGE.
     """
     head = data[:IMAGE_HEAD_BYTES].tobytes()
     name = sniff_image(head)
@@ -267,8 +296,15 @@ def check_structure(data: npt.NDArray[np.uint8], max_pixels: int = MAX_PIXELS) -
 def check_structures(
     data: npt.NDArray[np.uint8], ends: npt.NDArray[np.int64], max_pixels: int = MAX_PIXELS
 ) -> list[ImageHeader | BadImage]:
-    """Checks images that stand one after the other and end there, as `check_structure` does, with what it would raise
-    as a value.
+    """Checks images in one buffer as `check_structure` does.
+
+    Args:
+        data: uint8 [bytes], the files one after the other.
+        ends: int64 [files], the end of each file.
+        max_pixels: The limit for height times width.
+
+    Returns:
+        For each file the header, or the error that `check_structure` would raise.
     """
     starts = [0, *ends[:-1].tolist()]
 
@@ -322,8 +358,10 @@ def _format_error(head: bytes) -> BadImage:
 
 
 def pillow_decode_bytes(header: ImageHeader) -> int:
-    """Returns the most bytes that decoding an image takes, as Pillow and the decoders hold pixels: four each, and
-    those of other frames, of all scans or of a strip that is the whole image.
+    """Returns the maximum memory that Pillow needs to decode an image.
+
+    Pillow stores a pixel in four bytes. Other frames, all scans of a JPEG, or a TIFF strip of the
+    complete image can add to this.
     """
     extra_bytes = {"WebP": 8, "GIF": 8, "TIFF": -(-header.channels * header.bits // 8)}.get(
         header.format, 0
@@ -338,20 +376,26 @@ def check_decode(
     max_pixels: int = MAX_PIXELS,
     on_first_frame: Callable[[Image.Image], object] | None = None,
 ) -> None:
-    """Decodes every frame of a file, of which `check_structure` gave the header, in contexts of `reserve` in which so
-    many bytes may be used; `first` gets the first frame. BadImage: `decode`, with what Pillow says, or `size` of
-    another frame.
+    """Decodes every frame of a file.
+
+    Args:
+        data: uint8 [bytes], the file.
+        header: The header that `check_structure` returned.
+        reserve: Returns a context in which the given number of bytes may be used.
+        max_pixels: The limit for height times width of every frame.
+        on_first_frame: Called with the first frame.
+
+    Raises:
+        BadImage: Pillow can't decode a frame (DECODE_FAILED), or another frame is TOO_LARGE.
     """
     try:
         with open_image(data.data, header.format) as image:
             for frame in range(getattr(image, "n_frames", 1)):
-                with reserve(
-                    pillow_decode_bytes(header)
-                ):  # of a GIF, the frame before may be converted
+                # Seeking in a GIF may convert the previous frame.
+                with reserve(pillow_decode_bytes(header)):
                     image.seek(frame)
-                if (
-                    image.width * image.height > header.pixels
-                ):  # pages of a TIFF have sizes of their own
+                # The pages of a TIFF have different sizes.
+                if image.width * image.height > header.pixels:
                     header = _check_limits(
                         header._replace(height=image.height, width=image.width), max_pixels
                     )
@@ -362,7 +406,8 @@ def check_decode(
     except BadImage:
         raise
     except Exception as error:
-        # Pillow's plugins raise what their parsers meet: OSError, SyntaxError, ValueError, struct.error, EOFError, ...
+        # Pillow's plugins raise any error of their parsers: OSError, SyntaxError, ValueError,
+        # struct.error, EOFError and others.
         raise BadImage(
             DECODE_FAILED, f"Pillow can't decode it: {type(error).__name__}: {error}"[:250]
         ) from error

@@ -1,5 +1,6 @@
-"""Headers of image files: an `ImageHeader`, or a `BadImage` with the reason why the file can't be used; and the
-extensions of image files with the format that each promises. It parses nothing itself and loads nothing else.
+"""Headers of image files, and the errors of images that can't be used.
+
+The module also maps extensions to formats. It parses nothing and imports nothing else.
 """
 
 from __future__ import annotations
@@ -37,16 +38,17 @@ class ImageHeader(NamedTuple):
 
     Attributes:
         format: `JPEG`, `PNG`, `GIF`, `BMP`, `WebP` or `TIFF`.
-        height: In pixels, as stored (an EXIF rotation is not applied).
-        width: Likewise.
-        channels: Of the colours as stored, with a palette taken as what it stands for: 1 gray, 2 gray and alpha, 3
-            colour, 4 colour and alpha, or CMYK. A GIF has 3: there transparency says as often "as in the frame before"
-            as "see-through".
-        bits: Per channel.
+        height: The stored height in pixels. An EXIF rotation is not applied.
+        width: The stored width in pixels.
+        channels: The number of channels of the colours: 1 gray, 2 gray and alpha, 3 colour, 4
+            colour and alpha, or CMYK. A palette counts as its colours. A GIF has 3, because its
+            transparency often only means "as in the previous frame".
+        bits: The number of bits per channel.
         colour: One of the constants above.
         has_more_frames: Other images follow the first one.
-        tensorflow_issue: Why `tf.io.decode_image` can't take it, as far as headers say; else empty.
-        scans: Of a JPEG, each of which passes over all pixels.
+        tensorflow_issue: The reason why `tf.io.decode_image` can't decode it, as far as the header
+            shows. Otherwise "".
+        scans: The number of scans of a JPEG. Each scan passes over all pixels.
     """
 
     format: str
@@ -66,7 +68,7 @@ class ImageHeader(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """The format, and what TensorFlow can't take of it, as a summary counts it."""
+        """The format for a summary, with the reason if TensorFlow can't decode it."""
         return (
             f"{self.format} that TensorFlow can't decode ({self.tensorflow_issue})"
             if self.tensorflow_issue
@@ -74,7 +76,7 @@ class ImageHeader(NamedTuple):
         )
 
     def traits(self) -> list[str]:
-        """Returns what is not plain 8-bit gray or colour, in words that a summary counts.
+        """Returns words for all properties that differ from plain 8-bit gray or colour.
 
         >>> ImageHeader("PNG", 2, 2, 4, 16, RGBA).traits()
         ['alpha', '16-bit']
@@ -97,7 +99,12 @@ class ImageHeader(NamedTuple):
 
 
 class BadImage(Exception):
-    """An image that can't be used: reason is one of the constants above, message says what is wrong where."""
+    """An image that can't be used.
+
+    Args:
+        reason: One of the reasons above.
+        message: The fault, and where in the file it is.
+    """
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)

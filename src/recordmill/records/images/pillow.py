@@ -1,5 +1,8 @@
-"""Pillow's view of an image file: headers of GIF, BMP, WebP and TIFF without a look at their pixels, the orientation of
-any format, and pixels as a file stores them (Pillow turns those of a TIFF when it loads them, unlike tf.io).
+"""Access to image files by Pillow.
+
+The module reads the headers of GIF, BMP, WebP and TIFF files without their pixels, and the
+orientation of any format. It also loads pixels as they are stored. Pillow itself turns the pixels
+of a TIFF when it loads them, but tf.io does not.
 """
 
 from __future__ import annotations
@@ -40,6 +43,7 @@ _ORIENTATION_TAG = 274
 _SAMPLES_TAG = 277
 _TILES_TAG, _TILE_BYTES_TAG = 324, 325
 _OLD_JPEG_TAG = 513
+# by photometric interpretation and number of samples
 _TIFF_COLOURS = {
     (0, 1): GRAY,
     (0, 2): GRAY_ALPHA,
@@ -58,10 +62,10 @@ _MAX_BITS = 64
 
 
 def open_image(view: memoryview, format_name: str) -> Image.Image:
-    """Opens an image of the format of this name by the plugin for it.
+    """Opens an image with the plugin of its format.
 
-    `Image.open` would try other formats, apply a limit that is global to the process, and open the images that follow
-    the first one of a JPEG (MPO), whose sizes nothing has checked.
+    `Image.open` is not used. It would try other formats, apply a limit that is global to the
+    process, and open the further pictures of an MPO file, which have not been checked.
     """
     return _plugin(format_name)(io.BytesIO(view), "")
 
@@ -86,9 +90,10 @@ def _plugin(format_name: str) -> Callable[..., Image.Image]:
 
 
 class _BoundedFile:
-    """A file for Pillow's parsers, which must stay inside of it.
+    """A file for Pillow's parsers, with limits for reading.
 
-    They may read four times its bytes: tags whose values lie upon each other would take time and memory without end.
+    Reading after the end of the file is an error. In total the parsers may read four times the size
+    of the file: tags with overlapping values could otherwise take unlimited time and memory.
     """
 
     def __init__(self, view: memoryview) -> None:
@@ -114,10 +119,14 @@ class _BoundedFile:
 
 
 def read_header_with_pillow(data: npt.NDArray[np.uint8], format_name: str) -> ImageHeader:
-    """Reads the header of a GIF, BMP, WebP or TIFF file that begins as one does. A GIF is whole up to the end of its
-    first frame, a BMP or TIFF where no pixels are missing at the end, a WebP as its container says. BadImage:
-    `truncated` where the file ends too early, `corrupt` for what no such file has, `decode` for a layout that Pillow
-    doesn't take.
+    """Reads the header of a GIF, BMP, WebP or TIFF file. Its first bytes were checked.
+
+    A GIF must be complete up to the end of its first frame. A BMP or TIFF must contain all its
+    pixels. A WebP must have the size that its container specifies.
+
+    Raises:
+        BadImage: The file ends too early (TRUNCATED), has contents that no such file has (CORRUPT),
+            is TOO_LARGE for Pillow, or has a layout that Pillow does not support (DECODE_FAILED).
     """
     view = data.data
     if format_name == "WebP" and (end := 8 + struct.unpack_from("<I", view, 4)[0]) > len(view):
@@ -126,7 +135,8 @@ def read_header_with_pillow(data: npt.NDArray[np.uint8], format_name: str) -> Im
         header = _read_tiff(view) if format_name == "TIFF" else _read_with_plugin(view, format_name)
     except BadImage:
         raise
-    except Exception as error:  # Pillow's plugins raise what their parsers meet
+    except Exception as error:
+        # Pillow's plugins raise any error of their parsers.
         reason = TOO_LARGE if type(error).__name__ == "DecompressionBombError" else DECODE_FAILED
         raise BadImage(
             reason, f"Pillow can't read it: {type(error).__name__}: {error}"[:250]
@@ -142,7 +152,8 @@ def _read_with_plugin(view: memoryview, format_name: str) -> ImageHeader:
         if format_name == "BMP":
             tensorflow_issue = _bmp_tensorflow_issue(view)
             _check_bmp(image, len(view))
-        # decoders give three channels of every GIF, and a BMP has a palette even where its colours are gray
+        # Decoders return three channels for every GIF. A BMP has a palette even if its colours are
+        # gray.
         colour, channels = {"RGB": (RGB, 3), "RGBA": (RGBA, 4)}.get(image.mode, (PALETTE, 3))
         return ImageHeader(
             format=format_name,
@@ -166,8 +177,10 @@ def _check_bmp(image: Image.Image, file_bytes: int) -> None:
 
 
 def _bmp_tensorflow_issue(view: memoryview) -> str:
-    """Says what TensorFlow does not take: it reads each BMP by the layout of Windows 3, as uncompressed pixels of 1, 3
-    or 4 whole bytes, with less than a word after them.
+    """Returns why TensorFlow can't decode a BMP, or "" if it can.
+
+    TensorFlow reads every BMP by the layout of Windows 3: uncompressed pixels of 1, 3 or 4 complete
+    bytes, with less than four bytes after them.
     """
     offset, _, width, height, _, bits = struct.unpack_from(
         "<iiiiHH", view.tobytes()[:32].ljust(32, b"\0"), 10
@@ -181,7 +194,11 @@ def _bmp_tensorflow_issue(view: memoryview) -> str:
 
 
 def _read_tiff(view: memoryview) -> ImageHeader:
-    """Reads the first image's directory: pixels of more samples than Pillow decodes (satellites) are good ones."""
+    """Reads the directory of the first image.
+
+    Images with more samples per pixel than Pillow decodes are accepted. Satellite images are an
+    example.
+    """
     from PIL.TiffImagePlugin import ImageFileDirectory_v2
 
     file = _BoundedFile(view)
@@ -209,8 +226,10 @@ def _read_tiff(view: memoryview) -> ImageHeader:
         offsets, counts = numbers(_STRIPS_TAG), numbers(_STRIP_BYTES_TAG)
     if not len(offsets) and _OLD_JPEG_TAG not in tags:
         raise BadImage(CORRUPT, "no strips and no tiles, so no pixels")
+    # The byte counts may be missing, or fewer than the strips.
     counts = np.resize(counts, len(offsets)) if len(counts) else np.ones(len(offsets), np.int64)
-    if compression == 1:  # none: what a strip claims beyond the image's size is not read
+    # Uncompressed: bytes of a strip beyond the size of the image are never read.
+    if compression == 1:
         counts = np.minimum(counts, min(height * -(-width * bits * samples // 8), _MAX_SIDE_PIXELS))
     if (offsets < 0).any() or (counts < 0).any() or (counts > len(view) - offsets).any():
         raise BadImage(
@@ -233,30 +252,31 @@ def _read_tiff(view: memoryview) -> ImageHeader:
 
 
 def read_orientation(data: npt.NDArray[np.uint8], format_name: str) -> int:
-    """Returns the orientation (1 to 8) that EXIF data of a file of this format, or a TIFF's own directory, says; 1
-    where nothing says otherwise.
+    """Returns the orientation of an image, from 1 to 8.
+
+    It comes from the EXIF data or the directory of a TIFF. The default is 1.
     """
-    # most JPEGs say nothing, which is seen ten times sooner than by opening them
+    # Most JPEGs have no orientation. A search finds this ten times faster than opening the file.
     if format_name in ("GIF", "BMP") or (
         format_name == "JPEG" and b"Exif\0\0" not in data.tobytes()
     ):
         return 1
     try:
         with open_image(data.data, format_name) as image:
-            # of a PNG, Pillow would decode all pixels to look for EXIF data after them
+            # For a PNG without EXIF data in front, Pillow would decode all pixels to look for EXIF
+            # data after them.
             exif: Mapping[int, object] = (
                 image.getexif() if format_name != "PNG" or "exif" in image.info else {}
             )
             value = exif.get(_ORIENTATION_TAG, 1)
-    except (
-        Exception
-    ):  # Pillow's plugins raise what their parsers meet; whoever decodes it says what is wrong
+    except Exception:
+        # Pillow's plugins raise any error of their parsers. Decoding the image reports it later.
         return 1
     return value if isinstance(value, int) and 1 <= value <= 8 else 1
 
 
 def apply_orientation(image: Image.Image, orientation: int) -> Image.Image:
-    """Returns a loaded image turned as EXIF's orientation says."""
+    """Returns a loaded image turned by its EXIF orientation."""
     from PIL.Image import Transpose
 
     turns = {
@@ -272,20 +292,23 @@ def apply_orientation(image: Image.Image, orientation: int) -> Image.Image:
 
 
 def load_as_stored(image: Image.Image) -> Image.Image:
-    """Loads the opened image, with [height, width] as stored whatever its orientation says; raises what Pillow's
-    plugins do.
+    """Loads an opened image without applying its orientation.
+
+    Errors of Pillow's plugins are not converted.
     """
     if image.format != "TIFF":
         image.load()
         return image
     orientation: int = image.getexif().get(_ORIENTATION_TAG, 1)
     image.load()
-    if _ORIENTATION_TAG in image.getexif():  # Pillow drops the tag when it has obeyed it
+    # Pillow removes the tag when it has applied it.
+    if _ORIENTATION_TAG in image.getexif():
         return image
+    # Only the rotations by 90 degrees have another inverse than themselves.
     return apply_orientation(image, {6: 8, 8: 6}.get(orientation) or orientation)
 
 
 def stored_size(image: Image.Image) -> tuple[int, int]:
-    """Returns (height, width) as stored, of an image that is opened and not loaded."""
+    """Returns the stored (height, width) of an image that is opened but not loaded."""
     sideways = image.format == "TIFF" and image.getexif().get(_ORIENTATION_TAG) in (5, 6, 7, 8)
     return (image.width, image.height) if sideways else (image.height, image.width)

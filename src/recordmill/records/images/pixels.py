@@ -1,6 +1,7 @@
-"""The pixels of an image that Pillow has loaded: in other colours of 8 bits, and added up.
+"""Colours and sums of the pixels of images that Pillow has loaded.
 
-Sums are of red, green and blue as `decode_images` gives them (a gray image has three equal channels), each 0 to 255.
+The sums are sums of red, green and blue values from 0 to 255, as `decode_images` returns them. A
+gray image has three equal channels.
 """
 
 from __future__ import annotations
@@ -20,27 +21,34 @@ if TYPE_CHECKING:
     from PIL import Image
 
 COLOUR_CHANNELS = ("red", "green", "blue")
-NUM_PIXEL_SUMS = 1 + 2 * len(
-    COLOUR_CHANNELS
-)  # what is known of an image: its pixels, each channel's sum, and that of its squares
-MAX_DECODE_BYTES = (
-    48 << 20
-)  # 48 MiB: 12 million pixels of a plain image, 4.8 million of a progressive JPEG
-_BAND_PIXELS = 1 << 20  # that are converted at once
+# the number of pixels, and for each channel the sum of its values and of their squares
+NUM_PIXEL_SUMS = 1 + 2 * len(COLOUR_CHANNELS)
+# 48 MiB: 12 million pixels of a plain image, or 4.8 million of a progressive JPEG.
+MAX_DECODE_BYTES = 48 << 20
+# number of pixels that are converted at once
+_BAND_PIXELS = 1 << 20
 _PIXEL_VALUES = np.arange(256, dtype=np.int64)
-_decode_lock = threading.Lock()  # one at a time takes so much memory
+# Only one image at a time uses this memory.
+_decode_lock = threading.Lock()
 
-PixelSums = npt.NDArray[
-    np.int64
-]  # [NUM_PIXEL_SUMS], or [images, NUM_PIXEL_SUMS]; 0 pixels: nothing is known of it
+# [NUM_PIXEL_SUMS] or [images, NUM_PIXEL_SUMS]. A count of 0 pixels means that nothing is known.
+PixelSums = npt.NDArray[np.int64]
 
 
 def convert_colours(image: Image.Image, bits: int, mode: str) -> Image.Image:
-    """Returns the image in Pillow's mode `L`, `RGB` or `RGBA`. bits: of a channel as stored; of 16 the upper 8 are
-    kept. BadImage: its pixels are floating point, or of more than 16 bits.
+    """Returns the image in Pillow's mode `L`, `RGB` or `RGBA`.
+
+    Args:
+        image: The loaded image.
+        bits: The number of bits per channel, as stored. Only the upper 8 of 16 bits are kept.
+        mode: The mode of the result.
+
+    Raises:
+        BadImage: The pixels are floating point, or have more than 16 bits.
     """
     from PIL import Image
 
+    # Pillow's modes for integers of more than 8 bits begin with I.
     if image.mode.startswith("I"):
         if bits > 16:
             raise BadImage(DECODE_FAILED, f"pixels of {bits} bits; only 8 and 16 become uint8")
@@ -51,7 +59,7 @@ def convert_colours(image: Image.Image, bits: int, mode: str) -> Image.Image:
 
 
 def sum_pixels(image: Image.Image, bits: int) -> PixelSums:
-    """Returns [NUM_PIXEL_SUMS] of a loaded image."""
+    """Returns the sums of a loaded image, [NUM_PIXEL_SUMS]."""
     histograms = sum(_histograms(image, bits), np.zeros((len(COLOUR_CHANNELS), 256), np.int64))
     return np.array(
         [histograms[0].sum(), *(histograms @ _PIXEL_VALUES), *(histograms @ _PIXEL_VALUES**2)],
@@ -60,7 +68,8 @@ def sum_pixels(image: Image.Image, bits: int) -> PixelSums:
 
 
 def _histograms(image: Image.Image, bits: int) -> Iterator[npt.NDArray[np.int64]]:
-    """Yields [3, 256] how many pixels have each value, of parts of the image."""
+    """Yields the histograms of parts of the image, [3, 256] each."""
+    # Pillow counts these modes without a copy of the pixels. Others are converted in bands.
     if image.mode in ("RGB", "L"):
         yield np.broadcast_to(
             np.array(image.histogram(), np.int64).reshape(-1, 256), (len(COLOUR_CHANNELS), 256)
@@ -73,8 +82,9 @@ def _histograms(image: Image.Image, bits: int) -> Iterator[npt.NDArray[np.int64]
 
 
 def sum_encoded_pixels(data: npt.NDArray[np.uint8]) -> PixelSums:
-    """Returns [NUM_PIXEL_SUMS] of an encoded image, of several frames the first; all 0 for what is no image, can't be decoded,
-    or takes more than MAX_DECODE_BYTES to decode.
+    """Returns the sums of the first frame of an encoded image, [NUM_PIXEL_SUMS].
+
+    They are all 0 if it is not an image, can't be decoded, or needs more than MAX_DECODE_BYTES.
     """
     try:
         header = check_structure(data)
@@ -83,5 +93,6 @@ def sum_encoded_pixels(data: npt.NDArray[np.uint8]) -> PixelSums:
         with _decode_lock, open_image(data.data, header.format) as image:
             image.load()
             return sum_pixels(image, header.bits)
-    except Exception:  # Pillow's plugins raise what their parsers meet; what is wrong with images is told elsewhere
+    except Exception:
+        # Pillow's plugins raise any error of their parsers. Other checks report faults of images.
         return np.zeros(NUM_PIXEL_SUMS, np.int64)

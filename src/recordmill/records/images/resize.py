@@ -1,8 +1,12 @@
-"""Images written anew: turned upright, cut or padded to one size, in another format, without metadata (`RewriteRule`);
-and the geometry of it for boxes and masks, and `resample`, which the reader and `read` share.
+"""Rewriting and resizing of images.
 
-Pixels of images that are written anew are resized bilinearly with antialiasing by Pillow, which no change may touch:
-shards have them. Masks are resized to the nearest value as `tf.image.resize` does.
+A `RewriteRule` turns images upright, crops, pads or resizes them to one size, and writes them in
+another format, without metadata. The module also has the geometry for boxes and masks, and
+`resample`, which decoded images use.
+
+Rewritten images are resized by Pillow, bilinearly with antialiasing. Their pixels must never
+change, because shards contain them. Masks are resized to the nearest value, as `tf.image.resize`
+does.
 """
 
 from __future__ import annotations
@@ -38,14 +42,19 @@ if TYPE_CHECKING:
     from PIL import Image
 
 STRETCH_MODE, CROP_MODE, PAD_MODE = RESIZE_MODES = ("stretch", "crop", "pad")
-DEFAULT_QUALITY = 95  # of JPEG and WebP, as of `tf.io.encode_jpeg`
-JPEG_SHRINK_FACTORS = (8, 4, 2)  # by which a JPEG can be decoded smaller
-_MIN_OVERSAMPLING = 2  # a JPEG is decoded so many times larger than wanted, so that what is seen is the antialiased resize
-# EXIF orientations that flip an axis; orientations above 4 swap the axes as well
+# for JPEG and WebP, as in `tf.io.encode_jpeg`
+DEFAULT_QUALITY = 95
+# A JPEG decoder can make an image smaller by these factors.
+JPEG_SHRINK_FACTORS = (8, 4, 2)
+# A JPEG is decoded at least this many times larger than the result, so that the antialiased resize
+# decides how it looks.
+_MIN_OVERSAMPLING = 2
+# EXIF orientations. Orientations above 4 also swap the axes.
 _MIRRORED = (2, 3, 7, 8)
 _UPSIDE_DOWN = (3, 4, 6, 7)
-_MIN_VISIBLE_SHARE = 1e-6  # of a part, that float32 tells from nothing
-# Pillow's modes by channels, where a format does not have RGB for them
+# the smallest share of an image part that float32 distinguishes from 0
+_MIN_VISIBLE_SHARE = 1e-6
+# Pillow's modes by number of channels. All others are written as RGB.
 _PILLOW_MODES = {
     "JPEG": {1: "L", 2: "L"},
     "PNG": {1: "L", 2: "LA", 4: "RGBA"},
@@ -54,13 +63,12 @@ _PILLOW_MODES = {
 _FORMATS_BY_NAME = {"jpeg": "JPEG", "jpg": "JPEG", "png": "PNG", "webp": "WebP"}
 _MASK_MODES = ("1", "L", "P", "I", "LA", "RGB", "RGBA")
 
-ReserveMemory = Callable[
-    [int], AbstractContextManager[object]
-]  # gives a context in which so many bytes may be used
+# returns a context in which the given number of bytes may be used
+ReserveMemory = Callable[[int], AbstractContextManager[object]]
 
 
 class Box(NamedTuple):
-    """Part of an image, in pixels."""
+    """A part of an image, in pixels."""
 
     top: int
     left: int
@@ -69,7 +77,7 @@ class Box(NamedTuple):
 
 
 def find_center_box(height: int, width: int, ratio: float) -> Box:
-    """Returns the largest part in the middle whose width is `ratio` of its height.
+    """Returns the largest central part with the given ratio of width to height.
 
     >>> find_center_box(100, 300, 1.0), find_center_box(100, 30, 0.5)
     (Box(top=0, left=100, height=100, width=100), Box(top=20, left=0, height=60, width=30))
@@ -80,7 +88,11 @@ def find_center_box(height: int, width: int, ratio: float) -> Box:
 
 
 def apply_orientation_to_pixels(pixels: npt.NDArray[Any], orientation: int) -> npt.NDArray[Any]:
-    """Returns the pixels turned as EXIF's orientation says."""
+    """Returns pixels turned by the EXIF orientation.
+
+    >>> apply_orientation_to_pixels(np.array([[1, 2, 3]]), 6).tolist()
+    [[1], [2], [3]]
+    """
     if orientation in _MIRRORED:
         pixels = pixels[:, ::-1]
     if orientation in _UPSIDE_DOWN:
@@ -91,7 +103,12 @@ def apply_orientation_to_pixels(pixels: npt.NDArray[Any], orientation: int) -> n
 def apply_orientation_to_edges(
     edges: npt.NDArray[np.float64], orientations: Int64s
 ) -> npt.NDArray[np.float64]:
-    """Returns [boxes, 4] left, top, right and bottom, as shares of images that `apply_orientation_to_pixels` turns."""
+    """Returns the edges of boxes in images that `apply_orientation_to_pixels` turns.
+
+    Args:
+        edges: float64 [boxes, 4], left, top, right and bottom, as shares of the image.
+        orientations: int64 [boxes], the EXIF orientation of the image of each box.
+    """
     turned = edges.copy()
     for axis, orientations_to_mirror in ((0, _MIRRORED), (1, _UPSIDE_DOWN)):
         rows = np.isin(orientations, orientations_to_mirror)
@@ -105,8 +122,17 @@ def apply_orientation_to_edges(
 
 
 def clip_span(low: Any, high: Any, start: Any, size: Any) -> tuple[Any, Any, Any]:
-    """Returns (from, to, whether something of it is left) of spans along an axis as shares of the part of the image
-    that begins at `start` and is so large.
+    """Clips spans along an axis to a part of the image.
+
+    Args:
+        low: The lower ends.
+        high: The upper ends.
+        start: The start of the part.
+        size: The size of the part.
+
+    Returns:
+        The lower and the upper ends as shares of the part, and whether anything of the span is
+        left.
     """
     clipped_low, clipped_high = (np.clip((edge - start) / size, 0, 1) for edge in (low, high))
     return (
@@ -118,9 +144,9 @@ def clip_span(low: Any, high: Any, start: Any, size: Any) -> tuple[Any, Any, Any
 
 _Float32s = npt.NDArray[np.float32]
 _Uint32s = npt.NDArray[np.uint32]
-_MAX_CACHED_WEIGHTS = (
-    1024  # pairs of lengths whose weights are kept: photographs have few sizes, random crops many
-)
+# Number of pairs of lengths with weights in the cache. Photographs have few sizes, but random crops
+# have many.
+_MAX_CACHED_WEIGHTS = 1024
 
 
 def resample(
@@ -132,18 +158,29 @@ def resample(
     *,
     antialias: bool,
 ) -> None:
-    """Resizes a part of uint8 [height, width, channels] into out, uint8 (rounded), float16 or float32, bilinearly, as
-    `tf.image.resize` does. factor, offset: [width * channels], of out; a value becomes `value * factor - offset`.
+    """Resizes a part of an image into `out`, bilinearly, as `tf.image.resize` does.
+
+    A value becomes `value * factor - offset`.
+
+    Args:
+        pixels: uint8 [height, width, channels].
+        box: The part of `pixels`.
+        out: [height, width, channels], as uint8 (rounded), float16 or float32.
+        factor: float32 [width * channels] of `out`.
+        offset: float32 [width * channels] of `out`.
+        antialias: Average all source pixels when the image becomes smaller.
     """
     channels = out.shape[2]
     result: npt.NDArray[Any] = out if out.dtype != np.float16 else allocate(out.shape, np.float32)
     stride, columns = pixels.shape[1] * channels, box.width * channels
     begin = box.top * stride + box.left * channels
+    # The box is not copied. The kernel reads it with the stride of a complete line.
     part = np.ascontiguousarray(pixels).reshape(-1)[
         begin : begin + (box.height - 1) * stride + columns
     ]
     scratch = np.empty(3 * len(factor) + columns, np.float32)
     is_rounded = result.dtype == np.uint8
+    # the size stays the same
     if box[2:] == out.shape[:2]:
         unscaled = pixels[box.top : box.top + box.height, box.left : box.left + box.width].reshape(
             len(out), -1
@@ -179,7 +216,13 @@ def resample(
 def _make_bilinear_taps(
     source_size: int, target_size: int, channels: int
 ) -> tuple[_Uint32s, _Float32s]:
-    """Returns ([2, numbers] source indices, weights of the upper) of each number wanted, in float32 as TensorFlow."""
+    """Returns the two source numbers of each target number, and their weights.
+
+    The weights are computed in float32, as TensorFlow does.
+
+    Returns:
+        The indices, [2, numbers], and the weight of the upper one, [numbers].
+    """
     positions = (np.arange(target_size, dtype=np.float32) + np.float32(0.5)) * (
         np.float32(source_size) / np.float32(target_size)
     ) - np.float32(0.5)
@@ -194,8 +237,12 @@ def _make_bilinear_taps(
 def _make_antialias_taps(
     source_size: int, target_size: int, channels: int
 ) -> tuple[_Uint32s, _Float32s]:
-    """Returns ([most, numbers] source indices, [most, numbers] weights, 0 after the last) of each number wanted: a
-    triangle as wide as a pixel wanted is, but no narrower than a source pixel.
+    """Returns all source numbers of each target number, and their weights.
+
+    The weights form a triangle as wide as a target pixel, but at least as wide as a source pixel.
+
+    Returns:
+        The indices and the weights, both [taps, numbers]. Unused taps have the weight 0.
     """
     unit = np.float32(1)
     inverse = unit / (np.float32(target_size) / np.float32(source_size))
@@ -219,13 +266,16 @@ def _make_antialias_taps(
 
 
 def _expand_channels(indices: Int64s, channels: int) -> _Uint32s:
-    """Returns [..., pixels] indices of pixels to [..., pixels * channels] of numbers."""
+    """Returns indices of pixels [..., pixels] as indices of numbers [..., pixels * channels]."""
     numbers = indices[..., None] * channels + np.arange(channels)
     return numbers.reshape(*indices.shape[:-1], -1).astype(np.uint32)
 
 
 def nearest_indices(source_size: int, target_size: int) -> Int64s:
-    """Returns [want] source indices, reckoned in float32 as TensorFlow does."""
+    """Returns the nearest source index of each target index.
+
+    It is computed in float32, as TensorFlow does.
+    """
     positions = (np.arange(target_size, dtype=np.float32) + np.float32(0.5)) * (
         np.float32(source_size) / np.float32(target_size)
     )
@@ -233,8 +283,14 @@ def nearest_indices(source_size: int, target_size: int) -> Int64s:
 
 
 class Placement(NamedTuple):
-    """How an image is written: turned as `orientation` says, of which `box` is resized to height x width and stands at
-    (top, left) of an image of size [height, width].
+    """Geometry of a rewritten image.
+
+    Attributes:
+        orientation: The EXIF orientation of the stored image, which is turned upright.
+        stored_size: (height, width) of the stored image.
+        box: The part of the upright image that is kept.
+        target_box: The part of the result into which it is resized.
+        output_size: (height, width) of the result.
     """
 
     orientation: int
@@ -245,7 +301,10 @@ class Placement(NamedTuple):
 
     @property
     def visible_region(self) -> tuple[float, float, float, float]:
-        """Left, top, width and height of what is written, as shares of the upright image; of padding beyond 0 and 1."""
+        """Left, top, width and height of the result, as shares of the upright image.
+
+        They are below 0 or above 1 if the result has padding.
+        """
         height, width = self.upright_size
         scaled_height, scaled_width = self.target_box.height * height, self.target_box.width * width
         left = (
@@ -276,13 +335,14 @@ class Placement(NamedTuple):
 
 @dataclass(frozen=True)
 class RewriteRule:
-    """A rule that says what is written in place of the bytes of images.
+    """Rule for rewriting the bytes of images.
 
     Attributes:
-        size: [height, width]; None: each image's own.
-        mode: `stretch` to it, `crop` what of the middle has its ratio, or `pad` with black, of masks with 0.
-        format: `JPEG`, `PNG`, `WebP`; "": the image's own, PNG for one of the others.
-        quality: Of JPEG and WebP.
+        size: (height, width) of the result. None: the size of each image.
+        mode: How images are adapted to the size. `stretch` changes their ratio, `crop` keeps the
+            center, and `pad` adds black, or 0 in masks.
+        format: `JPEG`, `PNG` or `WebP`. "": the format of each image, or PNG for all other formats.
+        quality: The quality of JPEG and WebP, from 1 to 100.
     """
 
     size: tuple[int, int] | None = None
@@ -294,10 +354,12 @@ class RewriteRule:
     def from_options(
         cls, resize: str | tuple[int, int] | None, mode: str, reencode: str | None
     ) -> RewriteRule | None:
-        """Returns what the options say; None: bytes stay as they are.
+        """Creates the rule from the options of the same names.
+
+        None: images are not rewritten.
 
         Raises:
-            UsageError: A value can't be.
+            UsageError: A value is invalid.
         """
         size = None
         if isinstance(resize, (tuple, list)) and len(resize) == 2:
@@ -340,7 +402,7 @@ class RewriteRule:
         return f"{size}turned upright and written anew {kind}{quality}, without metadata"
 
     def place_image(self, data: npt.NDArray[np.uint8], header: ImageHeader) -> Placement:
-        """Returns how an image of that header is written."""
+        """Returns the geometry of an image."""
         orientation = read_orientation(data, header.format)
         stored_size = header.height, header.width
         height, width = stored_size[::-1] if orientation > 4 else stored_size
@@ -374,16 +436,16 @@ class RewriteRule:
         placement: Placement,
         reserve: ReserveMemory,
     ) -> bytes:
-        """Returns the image, of several frames the first.
+        """Returns the rewritten image. Only its first frame is kept.
 
         Args:
-            data: The bytes of a file whose container is whole.
-            header: What it says.
-            placement: What `place` gave for it.
-            reserve: Gives the memory.
+            data: The bytes of the image, which `check_structure` has accepted.
+            header: The header of the image.
+            placement: The result of `place_image`.
+            reserve: Returns a context in which the given number of bytes may be used.
 
         Raises:
-            BadImage: It can't be decoded, or written in this format.
+            BadImage: The image can't be decoded, or written in this format.
         """
         format_name = self.format or (header.format if header.format in _PILLOW_MODES else "PNG")
         mode = _PILLOW_MODES[format_name].get(
@@ -402,8 +464,13 @@ class RewriteRule:
         placement: Placement,
         reserve: ReserveMemory,
     ) -> bytes:
-        """Returns the mask of an image as PNG, with exact values; arguments and errors as of `write`."""
-        if (header.height, header.width) != placement.stored_size:  # it is upright already
+        """Returns the mask of an image as PNG, with exact values.
+
+        A mask that needs no change is returned as it is. `rewrite_image` explains arguments and
+        errors.
+        """
+        # A mask with another size than the stored image is already upright.
+        if (header.height, header.width) != placement.stored_size:
             placement = placement._replace(orientation=1, stored_size=(header.height, header.width))
         if placement.is_unchanged:
             return data.tobytes()
@@ -428,13 +495,15 @@ class RewriteRule:
         )
 
     def _work_bytes(self, header: ImageHeader, placement: Placement, shrink: int) -> int:
-        """Returns how much memory is taken: by the pixels, converted or turned, the result, and what it is made of."""
+        """Returns the memory for rewriting an image.
+
+        It has room for the decoded pixels, a converted or turned copy, and the result.
+        """
         shrunk_header = header._replace(
             height=-(-header.height // shrink), width=-(-header.width // shrink), scans=1
         )
-        scan_bytes = pillow_decode_bytes(header) - pillow_decode_bytes(
-            header._replace(scans=1)
-        )  # of several scans, in full size
+        # The scans of a JPEG are kept in full size even if it is decoded smaller.
+        scan_bytes = pillow_decode_bytes(header) - pillow_decode_bytes(header._replace(scans=1))
         result_bytes = (
             placement.output_size[0] * placement.output_size[1] * (4 if self.size is None else 12)
         )
@@ -461,7 +530,8 @@ class RewriteRule:
                 stored_image.draft(None, (header.width // shrink, header.height // shrink))
             image = load_as_stored(stored_image)
             is_deep = format_name == "PNG" and header.bits == 16 and image.mode.startswith("I")
-            if is_deep:  # Pillow resizes no integers of 16 bits
+            # Pillow can't resize integers of 16 bits.
+            if is_deep:
                 image = Image.fromarray(np.asarray(image).astype(np.float32))
             else:
                 image = convert_colours(image, header.bits, mode)
@@ -478,7 +548,10 @@ class RewriteRule:
 
 
 def _crop_and_resize(image: Image.Image, placement: Placement) -> Image.Image:
-    """Returns the part that is kept in the size wanted, of an image that may be decoded smaller than it is."""
+    """Returns the part that is kept, in its new size.
+
+    The image may have been decoded smaller than it is.
+    """
     from PIL import Image
 
     height, width = placement.upright_size
@@ -533,19 +606,22 @@ def _rewrite_mask(data: npt.NDArray[np.uint8], header: ImageHeader, placement: P
     ]
     image = Image.fromarray(result)
     if palette is not None:
-        image.putpalette(
-            palette + [0] * (3 * (int(result.max()) + 1) - len(palette))
-        )  # of every value, or it is lost
+        # The palette needs an entry for every value, or Pillow drops it.
+        image.putpalette(palette + [0] * (3 * (int(result.max()) + 1) - len(palette)))
     return _encode_image(image, "PNG")
 
 
 def restore_gray_values(values: npt.NDArray[Any], bits: int) -> npt.NDArray[Any]:
-    """Returns gray values of so many bits as they are stored; Pillow spreads 2 and 4 bits over 255."""
+    """Returns gray values as they are stored.
+
+    Pillow scales values of 2 and 4 bits up to 255.
+    """
     return values if bits >= 8 else values // (255 // ((1 << bits) - 1))
 
 
 def _encode_image(image: Image.Image, format_name: str, **options: int) -> bytes:
-    image.info = {}  # of which EXIF data, profiles and comments would be written
+    # Otherwise Pillow writes EXIF data, profiles and comments.
+    image.info = {}
     buffer = io.BytesIO()
     image.save(buffer, format_name, **options)
     return buffer.getvalue()
@@ -556,6 +632,7 @@ def _report_pillow_errors(write: Callable[[], bytes]) -> bytes:
         return write()
     except BadImage:
         raise
-    except Exception as error:  # Pillow's plugins raise what their parsers meet
+    except Exception as error:
+        # Pillow's plugins raise any error of their parsers.
         message = f"Pillow can't decode it, or write it anew: {type(error).__name__}: {error}"
         raise BadImage(DECODE_FAILED, message[:250]) from error

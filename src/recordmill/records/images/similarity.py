@@ -1,9 +1,9 @@
-"""Likeness of two images: a hash of 256 bits of which look-alikes differ in few, and the correlation of small greys,
-which decides.
+"""Similarity of two images.
 
-The hash is the difference hash that N. Krawetz describes ("Kind of Like That", 2013), of 16 rows of 16 comparisons. An
-image and its copy of another format, quality or size have hashes within `MAX_HASH_DISTANCE`; so have other images, of which
-`correlate_rows` tells them. A part of an image, and its mirror image, are found by neither.
+A hash of 256 bits differs in few bits for similar images. It is the difference hash of N. Krawetz
+("Kind of Like That", 2013), with 16 rows of 16 comparisons. An image and its copy in another
+format, quality or size have hashes within `MAX_HASH_DISTANCE`. Some different images do too, so the
+correlation of small grey images decides. Parts of an image and mirror images are not found.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from recordmill.base.siphash import U64
 if TYPE_CHECKING:
     from PIL import Image
 
-HASH_WORDS = 4  # of 64 bits each
+# words of 64 bits
+HASH_WORDS = 4
+# number of bits in which the hashes of similar images may differ
 MAX_HASH_DISTANCE = 24
 GREY_SIDE = 32
 MIN_CORRELATION = 0.99
@@ -28,7 +30,7 @@ _Float64s = npt.NDArray[np.float64]
 
 
 def to_grey(pixels: npt.NDArray[np.uint8]) -> Image.Image:
-    """Returns the grey of an image of [height, width, channels]; alpha is left out."""
+    """Returns the grey values of an image [height, width, channels]. Alpha is ignored."""
     from PIL import Image
 
     return (
@@ -39,28 +41,38 @@ def to_grey(pixels: npt.NDArray[np.uint8]) -> Image.Image:
 
 
 def _average_blocks(grey: Image.Image, height: int, width: int) -> npt.NDArray[np.uint8]:
-    """Returns [height, width] means of the parts of equal size into which the image is cut."""
+    """Returns the means of [height, width] blocks of equal size."""
     from PIL import Image
 
     return np.asarray(grey.resize((width, height), Image.Resampling.BOX))
 
 
 def difference_hash(grey: Image.Image) -> U64:
-    """Returns [HASH_WORDS] bits that say where an image gets brighter from left to right."""
+    """Returns the hash of an image, [HASH_WORDS].
+
+    Each bit shows whether the image gets brighter from left to right at a position.
+    """
+    # 16 comparisons need 17 columns.
     small = _average_blocks(grey, _HASH_SIDE, _HASH_SIDE + 1)
     return np.packbits(small[:, 1:] > small[:, :-1]).view(np.uint64)
 
 
 def shrink_grey(grey: Image.Image) -> npt.NDArray[np.uint8]:
-    """Returns [GREY_SIDE * GREY_SIDE] the image in small, for `correlate_rows`."""
+    """Returns the image with [GREY_SIDE * GREY_SIDE] pixels, for `correlate_rows`."""
     return _average_blocks(grey, GREY_SIDE, GREY_SIDE).reshape(-1)
 
 
 def correlate_rows(
     first_rows: npt.NDArray[np.uint8], second_rows: npt.NDArray[np.uint8]
 ) -> _Float64s:
-    """Returns [n] Pearson's correlation of rows of [n, pixels]. Of two images of one colour each it is 1 if the
-    colour is the same, else 0; of one such image and another 0.
+    """Returns Pearson's correlation of each pair of rows, [n].
+
+    For two images of a single colour it is 1 if the colours are equal, else 0. For one such image
+    and any other it is 0.
+
+    Args:
+        first_rows: [n, pixels].
+        second_rows: [n, pixels].
     """
     first_deviations, second_deviations = (
         rows.astype(np.float64) - rows.mean(1, keepdims=True) for rows in (first_rows, second_rows)
@@ -70,6 +82,7 @@ def correlate_rows(
         * (second_deviations * second_deviations).sum(1)
     )
     is_equal = (first_rows == second_rows).all(1).astype(np.float64)
+    # Images of a single colour have no deviations, so their correlation is undefined.
     correlation: _Float64s = np.divide(
         (first_deviations * second_deviations).sum(1), norm, out=is_equal, where=norm > 0
     )

@@ -1,1 +1,1 @@
-"""Records that nobody has described in, counts of what they hold and the Schema that fits them all out."""
+"""Inference of a Schema from the contents of records without a schema."""

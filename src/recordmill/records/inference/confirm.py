@@ -1,11 +1,18 @@
-"""A schema that was inferred from some records, and whether others confirm it: whether inference over all of them would
-give the same one.
+"""Check of a schema that was inferred from the first records only.
 
-Inference is monotone: what some records rule out, more of them don't bring back. So the schema of some is that of all,
-unless another record has a name that none of these had, another kind or number of values, lacks what all of these had,
-is no message of theirs, or holds bytes that are no text where all of these were text. The decoder refuses all of that
-but the last, which is looked at here. Where a record is only written in an unusual way nothing is confirmed either:
-then all are to be counted.
+The guess is confirmed if inference over all records would give the same schema. Inference is
+monotone: if some records exclude a type, more records never bring it back. So the guess is right
+unless another record contradicts it. Such a record
+
+* has a new name,
+* has another kind or number of values,
+* lacks a feature that all the first records have,
+* is not the same kind of message,
+* or has bytes that are not text in a feature that was text so far.
+
+The decoder refuses all of these records except the last kind, which is checked here. Nothing is
+confirmed either if a record is written in an unusual way. In both cases all records must be
+counted.
 """
 
 from __future__ import annotations
@@ -22,30 +29,40 @@ from recordmill.records.inference.infer import Inference
 from recordmill.schemas.feature import OPAQUE_BYTES, Feature, Schema
 
 _SPACE, _LINE_FEED = 0x20, 0x0A
-_TEXT_BLOCK_BYTES = 1 << 17  # 128 KiB of text: what is made of it stays in the cache
-_IS_BAD_CONTROL = np.array(
-    [byte not in b"\t\n\v\f\r\x1b" for byte in range(_SPACE)]
-)  # that text lacks
-_NESTED_SUFFIX = (
-    "/ragged_flat_values"  # of lists in lists, whose lengths add up or don't: only all records tell
-)
+# 128 KiB of text, so that the temporary arrays stay in the cache.
+_TEXT_BLOCK_BYTES = 1 << 17
+# True for each control character that a text does not contain
+_IS_BAD_CONTROL = np.array([byte not in b"\t\n\v\f\r\x1b" for byte in range(_SPACE)])
+# The values of nested lists. Only all records show whether the lengths of the lists add up.
+_NESTED_SUFFIX = "/ragged_flat_values"
 
 
 class SchemaNotConfirmed(RecordmillError):
-    """A record holds what the guess does not say."""
+    """A record contradicts the guessed schema."""
 
 
 @dataclass(frozen=True)
 class SchemaGuess:
-    """schema: of some records. notes: on what described them. empty: the features of which only the name was seen."""
+    """A schema that was inferred from some records.
+
+    Attributes:
+        schema: The schema.
+        notes: Notes about the files that describe the records, for the user.
+        empty_features: Features without a value in these records.
+    """
 
     schema: Schema
     notes: tuple[str, ...] = ()
     empty_features: frozenset[str] = frozenset()
 
     def decode(self, data: Bytes, starts: Int64s, lengths: Int64s) -> pa.RecordBatch:
-        """Decodes the records data[starts[i] : starts[i] + lengths[i]] by the schema; SchemaNotConfirmed where they would
-        change what is inferred, or are written in an unusual way.
+        """Decodes records by the guessed schema.
+
+        Record i is `data[starts[i] : starts[i] + lengths[i]]`.
+
+        Raises:
+            SchemaNotConfirmed: A record would change the inferred schema, or is written in an
+                unusual way.
         """
         batch = decode_if_plain(data, starts, lengths, self.schema)
         if batch is None or not all(map(self._agrees, self.schema, batch.columns)):
@@ -59,7 +76,7 @@ class SchemaGuess:
 
 
 def can_guess_schema(inference: Inference) -> bool:
-    """Returns whether what was counted can stand for more records of its kind."""
+    """Returns whether the schema of these records can be a guess for others."""
     return (
         inference.records > 0
         and not inference.other_records
@@ -73,7 +90,7 @@ def can_guess_schema(inference: Inference) -> bool:
 
 
 def _is_text(column: pa.Array) -> bool:
-    """Returns whether inference would call the values, which are UTF-8, text."""
+    """Returns whether inference would treat the values as text. They are valid UTF-8."""
     while pa.types.is_nested(column.type):
         column = column.flatten()
     _, ends, values = column.buffers()
@@ -84,6 +101,7 @@ def _is_text(column: pa.Array) -> bool:
     for block in (
         text[begin : begin + _TEXT_BLOCK_BYTES] for begin in range(0, len(text), _TEXT_BLOCK_BYTES)
     ):
+        # Line feeds are always allowed, so they need no lookup.
         is_control = (block < _SPACE) & (block != _LINE_FEED)
         if is_control.any() and _IS_BAD_CONTROL[block[is_control]].any():
             return False

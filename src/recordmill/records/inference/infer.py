@@ -1,5 +1,7 @@
-"""Records that nobody has described to the Schema that fits them all: a monoid of counts, so that parts are counted
-anywhere and added up. A record that is no Example is told by the name by which it fails.
+"""Counts of the contents of records, and the Schema that fits all of them.
+
+Counts form a monoid: parts of the records can be counted anywhere and added up. If a record is an
+Example except for an invalid feature name, the error names that feature.
 """
 
 from __future__ import annotations
@@ -27,29 +29,47 @@ from recordmill.records.protobuf.message import (
 )
 from recordmill.schemas import feature
 
-_INITIAL_NAMES = 1 << 12  # names there is room for at first
-_INITIAL_BYTES_PER_NAME = 64  # bytes per name there is room for at first
-_MAX_COPIED_RECORD_BYTES = (
-    4 << 20
-)  # 4 MiB of a record that is copied to tell a wrong name; Python takes some copies of it
-_MAX_NAME_BYTES = 64 << 20  # 64 MiB of all names
+# number of names that the first table has room for
+_INITIAL_NAMES = 1 << 12
+# mean size of a name in the first table
+_INITIAL_BYTES_PER_NAME = 64
+# 4 MiB, the largest record that is copied to find an invalid name. Python makes several copies of
+# it.
+_MAX_COPIED_RECORD_BYTES = 4 << 20
+# 64 MiB for all names
+_MAX_NAME_BYTES = 64 << 20
 _KINDS = (feature.BYTES_LIST, feature.FLOAT_LIST, feature.INT64_LIST)
 _COUNTS_DTYPE: np.dtype[Any] = np.dtype(native.NameCounts)
-_ABSENT = (1 << 63) - 1  # no record number; also the identity of a minimum
+# an unknown record number, and also the identity of a minimum
+_ABSENT = (1 << 63) - 1
 
-RecordLocation = tuple[str, int]  # (source, record number)
+# (source, record number)
+RecordLocation = tuple[str, int]
 _Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True)
 class FeatureCounts:
-    """Counts of one name, in all records so far.
+    """Counts of one feature name in all records so far.
 
-    per_step: it stands in the feature_lists; the counts of Features are then counts of steps.
-    records: how many have the name. kinds: kind to how many Features; first: kind to the first place. values: of all
-    lists together. min_values, max_values: in one list; first_min_values, first_max_values: the first place of each. texts: how many
-    bytes values are UTF-8 text. min_bytes, max_bytes: of one value. min_int, max_int, sum_int: of the int64
-    values, the sum as an int64 that wraps.
+    Attributes:
+        name: The name.
+        per_step: The name is in the feature lists. Features are then steps.
+        records: The number of records with the name.
+        kinds: The number of Features of each kind of list.
+        first_locations: The first record with each kind.
+        values: The number of values in all lists.
+        min_values: The smallest number of values in a list.
+        max_values: The largest number of values in a list.
+        first_min_values: The first record with the smallest number.
+        first_max_values: The first record with the largest number.
+        bytes_values: The number of bytes values.
+        texts: The number of bytes values that are UTF-8 text.
+        min_bytes: The size of the shortest bytes value.
+        max_bytes: The size of the longest bytes value.
+        min_int: The smallest int64 value.
+        max_int: The largest int64 value.
+        sum_int: The sum of the int64 values, as an int64 that wraps.
     """
 
     name: str
@@ -71,7 +91,7 @@ class FeatureCounts:
     sum_int: int = 0
 
     def __add__(self, other: FeatureCounts) -> FeatureCounts:
-        """The counts of both; self's records stand before other's."""
+        """Adds the counts of later records."""
         return FeatureCounts(
             name=self.name,
             per_step=self.per_step,
@@ -101,22 +121,23 @@ class FeatureCounts:
             max_bytes=combine_known(self.max_bytes, other.max_bytes, max),
             min_int=combine_known(self.min_int, other.min_int, min),
             max_int=combine_known(self.max_int, other.max_int, max),
+            # The sum wraps like an int64, as in the native library.
             sum_int=(self.sum_int + other.sum_int + (1 << 63)) % (1 << 64) - (1 << 63),
         )
 
     @property
     def present(self) -> int:
-        """How many Features have a list set."""
+        """The number of Features that have a list."""
         return sum(self.kinds.values())
 
     @property
     def length(self) -> int | None:
-        """The number of values, if all lists have the same."""
+        """The number of values of a list, or None if lists differ."""
         return self.max_values if self.min_values == self.max_values else None
 
     @property
     def is_text(self) -> bool:
-        """All bytes values are UTF-8 text (an empty list says nothing against it)."""
+        """True if all bytes values are UTF-8 text. Empty lists count as text."""
         return self.bytes_values == self.texts
 
 
@@ -127,7 +148,11 @@ def _add_counts(first: Mapping[str, int], second: Mapping[str, int]) -> dict[str
 def combine_known(
     first: _Value | None, second: _Value | None, combine: Callable[[_Value, _Value], _Value]
 ) -> _Value | None:
-    """Returns what join makes of both, or the one that is known."""
+    """Combines two values, or returns the one that is not None.
+
+    >>> combine_known(3, 5, min), combine_known(None, 5, min)
+    (3, 5)
+    """
     return second if first is None else first if second is None else combine(first, second)
 
 
@@ -138,7 +163,10 @@ def _location_of_best(
     second: int | None,
     second_location: RecordLocation | None,
 ) -> RecordLocation | None:
-    """The place of the better number, the first one's if they are equal."""
+    """Returns the location of the better number.
+
+    For equal numbers it is the first one.
+    """
     return (
         second_location
         if first is None
@@ -149,11 +177,17 @@ def _location_of_best(
 
 @dataclass(frozen=True)
 class Inference:
-    """Counts of all records so far; `Inference()` has seen nothing.
+    """Counts of all records so far. `Inference()` has counted none.
 
-    examples, sequences: how many records are Examples (a SequenceExample without feature lists is one, too) and
-    SequenceExamples. others: how many are neither; first_other_record: the first of them; bad_name_message: why, if it is an
-    Example but for a name. features: by (name, per_step).
+    Attributes:
+        examples: The number of Examples. A SequenceExample without feature lists counts as an
+            Example.
+        sequences: The number of SequenceExamples.
+        other_records: The number of other records.
+        first_other_record: The location of the first other record.
+        features: The counts by (name, per_step).
+        bad_name_message: The message if the first other record is an Example except for an invalid
+            name. Otherwise "".
     """
 
     examples: int = 0
@@ -164,7 +198,11 @@ class Inference:
     bad_name_message: str = ""
 
     def __add__(self, other: Inference) -> Inference:
-        """Adds the counts of both; self's records stand before other's."""
+        """Adds the counts of later records.
+
+        Raises:
+            DataError: There are too many features.
+        """
         features = dict(self.features)
         for key, counts in other.features.items():
             features[key] = features[key] + counts if key in features else counts
@@ -183,19 +221,21 @@ class Inference:
         return self.examples + self.sequences + self.other_records
 
     def feature_name(self, name: str, per_step: bool) -> str:
-        """Returns what the feature of `features` is called in a schema."""
+        """Returns the name of a feature in the schema."""
         return feature.step_feature_name(name, (name, False) in self.features) if per_step else name
 
     @property
     def message(self) -> str:
-        """The message that most records are: `Example`, `SequenceExample` or `bytes`."""
+        """The message of most records: `Example`, `SequenceExample` or `bytes`."""
         if self.other_records > self.examples + self.sequences:
             return feature.OPAQUE_BYTES
         return feature.SEQUENCE_EXAMPLE if self.sequences else feature.EXAMPLE
 
     def conflicts(self) -> list[str]:
-        """Why no schema fits all records, one line per feature: kinds that differ, and a list that has the name of a
-        feature of the context also as `name/sequence`.
+        """Returns a message for each feature that prevents a common schema.
+
+        The feature has several kinds, or a feature list has the same name in the schema as a
+        feature of the context.
         """
         lines, context = [], {name for name, per_step in self.features if not per_step}
         for (name, per_step), counts in sorted(self.features.items()):
@@ -210,7 +250,10 @@ class Inference:
         return lines
 
     def without_conflicts(self, names: Collection[str]) -> Inference:
-        """Without the features of several kinds, unless they are wanted."""
+        """Returns the counts without features of several kinds.
+
+        The named features are kept in any case.
+        """
         features = {
             key: counts
             for key, counts in self.features.items()
@@ -219,18 +262,19 @@ class Inference:
         return replace(self, features=features)
 
     def to_schema(self, use_opaque_on_conflict: bool = False) -> feature.Schema:
-        """The schema that fits every record counted; features in the order of their names' bytes.
+        """Returns the schema that fits every counted record.
 
-        A feature that every record has is required. One value always is a scalar, n always a tensor `(n,)`, else
-        `(None,)`. Names as TensorFlow Datasets writes nested lists become one feature if their lengths add up. Bytes
-        are a string if all are text.
+        The features are in bytewise order of their names. A feature that every record has is
+        required. If every list has one value, the feature is a scalar. If every list has n values,
+        it is a tensor `(n,)`. Otherwise its shape is `(None,)`. Bytes are a string if all of them
+        are text. Nested lists of TensorFlow Datasets become one feature if their lengths add up.
 
         Args:
-            use_opaque_on_conflict: where no schema of features fits, one binary column `record` instead of the error.
+            use_opaque_on_conflict: If no schema fits, return one binary column `record`.
 
         Raises:
-            DataError: a feature's kinds differ; it names the feature and the records. Most records are no Examples, but
-                for a name that is no text they would be.
+            DataError: A feature has several kinds of lists, or most records are Examples except for
+                an invalid name.
         """
         if self.message == feature.OPAQUE_BYTES and self.bad_name_message:
             raise DataError(
@@ -301,7 +345,12 @@ def _format_location(place: RecordLocation) -> str:
 
 
 def _find_nested_lists(counts_by_name: Mapping[str, FeatureCounts]) -> dict[str, list[str]]:
-    """Returns names of nested lists to their parts, values first, where records and lengths of all parts agree."""
+    """Returns the parts of each nested list, with the values first.
+
+    TensorFlow Datasets writes the values and the lengths of nested lists as separate features. All
+    parts must be in the same number of records. The lengths of each level must add up to the number
+    of items in the next one.
+    """
     nested = {}
     for key, flat in counts_by_name.items():
         name, slash, part = key.rpartition("/")
@@ -321,7 +370,7 @@ def _find_nested_lists(counts_by_name: Mapping[str, FeatureCounts]) -> dict[str,
             and (level.min_int or 0) >= 0
             for level in levels
         )
-        # or their sum may have wrapped
+        # A sum could have wrapped, so each length is compared with the total, too.
         is_bounded = all(
             (level.max_int or 0) <= limit
             for level, limit in zip(levels, [*sizes, flat.values], strict=True)
@@ -341,17 +390,22 @@ def infer(
     first_record: int = 0,
     memory_bytes: int = DEFAULT_MEMORY_BYTES,
 ) -> Inference:
-    """Count the records data[starts[i] : starts[i] + lengths[i]].
+    """Counts records. Record i is `data[starts[i] : starts[i] + lengths[i]]`.
 
     Args:
-        data: uint8 [bytes]. starts, lengths: int64 [rows], inside data.
-        source, first_record: the file's name and the number of the first record in it, for the places in the result.
+        data: uint8 [bytes], a buffer that contains the records.
+        starts: int64 [rows], the offset of each record.
+        lengths: int64 [rows], the size of each record.
+        source: The file name for the locations in the result.
+        first_record: The number of the first record in its file.
+        memory_bytes: The memory that limits the number of features.
 
     Raises:
-        DataError: there are more different names than the memory allows features.
-        ValueError: a record does not lie inside data.
+        DataError: There are more different names than the memory allows.
+        ValueError: A record is not inside `data`.
     """
     max_names = feature.max_feature_count(memory_bytes)
+    # If the small table is full, all records are counted again with a table of the maximum size.
     for name_slots, text_bytes in (
         (min(_INITIAL_NAMES, max_names), _INITIAL_NAMES * _INITIAL_BYTES_PER_NAME),
         (max_names, _MAX_NAME_BYTES),
@@ -402,12 +456,16 @@ def _empty_counts(slots: int) -> npt.NDArray[Any]:
             counts[name] = _ABSENT
         elif name.startswith(("max_", "last_")):
             counts[name] = -1
+    # the smallest int64, which is the identity of a maximum
     counts["max_int"] = -_ABSENT - 1
     return counts
 
 
 def _describe_invalid_name(data: Bytes, start: int, length: int, place: RecordLocation) -> str:
-    """Returns the name of a feature that makes a record no Example, if it is one but for that name."""
+    """Returns a message about the invalid feature name of a record.
+
+    The result is "" if the record is not an Example even with a valid name.
+    """
     name = (
         find_invalid_name(data[start : start + length].tobytes())
         if length <= _MAX_COPIED_RECORD_BYTES
@@ -424,7 +482,12 @@ def _count_names(
     table: Int64s,
     counts: npt.NDArray[Any],
 ) -> tuple[npt.NDArray[np.uint8], Int64s] | None:
-    """Returns (status, parts) as native.count_names, of unusual records in plain form; None: too many names."""
+    """Counts records as `native.count_names` does, and unusual ones in their plain form.
+
+    Returns:
+        The status of each record, and a bit for each map that it has. None if there are too many
+        names.
+    """
     status, maps = (
         np.full(len(starts), native.RecordStatus.UNREAD, np.uint8),
         np.zeros(len(starts), np.int64),
@@ -438,8 +501,9 @@ def _count_names(
             to_plain_form(data[starts[row] : starts[row] + lengths[row]].tobytes(), map_count)
             for row in unusual_rows
         ]
-        # Nearly any message parses as an Example of unknown fields: it must have features. An unknown field of the
-        # message itself may be feature lists, so only the second round tolerates it.
+        # Nearly any message parses as an Example with unknown fields, so it must have features.
+        # Unknown fields of the message itself may be feature lists, so only the second round
+        # accepts them.
         is_plain = [
             form is not None
             and form.num_entries > 0
@@ -456,6 +520,7 @@ def _count_names(
         )
         starts_by_row[unusual_rows], sizes_by_row[unusual_rows] = plain_starts, plain_sizes
         status[unusual_rows[accepted]] = native.RecordStatus.UNREAD
+        # `last_row` detects a name that a record has twice. Here the rows are visited again.
         counts["last_row"] = -1
         num_left = native.count_names(
             plain, starts_by_row, sizes_by_row, first_record, table, counts, status, maps

@@ -1,3 +1,1 @@
-"""The Protocol Buffers encoding as kernels: varints, packed lists, names, TensorProto;
-any valid spelling to the plain one.
-"""
+"""Protocol Buffers messages: the plain form of Examples, and TensorProtos."""

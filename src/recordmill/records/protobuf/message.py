@@ -1,8 +1,11 @@
-"""One protobuf message in Python, field by field: for single records, and for what kernels have found to be rare;
-and classes of messages from tables of their fields, in a pool of their own: TensorFlow's may be loaded beside them.
+"""Single protobuf messages, parsed by protobuf itself.
 
-`to_plain_form` brings Examples and SequenceExamples, however they are written, into the one form that
-`records.example.locate` reads: protobuf itself parses each, or refuses it, and writes it again.
+This is for the rare records that the kernels do not read. The classes of the messages are made from
+tables of fields. They have a descriptor pool of their own, because TensorFlow's messages of the
+same names may be loaded as well.
+
+`to_plain_form` rewrites any Example or SequenceExample to the only form that
+`records.example.locate` reads: protobuf parses the record, or refuses it, and writes it again.
 """
 
 from __future__ import annotations
@@ -30,15 +33,19 @@ TYPE_INT64, TYPE_FIXED32, TYPE_FIXED64 = (
     _FIELD_PROTO.TYPE_FIXED32,
     _FIELD_PROTO.TYPE_FIXED64,
 )
-# Of a message by name. A field's key is its name, after `*` where it is repeated; its value a type above or the name of
-# a message, and its number where that is not one more than that of the field before.
+# Fields by message name. The key of a field is its name, after `*` if it is repeated. Its value is
+# a type above or the name of a message. The value is a pair with the field number if that is not
+# one more than the previous number.
 MessageFields = Mapping[str, Mapping[str, int | str | tuple[int | str, int]]]
-EXAMPLE_MAPS, SEQUENCE_MAPS = 1, 2  # maps of a message: features; context and feature_lists
-_MAX_ENTRIES = (
-    1 << 18
-)  # in the maps of a message: protobuf takes some 90 bytes for each, also for a repeated name
-LIST_NAMES = {kind: f"{kind}_list" for kind in ("bytes", "float", "int64")}  # of a Feature, by kind
-_EXAMPLE_FIELDS: MessageFields = {  # of messages of tensorflow/core/example/*.proto, from number 1 on
+# number of maps in a message: `features`, or `context` and `feature_lists`
+EXAMPLE_MAPS, SEQUENCE_MAPS = 1, 2
+# Maximum number of entries in the maps of a message. Protobuf takes some 90 bytes for each, even
+# for a repeated name.
+_MAX_ENTRIES = 1 << 18
+# the list field of a Feature for each kind
+LIST_NAMES = {kind: f"{kind}_list" for kind in ("bytes", "float", "int64")}
+# messages of tensorflow/core/example/*.proto
+_EXAMPLE_FIELDS: MessageFields = {
     "BytesList": {"*value": TYPE_BYTES},
     "FloatList": {"*value": TYPE_FLOAT},
     "Int64List": {"*value": TYPE_INT64},
@@ -54,11 +61,12 @@ _EXAMPLE_FIELDS: MessageFields = {  # of messages of tensorflow/core/example/*.p
 
 
 def find_invalid_name(record: bytes) -> bytes | None:
-    """The first feature name that is none, if the record is otherwise built as an Example; None if it isn't, or is
-    too large to be looked at.
+    r"""Returns the first invalid feature name of a record that is otherwise an Example.
 
-    >>> find_invalid_name(b"\\n\\x07\\n\\x05\\n\\x01\\0\\x12\\0")
-    b'\\x00'
+    Returns None for other records, and for records with too many entries.
+
+    >>> find_invalid_name(b"\n\x07\n\x05\n\x01\0\x12\0")
+    b'\x00'
     """
     if _has_too_many_entries(record):
         return None
@@ -77,14 +85,18 @@ def find_invalid_name(record: bytes) -> bytes | None:
 
 @functools.cache
 def _any_name_class() -> type[Any]:
-    """Returns the class of an Example or a SequenceExample in which a name may be any bytes."""
+    """Returns a class of Examples and SequenceExamples with any bytes as names."""
     entry: Mapping[str, int | str | tuple[int | str, int]] = {"key": TYPE_BYTES, "value": "Any"}
     maps: MessageFields = {"Any": {}, "Entry": entry, "Map": {"*entry": "Entry"}}
     return make_message_classes({**maps, "Record": {"*first": "Map", "*second": "Map"}})["Record"]
 
 
 def encode_varint(value: int) -> bytes:
-    """Returns a number from 0 to 2^64 - 1 as a base-128 varint."""
+    """Returns a number from 0 to 2^64 - 1 as a base-128 varint.
+
+    >>> encode_varint(300).hex()
+    'ac02'
+    """
     groups = bytearray()
     while value > 0x7F:
         groups.append(value & 0x7F | 0x80)
@@ -93,7 +105,10 @@ def encode_varint(value: int) -> bytes:
 
 
 def make_message_classes(messages: MessageFields) -> dict[str, type[Any]]:
-    """Builds the classes; a name with a dot is that of a map's entry in the message before the dot."""
+    """Builds message classes from tables of fields.
+
+    A name with a dot is the entry type of a map. The message before the dot contains the map.
+    """
     file = descriptor_pb2.FileDescriptorProto(
         name="recordmill/messages.proto", package="recordmill", syntax="proto3"
     )
@@ -122,7 +137,8 @@ def make_message_classes(messages: MessageFields) -> dict[str, type[Any]]:
             )
             if isinstance(type_or_message, str):
                 field.type_name = f".recordmill.{type_or_message}"
-        if name == "Feature":  # its fields exclude each other
+        # The three lists of a Feature exclude each other.
+        if name == "Feature":
             descriptors[name].oneof_decl.add(name="kind")
             for field in descriptors[name].field:
                 field.oneof_index = 0
@@ -137,11 +153,16 @@ def make_message_classes(messages: MessageFields) -> dict[str, type[Any]]:
 
 @dataclass(frozen=True)
 class PlainForm:
-    """A message as protobuf writes it: each name once, one list in a Feature, numbers packed, nothing unknown.
+    """A message as protobuf writes it.
+
+    Each name appears once, each Feature has one list, numbers are packed, and there are no unknown
+    fields.
 
     Attributes:
-        data: the bytes. num_entries: names in its maps. has_unknown_fields: whether the message itself, as it was, had fields of
-            other numbers or types; those of what lies in it do not count.
+        data: The bytes of the message.
+        num_entries: The number of names in its maps.
+        has_unknown_fields: The original message had unknown fields. Unknown fields of messages
+            inside it do not count.
     """
 
     data: bytes
@@ -150,10 +171,18 @@ class PlainForm:
 
 
 def to_plain_form(record: bytes, map_count: int) -> PlainForm | None:
-    """Rewrites an Example (parts = 1) or SequenceExample (2); None where protobuf refuses it, or it has so many entries
-    in its maps that protobuf would take many times its bytes.
+    """Rewrites an Example or a SequenceExample to the plain form.
 
-    >>> to_plain_form(bytes.fromhex("0a0b0a090a017812041a020805"), 1).data.hex()  # a number that is not packed
+    Returns None if protobuf refuses the record, or if its maps have too many entries. Protobuf
+    would take many times the size of such a record.
+
+    Args:
+        record: The bytes of the record.
+        map_count: 1 for an Example, 2 for a SequenceExample.
+
+    In this example, the number in the record is not packed:
+
+    >>> to_plain_form(bytes.fromhex("0a0b0a090a017812041a020805"), 1).data.hex()
     '0a0c0a0a0a017812051a030a0105'
     """
     if _has_too_many_entries(record):
@@ -166,18 +195,20 @@ def to_plain_form(record: bytes, map_count: int) -> PlainForm | None:
         entries = len(message.features.feature)
     else:
         entries = len(message.context.feature) + len(message.feature_lists.feature_list)
+    # Unknown fields inside the maps are allowed. They are discarded first, so that the difference
+    # of the sizes below shows only unknown fields of the message itself.
     for _, feature_map in message.ListFields():
         feature_map.DiscardUnknownFields()
-    original_bytes = (
-        message.ByteSize()
-    )  # an UnknownFieldSet would take 25 times the bytes of the record
+    # The size shows whether there were unknown fields. An UnknownFieldSet would take 25 times the
+    # size of the record.
+    original_bytes = message.ByteSize()
     message.DiscardUnknownFields()
     data = message.SerializeToString(deterministic=True)
     return PlainForm(data, entries, len(data) < original_bytes)
 
 
 def _has_too_many_entries(record: bytes) -> bool:
-    """Returns whether protobuf would take many times the bytes of the record."""
+    """Returns whether protobuf would take many times the size of the record."""
     return (
         len(record) > _MAX_ENTRIES
         and _count_fields(record, offset=0, end=len(record), depth=1) > _MAX_ENTRIES
@@ -185,7 +216,11 @@ def _has_too_many_entries(record: bytes) -> bool:
 
 
 def _count_fields(data: bytes, offset: int, end: int, depth: int) -> int:
-    """Counts fields `depth` messages deep, up to a little above _MAX_ENTRIES; groups' fields as if around them."""
+    """Counts the fields of messages at a depth.
+
+    The count stops slightly above _MAX_ENTRIES. Fields of groups count as fields of the message
+    around the group.
+    """
     count = 0
     while offset < end and count <= _MAX_ENTRIES:
         count += not depth
@@ -201,12 +236,16 @@ def _count_fields(data: bytes, offset: int, end: int, depth: int) -> int:
         elif tag & 7 == 0:
             _, offset = _read_varint(data, offset)
         else:
+            # the fixed sizes of 64-bit and 32-bit fields
             offset += {1: 8, 5: 4}.get(tag & 7, 0)
     return count
 
 
 def _read_varint(data: bytes, offset: int) -> tuple[int, int]:
-    """The number at `at` and where it ends; the end of the data where it is cut off."""
+    """Returns the number at `offset`, and the offset after it.
+
+    A number that is cut off ends at the end of the data.
+    """
     value = shift = 0
     while offset < len(data):
         byte, offset = data[offset], offset + 1
@@ -218,7 +257,11 @@ def _read_varint(data: bytes, offset: int) -> tuple[int, int]:
 
 
 def join_records(records: Sequence[bytes]) -> tuple[Bytes, Int64s, Int64s]:
-    """Returns a read-only buffer of the records, and int64 [records] starts and lengths."""
+    """Joins records into a read-only buffer.
+
+    Returns:
+        The buffer, and the start and the length of each record in it.
+    """
     lengths = np.array([len(record) for record in records], np.int64)
     return np.frombuffer(b"".join(records), np.uint8), np.cumsum(lengths) - lengths, lengths
 

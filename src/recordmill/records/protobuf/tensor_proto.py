@@ -1,8 +1,9 @@
-"""Serialized `tensorflow.TensorProto`s (`tf.io.serialize_tensor`) to the bytes of their values, without TensorFlow.
+"""Reader of serialized TensorProtos (`tf.io.serialize_tensor`) that does not need TensorFlow.
 
-Fields as in tensorflow/core/framework/tensor.proto: dtype = 1, tensor_shape = 2, tensor_content = 4 (little-endian,
-row-major), and the typed lists (float_val = 5, ...) that `tf.make_tensor_proto` writes for small tensors, whose last
-value stands for all that follow.
+`tensorflow/core/framework/tensor.proto` defines the fields. The values are either in
+`tensor_content`, as little-endian bytes in row-major order, or in a typed list such as `float_val`.
+`tf.make_tensor_proto` writes typed lists for small tensors. The last value of such a list is
+repeated for all values that follow.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from recordmill.records.protobuf.message import (
     make_message_classes,
 )
 
+# dtypes by the DataType number of TensorFlow
 TENSOR_DTYPES = {
     1: "float32",
     2: "float64",
@@ -51,7 +53,8 @@ _UNSUPPORTED_DTYPES = {
     21: "variant",
 }
 MAX_TENSOR_RANK = 8
-_TYPED_LIST_FIELDS = {  # all others: int_val
+# The typed list of each dtype. All other dtypes use int_val.
+_TYPED_LIST_FIELDS = {
     "float32": "float_val",
     "float64": "double_val",
     "int64": "int64_val",
@@ -61,9 +64,10 @@ _TYPED_LIST_FIELDS = {  # all others: int_val
     "uint32": "uint32_val",
     "uint64": "uint64_val",
 }
-_MAX_SHAPE_BYTES = 4096  # with names of dimensions
+# The serialized shape may contain the names of the dimensions.
+_MAX_SHAPE_BYTES = 4096
 _MAX_COMPARED_BYTES = 256
-# Numbers keep all of their bits, whatever the shape's dtype is: floats are read as words.
+# Floats are read as words, so that they keep all their bits.
 _TENSOR_FIELDS: MessageFields = {
     "Header": {"dtype": TYPE_INT64, "tensor_shape": TYPE_BYTES, "tensor_content": (TYPE_BYTES, 4)},
     "Shape": {"*dim": ("Dimension", 2), "unknown_rank": TYPE_INT64},
@@ -82,7 +86,7 @@ _TENSOR_FIELDS: MessageFields = {
 
 
 class TensorStatus(IntEnum):
-    """Where the values of a TensorProto are."""
+    """Location of the values of a TensorProto."""
 
     IN_CONTENT = 0
     IN_TYPED_LIST = 1
@@ -96,8 +100,15 @@ def _classes() -> dict[str, type[Any]]:
 
 @dataclass(frozen=True)
 class TensorHeaders:
-    """The headers of n TensorProtos: status [n]; dtype [n], the number in the proto; rank [n]; dims [n, MAX_TENSOR_RANK];
-    starts, lengths [n] of tensor_content.
+    """Headers of n TensorProtos.
+
+    Attributes:
+        status: uint8 [n], a TensorStatus.
+        dtype: int64 [n], the DataType number in the proto.
+        rank: int64 [n], the number of dimensions.
+        dims: int64 [n, MAX_TENSOR_RANK], the sizes of the dimensions.
+        starts: int64 [n], the offset of `tensor_content`.
+        lengths: int64 [n], the size of `tensor_content` in bytes.
     """
 
     status: npt.NDArray[np.uint8]
@@ -109,9 +120,10 @@ class TensorHeaders:
 
 
 def read_tensor_headers(data: Bytes, splits: Int64s) -> TensorHeaders:
-    """Parses data[splits[i]:splits[i + 1]] for every i.
+    """Parses the headers of TensorProtos. Value i is `data[splits[i]:splits[i + 1]]`.
 
-    Values of one size nearly always begin with the same header: protobuf parses the first, and bytes are compared.
+    Values of the same size nearly always have the same header. Protobuf parses the first one, and
+    the others are compared with it byte by byte.
     """
     rows = len(splits) - 1
     dtype, rank, starts, lengths = np.zeros((4, rows), np.int64)
@@ -124,6 +136,7 @@ def read_tensor_headers(data: Bytes, splits: Int64s) -> TensorHeaders:
         lengths=lengths,
     )
     sizes = np.diff(splits)
+    # groups the rows by their size
     order = np.argsort(sizes, kind="stable")
     for same_size_rows in np.split(order, np.flatnonzero(np.diff(sizes[order])) + 1):
         if not len(same_size_rows) or not sizes[same_size_rows[0]]:
@@ -143,6 +156,7 @@ def read_tensor_headers(data: Bytes, splits: Int64s) -> TensorHeaders:
             headers.lengths,
         ):
             column[same_header_rows] = column[first]
+        # The offset of the content was copied from the first row.
         headers.starts[same_header_rows] += splits[same_header_rows] - splits[first]
         for row in np.setdiff1d(same_size_rows, same_header_rows).tolist():
             _read_header(data, splits, row, headers)
@@ -150,7 +164,11 @@ def read_tensor_headers(data: Bytes, splits: Int64s) -> TensorHeaders:
 
 
 def _read_header(data: Bytes, splits: Int64s, row: int, headers: TensorHeaders) -> int:
-    """Parses one value; gives the bytes before its content, 0 where that does not end the message."""
+    """Parses one value and fills its row of `headers`.
+
+    Returns:
+        The number of bytes before the content, or 0 if the content does not end the message.
+    """
     payload = data[splits[row] : splits[row + 1]].tobytes()
     try:
         header = _classes()["Header"].FromString(payload)
@@ -170,6 +188,8 @@ def _read_header(data: Bytes, splits: Int64s, row: int, headers: TensorHeaders) 
     )
     headers.dims[row, : len(dims)] = dims
     headers.starts[row] = splits[row] + payload.rfind(content)
+    # Other rows may be compared byte by byte only if the content is the last field, and the bytes
+    # before it are a complete header.
     header_bytes, content_tag = (
         payload[: len(payload) - len(content)],
         b"\x22" + encode_varint(len(content)),
@@ -182,7 +202,7 @@ def _read_header(data: Bytes, splits: Int64s, row: int, headers: TensorHeaders) 
 
 
 def _is_header(head: bytes) -> bool:
-    """Returns whether a field ends where these bytes end."""
+    """Returns whether a field ends at the end of these bytes."""
     try:
         return len(head) <= _MAX_COMPARED_BYTES and bool(_classes()["Header"].FromString(head))
     except DecodeError:
@@ -190,23 +210,34 @@ def _is_header(head: bytes) -> bool:
 
 
 def read_dtype_and_shape(payload: bytes) -> tuple[str, tuple[int, ...]]:
-    """Returns the dtype and the shape of one TensorProto; DataError where it is none, or has no numbers."""
+    """Returns the dtype and the shape of a TensorProto.
+
+    Raises:
+        DataError: The payload is not a TensorProto, or its dtype can't be a column of numbers.
+    """
     headers = read_tensor_headers(
         np.frombuffer(payload, np.uint8), np.array([0, len(payload)], np.int64)
     )
     if headers.status[0] == TensorStatus.NOT_A_TENSOR:
         raise DataError("no TensorProto")
-    if (
-        number := int(headers.dtype[0])
-    ) not in TENSOR_DTYPES:  # strings, complex numbers, quantized types
+    if (number := int(headers.dtype[0])) not in TENSOR_DTYPES:
+        # strings, complex numbers and quantized types
         dtype_name = _UNSUPPORTED_DTYPES.get(number, f"DataType {number}")
         raise DataError(f"a tensor of {dtype_name}, which can't be a column of numbers")
     return TENSOR_DTYPES[number], tuple(headers.dims[0, : headers.rank[0]].tolist())
 
 
 def decode_typed_list(payload: bytes, dtype: str, size: int) -> bytes:
-    """Returns the little-endian bytes of the values of one TensorProto that holds them in a typed list; DataError where
-    these are more than the shape needs, none where there should be some, or what is no value.
+    """Returns the little-endian bytes of the values in the typed list of a TensorProto.
+
+    Args:
+        payload: The serialized TensorProto.
+        dtype: The dtype of the tensor.
+        size: The number of values in its shape.
+
+    Raises:
+        DataError: The list has too many values, it is empty although the shape needs values, or it
+            has an invalid value.
     """
     try:
         values = getattr(
@@ -218,7 +249,8 @@ def decode_typed_list(payload: bytes, dtype: str, size: int) -> bytes:
         raise DataError(f"{len(values)} values where the shape needs {size}")
     word_type = {"float32": "u4", "float64": "u8"}.get(dtype, "i8")
     numbers = np.fromiter(values, np.dtype(f"<{word_type}"), len(values))
-    if _TYPED_LIST_FIELDS.get(dtype) == "half_val":  # 16 bits
+    # A half_val stores the 16 bits of a number as an integer.
+    if _TYPED_LIST_FIELDS.get(dtype) == "half_val":
         if len(bad_numbers := numbers[(numbers < 0) | (numbers > 0xFFFF)]):
             raise DataError(f"{bad_numbers[0]} as the 16 bits of a {dtype}")
         dtype = "uint16"

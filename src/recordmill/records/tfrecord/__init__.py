@@ -1,1 +1,1 @@
-"""Frames of TFRecord files: written with CRCs, and read back from bytes of any compression; nothing is parsed."""
+"""Frames of TFRecord files: writing, scanning and compression. Payloads are not parsed here."""

@@ -1,5 +1,7 @@
-"""Frames, the records of a TFRecord file: makes them of payloads, checks them in bytes, copies them in another order,
-and finds where the records of an uncompressed file begin, from header to header without a look at a payload.
+"""Frames, which are the records of a TFRecord file with their lengths and CRCs.
+
+This module frames payloads, checks frames in a buffer, and copies frames in another order. It also
+finds the records of an uncompressed file from header to header, without reading the payloads.
 """
 
 from __future__ import annotations
@@ -17,19 +19,24 @@ from recordmill.base.errors import DataError
 from recordmill.storage.files import read_range, read_ranges, stat
 
 HEADER_BYTES, FOOTER_BYTES = 12, 4
-FRAME_OVERHEAD_BYTES = HEADER_BYTES + FOOTER_BYTES  # what a frame has beside its payload
-MAX_RECORD_BYTES = 1 << 30  # 1 GiB: above what any known writer makes, and protobuf refuses 2 GiB
+# size of a frame without its payload
+FRAME_OVERHEAD_BYTES = HEADER_BYTES + FOOTER_BYTES
+# 1 GiB. No known writer makes larger records, and protobuf refuses 2 GiB.
+MAX_RECORD_BYTES = 1 << 30
 
 
 @dataclass(frozen=True)
 class Frames:
-    """Records with their frames: frame i is data[starts[i] : starts[i] + lengths[i] + 16].
+    """Records with their frames.
+
+    Frame i is `data[starts[i] : starts[i] + lengths[i] + 16]`.
 
     Attributes:
-        data: uint8 [bytes]; what lies between and around the frames is nobody's.
-        starts: int64 [n], where each frame's first byte is.
-        lengths: int64 [n], the payloads' bytes.
-        crcs: uint32 [n], the unmasked CRC32C of each payload (0 where a caller has asked not to check it).
+        data: uint8 [bytes]. Bytes between and around the frames have no meaning.
+        starts: int64 [n], the offset of the first byte of each frame.
+        lengths: int64 [n], the size of each payload in bytes.
+        crcs: uint32 [n], the unmasked CRC32C of each payload. It is 0 if the payloads were not
+            checked.
     """
 
     data: Bytes
@@ -41,14 +48,20 @@ class Frames:
         return len(self.starts)
 
     def payload(self, index: int) -> Bytes:
-        """Returns the payload of one record, as a view."""
+        """Returns the payload of a record as a view of `data`."""
         start = int(self.starts[index]) + HEADER_BYTES
         return self.data[start : start + int(self.lengths[index])]
 
 
 def frame_payloads(data: Bytes, offsets: Int64s) -> Frames:
-    """Frames payloads contiguously, in order: record i is data[offsets[i] : offsets[i + 1]]; ValueError unless the
-    offsets ascend within data.
+    """Frames payloads one after the other, in order.
+
+    Args:
+        data: uint8 [bytes], a buffer that contains the payloads.
+        offsets: int64 [n + 1]. Payload i is `data[offsets[i] : offsets[i + 1]]`.
+
+    Raises:
+        ValueError: The offsets are empty, descend, or are outside `data`.
     """
     offsets = np.ascontiguousarray(offsets, np.int64)
     if (
@@ -82,7 +95,12 @@ def try_scan_frames(
     is_final: bool,
     checks_payloads: bool = True,
 ) -> tuple[Frames, int, DataError | None]:
-    """Scans as `scan_frames` does, but returns the fault after the last good frame, so that these are not lost."""
+    """Scans frames as `scan_frames` does, but returns the error together with the good frames.
+
+    Returns:
+        The frames before the first fault, the number of bytes that they take, and the fault or
+        None.
+    """
     data = np.ascontiguousarray(data)
     scan = native.FrameScan(
         max_record_bytes=max_record_bytes,
@@ -91,6 +109,8 @@ def try_scan_frames(
         code=native.FrameCode.NEEDS_MORE,
     )
     scan_results: list[tuple[Int64s, Int64s, npt.NDArray[np.uint32]]] = []
+    # The number of frames is unknown, so the arrays start small and double. They never have more
+    # room than the shortest possible frames need.
     num_frames, max_frames = 0, min(4096, len(data) // FRAME_OVERHEAD_BYTES + 1)
     while scan.code == native.FrameCode.NEEDS_MORE:
         arrays = (
@@ -125,7 +145,14 @@ def try_scan_frames(
 def describe_frame_fault(
     code: int, frame_head: Bytes, bytes_left: int, max_record_bytes: int
 ) -> str:
-    """Returns a scan's code in words; header: the frame's first eight bytes, left: the bytes from there to the end."""
+    """Returns the error message for a fault of a frame.
+
+    Args:
+        code: The code of the scan that found the fault.
+        frame_head: The first eight bytes of the frame, or fewer at the end of the data.
+        bytes_left: The number of bytes from the start of the frame to the end of the file.
+        max_record_bytes: The limit for the size of a payload.
+    """
     if code == native.FrameCode.SHORT_HEADER:
         return f"truncated: {bytes_left} bytes are left, and a record's header has {HEADER_BYTES}"
     length = int.from_bytes(frame_head[:8].tobytes(), "little")
@@ -150,21 +177,25 @@ def scan_frames(
     is_final: bool,
     checks_payloads: bool = True,
 ) -> tuple[Frames, int]:
-    """Returns the whole frames from the start of data on, each checked, and how many bytes they take.
+    """Checks the frames at the start of a buffer.
 
-    The header's CRC is checked before its length is believed, the length against the limit and the bytes left before it
-    is used, and then (with check) the payload's CRC. The Frames refer to data and do not copy it.
+    The CRC of a header is checked before its length is used. The length must not exceed the limit
+    or the bytes that are left. The returned frames refer to `data`, which is not copied.
 
     Args:
-        data: uint8 [bytes]; a frame starts at its first byte.
-        source: the file's name for messages; first_record, first_offset: record number and byte offset of data's start
-            in it.
-        final: the file ends with data; otherwise a frame cut off at the end is left for the next call (bytes not
-            consumed).
+        data: uint8 [bytes]. The first byte is the start of a frame.
+        source: The file name for messages.
+        first_record: The number of the first record in its file, for messages.
+        first_offset: The byte offset of `data` in its file, for messages.
+        is_final: The file ends with `data`. Otherwise a frame that is cut off at the end is left
+            for the next call.
+        checks_payloads: Check the CRCs of the payloads, in addition to the headers.
+
+    Returns:
+        The frames, and the number of bytes that they take.
 
     Raises:
-        DataError: at the first frame that is damaged, too long or truncated; it names source, record number and byte
-            offset.
+        DataError: A frame is damaged, too long or truncated. The error names the first such record.
     """
     frames, num_bytes, error = try_scan_frames(
         data,
@@ -186,16 +217,21 @@ def pack_spans(
     out: Bytes,
     block_ids: npt.NDArray[np.int32] | None = None,
 ) -> int:
-    """Copies spans of bytes one after the other into out; gives the bytes written.
+    """Copies spans of bytes into a buffer, one after the other.
 
     Args:
-        blocks: where the spans lie, C-contiguous.
-        starts, sizes: int64 [n], where in its block each span begins, and its bytes (of a frame: payload + 16).
-        out: uint8, at least as long as they are together.
-        which: int32 [n], the block of each span; None where there is one block.
+        blocks: C-contiguous arrays that contain the spans.
+        starts: int64 [n], the offset of each span in its block.
+        sizes: int64 [n], the size of each span in bytes. For a frame this is its payload and 16
+            bytes.
+        out: uint8. It has room for all spans.
+        block_ids: int32 [n], the block of each span. None if there is only one block.
+
+    Returns:
+        The number of bytes written.
 
     Raises:
-        IndexError: out is too short, or a span is not in its block.
+        IndexError: `out` is too short, or a span is not inside its block.
     """
     ends = np.cumsum(sizes)
     if native.copy_spans(blocks, block_ids, starts, sizes, ends - sizes, out) != len(starts):
@@ -203,24 +239,28 @@ def pack_spans(
     return int(ends[-1]) if len(ends) else 0
 
 
-_READ_WINDOW_BYTES = (
-    1 << 20
-)  # 1 MiB: a read's fixed cost vanishes, and the window stays in the second-level cache
-_LARGE_RECORD_BYTES = (
-    64 << 10
-)  # 64 KiB: from this mean size on, reading only headers is quicker than reading through
+# 1 MiB. The fixed cost of a read no longer matters, and the window still fits the second-level
+# cache.
+_READ_WINDOW_BYTES = 1 << 20
+# 64 KiB. From this mean record size on, it is faster to read only the headers than all bytes.
+_LARGE_RECORD_BYTES = 64 << 10
 
 
 class ContentDigest:
-    """Digest that tells the records of a file from others without a look at their payloads: 64 bits of all lengths and
-    payload CRCs, in order. Against chance and mistakes, not against forgery: CRCs are easily made equal.
+    """Digest of the records of a file that does not need their payloads.
+
+    It is a 64-bit hash of all lengths and payload CRCs, in order. It detects accidental changes,
+    but not forgeries, because it is easy to make two payloads with the same CRC.
     """
 
     def __init__(self) -> None:
         self._state = np.zeros(1, np.uint64)
 
     def add(self, frames: Frames) -> None:
-        """Goes on with these frames, one after the other in their data; their own CRCs count, not `crcs`."""
+        """Adds frames that follow each other in their buffer.
+
+        The CRCs are taken from the frames themselves, not from `crcs`.
+        """
         if len(frames):
             begin, end = (
                 int(frames.starts[0]),
@@ -239,16 +279,21 @@ class ContentDigest:
 def iter_frame_offsets(
     path: str, *, start: int = 0, first_record: int = 0, digest: ContentDigest | None = None
 ) -> Iterator[Int64s]:
-    """Yields the byte offsets of the frames from start on, ascending, in arrays of up to some ten thousand.
+    """Yields the byte offset of every frame of an uncompressed file, in ascending arrays.
+
+    Only headers are checked. An array has at most some ten thousand offsets. The offsets before a
+    damaged header are yielded before the error is raised.
 
     Args:
-        start: where a frame begins. first_record: its number, for messages. content: is told what is found, of a whole
-            file.
+        path: The path or URL of the file.
+        start: The offset of a frame, where the search begins.
+        first_record: The number of the record at `start`, for messages.
+        digest: Receives the lengths and CRCs of all frames. Use it only for a complete file.
 
     Raises:
-        DataError: a header is damaged, too long or truncated; it names source, record number and byte offset. Offsets
-            before it have been given.
-        OSError: as the operating system says it.
+        DataError: A header is damaged, too long or truncated. The error names file, record number
+            and byte offset.
+        OSError: The file can't be read.
     """
     size = stat(path).size_bytes
     state = np.zeros(1, np.uint64) if digest is None else digest._state
@@ -256,7 +301,9 @@ def iter_frame_offsets(
     starts = np.empty(_READ_WINDOW_BYTES // FRAME_OVERHEAD_BYTES + 1, np.int64)
     data = np.empty(0, np.uint8)
     while offset < size:
-        lead_bytes = min(offset, FOOTER_BYTES)  # the CRC of the record before
+        # The window starts with the footer of the previous record, because the digest needs its
+        # payload CRC.
+        lead_bytes = min(offset, FOOTER_BYTES)
         data = read_range(path, offset - lead_bytes, min(offset + window_bytes, size))
         if len(data) < lead_bytes + min(HEADER_BYTES, size - offset):
             raise DataError(
@@ -292,6 +339,7 @@ def iter_frame_offsets(
                 source=path,
                 place=place,
             )
+        # If the records are large, the next read is only a header, so that no payload is read.
         window_bytes = (
             HEADER_BYTES
             if count and scanned_bytes > count * _LARGE_RECORD_BYTES
@@ -302,6 +350,7 @@ def iter_frame_offsets(
             record_number + count,
             offset - lead_bytes,
         )
+        # A read of headers alone does not reach the footer of the last record.
         if digest is not None and offset == size and read_offset + len(data) < size:
             footer = read_range(path, size - FOOTER_BYTES, size)
             native.hop_frames(
@@ -310,8 +359,10 @@ def iter_frame_offsets(
 
 
 def read_frame_end(path: str, start: int) -> int:
-    """Returns where the frame ends that `iter_frame_offsets` has found to begin there; DataError where the file has become another one
-    since.
+    """Returns the offset after the frame that `iter_frame_offsets` found at `start`.
+
+    Raises:
+        DataError: The file was changed since then.
     """
     header = np.empty(1, np.int64)
     read_ranges(path, [(start, header.view(np.uint8))])

@@ -1,7 +1,8 @@
-"""Writes frames to a compressed file of record-aligned members, so that such a shard keeps its random access: a record
-is one seek and one member away.
+"""Writer of compressed TFRecord files that keep random access to their records.
 
-Where members begin follows from the records alone, never from how they arrive, so the same records give the same bytes.
+A file consists of independently compressed members. Each begins and ends between records, so a
+record is one seek and one member away. The members depend on the records alone, not on how they
+arrive, so the same records give the same bytes.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ from recordmill.base.buffers import Bytes, Int64s
 from recordmill.records.tfrecord.frames import FRAME_OVERHEAD_BYTES, Frames
 from recordmill.storage.codecs import Codec
 
-# 1 MiB uncompressed: a record costs 2 ms to reach, and the deflate windows that begin anew cost about 1 % in size
+# 1 MiB uncompressed. Reading a single record takes about 2 ms, and the restarts of the compression
+# add about 1 % to the size.
 MEMBER_BYTES = 1 << 20
 
 
 class MemberSplitter:
-    """Cuts contiguous frames into runs of whole frames of at most member_bytes, or of one larger frame."""
+    """Groups frames into members of at most `member_bytes`, or of one larger frame."""
 
     def __init__(self, member_bytes: int = MEMBER_BYTES) -> None:
         self._member_bytes, self._pending, self._pending_bytes = (
@@ -29,7 +31,10 @@ class MemberSplitter:
         )
 
     def add(self, frames: Frames) -> Iterator[Bytes]:
-        """Yields the members that are complete: those that have no room for a frame that has come."""
+        """Copies contiguous frames, and yields each member that is complete.
+
+        A member is complete when the next frame does not fit.
+        """
         if len(frames) == 0:
             return
         frames_begin, frames_end = (
@@ -39,30 +44,36 @@ class MemberSplitter:
         frame_ends = np.append(frames.starts[1:], frames_end)
         begin = frames_begin
         while begin < frames_end:
+            # the offset in `frames.data` up to which the member has room
             room = begin - self._pending_bytes + self._member_bytes
             count = int(np.searchsorted(frame_ends, room, side="right"))
             end = int(frame_ends[count - 1]) if count and frame_ends[count - 1] > begin else begin
             if end == begin and self._pending_bytes == 0:
-                end = int(
-                    frame_ends[np.searchsorted(frame_ends, begin, side="right")]
-                )  # one frame above member_bytes
+                # a frame that is larger than a member
+                end = int(frame_ends[np.searchsorted(frame_ends, begin, side="right")])
             self._pending.append(frames.data[begin:end].copy())
             self._pending_bytes += end - begin
             begin = end
+            # The next frame does not fit.
             if begin < frames_end:
                 yield from self.finish()
 
     def finish(self) -> Iterator[Bytes]:
-        """Yields the frames that wait for others, if there are any."""
+        """Yields the last member, unless all frames were yielded."""
         if self._pending_bytes:
+            # No copy is needed for a single block of frames. The first pending array is always
+            # empty.
             yield self._pending[1] if len(self._pending) == 2 else np.concatenate(self._pending)
         self._pending, self._pending_bytes = self._pending[:1], 0
 
 
 class MemberWriter:
-    """Frames to members of a codec, each given to `put` as it is complete, with the table of where they begin.
+    """Compresses frames to members.
 
-    put: takes the next bytes of the file.
+    Args:
+        write_bytes: Receives the bytes of the file, in order.
+        codec: The compression.
+        member_bytes: The uncompressed size of a member.
     """
 
     def __init__(
@@ -85,7 +96,11 @@ class MemberWriter:
             self._write(member)
 
     def close(self) -> None:
-        """Writes the frames that wait. A shard without records is one empty member: an empty file is of no codec."""
+        """Writes the last member.
+
+        A file without records becomes one empty member, because an empty file is valid in no
+        compression.
+        """
         for member in self._splitter.finish():
             self._write(member)
         if len(self._compressed_ends) == 1:
@@ -99,7 +114,7 @@ class MemberWriter:
 
     @property
     def table(self) -> tuple[Int64s, Int64s]:
-        """The first byte of each member in the file, and in the uncompressed shard; int64 [members] each."""
+        """Offsets of the members in the file, and in the uncompressed data, int64 each."""
         return np.array(self._compressed_ends[:-1], np.int64), np.array(
             self._uncompressed_ends[:-1], np.int64
         )

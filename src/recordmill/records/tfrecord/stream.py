@@ -1,10 +1,14 @@
-"""Reads TFRecord files of any size and compression as batches of checked frames; memory is bounded by the batch and the
-largest record.
+"""Reads TFRecord files of any size and compression as batches of checked frames.
 
-Compression is told by content. The uncompressed reading comes first: where the first 12 bytes are a TFRecord header
-whose CRC is right, they are that, although a record of 35,615 bytes begins with gzip's magic number. `read_good_frames`
-reads on after what is damaged: after a payload where its header says, after a header at the next one with a right CRC;
-after damaged compressed data nothing can be read, and the last gap says so.
+The memory is bounded by the batch size and the largest record.
+
+The compression is detected from the content. A file is uncompressed if its first 12 bytes are a
+TFRecord header with a correct CRC. This is tested first, because the length of a record of 35,615
+bytes begins with the magic number of gzip.
+
+`read_good_frames` continues after damage. After a damaged payload it continues at the offset that
+the header specifies. After a damaged header it continues at the next header with a correct CRC.
+Nothing can be read after damaged compressed data, and the last gap reports this.
 """
 
 from __future__ import annotations
@@ -34,18 +38,25 @@ from recordmill.storage.compression import (
 )
 from recordmill.storage.files import read_range
 
-# kinds of gaps: a payload's CRC, anything else of a frame, the compressed data
+# kinds of gaps: a wrong payload CRC, any other damage of a frame, and damaged compressed data
 PAYLOAD_GAP, FRAME_GAP, STREAM_GAP = ("crc", "frame", "compression")
-# 8 MiB: large enough for the fixed costs to vanish, small enough to stay in the last-level cache until it is decoded
+# 8 MiB. Fixed costs no longer matter, and a batch stays in the last-level cache until it is
+# decoded.
 READ_BATCH_BYTES = 8 << 20
 
 
 @dataclass(frozen=True)
 class Gap:
-    """Bytes [first_offset, first_offset + size_bytes) of the uncompressed file, which hold no good frame; it counts as
-    one record, first_record.
+    """A range of the uncompressed file without any good frame.
 
-    kind: one of DATA, FRAME_GAP and STREAM_GAP. reason: what is wrong, in words.
+    A gap counts as one record.
+
+    Attributes:
+        first_record: The number of the record that the gap replaces.
+        first_offset: The first byte of the gap, in the uncompressed file.
+        size_bytes: The size of the gap.
+        kind: PAYLOAD_GAP, FRAME_GAP or STREAM_GAP.
+        reason: The error message.
     """
 
     first_record: int
@@ -56,7 +67,11 @@ class Gap:
 
 
 def first_frame_bytes(data: Bytes) -> int:
-    """Returns the bytes of the frame, whose header was checked, that rest begins with; of a header at least."""
+    """Returns the size of the first frame in `data`, from its header.
+
+    The header was checked before. If less than a header is left, the result is the size of a
+    header.
+    """
     if len(data) < HEADER_BYTES:
         return HEADER_BYTES
     return int.from_bytes(data[:8].tobytes(), "little") + FRAME_OVERHEAD_BYTES
@@ -70,11 +85,20 @@ def find_resume_offset(
     is_final: bool = True,
     next_offset: int | None = None,
 ) -> tuple[str, int]:
-    """Returns (kind, the byte of data where reading goes on) for a frame at byte `at` that a scan has refused.
+    """Finds the offset to continue reading after a frame that a scan has refused.
 
-    kind: DATA if the header is right and the whole frame is here, so that only the payload's CRC can be wrong, else
-    FRAME_GAP. whole: what is found has to fit the data. known: where an index says that the next record begins; without
-    it, a damaged header costs all up to the next one that is right, or up to the data's end.
+    Args:
+        data: uint8 [bytes].
+        offset: The offset of the refused frame in `data`.
+        max_record_bytes: The limit for the size of a payload.
+        is_final: The next frame must be complete in `data`.
+        next_offset: The offset of the next record if an index knows it. None searches for the next
+            correct header.
+
+    Returns:
+        The kind of the gap, and the offset. The kind is PAYLOAD_GAP if the header is correct and
+        the frame is complete, so that only the CRC of the payload can be wrong. Otherwise it is
+        FRAME_GAP, and the offset is the end of `data` if there is no other frame.
     """
     is_sound = native.next_frame(data, offset, max_record_bytes, True) == offset
     kind = PAYLOAD_GAP if is_sound else FRAME_GAP
@@ -86,7 +110,10 @@ def find_resume_offset(
 
 
 def add_skipped_bytes(reason: str, kind: str, size_bytes: int) -> str:
-    """Returns the reason of a gap, with the bytes to the next frame unless the damaged one's end is known."""
+    """Returns the reason of a gap with the number of skipped bytes.
+
+    The number is added only if the end of the damaged frame is unknown.
+    """
     return (
         f"{reason}; skipped {size_bytes} bytes"
         if kind != PAYLOAD_GAP and size_bytes > 0
@@ -96,14 +123,26 @@ def add_skipped_bytes(reason: str, kind: str, size_bytes: int) -> str:
 
 @dataclass(frozen=True)
 class FrameBatch(Frames):
-    """Consecutive frames of a file: the first record's number and data[0]'s offset, uncompressed."""
+    """Consecutive frames of a file.
+
+    Attributes:
+        first_record: The number of the first record in the file.
+        first_offset: The offset of `data[0]` in the uncompressed file.
+    """
 
     first_record: int
     first_offset: int
 
 
 def detect_tfrecord_compression(head: bytes) -> str:
-    """`none`, `gzip`, `zlib`, `zstd`, `bz2` or `xz`, by the first `COMPRESSED_HEAD_BYTES` bytes of a TFRecord file."""
+    """Returns the compression of a TFRecord file.
+
+    Args:
+        head: The first `COMPRESSED_HEAD_BYTES` bytes of the file.
+
+    Returns:
+        `none`, `gzip`, `zlib`, `zstd`, `bz2` or `xz`.
+    """
     return UNCOMPRESSED if _is_header(head) else detect_compression(head)
 
 
@@ -122,19 +161,25 @@ def read_frames(
     compression: str = AUTO_COMPRESSION,
     max_ratio: int | None = MAX_RATIO,
 ) -> Iterator[FrameBatch]:
-    """Yields the file's frames in order, in batches of about batch_bytes; a record larger than that is a batch with as
-    much room as it needs.
+    """Yields the frames of a file in order, in batches of about `batch_bytes`.
 
-    Frames before a damaged one are given before the error is raised. Each batch has memory of its own.
+    A batch has more room only if a single record needs it. Each batch has its own memory. The
+    frames before a damaged one are yielded before the error is raised.
 
     Args:
-        source: the file's name for messages, if it is another than path.
-        check: also the payloads' CRCs; the headers' are always checked.
-        compression: `none`, `gzip`, `zlib`, `zstd`, `bz2`, `xz`, or `auto`: by content.
+        path: The path or URL of the file.
+        source: The file name for messages. None uses the path.
+        batch_bytes: The size of the buffer of a batch.
+        max_record_bytes: The limit for the size of a payload.
+        checks_payloads: Check the CRCs of the payloads, in addition to the headers.
+        compression: `none`, `gzip`, `zlib`, `zstd`, `bz2`, `xz`, or `auto` to detect it from the
+            content.
+        max_ratio: The limit for the ratio of uncompressed to compressed bytes. None sets no limit.
 
     Raises:
-        DataError: damaged, truncated, a record above max_record_bytes; it names source, record number and byte offset.
-        OSError: as the operating system says it.
+        DataError: A record is damaged, truncated or too long. The error names file, record number
+            and byte offset.
+        OSError: The file can't be read.
     """
     source = path if source is None else source
     if compression == AUTO_COMPRESSION:
@@ -156,10 +201,12 @@ def read_frames(
 def read_good_frames(
     path: str, *, compression: str, batch_bytes: int = READ_BATCH_BYTES
 ) -> Iterator[FrameBatch | Gap]:
-    """Yields the file's good frames in order, and each gap where it stands.
+    """Yields the good frames of a file, with a `Gap` for each damaged part.
+
+    Frames and gaps are in the order of the file.
 
     Raises:
-        OSError: as the operating system says it.
+        OSError: The file can't be read.
     """
     with open_stream(path, compression=compression, source=path) as stream:
         yield from _search_stream(
@@ -178,9 +225,7 @@ def read_good_frames(
 def _search_stream(
     stream: ByteStream, search: _FrameSearch, batch_bytes: int
 ) -> Iterator[FrameBatch | Gap]:
-    """Fills a buffer, scans it, and takes what is left of a frame over into the next; twice the room where not one
-    frame is whole: a length is only believed as far as bytes arrive for it.
-    """
+    """Yields the frames and gaps of a stream, buffer by buffer."""
     leftover, buffer_bytes, is_ended = np.empty(0, np.uint8), batch_bytes, False
     while not is_ended:
         buffer = np.empty(buffer_bytes, np.uint8)
@@ -190,6 +235,8 @@ def _search_stream(
         data = buffer[: len(leftover) + count]
         consumed = yield from search.find_frames(data, is_final=is_ended and stream.error is None)
         leftover = data[consumed:]
+        # The buffer grows only if it does not contain a single complete frame. It at most doubles,
+        # because a length is trusted only as far as bytes arrive for it.
         is_incomplete = consumed == 0 and not search.is_searching
         buffer_bytes = (
             min(
@@ -204,7 +251,10 @@ def _search_stream(
 
 
 class _FrameSearch:
-    """State of a search for frames: how far it is, and its open gap; if not lenient, the first fault is raised."""
+    """State of a search for frames: position and open gap.
+
+    The search raises the first fault unless it is lenient.
+    """
 
     def __init__(
         self,
@@ -222,16 +272,23 @@ class _FrameSearch:
             is_lenient,
         )
         self._is_plain = find_codec(compression).is_plain
-        self._record_number = self._offset = 0  # of the next frame
-        self._gap: tuple[int, str] | None = None  # where it begins, and why
+        # position of the next frame
+        self._record_number = self._offset = 0
+        # offset and reason of the open gap
+        self._gap: tuple[int, str] | None = None
 
     @property
     def is_searching(self) -> bool:
         return self._gap is not None
 
     def find_frames(self, data: Bytes, is_final: bool) -> Generator[FrameBatch | Gap, None, int]:
-        """Yields the frames and gaps in data; returns how many of its bytes are done with."""
+        """Yields the frames and gaps in `data`.
+
+        Returns:
+            The number of bytes that are processed.
+        """
         position, begin_offset = 0, self._offset
+        # An open gap of the previous buffer continues here, until a header is correct.
         next_offset = (
             native.next_frame(data, 0, self._max_record_bytes, is_final)
             if self._gap is not None
@@ -240,9 +297,11 @@ class _FrameSearch:
         while True:
             if self._gap is not None:
                 if next_offset == len(data):
+                    # The last bytes may be the start of a header that is cut in two, so they are
+                    # searched again.
                     position = (
                         len(data) if is_final else max(len(data) - HEADER_BYTES + 1, position)
-                    )  # a header may be cut in two
+                    )
                     self._offset = begin_offset + position
                     if is_final:
                         yield self._close_gap()
@@ -297,7 +356,7 @@ class _FrameSearch:
                 self._gap = self._offset, error.reason
 
     def _close_gap(self) -> Gap:
-        """Returns the open gap, which ends here."""
+        """Returns the open gap, which ends at the current offset."""
         assert self._gap is not None
         begin, reason = self._gap
         gap = Gap(
@@ -311,7 +370,12 @@ class _FrameSearch:
         return gap
 
     def end_at_error(self, size: int, error: DataError) -> Iterator[Gap]:
-        """Yields the end of a stream that broke, with `size` bytes of a frame that is not whole."""
+        """Yields the gap at the end of a stream that failed.
+
+        Args:
+            size: The number of bytes of the last, incomplete frame.
+            error: The error of the stream. It is raised if the search is not lenient.
+        """
         if not self._is_lenient:
             raise error
         if self._gap is not None:
