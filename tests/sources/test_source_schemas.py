@@ -269,7 +269,7 @@ BENT = [
         "float32",
         1,
         "type",
-        "x: '1e39' does not fit float32; --dtype x=string keeps it",
+        "x: '1e39' does not fit float32; --dtype x=float64 keeps it",
     ),
     (
         ["2020-01-01", "2020-13-01"],
