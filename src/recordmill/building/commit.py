@@ -204,6 +204,7 @@ def finish_output(
     Args:
         out: The output folder or store URL.
         manifest: The committed manifest.
+        generation: The number of the generation that it belongs to.
         temporary_in: The folder for temporary files. None means the folder of each target.
     """
     try:

@@ -227,7 +227,7 @@ def commit_shared_build(
         with contextlib.suppress(NotSharedError):
             finish_output(job_folder.out, committed, plan.load().base_generation + 1)
         return committed
-    shards = sorted(final_shards, key=lambda one: (one.split_id, one.index))
+    shards = sorted(final_shards, key=lambda shard: (shard.split_id, shard.index))
     _check_record_counts(shard_plan, shards)
     check_files_exist(job_folder, [pair for shard in shards for pair in shard.files])
     with task_workspace(plan) as local_plan:
@@ -237,7 +237,7 @@ def commit_shared_build(
                 str(Path(local_plan.folder, "data", INPUTS_NAME)), job_folder.data_path(INPUTS_NAME)
             )
         # Shards are sorted by split, as `groupby` needs.
-        by_split = itertools.groupby(shards, lambda one: local_plan.split_names[one.split_id])
+        by_split = itertools.groupby(shards, lambda shard: local_plan.split_names[shard.split_id])
         shards_by_split = {name: tuple(shard.info for shard in group) for name, group in by_split}
         sketch = None if shard_plan.sketch is None else shard_plan.sketch.load_copy()
         statistics = write_statistics(local_plan, sketch, job_folder.data_path())
