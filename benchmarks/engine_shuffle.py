@@ -144,13 +144,13 @@ def wait(flink: Flink, name: str, seconds: float) -> str:
     try:
         ended = flink.wait_until_ended(job.id, seconds)
     except TimeoutError:
-        running = flink.job(job.id)
+        running = flink.get_job(job.id)
         flink.cancel(job.id)
         flink.wait_until_ended(job.id, 120)
         return f"cancelled, with tasks {dict(running.tasks) if running else 'unknown'}"
     if ended is None or ended.state == "FINISHED":
         return "finished" if ended else "unknown"
-    return f"{ended.state.lower()}: {flink.reason(job.id).splitlines()[0][:120]}"
+    return f"{ended.state.lower()}: {flink.get_failure_text(job.id).splitlines()[0][:120]}"
 
 
 def main() -> None:
@@ -165,7 +165,7 @@ def main() -> None:
     flags = subprocess.run(
         [str(SCRIPT), "flags"], capture_output=True, text=True, check=True
     ).stdout.splitlines()
-    flink = Flink.of_master(
+    flink = Flink.from_master(
         next(flag.partition("=")[2] for flag in flags if flag.startswith("--flink_master="))
     )
     assert flink is not None

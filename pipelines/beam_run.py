@@ -160,7 +160,7 @@ def check_flags(arguments: Sequence[str], runner: str | None) -> None:
     unknown: list[str] = []
     known_flags: list[str] = []
 
-    def look(parser: argparse.ArgumentParser) -> None:
+    def parse_flags(parser: argparse.ArgumentParser) -> None:
         unparsed = parser.parse_known_args(flags)[1]
         words = [word for word in unparsed if word.startswith("-")] or unparsed
         unknown.extend(
@@ -171,7 +171,7 @@ def check_flags(arguments: Sequence[str], runner: str | None) -> None:
     stderr = io.StringIO()
     try:
         with contextlib.redirect_stderr(stderr), silence_beam_logging():
-            PipelineOptions(flags).get_all_options(add_extra_args_fn=look)
+            PipelineOptions(flags).get_all_options(add_extra_args_fn=parse_flags)
     except SystemExit:
         raise UsageError(stderr.getvalue().rpartition("error: ")[2].strip()) from None
     if unknown:

@@ -193,7 +193,7 @@ def build(
     out = parse_output_path(out)
     settings = make_options(out, **options)
     with completion_notice(out) as checks:
-        built = _run(source, out, settings, to_progress(progress), quiet, checks)
+        built = _plan_and_run(source, out, settings, to_progress(progress), quiet, checks)
         assert built is not None
         return _make_result(out, *built, seconds=time.monotonic() - started)
 
@@ -229,11 +229,11 @@ def submit(
         raise UsageError(
             f"{option('detach', True)} and {option('if_changed', True)} exclude each other"
         )
-    _run(source, out, settings, Progress(), quiet, [], detach=True)
+    _plan_and_run(source, out, settings, Progress(), quiet, [], detach=True)
     return Submitted(out, tuple(run for run in status(out).runs if run.state != "ended"))
 
 
-def _run(
+def _plan_and_run(
     source: Any,
     out: str,
     settings: BuildOptions,
@@ -259,7 +259,7 @@ def _run(
     """
     limit_requests(settings.storage_requests)
     check_runner(settings.runner, settings.beam_args)
-    base = check_output_folder(out, settings.overwrite or settings.if_changed)
+    base_generation = check_output_folder(out, settings.overwrite or settings.if_changed)
     # the folder on this machine in which the run works
     path = local_work_folder(out) if is_remote(out) else Path(out)
     with limit_block_memory(settings.memory_bytes), Display(progress, quiet):
@@ -271,7 +271,7 @@ def _run(
                 # A store that refuses writes does so here, and not after all work is done.
                 with run:
                     pass
-            plan = make_plan(source, folder, out, base, settings)
+            plan = make_plan(source, folder, out, base_generation, settings)
             if settings.if_changed and (identical := find_identical_build(plan)) is not None:
                 return identical, plan, True
             _run_preflight(plan, settings, progress)

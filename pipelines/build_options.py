@@ -30,7 +30,7 @@ from recordmill.storage.files import parse_local_path, parse_output_path
 from recordmill.storage.folders import exists
 
 # 128 MiB: the batches, sorted runs and pieces of two threads. Less than this could not be kept.
-LEAST_MEMORY_BYTES = 128 << 20
+MIN_MEMORY_BYTES = 128 << 20
 # options that `BuildOptions` takes without a conversion
 _UNCHANGED_OPTIONS = (
     "kind",
@@ -194,8 +194,8 @@ def _to_json_value(value: Any) -> Any:
 
 def _memory(memory: str | int) -> int:
     memory_bytes = parse_size(memory, "memory")
-    if memory_bytes < LEAST_MEMORY_BYTES:
-        raise UsageError(f"{option('memory', memory)}: at least {LEAST_MEMORY_BYTES >> 20}MiB")
+    if memory_bytes < MIN_MEMORY_BYTES:
+        raise UsageError(f"{option('memory', memory)}: at least {MIN_MEMORY_BYTES >> 20}MiB")
     return memory_bytes
 
 

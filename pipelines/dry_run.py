@@ -135,7 +135,7 @@ def _estimate_seconds(plan: BuildPlan, source: Source) -> float:
 
     A large unit, such as a compressed file, is measured for `_TRIAL_SEC` only.
     """
-    started, sizes, sketches, rows, share = (
+    started, sizes, sketches, rows, read_fraction = (
         time.monotonic(),
         unit_sizes(source.units),
         create_sketches(plan),
@@ -145,18 +145,18 @@ def _estimate_seconds(plan: BuildPlan, source: Source) -> float:
     for chunk in source.read(source.units[0]) if len(sizes) else ():
         rows += chunk.rows + len(chunk.rejects)
         if (unit_rows := source.units[0].rows) and time.monotonic() - started > _TRIAL_SEC:
-            share = rows / max(unit_rows, rows)
+            read_fraction = rows / max(unit_rows, rows)
             break
         keyed_chunk, _ = apply_transform(plan, assign_keys(plan, chunk)[0])
         if keyed_chunk.rows:
             update_statistics(plan, sketches, keyed_chunk)
             encode_chunk(plan, keyed_chunk)
-    at_once = max(min(plan.threads, len(sizes)), 1)
+    concurrency = max(min(plan.threads, len(sizes)), 1)
     return (
         _TOTAL_TO_ENCODING_TIME
         * (time.monotonic() - started)
         * int(sizes.sum())
-        / max(int(sizes[:1].sum()) * share * at_once, 1.0)
+        / max(int(sizes[:1].sum()) * read_fraction * concurrency, 1.0)
     )
 
 
@@ -227,8 +227,8 @@ def _count_groups(plan: BuildPlan, progress: Progress) -> DatasetSketch:
             progress.advance(keyed_chunk.rows, rejected)
         return rows, rejects.close()
 
-    planned = plan.source.plan_rejects if plan.source else ()
-    read, rejected = len(planned), write_plan_rejects(plan, planned)
+    plan_rejects = plan.source.plan_rejects if plan.source else ()
+    read, rejected = len(plan_rejects), write_plan_rejects(plan, plan_rejects)
     for rows, group_rejects in thread_map(count, range(len(plan.unit_groups)), plan.threads):
         read, rejected = read + rows, rejected + group_rejects
     rejected.check_budget(plan.budget, read)

@@ -66,7 +66,7 @@ def plan_source(source: Any, folder: RunFolder, out: str, settings: BuildOptions
     inputs = _to_paths(source)
     if inputs is None:
         check_applicable("build", settings.given, inputs=MEMORY_INPUTS)
-    if inputs is None and (records := _find_whole_record_files(source)) is not None:
+    if inputs is None and (records := _find_raw_record_files(source)) is not None:
         listing = list_inputs(records, data_extensions=DATA_EXTENSIONS)
         schema = settings.schema or source.full_schema
         return _plan(find_kind("tfrecord"), listing, None, replace(common, schema=schema))
@@ -106,7 +106,7 @@ def _to_paths(source: Any) -> list[str] | None:
     return None
 
 
-def _find_whole_record_files(source: Any) -> list[str] | None:
+def _find_raw_record_files(source: Any) -> list[str] | None:
     """Returns the files of an open data set that a table can't represent.
 
     Its records are SequenceExamples, or no Examples at all. They are copied as they are.
@@ -177,18 +177,18 @@ def _plan(
         return planned
     options = dict(options or {})
     files, notes = _choose_table_files(kind.name, listing, options.pop("split_from", AUTO_LAYOUT))
-    own_options = _make_kind_options(kind, options)
+    kind_options = _make_kind_options(kind, options)
     if kind.has_partitions:
 
-        def plan_own(files: FileTable, common: PlanOptions) -> Source:
-            source: Source = kind.planner(files, own_options, common)
+        def plan_tables(files: FileTable, common: PlanOptions) -> Source:
+            source: Source = kind.planner(files, kind_options, common)
             return source
 
-        plan_texts = partial(plan_with_text_formats, plan_own, own_options)
-        plan_files = partial(plan_file_columns, plan_texts, own_options, follow_links)
-        planned = plan_with_partitions(files, common, plan_files, own_options.columns)
+        plan_texts = partial(plan_with_text_formats, plan_tables, kind_options)
+        plan_files = partial(plan_file_columns, plan_texts, kind_options, follow_links)
+        planned = plan_with_partitions(files, common, plan_files, kind_options.columns)
     else:
-        planned = kind.planner(files, own_options, common)
+        planned = kind.planner(files, kind_options, common)
     notes = (*notes, *planned.notes, *note_unused_partitions(files, planned.schema.names))
     with_notes: Source = replace(planned, notes=notes)  # type: ignore[type-var]
     return with_notes

@@ -123,7 +123,7 @@ class ReadResult:
     def __repr__(self) -> str:
         splits = ", ".join(f"{name} {count:,}" for name, count in self.records.items())
         rejects = f", {self.rejected:,} rejected" if self.rejected else ""
-        size = format_size(sum(_size(path) for path in self.paths))
+        size = format_size(sum(_output_bytes(path) for path in self.paths))
         return (
             f"<recordmill read to {self.to} in {self.out}: {splits} records{rejects}, "
             f"{format_count(len(self.schema), 'feature')}, {format_count(len(self.paths), 'output')}, {size}>"
@@ -204,17 +204,17 @@ def read(
     ):
         # The inputs are listed while the store of OUT is prepared: each waits for its own answers.
         inputs_future = pool.submit(find_inputs, inputs, settings.plan) if is_remote(out) else None
-        folder, base = _begin_run(out, settings)
-        guessing = settings.runner is None and not has_stopped_read(folder.out)
+        folder, base = _create_run_folder(out, settings)
+        allow_guess = settings.runner is None and not has_stopped_read(folder.out)
         job_folder: JobFolder | None = None
         try:
             resolved_inputs = inputs if inputs_future is None else inputs_future.result()
-            plan, folder, finished = _prepare(
-                resolved_inputs, settings, folder, out, counters, display, guessing
+            plan, folder, finished = _plan_or_resume(
+                resolved_inputs, settings, folder, out, counters, display, allow_guess
             )
             job_folder = None if settings.runner is None else _job_folder(folder, out, settings)
 
-            def keeps(error: BaseException) -> bool:
+            def should_keep(error: BaseException) -> bool:
                 with suppress(OSError):
                     return (
                         isinstance(error, _RESUMABLE_ERRORS)
@@ -222,13 +222,13 @@ def read(
                     )
                 return False
 
-            with remove_on_failure(job_folder, keeps) as run, ExitStack() as putting:
+            with remove_on_failure(job_folder, should_keep) as run, ExitStack() as open_uploads:
                 publication = _make_publication(
-                    plan, settings, folder, out, base, run, finished, putting
+                    plan, settings, folder, out, base, run, finished, open_uploads
                 )
                 checks.append(lambda: publication.is_complete)
                 try:
-                    results = run_jobs(
+                    results = run_tasks(
                         plan, settings, folder, counters, publication, job_folder, finished
                     )
                 except (SchemaNotConfirmed, DataError):
@@ -236,16 +236,16 @@ def read(
                     # it. Everything is discarded, and read again with a schema of all records.
                     if plan.guess is None:
                         raise
-                    putting.close()
+                    open_uploads.close()
                     folder.close()
-                    folder, base = _begin_run(out, settings)
-                    plan, folder, finished = _prepare(
+                    folder, base = _create_run_folder(out, settings)
+                    plan, folder, finished = _plan_or_resume(
                         inputs, settings, folder, out, counters, display, False
                     )
                     publication = _make_publication(
-                        plan, settings, folder, out, base, run, finished, putting
+                        plan, settings, folder, out, base, run, finished, open_uploads
                     )
-                    results = run_jobs(
+                    results = run_tasks(
                         plan, settings, folder, counters, publication, job_folder, finished
                     )
                 result = _publish(
@@ -279,14 +279,14 @@ def read(
             folder.close()
 
 
-def _prepare(
+def _plan_or_resume(
     inputs: Inputs | Catalog,
     settings: ReadSettings,
     folder: RunFolder,
     out: str,
     progress: Progress,
     display: Display,
-    guessing: bool,
+    allow_guess: bool,
 ) -> tuple[ReadPlan, RunFolder, FinishedOutputs | None]:
     """Plans a read, and finds out which outputs an earlier read has finished.
 
@@ -297,7 +297,7 @@ def _prepare(
         out: The output folder.
         progress: Receives the counts.
         display: Prints a line if the read continues an earlier one.
-        guessing: Allows `plan_read` to guess the schema from the first records.
+        allow_guess: Allows `plan_read` to guess the schema from the first records.
 
     Returns:
         (plan, run folder, finished outputs). The run folder is that of the earlier read if this one
@@ -309,7 +309,7 @@ def _prepare(
         settings.plan,
         schema=settings.schema,
         threads=settings.threads,
-        allow_guess=guessing,
+        allow_guess=allow_guess,
         memory_bytes=settings.memory_bytes,
     )
     plan = replace(plan, max_rejects=settings.budget.max_rejects(plan.records))
@@ -344,7 +344,7 @@ def _prepare(
     return plan, folder, finished
 
 
-def _begin_run(out: str, settings: ReadSettings) -> tuple[RunFolder, int]:
+def _create_run_folder(out: str, settings: ReadSettings) -> tuple[RunFolder, int]:
     """Creates the run folder.
 
     Returns:
@@ -379,7 +379,7 @@ def _make_publication(
     base: int,
     run: StoreRun | None,
     finished: FinishedOutputs | None,
-    putting: ExitStack,
+    open_uploads: ExitStack,
 ) -> Publication:
     """Returns the publication of the outputs, on disk or in a store.
 
@@ -390,17 +390,17 @@ def _make_publication(
         base: The generation in the store that the read follows.
         run: The run in the store that receives the outputs of workers; None if there is none.
         finished: The outputs of an earlier read.
-        putting: Waits for uploads from this machine when it is closed.
+        open_uploads: Waits for uploads from this machine when it is closed.
     """
     if not is_remote(out):
         return DiskPublication(folder, settings.overwrite)
     if run is not None and not plan.options.output.per_split:
         return StorePublication(run, folder, base)
     uploads = make_uploads(plan, folder, out, finished, settings.threads, settings.memory_bytes)
-    return StorePublication(uploads.run, folder, base, putting.enter_context(uploads))
+    return StorePublication(uploads.run, folder, base, open_uploads.enter_context(uploads))
 
 
-def run_jobs(
+def run_tasks(
     plan: ReadPlan,
     settings: ReadSettings,
     folder: RunFolder,
@@ -422,15 +422,15 @@ def run_jobs(
 
         assert job_folder is not None
         return run_on_beam(plan, settings, folder, progress, job_folder, finished)
-    plan, at_once = share_memory(plan, len(plan.tasks), settings.threads, settings.memory_bytes)
-    threads = max(1, settings.threads // at_once)
+    plan, concurrency = share_memory(plan, len(plan.tasks), settings.threads, settings.memory_bytes)
+    threads = max(1, settings.threads // concurrency)
 
-    def work(job: ReadTask) -> OutputCounts:
-        if finished is not None and job.name in finished.counts_by_task:
-            return finished.counts_by_task[job.name]
-        account = run_task(
+    def run_or_reuse(task: ReadTask) -> OutputCounts:
+        if finished is not None and task.name in finished.counts_by_task:
+            return finished.counts_by_task[task.name]
+        counts = run_task(
             plan,
-            job,
+            task,
             folder.data,
             folder.rejects,
             output=plan.options.output,
@@ -439,10 +439,10 @@ def run_jobs(
             on_output=publication.on_output,
         )
         if finished is not None:
-            finished.save(plan, job, folder.data, account)
-        return account
+            finished.save(plan, task, folder.data, counts)
+        return counts
 
-    return list(thread_map(work, plan.tasks, at_once, on_error=progress.cancel))
+    return list(thread_map(run_or_reuse, plan.tasks, concurrency, on_error=progress.cancel))
 
 
 def _attempts_folder(job_folder: JobFolder | None) -> str:
@@ -504,25 +504,27 @@ def _publish(
     out: Path | str,
     started: float,
 ) -> ReadResult:
-    accounts = ReadCounts.from_outputs(results)
-    accounts.check(plan, settings.budget)
+    counts = ReadCounts.from_outputs(results)
+    counts.check(plan, settings.budget)
     notes = (
         *plan.notes,
         *(f"{result.split}: {note}" for result in results for note in result.notes),
     )
-    home, rejects = publication.publish(accounts.summary(plan), results)
+    folder, rejects = publication.publish(counts.summary(plan), results)
     return ReadResult(
         out,
         plan.options.to,
         {
-            split: tuple(_below(home, result.output) for result in results if result.split == split)
-            for split in accounts.records
+            split: tuple(
+                _join_name(folder, result.output) for result in results if result.split == split
+            )
+            for split in counts.records
         },
-        accounts.records,
-        accounts.read,
-        accounts.rejected.total,
-        accounts.filtered,
-        dict(accounts.rejected.counts),
+        counts.records,
+        counts.read,
+        counts.rejected.total,
+        counts.filtered,
+        dict(counts.rejected.counts),
         rejects,
         plan.schema,
         tuple(notes),
@@ -530,11 +532,11 @@ def _publish(
     )
 
 
-def _below(home: Path | str, name: str) -> Path | str:
-    return home / name if isinstance(home, Path) else join(home, name)
+def _join_name(folder: Path | str, name: str) -> Path | str:
+    return folder / name if isinstance(folder, Path) else join(folder, name)
 
 
-def _size(path: Path | str) -> int:
+def _output_bytes(path: Path | str) -> int:
     if is_folder(path):
         return sum(stat(file).size_bytes for file in find_files(path).values())
     return stat(str(path)).size_bytes if exists(path) else 0

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from recordmill.pipelines.read_options import ReadSettings
     from recordmill.transforms.beam_types import Pipeline
 
-_PART_OUTPUT = "arrow"  # the format of workers if an output consists of a whole split
+_WORKER_OUTPUT = "arrow"  # the format of workers if an output consists of a whole split
 
 
 def run_on_beam(
@@ -73,25 +73,29 @@ def run_on_beam(
 
     # A worker has another working folder, so relative paths would name other files.
     plan = replace(plan, files=tuple(map(_with_absolute_paths, plan.files)))
-    parts = plan.options.output.per_split
+    per_split = plan.options.output.per_split
     tasks, output = _worker_tasks(plan)
-    local = is_local(settings.runner)
-    plan, at_once = share_memory(
-        plan, len(tasks) if local else 1, settings.threads, settings.memory_bytes
+    is_local_run = is_local(settings.runner)
+    plan, concurrency = share_memory(
+        plan, len(tasks) if is_local_run else 1, settings.threads, settings.memory_bytes
     )
     threads, finished_tasks = (
-        max(1, settings.threads // at_once),
+        max(1, settings.threads // concurrency),
         () if finished is None else finished.worker_tasks,
     )
-    run = ReadRun(plan, tasks, output.name, threads, at_once, finished is not None, finished_tasks)
+    run = ReadRun(
+        plan, tasks, output.name, threads, concurrency, finished is not None, finished_tasks
+    )
     shared = share_read_run(job_folder, run)
 
     def construct(pipeline: Pipeline) -> None:
-        if local:
-            packs = pipeline | "All" >> Create([tuple(range(len(tasks)))])
+        if is_local_run:
+            task_tuples = pipeline | "All" >> Create([tuple(range(len(tasks)))])
         else:
-            packs = pipeline | "Jobs" >> ElementNumbers(len(tasks)) | "Alone" >> Map(wrap_number)
-        _ = packs | "Read" >> ReadTasks(shared)
+            task_tuples = (
+                pipeline | "Jobs" >> ElementNumbers(len(tasks)) | "Alone" >> Map(wrap_number)
+            )
+        _ = task_tuples | "Read" >> ReadTasks(shared)
 
     run_pipeline(
         construct,
@@ -106,16 +110,20 @@ def run_on_beam(
             shared, job_folder.data_path(), join(job_folder.out, f"rejects/{job_folder.id}.")
         )
     results = collect_outputs(
-        shared, str(folder.intermediate if parts else folder.data), f"{folder.rejects}/"
+        shared, str(folder.intermediate if per_split else folder.data), f"{folder.rejects}/"
     )
-    return [_join_parts(plan, job, folder, results) for job in plan.tasks] if parts else results
+    return (
+        [_combine_outputs(plan, task, folder, results) for task in plan.tasks]
+        if per_split
+        else results
+    )
 
 
 def _worker_tasks(plan: ReadPlan) -> tuple[Sequence[ReadTask], Output]:
     """Returns (the tasks of workers, the output format that they write)."""
     if plan.options.output.per_split:
         return divide_tasks(plan.split_tasks, plan.files, plan.options.file_bytes), find_output(
-            _PART_OUTPUT
+            _WORKER_OUTPUT
         )
     return plan.tasks, plan.options.output
 
@@ -141,21 +149,24 @@ def _with_absolute_paths(file: ShardFile) -> ShardFile:
     return replace(file, path=absolute_path(file.path), index_path=index, members_path=members)
 
 
-def _join_parts(
-    plan: ReadPlan, job: ReadTask, folder: RunFolder, results: Sequence[OutputCounts]
+def _combine_outputs(
+    plan: ReadPlan, task: ReadTask, folder: RunFolder, results: Sequence[OutputCounts]
 ) -> OutputCounts:
     """Combines the Arrow files of one split, in order."""
-    mine = [result for result in results if result.split == job.split]
+    split_results = [result for result in results if result.split == task.split]
     output = plan.options.output
-    name = output_file_name(job, output)
-    batches = _batches([folder.intermediate / result.output for result in mine])
-    writer = write_output(folder.data / name, batches, output, plan, job.split, "join")
-    rejected = sum((result.rejected for result in mine), RejectSummary.empty())
-    read, filtered = sum(result.read for result in mine), sum(result.filtered for result in mine)
-    return OutputCounts(job.split, name, read, writer.rows, rejected, filtered, writer.notes)
+    name = output_file_name(task, output)
+    batches = _iter_batches([folder.intermediate / result.output for result in split_results])
+    writer = write_output(folder.data / name, batches, output, plan, task.split, "join")
+    rejected = sum((result.rejected for result in split_results), RejectSummary.empty())
+    read, filtered = (
+        sum(result.read for result in split_results),
+        sum(result.filtered for result in split_results),
+    )
+    return OutputCounts(task.split, name, read, writer.rows, rejected, filtered, writer.notes)
 
 
-def _batches(paths: Sequence[Path]) -> Iterator[pa.RecordBatch]:
+def _iter_batches(paths: Sequence[Path]) -> Iterator[pa.RecordBatch]:
     for path in paths:
         reader = pa.ipc.open_file(pa.py_buffer(map_file(str(path))))
         yield from (reader.get_batch(number) for number in range(reader.num_record_batches))

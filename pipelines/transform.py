@@ -200,7 +200,7 @@ def _fit(
             raw, _check_inputs(raw, raw.names), None, name, settings.fit_on, settings.keep_raw
         )
     if job_folder is not None and job_folder.is_remote:
-        _fit_in_parts(plan, settings, fit, function, target, progress, job_folder)
+        _fit_on_workers(plan, settings, fit, function, target, progress, job_folder)
     else:
         _run_fit(plan, settings, fit, function, target, progress, job_folder)
     with _hide_values(fit):
@@ -249,25 +249,25 @@ def _run_fit(
     progress: Progress,
     job_folder: JobFolder | None,
 ) -> None:
-    sent = (
+    plan_handle = (
         make_plan_handle(plan, settings.beam_args)
         if job_folder is None
         else share_plan(plan, job_folder)
     )
-    local = is_local(settings.runner)
+    is_local_run = is_local(settings.runner)
 
     def construct(pipeline: Any) -> None:
         import apache_beam as beam
 
         from recordmill.transforms.tft.analysis import FitTransform, analysis_context
 
-        step = FitTransform(sent, fit.split, fit.inputs, function, target)
+        step = FitTransform(plan_handle, fit.split, fit.inputs, function, target)
         groups = range(len(plan.unit_groups))
-        packs = pipeline | "Groups" >> beam.Create(
-            [tuple(groups)] if local else [(group,) for group in groups]
+        group_tuples = pipeline | "Groups" >> beam.Create(
+            [tuple(groups)] if is_local_run else [(group,) for group in groups]
         )
         with analysis_context(plan.folder):
-            _ = packs | "Fit" >> step
+            _ = group_tuples | "Fit" >> step
 
     progress.begin("fit", None)
     with _hide_values(fit):
@@ -276,7 +276,7 @@ def _run_fit(
         )
 
 
-def _fit_in_parts(
+def _fit_on_workers(
     plan: BuildPlan,
     settings: BuildOptions,
     fit: FitOrigin,
@@ -299,7 +299,7 @@ def _fit_in_parts(
         read_analyses,
     )
 
-    def construct_parts(pipeline: Any) -> None:
+    def construct_analysis(pipeline: Any) -> None:
         step = AnalyzeUnitGroups(shared, fit.split, fit.inputs, function)
         _ = pipeline | "Groups" >> ElementNumbers(len(plan.unit_groups)) | "Fit" >> step
 
@@ -307,15 +307,15 @@ def _fit_in_parts(
         step = FitFromAnalyses(
             plan.local_handle(), fit.split, fit.inputs, function, target, analyses
         )
-        packs = pipeline | "Groups" >> Create([tuple(range(len(plan.unit_groups)))])
+        group_tuples = pipeline | "Groups" >> Create([tuple(range(len(plan.unit_groups)))])
         with analysis_context(plan.folder):
-            _ = packs | "Fit" >> step
+            _ = group_tuples | "Fit" >> step
 
     progress.begin("fit", None)
     with _hide_values(fit):
         shared = share_plan(plan, job_folder)
         run_pipeline(
-            construct_parts,
+            construct_analysis,
             settings.runner,
             settings.beam_args,
             job_folder.run_path(),

@@ -36,9 +36,9 @@ def with_parallelism(runner: str, beam_args: Sequence[str], options: Any) -> tup
 
     if "flink" not in runner.lower() or get_parallelism(options) is not None:
         return tuple(beam_args)
-    flink = Flink.of_master(options.view_as(FlinkRunnerOptions).flink_master)
+    flink = Flink.from_master(options.view_as(FlinkRunnerOptions).flink_master)
     try:
-        overview = flink.overview() if flink is not None else None
+        overview = flink.get_overview() if flink is not None else None
         # If no job runs, all slots count: those of a job that has just ended become free a moment
         # later.
         free = 0 if overview is None else overview.free if overview.jobs else overview.slots
@@ -107,14 +107,14 @@ def check_cluster(runner: str, options: Any) -> list[ClusterFinding]:
         findings.append(_check_endpoint(portable.job_endpoint))
     flink_options = options.view_as(FlinkRunnerOptions)
     flink = (
-        Flink.of_master(flink_options.flink_master)
+        Flink.from_master(flink_options.flink_master)
         if "flink" in name or "portable" in name
         else None
     )
     if flink is None:
         return findings
     try:
-        overview = flink.overview()
+        overview = flink.get_overview()
     except EngineGone as error:
         reason = str(error).removeprefix(f"{flink.url}/overview: ")
         remedy = "start Flink, or name its REST address: --flink_master=HOST:8081"

@@ -74,7 +74,7 @@ class FlinkJob:
     tasks: Mapping[str, int]
 
     @property
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         """True if no part of it runs any more."""
         return self.state in _END_STATES
 
@@ -84,7 +84,7 @@ class FlinkJob:
         is_running = any(
             count for state, count in self.tasks.items() if state not in _WAITING_STATES
         )
-        return not self.ended and not is_running
+        return not self.has_ended and not is_running
 
     @property
     def progress(self) -> str:
@@ -97,13 +97,13 @@ class FlinkJob:
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
-def _requires_flink(ask: _Method) -> _Method:
+def _requires_flink(method: _Method) -> _Method:
     """Makes a method raise EngineGone if an answer is not one of Flink."""
 
-    @functools.wraps(ask)
+    @functools.wraps(method)
     def wrapper(flink: Flink, *arguments: Any) -> Any:
         try:
-            return ask(flink, *arguments)
+            return method(flink, *arguments)
         except (AttributeError, KeyError, TypeError, ValueError):
             raise EngineGone(f"{flink.url} is no REST address of Flink") from None
 
@@ -121,7 +121,7 @@ class Flink:
     url: str
 
     @classmethod
-    def of_master(cls, master: str | None) -> Flink | None:
+    def from_master(cls, master: str | None) -> Flink | None:
         """Returns the cluster that `--flink_master` names.
 
         A user name and password are removed, because the URL appears in messages and requests do
@@ -130,9 +130,9 @@ class Flink:
         Returns:
             The cluster; None if it is inside the job server.
 
-        >>> Flink.of_master("host:8081"), Flink.of_master("https://me:secret@host/")
+        >>> Flink.from_master("host:8081"), Flink.of_master("https://me:secret@host/")
         (Flink(url='http://host:8081'), Flink(url='https://host'))
-        >>> Flink.of_master("[auto]") is None
+        >>> Flink.from_master("[auto]") is None
         True
         """
         if not master or master.startswith("["):
@@ -141,7 +141,7 @@ class Flink:
         return cls(f"{scheme}://{rest.rpartition('@')[2].rstrip('/')}")
 
     @_requires_flink
-    def overview(self) -> Overview:
+    def get_overview(self) -> Overview:
         """Returns the resources of the cluster.
 
         Raises:
@@ -165,10 +165,10 @@ class Flink:
         ]
         if not jobs:
             return None
-        return self.job(str(max(jobs, key=lambda job: job.get("start-time", 0))["jid"]))
+        return self.get_job(str(max(jobs, key=lambda job: job.get("start-time", 0))["jid"]))
 
     @_requires_flink
-    def job(self, job_id: str) -> FlinkJob | None:
+    def get_job(self, job_id: str) -> FlinkJob | None:
         """Returns the job with an id, or None if it is unknown."""
         if _JOB_ID.fullmatch(job_id) is None:
             return None
@@ -187,7 +187,7 @@ class Flink:
         return FlinkJob(job_id, str(answer.get("name", "")), str(answer.get("state", "")), tasks)
 
     @_requires_flink
-    def reason(self, job_id: str) -> str:
+    def get_failure_text(self, job_id: str) -> str:
         """Returns the complete error text of a failed job; "" if there is none."""
         answer = self._get(f"/jobs/{job_id}/exceptions")
         entries = (answer.get("exceptionHistory") or {}).get("entries") or []
@@ -200,7 +200,7 @@ class Flink:
     def cancel(self, job_id: str) -> None:
         """Requests the end of a job. Does nothing if the job has ended."""
         try:
-            self._ask(f"/jobs/{job_id}?mode=cancel", "PATCH")
+            self._request(f"/jobs/{job_id}?mode=cancel", "PATCH")
         except EngineGone as error:
             if error.code not in (404, 409):  # 404: no such job; 409: it has ended
                 raise
@@ -216,8 +216,8 @@ class Flink:
         """
         started = time.monotonic()
         while True:
-            job = self.job(job_id)
-            if job is None or job.ended:
+            job = self.get_job(job_id)
+            if job is None or job.has_ended:
                 return job
             if time.monotonic() - started > timeout_sec:
                 raise TimeoutError(f"job {job_id} is still {job.state}")
@@ -225,14 +225,14 @@ class Flink:
 
     def _get(self, path: str) -> dict[str, Any]:
         try:
-            answer = json.loads(self._ask(path, "GET"))
+            answer = json.loads(self._request(path, "GET"))
         except ValueError:
             answer = None
         if not isinstance(answer, dict):
             raise EngineGone(f"{self.url}{path}: no answer of Flink's")
         return answer
 
-    def _ask(self, path: str, method: str) -> bytes:
+    def _request(self, path: str, method: str) -> bytes:
         # Imported here because they take as long to import as all the rest, and few commands need
         # an engine.
         import http.client

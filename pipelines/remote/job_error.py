@@ -76,16 +76,16 @@ def summarize_error(text: str) -> str:
         )
     # If one error caused another, the last one explains more. Errors of recordmill come before all
     # others, which are mostly their consequences.
-    for name, message in sorted(errors, key=lambda one: one[0].startswith("recordmill."))[::-1]:
+    for name, message in sorted(errors, key=lambda error: error[0].startswith("recordmill."))[::-1]:
         kind = name.rpartition(".")[2]
         if kind in ("RuntimeError", "GeneratorExit") and not message:
             continue
         if kind.endswith("MemoryError"):
             return _WORKER_OOM.format(f" ({message})" if message else "")[:_MAX_CHARACTERS]
-        ours = name.startswith("recordmill.") and message
+        is_own = name.startswith("recordmill.") and message
         return (
             message[:_MAX_CHARACTERS]
-            if ours
+            if is_own
             else f"{kind}: {message}"[:_MAX_CHARACTERS].rstrip(": ")
         )
     java_errors = _JAVA.findall(text)
@@ -147,16 +147,16 @@ def silence_engine_logs() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _silence_job_servers() -> Iterator[None]:
-    def nothing(record: logging.LogRecord) -> bool:
+    def drop_record(record: logging.LogRecord) -> bool:
         return False
 
     for name in _JOB_SERVER_LOGGERS:
-        logging.getLogger(name).addFilter(nothing)
+        logging.getLogger(name).addFilter(drop_record)
     try:
         yield
     finally:
         for name in _JOB_SERVER_LOGGERS:
-            logging.getLogger(name).removeFilter(nothing)
+            logging.getLogger(name).removeFilter(drop_record)
 
 
 @contextlib.contextmanager
@@ -164,11 +164,11 @@ def _hide_grpc_thread_errors() -> Iterator[None]:
     """Hides the errors of worker threads that have lost their engine."""
     hook = threading.excepthook
 
-    def not_of_grpc(args: Any) -> None:
+    def hide_grpc_errors(args: Any) -> None:
         if not str(getattr(args.exc_type, "__module__", "")).startswith("grpc"):
             hook(args)
 
-    threading.excepthook = not_of_grpc
+    threading.excepthook = hide_grpc_errors
     try:
         yield
     finally:

@@ -41,7 +41,7 @@ _TOKEN = "preflight"
 _SETTINGS = "give the workers the store's settings, which they take from their own environment (docs/stores.md)"
 
 
-class File(Protocol):
+class InputFile(Protocol):
     """A file of the inputs."""
 
     @property
@@ -51,7 +51,7 @@ class File(Protocol):
     def stat(self) -> Stat: ...
 
 
-def sample_files(files: Sequence[File]) -> tuple[tuple[str, int], ...]:
+def sample_files(files: Sequence[InputFile]) -> tuple[tuple[str, int], ...]:
     """Returns (absolute path, size in bytes) of some of the files.
 
     These are up to MAX_SAMPLES files, spread from the first one to the last one.
@@ -106,7 +106,7 @@ def ask_workers(
 
     text = uuid.uuid4().hex
     request = ProbeRequest(put_token(probe.folder, text), text, probe.inputs)
-    facts: list[dict[str, Any]] = []
+    answers: list[dict[str, Any]] = []
 
     def construct(pipeline: Any) -> None:
         _ = probe_workers(pipeline, request, _NUM_PROBES)
@@ -117,8 +117,8 @@ def ask_workers(
         beam_args,
         name,
         "",
-        within_sec=ANSWER_SEC,
-        ended=lambda r: facts.extend(collect_probe_results(r.metrics())),
+        timeout_sec=ANSWER_SEC,
+        on_success=lambda r: answers.extend(collect_probe_results(r.metrics())),
     )
     try:
         run_on_engine(construct, job, Progress())
@@ -129,54 +129,58 @@ def ask_workers(
         return [ClusterFinding("workers", str(error), "see docs/cluster.md, Workers")]
     finally:
         remove_token(request.token)
-    return _judge(facts, probe)
+    return _make_findings(answers, probe)
 
 
-def _judge(facts: Sequence[dict[str, Any]], probe: ProbeResult) -> list[ClusterFinding]:
+def _make_findings(answers: Sequence[dict[str, Any]], probe: ProbeResult) -> list[ClusterFinding]:
     from recordmill.transforms.probe import MUST_MATCH, find_versions
 
     own_versions = find_versions()
-    hosts = sorted({fact["host"] for fact in facts})
+    hosts = sorted({answer["host"] for answer in answers})
     findings = [
         ClusterFinding(
             "workers",
-            f"{len(facts)} answered, on {', '.join(hosts)}"
-            if facts
+            f"{len(answers)} answered, on {', '.join(hosts)}"
+            if answers
             else "the engine hands back no counters",
         )
     ]
-    for fact in facts:
-        wrong = [
-            f"{name} {fact[name] or 'none'} there, {own_versions[name]} here"
+    for answer in answers:
+        differences = [
+            f"{name} {answer[name] or 'none'} there, {own_versions[name]} here"
             for name in MUST_MATCH
-            if fact[name] != own_versions[name]
+            if answer[name] != own_versions[name]
         ]
-        if wrong:
+        if differences:
             remedy = (
                 "install the same there: other versions may write other bytes, or fail to unpickle"
             )
             findings.append(
-                ClusterFinding("versions", f"worker on {fact['host']}: {', '.join(wrong)}", remedy)
+                ClusterFinding(
+                    "versions", f"worker on {answer['host']}: {', '.join(differences)}", remedy
+                )
             )
-        if fact["out"]:
+        if answer["out"]:
             remedy = (
                 "name a folder that all workers see under the same path (a shared disk), or a store"
             )
             remedy = _SETTINGS if is_remote(probe.folder) else remedy
             findings.append(
                 ClusterFinding(
-                    "OUT", f"a worker on {fact['host']} does not see it: {fact['out']}", remedy
+                    "OUT", f"a worker on {answer['host']} does not see it: {answer['out']}", remedy
                 )
             )
-        if fact["inputs"]:
+        if answer["inputs"]:
             remedy = "put the inputs where all workers see them under the same path, or in a store"
-            remedy = _SETTINGS if is_remote(fact["inputs"]) else remedy
+            remedy = _SETTINGS if is_remote(answer["inputs"]) else remedy
             findings.append(
                 ClusterFinding(
-                    "INPUT", f"a worker on {fact['host']} does not see it: {fact['inputs']}", remedy
+                    "INPUT",
+                    f"a worker on {answer['host']} does not see it: {answer['inputs']}",
+                    remedy,
                 )
             )
-    if facts and all(finding.ok for finding in findings):
+    if answers and all(finding.ok for finding in findings):
         versions = ", ".join(f"{name} {own_versions[name]}" for name in MUST_MATCH)
         findings.append(ClusterFinding("versions", f"the same here and there: {versions}"))
     return findings
@@ -252,11 +256,11 @@ def doctor(
         )
     limit_requests(storage_requests)
     findings = check_cluster(runner, pipeline_options(runner, beam_args))
-    samples, input_findings = _inputs(inputs)
+    samples, input_findings = _check_inputs(inputs)
     findings += input_findings
     folder, path = None, ""
     if out is not None:
-        folder, path, out_finding = _out(parse_output_path(out), overwrite)
+        folder, path, out_finding = _check_out(parse_output_path(out), overwrite)
         findings.append(out_finding)
     try:
         if all(finding.ok for finding in findings if finding.what not in ("INPUT", "OUT")):
@@ -267,7 +271,7 @@ def doctor(
     return findings
 
 
-def _inputs(
+def _check_inputs(
     inputs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
 ) -> tuple[tuple[tuple[str, int], ...], list[ClusterFinding]]:
     paths = [
@@ -283,7 +287,7 @@ def _inputs(
     return sample_files(files), [ClusterFinding("INPUT", files_here)]
 
 
-def _out(out: str, overwrite: bool) -> tuple[RunFolder | None, str, ClusterFinding]:
+def _check_out(out: str, overwrite: bool) -> tuple[RunFolder | None, str, ClusterFinding]:
     """Checks that OUT can be written to.
 
     Returns:
@@ -313,5 +317,5 @@ def _out(out: str, overwrite: bool) -> tuple[RunFolder | None, str, ClusterFindi
                 "OUT", detail, remedy or "name another folder, or allow this one to be written to"
             ),
         )
-    holds = "a data set, which would be replaced" if base else "no data set"
-    return folder, path, ClusterFinding("OUT", f"{out}: can be written to, holds {holds}")
+    content = "a data set, which would be replaced" if base else "no data set"
+    return folder, path, ClusterFinding("OUT", f"{out}: can be written to, holds {content}")

@@ -112,16 +112,16 @@ def status(out: str | os.PathLike[str], *, storage_requests: int | None = None) 
         raise UsageError(f"{folder}: no such folder")
     numbers = list_generations(folder)
     records = dict(load_manifest(folder, numbers[-1]).records) if numbers else {}
-    runs = _in_store(folder) if is_remote(folder) else _on_disk(Path(folder))
+    runs = _list_store_runs(folder) if is_remote(folder) else _list_disk_runs(Path(folder))
     return Status(folder, numbers[-1] if numbers else 0, records, tuple(runs))
 
 
-def _on_disk(out: Path) -> list[RunState]:
+def _list_disk_runs(out: Path) -> list[RunState]:
     notes = {path: read_note(str(path)) for path in sorted(list_paths(out, f"{RUN_PREFIX}*"))}
     with claim_dead_runs(path for path, note in notes.items() if note is None) as dead:
         dead_names = {run.name for run in dead}
     return [
-        _state(path.name, note, DEAD if path.name in dead_names else _local_state(path))
+        _make_run_state(path.name, note, DEAD if path.name in dead_names else _local_state(path))
         for path, note in notes.items()
     ]
 
@@ -131,7 +131,7 @@ def _local_state(run: Path) -> str:
     return f"at work, or killed, on host {host}" if host else RUNNING_HERE
 
 
-def _in_store(out: str) -> list[RunState]:
+def _list_store_runs(out: str) -> list[RunState]:
     # run folder to the modification time of each of its objects
     times_by_run: dict[str, dict[str, float]] = defaultdict(dict)
     for item in list_objects(out):
@@ -139,7 +139,7 @@ def _in_store(out: str) -> list[RunState]:
         if name and run.startswith(RUN_PREFIX):
             times_by_run[run][name] = item.modified_sec
     return [
-        _state(
+        _make_run_state(
             run,
             read_note(join(out, run)) if JOB_NOTE_NAME in times_by_run[run] else None,
             _describe_last_sign(times_by_run[run]),
@@ -159,7 +159,7 @@ def _describe_last_sign(put_times: Mapping[str, float]) -> str:
     return f"not heard of for {format_duration(silent_sec)}: `recordmill clean` tells whether it is dead"
 
 
-def _state(run: str, note: JobNote | None, local_state: str) -> RunState:
+def _make_run_state(run: str, note: JobNote | None, local_state: str) -> RunState:
     if note is None:
         return RunState(run, local_state)
     state, detail = _ask_engine(note)
@@ -172,26 +172,26 @@ def _ask_engine(note: JobNote) -> tuple[str, str]:
 
     Only Flink can be asked about a job that another process has submitted.
     """
-    flink = Flink.of_master(note.url) if note.url.startswith("http") else None
+    flink = Flink.from_master(note.url) if note.url.startswith("http") else None
     if flink is not None:
         with contextlib.suppress(EngineGone):
-            job = flink.job(note.job) if note.job else flink.find_job(note.name)
-            if job is not None and not job.ended:
+            job = flink.get_job(note.job) if note.job else flink.find_job(note.name)
+            if job is not None and not job.has_ended:
                 return RUNNING, job.progress
             if job is not None:
                 return ENDED, job.state.lower() + (
-                    f": {_reason(flink, job.id)}" if job.state == "FAILED" else ""
+                    f": {_failure_summary(flink, job.id)}" if job.state == "FAILED" else ""
                 )
             # The engine does not know the job. If it answers at all, the job has ended and was
             # forgotten, or has not arrived yet.
-            flink.overview()
+            flink.get_overview()
             if note.job or time.time() - note.started > _SUBMISSION_SEC:
                 return ENDED, "the engine knows nothing of it any more"
     return UNKNOWN_STATE, "its engine can't be asked"
 
 
-def _reason(flink: Flink, job_id: str) -> str:
+def _failure_summary(flink: Flink, job_id: str) -> str:
     try:
-        return summarize_error(flink.reason(job_id))
+        return summarize_error(flink.get_failure_text(job_id))
     except EngineGone as error:
         return str(error)

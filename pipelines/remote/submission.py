@@ -58,7 +58,7 @@ class MayBeRunning(RecordmillError):
 
 @contextlib.contextmanager
 def remove_on_failure(
-    job_folder: JobFolder | None, keeps: Callable[[BaseException], bool] = lambda error: False
+    job_folder: JobFolder | None, should_keep: Callable[[BaseException], bool] = lambda error: False
 ) -> Iterator[StoreRun | None]:
     """Removes the files of a failed run in a store, and holds its lease.
 
@@ -68,7 +68,7 @@ def remove_on_failure(
     Args:
         job_folder: The folder of the job. None: the run has a folder on this machine, and nothing
             is done.
-        keeps: Returns whether the files stay after an error, so that a later run can continue.
+        should_keep: Returns whether the files stay after an error, so that a later run can continue.
 
     Yields:
         The run in the store, or None.
@@ -83,7 +83,7 @@ def remove_on_failure(
         except MayBeRunning:
             raise
         except BaseException as error:
-            if keeps(error) and not run.has_committed:
+            if should_keep(error) and not run.has_committed:
                 run.release()
             else:
                 run.close()
@@ -100,8 +100,8 @@ class Submission:
         name: The unique name of the job.
         folder: The run folder, which receives a note about the job; "": no note.
         detach: Returns as soon as the engine has accepted the job.
-        within_sec: The most seconds that the job may take; 0: no limit.
-        ended: Is called with Beam's result after the job has succeeded.
+        timeout_sec: The most seconds that the job may take; 0: no limit.
+        on_success: Is called with Beam's result after the job has succeeded.
     """
 
     runner: str
@@ -109,8 +109,8 @@ class Submission:
     name: str
     folder: str = ""
     detach: bool = False
-    within_sec: float = 0.0
-    ended: Callable[[Any], None] | None = None
+    timeout_sec: float = 0.0
+    on_success: Callable[[Any], None] | None = None
 
 
 def run_on_engine(
@@ -132,15 +132,15 @@ def _run(construct: Callable[[Pipeline], None], job: Submission, progress: Progr
     import apache_beam as beam
     from apache_beam.options.pipeline_options import GoogleCloudOptions, SetupOptions
 
-    given_options = pipeline_options(job.runner, job.beam_args)
+    user_options = pipeline_options(job.runner, job.beam_args)
     options = pipeline_options(
-        job.runner, with_parallelism(job.runner, job.beam_args, given_options)
+        job.runner, with_parallelism(job.runner, job.beam_args, user_options)
     )
     options.view_as(SetupOptions).save_main_session = False
     cloud_options = options.view_as(GoogleCloudOptions)
     cloud_options.job_name = cloud_options.job_name or job.name
     job = replace(job, name=cloud_options.job_name)
-    engine = _Engine(job, options)
+    engine = _EngineJob(job, options)
     if job.detach:
         engine.check_can_detach()
     try:
@@ -153,8 +153,8 @@ def _run(construct: Callable[[Pipeline], None], job: Submission, progress: Progr
             engine.find(_CANCEL_SEC)
             return
         engine.wait(progress)
-        if job.ended is not None:
-            job.ended(engine.result)
+        if job.on_success is not None:
+            job.on_success(engine.result)
     except KeyboardInterrupt:
         progress.cancel()
         engine.end("stopped")
@@ -236,7 +236,7 @@ def start_job_server(runner: str, options: Any) -> Any | None:
     return server
 
 
-class _Engine:
+class _EngineJob:
     """The job from before its submission until nothing of it is left."""
 
     def __init__(self, job: Submission, options: Any) -> None:
@@ -251,18 +251,24 @@ class _Engine:
         portable = options.view_as(PortableOptions)
         is_flink = any(word in job.runner.lower() for word in ("flink", "portable"))
         self.flink = (
-            Flink.of_master(options.view_as(FlinkRunnerOptions).flink_master) if is_flink else None
+            Flink.from_master(options.view_as(FlinkRunnerOptions).flink_master)
+            if is_flink
+            else None
         )
         self._endpoint = portable.job_endpoint or ""
-        uber = (
+        uses_uber_jar = (
             self.flink is not None and options.view_as(FlinkRunnerOptions).flink_submit_uber_jar
         ) or (
             "spark" in job.runner.lower()
             and options.view_as(SparkRunnerOptions).spark_submit_uber_jar
         )
         # True if the job is submitted to something that continues without this process.
-        self._outlives_process = bool(uber or self._endpoint or "dataflow" in job.runner.lower())
-        self._loopback = portable.environment_type == "LOOPBACK" or "prism" in job.runner.lower()
+        self._outlives_process = bool(
+            uses_uber_jar or self._endpoint or "dataflow" in job.runner.lower()
+        )
+        self._uses_loopback = (
+            portable.environment_type == "LOOPBACK" or "prism" in job.runner.lower()
+        )
         self.id = ""
         self.result: Any = None
         self._is_submitted = False
@@ -277,7 +283,7 @@ class _Engine:
                 f"{option('detach', True)}: Prism ends with this process, and with it the job; name an engine that "
                 "stays"
             )
-        if self._loopback:
+        if self._uses_loopback:
             raise UsageError(
                 f"{option('detach', True)}: the workers are threads of this process (LOOPBACK); give "
                 "--environment_type=PROCESS, EXTERNAL or DOCKER"
@@ -306,9 +312,9 @@ class _Engine:
         """Submits the pipeline."""
         self._is_submitted = True
         self.result = pipeline.run()
-        threading.Thread(target=self._await, name="recordmill-engine", daemon=True).start()
+        threading.Thread(target=self._wait_for_beam, name="recordmill-engine", daemon=True).start()
 
-    def _await(self) -> None:
+    def _wait_for_beam(self) -> None:
         try:
             self._state.append(self.result.wait_until_finish())
         except BaseException as error:
@@ -338,12 +344,12 @@ class _Engine:
             if not self.id:
                 time.sleep(0.2)
         self.write_note()
-        while self.flink is not None and not self._failure and self._waits(self.flink):
+        while self.flink is not None and not self._failure and self._waits_for_slots(self.flink):
             time.sleep(_POLL_SEC)
 
-    def _waits(self, flink: Flink) -> bool:
+    def _waits_for_slots(self, flink: Flink) -> bool:
         with contextlib.suppress(EngineGone):
-            return (job := flink.job(self.id)) is not None and job.waits_for_slots
+            return (job := flink.get_job(self.id)) is not None and job.waits_for_slots
         return True
 
     def wait(self, progress: Progress) -> None:
@@ -354,19 +360,21 @@ class _Engine:
         Raises:
             EngineError: It failed, or another client cancelled it.
         """
-        last_look = started = time.monotonic()
+        last_poll = started = time.monotonic()
         while progress.error is None and not self._ended.wait(0.2):
             now = time.monotonic()
-            if self._job.within_sec and now - started > self._job.within_sec:
+            if self._job.timeout_sec and now - started > self._job.timeout_sec:
                 raise TimeoutError(
-                    f"{self._job.name} has not ended within {self._job.within_sec:.0f} s"
+                    f"{self._job.name} has not ended within {self._job.timeout_sec:.0f} s"
                 )
-            if self.flink is None or now - last_look < _POLL_SEC:
+            if self.flink is None or now - last_poll < _POLL_SEC:
                 continue
-            last_look = now
+            last_poll = now
             job = None
             with contextlib.suppress(EngineGone):
-                job = self.flink.job(self.id) if self.id else self.flink.find_job(self._job.name)
+                job = (
+                    self.flink.get_job(self.id) if self.id else self.flink.find_job(self._job.name)
+                )
             if job is None:
                 continue
             if not self.id:
@@ -375,12 +383,12 @@ class _Engine:
             progress.engine_text = (
                 f"on Flink: {job.progress}, {self.flink.url}/#/job/running/{job.id}"
             )
-            if job.ended:
+            if job.has_ended:
                 self._ended.wait(5.0)  # messages of the job arrive a little later
                 break
-        self._judge(progress)
+        self._raise_on_failure(progress)
 
-    def _judge(self, progress: Progress) -> None:
+    def _raise_on_failure(self, progress: Progress) -> None:
         if progress.error is not None:
             raise progress.error
         job = None
@@ -393,7 +401,7 @@ class _Engine:
             reason = ""
             with contextlib.suppress(EngineGone):
                 assert self.flink is not None
-                reason = self.flink.reason(self.id)
+                reason = self.flink.get_failure_text(self.id)
             raise make_engine_error(reason or "".join(map(str, self._failure)), self._job.name)
         if job is not None and job.state == "CANCELED":
             raise EngineError(
@@ -406,7 +414,7 @@ class _Engine:
                 f"the job {self._job.name} ended as {self._state[0]}; nothing was written"
             )
 
-    def end(self, why: str) -> None:
+    def end(self, reason: str) -> None:
         """Cancels the job unless it has ended, and waits until it is gone.
 
         Raises:
@@ -416,12 +424,12 @@ class _Engine:
             self._cancel()
         except (EngineGone, TimeoutError, OSError) as error:
             raise MayBeRunning(
-                f"{why}, but the job {self._job.name} may go on ({error}): what it writes was left alone; "
+                f"{reason}, but the job {self._job.name} may go on ({error}): what it writes was left alone; "
                 "`recordmill status OUT` says what became of it, and the next build removes it when it has ended"
             ) from None
         except KeyboardInterrupt:
             raise MayBeRunning(
-                f"{why} twice: the job {self._job.name} may go on; what it writes was left alone; `recordmill "
+                f"{reason} twice: the job {self._job.name} may go on; what it writes was left alone; `recordmill "
                 "status OUT` says what became of it"
             ) from None
 
@@ -501,7 +509,7 @@ class _Engine:
             threading.Thread(target=self._ask_to_cancel, daemon=True).start()
             self._ended.wait(_CLOSE_SEC)
         self._stop_server()
-        if self._loopback:
+        if self._uses_loopback:
             for thread in threading.enumerate():
                 if thread.name.startswith("run_worker_"):
                     thread.join(_WORKERS_SEC)

@@ -176,7 +176,7 @@ JOB = "0" * 31 + "1"
 def test_a_job_that_somebody_else_cancels_is_told_so() -> None:
     with flink_server() as server:
         options = pipeline_options("FlinkRunner", [f"--flink_master={server.url}"])
-        engine = submission._Engine(submission.Submission("FlinkRunner", (), "j"), options)
+        engine = submission._EngineJob(submission.Submission("FlinkRunner", (), "j"), options)
         server.jobs[JOB] = ("j", "CANCELLING")
         engine.id = JOB
         engine._failure.append(RuntimeError("JobCancellationException"))
@@ -200,11 +200,11 @@ class Interrupted:
 STAYING = ("PortableRunner", "--job_endpoint=localhost:9")
 
 
-def handed_over(runner: str, *flags: str) -> submission._Engine:
+def handed_over(runner: str, *flags: str) -> submission._EngineJob:
     """The job, when this process was stopped while it handed it over, and nobody knows yet what
     became of it.
     """
-    engine = submission._Engine(
+    engine = submission._EngineJob(
         submission.Submission(runner, (), "j"), pipeline_options(runner, flags)
     )
     with pytest.raises(KeyboardInterrupt):
@@ -227,7 +227,7 @@ def test_a_job_that_comes_late_is_cancelled_when_it_comes(runner: tuple[str, ...
 
 @pytest.mark.sweep
 def test_a_job_that_may_still_come_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(submission, "_COMING_SEC", 0.1)
+    monkeypatch.setattr(submission, "_SUBMISSION_SEC", 0.1)
     with flink_server() as server:
         master = f"--flink_master={server.url}"
         for runner in (
