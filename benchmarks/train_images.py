@@ -119,12 +119,12 @@ def make_ways(ds: recordmill.Dataset, scaled: bool) -> dict[str, Way]:
 def floors(ds: recordmill.Dataset, scaled: bool) -> None:
     """Prints the CPU time per image of decoding, with and without resizing, on one thread."""
     from recordmill.reader.images.columns import decode_image
-    from recordmill.reader.images.decode import Encoded
+    from recordmill.reader.images.decode import EncodedImage
 
     wanted = Images(SIDE, SIDE, scale=1 / 255 if scaled else None)
     images = [np.frombuffer(data, np.uint8) for data in ds[:DISTINCT:8].column("image").to_pylist()]
     jobs = {
-        "decoded": lambda data: Encoded(data, wanted).pixels(),
+        "decoded": lambda data: EncodedImage(data, wanted).decode(),
         "and resized": lambda data: decode_image(data, wanted),
     }
     for name, job in jobs.items():

@@ -17,7 +17,7 @@ from made_data_set import windows, write_data_set
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.reader import Bucketed, OneHot, Packed, Padded
-from recordmill.reader.batches.grouping import Packs, quantiles
+from recordmill.reader.batches.grouping import PackingLayout, compute_length_boundaries
 from recordmill.reader.dataset import Dataset, open
 from recordmill.schemas.feature import Feature, Schema
 
@@ -153,14 +153,14 @@ def test_a_place_among_bucketed_steps_is_none_of_others(ds: Dataset) -> None:
 
 
 def test_boundaries_come_from_the_lengths(ds: Dataset) -> None:
-    boundaries = quantiles([pa.array([[0] * n for n in LENGTHS])], 4)
+    boundaries = compute_length_boundaries([pa.array([[0] * n for n in LENGTHS])], 4)
     counts = np.bincount(np.searchsorted(boundaries, LENGTHS))
     assert len(boundaries) == 4
     assert boundaries[-1] == max(LENGTHS)
     assert counts.max() - counts.min() < 0.2 * ROWS
     for batch in ds.batches(16, shuffle=True, collate={"tokens": Bucketed(buckets=4)}):
         assert batch["tokens"].shape[1] in boundaries
-    assert quantiles([], 4) == (1,)
+    assert compute_length_boundaries([], 4) == (1,)
     (none,) = Dataset(ds.catalog, ds.full_schema, ["tags"]).batches(
         ROWS, shuffle=False, collate={"tags": "bucketed"}
     )
@@ -284,7 +284,7 @@ def test_first_fit_is_the_textbooks(lengths: list[int], rows: int, limit: int) -
     batch = pa.record_batch(
         [pa.array([[0] * n for n in lengths], pa.large_list(pa.int64()))], ["a"]
     )
-    place, ends = Packs(("a",), (0,), (limit,), rows, 0, rows).fit(batch, True)
+    place, ends = PackingLayout(("a",), (0,), (limit,), rows, 0, rows).pack_records(batch, True)
     expected, left, step, first = [], [limit] * rows, 0, []
     for at, length in enumerate(lengths):
         need = min(max(length, 1), limit)

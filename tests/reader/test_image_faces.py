@@ -206,7 +206,7 @@ def test_with_and_without_simplejpeg_pixels_are_the_same(monkeypatch: pytest.Mon
         for shrink in (False, True)
     ]
     fast = [decode_image(np.frombuffer(file, np.uint8), one) for file in files for one in wanted]
-    monkeypatch.setattr(decode, "_simplejpeg", lambda: None)
+    monkeypatch.setattr(decode, "_import_simplejpeg", lambda: None)
     slow = [decode_image(np.frombuffer(file, np.uint8), one) for file in files for one in wanted]
     assert all(np.array_equal(one, other) for one, other in zip(fast, slow, strict=True))
 
@@ -260,10 +260,10 @@ def test_random_parts_depend_on_seed_epoch_and_record_alone(tmp_path: Path) -> N
 
 
 def test_random_parts_are_as_large_as_said() -> None:
-    from recordmill.reader.images.decode import box_of
+    from recordmill.reader.images.decode import choose_box
 
     wanted = Images(8, 8, crop=RandomCrop((0.2, 0.5), (0.5, 2.0)))
-    boxes = [box_of(300, 400, wanted, 5, number) for number in range(2000)]
+    boxes = [choose_box(300, 400, wanted, 5, number) for number in range(2000)]
     areas = np.array([box.height * box.width for box in boxes]) / (300 * 400)
     ratios = np.array([box.width / box.height for box in boxes])
     assert 0.19 < areas.min() < 0.21
@@ -275,7 +275,7 @@ def test_random_parts_are_as_large_as_said() -> None:
     )
     assert {box.top == 0 for box in boxes} == {True, False}
     assert boxes[:2] == [(84, 152, 193, 203), (23, 115, 194, 285)]  # saved runs rely on it
-    strip = box_of(1, 400, Images(8, 8, crop=RandomCrop((0.9, 1.0), (1.0, 1.0))), 5, 0)
+    strip = choose_box(1, 400, Images(8, 8, crop=RandomCrop((0.9, 1.0), (1.0, 1.0))), 5, 0)
     assert strip == (0, 199, 1, 1)  # nothing that was drawn fits
 
 

@@ -289,12 +289,12 @@ LEFT = """
 import sys, time
 import recordmill
 from recordmill.reader.tensorflow import dataset as face
-blocks = face._blocks
+blocks = face._iter_flat_blocks
 def slowly(*given, **more):
     for block in blocks(*given, **more):
         time.sleep(1)  # so that TensorFlow is fed while the process ends
         yield block
-face._blocks = slowly
+face._iter_flat_blocks = slowly
 left = iter(recordmill.open(sys.argv[1]).to_tf(16, label=False, epochs=None))
 next(left)
 """

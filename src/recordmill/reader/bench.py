@@ -14,7 +14,7 @@ from recordmill.base.machine import core_count
 from recordmill.base.option_names import option
 from recordmill.reader.batches.source import Batches
 from recordmill.reader.dataset import Dataset
-from recordmill.reader.prefetch.protocols import measuring
+from recordmill.reader.prefetch.protocols import measure_stages
 
 # Share of the time of the threads. Below it they wait for something other than the processor.
 _MIN_BUSY_SHARE = 0.6
@@ -153,7 +153,7 @@ def measure(
         raise UsageError(f"{option('seconds', f'{max_seconds:g}')}: more than 0")
     framed_bytes = sum(file.framed_bytes for file in dataset.files)
     # the sizes are read before the clock starts
-    with measuring() as clock:
+    with measure_stages() as clock:
         start = time.perf_counter()
         batches: Iterator[Any] = iter(getattr(dataset, BENCH_OUTPUTS[consumer])(**options))
         records = num_batches = 0

@@ -23,8 +23,8 @@ from recordmill.base.threads import thread_map
 from recordmill.checks.repeats import ContentDigests, RepeatCounts, find_near_pairs
 from recordmill.checks.rules import RepeatLimits, Rules
 from recordmill.checks.violations import Violation
-from recordmill.reader.images.columns import image_features
-from recordmill.reader.images.decode import Encoded
+from recordmill.reader.images.columns import detect_image_features
+from recordmill.reader.images.decode import EncodedImage
 from recordmill.reader.options.images import Images
 from recordmill.records.example.flat_arrays import FlatEntry, flatten_column
 from recordmill.records.images import similarity
@@ -120,7 +120,7 @@ def _hash_image(data: npt.NDArray[Any], splits: Int64s, row: int) -> tuple[U64, 
     """Returns the hash and the small grey version of an image. None if it can't be decoded."""
     try:
         grey = similarity.to_grey(
-            Encoded(data[splits[row] : splits[row + 1]], _GREY_IMAGE).pixels()
+            EncodedImage(data[splits[row] : splits[row + 1]], _GREY_IMAGE).decode()
         )
     except BadImage:
         return None
@@ -197,7 +197,7 @@ def check_image_rules(dataset: Scanner, rules: Rules) -> None:
     """Raises UsageError if a rule compares images and the data set has none."""
     for part in ("leakage", "duplicates"):
         for name in (_CHECK_IMAGES, _CHECK_NEAR_IMAGES):
-            if getattr(getattr(rules, part), name) is not None and not image_features(
+            if getattr(getattr(rules, part), name) is not None and not detect_image_features(
                 dataset.encoded_view
             ):
                 raise UsageError(
@@ -225,7 +225,7 @@ def repeat_violations(
         yield from _equality_violations(dataset, comparisons, rules, memory_bytes, progress)
     if any(repeats.near_images is not None for repeats in _active_rules(dataset, rules)):
         locator = _RecordLocator(dataset)
-        for name in image_features(dataset.encoded_view):
+        for name in detect_image_features(dataset.encoded_view):
             yield from _share_violations(
                 _Comparison(_CHECK_NEAR_IMAGES, name),
                 find_near_images(dataset, name, progress),
@@ -267,7 +267,7 @@ def _comparisons(dataset: Scanner, rules: Rules) -> list[_Comparison]:
     )
     if any(rule.images is not None for rule in repeats):
         comparisons += [
-            _Comparison(_CHECK_IMAGES, name) for name in image_features(dataset.encoded_view)
+            _Comparison(_CHECK_IMAGES, name) for name in detect_image_features(dataset.encoded_view)
         ]
     return comparisons + [
         _Comparison(_CHECK_KEYS, name)

@@ -197,9 +197,9 @@ class Scanner:
             self.catalog, self.full_schema, threads=self.threads, infer_from=self.infer_from
         )
         plain.files = self.files
-        from recordmill.reader.images.columns import images_by_feature
+        from recordmill.reader.images.columns import resolve_image_targets
 
-        return images_by_feature(plain, self.view.images)
+        return resolve_image_targets(plain, self.view.images)
 
     @property
     def images(self) -> Mapping[str, Images]:

@@ -154,13 +154,13 @@ class Trainable:
         num_ranks = None
         # without `num_hosts`, the ranks of torch.distributed are the hosts if it is initialised
         if training.order.num_hosts is None:
-            num_ranks, rank = datasets.ranks()
+            num_ranks, rank = datasets.get_ranks()
             training = replace(
                 training, order=replace(training.order, num_hosts=num_ranks, host_index=rank)
             )
-        source = BatchSource.of(self, training)
+        source = BatchSource.from_options(self, training)
         batches: TorchBatches = datasets.TorchBatches(
-            source, source.plan(batch_size).at_open_step(), num_ranks
+            source, source.plan(batch_size).skip_finished_epoch(), num_ranks
         )
         return batches
 

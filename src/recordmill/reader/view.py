@@ -88,10 +88,12 @@ class View:
         """
         steps = [step for step in self.steps if step.feature in stored]
         if images:
-            from recordmill.reader.images.columns import ResizedImages, has_boxes
+            from recordmill.reader.images.columns import ImageConversion, has_boxes
 
             boxes = has_boxes(stored.names)
-            steps += [ResizedImages(name, images[name], boxes) for name in images if name in stored]
+            steps += [
+                ImageConversion(name, images[name], boxes) for name in images if name in stored
+            ]
         if self.class_names:
             steps += [
                 NameClasses(feature.name) for feature in stored if feature.classes is not None

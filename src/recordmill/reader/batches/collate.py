@@ -17,8 +17,8 @@ import pyarrow as pa
 from recordmill.base import native
 from recordmill.base.buffers import Int64s, allocate_reusable
 from recordmill.base.errors import DataError, UsageError
-from recordmill.reader.batches.grouping import packed_rows, segments
-from recordmill.reader.batches.plan import StepChunk
+from recordmill.reader.batches.grouping import compute_segments, join_packed_lists
+from recordmill.reader.batches.plan import StepBlock
 from recordmill.reader.options.collation import (
     Bucketed,
     Collation,
@@ -42,16 +42,16 @@ from recordmill.records.columns.ragged import Array, Ragged, Strings
 from recordmill.schemas.feature import Feature, Schema
 
 
-def padded_steps(column: Ragged, edges: Int64s, lengths: Int64s, value: Any) -> list[Array]:
+def pad_steps(column: Ragged, edges: Int64s, lengths: Int64s, value: Any) -> list[Array]:
     """Rows edges[i] to edges[i + 1] as [rows, lengths[i], ...]: longer ones cut, shorter ones filled up with value."""
     if not isinstance(column.values, np.ndarray) or column.values.dtype.hasobject:
         return [
-            part(column, begin, end).to_padded(length, value)
+            slice_column(column, begin, end).to_padded(length, value)
             for begin, end, length in zip(
                 edges[:-1].tolist(), edges[1:].tolist(), lengths.tolist(), strict=True
             )
         ]
-    flat, starts = padded_flat(column, edges, lengths, value)
+    flat, starts = pad_flat(column, edges, lengths, value)
     inner = column.values.shape[1:]
     return [
         flat[begin:end].reshape(rows, length, *inner)
@@ -65,24 +65,24 @@ def padded_steps(column: Ragged, edges: Int64s, lengths: Int64s, value: Any) -> 
     ]
 
 
-def padded_flat(column: Ragged, edges: Int64s, lengths: Int64s, value: Any) -> tuple[Array, Int64s]:
+def pad_flat(column: Ragged, edges: Int64s, lengths: Int64s, value: Any) -> tuple[Array, Int64s]:
     """Returns ([items, ...] of all steps, [steps + 1] where each step's begin) of a column of numbers."""
     values = np.ascontiguousarray(column.values)
-    starts = np.zeros(len(edges), np.int64)
-    np.cumsum(np.diff(edges) * lengths, out=starts[1:])
-    out = allocate_reusable((int(starts[-1]), *values.shape[1:]), values.dtype)
+    step_starts = np.zeros(len(edges), np.int64)
+    np.cumsum(np.diff(edges) * lengths, out=step_starts[1:])
+    out = allocate_reusable((int(step_starts[-1]), *values.shape[1:]), values.dtype)
     out[...] = cast_fill_value(value, values.dtype)
     if out.size:
         item = values.dtype.itemsize * int(np.prod(values.shape[1:]))
         splits = column.row_splits[edges[0] : edges[-1] + 1]
         widths = np.repeat(lengths, np.diff(edges))
         sizes, targets = np.minimum(np.diff(splits), widths), np.cumsum(widths) - widths
-        places = splits[:-1] * item, sizes * item, targets * item
-        native.copy_spans([values], None, *places, out.reshape(-1).view(np.uint8))
-    return out, starts
+        sources_and_targets = splits[:-1] * item, sizes * item, targets * item
+        native.copy_spans([values], None, *sources_and_targets, out.reshape(-1).view(np.uint8))
+    return out, step_starts
 
 
-def part(column: Any, begin: int, end: int) -> Any:
+def slice_column(column: Any, begin: int, end: int) -> Any:
     """Rows [begin, end), the splits from 0."""
     if isinstance(column, np.ndarray):
         return column[begin:end]
@@ -91,59 +91,61 @@ def part(column: Any, begin: int, end: int) -> Any:
     valid = None if column.valid is None else column.valid[begin:end]
     if isinstance(column, Strings):
         return Strings(column.values[first:last], splits - first, column.text, valid)
-    return Ragged(part(column.values, first, last), splits - first, valid)
+    return Ragged(slice_column(column.values, first, last), splits - first, valid)
 
 
-VALID = "/valid"  # after the name of a feature that may be missing, in tensors
-LENGTH_FEATURE = "/length"  # after the name of a feature that is padded
-SEGMENT, POSITION = "/segment", "/position"  # after the name of one that is packed
+VALID_SUFFIX = "/valid"  # after the name of a feature that may be missing, in tensors
+LENGTH_SUFFIX = "/length"  # after the name of a feature that is padded
+SEGMENT_SUFFIX, POSITION_SUFFIX = "/segment", "/position"  # after the name of one that is packed
 Batch = dict[str, Any]
 
 
-def extra_names(name: str, collation: Collation) -> tuple[str, ...]:
+def extra_column_names(name: str, collation: Collation) -> tuple[str, ...]:
     """Returns the names of the columns that a collation gives beside the feature itself."""
     if isinstance(collation, Packed):
-        return (name + SEGMENT, name + POSITION)
+        return (name + SEGMENT_SUFFIX, name + POSITION_SUFFIX)
     return (
-        (name + LENGTH_FEATURE,)
+        (name + LENGTH_SUFFIX,)
         if isinstance(collation, Padded | Bucketed) and collation.lengths
         else ()
     )
 
 
 def split_column(
-    name: str, column: Any, chunk: StepChunk, collation: Collation | None
+    name: str, column: Any, block: StepBlock, collation: Collation | None
 ) -> dict[str, list[Any]]:
     """The column of a lot, a part for each step, and what its way gives beside it."""
-    edges = chunk.rows.edges
+    edges = block.rows.edges
     if isinstance(collation, Packed):
-        assert chunk.bins is not None
-        return _packed(name, column, chunk.bins, edges, collation)
+        assert block.row_edges is not None
+        return _pack_column(name, column, block.row_edges, edges, collation)
     if isinstance(collation, Padded | Bucketed):
         lengths = column.lengths
-        padded = padded_steps(
-            column, edges, step_lengths(lengths, chunk, collation), collation.value
+        padded = pad_steps(
+            column, edges, compute_step_lengths(lengths, block, collation), collation.value
         )
         return {
             name: padded,
-            **{extra: _parts(lengths, edges) for extra in extra_names(name, collation)},
+            **{
+                extra: _split_steps(lengths, edges) for extra in extra_column_names(name, collation)
+            },
         }
     if isinstance(collation, OneHot):
-        column = one_hot(name, column, collation)
+        column = encode_one_hot(name, column, collation)
     elif collation == "dense":
         check_dense(name, column.lengths, edges)
-        return {name: padded_steps(column, edges, column.lengths[edges[:-1]], 0)}
-    if chunk.bins is not None:
-        column = Ragged(column, chunk.bins)
-    return {name: _parts(column, edges)}
+        return {name: pad_steps(column, edges, column.lengths[edges[:-1]], 0)}
+    if block.row_edges is not None:
+        column = Ragged(column, block.row_edges)
+    return {name: _split_steps(column, edges)}
 
 
-def step_lengths(lengths: Int64s, chunk: StepChunk, collation: Padded | Bucketed) -> Int64s:
+def compute_step_lengths(lengths: Int64s, block: StepBlock, collation: Padded | Bucketed) -> Int64s:
     """Returns [steps] what each step is padded to."""
     if isinstance(collation, Bucketed):
-        assert chunk.lengths is not None
-        return chunk.lengths
-    edges = chunk.rows.edges
+        assert block.padded_lengths is not None
+        return block.padded_lengths
+    edges = block.rows.edges
     if collation.length is not None:
         return np.full(len(edges) - 1, collation.length, np.int64)
     longest = (
@@ -151,16 +153,16 @@ def step_lengths(lengths: Int64s, chunk: StepChunk, collation: Padded | Bucketed
         if len(edges) > 1
         else np.zeros(0, np.int64)
     )
-    lengths_to_pad: Int64s = -(-longest // collation.multiple) * collation.multiple
-    return lengths_to_pad
+    padded_lengths: Int64s = -(-longest // collation.multiple) * collation.multiple
+    return padded_lengths
 
 
-def one_hot(name: str, column: Array, collation: OneHot) -> npt.NDArray[np.float32]:
+def encode_one_hot(name: str, column: Array, collation: OneHot) -> npt.NDArray[np.float32]:
     """Returns [rows, depth]; a missing number is no class."""
     assert collation.depth is not None
-    rows = check_classes(name, column, collation)
+    class_rows = check_classes(name, column, collation)
     out = np.zeros((len(column), collation.depth), np.float32)
-    out[rows, np.ma.getdata(column)[rows]] = 1
+    out[class_rows, np.ma.getdata(column)[class_rows]] = 1
     return out
 
 
@@ -179,7 +181,7 @@ def check_classes(name: str, column: Array, collation: OneHot) -> Int64s:
 
 def check_dense(name: str, lengths: Int64s, edges: Int64s) -> None:
     """Raises DataError where the rows of a step differ in length."""
-    for step in _parts(lengths, edges):
+    for step in _split_steps(lengths, edges):
         if step.min() != step.max():
             raise DataError(
                 f"feature {name!r} has rows of {step.min()} to {step.max()} items in one batch, which are not "
@@ -187,50 +189,50 @@ def check_dense(name: str, lengths: Int64s, edges: Int64s) -> None:
             )
 
 
-def _packed(
-    name: str, column: Ragged, bins: Int64s, edges: Int64s, collation: Packed
+def _pack_column(
+    name: str, column: Ragged, row_edges: Int64s, edges: Int64s, collation: Packed
 ) -> dict[str, list[Any]]:
-    rows = packed_rows(column, bins)
-    padded = padded_steps(
-        rows, edges, np.full(len(edges) - 1, collation.length, np.int64), collation.value
+    packed_lists = join_packed_lists(column, row_edges)
+    padded = pad_steps(
+        packed_lists, edges, np.full(len(edges) - 1, collation.length, np.int64), collation.value
     )
-    numbers, positions = segments(column, bins, collation.length)
+    segment_ids, positions = compute_segments(column, row_edges, collation.length)
     return {
         name: padded,
-        name + SEGMENT: _parts(numbers, edges),
-        name + POSITION: _parts(positions, edges),
+        name + SEGMENT_SUFFIX: _split_steps(segment_ids, edges),
+        name + POSITION_SUFFIX: _split_steps(positions, edges),
     }
 
 
-def _parts(column: Array | Ragged | Strings, edges: Int64s) -> list[Any]:
-    return [part(column, begin, end) for begin, end in itertools.pairwise(edges.tolist())]
+def _split_steps(column: Array | Ragged | Strings, edges: Int64s) -> list[Any]:
+    return [slice_column(column, begin, end) for begin, end in itertools.pairwise(edges.tolist())]
 
 
-_LOOKED_AT = (
+_SAMPLE_RECORDS = (
     256  # of the first records: about a batch, whose longest list all of its rows are padded to
 )
 
 
-def padded_row_bytes(dataset: Fetchable, collations: Mapping[str, Collation]) -> int:
+def estimate_padded_row_bytes(dataset: Fetchable, collations: Mapping[str, Collation]) -> int:
     """Returns about how many bytes a row takes in the arrays that lists of numbers are padded to."""
     features = {feature.name: feature for feature in dataset.schema}
-    numbers = {
+    numeric_collations = {
         name: collation for name, collation in collations.items() if not is_bytes(features[name])
     }
-    padded = {
+    padded_collations = {
         name: collation
-        for name, collation in numbers.items()
+        for name, collation in numeric_collations.items()
         if isinstance(collation, Padded | Bucketed) or collation == "dense"
     }
-    if not padded:
+    if not padded_collations:
         return 0
-    head = dataset.select(list(padded)).head(_LOOKED_AT)
+    head = dataset.select(list(padded_collations)).head(_SAMPLE_RECORDS)
     total = 0
-    for name, collation in padded.items():
+    for name, collation in padded_collations.items():
         length = collation.length if isinstance(collation, Padded | Bucketed) else None
         if length is None:
             length = max(
-                (int(list_lengths(chunk).max(initial=0)) for chunk in head[name].chunks), default=0
+                (int(list_lengths(block).max(initial=0)) for block in head[name].chunks), default=0
             )
         inner = math.prod(features[name].inner_shape)
         total += length * inner * numpy_dtype(features[name]).itemsize
@@ -240,11 +242,11 @@ def padded_row_bytes(dataset: Fetchable, collations: Mapping[str, Collation]) ->
 def fill_missing(columns: Batch, schema: Schema, collations: Mapping[str, Collation]) -> Batch:
     """The columns without gaps, and which rows have a value, where the schema lets them lack it."""
     features = {feature.name: feature for feature in schema}
-    there: Batch = {}
+    filled: Batch = {}
     for name, column in columns.items():
-        known = isinstance(collations.get(name), OneHot)  # a missing number is no class
-        there |= {name: column} if known else _fill_missing(name, column, features.get(name))
-    return there
+        is_one_hot = isinstance(collations.get(name), OneHot)  # a missing number is no class
+        filled |= {name: column} if is_one_hot else _fill_missing(name, column, features.get(name))
+    return filled
 
 
 def _fill_missing(name: str, column: Array | Ragged | Strings, feature: Feature | None) -> Batch:
@@ -252,7 +254,7 @@ def _fill_missing(name: str, column: Array | Ragged | Strings, feature: Feature 
         mask = np.ma.getmaskarray(column)
         return {
             name: column.data,
-            name + VALID: ~mask.reshape(len(mask), -1)[:, 0] if mask.size else ~mask[:0],
+            name + VALID_SUFFIX: ~mask.reshape(len(mask), -1)[:, 0] if mask.size else ~mask[:0],
         }
     if (
         not isinstance(column, np.ndarray)
@@ -264,13 +266,13 @@ def _fill_missing(name: str, column: Array | Ragged | Strings, feature: Feature 
     valid = np.array([value is not None for value in column.tolist()], np.bool_)
     return {
         name: np.where(valid, column, "" if feature.dtype == "string" else b""),
-        name + VALID: valid,
+        name + VALID_SUFFIX: valid,
     }
 
 
-MATRIX = "matrix"  # [rows, numbers] of several features
-MASK = "mask"  # [rows] bool: which rows count, where batches are filled up
-SHARD_COLUMN, INDEX = (
+MATRIX_COLUMN = "matrix"  # [rows, numbers] of several features
+MASK_COLUMN = "mask"  # [rows] bool: which rows count, where batches are filled up
+SHARD_COLUMN, INDEX_COLUMN = (
     "record/shard",
     "record/index",
 )  # [rows] int64: which of the data set's files, and which record of it
@@ -287,8 +289,8 @@ class ExtraColumns:
         defaults: by feature, what stands in it for one that is missing.
     """
 
-    mask: bool = False
-    ids: bool = False
+    has_mask: bool = False
+    has_ids: bool = False
     matrix: tuple[str, ...] = ()
     defaults: Mapping[str, Any] = field(default_factory=dict)
 
@@ -296,16 +298,16 @@ class ExtraColumns:
     def features(self) -> tuple[Feature, ...]:
         """Returns the features of the columns."""
         ids = (
-            (Feature(SHARD_COLUMN, "int64", (), True), Feature(INDEX, "int64", (), True))
-            if self.ids
+            (Feature(SHARD_COLUMN, "int64", (), True), Feature(INDEX_COLUMN, "int64", (), True))
+            if self.has_ids
             else ()
         )
-        return (*ids, Feature(MASK, "bool", (), True)) if self.mask else ids
+        return (*ids, Feature(MASK_COLUMN, "bool", (), True)) if self.has_mask else ids
 
     def schema(self, schema: Schema) -> Schema:
         """The schema with them."""
         width = sum(schema[name].inner_size for name in self.matrix)
-        matrix = (Feature(MATRIX, "float32", (width,), True),) if self.matrix else ()
+        matrix = (Feature(MATRIX_COLUMN, "float32", (width,), True),) if self.matrix else ()
         rest = (feature for feature in schema if feature.name not in self.matrix)
         label = None if schema.label in self.matrix else schema.label
         return replace(schema, features=(*matrix, *rest, *self.features), label=label)
@@ -323,50 +325,50 @@ class ExtraColumns:
             raise UsageError(
                 "batches would have nothing in them, since no feature is read: select some"
             )
-        given = [*(feature.name for feature in self.features), *[MATRIX] * bool(self.matrix)]
+        names = [*(feature.name for feature in self.features), *[MATRIX_COLUMN] * bool(self.matrix)]
         for name, option in (
-            (MASK, "pad_remainder"),
+            (MASK_COLUMN, "pad_remainder"),
             (SHARD_COLUMN, "ids"),
-            (INDEX, "ids"),
-            (MATRIX, "matrix"),
+            (INDEX_COLUMN, "ids"),
+            (MATRIX_COLUMN, "matrix"),
         ):
-            if name in given and name in schema and name not in self.matrix:
+            if name in names and name in schema and name not in self.matrix:
                 raise UsageError(
                     f"{option} gives {name!r} beside the features, and one is called so: leave it out"
                 )
 
-    def added(self, rows: StepRows, schema: Schema, ends: Int64s) -> StepRows:
+    def add_to_rows(self, rows: StepRows, schema: Schema, file_ends: Int64s) -> StepRows:
         """Returns the rows of this schema with these columns. ends: the records up to and with each file."""
         if not self.features and not self.matrix:
             return rows
-        by_name = dict(zip(schema.names, rows.batch.columns, strict=True))
+        columns_by_name = dict(zip(schema.names, rows.batch.columns, strict=True))
         matrix = (
-            [_matrix([by_name.pop(name) for name in self.matrix], schema, self)]
+            [_build_matrix([columns_by_name.pop(name) for name in self.matrix], schema, self)]
             if self.matrix
             else []
         )
-        columns = [*matrix, *by_name.values()]
-        if self.ids:
-            files = np.searchsorted(ends, rows.numbers, "right")
+        columns = [*matrix, *columns_by_name.values()]
+        if self.has_ids:
+            file_ids = np.searchsorted(file_ends, rows.numbers, "right")
             columns += [
-                pa.array(files),
-                pa.array(rows.numbers - np.concatenate([[0], ends])[files]),
+                pa.array(file_ids),
+                pa.array(rows.numbers - np.concatenate([[0], file_ends])[file_ids]),
             ]
-        if self.mask:
+        if self.has_mask:
             columns.append(pa.array(rows.mask))
         return replace(
             rows, batch=pa.RecordBatch.from_arrays(columns, names=self.schema(schema).names)
         )
 
 
-def _matrix(columns: list[pa.Array], schema: Schema, extras: ExtraColumns) -> pa.Array:
+def _build_matrix(columns: list[pa.Array], schema: Schema, extras: ExtraColumns) -> pa.Array:
     """Returns columns of numbers side by side, as one of float32 tensors."""
     parts = []
     for name, column in zip(extras.matrix, columns, strict=True):
-        taken = extract_arrays(column, schema[name])
-        parts.append(taken.values.reshape(len(column), schema[name].inner_size).astype(np.float32))
-        if taken.valid is not None:
-            parts[-1][~taken.valid] = extras.defaults.get(name, np.nan)
+        arrays = extract_arrays(column, schema[name])
+        parts.append(arrays.values.reshape(len(column), schema[name].inner_size).astype(np.float32))
+        if arrays.valid is not None:
+            parts[-1][~arrays.valid] = extras.defaults.get(name, np.nan)
     joined = np.concatenate(parts, axis=1)
     return pa.FixedSizeListArray.from_arrays(pa.array(joined.reshape(-1)), joined.shape[1])
 
@@ -388,8 +390,8 @@ class Collator:
     extras: ExtraColumns
 
     @classmethod
-    def of(
-        cls, form: Form, schema: Schema, mask: bool, defaults: Mapping[str, Any] | None = None
+    def from_form(
+        cls, form: Form, schema: Schema, has_mask: bool, defaults: Mapping[str, Any] | None = None
     ) -> Collator:
         """mask: whether batches are filled up. defaults: what stands for a missing feature.
 
@@ -402,22 +404,22 @@ class Collator:
                 "label=True is the schema's label, and this one has none: give a feature's name"
             )
         label = form.label_of(schema)
-        for option, wanted in (("label", label), ("weights", form.weights)):
-            if wanted is not None and wanted not in schema:
+        for option, feature_name in (("label", label), ("weights", form.weights)):
+            if feature_name is not None and feature_name not in schema:
                 raise UsageError(
-                    f"{option} {wanted!r} is no feature that is read; there are {', '.join(schema.names)}"
+                    f"{option} {feature_name!r} is no feature that is read; there are {', '.join(schema.names)}"
                 )
-        for name, how in collations.items():
-            for made in extra_names(name, how):
-                if made in schema:
+        for name, collation in collations.items():
+            for extra_name in extra_column_names(name, collation):
+                if extra_name in schema:
                     raise UsageError(
-                        f"collate: {name!r} as {how} gives {made!r}, and a feature is called so"
+                        f"collate: {name!r} as {collation} gives {extra_name!r}, and a feature is called so"
                     )
-        extras = ExtraColumns(mask, form.ids, tuple(form.matrix or ()), defaults or {})
+        extras = ExtraColumns(has_mask, form.ids, tuple(form.matrix or ()), defaults or {})
         extras.check(schema)
         return cls(collations, label, form.weights, extras)
 
-    def required(self, schema: Schema) -> Schema:
+    def require_label(self, schema: Schema) -> Schema:
         """The schema in which a record without the label is an error."""
         features = (
             replace(f, required=True) if f.name == self.label and not f.ragged_rank else f
@@ -432,19 +434,19 @@ class Collator:
         rest = [batch.pop(name) for name in (self.label, self.weights) if name is not None]
         return (batch.popitem()[1] if len(batch) == 1 else batch, *rest)
 
-    def steps(self, columns: Batch, chunk: StepChunk) -> list[Batch]:
+    def split_steps(self, columns: Batch, block: StepBlock) -> list[Batch]:
         """Returns the steps of a chunk, of which the columns are by name; DataError where a list is not dense, or a
         number no class.
         """
         parts: dict[str, list[Any]] = {}
         for name, column in columns.items():
-            parts |= split_column(name, column, chunk, self.collations.get(name))
+            parts |= split_column(name, column, block, self.collations.get(name))
         names = list(parts)
         return [dict(zip(names, step, strict=True)) for step in zip(*parts.values(), strict=True)]
 
-    def columns(self, chunk: StepChunk, schema: Schema, dataset: Fetchable) -> Batch:
+    def convert_columns(self, block: StepBlock, schema: Schema, dataset: Fetchable) -> Batch:
         """The columns by name, as `records.columns.numpy_arrays` gives them, images decoded, and the extra ones."""
-        rows, images = self.extras.added(chunk.rows, schema, dataset.ends), chunk.images
+        rows, images = self.extras.add_to_rows(block.rows, schema, dataset.ends), block.images
         return {
             feature.name: images[feature.name]
             if feature.name in images

@@ -18,7 +18,11 @@ import pyarrow as pa
 from recordmill.base.buffers import Int64s
 from recordmill.base.errors import UsageError
 from recordmill.base.threads import thread_map
-from recordmill.reader.batches.grouping import Buckets, Packs, quantiles
+from recordmill.reader.batches.grouping import (
+    LengthBuckets,
+    PackingLayout,
+    compute_length_boundaries,
+)
 from recordmill.reader.options.collation import Bucketed, Collation, Packed
 from recordmill.reader.options.training import Order
 from recordmill.reader.prefetch.prefetcher import Fetcher, StepRows
@@ -29,14 +33,14 @@ from recordmill.records.columns.ragged import Array
 from recordmill.shards.pieces import PIECE_BYTES
 
 _Result = TypeVar("_Result")
-_PIECES = (
+_MIN_WINDOW_PIECES = (
     16  # a window holds at least this many pieces, so that records of that many places meet in it
 )
-_GROUP = "bucketed"  # of a state in the middle of a group: which group that is
+_GROUP_KEY = "bucketed"  # of a state in the middle of a group: which group that is
 
 
 @dataclass(frozen=True)
-class StepChunk:
+class StepBlock:
     """Rows of consecutive steps.
 
     Attributes:
@@ -49,16 +53,16 @@ class StepChunk:
     """
 
     rows: StepRows
-    lengths: Int64s | None = None
-    bins: Int64s | None = None
-    ends: tuple[tuple[int, int], ...] = ()
-    cut: Mapping[str, int] = field(default_factory=dict)
+    padded_lengths: Int64s | None = None
+    row_edges: Int64s | None = None
+    end_positions: tuple[tuple[int, int], ...] = ()
+    truncated_counts: Mapping[str, int] = field(default_factory=dict)
     images: Mapping[str, Array] = field(default_factory=dict)
 
-    def chosen(self, rows: slice | Int64s, edges: Int64s) -> StepChunk:
+    def select_rows(self, rows: slice | Int64s, edges: Int64s) -> StepBlock:
         """Returns some of the rows, as the steps that begin at these edges, without what says more of its steps."""
         images = {name: array[rows] for name, array in self.images.items()}
-        return StepChunk(self.rows.chosen(rows, edges), images=images)
+        return StepBlock(self.rows.select_rows(rows, edges), images=images)
 
 
 @dataclass(frozen=True)
@@ -74,118 +78,138 @@ class StepPlan:
     """
 
     schedule: Schedule
-    buckets: Buckets | None = None
-    packs: Packs | None = None
-    drop: bool = False
-    done: int = 0
-    every: int = 1
+    buckets: LengthBuckets | None = None
+    packing: PackingLayout | None = None
+    drop_remainder: bool = False
+    skipped_steps: int = 0
+    step_stride: int = 1
 
     @property
-    def remaining(self) -> int | None:
+    def remaining_steps(self) -> int | None:
         """Returns how many steps are left; None without end. TypeError: they are packed."""
-        if self.packs is not None:
+        if self.packing is not None:
             raise TypeError(
                 "how many packed batches there are is known when they are packed: they have no number"
             )
-        left = self.schedule.remaining_steps
-        return None if left is None else left - self.done
+        remaining_steps = self.schedule.remaining_steps
+        return None if remaining_steps is None else remaining_steps - self.skipped_steps
 
-    def after(self, step: int) -> Schedule:
+    def schedule_after(self, num_steps: int) -> Schedule:
         """Returns where the step stands that follows so many more."""
-        return self.schedule.skip_steps(self.done + step)
+        return self.schedule.skip_steps(self.skipped_steps + num_steps)
 
-    def begun_after(self, step: int) -> StepPlan:
+    def skip_steps(self, num_steps: int) -> StepPlan:
         """The course when so many more steps of it are done."""
-        if self.packs is not None:
+        if self.packing is not None:
             raise UsageError(
                 "start_step counts batches, and of packed ones none knows its records: give a state"
             )
-        at = self.after(step)
+        next_schedule = self.schedule_after(num_steps)
         if self.buckets is None:
-            return replace(self, schedule=at, done=0)
-        begin = self._group(at)
+            return replace(self, schedule=next_schedule, skipped_steps=0)
+        group_start = self._group_start(next_schedule)
         return replace(
             self,
-            schedule=replace(at, position=begin),
-            done=(at.position - begin) // at.epoch_steps.global_batch_size,
+            schedule=replace(next_schedule, position=group_start),
+            skipped_steps=(next_schedule.position - group_start)
+            // next_schedule.epoch_steps.global_batch_size,
         )
 
-    def iteration(self, number: int, epochs: int | None) -> StepPlan:
+    def select_iteration(self, number: int, epochs: int | None) -> StepPlan:
         """Returns the plan of an iteration (`Schedule.select_iteration`), the first one without the steps that are done."""
         if epochs is None:
             return self
         return replace(
             self,
             schedule=self.schedule.select_iteration(number, epochs),
-            done=0 if number else self.done,
+            skipped_steps=0 if number else self.skipped_steps,
         )
 
-    def at_open_step(self) -> StepPlan:
+    def skip_finished_epoch(self) -> StepPlan:
         """The plan from the next epoch on, where nothing of this one is left."""
-        at = self.schedule
-        if not at.position or at.epoch_steps.count_steps(at.position):
+        schedule = self.schedule
+        if not schedule.position or schedule.epoch_steps.count_steps(schedule.position):
             return self
-        return replace(self, schedule=replace(at, epoch=at.epoch + 1, position=0), done=0)
+        return replace(
+            self, schedule=replace(schedule, epoch=schedule.epoch + 1, position=0), skipped_steps=0
+        )
 
-    def share(self, taker: int, takers: int) -> StepPlan:
+    def select_share(self, worker: int, num_workers: int) -> StepPlan:
         """Returns the share of one of so many takers that take its steps in turn."""
-        if self.buckets is not None or self.packs is not None:
-            return replace(self, done=self.done + taker, every=takers)
-        left = self.schedule.remaining_steps
-        ahead = taker if left is None else min(taker, left)
-        return replace(self, schedule=self.schedule.skip_steps(ahead), every=takers)
+        if self.buckets is not None or self.packing is not None:
+            return replace(self, skipped_steps=self.skipped_steps + worker, step_stride=num_workers)
+        remaining_steps = self.schedule.remaining_steps
+        skipped_steps = worker if remaining_steps is None else min(worker, remaining_steps)
+        return replace(
+            self, schedule=self.schedule.skip_steps(skipped_steps), step_stride=num_workers
+        )
 
-    def at(self, state: Mapping[str, Any]) -> StepPlan:
+    def resume(self, state: Mapping[str, Any]) -> StepPlan:
         """Returns the plan from a state on; UsageError where it is one of something else, or in the middle of steps
         that were gathered otherwise.
         """
         schedule = self.schedule.resume(state)
-        group = state.get(_GROUP)
+        group = state.get(_GROUP_KEY)
         if group is None:
-            return replace(self, schedule=schedule, done=0)
+            return replace(self, schedule=schedule, skipped_steps=0)
         if self.buckets is None:
             raise UsageError(
                 "state is in the middle of steps that were bucketed together: go on bucketed, as it was"
             )
-        begun = replace(self, schedule=schedule)
-        _check_group(group, begun._named(), schedule)
-        done = (schedule.position - group["group"]) // schedule.epoch_steps.global_batch_size
-        return replace(begun, schedule=replace(schedule, position=group["group"]), done=done)
+        resumed = replace(self, schedule=schedule)
+        _check_group(group, resumed._group_identity(), schedule)
+        skipped_steps = (
+            schedule.position - group["group"]
+        ) // schedule.epoch_steps.global_batch_size
+        return replace(
+            resumed,
+            schedule=replace(schedule, position=group["group"]),
+            skipped_steps=skipped_steps,
+        )
 
-    def state(self, at: Schedule) -> State:
+    def state(self, schedule: Schedule) -> State:
         """A place in it as JSON takes it."""
-        if self.buckets is None or self._group(at) == at.position:
-            return at.state()
-        return {**at.state(), _GROUP: {**self._named(), "group": self._group(at)}}
+        if self.buckets is None or self._group_start(schedule) == schedule.position:
+            return schedule.state()
+        return {
+            **schedule.state(),
+            _GROUP_KEY: {**self._group_identity(), "group": self._group_start(schedule)},
+        }
 
-    def chunks(self, fetcher: Fetcher, finish: Callable[[StepChunk], _Result]) -> Iterator[_Result]:
+    def map_blocks(
+        self, fetcher: Fetcher, finish: Callable[[StepBlock], _Result]
+    ) -> Iterator[_Result]:
         """Yields finish(lot) of all lots, in order; it runs in the threads."""
         fetcher = replace(fetcher, schedule=self.schedule)
-        if self.packs is not None:
+        if self.packing is not None:
             return thread_map(
-                finish, self._packed(fetcher, self.packs), min(fetcher.dataset.threads, 2)
+                finish, self._pack_steps(fetcher, self.packing), min(fetcher.dataset.threads, 2)
             )
         if self.buckets is not None:
-            buckets = replace(fetcher, at_once=self.buckets.how.steps)
-            groups = buckets.fetch(lambda rows: [finish(chunk) for chunk in self._bucketed(rows)])
+            buckets = replace(fetcher, steps_per_range=self.buckets.collation.steps)
+            groups = buckets.fetch(
+                lambda rows: [finish(block) for block in self._bucket_rows(rows)]
+            )
             return itertools.chain.from_iterable(groups)
-        return replace(fetcher, every=self.every).fetch(lambda rows: finish(StepChunk(rows)))
+        return replace(fetcher, step_stride=self.step_stride).fetch(
+            lambda rows: finish(StepBlock(rows))
+        )
 
-    def _own(self, before: int, steps: int) -> Int64s:
+    def _own_step_indices(self, first_step: int, num_steps: int) -> Int64s:
         """Returns which of so many steps are given, after `before` steps."""
-        numbers = np.arange(before, before + steps) - self.done
-        return np.flatnonzero((numbers >= 0) & (numbers % self.every == 0))
+        numbers = np.arange(first_step, first_step + num_steps) - self.skipped_steps
+        return np.flatnonzero((numbers >= 0) & (numbers % self.step_stride == 0))
 
-    def _group(self, at: Schedule) -> int:
+    def _group_start(self, schedule: Schedule) -> int:
         """Returns where the group begins that a place is in."""
         assert self.buckets is not None
-        first = self.schedule.position if at.epoch == self.schedule.epoch else 0
-        span = at.epoch_steps.global_batch_size * self.buckets.how.steps
-        return first + (at.position - first) // span * span
+        epoch_start = self.schedule.position if schedule.epoch == self.schedule.epoch else 0
+        group_records = schedule.epoch_steps.global_batch_size * self.buckets.collation.steps
+        return epoch_start + (schedule.position - epoch_start) // group_records * group_records
 
-    def _named(self) -> dict[str, Any]:
+    def _group_identity(self) -> dict[str, Any]:
         assert self.buckets is not None
-        collation = self.buckets.how
+        collation = self.buckets.collation
         return {
             "feature": self.buckets.name,
             "boundaries": list(collation.boundaries or ()),
@@ -194,136 +218,178 @@ class StepPlan:
             "num_hosts": self.schedule.epoch_steps.num_hosts,
         }
 
-    def _bucketed(self, rows: StepRows) -> list[StepChunk]:
+    def _bucket_rows(self, rows: StepRows) -> list[StepBlock]:
         """A group's steps that are given, if there are any."""
         assert self.buckets is not None
-        before = self.schedule.count_steps_before(rows.step_range.epoch, rows.step_range.position)
-        own = self._own(before, rows.step_range.num_steps)
-        return [StepChunk(*self.buckets.sorted(rows, self.schedule, own))] if len(own) else []
+        first_step = self.schedule.count_steps_before(
+            rows.step_range.epoch, rows.step_range.position
+        )
+        own_steps = self._own_step_indices(first_step, rows.step_range.num_steps)
+        return (
+            [StepBlock(*self.buckets.sort_rows(rows, self.schedule, own_steps))]
+            if len(own_steps)
+            else []
+        )
 
-    def _packed(self, fetcher: Fetcher, packs: Packs) -> Iterator[StepChunk]:
+    def _pack_steps(self, fetcher: Fetcher, packing: PackingLayout) -> Iterator[StepBlock]:
         """Yields the packed steps; records that the last steps had no room for come first."""
-        rest: pa.RecordBatch | None = None
-        numbers, before = np.empty(0, np.int64), 0
+        remaining_batch: pa.RecordBatch | None = None
+        numbers, num_packed = np.empty(0, np.int64), 0
         for rows in fetcher.fetch(lambda rows: rows):
             epoch, read_end = rows.step_range.epoch, rows.step_range.position + len(rows.numbers)
-            batch = rows.batch if rest is None else pa.concat_batches([rest, rows.batch])
+            batch = (
+                rows.batch
+                if remaining_batch is None
+                else pa.concat_batches([remaining_batch, rows.batch])
+            )
             numbers = np.concatenate([numbers, rows.numbers])
-            final = read_end == self.schedule.epoch_steps.records
-            place, ends = packs.fit(batch, final and not self.drop)
-            begin, taken = read_end - batch.num_rows, len(place)
-            own = self._own(before, len(ends))
-            before += len(ends)
-            if len(own):
-                places = [(epoch, begin + end) for end in ends.tolist()]
-                if final:
-                    places[-1] = (epoch + 1, 0)
-                given = replace(
-                    rows, batch=batch.slice(0, taken), numbers=numbers[:taken], mask=None
+            is_epoch_end = read_end == self.schedule.epoch_steps.records
+            row_indices, step_ends = packing.pack_records(
+                batch, is_epoch_end and not self.drop_remainder
+            )
+            first_position, num_records = read_end - batch.num_rows, len(row_indices)
+            own_steps = self._own_step_indices(num_packed, len(step_ends))
+            num_packed += len(step_ends)
+            if len(own_steps):
+                end_positions = [(epoch, first_position + end) for end in step_ends.tolist()]
+                if is_epoch_end:
+                    end_positions[-1] = (epoch + 1, 0)
+                packed_rows = replace(
+                    rows,
+                    batch=batch.slice(0, num_records),
+                    numbers=numbers[:num_records],
+                    mask=None,
                 )
-                yield _packed_chunk(
-                    given, place, packs, own, tuple(places[step] for step in own.tolist())
+                yield _make_packed_block(
+                    packed_rows,
+                    row_indices,
+                    packing,
+                    own_steps,
+                    tuple(end_positions[step] for step in own_steps.tolist()),
                 )
-            rest, numbers = (None, numbers[:0]) if final else (batch.slice(taken), numbers[taken:])
+            remaining_batch, numbers = (
+                (None, numbers[:0])
+                if is_epoch_end
+                else (batch.slice(num_records), numbers[num_records:])
+            )
 
 
-def _packed_chunk(
-    rows: StepRows, place: Int64s, packs: Packs, steps: Int64s, ends: tuple[tuple[int, int], ...]
-) -> StepChunk:
+def _make_packed_block(
+    rows: StepRows,
+    row_indices: Int64s,
+    packing: PackingLayout,
+    steps: Int64s,
+    end_positions: tuple[tuple[int, int], ...],
+) -> StepBlock:
     """Returns these steps of those that the records were packed into."""
-    order, bins = packs.own_records(place, steps)
-    own = rows.chosen(order, np.arange(len(steps) + 1) * packs.own)
-    batch, cut = packs.cut(own.batch)
-    return StepChunk(replace(own, batch=batch), None, bins, ends, cut)
+    order, row_edges = packing.select_host_records(row_indices, steps)
+    packed_rows = rows.select_rows(order, np.arange(len(steps) + 1) * packing.host_rows)
+    batch, truncated_counts = packing.truncate_lists(packed_rows.batch)
+    return StepBlock(
+        replace(packed_rows, batch=batch), None, row_edges, end_positions, truncated_counts
+    )
 
 
 def plan_steps(
     dataset: Fetchable, batch_size: int, order: Order, collations: Mapping[str, Collation]
 ) -> StepPlan:
-    """Returns the steps of this host, without end, from where `order` says; `StepPlan.iteration` ends them."""
+    """Returns the steps of this host, without end, from where `order` says; `StepPlan.select_iteration` ends them."""
     names = dataset.schema.names
-    packed = {name: how for name, how in collations.items() if isinstance(how, Packed)}
+    packed_collations = {
+        name: collation for name, collation in collations.items() if isinstance(collation, Packed)
+    }
     bucketed = [
-        Buckets(name, names.index(name), how)
-        for name, how in collations.items()
-        if isinstance(how, Bucketed)
+        LengthBuckets(name, names.index(name), collation)
+        for name, collation in collations.items()
+        if isinstance(collation, Bucketed)
     ]
-    schedule = make_schedule(dataset, batch_size, order, whole_steps=bool(packed))
+    schedule = make_schedule(dataset, batch_size, order, for_all_hosts=bool(packed_collations))
     plan = StepPlan(schedule)
-    if packed:
+    if packed_collations:
         plan = replace(
-            plan, packs=_packs(names, batch_size, order, packed), drop=order.drop_remainder
+            plan,
+            packing=_make_packing(names, batch_size, order, packed_collations),
+            drop_remainder=order.drop_remainder,
         )
     elif bucketed:
-        plan = replace(plan, buckets=_with_boundaries(dataset, bucketed[0]))
+        plan = replace(plan, buckets=_add_boundaries(dataset, bucketed[0]))
     if order.state is not None:
-        plan = plan.at(order.state)
-    return plan.begun_after(order.start_step) if order.start_step else plan
+        plan = plan.resume(order.state)
+    return plan.skip_steps(order.start_step) if order.start_step else plan
 
 
-def _packs(
-    names: Sequence[str], batch_size: int, order: Order, packed: Mapping[str, Packed]
-) -> Packs:
+def _make_packing(
+    names: Sequence[str], batch_size: int, order: Order, packed_collations: Mapping[str, Packed]
+) -> PackingLayout:
     if order.pad_remainder:
         raise UsageError(
             "packed batches all have batch_size rows: there is no remainder that pad_remainder would fill up"
         )
-    at, limits = (
-        tuple(names.index(name) for name in packed),
-        tuple(how.length for how in packed.values()),
+    column_indices, max_lengths = (
+        tuple(names.index(name) for name in packed_collations),
+        tuple(collation.length for collation in packed_collations.values()),
     )
     hosts, host = order.hosts
-    return Packs(tuple(packed), at, limits, batch_size * hosts, batch_size * host, batch_size)
+    return PackingLayout(
+        tuple(packed_collations),
+        column_indices,
+        max_lengths,
+        batch_size * hosts,
+        batch_size * host,
+        batch_size,
+    )
 
 
-def _with_boundaries(dataset: Fetchable, buckets: Buckets) -> Buckets:
-    how = buckets.how
-    if how.boundaries is not None:
+def _add_boundaries(dataset: Fetchable, buckets: LengthBuckets) -> LengthBuckets:
+    collation = buckets.collation
+    if collation.boundaries is not None:
         return buckets
-    alone = dataset.select([buckets.name])
-    boundaries = quantiles((batch.column(0) for batch in alone.record_batches()), how.buckets)
-    return replace(buckets, how=replace(how, boundaries=boundaries))
+    feature_only = dataset.select([buckets.name])
+    boundaries = compute_length_boundaries(
+        (batch.column(0) for batch in feature_only.record_batches()), collation.buckets
+    )
+    return replace(buckets, collation=replace(collation, boundaries=boundaries))
 
 
-def _check_group(group: Any, wanted: Mapping[str, Any], at: Schedule) -> None:
+def _check_group(group: Any, expected: Mapping[str, Any], schedule: Schedule) -> None:
     """Refuses a place in the middle of a group of another kind."""
-    for name, value in wanted.items():
+    for name, value in expected.items():
         if not isinstance(group, Mapping) or name not in group:
             raise UsageError(
-                f"state has no {name!r} under {_GROUP!r}: it is none that `state()` gave"
+                f"state has no {name!r} under {_GROUP_KEY!r}: it is none that `state()` gave"
             )
         if group[name] != value:
             raise UsageError(
-                f"state is in the middle of {wanted['steps']} steps that are sorted by length together, with {name} "
+                f"state is in the middle of {expected['steps']} steps that are sorted by length together, with {name} "
                 f"{group[name]!r} where it is {value!r} now: go on there as it was, or from a state at their end"
             )
-    begin = group.get("group")
-    if not isinstance(begin, int) or not 0 <= begin <= at.position:
-        raise UsageError(f"state has group {begin!r}, which is no position before its own")
+    group_start = group.get("group")
+    if not isinstance(group_start, int) or not 0 <= group_start <= schedule.position:
+        raise UsageError(f"state has group {group_start!r}, which is no position before its own")
 
 
 def make_schedule(
-    dataset: Fetchable, batch_size: int, order: Order, *, whole_steps: bool = False
+    dataset: Fetchable, batch_size: int, order: Order, *, for_all_hosts: bool = False
 ) -> Schedule:
     """Returns the steps of this host, without end; whole_steps: a host reads the records of all."""
     hosts, host = order.hosts
     EpochSteps(0, batch_size, "drop", hosts, host)  # refused before a file is counted
     if order.mode == "global" and (
-        streamed := [file.file for file in dataset.files if not file.seekable]
+        streamed_files := [file.file for file in dataset.files if not file.seekable]
     ):
         raise UsageError(
-            f'shuffle="global" needs any record at any time, and {streamed[0].name} can only be read from the front '
-            f'({streamed[0].compression}): shuffle="window" mixes its records as they come, `recordmill build` '
+            f'shuffle="global" needs any record at any time, and {streamed_files[0].name} can only be read from the front '
+            f'({streamed_files[0].compression}): shuffle="window" mixes its records as they come, `recordmill build` '
             "makes shards of it that can be read from anywhere"
         )
-    end: Remainder = (
+    remainder: Remainder = (
         "pad" if order.pad_remainder else "drop" if order.drop_remainder or hosts > 1 else "short"
     )
     records = len(dataset)
     steps = (
         EpochSteps(records, batch_size)
-        if whole_steps
-        else EpochSteps(records, batch_size, end, hosts, host)
+        if for_all_hosts
+        else EpochSteps(records, batch_size, remainder, hosts, host)
     )
     if records and hosts > 1 and not steps.count_steps():
         raise UsageError(
@@ -335,18 +401,18 @@ def make_schedule(
 
 def make_sampler(dataset: Fetchable, order: Order) -> Sampler | MixtureSampler:
     """The order of a data set's epochs, or of a mixture's."""
-    if (mixed := dataset.mixture_parts) is not None:
-        samplers = (_one_sampler(one, order) for one in mixed.datasets)
+    if (parts := dataset.mixture_parts) is not None:
+        samplers = (_make_dataset_sampler(part, order) for part in parts.datasets)
         return MixtureSampler(
-            tuple(samplers), mixed.proportions, mixed.records, dataset.fingerprint
+            tuple(samplers), parts.proportions, parts.records, dataset.fingerprint
         )
-    return _one_sampler(dataset, order)
+    return _make_dataset_sampler(dataset, order)
 
 
-def _one_sampler(dataset: Fetchable, order: Order) -> Sampler:
-    piece_bytes = max(min(order.window // _PIECES, PIECE_BYTES), 1)
-    extents = (FileExtent(file.records, file.framed_bytes, file.seekable) for file in dataset.files)
+def _make_dataset_sampler(dataset: Fetchable, order: Order) -> Sampler:
+    piece_bytes = max(min(order.window // _MIN_WINDOW_PIECES, PIECE_BYTES), 1)
+    files = (FileExtent(file.records, file.framed_bytes, file.seekable) for file in dataset.files)
     layout = EpochLayout.from_files(
-        extents if order.mode == "window" else (), piece_bytes, dataset.record_subset
+        files if order.mode == "window" else (), piece_bytes, dataset.record_subset
     )
     return Sampler(order.mode, len(dataset), layout, order.seed, dataset.fingerprint, order.window)

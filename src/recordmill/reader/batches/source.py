@@ -16,21 +16,26 @@ import pyarrow as pa
 from recordmill.base.buffers import drop_reusable
 from recordmill.base.errors import DataError, RecordmillError, UsageError
 from recordmill.base.threads import close_at_exit
-from recordmill.reader.batches.collate import Batch, Collator, fill_missing, padded_row_bytes
-from recordmill.reader.batches.plan import StepChunk, StepPlan, plan_steps
-from recordmill.reader.images.columns import ImageDecoder, images_by_feature
+from recordmill.reader.batches.collate import (
+    Batch,
+    Collator,
+    estimate_padded_row_bytes,
+    fill_missing,
+)
+from recordmill.reader.batches.plan import StepBlock, StepPlan, plan_steps
+from recordmill.reader.images.columns import ImageDecoder, resolve_image_targets
 from recordmill.reader.options.collation import Bucketed, Packed
 from recordmill.reader.options.images import Images
 from recordmill.reader.options.training import BATCH_SIZE, Training
 from recordmill.reader.prefetch.prefetcher import Fetcher, StepRows, record_location
-from recordmill.reader.prefetch.protocols import Fetchable, timed
+from recordmill.reader.prefetch.protocols import Fetchable, time_stage
 from recordmill.reader.sampling.schedule import Schedule, State
 from recordmill.schemas.feature import Schema
 
-DecodeStepImages = Callable[[StepChunk], StepChunk]
+DecodeStepImages = Callable[[StepBlock], StepBlock]
 
 
-def image_step(
+def make_image_decoder(
     dataset: Fetchable, schema: Schema, decoder: ImageDecoder, on_bad: str
 ) -> DecodeStepImages:
     """A function for the fetcher's threads: a chunk to one with images.
@@ -38,79 +43,90 @@ def image_step(
     It raises DataError where an image can't be decoded, with "skip" it leaves that row out.
     """
 
-    def find(chunk: StepChunk) -> StepChunk:
-        with timed("images"):
-            images, batch, bad = decoder.decode(chunk.rows, schema)
-        chunk = replace(chunk, rows=replace(chunk.rows, batch=batch), images=images)
+    def decode_images(block: StepBlock) -> StepBlock:
+        with time_stage("images"):
+            images, batch, bad = decoder.decode(block.rows, schema)
+        block = replace(block, rows=replace(block.rows, batch=batch), images=images)
         if not bad:
-            return chunk
+            return block
         if on_bad == "error":
             row, name, reason = bad[0]
-            own = next((part for part in dataset.zip_parts if name in part.schema), dataset)
-            path, place = record_location(own.files, own.ends, int(chunk.rows.numbers[row]))
+            owner = next(
+                (dataset_part for dataset_part in dataset.zip_parts if name in dataset_part.schema),
+                dataset,
+            )
+            path, place = record_location(owner.files, owner.ends, int(block.rows.numbers[row]))
             raise DataError(reason, source=path, place=place)
-        return _without(chunk, [(row, reason) for row, _, reason in bad])
+        return _drop_bad_rows(block, [(row, reason) for row, _, reason in bad])
 
-    return find
-
-
-def _without(chunk: StepChunk, bad: list[tuple[int, str]]) -> StepChunk:
-    rows = chunk.rows
-    named = tuple((int(rows.numbers[row]), reason) for row, reason in bad)
-    good = np.delete(np.arange(len(rows.numbers)), [row for row, _ in bad])
-    left = chunk.chosen(good, np.array([0, len(good)], np.int64))
-    return replace(left, rows=replace(left.rows, bad=rows.bad + named))
+    return decode_images
 
 
-class Refill:
+def _drop_bad_rows(block: StepBlock, bad_rows: list[tuple[int, str]]) -> StepBlock:
+    rows = block.rows
+    reasons_by_number = tuple((int(rows.numbers[row]), reason) for row, reason in bad_rows)
+    good_rows = np.delete(np.arange(len(rows.numbers)), [row for row, _ in bad_rows])
+    good_block = block.select_rows(good_rows, np.array([0, len(good_rows)], np.int64))
+    return replace(good_block, rows=replace(good_block.rows, bad=rows.bad + reasons_by_number))
+
+
+class BatchRefiller:
     """Batches of what can be used. skipped: how many records were left out so far."""
 
     def __init__(self, dataset: Fetchable, schedule: Schedule, drop_remainder: bool) -> None:
-        self._dataset, self._begin, self._drop = dataset, schedule, drop_remainder
+        self._dataset, self._first_schedule, self._drop_remainder = (
+            dataset,
+            schedule,
+            drop_remainder,
+        )
         self.schedule = schedule  # what is left of it after the batch that was given last
         self.skipped = 0
-        self._of_epoch: list[tuple[int, str]] = []
+        self._epoch_bad_records: list[tuple[int, str]] = []
 
-    def chunks(self, chunks_read: Iterable[StepChunk]) -> Iterator[StepChunk]:
+    def refill_blocks(self, blocks: Iterable[StepBlock]) -> Iterator[StepBlock]:
         """Yields the same rows in batches of one size but for an epoch's last one; a warning at an epoch's end says
         how many were left out.
         """
-        pending: list[StepChunk] = []
-        for one in chunks_read:
-            if pending and pending[0].rows.step_range.epoch != one.rows.step_range.epoch:
-                yield from self._ended(pending)
+        pending: list[StepBlock] = []
+        for block_read in blocks:
+            if pending and pending[0].rows.step_range.epoch != block_read.rows.step_range.epoch:
+                yield from self._finish_epoch(pending)
                 pending = []
-            self._of_epoch += one.rows.bad
-            self.skipped += len(one.rows.bad)
-            pending = [_joined([*pending, one])]
-            size = self._begin.epoch_steps.batch_size
-            whole = len(pending[0].rows.numbers) // size * size
-            if whole:
-                yield _cut(pending[0], 0, whole, size)
-                pending = [_cut(pending[0], whole, len(pending[0].rows.numbers), size)]
-        yield from self._ended(pending)
+            self._epoch_bad_records += block_read.rows.bad
+            self.skipped += len(block_read.rows.bad)
+            pending = [_concatenate_blocks([*pending, block_read])]
+            size = self._first_schedule.epoch_steps.batch_size
+            complete_rows = len(pending[0].rows.numbers) // size * size
+            if complete_rows:
+                yield _select_range(pending[0], 0, complete_rows, size)
+                pending = [
+                    _select_range(pending[0], complete_rows, len(pending[0].rows.numbers), size)
+                ]
+        yield from self._finish_epoch(pending)
 
     def advance(self, rows: StepRows, row_end: int) -> None:
         """Notes that the batch was given that ends with this row."""
         assert rows.positions is not None
         position = int(rows.positions[row_end - 1]) + 1
-        self.schedule = replace(self._begin, epoch=rows.step_range.epoch, position=position)
+        self.schedule = replace(
+            self._first_schedule, epoch=rows.step_range.epoch, position=position
+        )
 
-    def end(self) -> None:
+    def finish(self) -> None:
         """Notes that nothing is left, also where the last records were left out."""
-        self.schedule = self._begin.skip_all()
+        self.schedule = self._first_schedule.skip_all()
 
-    def _ended(self, pending: list[StepChunk]) -> Iterator[StepChunk]:
-        if pending and len(pending[0].rows.numbers) and not self._drop:
+    def _finish_epoch(self, pending: list[StepBlock]) -> Iterator[StepBlock]:
+        if pending and len(pending[0].rows.numbers) and not self._drop_remainder:
             yield pending[0]
-        if pending and self._of_epoch:
-            self._tell(pending[0].rows.step_range.epoch)
-        self._of_epoch = []
+        if pending and self._epoch_bad_records:
+            self._warn_skipped(pending[0].rows.step_range.epoch)
+        self._epoch_bad_records = []
 
-    def _tell(self, epoch: int) -> None:
-        number, reason = self._of_epoch[0]
+    def _warn_skipped(self, epoch: int) -> None:
+        number, reason = self._epoch_bad_records[0]
         path, place = record_location(self._dataset.files, self._dataset.ends, number)
-        count = len(self._of_epoch)
+        count = len(self._epoch_bad_records)
         warnings.warn(
             f"epoch {epoch}: {count} of {len(self._dataset)} records {'was' if count == 1 else 'were'} skipped "
             f'(on_bad="skip"); the first: {path}: {place}: {reason}',
@@ -118,27 +134,27 @@ class Refill:
         )
 
 
-def _joined(chunks: list[StepChunk]) -> StepChunk:
+def _concatenate_blocks(blocks: list[StepBlock]) -> StepBlock:
     """The rows of these, which are of one epoch, as one."""
-    if len(chunks) == 1:
-        return chunks[0]
-    rows = [one.rows for one in chunks]
-    numbers = np.concatenate([one.numbers for one in rows])
-    positions = np.concatenate([one.positions for one in rows if one.positions is not None])
+    if len(blocks) == 1:
+        return blocks[0]
+    step_rows = [block.rows for block in blocks]
+    numbers = np.concatenate([rows.numbers for rows in step_rows])
+    positions = np.concatenate([rows.positions for rows in step_rows if rows.positions is not None])
     edges = np.array([0, len(numbers)], np.int64)
-    batch = pa.concat_batches([one.batch for one in rows])
+    batch = pa.concat_batches([rows.batch for rows in step_rows])
     images = {
-        name: np.concatenate([one.images[name] for one in chunks]) for name in chunks[0].images
+        name: np.concatenate([block.images[name] for block in blocks]) for name in blocks[0].images
     }
-    return StepChunk(
-        StepRows(rows[0].step_range, batch, edges, numbers, None, positions), images=images
+    return StepBlock(
+        StepRows(step_rows[0].step_range, batch, edges, numbers, None, positions), images=images
     )
 
 
-def _cut(chunk: StepChunk, begin: int, end: int, size: int) -> StepChunk:
+def _select_range(block: StepBlock, begin: int, end: int, size: int) -> StepBlock:
     """Rows [begin, end) in steps of so many."""
     edges = np.append(np.arange(0, end - begin, size), end - begin).astype(np.int64)
-    return chunk.chosen(slice(begin, end), edges)
+    return block.select_rows(slice(begin, end), edges)
 
 
 _Result = TypeVar("_Result")
@@ -160,42 +176,50 @@ class BatchSource:
     collator: Collator
     images: Mapping[str, Images]
     schema: Schema
-    defaults: Mapping[str, Any]
+    image_defaults: Mapping[str, Any]
 
     @classmethod
-    def of(cls, dataset: Fetchable, options: Training) -> BatchSource:
+    def from_options(cls, dataset: Fetchable, options: Training) -> BatchSource:
         """Creates the source of batches of a data set.
 
         Raises:
             UsageError: an option does not fit the data.
         """
-        wanted = options.images.targets
+        targets = options.images.targets
         if options.memory.on_bad == "skip":
             dataset = dataset.lenient_view
         if dataset.images:
-            dataset, wanted = dataset.encoded_view, dataset.images if wanted is None else wanted
+            dataset, targets = dataset.encoded_view, dataset.images if targets is None else targets
         if options.form.matrix is not None:
-            beside = (options.form.label_of(dataset.schema), options.form.weights)
-            dataset = dataset.select([*options.form.matrix, *filter(None, beside)])
+            other_features = (options.form.label_of(dataset.schema), options.form.weights)
+            dataset = dataset.select([*options.form.matrix, *filter(None, other_features)])
         defaults = options.graph.defaults
-        collator = Collator.of(options.form, dataset.schema, options.order.pad_remainder, defaults)
-        images = images_by_feature(dataset, wanted)
-        gathered = [
-            name for name, how in collator.collations.items() if isinstance(how, Bucketed | Packed)
+        collator = Collator.from_form(
+            options.form, dataset.schema, options.order.pad_remainder, defaults
+        )
+        images = resolve_image_targets(dataset, targets)
+        gathered_features = [
+            name
+            for name, collation in collator.collations.items()
+            if isinstance(collation, Bucketed | Packed)
         ]
-        if images and gathered and isinstance(collator.collations[gathered[0]], Packed):
+        if (
+            images
+            and gathered_features
+            and isinstance(collator.collations[gathered_features[0]], Packed)
+        ):
             raise UsageError(
-                f"decode_images has no meaning where {gathered[0]!r} is packed: leave one of them out"
+                f"decode_images has no meaning where {gathered_features[0]!r} is packed: leave one of them out"
             )
-        if options.memory.on_bad == "skip" and gathered:
+        if options.memory.on_bad == "skip" and gathered_features:
             raise UsageError(
-                f'on_bad="skip" fills batches up with the records that come next, and {gathered[0]!r} as '
-                f"{collator.collations[gathered[0]]} gathers them otherwise: leave one of them out"
+                f'on_bad="skip" fills batches up with the records that come next, and {gathered_features[0]!r} as '
+                f"{collator.collations[gathered_features[0]]} gathers them otherwise: leave one of them out"
             )
-        return cls(dataset, options, collator, images, collator.required(dataset.schema), {})
+        return cls(dataset, options, collator, images, collator.require_label(dataset.schema), {})
 
     @property
-    def skips(self) -> bool:
+    def skips_bad_records(self) -> bool:
         """True if records that can't be used are left out."""
         return self.options.memory.on_bad == "skip"
 
@@ -206,24 +230,24 @@ class BatchSource:
             UsageError: an option does not fit the data, or a state is one of something else.
         """
         order = self.options.order
-        if self.skips:  # records that fill no step may fill one up
+        if self.skips_bad_records:  # records that fill no step may fill one up
             order = replace(order, drop_remainder=False)
         return plan_steps(self.dataset, batch_size, order, self.collator.collations)
 
-    def refill(self, plan: StepPlan) -> Refill | None:
+    def make_refiller(self, plan: StepPlan) -> BatchRefiller | None:
         """Returns what fills batches up, where records are left out."""
         return (
-            Refill(self.dataset, plan.schedule, self.options.order.drop_remainder)
-            if self.skips
+            BatchRefiller(self.dataset, plan.schedule, self.options.order.drop_remainder)
+            if self.skips_bad_records
             else None
         )
 
     @close_at_exit
-    def chunks(
+    def map_blocks(
         self,
         plan: StepPlan,
-        finish: Callable[[StepChunk], _Result],
-        refill: Refill | None = None,
+        finish: Callable[[StepBlock], _Result],
+        refiller: BatchRefiller | None = None,
         *,
         workers: int = 1,
         skip_below: int = 0,
@@ -243,58 +267,61 @@ class BatchSource:
         dataset, order = self.dataset, self.options.order
         memory_bytes = max(self.options.memory.limit_bytes // workers, 1)
         decoder = ImageDecoder(
-            self.images, dataset.threads, order.seed, memory_bytes, self.defaults
+            self.images, dataset.threads, order.seed, memory_bytes, self.image_defaults
         )
         offset_bytes = sum(file.offset_bytes for file in dataset.files)
-        left_bytes = max(memory_bytes - decoder.work_bytes - offset_bytes, 1)
-        made_bytes = decoder.row_bytes + padded_row_bytes(dataset, self.collator.collations)
-        fetcher = Fetcher(
-            dataset, plan.schedule, self.schema, left_bytes, made_bytes, refill is not None
+        fetch_bytes = max(memory_bytes - decoder.work_bytes - offset_bytes, 1)
+        output_row_bytes = decoder.row_bytes + estimate_padded_row_bytes(
+            dataset, self.collator.collations
         )
-        decoded = image_step(dataset, self.schema, decoder, self.options.memory.on_bad)
+        fetcher = Fetcher(
+            dataset, plan.schedule, self.schema, fetch_bytes, output_row_bytes, refiller is not None
+        )
+        decoded = make_image_decoder(dataset, self.schema, decoder, self.options.memory.on_bad)
         try:
-            if refill is None:
-                yield from plan.chunks(fetcher, lambda chunk: finish(decoded(chunk)))
+            if refiller is None:
+                yield from plan.map_blocks(fetcher, lambda block: finish(decoded(block)))
             else:
-                fetcher = replace(fetcher, every=workers, skip_below=skip_below)
+                fetcher = replace(fetcher, step_stride=workers, skip_below=skip_below)
                 yield from map(
-                    finish, refill.chunks(fetcher.fetch(lambda rows: decoded(StepChunk(rows))))
+                    finish,
+                    refiller.refill_blocks(fetcher.fetch(lambda rows: decoded(StepBlock(rows)))),
                 )
         finally:
             decoder.close()
             drop_reusable()
 
-    def steps(self, chunk: StepChunk, *, nulls: bool = True) -> list[Batch]:
+    def collate_block(self, block: StepBlock, *, nulls: bool = True) -> list[Batch]:
         """Columns by name of each step, collated. nulls: columns may have some; else `name/valid` says where."""
-        with timed("collate"):
-            columns = self.collator.columns(chunk, self.schema, self.dataset)
+        with time_stage("collate"):
+            columns = self.collator.convert_columns(block, self.schema, self.dataset)
             if not nulls:
                 columns = fill_missing(columns, self.schema, self.collator.collations)
-            return self.collator.steps(columns, chunk)
+            return self.collator.split_steps(columns, block)
 
-    def mapped(self, batch: Any) -> Any:
+    def apply_map(self, batch: Any) -> Any:
         """Returns what `map` makes of a batch, or that it failed."""
         function = self.options.form.map
         try:
             return batch if function is None else function(batch)
         except Exception as error:
-            return _Failed(error)
+            return _MapFailure(error)
 
 
 @dataclass(frozen=True)
-class _Failed:
+class _MapFailure:
     """A batch that `map` failed for, until it is asked for."""
 
     error: Exception
 
 
-def unfailed(batch: Any, number: int) -> Any:
+def unwrap_mapped(batch: Any, number: int) -> Any:
     """Returns the batch.
 
     Raises:
         RecordmillError: `map` failed for it.
     """
-    if isinstance(batch, _Failed):
+    if isinstance(batch, _MapFailure):
         error = batch.error
         raise RecordmillError(
             f"map: batch {number} of this iteration: {type(error).__name__}: {error}"
@@ -310,19 +337,19 @@ class Batches(Iterator[Any]):
     """
 
     def __init__(self, dataset: Fetchable, options: Training) -> None:
-        source = BatchSource.of(dataset, options)
-        begin = source.plan(options.batch_size or BATCH_SIZE).at_open_step()
-        self._plan = begin.iteration(0, options.order.epochs)
-        self._refill = source.refill(self._plan)
+        source = BatchSource.from_options(dataset, options)
+        begin = source.plan(options.batch_size or BATCH_SIZE).skip_finished_epoch()
+        self._plan = begin.select_iteration(0, options.order.epochs)
+        self._refiller = source.make_refiller(self._plan)
         self._step = 0
-        self._place: tuple[int, int] | None = None
+        self._end_position: tuple[int, int] | None = None
         self.cut: dict[str, int] = {}
-        self._batches = _generate(source, self._plan, self._refill, self.cut)
+        self._batches = _generate(source, self._plan, self._refiller, self.cut)
 
     def __next__(self) -> Any:
         batch, place = next(self._batches)
-        batch = unfailed(batch, self._step)
-        self._step, self._place = self._step + 1, place
+        batch = unwrap_mapped(batch, self._step)
+        self._step, self._end_position = self._step + 1, place
         return batch
 
     def __len__(self) -> int:
@@ -331,28 +358,30 @@ class Batches(Iterator[Any]):
         Raises:
             TypeError: there is no end, they are packed, or nobody can know.
         """
-        if self._refill is not None:
+        if self._refiller is not None:
             raise TypeError('how many batches on_bad="skip" leaves is known at the end only')
-        left = self._plan.remaining
-        if left is None:
+        remaining_steps = self._plan.remaining_steps
+        if remaining_steps is None:
             raise TypeError("batches without end (epochs=None) have no number")
-        return left - self._step
+        return remaining_steps - self._step
 
     @property
     def schedule(self) -> Schedule:
         """Returns the steps that are left."""
-        if self._refill is not None:
-            return self._refill.schedule
-        if self._plan.packs is None:
-            return self._plan.after(self._step)
-        if self._place is None:
+        if self._refiller is not None:
+            return self._refiller.schedule
+        if self._plan.packing is None:
+            return self._plan.schedule_after(self._step)
+        if self._end_position is None:
             return self._plan.schedule
-        return replace(self._plan.schedule, epoch=self._place[0], position=self._place[1])
+        return replace(
+            self._plan.schedule, epoch=self._end_position[0], position=self._end_position[1]
+        )
 
     @property
     def skipped(self) -> int:
         """Number of records that `on_bad="skip"` has left out so far, those that were read ahead included."""
-        return 0 if self._refill is None else self._refill.skipped
+        return 0 if self._refiller is None else self._refiller.skipped
 
     def state(self) -> State:
         """Returns where the next batch stands, as JSON takes it.
@@ -373,36 +402,36 @@ class Batches(Iterator[Any]):
 
 
 def _generate(
-    source: BatchSource, plan: StepPlan, refill: Refill | None, cut: dict[str, int]
+    source: BatchSource, plan: StepPlan, refiller: BatchRefiller | None, cut: dict[str, int]
 ) -> Generator[tuple[Any, tuple[int, int] | None], None, None]:
     """Yields each batch, and where the next one stands if its number does not say it."""
 
     nulls = source.options.arrays.nulls == "masked"
 
-    def finish(chunk: StepChunk) -> tuple[list[Any], StepChunk]:
+    def finish(block: StepBlock) -> tuple[list[Any], StepBlock]:
         return [
-            source.mapped(source.collator.assemble(step))
-            for step in source.steps(chunk, nulls=nulls)
-        ], chunk
+            source.apply_map(source.collator.assemble(step))
+            for step in source.collate_block(block, nulls=nulls)
+        ], block
 
-    for batches, chunk in source.chunks(plan, finish, refill):
-        count_cut(chunk.cut, cut)
-        ends = chunk.ends or itertools.repeat(None)
-        for batch, end, row_end in zip(batches, ends, chunk.rows.edges[1:].tolist(), strict=False):
-            if refill is not None:
-                refill.advance(chunk.rows, row_end)
+    for batches, block in source.map_blocks(plan, finish, refiller):
+        count_truncated(block.truncated_counts, cut)
+        ends = block.end_positions or itertools.repeat(None)
+        for batch, end, row_end in zip(batches, ends, block.rows.edges[1:].tolist(), strict=False):
+            if refiller is not None:
+                refiller.advance(block.rows, row_end)
             yield batch, end
-    if refill is not None:
-        refill.end()
+    if refiller is not None:
+        refiller.finish()
 
 
-def count_cut(more: Mapping[str, int], cut: dict[str, int]) -> None:
+def count_truncated(new_counts: Mapping[str, int], total_counts: dict[str, int]) -> None:
     """Adds to the records that were cut, and tells of the first ones."""
-    for name, records in more.items():
-        if name not in cut:
+    for name, records in new_counts.items():
+        if name not in total_counts:
             warnings.warn(
                 f"feature {name!r} has records that are longer than a packed row: they are cut to it, and `cut` of the "
                 "iterator counts them",
                 stacklevel=3,
             )
-        cut[name] = cut.get(name, 0) + records
+        total_counts[name] = total_counts.get(name, 0) + records

@@ -15,7 +15,7 @@ import pyarrow as pa
 from recordmill.base.buffers import allocate_reusable
 from recordmill.base.errors import UsageError
 from recordmill.base.threads import MemoryBudget
-from recordmill.reader.images.decode import Encoded, box_of, is_flipped, resize_into
+from recordmill.reader.images.decode import EncodedImage, choose_box, is_flipped, resize_into
 from recordmill.reader.options.images import Images, ImageTarget, RandomCrop
 from recordmill.reader.prefetch.prefetcher import StepRows
 from recordmill.reader.prefetch.protocols import Fetchable
@@ -34,34 +34,34 @@ from recordmill.records.images.header import BadImage
 from recordmill.records.images.resize import Box, clip_span
 from recordmill.schemas.feature import Feature, Schema
 
-IMAGE, _OBJECT = "image/encoded", "image/object/"
-Kept = tuple[float, float, float, float, bool]  # a row of `move_boxes`
-_EDGES = tuple(f"{_OBJECT}bbox/{edge}" for edge in ("xmin", "xmax", "ymin", "ymax"))
-_Undecoded = tuple[int, str, str]  # (row, feature, why)
-_SNIFFED = 16  # records looked at to tell which features are images
+IMAGE_FEATURE, _OBJECT_PREFIX = "image/encoded", "image/object/"
+KeptPart = tuple[float, float, float, float, bool]  # a row of `move_boxes`
+_BOX_EDGES = tuple(f"{_OBJECT_PREFIX}bbox/{edge}" for edge in ("xmin", "xmax", "ymin", "ymax"))
+_UndecodedImage = tuple[int, str, str]  # (row, feature, why)
+_SAMPLE_RECORDS = 16  # records looked at to tell which features are images
 
 
-def images_by_feature(dataset: Fetchable, wanted: ImageTarget | None) -> dict[str, Images]:
+def resolve_image_targets(dataset: Fetchable, target: ImageTarget | None) -> dict[str, Images]:
     """Returns the images that are wanted by feature; UsageError where there is none. Where no name is given, these are
     the bytes features that are images in the first records.
     """
-    if wanted is None:
+    if target is None:
         return {}
     candidates = [
         feature.name for feature in dataset.schema if feature.dtype == "bytes" and not feature.shape
     ]
-    if isinstance(wanted, Mapping):
-        for name in wanted:
+    if isinstance(target, Mapping):
+        for name in target:
             if name not in candidates:
                 raise UsageError(
-                    f"decode_images: {name!r} is no bytes feature that is read; there are {_listed(candidates)}"
+                    f"decode_images: {name!r} is no bytes feature that is read; there are {_join_names(candidates)}"
                 )
-        images = dict(wanted)
+        images = dict(target)
     else:
-        images = dict.fromkeys(image_features(dataset), wanted)
+        images = dict.fromkeys(detect_image_features(dataset), target)
         if not images and len(dataset.head(1)):
             raise UsageError(
-                f"decode_images: no feature holds encoded images; the bytes features are {_listed(candidates)}"
+                f"decode_images: no feature holds encoded images; the bytes features are {_join_names(candidates)}"
             )
     stored = dict(
         zip(
@@ -70,27 +70,34 @@ def images_by_feature(dataset: Fetchable, wanted: ImageTarget | None) -> dict[st
             strict=True,
         )
     )
-    check_boxes([*stored.values()], {stored[name]: one for name, one in images.items()})
-    return {name: one if one.height else _sized(dataset, name, one) for name, one in images.items()}
+    check_boxes(
+        [*stored.values()], {stored[name]: target_images for name, target_images in images.items()}
+    )
+    return {
+        name: target_images
+        if target_images.height
+        else _with_first_size(dataset, name, target_images)
+        for name, target_images in images.items()
+    }
 
 
-def _sized(dataset: Fetchable, name: str, wanted: Images) -> Images:
+def _with_first_size(dataset: Fetchable, name: str, target: Images) -> Images:
     """Returns what is wanted of images that all have the size of the first one."""
-    for value in dataset.head(_SNIFFED)[name].drop_null().to_pylist():
+    for value in dataset.head(_SAMPLE_RECORDS)[name].drop_null().to_pylist():
         with contextlib.suppress(BadImage):
-            first = Encoded(np.frombuffer(value, np.uint8), wanted)
-            return wanted.with_size(first.height, first.width)
+            first = EncodedImage(np.frombuffer(value, np.uint8), target)
+            return target.with_size(first.height, first.width)
     raise UsageError(
         f"decode_images: none of the first records says the size of {name!r}: give (height, width)"
     )
 
 
-def image_features(dataset: Fetchable) -> list[str]:
+def detect_image_features(dataset: Fetchable) -> list[str]:
     """The bytes features that are encoded images in the first records, of which some are looked at."""
     candidates = [
         feature.name for feature in dataset.schema if feature.dtype == "bytes" and not feature.shape
     ]
-    head = dataset.head(_SNIFFED) if candidates else None
+    head = dataset.head(_SAMPLE_RECORDS) if candidates else None
     return [
         name
         for name in candidates
@@ -99,14 +106,14 @@ def image_features(dataset: Fetchable) -> list[str]:
     ]
 
 
-def _listed(names: list[str]) -> str:
+def _join_names(names: list[str]) -> str:
     return ", ".join(names) or "none"
 
 
-_TOGETHER = (
+_IMAGES_PER_TASK = (
     8  # images that a thread takes at once: few enough that all threads end a batch together
 )
-_SHARE = 4  # one in so many bytes of memory is for images while they are decoded
+_MEMORY_DIVISOR = 4  # one in so many bytes of memory is for images while they are decoded
 
 
 class ImageDecoder:
@@ -130,12 +137,12 @@ class ImageDecoder:
     ) -> None:
         self.images, self._seed, self._defaults = images, seed, defaults or {}
         self.row_bytes = sum(
-            wanted.row_bytes for wanted in images.values()
+            target.row_bytes for target in images.values()
         )  # of a row's decoded images
         self.work_bytes = (
-            memory_bytes // _SHARE if images else 0
+            memory_bytes // _MEMORY_DIVISOR if images else 0
         )  # of memory, for images while they are decoded
-        self._budget = MemoryBudget(self.work_bytes, self.work_bytes // (_SHARE * threads))
+        self._budget = MemoryBudget(self.work_bytes, self.work_bytes // (_MEMORY_DIVISOR * threads))
         self._pool = (
             ThreadPoolExecutor(threads, "recordmill-images") if images and threads > 1 else None
         )
@@ -147,71 +154,73 @@ class ImageDecoder:
 
     def decode(
         self, rows: StepRows, schema: Schema
-    ) -> tuple[dict[str, Array], pa.RecordBatch, list[_Undecoded]]:
+    ) -> tuple[dict[str, Array], pa.RecordBatch, list[_UndecodedImage]]:
         """Returns (by feature [rows, *shape], the rows with boxes that fit them, the images that can't be decoded, by
         row).
         """
         pixels: dict[str, Array] = {}
-        bad: list[_Undecoded] = []
-        waiting: list[Future[list[_Undecoded]]] = []
+        undecoded: list[_UndecodedImage] = []
+        futures: list[Future[list[_UndecodedImage]]] = []
         key = derive_random_key("crop", self._seed, rows.step_range.epoch)
-        moving: _Work | None = None
+        box_task: _DecodeTask | None = None
         for feature, name, column in zip(
             schema, rows.batch.schema.names, rows.batch.columns, strict=True
         ):
             if feature.name not in self.images:
                 continue
-            work = self._work(feature, column, rows, key)
-            if name == IMAGE and (work.wanted.crop or work.wanted.flip):
-                moving = work
-            pixels[feature.name] = work.out
-            for begin in range(0, len(column), _TOGETHER):
-                some = range(begin, min(begin + _TOGETHER, len(column)))
+            task = self._make_task(feature, column, rows, key)
+            if name == IMAGE_FEATURE and (task.target.crop or task.target.flip):
+                box_task = task
+            pixels[feature.name] = task.out
+            for begin in range(0, len(column), _IMAGES_PER_TASK):
+                task_rows = range(begin, min(begin + _IMAGES_PER_TASK, len(column)))
                 if self._pool is not None:
-                    waiting.append(self._pool.submit(work.decode, some))
+                    futures.append(self._pool.submit(task.decode, task_rows))
                 else:
-                    bad += work.decode(some)
-        for done in waiting:
-            bad += done.result()
-        batch = rows.batch if moving is None else move_boxes(rows.batch, moving.kept)
+                    undecoded += task.decode(task_rows)
+        for result in futures:
+            undecoded += result.result()
+        batch = rows.batch if box_task is None else move_boxes(rows.batch, box_task.kept_parts)
         return (
             {name: self.images[name].to_layout(array) for name, array in pixels.items()},
             batch,
-            sorted(bad),
+            sorted(undecoded),
         )
 
-    def _work(self, feature: Feature, column: pa.Array, rows: StepRows, key: int) -> _Work:
-        wanted = self.images[feature.name]
-        out = allocate_reusable((len(column), *wanted.shape), wanted.numpy_dtype)
+    def _make_task(
+        self, feature: Feature, column: pa.Array, rows: StepRows, key: int
+    ) -> _DecodeTask:
+        target = self.images[feature.name]
+        out = allocate_reusable((len(column), *target.shape), target.numpy_dtype)
         parts = extract_arrays(column, replace(feature, required=True))
         valid = None if not column.null_count else column.is_valid().to_numpy(zero_copy_only=False)
         default = self._defaults.get(feature.name)
-        instead = None if default is None else np.frombuffer(default, np.uint8)
-        kept = np.tile(np.array([0, 0, 1, 1, 0], np.float64), (len(column), 1))
+        default_data = None if default is None else np.frombuffer(default, np.uint8)
+        kept_parts = np.tile(np.array([0, 0, 1, 1, 0], np.float64), (len(column), 1))
         values, splits = parts.values, parts.splits[0]
-        return _Work(
+        return _DecodeTask(
             feature.name,
-            wanted,
+            target,
             values,
             splits,
             valid,
-            instead,
+            default_data,
             rows.numbers,
             key,
             self._budget,
             out,
-            kept,
+            kept_parts,
         )
 
 
 @dataclass(frozen=True)
-class _Work:
+class _DecodeTask:
     """One image column. default: of rows that are not valid; kept: [rows, 5] the part of each image that is kept, as
     `move_boxes` takes it.
     """
 
     name: str
-    wanted: Images
+    target: Images
     values: Pixels
     splits: Array
     valid: Array | None
@@ -220,95 +229,104 @@ class _Work:
     key: int
     budget: MemoryBudget
     out: Array
-    kept: Array
+    kept_parts: Array
 
-    def decode(self, rows: range) -> list[_Undecoded]:
+    def decode(self, rows: range) -> list[_UndecodedImage]:
         """Fills `out` at these rows, but for those that it returns."""
-        return list(self._decode(rows))
+        return list(self._decode_rows(rows))
 
-    def _decode(self, rows: range) -> Iterator[_Undecoded]:
+    def _decode_rows(self, rows: range) -> Iterator[_UndecodedImage]:
         first, stop = self.splits[rows.start], self.splits[rows.stop]
         ends = self.splits[rows.start + 1 : rows.stop + 1] - first
         # one call for all of them: each call is a wait for the interpreter's lock
         headers = check_structures(self.values[first:stop], ends, MAX_DECODED_PIXELS)
         for row, checked in zip(rows, headers, strict=True):
-            data = self._encoded(row)
+            data = self._encoded_image(row)
             if data is None:
-                self.out[row] = black_image(self.wanted)
+                self.out[row] = make_black_image(self.target)
                 continue
             try:
                 is_own = self.valid is None or self.valid[row]
-                image = Encoded(data, self.wanted, checked if is_own else None)
+                image = EncodedImage(data, self.target, checked if is_own else None)
                 number = int(self.numbers[row])
-                self.kept[row] = _decode_into(
-                    image, self.wanted, self.key, number, self.budget, self.out[row]
+                self.kept_parts[row] = _decode_into(
+                    image, self.target, self.key, number, self.budget, self.out[row]
                 )
             except BadImage as error:
                 yield row, self.name, f"feature {self.name!r}: {error.message}"
 
-    def _encoded(self, row: int) -> Pixels | None:
+    def _encoded_image(self, row: int) -> Pixels | None:
         if self.valid is None or self.valid[row]:
             return self.values[self.splits[row] : self.splits[row + 1]]
         return self.default
 
 
 def _decode_into(
-    image: Encoded, wanted: Images, key: int, number: int, budget: MemoryBudget, out: Array
-) -> Kept:
-    box, by = _box_and_shrink(image, wanted, key, number)
+    image: EncodedImage, target: Images, key: int, number: int, budget: MemoryBudget, out: Array
+) -> KeptPart:
+    box, shrink_factor = _box_and_shrink(image, target, key, number)
     with budget.reserve(image.work_bytes):
-        resize_into(image.pixels(by, once=True), _divided(box, by), wanted, out)
-    flipped = wanted.flip and is_flipped(key, number)
+        resize_into(
+            image.decode(shrink_factor, reuse_buffer=True),
+            _divide_box(box, shrink_factor),
+            target,
+            out,
+        )
+    flipped = target.flip and is_flipped(key, number)
     if flipped:
         out[:] = out[:, ::-1].copy()
     height, width = image.height, image.width
     return box.left / width, box.top / height, box.width / width, box.height / height, flipped
 
 
-def _box_and_shrink(image: Encoded, wanted: Images, key: int, number: int) -> tuple[Box, int]:
+def _box_and_shrink(image: EncodedImage, target: Images, key: int, number: int) -> tuple[Box, int]:
     """Returns (the part that is kept, a divisor by which the image can be decoded smaller)."""
-    box = box_of(image.height, image.width, wanted, key, number)
-    return box, image.shrink(box.height, box.width, wanted)
+    box = choose_box(image.height, image.width, target, key, number)
+    return box, image.find_shrink_factor(box.height, box.width, target)
 
 
-def decode_part(data: Pixels, wanted: Images) -> Pixels:
+def decode_kept_part(data: Pixels, target: Images) -> Pixels:
     """Decodes one encoded image [bytes] as uint8 [height, width, channels], as much of it as is kept, which is no
     random part.
     """
-    image = Encoded(data, wanted)
-    box, by = _box_and_shrink(image, wanted, 0, 0)
-    part = _divided(box, by)
-    return image.pixels(by)[part.top : part.top + part.height, part.left : part.left + part.width]
+    image = EncodedImage(data, target)
+    box, shrink_factor = _box_and_shrink(image, target, 0, 0)
+    part = _divide_box(box, shrink_factor)
+    return image.decode(shrink_factor)[
+        part.top : part.top + part.height, part.left : part.left + part.width
+    ]
 
 
-def decode_image(data: Pixels, wanted: Images) -> Array:
+def decode_image(data: Pixels, target: Images) -> Array:
     """Decodes one encoded image [bytes] as what is wanted of it, which is no random crop."""
-    out: Array = np.empty(wanted.shape, wanted.numpy_dtype)
-    _decode_into(Encoded(data, wanted), wanted, 0, 0, MemoryBudget(1), out)
+    out: Array = np.empty(target.shape, target.numpy_dtype)
+    _decode_into(EncodedImage(data, target), target, 0, 0, MemoryBudget(1), out)
     return out
 
 
-def black_image(wanted: Images) -> Array:
+def make_black_image(target: Images) -> Array:
     """A black image as what is wanted, which stands for a missing one."""
-    out: Array = np.empty(wanted.shape, wanted.numpy_dtype)
-    resize_into(np.zeros(wanted.shape, np.uint8), Box(0, 0, *wanted.shape[:2]), wanted, out)
+    out: Array = np.empty(target.shape, target.numpy_dtype)
+    resize_into(np.zeros(target.shape, np.uint8), Box(0, 0, *target.shape[:2]), target, out)
     return out
 
 
-def _divided(box: Box, by: int) -> Box:
+def _divide_box(box: Box, divisor: int) -> Box:
     """
-    >>> _divided(Box(3, 0, 5, 9), 2)
+    >>> _divide_box(Box(3, 0, 5, 9), 2)
     Box(top=1, left=0, height=3, width=5)
     """
-    return Box(box.top // by, box.left // by, -(-box.height // by), -(-box.width // by))
+    return Box(
+        box.top // divisor, box.left // divisor, -(-box.height // divisor), -(-box.width // divisor)
+    )
 
 
 @dataclass(frozen=True)
-class ResizedImages:
+class ImageConversion:
     """One image feature, and what is wanted of it. has_boxes: there are boxes, which a part of the image would move."""
 
     feature: str
-    wanted: Images
+    target: Images
     has_boxes: bool = False
 
     def output_feature(self, feature: Feature) -> Feature:
@@ -316,34 +334,34 @@ class ResizedImages:
             raise UsageError(
                 f"decode_images: {feature.name!r} is {feature.describe()}; only a single bytes value is an image"
             )
-        return replace(feature, dtype=self.wanted.numpy_dtype.name, shape=self.wanted.layout_shape)
+        return replace(feature, dtype=self.target.numpy_dtype.name, shape=self.target.layout_shape)
 
     def convert(self, column: pa.Array, feature: Feature) -> tuple[pa.Array, Faults]:
-        is_random = isinstance(self.wanted.crop, RandomCrop) or self.wanted.flip
-        if is_random or (self.has_boxes and self.wanted.crop):
-            why = (
+        is_random = isinstance(self.target.crop, RandomCrop) or self.target.flip
+        if is_random or (self.has_boxes and self.target.crop):
+            reason = (
                 "cut or flipped at random, otherwise in each epoch,"
                 if is_random
                 else "cut, and boxes with it,"
             )
             raise UsageError(
-                f"decode_images: {feature.name!r} is {why} which only batches, to_tf and to_torch do: open it with "
+                f"decode_images: {feature.name!r} is {reason} which only batches, to_tf and to_torch do: open it with "
                 f"{'a central crop' if is_random and not self.has_boxes else 'no crop'}, or without this feature"
             )
         pixels = np.empty(
-            (len(column) - column.null_count, *self.wanted.shape), self.wanted.numpy_dtype
+            (len(column) - column.null_count, *self.target.shape), self.target.numpy_dtype
         )
-        present, faults, done = [], [], 0
+        present, faults, num_decoded = [], [], 0
         for row, data in iter_images(column, feature):
             try:
                 if data is not None:
-                    pixels[done] = decode_image(data, self.wanted)
-                    done += 1
+                    pixels[num_decoded] = decode_image(data, self.target)
+                    num_decoded += 1
                 present.append(data is not None)
             except BadImage as error:
                 faults.append((row, error.message))
         flat, counts = (
-            pa.array(self.wanted.to_layout(pixels[:done]).reshape(-1)),
+            pa.array(self.target.to_layout(pixels[:num_decoded]).reshape(-1)),
             np.zeros(len(present), np.int64),
         )
         return build_column(
@@ -356,64 +374,71 @@ class ResizedImages:
 
 def has_boxes(names: Sequence[str]) -> bool:
     """Returns whether features of these names are boxes."""
-    return any(name in names for name in _EDGES)
+    return any(name in names for name in _BOX_EDGES)
 
 
 def check_boxes(names: Sequence[str], images: Mapping[str, Images]) -> None:
     """Raises UsageError where the boxes among features of these names can't be moved with the images that are cropped
     or flipped.
     """
-    changed = [name for name, one in images.items() if one.crop or one.flip]
-    if not changed or not has_boxes(names):
+    changed_features = [name for name, target in images.items() if target.crop or target.flip]
+    if not changed_features or not has_boxes(names):
         return
-    if IMAGE not in changed:
+    if IMAGE_FEATURE not in changed_features:
         raise UsageError(
-            f"decode_images: boxes are those of {IMAGE!r}, so {changed[0]!r} can't be cropped or flipped"
+            f"decode_images: boxes are those of {IMAGE_FEATURE!r}, so {changed_features[0]!r} can't be cropped or flipped"
         )
-    if missing := [name for name in _EDGES if name not in names]:
+    if missing := [name for name in _BOX_EDGES if name not in names]:
         raise UsageError(
             f"decode_images: a crop or flip moves all edges of the boxes: read {missing[0]!r}, too"
         )
 
 
-def move_boxes(batch: pa.RecordBatch, kept: Array) -> pa.RecordBatch:
+def move_boxes(batch: pa.RecordBatch, kept_parts: Array) -> pa.RecordBatch:
     """Returns the records with the boxes, lists in `image/object/bbox/`, as shares of the part that is kept, clipped to
     it. Objects of which nothing is left are dropped from all lists of `image/object/`, which must have a value for each
     box. kept: [records, 5] left, top, width and height of the part as shares of the image; 1 where it is flipped.
     """
     columns = list(batch.columns)
-    at = {name: place for place, name in enumerate(batch.schema.names) if name.startswith(_OBJECT)}
-    if not set(_EDGES) <= set(at):
+    column_indices = {
+        name: index
+        for index, name in enumerate(batch.schema.names)
+        if name.startswith(_OBJECT_PREFIX)
+    }
+    if not set(_BOX_EDGES) <= set(column_indices):
         return batch
-    if single := next(
-        (name for name, place in at.items() if not _is_list(columns[place].type)), None
+    if non_list := next(
+        (name for name, index in column_indices.items() if not _is_list(columns[index].type)), None
     ):
         raise UsageError(
-            f"decode_images: {single!r} is no list of values a box: leave it out, or the crop and flip"
+            f"decode_images: {non_list!r} is no list of values a box: leave it out, or the crop and flip"
         )
-    lengths = list_lengths(columns[at[_EDGES[0]]])
-    left, top, width, height, is_flipped = np.repeat(kept, lengths, axis=0).T
-    found = [columns[at[name]].flatten().to_numpy(zero_copy_only=False) for name in _EDGES]
-    inside = np.ones(len(left), np.bool_)
-    for low, high, start, size in ((0, 1, left, width), (2, 3, top, height)):
-        found[low], found[high], is_left = clip_span(found[low], found[high], start, size)
-        inside &= is_left
-    found[0], found[1] = (np.where(is_flipped, 1 - found[1 - edge], found[edge]) for edge in (0, 1))
-    moved = dict(zip(_EDGES, found, strict=True))
-    ends = np.concatenate([[0], np.cumsum(inside)])[np.concatenate([[0], np.cumsum(lengths)])]
-    for name, place in at.items():
-        column = columns[place]
+    lengths = list_lengths(columns[column_indices[_BOX_EDGES[0]]])
+    lefts, tops, widths, heights, is_flipped = np.repeat(kept_parts, lengths, axis=0).T
+    edges = [
+        columns[column_indices[name]].flatten().to_numpy(zero_copy_only=False)
+        for name in _BOX_EDGES
+    ]
+    is_kept = np.ones(len(lefts), np.bool_)
+    for low, high, starts, sizes in ((0, 1, lefts, widths), (2, 3, tops, heights)):
+        edges[low], edges[high], is_left = clip_span(edges[low], edges[high], starts, sizes)
+        is_kept &= is_left
+    edges[0], edges[1] = (np.where(is_flipped, 1 - edges[1 - edge], edges[edge]) for edge in (0, 1))
+    edges_by_name = dict(zip(_BOX_EDGES, edges, strict=True))
+    item_ends = np.concatenate([[0], np.cumsum(is_kept)])[np.concatenate([[0], np.cumsum(lengths)])]
+    for name, index in column_indices.items():
+        column = columns[index]
         if not np.array_equal(list_lengths(column), lengths):
             raise UsageError(
                 f"decode_images: {name!r} has not one value a box: leave it out, or the crop and flip"
             )
         items = column.flatten()
-        if name in moved:
-            items = pa.array(moved[name], items.type)
-        offsets = pa.array(ends, pa.int32() if pa.types.is_list(column.type) else pa.int64())
+        if name in edges_by_name:
+            items = pa.array(edges_by_name[name], items.type)
+        offsets = pa.array(item_ends, pa.int32() if pa.types.is_list(column.type) else pa.int64())
         mask = column.is_null() if column.null_count else None
-        columns[place] = type(column).from_arrays(
-            offsets, items.filter(pa.array(inside)), type=column.type, mask=mask
+        columns[index] = type(column).from_arrays(
+            offsets, items.filter(pa.array(is_kept)), type=column.type, mask=mask
         )
     return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
 

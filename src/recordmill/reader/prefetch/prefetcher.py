@@ -21,7 +21,7 @@ from recordmill.base.buffers import Bytes, Int64s, allocate
 from recordmill.base.errors import DataError
 from recordmill.base.threads import thread_map
 from recordmill.reader.options.training import MEMORY_BYTES
-from recordmill.reader.prefetch.protocols import Fetchable, timed
+from recordmill.reader.prefetch.protocols import Fetchable, time_stage
 from recordmill.reader.sampling.schedule import Schedule, StepRange
 from recordmill.records.columns.conversions import Decoding
 from recordmill.records.tfrecord.frames import (
@@ -43,7 +43,7 @@ StreamedBlocks = Mapping[
 
 
 def ordered_frames(
-    files: Sequence[FileAccess], ends: Int64s, numbers: Int64s, held: StreamedBlocks
+    files: Sequence[FileAccess], ends: Int64s, numbers: Int64s, streamed: StreamedBlocks
 ) -> Frames:
     """The frames of these records, one after the other in the order of the numbers.
 
@@ -59,16 +59,21 @@ def ordered_frames(
     ascending = np.ascontiguousarray(numbers[order], np.int64)
     parts = []
     sizes = np.empty(len(numbers), np.int64)
-    with timed("read"):
-        for at, first, own in group_by_file(ends, ascending):
-            part = _part_of(files[at], order[own], ascending[own] - first, held.get(at, ()))
+    with time_stage("read"):
+        for file_index, first_record, rows in group_by_file(ends, ascending):
+            part = _make_part(
+                files[file_index],
+                order[rows],
+                ascending[rows] - first_record,
+                streamed.get(file_index, ()),
+            )
             sizes[part.rows] = part.lengths + FRAME_OVERHEAD_BYTES
             parts.append(part)
         targets = np.cumsum(sizes) - sizes
         out = allocate(int(sizes.sum()), np.uint8)
         for part in parts:
-            _place(part, targets[part.rows], sizes[part.rows], out)
-    with timed("check"):
+            _copy_part(part, targets[part.rows], sizes[part.rows], out)
+    with time_stage("check"):
         frames, _ = scan_frames(out, source="", is_final=True)
     if not np.array_equal(frames.starts, targets):
         raise DataError("the index does not fit the shard")
@@ -88,41 +93,41 @@ class _Part:
     blocks: Sequence[tuple[FrameBlock, Int64s, slice]] = ()
 
 
-def _part_of(
+def _make_part(
     file: FileAccess, rows: Int64s, records: Int64s, blocks: Sequence[FrameBlock]
 ) -> _Part:
     if file.seekable:
         offsets, lengths = file.locate(records)
         return _Part(file, rows, lengths, offsets)
-    found, lengths = [], np.empty(len(records), np.int64)
+    blocks_in_part, lengths = [], np.empty(len(records), np.int64)
     for block in blocks:
-        within = _within(block, records)
-        if within.start < within.stop and block.fault:
+        block_rows = _slice_in_block(block, records)
+        if block_rows.start < block_rows.stop and block.fault:
             raise DataError(
                 block.fault, source=file.file.path, place=f"record {block.first_record}"
             )
-        if within.start < within.stop:
-            found.append((block, records[within] - block.first_record, within))
-            lengths[within] = block.frames.lengths[found[-1][1]]
-    return _Part(file, rows, lengths, None, found)
+        if block_rows.start < block_rows.stop:
+            blocks_in_part.append((block, records[block_rows] - block.first_record, block_rows))
+            lengths[block_rows] = block.frames.lengths[blocks_in_part[-1][1]]
+    return _Part(file, rows, lengths, None, blocks_in_part)
 
 
-def _within(block: FrameBlock, records: Int64s) -> slice:
+def _slice_in_block(block: FrameBlock, records: Int64s) -> slice:
     """Returns which of the ascending records are in the block."""
     return slice(
         *np.searchsorted(records, [block.first_record, block.first_record + block.records]).tolist()
     )
 
 
-def _place(part: _Part, targets: Int64s, sizes: Int64s, out: Bytes) -> None:
+def _copy_part(part: _Part, targets: Int64s, sizes: Int64s, out: Bytes) -> None:
     """Copies the frames of ascending records to their places in out."""
     file = part.file
     if part.offsets is None:
-        for block, within, rows in part.blocks:
-            _scatter_checked(
+        for block, frame_indices, rows in part.blocks:
+            _scatter_frames(
                 file,
                 block.frames.data,
-                block.frames.starts[within],
+                block.frames.starts[frame_indices],
                 sizes[rows],
                 targets[rows],
                 out,
@@ -130,10 +135,10 @@ def _place(part: _Part, targets: Int64s, sizes: Int64s, out: Bytes) -> None:
         return
     for rows in file.portions(part.offsets, part.lengths, 1 << 62):
         data, starts = file.reach(part.offsets[rows], part.lengths[rows])
-        _scatter_checked(file, data, starts, sizes[rows], targets[rows], out)
+        _scatter_frames(file, data, starts, sizes[rows], targets[rows], out)
 
 
-def _scatter_checked(
+def _scatter_frames(
     file: FileAccess, data: Bytes, starts: Int64s, sizes: Int64s, targets: Int64s, out: Bytes
 ) -> None:
     data = np.ascontiguousarray(data)
@@ -160,35 +165,36 @@ class Streams:
         records each number is of: the end of one and the begin of the next are read by two streams, and not held with
         all between.
         """
-        held: dict[int, dict[int, FrameBlock]] = {}
-        asked = set()
-        for one in np.unique(passes).tolist():
-            ascending = np.sort(numbers[passes == one])
-            for at, first, own in group_by_file(self._ends, ascending):
-                file = self._files[at]
+        blocks_by_file: dict[int, dict[int, FrameBlock]] = {}
+        keys = set()
+        for pass_number in np.unique(passes).tolist():
+            ascending = np.sort(numbers[passes == pass_number])
+            for file_index, first_record, rows in group_by_file(self._ends, ascending):
+                file = self._files[file_index]
                 if file.seekable:
                     continue
                 key = (
-                    at,
-                    0 if file.framed_bytes <= PIECE_BYTES else one,
+                    file_index,
+                    0 if file.framed_bytes <= PIECE_BYTES else pass_number,
                 )  # a small one is a block, read once for all
-                asked.add(key)
+                keys.add(key)
                 if (stream := self._open.get(key)) is None:
                     stream = self._open[key] = _Stream(file)
                 for block in stream.blocks(
-                    int(ascending[own.start]) - first, int(ascending[own.stop - 1]) - first
+                    int(ascending[rows.start]) - first_record,
+                    int(ascending[rows.stop - 1]) - first_record,
                 ):
-                    held.setdefault(at, {})[block.first_record] = block
+                    blocks_by_file.setdefault(file_index, {})[block.first_record] = block
         # A file that neither these numbers nor those before them were in is done with, for this epoch.
-        for key in self._open.keys() - asked - self._ask_engine:
+        for key in self._open.keys() - keys - self._ask_engine:
             del self._open[key]
-        self._ask_engine = asked
-        return {at: list(blocks.values()) for at, blocks in held.items()}
+        self._ask_engine = keys
+        return {file_index: list(blocks.values()) for file_index, blocks in blocks_by_file.items()}
 
     @property
     def open_files(self) -> list[int]:
         """The ordinals of the files of which something is held."""
-        return sorted({at for at, _ in self._open})
+        return sorted({file_index for file_index, _ in self._open})
 
 
 class _Stream:
@@ -245,53 +251,55 @@ def decode_or_skip(
     """Decodes the records of these numbers, in their order, and names those that can't be; DataError where a file is no
     longer what it was.
     """
-    rows, bad = np.arange(len(numbers), dtype=np.int64), []
+    rows, bad_rows = np.arange(len(numbers), dtype=np.int64), []
     try:
         frames = ordered_frames(files, ends, numbers, streamed)
     except DataError:
-        bad += list(_damaged(files, ends, numbers, streamed))
-        rows = np.delete(rows, [row for row, _ in bad])
+        bad_rows += list(_find_damaged(files, ends, numbers, streamed))
+        rows = np.delete(rows, [row for row, _ in bad_rows])
         frames = ordered_frames(files, ends, numbers[rows], streamed)
-    batch, good, wrong = decoding.decode_lenient(
+    batch, good_rows, invalid = decoding.decode_lenient(
         frames.data, frames.starts + HEADER_BYTES, frames.lengths
     )
-    for record in wrong:
-        about = f"feature {record.feature!r}: " if record.feature else ""
-        bad.append((int(rows[record.row]), f"{about}{record.reason}"))
-    return ReadRecords(batch, rows[good], tuple(sorted(bad)))
+    for record in invalid:
+        feature_text = f"feature {record.feature!r}: " if record.feature else ""
+        bad_rows.append((int(rows[record.row]), f"{feature_text}{record.reason}"))
+    return ReadRecords(batch, rows[good_rows], tuple(sorted(bad_rows)))
 
 
-def _damaged(
+def _find_damaged(
     files: Sequence[FileAccess], ends: Int64s, numbers: Int64s, streamed: StreamedBlocks
 ) -> Iterator[tuple[int, str]]:
     """Yields (row, reason) of those whose frames are damaged, each looked at by itself."""
     for row, number in enumerate(numbers.tolist()):
-        at = int(np.searchsorted(ends, number, "right"))
-        record = number - (int(ends[at - 1]) if at else 0)
-        if files[at].seekable:
+        file_index = int(np.searchsorted(ends, number, "right"))
+        record = number - (int(ends[file_index - 1]) if file_index else 0)
+        if files[file_index].seekable:
             try:
-                files[at].frame(record)
+                files[file_index].frame(record)
             except DataError as error:
                 yield row, error.reason
         else:
             yield from (
                 (row, block.fault)
-                for block in streamed[at]
+                for block in streamed[file_index]
                 if block.fault and block.first_record == record
             )
 
 
 def record_location(files: Sequence[FileAccess], ends: Int64s, number: int) -> tuple[str, str]:
     """Returns (path, place in it) of the record with this number among all."""
-    at = int(np.searchsorted(ends, number, "right"))
-    return files[at].file.path, f"record {number - (int(ends[at - 1]) if at else 0)}"
+    file_index = int(np.searchsorted(ends, number, "right"))
+    return files[
+        file_index
+    ].file.path, f"record {number - (int(ends[file_index - 1]) if file_index else 0)}"
 
 
 PREFETCH_RANGE_BYTES = (
     8 << 20
 )  # 8 MiB of frames: a call's fixed costs vanish, and the first batch comes at once
-_RANGE_STEPS = 256  # at most, since each is made of arrays of its own: steps of single records, too, come at once
-_COPIES = (
+_MAX_RANGE_STEPS = 256  # at most, since each is made of arrays of its own: steps of single records, too, come at once
+_MEMORY_COPIES = (
     3  # a record under way is there as a frame, as columns and in the arrays that are made of them
 )
 
@@ -319,7 +327,7 @@ class StepRows:
     positions: Int64s | None = None
     bad: tuple[tuple[int, str], ...] = ()
 
-    def chosen(self, rows: slice | Int64s, edges: Int64s) -> StepRows:
+    def select_rows(self, rows: slice | Int64s, edges: Int64s) -> StepRows:
         """Returns some of the rows, as the steps that begin at these edges."""
         if isinstance(rows, slice):
             batch = self.batch.slice(rows.start, rows.stop - rows.start)
@@ -355,10 +363,10 @@ class Fetcher:
     schedule: Schedule
     schema: Schema
     memory_bytes: int = MEMORY_BYTES
-    made_bytes: int = 0
+    output_row_bytes: int = 0
     skip_bad: bool = False
-    at_once: int = 0
-    every: int = 1
+    steps_per_range: int = 0
+    step_stride: int = 1
     skip_below: int = 0
 
     def fetch(self, finish: Callable[[StepRows], _Result]) -> Iterator[_Result]:
@@ -373,7 +381,7 @@ class Fetcher:
             > self.memory_bytes
         )
         return thread_map(
-            lambda work: finish(self._rows(*work, is_large)),
+            lambda work: finish(self._read_rows(*work, is_large)),
             self._work(row_bytes),
             self.dataset.threads,
             item_bytes=lambda work: weight * work[0].num_steps,
@@ -384,7 +392,10 @@ class Fetcher:
         """Returns how much memory a record takes while it is under way, on the average."""
         parts = self.dataset.zip_parts or (self.dataset,)
         framed = sum(file.framed_bytes for part in parts for file in part.files)
-        return _COPIES * (framed // max(sum(self.dataset.file_records), 1) + 1) + self.made_bytes
+        return (
+            _MEMORY_COPIES * (framed // max(sum(self.dataset.file_records), 1) + 1)
+            + self.output_row_bytes
+        )
 
     def _step_ranges(self, row_bytes: int) -> Iterator[StepRange]:
         """Yields as many steps at once as are worth the calls.
@@ -392,22 +403,30 @@ class Fetcher:
         Where reading one record costs reading those around it, and the order is not theirs, these are as many as a
         window has: its members are inflated once then.
         """
-        if self.at_once:
-            return self.schedule.step_ranges(self.at_once)
+        if self.steps_per_range:
+            return self.schedule.step_ranges(self.steps_per_range)
         step_bytes = row_bytes * self.schedule.epoch_steps.batch_size
-        dear = self.schedule.sampler.mode is not False and any(
+        is_costly = self.schedule.sampler.mode is not False and any(
             not file.file.codec.is_plain for file in self.dataset.files
         )
-        goal = self.memory_bytes // (2 if dear else 2 * self.dataset.threads)
-        goal = goal if dear else min(goal, PREFETCH_RANGE_BYTES * _COPIES)
-        most = goal // step_bytes if dear else min(goal // step_bytes, _RANGE_STEPS)
-        return self.schedule.step_ranges(max(most, 1), stop_at_windows=dear, step_stride=self.every)
+        target_bytes = self.memory_bytes // (2 if is_costly else 2 * self.dataset.threads)
+        target_bytes = (
+            target_bytes if is_costly else min(target_bytes, PREFETCH_RANGE_BYTES * _MEMORY_COPIES)
+        )
+        max_steps = (
+            target_bytes // step_bytes
+            if is_costly
+            else min(target_bytes // step_bytes, _MAX_RANGE_STEPS)
+        )
+        return self.schedule.step_ranges(
+            max(max_steps, 1), stop_at_windows=is_costly, step_stride=self.step_stride
+        )
 
     def _work(self, row_bytes: int) -> Iterator[tuple[StepRange, StreamedBlocks]]:
         streams = Streams(self.dataset.files, self.dataset.ends)
         only_seekable = all(file.seekable for file in self.dataset.files)
         for step_range in self._step_ranges(row_bytes):
-            with timed("read"):
+            with time_stage("read"):
                 streamed: StreamedBlocks = {}
                 if not only_seekable:
                     streamed = streams.hold(
@@ -424,10 +443,12 @@ class Fetcher:
             else self.dataset.record_subset.record_numbers(numbers)
         )
 
-    def _rows(self, step_range: StepRange, streamed: StreamedBlocks, is_large: bool) -> StepRows:
+    def _read_rows(
+        self, step_range: StepRange, streamed: StreamedBlocks, is_large: bool
+    ) -> StepRows:
         try:
             if self.skip_bad:
-                return self._rows_or_skip(step_range, streamed)
+                return self._read_rows_or_skip(step_range, streamed)
             numbers, steps = self._numbers(step_range), self.schedule.epoch_steps
             edges = np.minimum(np.arange(step_range.num_steps + 1) * steps.batch_size, len(numbers))
             mask = self.schedule.mask(step_range) if steps.remainder == "pad" else None
@@ -439,25 +460,25 @@ class Fetcher:
             if is_large:
                 release_mapped_pages()
 
-    def _rows_or_skip(self, step_range: StepRange, streamed: StreamedBlocks) -> StepRows:
+    def _read_rows_or_skip(self, step_range: StepRange, streamed: StreamedBlocks) -> StepRows:
         numbers, positions = (
             self._numbers(step_range),
             self.schedule.epoch_steps.positions(step_range),
         )
         if step_range.epoch == self.schedule.epoch:
-            left = positions >= self.skip_below
-            numbers, positions = numbers[left], positions[left]
+            is_included = positions >= self.skip_below
+            numbers, positions = numbers[is_included], positions[is_included]
         stored = self.dataset.make_decoding(self.schema)
-        read = decode_or_skip(self.dataset.files, self.dataset.ends, numbers, streamed, stored)
-        edges = np.array([0, len(read.good_rows)], np.int64)
-        bad = tuple((int(numbers[row]), reason) for row, reason in read.bad)
+        result = decode_or_skip(self.dataset.files, self.dataset.ends, numbers, streamed, stored)
+        edges = np.array([0, len(result.good_rows)], np.int64)
+        bad = tuple((int(numbers[row]), reason) for row, reason in result.bad)
         return StepRows(
             step_range,
-            read.batch,
+            result.batch,
             edges,
-            numbers[read.good_rows],
+            numbers[result.good_rows],
             None,
-            positions[read.good_rows],
+            positions[result.good_rows],
             bad,
         )
 
@@ -473,22 +494,24 @@ def decode_records(
     files, ends = dataset.files, dataset.ends
     try:
         block = FrameBlock(ordered_frames(files, ends, numbers, streamed), 0, 0)
-        with timed("decode"):
+        with time_stage("decode"):
             return decode_block(block, stored, "")
     except DataError as error:
         raise_bad_record(files, ends, numbers, streamed, stored)
         raise error
 
 
-def _decode_zipped(parts: Sequence[Fetchable], numbers: Int64s, schema: Schema) -> pa.RecordBatch:
+def _decode_zipped(
+    zip_parts: Sequence[Fetchable], numbers: Int64s, schema: Schema
+) -> pa.RecordBatch:
     """The columns of `schema`, each from the data set that has it, whose files are all seekable."""
     columns: dict[str, pa.Array] = {}
-    for part in parts:
-        own = schema.select([name for name in schema.names if name in part.schema])
-        if own.names:
+    for part in zip_parts:
+        part_schema = schema.select([name for name in schema.names if name in part.schema])
+        if part_schema.names:
             columns |= zip(
-                own.names,
-                decode_records(part, numbers, {}, part.make_decoding(own)).columns,
+                part_schema.names,
+                decode_records(part, numbers, {}, part.make_decoding(part_schema)).columns,
                 strict=True,
             )
     return pa.RecordBatch.from_arrays(
@@ -507,22 +530,24 @@ def raise_bad_record(
     bad.
     """
     for number in np.unique(numbers).tolist():
-        at = int(np.searchsorted(ends, number, "right"))
-        record = number - (int(ends[at - 1]) if at else 0)
-        file = files[at]
+        file_index = int(np.searchsorted(ends, number, "right"))
+        record = number - (int(ends[file_index - 1]) if file_index else 0)
+        file = files[file_index]
         if file.seekable:
             frame = file.frame(record)
             offset = file.offset(record) - int(frame.starts[0])
         else:
             block = next(
-                block for block in streamed[at] if 0 <= record - block.first_record < block.records
+                block
+                for block in streamed[file_index]
+                if 0 <= record - block.first_record < block.records
             )
-            within = record - block.first_record
+            frame_index = record - block.first_record
             frame = replace(
                 block.frames,
-                starts=block.frames.starts[within : within + 1],
-                lengths=block.frames.lengths[within : within + 1],
-                crcs=block.frames.crcs[within : within + 1],
+                starts=block.frames.starts[frame_index : frame_index + 1],
+                lengths=block.frames.lengths[frame_index : frame_index + 1],
+                crcs=block.frames.crcs[frame_index : frame_index + 1],
             )
             offset = block.first_offset
         start = frame.starts + HEADER_BYTES

@@ -22,7 +22,7 @@ from recordmill.shards.access import FileAccess
 STAGES = ("read", "check", "decode", "images", "collate")
 
 
-class Clock:
+class StageClock:
     """Seconds of all threads together, by stage."""
 
     def __init__(self) -> None:
@@ -35,32 +35,32 @@ class Clock:
             self.seconds[stage] += seconds
 
 
-_running: list[Clock] = []
+_active_clocks: list[StageClock] = []
 
 
 @contextlib.contextmanager
-def measuring() -> Iterator[Clock]:
+def measure_stages() -> Iterator[StageClock]:
     """Measures what this process's readers spend within the context."""
-    clock = Clock()
-    _running.append(clock)
+    clock = StageClock()
+    _active_clocks.append(clock)
     try:
         yield clock
     finally:
-        _running.remove(clock)
+        _active_clocks.remove(clock)
 
 
 @contextlib.contextmanager
-def timed(stage: str) -> Iterator[None]:
+def time_stage(stage: str) -> Iterator[None]:
     """Counts the time of the context as that stage."""
-    if not _running:
+    if not _active_clocks:
         yield
         return
-    begun = time.perf_counter()
+    start = time.perf_counter()
     try:
         yield
     finally:
-        for clock in tuple(_running):
-            clock.add(stage, time.perf_counter() - begun)
+        for clock in tuple(_active_clocks):
+            clock.add(stage, time.perf_counter() - start)
 
 
 class Fetchable(Protocol):

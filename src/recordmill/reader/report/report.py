@@ -17,7 +17,7 @@ import numpy as np
 from recordmill.base.buffers import Int64s
 from recordmill.base.sizes import format_percent, format_size
 from recordmill.reader.display import show_value
-from recordmill.reader.images.columns import image_features
+from recordmill.reader.images.columns import detect_image_features
 from recordmill.reader.report import samples
 from recordmill.reader.report.features import render_features
 from recordmill.reader.report.markup import (
@@ -124,7 +124,7 @@ def _image_samples(dataset: Dataset, numbers: Int64s) -> list[samples.ImageSampl
     labels = None if schema.label is None else schema[schema.label].classes
     return [
         samples.sample_images(dataset.encoded_view, name, labels, numbers)
-        for name in image_features(dataset.encoded_view)
+        for name in detect_image_features(dataset.encoded_view)
     ]
 
 

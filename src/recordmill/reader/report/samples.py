@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from recordmill.base.buffers import Int64s
 from recordmill.base.threads import thread_map
-from recordmill.reader.images.columns import decode_part
-from recordmill.reader.images.decode import Encoded
+from recordmill.reader.images.columns import decode_kept_part
+from recordmill.reader.images.decode import EncodedImage
 from recordmill.reader.options.images import Images
 from recordmill.reader.sampling.sampler import derive_random_key, permute_indices
 from recordmill.records.images import similarity
@@ -166,8 +166,8 @@ def make_thumbnail(encoded: bytes, record: int = 0, label: str = "") -> Thumbnai
     """
     data = np.frombuffer(encoded, np.uint8)
     target = Images(_THUMBNAIL_SIDE, _THUMBNAIL_SIDE, shrink=True, orientation=True)
-    original = Encoded(data, target)
-    pixels = decode_part(data, target)
+    original = EncodedImage(data, target)
+    pixels = decode_kept_part(data, target)
     image = PIL.Image.fromarray(np.ascontiguousarray(pixels))
     image.thumbnail((_THUMBNAIL_SIDE, _THUMBNAIL_SIDE))
     packed = io.BytesIO()

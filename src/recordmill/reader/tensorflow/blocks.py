@@ -20,8 +20,8 @@ import tensorflow as tf
 
 from recordmill.base.buffers import Int64s
 from recordmill.reader.batches import collate
-from recordmill.reader.batches.grouping import packed_rows, segments
-from recordmill.reader.batches.plan import StepChunk
+from recordmill.reader.batches.grouping import compute_segments, join_packed_lists
+from recordmill.reader.batches.plan import StepBlock
 from recordmill.reader.options.collation import Bucketed, Collation, OneHot, Packed, Padded
 from recordmill.reader.options.images import Images
 from recordmill.reader.tensorflow.program import unconverted
@@ -35,8 +35,8 @@ from recordmill.records.columns.numpy_arrays import (
 from recordmill.records.columns.ragged import Ragged
 from recordmill.schemas.feature import Feature, Schema
 
-BLOCK_SIZE = "size"  # [2]: steps of the block, rows of each of them
-Arrays = dict[str, Any]
+BLOCK_SHAPE = "size"  # [2]: steps of the block, rows of each of them
+FlatArrays = dict[str, Any]
 Tensors = dict[str, Any]
 
 
@@ -62,37 +62,37 @@ def decoded_schema(
 class BlockColumn:
     """A feature as it goes over, and its number; binned: it is a list per packed row."""
 
-    at: int
+    index: int
     feature: Feature
     collation: Collation | None
-    binned: bool
+    is_grouped_by_row: bool
 
     @property
-    def lists(self) -> int:
+    def ragged_levels(self) -> int:
         """Number of variable dimensions that go over as such."""
-        if isinstance(self.collation, Packed) or self.padded:
+        if isinstance(self.collation, Packed) or self.is_padded:
             return 0
-        return self.feature.ragged_rank + self.binned
+        return self.feature.ragged_rank + self.is_grouped_by_row
 
     @property
-    def padded(self) -> bool:
+    def is_padded(self) -> bool:
         """True if it is padded before it goes over; text and nested lists are in the graph."""
         collations = isinstance(self.collation, Padded | Bucketed) or self.collation == "dense"
         return collations and self.feature.ragged_rank == 1 and not is_bytes(self.feature)
 
     @property
-    def one_length(self) -> int | None:
+    def fixed_length(self) -> int | None:
         """The length that all of its rows are padded to, in every step."""
         if isinstance(self.collation, Packed) or (
-            isinstance(self.collation, Padded) and self.padded
+            isinstance(self.collation, Padded) and self.is_padded
         ):
             return self.collation.length
         return None
 
     @property
-    def by_step(self) -> bool:
+    def is_cut_per_step(self) -> bool:
         """True if each step's part is cut out by itself."""
-        return self.lists > 0 or (self.padded and self.one_length is None)
+        return self.ragged_levels > 0 or (self.is_padded and self.fixed_length is None)
 
     @property
     def has_valid(self) -> bool:
@@ -102,172 +102,183 @@ class BlockColumn:
             and not isinstance(self.collation, OneHot)
         )
 
-    def key(self, what: str) -> str:
+    def key(self, array_name: str) -> str:
         """Returns the key of one of its arrays in a block."""
-        return f"{self.at}/{what}"
+        return f"{self.index}/{array_name}"
 
 
-def block_columns(schema: Schema, collations: Mapping[str, Collation]) -> list[BlockColumn]:
+def make_block_columns(schema: Schema, collations: Mapping[str, Collation]) -> list[BlockColumn]:
     """Returns how each feature goes over."""
-    packed = any(isinstance(collation, Packed) for collation in collations.values())
+    has_packed = any(isinstance(collation, Packed) for collation in collations.values())
     return [
         BlockColumn(
-            at,
+            index,
             feature,
             collations.get(feature.name),
-            packed and not isinstance(collations.get(feature.name), Packed),
+            has_packed and not isinstance(collations.get(feature.name), Packed),
         )
-        for at, feature in enumerate(schema)
+        for index, feature in enumerate(schema)
     ]
 
 
-def step_blocks(chunk: StepChunk, columns: list[BlockColumn]) -> list[Arrays]:
+def to_flat_blocks(step_block: StepBlock, columns: list[BlockColumn]) -> list[FlatArrays]:
     """Returns the flat arrays of each feature. Steps of a block have equally many rows, so a shorter last one is a
     block of its own.
     """
-    return [_block(part, columns) for part in _of_one_size(chunk)]
+    return [_to_flat_arrays(part, columns) for part in _split_by_batch_size(step_block)]
 
 
-def _of_one_size(chunk: StepChunk) -> list[StepChunk]:
-    edges = chunk.rows.edges
+def _split_by_batch_size(step_block: StepBlock) -> list[StepBlock]:
+    edges = step_block.rows.edges
     sizes = np.diff(edges)
     if len(sizes) < 2 or sizes[-1] == sizes[0]:
-        return [chunk]
-    cut = int(edges[-2])
-    lengths = (None, None) if chunk.lengths is None else (chunk.lengths[:-1], chunk.lengths[-1:])
+        return [step_block]
+    last_begin = int(edges[-2])
+    length_parts = (
+        (None, None)
+        if step_block.padded_lengths is None
+        else (step_block.padded_lengths[:-1], step_block.padded_lengths[-1:])
+    )
     first, last = (
-        chunk.chosen(slice(0, cut), edges[:-1]),
-        chunk.chosen(slice(cut, int(edges[-1])), edges[-2:] - cut),
+        step_block.select_rows(slice(0, last_begin), edges[:-1]),
+        step_block.select_rows(slice(last_begin, int(edges[-1])), edges[-2:] - last_begin),
     )
-    return [replace(part, lengths=own) for part, own in zip((first, last), lengths, strict=True)]
+    return [
+        replace(part, padded_lengths=padded_lengths)
+        for part, padded_lengths in zip((first, last), length_parts, strict=True)
+    ]
 
 
-def _block(chunk: StepChunk, columns: list[BlockColumn]) -> Arrays:
-    edges = chunk.rows.edges
+def _to_flat_arrays(step_block: StepBlock, columns: list[BlockColumn]) -> FlatArrays:
+    edges = step_block.rows.edges
     steps = len(edges) - 1
-    block: Arrays = {BLOCK_SIZE: np.array([steps, int(edges[-1]) // steps], np.int64)}
-    for one in columns:
-        column = chunk.rows.batch.column(one.at)
-        if one.feature.name in chunk.images:
-            arrays = _decoded(one, column, chunk)
+    arrays_by_key: FlatArrays = {BLOCK_SHAPE: np.array([steps, int(edges[-1]) // steps], np.int64)}
+    for column in columns:
+        arrow_column = step_block.rows.batch.column(column.index)
+        if column.feature.name in step_block.images:
+            arrays = _image_arrays(column, arrow_column, step_block)
         else:
-            arrays = _arrays(one, extract_arrays(column, one.feature), chunk)
-        for what, array in arrays.items():
-            block[one.key(what)] = array
-    return block
+            arrays = _column_arrays(
+                column, extract_arrays(arrow_column, column.feature), step_block
+            )
+        for array_name, array in arrays.items():
+            arrays_by_key[column.key(array_name)] = array
+    return arrays_by_key
 
 
-def _decoded(one: BlockColumn, column: pa.Array, chunk: StepChunk) -> Arrays:
-    made: Arrays = {"values": chunk.images[one.feature.name]}
+def _image_arrays(column: BlockColumn, arrow_column: pa.Array, step_block: StepBlock) -> FlatArrays:
+    arrays: FlatArrays = {"values": step_block.images[column.feature.name]}
     return (
-        {**made, "valid": column.is_valid().to_numpy(zero_copy_only=False)}
-        if one.has_valid
-        else made
+        {**arrays, "valid": arrow_column.is_valid().to_numpy(zero_copy_only=False)}
+        if column.has_valid
+        else arrays
     )
 
 
-def _arrays(one: BlockColumn, parts: ColumnArrays, chunk: StepChunk) -> Arrays:
-    if isinstance(one.collation, Packed):
-        return _packed(one.collation, Ragged(parts.values, parts.splits[0]), chunk)
-    if one.padded:
-        return _padded(one, Ragged(parts.values, parts.splits[0]), chunk)
-    if isinstance(one.collation, OneHot):
-        column = assemble_array(parts, one.feature)
-        assert isinstance(column, np.ndarray)
-        collate.check_classes(one.feature.name, column, one.collation)
-        return {"values": np.ma.filled(np.ma.asarray(column, np.int64), -1)}
+def _column_arrays(column: BlockColumn, parts: ColumnArrays, step_block: StepBlock) -> FlatArrays:
+    if isinstance(column.collation, Packed):
+        return _packed_arrays(column.collation, Ragged(parts.values, parts.splits[0]), step_block)
+    if column.is_padded:
+        return _padded_arrays(column, Ragged(parts.values, parts.splits[0]), step_block)
+    if isinstance(column.collation, OneHot):
+        numbers = assemble_array(parts, column.feature)
+        assert isinstance(numbers, np.ndarray)
+        collate.check_classes(column.feature.name, numbers, column.collation)
+        return {"values": np.ma.filled(np.ma.asarray(numbers, np.int64), -1)}
     values, splits = parts.values, list(parts.splits)
-    if is_bytes(one.feature):
+    if is_bytes(column.feature):
         # One text with all texts: an object array of them would cost TensorFlow a Python object for each.
-        made: Arrays = {"values": np.array(values.tobytes(), object), "offsets": splits.pop()}
+        arrays: FlatArrays = {"values": np.array(values.tobytes(), object), "offsets": splits.pop()}
     else:
-        made = {"values": values.view(np.int64) if one.feature.timestamp else values}
-    if one.binned:
-        assert chunk.bins is not None
-        splits = [chunk.bins, *splits]
-    elif one.collation is not None and one.collation != "ragged":
-        made |= _step_lengths(one, np.diff(splits[0]), chunk)
-    made |= {f"splits{level}": offsets for level, offsets in enumerate(splits)}
-    return {**made, "valid": parts.valid} if one.has_valid else made
+        arrays = {"values": values.view(np.int64) if column.feature.timestamp else values}
+    if column.is_grouped_by_row:
+        assert step_block.row_edges is not None
+        splits = [step_block.row_edges, *splits]
+    elif column.collation is not None and column.collation != "ragged":
+        arrays |= _length_arrays(column, np.diff(splits[0]), step_block)
+    arrays |= {f"splits{level}": offsets for level, offsets in enumerate(splits)}
+    return {**arrays, "valid": parts.valid} if column.has_valid else arrays
 
 
-def _packed(collation: Packed, records: Ragged, chunk: StepChunk) -> Arrays:
-    assert chunk.bins is not None
-    edges = chunk.rows.edges
-    rows = packed_rows(records, chunk.bins)
-    flat, _ = collate.padded_flat(
-        rows, edges, np.full(len(edges) - 1, collation.length, np.int64), collation.value
+def _packed_arrays(collation: Packed, records: Ragged, step_block: StepBlock) -> FlatArrays:
+    assert step_block.row_edges is not None
+    edges = step_block.rows.edges
+    packed_lists = join_packed_lists(records, step_block.row_edges)
+    flat, _ = collate.pad_flat(
+        packed_lists, edges, np.full(len(edges) - 1, collation.length, np.int64), collation.value
     )
-    numbers, positions = segments(records, chunk.bins, collation.length)
+    segment_ids, positions = compute_segments(records, step_block.row_edges, collation.length)
     return {
         "values": flat.reshape(-1, collation.length, *flat.shape[1:]),
-        "segment": numbers,
+        "segment": segment_ids,
         "position": positions,
     }
 
 
-def _padded(one: BlockColumn, column: Ragged, chunk: StepChunk) -> Arrays:
-    lengths_ = _step_lengths(one, column.lengths, chunk)
-    flat, starts = collate.padded_flat(
-        column, chunk.rows.edges, lengths_["steps"], getattr(one.collation, "value", 0)
+def _padded_arrays(column: BlockColumn, lists: Ragged, step_block: StepBlock) -> FlatArrays:
+    length_arrays = _length_arrays(column, lists.lengths, step_block)
+    flat, starts = collate.pad_flat(
+        lists, step_block.rows.edges, length_arrays["steps"], getattr(column.collation, "value", 0)
     )
-    if one.feature.timestamp:
+    if column.feature.timestamp:
         flat = flat.view(np.int64)
-    if one.one_length is not None:
-        flat = flat.reshape(-1, one.one_length, *flat.shape[1:])
-    return {"values": flat, "starts": starts, **lengths_}
+    if column.fixed_length is not None:
+        flat = flat.reshape(-1, column.fixed_length, *flat.shape[1:])
+    return {"values": flat, "starts": starts, **length_arrays}
 
 
-def _step_lengths(one: BlockColumn, lengths: Int64s, chunk: StepChunk) -> Arrays:
+def _length_arrays(column: BlockColumn, lengths: Int64s, step_block: StepBlock) -> FlatArrays:
     """ "length": the items of each row; "steps": what each step is padded to."""
-    if isinstance(one.collation, Padded | Bucketed):
-        steps = {"steps": collate.step_lengths(lengths, chunk, one.collation)}
-        return {**steps, "length": lengths} if one.collation.lengths else steps
-    collate.check_dense(one.feature.name, lengths, chunk.rows.edges)
-    return {"steps": lengths[chunk.rows.edges[:-1]]}
+    if isinstance(column.collation, Padded | Bucketed):
+        steps = {"steps": collate.compute_step_lengths(lengths, step_block, column.collation)}
+        return {**steps, "length": lengths} if column.collation.lengths else steps
+    collate.check_dense(column.feature.name, lengths, step_block.rows.edges)
+    return {"steps": lengths[step_block.rows.edges[:-1]]}
 
 
-def block_spec(columns: list[BlockColumn]) -> Arrays:
+def block_spec(columns: list[BlockColumn]) -> FlatArrays:
     """The tf.TensorSpec of each array of a block."""
-    spec = {BLOCK_SIZE: tf.TensorSpec([2], tf.int64)}
-    for one in columns:
-        feature = one.feature
+    spec = {BLOCK_SHAPE: tf.TensorSpec([2], tf.int64)}
+    for column in columns:
+        feature = column.feature
         if is_bytes(feature):
-            spec[one.key("values")] = tf.TensorSpec([], tf.string)
+            spec[column.key("values")] = tf.TensorSpec([], tf.string)
         else:
-            whole = feature.timestamp or isinstance(one.collation, OneHot)
-            dtype = tf.int64 if whole else tf.as_dtype(numpy_dtype(feature))
+            is_int64 = feature.timestamp or isinstance(column.collation, OneHot)
+            dtype = tf.int64 if is_int64 else tf.as_dtype(numpy_dtype(feature))
             inner = (
-                [one.one_length, *feature.inner_shape]
-                if one.one_length is not None
+                [column.fixed_length, *feature.inner_shape]
+                if column.fixed_length is not None
                 else feature.inner_shape
             )
-            spec[one.key("values")] = tf.TensorSpec([None, *inner], dtype)
+            spec[column.key("values")] = tf.TensorSpec([None, *inner], dtype)
         names: list[str] = [
             *["offsets"] * is_bytes(feature),
-            *(f"splits{level}" for level in range(one.lists)),
+            *(f"splits{level}" for level in range(column.ragged_levels)),
         ]
-        if isinstance(one.collation, Packed):
-            for what in ("segment", "position"):
-                spec[one.key(what)] = tf.TensorSpec([None, one.collation.length], tf.int32)
-        elif one.collation is not None and not isinstance(one.collation, OneHot):
+        if isinstance(column.collation, Packed):
+            for array_name in ("segment", "position"):
+                spec[column.key(array_name)] = tf.TensorSpec(
+                    [None, column.collation.length], tf.int32
+                )
+        elif column.collation is not None and not isinstance(column.collation, OneHot):
             names += (
                 ["steps"]
-                + ["starts"] * one.padded
-                + ["length"] * getattr(one.collation, "lengths", False)
+                + ["starts"] * column.is_padded
+                + ["length"] * getattr(column.collation, "lengths", False)
             )
-        spec |= {one.key(name): tf.TensorSpec([None], tf.int64) for name in names}
-        if one.has_valid:
-            spec[one.key("valid")] = tf.TensorSpec([None], tf.bool)
+        spec |= {column.key(name): tf.TensorSpec([None], tf.int64) for name in names}
+        if column.has_valid:
+            spec[column.key("valid")] = tf.TensorSpec([None], tf.bool)
     return spec
 
 
-_NUMBER = "\x00number"  # of a step in its block
-_AHEAD = 2  # blocks: one is prepared while the steps of the other are taken
+_STEP_INDEX_KEY = "\x00number"  # of a step in its block
+_PREFETCHED_BLOCKS = 2  # blocks: one is prepared while the steps of the other are taken
 
 
-def prepared_steps(
-    blocks: tf.data.Dataset,
+def split_into_steps(
+    flat_blocks: tf.data.Dataset,
     columns: list[BlockColumn],
     defaults: Mapping[str, Any],
     batch_size: int | None,
@@ -282,40 +293,55 @@ def prepared_steps(
         batch_size: rows of every step, where all have as many; None: where the last may be shorter.
         assemble: a step's tensors by feature name to the batch.
     """
-    apart = [one for one in columns if one.by_step]
+    step_columns = [column for column in columns if column.is_cut_per_step]
 
     @unconverted
     def prepare(block: Tensors) -> Any:
         sliced: Tensors = {}
-        for one in columns:
-            sliced |= _sliced(block, one, defaults)
+        for column in columns:
+            sliced |= _uniform_tensors(block, column, defaults)
         for name, value in sliced.items():
             sliced[name] = tf.reshape(
-                value, tf.concat([block[BLOCK_SIZE], tf.shape(value, tf.int64)[1:]], 0)
+                value, tf.concat([block[BLOCK_SHAPE], tf.shape(value, tf.int64)[1:]], 0)
             )
             sliced[name].set_shape([None, batch_size, *value.shape[1:]])
         return (
             assemble(sliced)
-            if not apart
-            else (sliced, _whole(block, apart, defaults), _about(block, apart))
+            if not step_columns
+            else (
+                sliced,
+                _block_values(block, step_columns, defaults),
+                _step_bounds(block, step_columns),
+            )
         )
 
     @unconverted
-    def cut(sliced: Tensors, whole: dict[str, Tensors], about: Tensors) -> Any:
-        steps, rows = about[BLOCK_SIZE][0], about[BLOCK_SIZE][1]
+    def cut_steps(sliced: Tensors, block_values: dict[str, Tensors], step_bounds: Tensors) -> Any:
+        steps, rows = step_bounds[BLOCK_SHAPE][0], step_bounds[BLOCK_SHAPE][1]
 
         @unconverted
-        def step(tensors: Tensors) -> Any:
-            number = tensors.pop(_NUMBER)
-            for one in apart:
-                tensors |= _cut_out(about, one, whole[str(one.at)], number, rows, batch_size)
+        def make_step(tensors: Tensors) -> Any:
+            step_index = tensors.pop(_STEP_INDEX_KEY)
+            for column in step_columns:
+                tensors |= _slice_step(
+                    step_bounds,
+                    column,
+                    block_values[str(column.index)],
+                    step_index,
+                    rows,
+                    batch_size,
+                )
             return assemble(tensors)
 
-        return tf.data.Dataset.from_tensor_slices({**sliced, _NUMBER: tf.range(steps)}).map(step)
+        return tf.data.Dataset.from_tensor_slices({**sliced, _STEP_INDEX_KEY: tf.range(steps)}).map(
+            make_step
+        )
 
-    prepared = blocks.map(prepare, num_parallel_calls=_AHEAD, deterministic=True).prefetch(_AHEAD)
-    slices = unconverted(lambda *block: tf.data.Dataset.from_tensor_slices(one_element(block)))
-    return prepared.flat_map(cut if apart else slices)
+    prepared_blocks = flat_blocks.map(
+        prepare, num_parallel_calls=_PREFETCHED_BLOCKS, deterministic=True
+    ).prefetch(_PREFETCHED_BLOCKS)
+    slices = unconverted(lambda *block: tf.data.Dataset.from_tensor_slices(join_element(block)))
+    return prepared_blocks.flat_map(cut_steps if step_columns else slices)
 
 
 @functools.cache
@@ -329,105 +355,116 @@ def free_iterators_at_exit() -> None:
 
 
 def _free_iterators() -> None:
-    for one in gc.get_objects():
-        if issubclass(type(one), tf.data.Iterator):
-            vars(one).clear()
+    for tracked_object in gc.get_objects():
+        if issubclass(type(tracked_object), tf.data.Iterator):
+            vars(tracked_object).clear()
 
 
-def one_element(parts: tuple[Any, ...]) -> Any:
+def join_element(parts: tuple[Any, ...]) -> Any:
     """Returns the element of a data set whose parts `map` and `flat_map` give by themselves, if it is a tuple."""
     return parts if len(parts) > 1 else parts[0]
 
 
-def _whole(
-    block: Tensors, apart: list[BlockColumn], defaults: Mapping[str, Any]
+def _block_values(
+    block: Tensors, step_columns: list[BlockColumn], defaults: Mapping[str, Any]
 ) -> dict[str, Tensors]:
     """The values of a whole block that are cut out step by step, by the feature's number."""
     return {
-        str(one.at): _or_valid(
-            one.feature.name,
-            _values(block, one),
-            block.get(one.key("valid")),
-            one.feature,
+        str(column.index): _fill_or_add_valid(
+            column.feature.name,
+            _decode_values(block, column),
+            block.get(column.key("valid")),
+            column.feature,
             defaults,
         )
-        for one in apart
+        for column in step_columns
     }
 
 
-def _about(block: Tensors, apart: list[BlockColumn]) -> Tensors:
+def _step_bounds(block: Tensors, step_columns: list[BlockColumn]) -> Tensors:
     """Returns where each step's part begins and ends."""
     keys = [
-        one.key(what)
-        for one in apart
-        for what in ("starts", "steps", *(f"splits{i}" for i in range(one.lists)))
+        column.key(array_name)
+        for column in step_columns
+        for array_name in ("starts", "steps", *(f"splits{i}" for i in range(column.ragged_levels)))
     ]
-    return {key: block[key] for key in [BLOCK_SIZE, *keys] if key in block}
+    return {key: block[key] for key in [BLOCK_SHAPE, *keys] if key in block}
 
 
-def _sliced(block: Tensors, one: BlockColumn, defaults: Mapping[str, Any]) -> Tensors:
+def _uniform_tensors(block: Tensors, column: BlockColumn, defaults: Mapping[str, Any]) -> Tensors:
     """Returns [rows, ...] what of a feature has the same shape in every step."""
-    name = one.feature.name
-    lengths_ = (
-        {name + collate.LENGTH_FEATURE: block[one.key("length")]}
-        if one.key("length") in block
+    name = column.feature.name
+    length_tensors = (
+        {name + collate.LENGTH_SUFFIX: block[column.key("length")]}
+        if column.key("length") in block
         else {}
     )
-    if one.by_step:
-        return lengths_
-    value = _values(block, one)
-    if isinstance(one.collation, Packed):
+    if column.is_cut_per_step:
+        return length_tensors
+    value = _decode_values(block, column)
+    if isinstance(column.collation, Packed):
         return {
             name: value,
-            name + collate.SEGMENT: block[one.key("segment")],
-            name + collate.POSITION: block[one.key("position")],
+            name + collate.SEGMENT_SUFFIX: block[column.key("segment")],
+            name + collate.POSITION_SUFFIX: block[column.key("position")],
         }
-    if isinstance(one.collation, OneHot):
+    if isinstance(column.collation, OneHot):
         default = tf.cast(defaults.get(name, -1), tf.int64)
-        return {name: tf.one_hot(tf.where(value < 0, default, value), one.collation.depth)}
-    return lengths_ | _or_valid(name, value, block.get(one.key("valid")), one.feature, defaults)
+        return {name: tf.one_hot(tf.where(value < 0, default, value), column.collation.depth)}
+    return length_tensors | _fill_or_add_valid(
+        name, value, block.get(column.key("valid")), column.feature, defaults
+    )
 
 
-def _or_valid(
+def _fill_or_add_valid(
     name: str, value: Any, valid: Any, feature: Feature, defaults: Mapping[str, Any]
 ) -> Tensors:
     """The value, filled where it may be missing, or with what says which rows have it."""
     if valid is None:
         return {name: value}
     if name in defaults:
-        return {name: _filled(value, valid, defaults[name], feature)}
-    return {name: value, name + collate.VALID: valid}
+        return {name: _fill_default(value, valid, defaults[name], feature)}
+    return {name: value, name + collate.VALID_SUFFIX: valid}
 
 
-def _cut_out(
-    block: Tensors, one: BlockColumn, whole: Tensors, number: Any, rows: Any, batch_size: int | None
+def _slice_step(
+    block: Tensors,
+    column: BlockColumn,
+    block_values: Tensors,
+    step_index: Any,
+    rows: Any,
+    batch_size: int | None,
 ) -> Tensors:
     """A feature's tensors in one step."""
-    if one.padded:
-        starts, length = block[one.key("starts")], block[one.key("steps")][number]
-        ((name, flat),) = whole.items()
+    if column.is_padded:
+        starts, length = block[column.key("starts")], block[column.key("steps")][step_index]
+        ((name, flat),) = block_values.items()
         part = tf.reshape(
-            flat[starts[number] : starts[number + 1]], [rows, length, *one.feature.inner_shape]
+            flat[starts[step_index] : starts[step_index + 1]],
+            [rows, length, *column.feature.inner_shape],
         )
-        part.set_shape([batch_size, None, *one.feature.inner_shape])
+        part.set_shape([batch_size, None, *column.feature.inner_shape])
         return {name: part}
-    splits = [block[one.key(f"splits{level}")] for level in range(one.lists)]
-    begin = number * rows
-    cut = {name: _lists(values, splits, begin, begin + rows) for name, values in whole.items()}
-    if one.collation is None or one.binned:
-        return cut
+    splits = [block[column.key(f"splits{level}")] for level in range(column.ragged_levels)]
+    begin = step_index * rows
+    ragged_parts = {
+        name: _slice_lists(values, splits, begin, begin + rows)
+        for name, values in block_values.items()
+    }
+    if column.collation is None or column.is_grouped_by_row:
+        return ragged_parts
     return {
-        name: padded_tensor(
+        name: pad_ragged_tensor(
             ragged,
-            block[one.key("steps")][number],
-            getattr(one.collation, "value", None),
-            one.feature,
+            block[column.key("steps")][step_index],
+            getattr(column.collation, "value", None),
+            column.feature,
         )
-        for name, ragged in cut.items()
+        for name, ragged in ragged_parts.items()
     }
 
 
-def padded_tensor(ragged: Any, length: Any, value: Any, feature: Feature) -> Any:
+def pad_ragged_tensor(ragged: Any, length: Any, value: Any, feature: Feature) -> Any:
     """Returns [rows, length, ...] of lists: longer ones cut, shorter ones filled up; nested ones to their longest."""
     flat = ragged.flat_values
     inner = [-1] * (feature.ragged_rank - 1) + list(feature.inner_shape)
@@ -442,30 +479,30 @@ def padded_tensor(ragged: Any, length: Any, value: Any, feature: Feature) -> Any
     return ragged.to_tensor(fill, shape=shape)
 
 
-def _values(block: Tensors, one: BlockColumn) -> Any:
-    values = block[one.key("values")]
-    if one.feature.dtype == "bfloat16":
+def _decode_values(block: Tensors, column: BlockColumn) -> Any:
+    values = block[column.key("values")]
+    if column.feature.dtype == "bfloat16":
         return tf.cast(values, tf.bfloat16)
-    if not is_bytes(one.feature):
+    if not is_bytes(column.feature):
         return values
-    offsets = block[one.key("offsets")]
+    offsets = block[column.key("offsets")]
     texts = tf.strings.substr(values, offsets[:-1], offsets[1:] - offsets[:-1])
-    inner = one.feature.inner_shape
+    inner = column.feature.inner_shape
     return tf.reshape(texts, [-1, *inner]) if inner else texts
 
 
-def _lists(values: Any, splits: list[Any], begin: Any, end: Any) -> Any:
+def _slice_lists(values: Any, splits: list[Any], begin: Any, end: Any) -> Any:
     """Rows [begin, end) of a column of lists."""
-    own = []
+    step_splits = []
     for offsets in splits:
         part = offsets[begin : end + 1]
         begin, end = part[0], part[-1]
-        own.append(part - begin)
-    return tf.RaggedTensor.from_nested_row_splits(values[begin:end], own, validate=False)
+        step_splits.append(part - begin)
+    return tf.RaggedTensor.from_nested_row_splits(values[begin:end], step_splits, validate=False)
 
 
-def _filled(value: Any, valid: Any, default: Any, feature: Feature) -> Any:
-    there = tf.reshape(valid, [-1, *[1] * len(feature.inner_shape)])
+def _fill_default(value: Any, valid: Any, default: Any, feature: Feature) -> Any:
+    is_valid = tf.reshape(valid, [-1, *[1] * len(feature.inner_shape)])
     return tf.where(
-        there, value, tf.cast(default, value.dtype) if value.dtype != tf.string else default
+        is_valid, value, tf.cast(default, value.dtype) if value.dtype != tf.string else default
     )

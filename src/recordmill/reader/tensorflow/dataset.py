@@ -14,20 +14,20 @@ import tensorflow as tf
 
 from recordmill.base.errors import UsageError
 from recordmill.base.option_names import available_names
-from recordmill.reader.batches.plan import StepChunk, StepPlan
+from recordmill.reader.batches.plan import StepBlock, StepPlan
 from recordmill.reader.batches.source import BatchSource
 from recordmill.reader.options.collation import Collation, OneHot, Padded
 from recordmill.reader.options.training import BATCH_SIZE, Training
-from recordmill.reader.prefetch.protocols import Fetchable, timed
+from recordmill.reader.prefetch.protocols import Fetchable, time_stage
 from recordmill.reader.tensorflow.blocks import (
     BlockColumn,
-    block_columns,
     block_spec,
     decoded_schema,
     free_iterators_at_exit,
-    one_element,
-    prepared_steps,
-    step_blocks,
+    join_element,
+    make_block_columns,
+    split_into_steps,
+    to_flat_blocks,
 )
 from recordmill.records.columns.numpy_arrays import is_bytes
 from recordmill.schemas.feature import Schema
@@ -39,49 +39,64 @@ def tf_dataset(dataset: Fetchable, options: Training) -> tf.data.Dataset:
     """
     defaults = options.graph.defaults or {}
     _check_defaults(dataset.schema, defaults)
-    source = BatchSource.of(dataset, options)
+    source = BatchSource.from_options(dataset, options)
     if options.batch_size is None:
-        _check_single(source.collator.collations)
+        _check_single_records(source.collator.collations)
     _check_label(source, defaults)
-    own = {name: defaults[name] for name in source.images if name in defaults}
-    return _fed(replace(source, schema=_without(source.schema, defaults), defaults=own), defaults)
+    image_defaults = {name: defaults[name] for name in source.images if name in defaults}
+    return _feed_batches(
+        replace(
+            source, schema=_allow_missing(source.schema, defaults), image_defaults=image_defaults
+        ),
+        defaults,
+    )
 
 
-def _fed(source: BatchSource, defaults: Mapping[str, Any]) -> tf.data.Dataset:
+def _feed_batches(source: BatchSource, defaults: Mapping[str, Any]) -> tf.data.Dataset:
     """Batches from this process."""
-    rows, order = source.options.batch_size, source.options.order
-    begin = source.plan(rows or BATCH_SIZE).at_open_step()
+    batch_size, order = source.options.batch_size, source.options.order
+    first_plan = source.plan(batch_size or BATCH_SIZE).skip_finished_epoch()
     schema = source.collator.extras.schema(decoded_schema(source.schema, source.images, defaults))
-    columns, iterations = block_columns(schema, source.collator.collations), count()
+    columns, iterations = make_block_columns(schema, source.collator.collations), count()
 
     def blocks() -> Iterator[dict[str, Any]]:
-        yield from _blocks(source, begin.iteration(next(iterations), order.epochs), columns)
+        yield from _iter_flat_blocks(
+            source, first_plan.select_iteration(next(iterations), order.epochs), columns
+        )
 
     free_iterators_at_exit()
-    fed = tf.data.Dataset.from_generator(blocks, output_signature=block_spec(columns))
-    others = {name: value for name, value in defaults.items() if name not in source.images}
-    same = rows if order.drop_remainder or order.pad_remainder or begin.packs is not None else None
-    batches = prepared_steps(fed, columns, others, same, source.collator.assemble)
-    if rows is None:
+    flat_blocks = tf.data.Dataset.from_generator(blocks, output_signature=block_spec(columns))
+    feature_defaults = {
+        name: value for name, value in defaults.items() if name not in source.images
+    }
+    fixed_batch_size = (
+        batch_size
+        if order.drop_remainder or order.pad_remainder or first_plan.packing is not None
+        else None
+    )
+    batches = split_into_steps(
+        flat_blocks, columns, feature_defaults, fixed_batch_size, source.collator.assemble
+    )
+    if batch_size is None:
         batches = batches.unbatch()
     if (function := source.options.form.map) is not None:
         batches = batches.map(
-            lambda *batch: function(one_element(batch)), tf.data.AUTOTUNE, deterministic=True
+            lambda *batch: function(join_element(batch)), tf.data.AUTOTUNE, deterministic=True
         )
-    if (length := _length(source, begin)) is not None:
+    if (length := _cardinality(source, first_plan)) is not None:
         batches = batches.apply(tf.data.experimental.assert_cardinality(length))
-    return batches if order.num_hosts is None else _shared(batches, order.num_hosts)
+    return batches if order.num_hosts is None else _forbid_resharding(batches, order.num_hosts)
 
 
-def _length(source: BatchSource, begin: StepPlan) -> int | None:
+def _cardinality(source: BatchSource, first_plan: StepPlan) -> int | None:
     """Returns how many elements there are; None where nobody knows, or where it is longer iterated again."""
-    order, schedule = source.options.order, begin.schedule
+    order, schedule = source.options.order, first_plan.schedule
     if order.epochs is None:
         return int(tf.data.INFINITE_CARDINALITY)
     if (
-        begin.packs is not None
-        or source.skips
-        or begin.done
+        first_plan.packing is not None
+        or source.skips_bad_records
+        or first_plan.skipped_steps
         or schedule.position
         or schedule.epoch % order.epochs
     ):
@@ -93,7 +108,7 @@ def _length(source: BatchSource, begin: StepPlan) -> int | None:
     )
 
 
-def _shared(batches: tf.data.Dataset, hosts: int) -> tf.data.Dataset:
+def _forbid_resharding(batches: tf.data.Dataset, hosts: int) -> tf.data.Dataset:
     """One host's share, of which nobody takes a share once more: TensorFlow's strategies go by the option, Keras's
     `DataParallel` looks at no option and calls `rebatch`.
     """
@@ -101,30 +116,32 @@ def _shared(batches: tf.data.Dataset, hosts: int) -> tf.data.Dataset:
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     batches = batches.with_options(options)
 
-    def refuse(*_: Any, **__: Any) -> None:
+    def raise_usage_error(*_: Any, **__: Any) -> None:
         raise UsageError(
             f"these batches are one host's share of {hosts} already, and records would be lost in a share of it: for "
             "Keras give DataParallel(auto_shard_dataset=False), or leave num_hosts out"
         )
 
-    batches.rebatch = batches.shard = refuse
+    batches.rebatch = batches.shard = raise_usage_error
     return batches
 
 
-def _blocks(
+def _iter_flat_blocks(
     source: BatchSource, plan: StepPlan, columns: list[BlockColumn]
 ) -> Iterator[dict[str, Any]]:
     """Yields the blocks that one iteration is fed with."""
 
-    def blocks(chunk: StepChunk) -> list[dict[str, Any]]:
-        with timed("collate"):
-            rows = source.collator.extras.added(chunk.rows, source.schema, source.dataset.ends)
-            return step_blocks(replace(chunk, rows=rows), columns)
+    def blocks(block: StepBlock) -> list[dict[str, Any]]:
+        with time_stage("collate"):
+            rows = source.collator.extras.add_to_rows(
+                block.rows, source.schema, source.dataset.ends
+            )
+            return to_flat_blocks(replace(block, rows=rows), columns)
 
-    yield from chain.from_iterable(source.chunks(plan, blocks, source.refill(plan)))
+    yield from chain.from_iterable(source.map_blocks(plan, blocks, source.make_refiller(plan)))
 
 
-def _without(schema: Schema, defaults: Mapping[str, Any]) -> Schema:
+def _allow_missing(schema: Schema, defaults: Mapping[str, Any]) -> Schema:
     """The schema as the records may be: what has a default may be missing."""
     return replace(
         schema,
@@ -132,10 +149,12 @@ def _without(schema: Schema, defaults: Mapping[str, Any]) -> Schema:
     )
 
 
-def _check_single(collations: Mapping[str, Collation]) -> None:
+def _check_single_records(collations: Mapping[str, Collation]) -> None:
     """Refuse, for single records, what a batch decides."""
-    for name, how in collations.items():
-        if not isinstance(how, OneHot) and not (isinstance(how, Padded) and how.length is not None):
+    for name, collation in collations.items():
+        if not isinstance(collation, OneHot) and not (
+            isinstance(collation, Padded) and collation.length is not None
+        ):
             raise UsageError(
                 f"batch_size=None gives single records, and {name!r} is collated as the batch has it: give "
                 "Padded(length)"

@@ -63,9 +63,13 @@ def read_records(
 
     if shuffle_records:
         order = shards.shuffle(max(len(files), 1), seed, reshuffle_each_iteration=True)
-        at_once = min(max(len(files), 1), OPEN_FILES)
+        concurrent_files = min(max(len(files), 1), OPEN_FILES)
         records = order.interleave(
-            read, at_once, TURN_RECORDS, num_parallel_calls=at_once, deterministic=True
+            read,
+            concurrent_files,
+            TURN_RECORDS,
+            num_parallel_calls=concurrent_files,
+            deterministic=True,
         ).shuffle(shuffle_records, seed + 1, reshuffle_each_iteration=True)
     else:
         records = shards.flat_map(read)
@@ -96,8 +100,8 @@ def parse_records(
         )
         parsed = {**context, **lists}
     result: dict[str, Any] = {}
-    for name, how in tensors.items():
-        result |= tensor_of(name, parsed, **how)
+    for name, arguments in tensors.items():
+        result |= tensor_of(name, parsed, **arguments)
     return result
 
 

@@ -31,12 +31,12 @@ import torch.utils.data
 
 from recordmill.base.errors import UsageError
 from recordmill.reader.batches.plan import StepPlan
-from recordmill.reader.batches.source import BatchSource, unfailed
+from recordmill.reader.batches.source import BatchSource, unwrap_mapped
 from recordmill.reader.sampling.schedule import Schedule, State, check_state
-from recordmill.reader.torch.tensors import BatchPlace, tensor_batches
+from recordmill.reader.torch.tensors import BatchPosition, tensor_batches
 
-_REMEMBERED = 64  # iterations that may be under way at once
-_MOST_BYTES = 1 << 16
+_MAX_ITERATIONS = 64  # iterations that may be under way at once
+_MAX_RECORD_BYTES = 1 << 16
 
 
 class IterationCounter:
@@ -45,24 +45,24 @@ class IterationCounter:
     """
 
     def __init__(self, number: int = 0) -> None:
-        self._hold(tempfile.TemporaryFile(prefix="recordmill-", buffering=0))  # noqa: SIM115
+        self._keep_file(tempfile.TemporaryFile(prefix="recordmill-", buffering=0))  # noqa: SIM115
         self._write({"next": number, "begun": []})
 
-    def begin(self, key: str, worker: int, number: int | None = None) -> int:
+    def begin_iteration(self, key: str, worker: int, number: int | None = None) -> int:
         """The number of the iteration that this worker begins: the one that others of this key began and it did not
         yet, or else the next one, or the one given. (Seeds that a program sets give two iterations the same key.)
         """
         with self._locked():
-            known = self._read()
-            for other, begun, workers in reversed(known["begun"]):
-                if other == key and worker not in workers and number in (None, begun):
+            record = self._read()
+            for group_key, started_number, workers in reversed(record["begun"]):
+                if group_key == key and worker not in workers and number in (None, started_number):
                     workers.append(worker)
-                    self._write(known)
-                    return int(begun)
-            mine = known["next"] if number is None else number
-            begun_ones = [*known["begun"], [key, mine, [worker]]][-_REMEMBERED:]
-            self._write({"next": max(known["next"], mine + 1), "begun": begun_ones})
-            return int(mine)
+                    self._write(record)
+                    return int(started_number)
+            new_number = record["next"] if number is None else number
+            iterations = [*record["begun"], [key, new_number, [worker]]][-_MAX_ITERATIONS:]
+            self._write({"next": max(record["next"], new_number + 1), "begun": iterations})
+            return int(new_number)
 
     def restart(self, number: int) -> None:
         """The next iteration has this number, whatever was before."""
@@ -70,14 +70,14 @@ class IterationCounter:
             self._write({"next": number, "begun": []})
 
     @property
-    def latest(self) -> str | None:
+    def latest_key(self) -> str | None:
         """The key of the iteration that was begun last."""
         with self._locked():
-            begun = self._read()["begun"]
-            return begun[-1][0] if begun else None
+            iterations = self._read()["begun"]
+            return iterations[-1][0] if iterations else None
 
     @property
-    def next(self) -> int:
+    def next_number(self) -> int:
         """The number of the iteration that comes next."""
         with self._locked():
             return int(self._read()["next"])
@@ -91,26 +91,26 @@ class IterationCounter:
             fcntl.lockf(self._file, fcntl.LOCK_UN)
 
     def _read(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(os.pread(self._file.fileno(), _MOST_BYTES, 0))
-        return found
+        record: dict[str, Any] = json.loads(os.pread(self._file.fileno(), _MAX_RECORD_BYTES, 0))
+        return record
 
-    def _write(self, known: dict[str, Any]) -> None:
-        data = json.dumps(known).encode()
+    def _write(self, record: dict[str, Any]) -> None:
+        data = json.dumps(record).encode()
         os.pwrite(self._file.fileno(), data, 0)
         os.ftruncate(self._file.fileno(), len(data))
 
     def __getstate__(self) -> Any:
         if context.get_spawning_popen() is not None:
             return reduction.DupFd(self._file.fileno())
-        return (self.next,)
+        return (self.next_number,)
 
     def __setstate__(self, state: Any) -> None:
         if isinstance(state, tuple):
             self.__init__(*state)  # type: ignore[misc]
         else:
-            self._hold(os.fdopen(state.detach(), "r+b", buffering=0))
+            self._keep_file(os.fdopen(state.detach(), "r+b", buffering=0))
 
-    def _hold(self, file: IO[bytes]) -> None:
+    def _keep_file(self, file: IO[bytes]) -> None:
         self._file = file
         weakref.finalize(self, file.close)
 
@@ -128,39 +128,47 @@ class WorkerPosition:
     """
 
     plan: StepPlan
-    number: int
+    iteration: int
     worker: int
-    workers: int
-    at: Schedule
-    over: bool = False
-    others: int = 0
-    had: int = 0
+    num_workers: int
+    schedule: Schedule
+    is_over: bool = False
+    other_steps: int = 0
+    read_position: int = 0
 
     @classmethod
-    def first(cls, plan: StepPlan, number: int, worker: int, workers: int) -> WorkerPosition:
+    def start_of_iteration(
+        cls, plan: StepPlan, iteration: int, worker: int, num_workers: int
+    ) -> WorkerPosition:
         """Returns the position at an iteration's begin."""
-        own = plan.share(worker, workers)
-        if plan.packs is not None:
+        worker_plan = plan.select_share(worker, num_workers)
+        if plan.packing is not None:
             return cls(
-                own,
-                number,
+                worker_plan,
+                iteration,
                 worker,
-                workers,
+                num_workers,
                 plan.schedule,
                 plan.schedule.remaining_steps == 0,
                 worker,
             )
-        at = own.schedule if plan.buckets is None else _ahead(plan.after(0), worker)
-        return cls(own, number, worker, workers, at, at.remaining_steps == 0)
+        schedule = (
+            worker_plan.schedule
+            if plan.buckets is None
+            else _skip_steps(plan.schedule_after(0), worker)
+        )
+        return cls(
+            worker_plan, iteration, worker, num_workers, schedule, schedule.remaining_steps == 0
+        )
 
     @classmethod
-    def loaded(
+    def from_state(
         cls,
-        begin: StepPlan,
+        first_plan: StepPlan,
         state: Mapping[str, Any],
         epochs: int | None,
         worker: int,
-        workers: int,
+        num_workers: int,
     ) -> WorkerPosition:
         """Returns the position of a state. `begin` is the first iteration, without end; `epochs` is of each.
 
@@ -168,78 +176,100 @@ class WorkerPosition:
             UsageError: it is a state of something else, or of another worker.
         """
         check_state(state)
-        named = {name: state.get(name) for name in ("worker", "workers")}
-        if named != {"worker": worker, "workers": workers}:
+        worker_fields = {name: state.get(name) for name in ("worker", "workers")}
+        if worker_fields != {"worker": worker, "workers": num_workers}:
             raise UsageError(
-                f"state is of worker {named['worker']} of {named['workers']}, and this is {worker} of {workers}: a run "
+                f"state is of worker {worker_fields['worker']} of {worker_fields['workers']}, and this is {worker} of {num_workers}: a run "
                 "goes on with another number of workers from state_after(steps), given as state="
             )
-        over, others, had = bool(state.get("over")), _number(state, "others"), _number(state, "had")
-        at = begin.schedule.resume(state)
-        number = 0 if epochs is None else at.epoch // epochs - over
-        until = None if epochs is None else (number + 1) * epochs
-        plan = begin.at(state)
-        plan = replace(plan, schedule=replace(plan.schedule, end_epoch=until), every=workers)
-        if plan.packs is not None:
-            plan = replace(plan, done=others)
-        return cls(plan, number, worker, workers, replace(at, end_epoch=until), over, others, had)
+        is_over, other_steps, read_position = (
+            bool(state.get("over")),
+            _read_count(state, "others"),
+            _read_count(state, "had"),
+        )
+        schedule = first_plan.schedule.resume(state)
+        iteration = 0 if epochs is None else schedule.epoch // epochs - is_over
+        end_epoch = None if epochs is None else (iteration + 1) * epochs
+        plan = first_plan.resume(state)
+        plan = replace(
+            plan, schedule=replace(plan.schedule, end_epoch=end_epoch), step_stride=num_workers
+        )
+        if plan.packing is not None:
+            plan = replace(plan, skipped_steps=other_steps)
+        return cls(
+            plan,
+            iteration,
+            worker,
+            num_workers,
+            replace(schedule, end_epoch=end_epoch),
+            is_over,
+            other_steps,
+            read_position,
+        )
 
-    def advance(self, place: BatchPlace, skip: bool) -> None:
+    def advance(self, end_position: BatchPosition, skips_bad_records: bool) -> None:
         """One step of this worker is done, and the next one stands there, if its number does not say it."""
-        if place is None:
-            self.at = _ahead(self.at, self.workers)
-        elif skip:
-            self._filled_up(*place)
+        if end_position is None:
+            self.schedule = _skip_steps(self.schedule, self.num_workers)
+        elif skips_bad_records:
+            self._advance_to(*end_position)
         else:
-            self.at, self.others = (
-                replace(self.at, epoch=place[0], position=place[1]),
-                self.workers - 1,
+            self.schedule, self.other_steps = (
+                replace(self.schedule, epoch=end_position[0], position=end_position[1]),
+                self.num_workers - 1,
             )
-        self.over = self.at.remaining_steps == 0
+        self.is_over = self.schedule.remaining_steps == 0
 
-    def end(self) -> None:
+    def finish(self) -> None:
         """There is no further step."""
-        if self.at.end_epoch is not None and self.at.remaining_steps:
-            self.at = replace(self.at, epoch=self.at.end_epoch, position=0)
-        self.over = True
+        if self.schedule.end_epoch is not None and self.schedule.remaining_steps:
+            self.schedule = replace(self.schedule, epoch=self.schedule.end_epoch, position=0)
+        self.is_over = True
 
     def state(self) -> State:
         """Returns the position as JSON takes it."""
-        given = {
-            **self.plan.state(self.at),
-            "over": self.over,
+        state = {
+            **self.plan.state(self.schedule),
+            "over": self.is_over,
             "worker": self.worker,
-            "workers": self.workers,
+            "workers": self.num_workers,
         }
-        given |= {"others": self.others} if self.others else {}
-        return given | ({"had": self.had} if self.had else {})
+        state |= {"others": self.other_steps} if self.other_steps else {}
+        return state | ({"had": self.read_position} if self.read_position else {})
 
-    def _filled_up(self, epoch: int, position: int) -> None:
+    def _advance_to(self, epoch: int, position: int) -> None:
         """The last batch ends there, in one of this worker's own steps, or at its end."""
-        begin = self.plan.schedule
-        span, first = (
-            begin.epoch_steps.global_batch_size,
-            begin.position if epoch == begin.epoch else 0,
+        schedule = self.plan.schedule
+        step_records, first_position = (
+            schedule.epoch_steps.global_batch_size,
+            schedule.position if epoch == schedule.epoch else 0,
         )
-        step = first + (position - 1 - first) // span * span
-        self.at, self.had = replace(self.at, epoch=epoch, position=step), position
-        if position >= min(step + span, begin.epoch_steps.records):
-            self.at, self.had = _ahead(self.at, self.workers), 0
+        step_position = (
+            first_position + (position - 1 - first_position) // step_records * step_records
+        )
+        self.schedule, self.read_position = (
+            replace(self.schedule, epoch=epoch, position=step_position),
+            position,
+        )
+        if position >= min(step_position + step_records, schedule.epoch_steps.records):
+            self.schedule, self.read_position = _skip_steps(self.schedule, self.num_workers), 0
 
 
-def _ahead(at: Schedule, steps: int) -> Schedule:
-    left = at.remaining_steps
-    return at.skip_steps(steps if left is None else min(steps, left))
+def _skip_steps(schedule: Schedule, num_steps: int) -> Schedule:
+    remaining_steps = schedule.remaining_steps
+    return schedule.skip_steps(
+        num_steps if remaining_steps is None else min(num_steps, remaining_steps)
+    )
 
 
-def _number(state: Mapping[str, Any], name: str) -> int:
+def _read_count(state: Mapping[str, Any], name: str) -> int:
     value = state.get(name, 0)
     if not isinstance(value, int) or value < 0:
         raise UsageError(f"state has {name} {value!r}, which is no number from 0 on")
     return value
 
 
-_LOADER = "loader "  # begins what the workers of a loader have in common
+_LOADER_PREFIX = "loader "  # begins what the workers of a loader have in common
 
 
 class TorchBatches(torch.utils.data.IterableDataset):  # type: ignore[misc]
@@ -248,46 +278,63 @@ class TorchBatches(torch.utils.data.IterableDataset):  # type: ignore[misc]
     `state_after(steps)`.
     """
 
-    def __init__(self, source: BatchSource, begin: StepPlan, ranked: int | None = None) -> None:
+    def __init__(
+        self, source: BatchSource, first_plan: StepPlan, num_ranks: int | None = None
+    ) -> None:
         """Creates the batches of a plan without end. ranked: how many ranks there were, where it is shared by them and
         not by the numbers that a user gave.
         """
-        self._source, self._begin, self._ranked = source, begin, ranked
+        self._source, self._first_plan, self._num_ranks = source, first_plan, num_ranks
         self._epochs = epochs = source.options.order.epochs  # of an iteration
-        self._threads, self._skip = source.dataset.threads, source.skips
-        self._counter = IterationCounter(0 if epochs is None else begin.schedule.epoch // epochs)
-        self._iterations = 0  # of this object, in this process
-        self._loaded: WorkerPosition | None = None
-        self._running: WorkerPosition | None = None
+        self._threads, self._skips_bad_records = source.dataset.threads, source.skips_bad_records
+        self._iteration_counter = IterationCounter(
+            0 if epochs is None else first_plan.schedule.epoch // epochs
+        )
+        self._iterations_here = 0  # of this object, in this process
+        self._restored_position: WorkerPosition | None = None
+        self._current_position: WorkerPosition | None = None
 
     def __iter__(self) -> Iterator[Any]:
-        worker, workers, common = _place()
-        if not common.startswith(_LOADER):
+        worker, num_workers, group_key = _identify_worker()
+        if not group_key.startswith(_LOADER_PREFIX):
             self._check_ranks()
-        run, self._loaded = self._loaded, None
-        number = self._counter.begin(
-            f"{common}/{self._iterations}", worker, None if run is None else run.number
+        position, self._restored_position = self._restored_position, None
+        number = self._iteration_counter.begin_iteration(
+            f"{group_key}/{self._iterations_here}",
+            worker,
+            None if position is None else position.iteration,
         )
-        self._iterations += 1
-        if run is None:
-            run = WorkerPosition.first(self._iteration(number), number, worker, workers)
-        self._running = run
-        return _Reading(run, self._batches(run), self._skip)
+        self._iterations_here += 1
+        if position is None:
+            position = WorkerPosition.start_of_iteration(
+                self._plan_iteration(number), number, worker, num_workers
+            )
+        self._current_position = position
+        return _WorkerBatches(position, self._batches(position), self._skips_bad_records)
 
-    def _batches(self, run: WorkerPosition) -> Generator[tuple[Any, BatchPlace], None, None]:
-        if not run.over:
+    def _batches(
+        self, position: WorkerPosition
+    ) -> Generator[tuple[Any, BatchPosition], None, None]:
+        if not position.is_over:
             self._source.dataset.threads = max(
-                self._threads // run.workers, 1
+                self._threads // position.num_workers, 1
             )  # of this worker's own copy
-            for number, (batch, place) in enumerate(
-                tensor_batches(self._source, run.plan, run.workers, run.had)
+            for number, (batch, end_position) in enumerate(
+                tensor_batches(
+                    self._source, position.plan, position.num_workers, position.read_position
+                )
             ):
-                yield unfailed(batch, number * run.workers + run.worker), place
+                yield (
+                    unwrap_mapped(batch, number * position.num_workers + position.worker),
+                    end_position,
+                )
 
-    def _iteration(self, number: int) -> StepPlan:
+    def _plan_iteration(self, number: int) -> StepPlan:
         """The steps of all workers."""
-        first = 0 if self._epochs is None else self._begin.schedule.epoch // self._epochs
-        return self._begin.iteration(number - first, self._epochs)
+        first_iteration = (
+            0 if self._epochs is None else self._first_plan.schedule.epoch // self._epochs
+        )
+        return self._first_plan.select_iteration(number - first_iteration, self._epochs)
 
     def __len__(self) -> int:
         """Returns how many batches the next iteration gives.
@@ -295,12 +342,12 @@ class TorchBatches(torch.utils.data.IterableDataset):  # type: ignore[misc]
         Raises:
             TypeError: it has no end, they are packed, or nobody can know.
         """
-        if self._skip:
+        if self._skips_bad_records:
             raise TypeError('how many batches on_bad="skip" leaves is known at the end only')
-        left = self._iteration(self._counter.next).remaining
-        if left is None:
+        remaining_steps = self._plan_iteration(self._iteration_counter.next_number).remaining_steps
+        if remaining_steps is None:
             raise TypeError("batches without end (epochs=None) have no number")
-        return left
+        return remaining_steps
 
     def set_epoch(self, epoch: int) -> None:
         """The next iteration begins with this epoch, counted from the very first, as DistributedSampler has it.
@@ -312,8 +359,8 @@ class TorchBatches(torch.utils.data.IterableDataset):  # type: ignore[misc]
             raise UsageError(
                 f"no iteration begins with epoch {epoch}: each of them is epochs={self._epochs}"
             )
-        self._counter.restart(epoch // self._epochs)
-        self._loaded = self._running = None
+        self._iteration_counter.restart(epoch // self._epochs)
+        self._restored_position = self._current_position = None
 
     def state_after(self, steps: int) -> State:
         """Returns where the run stands when this host has had so many batches, counted from its begin over all
@@ -326,12 +373,12 @@ class TorchBatches(torch.utils.data.IterableDataset):  # type: ignore[misc]
             UsageError: batches are packed, or bad records skipped: which records that many batches had is known to
                 those alone who made them.
         """
-        if self._skip or self._begin.packs is not None:
+        if self._skips_bad_records or self._first_plan.packing is not None:
             raise UsageError(
                 "state_after counts batches, and of batches that are packed, or that skip bad records, none knows its "
                 "records: save StatefulDataLoader.state_dict(), or state_dict() of this where there are no workers"
             )
-        return self._begin.state(self._begin.after(steps))
+        return self._first_plan.state(self._first_plan.schedule_after(steps))
 
     def state_dict(self) -> State:
         """Returns where the next batch of this process stands: of a worker, in a worker.
@@ -339,21 +386,23 @@ class TorchBatches(torch.utils.data.IterableDataset):  # type: ignore[misc]
         Raises:
             UsageError: the workers of a loader have begun an iteration, and know where they are.
         """
-        worker, workers, common = _place()
-        run = self._loaded or self._running
+        worker, num_workers, group_key = _identify_worker()
+        position = self._restored_position or self._current_position
         if (
-            self._loaded is None
-            and not common.startswith(_LOADER)
-            and (self._counter.latest or "").startswith(_LOADER)
+            self._restored_position is None
+            and not group_key.startswith(_LOADER_PREFIX)
+            and (self._iteration_counter.latest_key or "").startswith(_LOADER_PREFIX)
         ):
             raise UsageError(
                 "the workers of a DataLoader have the position: save StatefulDataLoader.state_dict() instead, or "
                 "state_after(steps) of this"
             )
-        if run is None:
-            number = self._counter.next
-            run = WorkerPosition.first(self._iteration(number), number, worker, workers)
-        return run.state()
+        if position is None:
+            number = self._iteration_counter.next_number
+            position = WorkerPosition.start_of_iteration(
+                self._plan_iteration(number), number, worker, num_workers
+            )
+        return position.state()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The next iteration goes on there.
@@ -361,49 +410,55 @@ class TorchBatches(torch.utils.data.IterableDataset):  # type: ignore[misc]
         Raises:
             UsageError: it is a state of something else, or of another worker.
         """
-        worker, workers, _ = _place()
-        self._loaded = WorkerPosition.loaded(self._begin, state, self._epochs, worker, workers)
+        worker, num_workers, _ = _identify_worker()
+        self._restored_position = WorkerPosition.from_state(
+            self._first_plan, state, self._epochs, worker, num_workers
+        )
 
     def _check_ranks(self) -> None:
-        if self._ranked is not None and (now := ranks()[0]) != self._ranked:
+        if self._num_ranks is not None and (current_ranks := get_ranks()[0]) != self._num_ranks:
             raise UsageError(
-                f"torch.distributed has {now} ranks, and had {self._ranked} when to_torch was called: call it after "
+                f"torch.distributed has {current_ranks} ranks, and had {self._num_ranks} when to_torch was called: call it after "
                 "init_process_group, or give num_hosts and host_index"
             )
 
 
-class _Reading(Iterator[Any]):
+class _WorkerBatches(Iterator[Any]):
     """The batches of a run, which is told of each of them. skip: bad records are."""
 
     def __init__(
         self,
-        run: WorkerPosition,
-        batches: Generator[tuple[Any, BatchPlace], None, None],
-        skip: bool,
+        position: WorkerPosition,
+        batches: Generator[tuple[Any, BatchPosition], None, None],
+        skips_bad_records: bool,
     ) -> None:
-        self._run, self._batches, self._skip = run, batches, skip
+        self._position, self._batches, self._skips_bad_records = (
+            position,
+            batches,
+            skips_bad_records,
+        )
 
     def __next__(self) -> Any:
         try:
-            batch, place = next(self._batches)
+            batch, end_position = next(self._batches)
         except StopIteration:
-            self._run.end()
+            self._position.finish()
             raise
-        self._run.advance(place, self._skip)
+        self._position.advance(end_position, self._skips_bad_records)
         return batch
 
 
-def ranks() -> tuple[int, int]:
+def get_ranks() -> tuple[int, int]:
     """Returns (how many processes train together, which of them this is), as torch.distributed says; one without it."""
-    there = torch.distributed
-    if not there.is_available() or not there.is_initialized():
+    distributed = torch.distributed
+    if not distributed.is_available() or not distributed.is_initialized():
         return 1, 0
-    return there.get_world_size(), there.get_rank()
+    return distributed.get_world_size(), distributed.get_rank()
 
 
-def _place() -> tuple[int, int, str]:
+def _identify_worker() -> tuple[int, int, str]:
     """Returns (this worker, how many there are, what the workers of an iteration have in common)."""
     info = torch.utils.data.get_worker_info()
     if info is None:
         return 0, 1, f"process {os.getpid()}"
-    return info.id, info.num_workers, f"{_LOADER}{info.seed - info.id}"
+    return info.id, info.num_workers, f"{_LOADER_PREFIX}{info.seed - info.id}"

@@ -20,11 +20,11 @@ import numpy as np
 import torch
 
 from recordmill.reader.batches.collate import Batch
-from recordmill.reader.batches.plan import StepChunk, StepPlan
-from recordmill.reader.batches.source import BatchSource, count_cut
+from recordmill.reader.batches.plan import StepBlock, StepPlan
+from recordmill.reader.batches.source import BatchSource, count_truncated
 from recordmill.records.columns.ragged import Array, Ragged, Strings
 
-BatchPlace = tuple[int, int] | None  # (epoch, position)
+BatchPosition = tuple[int, int] | None  # (epoch, position)
 
 
 class RaggedRows(NamedTuple):
@@ -45,33 +45,33 @@ class RaggedRows(NamedTuple):
 
 def to_tensors(step: Batch, source: BatchSource) -> Any:
     """A step's columns as they are given: a dict by feature name, or `(x, y)`, `(x, y, weights)`."""
-    wide = {feature.name for feature in source.schema if feature.dtype == "bfloat16"}
-    made = source.collator.assemble(
-        {name: _converted(value, name in wide) for name, value in step.items()}
+    bfloat16_names = {feature.name for feature in source.schema if feature.dtype == "bfloat16"}
+    batch = source.collator.assemble(
+        {name: _convert_value(value, name in bfloat16_names) for name, value in step.items()}
     )
-    return source.mapped(made)
+    return source.apply_map(batch)
 
 
-def _converted(value: Any, bfloat16: bool) -> Any:
+def _convert_value(value: Any, bfloat16: bool) -> Any:
     if isinstance(value, Ragged):
-        return RaggedRows(_converted(value.values, bfloat16), _tensor(value.row_splits))
+        return RaggedRows(_convert_value(value.values, bfloat16), _to_tensor(value.row_splits))
     if isinstance(value, Strings) or value.dtype == object:
         return value.to_list() if isinstance(value, Strings) else value.tolist()
-    tensor = _tensor(value.view(np.int64) if value.dtype.kind == "M" else value)
+    tensor = _to_tensor(value.view(np.int64) if value.dtype.kind == "M" else value)
     return tensor.to(torch.bfloat16) if bfloat16 else tensor
 
 
-def _tensor(array: Array) -> torch.Tensor:
+def _to_tensor(array: Array) -> torch.Tensor:
     """Returns the array as a tensor. An array that can be written to was made for this batch, and its part of it is
     nobody else's; Arrow's columns can't.
     """
-    own = array.flags.writeable and array.flags.c_contiguous
-    return torch.from_numpy(array if own else np.array(array, order="C"))
+    is_owned = array.flags.writeable and array.flags.c_contiguous
+    return torch.from_numpy(array if is_owned else np.array(array, order="C"))
 
 
 def tensor_batches(
-    source: BatchSource, plan: StepPlan, workers: int, skip_below: int
-) -> Generator[tuple[Any, BatchPlace], None, None]:
+    source: BatchSource, plan: StepPlan, num_workers: int, skip_below: int
+) -> Generator[tuple[Any, BatchPosition], None, None]:
     """Yields the tensors of the steps of one worker of so many that share memory, and where the next step stands if
     its number does not say it.
 
@@ -81,15 +81,19 @@ def tensor_batches(
         workers: how many share memory.
         skip_below: where bad records are skipped, those of the positions below it are left out.
     """
-    refill, cut = source.refill(plan), dict[str, int]()
+    refiller, truncated_counts = source.make_refiller(plan), dict[str, int]()
 
-    def finish(chunk: StepChunk) -> tuple[list[Any], StepChunk]:
-        return [to_tensors(step, source) for step in source.steps(chunk, nulls=False)], chunk
+    def finish(block: StepBlock) -> tuple[list[Any], StepBlock]:
+        return [
+            to_tensors(step, source) for step in source.collate_block(block, nulls=False)
+        ], block
 
-    for steps, chunk in source.chunks(plan, finish, refill, workers=workers, skip_below=skip_below):
-        count_cut(chunk.cut, cut)
-        ends: Iterable[BatchPlace] = chunk.ends or repeat(None)
-        if refill is not None and chunk.rows.positions is not None:
-            positions = chunk.rows.positions[chunk.rows.edges[1:] - 1] + 1
-            ends = zip(repeat(chunk.rows.step_range.epoch), positions.tolist(), strict=False)
+    for steps, block in source.map_blocks(
+        plan, finish, refiller, workers=num_workers, skip_below=skip_below
+    ):
+        count_truncated(block.truncated_counts, truncated_counts)
+        ends: Iterable[BatchPosition] = block.end_positions or repeat(None)
+        if refiller is not None and block.rows.positions is not None:
+            positions = block.rows.positions[block.rows.edges[1:] - 1] + 1
+            ends = zip(repeat(block.rows.step_range.epoch), positions.tolist(), strict=False)
         yield from zip(steps, ends, strict=False)
