@@ -218,7 +218,7 @@ def max_decoded_size(data: Bytes, start: int, length: int, schema: Schema) -> tu
         for storage_ids in plan.storage_ids
         for storage_id in storage_ids
     )
-    num_bytes, num_values = (sum(storage_ids) for storage_ids in zip((0, 0), *sizes, strict=True))
+    num_bytes, num_values = (sum(column) for column in zip((0, 0), *sizes, strict=True))
     return num_bytes, num_values
 
 
