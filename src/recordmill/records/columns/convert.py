@@ -70,7 +70,7 @@ class ConvertedBatch:
     Attributes:
         batch: The converted rows.
         rows: The input row of each converted row.
-        bad: The other records, in order.
+        bad_records: The other records, in order.
     """
 
     batch: pa.RecordBatch

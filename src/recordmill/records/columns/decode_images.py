@@ -221,7 +221,10 @@ def read_image_sizes(column: pa.Array, feature: Feature) -> set[tuple[int, int]]
 
 
 def iter_images(column: pa.Array, feature: Feature) -> Iterator[tuple[int, Pixels | None]]:
-    """Yields the row and the bytes of each image, or None if it is missing."""
+    """Yields the row and the bytes of each image.
+
+    The bytes of a missing image are None.
+    """
     arrays = extract_arrays(column, replace(feature, required=True))
     splits = arrays.splits[0]
     for row, is_present in enumerate(column.is_valid().to_pylist()):

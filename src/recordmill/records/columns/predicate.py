@@ -80,7 +80,10 @@ def find_referenced_columns(
 
 
 def _parse(connection: Any, sql: str) -> list[dict[str, Any]]:
-    """Returns all nodes of the syntax tree of a plain SELECT. Any other text has none."""
+    """Returns all nodes of the syntax tree of a text.
+
+    The list is empty if the text is not a single plain SELECT.
+    """
     tree = json.loads(
         connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [sql]).fetchall()[0][0]
     )

@@ -168,7 +168,7 @@ def resample(
         out: [height, width, channels], as uint8 (rounded), float16 or float32.
         factor: float32 [width * channels] of `out`.
         offset: float32 [width * channels] of `out`.
-        antialias: Average all source pixels when the image becomes smaller.
+        antialias: The option of `tf.image.resize` of the same name.
     """
     channels = out.shape[2]
     result: npt.NDArray[Any] = out if out.dtype != np.float16 else allocate(out.shape, np.float32)
@@ -218,7 +218,8 @@ def _make_bilinear_taps(
 ) -> tuple[_Uint32s, _Float32s]:
     """Returns the two source numbers of each target number, and their weights.
 
-    The weights are computed in float32, as TensorFlow does.
+    A number is the value of one channel of a pixel. The weights are computed in float32, as
+    TensorFlow does.
 
     Returns:
         The indices, [2, numbers], and the weight of the upper one, [numbers].
@@ -239,7 +240,8 @@ def _make_antialias_taps(
 ) -> tuple[_Uint32s, _Float32s]:
     """Returns all source numbers of each target number, and their weights.
 
-    The weights form a triangle as wide as a target pixel, but at least as wide as a source pixel.
+    A number is the value of one channel of a pixel. The weights form a triangle as wide as a target
+    pixel, but at least as wide as a source pixel.
 
     Returns:
         The indices and the weights, both [taps, numbers]. Unused taps have the weight 0.
@@ -356,7 +358,7 @@ class RewriteRule:
     ) -> RewriteRule | None:
         """Creates the rule from the options of the same names.
 
-        None: images are not rewritten.
+        Returns None if images are not rewritten.
 
         Raises:
             UsageError: A value is invalid.

@@ -90,7 +90,7 @@ def can_guess_schema(inference: Inference) -> bool:
 
 
 def _is_text(column: pa.Array) -> bool:
-    """Returns whether inference would treat the values as text. They are valid UTF-8."""
+    """Returns whether inference would treat UTF-8 values as text."""
     while pa.types.is_nested(column.type):
         column = column.flatten()
     _, ends, values = column.buffers()

@@ -52,17 +52,19 @@ _Value = TypeVar("_Value")
 class FeatureCounts:
     """Counts of one feature name in all records so far.
 
+    Smallest and largest values are None if there are no such values.
+
     Attributes:
         name: The name.
         per_step: The name is in the feature lists. Features are then steps.
         records: The number of records with the name.
-        kinds: The number of Features of each kind of list.
-        first_locations: The first record with each kind.
+        kinds: The number of Features, by kind of list.
+        first_locations: The location of the first record, by kind of list.
         values: The number of values in all lists.
         min_values: The smallest number of values in a list.
         max_values: The largest number of values in a list.
-        first_min_values: The first record with the smallest number.
-        first_max_values: The first record with the largest number.
+        first_min_values: The location of the first list with the smallest number.
+        first_max_values: The location of the first list with the largest number.
         bytes_values: The number of bytes values.
         texts: The number of bytes values that are UTF-8 text.
         min_bytes: The size of the shortest bytes value.
