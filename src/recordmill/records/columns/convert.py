@@ -261,10 +261,8 @@ class DecodeTensor:
 
         It is -1 if the tensor is invalid or incomplete.
         """
-        sizes, is_plain = (
-            self._matching_sizes(headers),
-            headers.status == tensor_proto.TensorStatus.IN_CONTENT,
-        )
+        sizes = self._matching_sizes(headers)
+        is_plain = headers.status == tensor_proto.TensorStatus.IN_CONTENT
         fits = np.where(
             is_plain,
             headers.lengths == sizes * ITEM_BYTES[self.dtype],
@@ -296,10 +294,8 @@ class DecodeTensor:
         number = int(headers.dtype[row])
         dims = ", ".join(map(str, headers.dims[row, : headers.rank[row]].tolist()))
         expected = ", ".join("?" if size is None else str(size) for size in self.shape)
-        size, is_plain = (
-            int(self._matching_sizes(headers)[row]),
-            headers.status[row] == tensor_proto.TensorStatus.IN_CONTENT,
-        )
+        size = int(self._matching_sizes(headers)[row])
+        is_plain = headers.status[row] == tensor_proto.TensorStatus.IN_CONTENT
         if not is_plain and size > MAX_REPEATED_VALUES:
             return f"a tensor of {size} values that repeat one; {MAX_REPEATED_VALUES} at most may"
         tensor = (
@@ -488,11 +484,8 @@ class NameClasses:
         return replace(feature, dtype="string", classes=None)
 
     def convert(self, column: pa.Array, feature: Feature) -> tuple[pa.Array, Faults]:
-        out, present, names = (
-            self.output_feature(feature),
-            _presence_mask(column),
-            feature.classes or (),
-        )
+        out, present = self.output_feature(feature), _presence_mask(column)
+        names = feature.classes or ()
         counts, flat = _count_values(column, feature, present), _flat_values(column, feature)
         numbers = flat.to_numpy(zero_copy_only=False)
         unknown = np.flatnonzero((numbers < 0) | (numbers >= len(names)))

@@ -103,10 +103,8 @@ class DecodeImages:
         pixels = decode_stored_pixels(data, header, self.channels)
         if not self.resize or self.height is None or self.width is None:
             return pixels
-        resized, row_values = (
-            np.empty((self.height, self.width, self.channels), np.uint8),
-            self.width * self.channels,
-        )
+        resized = np.empty((self.height, self.width, self.channels), np.uint8)
+        row_values = self.width * self.channels
         factor, offset = np.ones(row_values, np.float32), np.zeros(row_values, np.float32)
         resample(
             pixels,
