@@ -124,6 +124,7 @@ class Decoding:
         if not self.steps:
             return batch, good, bad
         result = convert_columns(self.steps, batch, self.stored_schema)
+        # The rows of a conversion count only the records that were decoded.
         bad = bad + [
             BadRecord(int(good[bad_record.row]), bad_record.feature, bad_record.reason)
             for bad_record in result.bad_records
@@ -177,12 +178,16 @@ def _spec_text(name: str, value: object, keyword: str) -> str:
 
 
 def parse_typed_spec(text: str) -> tuple[str, str, str, str | None] | None:
-    """Splits a text `FEATURE=DTYPE[SHAPE]`. The dtype may begin with `<` or `>`.
+    """Splits a text `FEATURE=DTYPE[SHAPE]`.
+
+    The dtype may begin with `<` or `>`.
 
     Returns:
-        The feature, the byte order (`<`, `>` or ""), the dtype, and the text inside the brackets.
-        This text is None without brackets. The complete result is None if the text has another
-        form.
+        The feature, the byte order (`<`, `>` or ""), the dtype, and the text inside the brackets or
+        None without brackets. Returns None for a text of another form.
+
+    >>> parse_typed_spec("depth=>float32[256,256]")
+    ('depth', '>', 'float32', '256,256')
     """
     match = _TYPED_SPEC.fullmatch(text)
     return None if match is None else (match[1], match[2], match[3], match[4])
@@ -271,10 +276,13 @@ def parse_shape(
 ) -> tuple[int | None, ...]:
     """Parses a shape such as `-1,4`. A size of -1 becomes None.
 
+    >>> parse_shape("-1,4", "reshape")
+    (None, 4)
+
     Args:
         text: The sizes, separated by commas.
         option_text: The option, for messages.
-        allows_any_position: -1 may be at any position, not only at the first.
+        allows_any_position: Whether -1 may be at any position. Otherwise it must be the first.
 
     Raises:
         UsageError: The text is not a shape.

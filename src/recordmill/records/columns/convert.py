@@ -70,7 +70,7 @@ class ConvertedBatch:
     Attributes:
         batch: The converted rows.
         rows: The input row of each converted row.
-        bad_records: The other records, in order.
+        bad_records: The records that can't be converted, in order.
     """
 
     batch: pa.RecordBatch
@@ -132,8 +132,8 @@ class DecodeRaw:
 
     Attributes:
         dtype: A key of ITEM_BYTES.
-        shape: The shape of the array. None as the first size: it varies between records.
-        is_big_endian: The byte order of the numbers.
+        shape: The shape of the array. None as the first size means that it varies between records.
+        is_big_endian: Whether the most significant byte of a number comes first.
     """
 
     feature: str
@@ -180,7 +180,8 @@ class DecodeTensor:
     """Decodes serialized TensorProtos that all have one dtype and one shape.
 
     Attributes:
-        shape: The shape of the tensors. None as the first size: it varies between records.
+        shape: The shape of the tensors. None as the first size means that it varies between
+            records.
     """
 
     feature: str
@@ -263,6 +264,7 @@ class DecodeTensor:
         """
         sizes = self._matching_sizes(headers)
         is_plain = headers.status == tensor_proto.TensorStatus.IN_CONTENT
+        # Bytes of content must have the exact size. A typed list may have one value for all.
         fits = np.where(
             is_plain,
             headers.lengths == sizes * ITEM_BYTES[self.dtype],
@@ -277,6 +279,7 @@ class DecodeTensor:
 
         It is -1 for another dtype or shape.
         """
+        # A table of all numbers of dtypes compares the dtypes of all rows at once.
         is_match = np.array(
             [tensor_proto.TENSOR_DTYPES.get(number) == self.dtype for number in range(64)]
         )[np.clip(headers.dtype, 0, 63)] & (headers.rank == len(self.shape))
@@ -327,7 +330,7 @@ class Reshape:
     """Changes the shape of a feature and keeps its values.
 
     Attributes:
-        shape: The new shape. None: this size follows from the others.
+        shape: The new shape. None, at most once, is a size that follows from the others.
     """
 
     feature: str
@@ -345,6 +348,7 @@ class Reshape:
         fixed_size = 1
         for size in self.shape:
             fixed_size *= 1 if size is None else size
+        # The number of values of a list is only known for each record, so `convert` checks it.
         if feature.ragged_rank:
             if None in self.shape[1:]:
                 raise UsageError(
@@ -388,7 +392,7 @@ class Pad:
     Attributes:
         length: The new number of items.
         value: The padding value, as a number or as text.
-        cuts_longer: Longer lists lose their end. Otherwise they are bad records.
+        cuts_longer: Whether longer lists lose their end. Otherwise they are bad records.
     """
 
     feature: str
@@ -402,7 +406,7 @@ class Pad:
                 f"{option('pad_or_cut' if self.cuts_longer else 'pad', feature.name)}: it is {feature.describe()}, lists of "
                 "lists, which have no one length"
             )
-        self._padding_value(feature)
+        self._padding_value(feature)  # raises UsageError for an invalid value
         return replace(feature, shape=(self.length, *feature.shape[1:]), per_step=False)
 
     def _padding_value(self, feature: Feature) -> pa.Scalar:

@@ -57,7 +57,8 @@ class DecodeImages:
     Attributes:
         height: The height of the output, or None for the size of each image.
         width: The width of the output, or None for the size of each image.
-        resize: Resize images to the size. Otherwise an image of another size is a bad record.
+        channels: 1 for gray, 3 for RGB or 4 for RGBA.
+        resize: Whether images are resized. Otherwise an image of another size is a bad record.
     """
 
     feature: str
@@ -219,9 +220,9 @@ def read_image_sizes(column: pa.Array, feature: Feature) -> set[tuple[int, int]]
 
 
 def iter_images(column: pa.Array, feature: Feature) -> Iterator[tuple[int, Pixels | None]]:
-    """Yields the row and the bytes of each image.
+    """Yields the row and the bytes of each image of a column.
 
-    The bytes of a missing image are None.
+    The bytes are a view, or None if the image is missing.
     """
     arrays = extract_arrays(column, replace(feature, required=True))
     splits = arrays.splits[0]
@@ -231,6 +232,7 @@ def iter_images(column: pa.Array, feature: Feature) -> Iterator[tuple[int, Pixel
 
 def _iter_headers(column: pa.Array, feature: Feature) -> Iterator[tuple[int, ImageHeader]]:
     """Yields the row and the header of each valid image."""
+    # Invalid images are reported when they are decoded.
     for row, data in iter_images(column, feature):
         if data is not None:
             with contextlib.suppress(BadImage):
@@ -252,9 +254,14 @@ def _fixed_size_column(images: Sequence[Pixels | None], out: Feature) -> pa.Arra
 
 
 def _ragged_column(images: Sequence[Pixels | None], out: Feature) -> pa.Array:
-    """Returns lists of rows of pixels. The channels are fixed-size lists."""
+    """Returns images of different sizes as a list column.
+
+    An image is a list of rows, a row is a list of pixels, and a pixel is a fixed-size list of
+    channels.
+    """
     present_images = [image for image in images if image is not None]
     flat_pixels = _concatenate_pixels(present_images)
+    # A missing image has no rows. Each row of an image has the width of the image.
     heights = np.array([0 if image is None else image.shape[0] for image in images], np.int64)
     widths = np.repeat(
         np.array([image.shape[1] for image in present_images], np.int64),

@@ -29,7 +29,7 @@ class ColumnArrays:
         splits: The row splits of each variable dimension, outermost first. For text and binary the
             byte offsets come last. All splits start at 0.
         valid: bool [rows], False for a missing row. None if the feature is required.
-        num_items: The number of tensors or scalars. -1: derived from the number of values.
+        num_items: The number of tensors or scalars. -1 derives it from the number of values.
     """
 
     values: Array
@@ -97,8 +97,8 @@ def assemble_array(
     Args:
         arrays: The flat arrays.
         feature: The feature of the column.
-        lazy_text: Text stays in its buffer and is returned as `Strings`. Otherwise it becomes an
-            array of objects.
+        lazy_text: Whether text stays in its buffer and is returned as `Strings`. Otherwise it
+            becomes an array of objects.
     """
     values: Array | Ragged | Strings = arrays.values
     splits = list(arrays.splits)
@@ -123,6 +123,7 @@ def assemble_array(
             if arrays.valid is not None and isinstance(values, np.ndarray)
             else values
         )
+    # Lists are nested from the inside out. Only the outermost level has missing rows.
     for level, offsets in zip(range(len(splits), 0, -1), reversed(splits), strict=True):
         values = Ragged(values, offsets, arrays.valid if level == 1 else None)
     return values
@@ -190,6 +191,7 @@ def _flatten_tensors(array: pa.Array, size: int) -> pa.Array:
 
 def _primitive_values(array: pa.Array, feature: Feature) -> npt.NDArray[Any]:
     dtype = numpy_dtype(feature)
+    # Missing values become 0. `ColumnArrays.valid` marks them.
     if array.null_count:
         if feature.timestamp:
             array = array.cast(pa.int64())
@@ -214,6 +216,7 @@ def _string_bytes(array: pa.Array) -> tuple[Array, Int64s]:
         array = array.cast(pa.large_binary()).fill_null(b"")
     if len(array) == 0:
         return np.empty(0, np.uint8), np.zeros(1, np.int64)
+    # A slice of an Arrow array shares the buffers of the complete array.
     _, offset_buffer, data = array.buffers()
     offsets = np.frombuffer(offset_buffer, np.int64)[array.offset : array.offset + len(array) + 1]
     values = (
@@ -267,6 +270,7 @@ class _ColumnCollector:
             self._values[row : row + len(array)] = to_numpy(array, self.feature)
             return
         arrays = extract_arrays(array, self.feature)
+        # A view would keep the memory of the complete batch alive.
         if not self._is_fixed:
             self._arrays.append(
                 replace(arrays, values=arrays.values.copy())
@@ -299,11 +303,13 @@ def concatenate_arrays(column_arrays: list[ColumnArrays], feature: Feature) -> C
     )
     splits = []
     for level in range(levels):
+        # Splits of each batch start at 0, so they are shifted to the end of the batches before.
         level_splits, offset = [np.zeros(1, np.int64)], 0
         for arrays in column_arrays:
             level_splits.append(arrays.splits[level][1:] + offset)
             offset += int(arrays.splits[level][-1])
         splits.append(np.concatenate(level_splits))
+    # The empty arrays are for the case of no batches, in which NumPy has nothing to join.
     valid = (
         None
         if feature.required

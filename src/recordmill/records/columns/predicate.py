@@ -70,6 +70,7 @@ def find_referenced_columns(
     # `COLUMNS(...)` may mean any column.
     if any(node.get("class") == "STAR" for node in nodes):
         return tuple(names)
+    # A reference may be qualified, as in `records.label`, so all its parts are compared.
     referenced_names = {
         part.lower()
         for node in nodes
@@ -171,6 +172,7 @@ class Predicate:
                     f"{self}: SQL does not tell {' from '.join(map(repr, repeated[:2]))}; give a pyarrow "
                     "expression from Python"
                 )
+        # An evaluation without rows finds unknown names and wrong types.
         try:
             self._matching_rows(arrow.empty_table())
         except _error_types() as error:
@@ -209,6 +211,7 @@ class Predicate:
         return True
 
     def _matching_rows(self, table: pa.Table) -> npt.NDArray[np.int64]:
+        # Both libraries return matching rows instead of a mask, so each row carries its number.
         numbered_table = table.append_column(
             _ROW_NUMBER_COLUMN, pa.array(np.arange(table.num_rows))
         )
@@ -242,6 +245,7 @@ def _connection() -> Any:
         _thread_state.connection = duckdb.connect(
             ":memory:", config={"enable_external_access": "false", "threads": "1"}
         )
+        # The condition of a user must not be able to enable access to files again.
         _thread_state.connection.execute("SET lock_configuration=true")
     return _thread_state.connection
 

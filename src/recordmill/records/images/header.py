@@ -44,10 +44,10 @@ class ImageHeader(NamedTuple):
             colour and alpha, or CMYK. A palette counts as its colours. A GIF has 3, because its
             transparency often only means "as in the previous frame".
         bits: The number of bits per channel.
-        colour: One of the constants above.
-        has_more_frames: Other images follow the first one.
+        colour: One of GRAY, GRAY_ALPHA, RGB, RGBA, PALETTE, CMYK and OTHER_COLOURS.
+        has_more_frames: Whether other images follow the first one.
         tensorflow_issue: The reason why `tf.io.decode_image` can't decode it, as far as the header
-            shows. Otherwise "".
+            shows. "" if it can.
         scans: The number of scans of a JPEG. Each scan passes over all pixels.
     """
 
@@ -102,7 +102,8 @@ class BadImage(Exception):
     """An image that can't be used.
 
     Args:
-        reason: One of the reasons above.
+        reason: One of UNKNOWN_IMAGE_FORMAT, TRUNCATED, CORRUPT, CRC_MISMATCH, TOO_LARGE and
+            DECODE_FAILED.
         message: The fault, and where in the file it is.
     """
 

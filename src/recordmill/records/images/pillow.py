@@ -119,10 +119,11 @@ class _BoundedFile:
 
 
 def read_header_with_pillow(data: npt.NDArray[np.uint8], format_name: str) -> ImageHeader:
-    """Reads the header of a GIF, BMP, WebP or TIFF file. Its first bytes were checked.
+    """Reads the header of a GIF, BMP, WebP or TIFF file.
 
-    A GIF must be complete up to the end of its first frame. A BMP or TIFF must contain all its
-    pixels. A WebP must have the size that its container specifies.
+    The caller has detected the format from the first bytes. A GIF must be complete up to the end of
+    its first frame. A BMP or TIFF must contain all its pixels. A WebP must have the size that its
+    container specifies.
 
     Raises:
         BadImage: The file ends too early (TRUNCATED), has contents that no such file has (CORRUPT),

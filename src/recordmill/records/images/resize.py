@@ -160,17 +160,20 @@ def resample(
 ) -> None:
     """Resizes a part of an image into `out`, bilinearly, as `tf.image.resize` does.
 
-    A value becomes `value * factor - offset`.
+    Each value becomes `value * factor - offset`, unless `out` is uint8. Values of a uint8 result
+    are rounded and `factor` and `offset` are not applied.
 
     Args:
         pixels: uint8 [height, width, channels].
         box: The part of `pixels`.
-        out: [height, width, channels], as uint8 (rounded), float16 or float32.
+        out: [height, width, channels] of uint8, float16 or float32. It is filled with the result.
         factor: float32 [width * channels] of `out`.
         offset: float32 [width * channels] of `out`.
-        antialias: The option of `tf.image.resize` of the same name.
+        antialias: Whether an image that becomes smaller is smoothed, so that every source pixel
+            counts.
     """
     channels = out.shape[2]
+    # The kernel writes no float16, so float32 is converted at the end.
     result: npt.NDArray[Any] = out if out.dtype != np.float16 else allocate(out.shape, np.float32)
     stride, columns = pixels.shape[1] * channels, box.width * channels
     begin = box.top * stride + box.left * channels
@@ -180,7 +183,7 @@ def resample(
     ]
     scratch = np.empty(3 * len(factor) + columns, np.float32)
     is_rounded = result.dtype == np.uint8
-    # the size stays the same
+    # Without a change of size, values are only copied or scaled.
     if box[2:] == out.shape[:2]:
         unscaled = pixels[box.top : box.top + box.height, box.left : box.left + box.width].reshape(
             len(out), -1
@@ -238,10 +241,10 @@ def _make_bilinear_taps(
 def _make_antialias_taps(
     source_size: int, target_size: int, channels: int
 ) -> tuple[_Uint32s, _Float32s]:
-    """Returns all source numbers of each target number, and their weights.
+    """Returns the source numbers of each target number, and their weights.
 
-    A number is the value of one channel of a pixel. The weights form a triangle as wide as a target
-    pixel, but at least as wide as a source pixel.
+    A number is the value of one channel of a pixel. The weights form a triangle that is as wide as
+    a target pixel on either side of its center, but at least as wide as a source pixel.
 
     Returns:
         The indices and the weights, both [taps, numbers]. Unused taps have the weight 0.
@@ -256,6 +259,7 @@ def _make_antialias_taps(
         np.clip(np.floor(centers + reach - np.float32(0.5)).astype(np.int64), 0, source_size - 1)
         + 1
     )
+    # All target numbers have the same number of taps. The surplus ones get the weight 0 below.
     indices = first + np.arange(max_taps)[:, None]
     source = indices.astype(np.float32) + np.float32(0.5)
     weights = np.maximum(unit - np.abs((source - centers) * (unit / reach)), np.float32(0)) * (
@@ -340,10 +344,11 @@ class RewriteRule:
     """Rule for rewriting the bytes of images.
 
     Attributes:
-        size: (height, width) of the result. None: the size of each image.
+        size: (height, width) of the result. None keeps the size of each image.
         mode: How images are adapted to the size. `stretch` changes their ratio, `crop` keeps the
             center, and `pad` adds black, or 0 in masks.
-        format: `JPEG`, `PNG` or `WebP`. "": the format of each image, or PNG for all other formats.
+        format: `JPEG`, `PNG` or `WebP`. "" keeps the format of each image, and writes all other
+            formats as PNG.
         quality: The quality of JPEG and WebP, from 1 to 100.
     """
 
@@ -358,7 +363,8 @@ class RewriteRule:
     ) -> RewriteRule | None:
         """Creates the rule from the options of the same names.
 
-        Returns None if images are not rewritten.
+        Returns:
+            The rule, or None if images are not rewritten.
 
         Raises:
             UsageError: A value is invalid.
@@ -404,7 +410,7 @@ class RewriteRule:
         return f"{size}turned upright and written anew {kind}{quality}, without metadata"
 
     def place_image(self, data: npt.NDArray[np.uint8], header: ImageHeader) -> Placement:
-        """Returns the geometry of an image."""
+        """Returns the geometry of an image with this header."""
         orientation = read_orientation(data, header.format)
         stored_size = header.height, header.width
         height, width = stored_size[::-1] if orientation > 4 else stored_size

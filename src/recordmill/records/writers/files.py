@@ -115,8 +115,8 @@ def has_split_folder(name: str, split: str) -> bool:
 def _split_folder_index(folders: list[str], split: str) -> int | None:
     """Returns the index of the folder that names the split.
 
-    A folder that is exactly a split's name has priority, then the outermost folder. The result is
-    None if this folder names another split, or if no folder names one. `sources.common.layout` has
+    A folder that is exactly a split's name has priority, then the outermost folder. If this folder
+    names another split, or no folder names a split, it returns None. `sources.common.layout` has
     the same rule.
     """
     # Whole names first: in `val-2017/train`, the split is `train`.
