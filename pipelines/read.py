@@ -422,8 +422,10 @@ def run_tasks(
 
         assert job_folder is not None
         return run_on_beam(plan, settings, folder, progress, job_folder, finished)
-    plan, concurrency = share_memory(plan, len(plan.tasks), settings.threads, settings.memory_bytes)
-    threads = max(1, settings.threads // concurrency)
+    plan, concurrent_tasks = share_memory(
+        plan, len(plan.tasks), settings.threads, settings.memory_bytes
+    )
+    threads = max(1, settings.threads // concurrent_tasks)
 
     def run_or_reuse(task: ReadTask) -> OutputCounts:
         if finished is not None and task.name in finished.counts_by_task:
@@ -442,7 +444,7 @@ def run_tasks(
             finished.save(plan, task, folder.data, counts)
         return counts
 
-    return list(thread_map(run_or_reuse, plan.tasks, concurrency, on_error=progress.cancel))
+    return list(thread_map(run_or_reuse, plan.tasks, concurrent_tasks, on_error=progress.cancel))
 
 
 def _attempts_folder(job_folder: JobFolder | None) -> str:

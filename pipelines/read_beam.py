@@ -76,15 +76,15 @@ def run_on_beam(
     per_split = plan.options.output.per_split
     tasks, output = _worker_tasks(plan)
     is_local_run = is_local(settings.runner)
-    plan, concurrency = share_memory(
+    plan, concurrent_tasks = share_memory(
         plan, len(tasks) if is_local_run else 1, settings.threads, settings.memory_bytes
     )
     threads, finished_tasks = (
-        max(1, settings.threads // concurrency),
+        max(1, settings.threads // concurrent_tasks),
         () if finished is None else finished.worker_tasks,
     )
     run = ReadRun(
-        plan, tasks, output.name, threads, concurrency, finished is not None, finished_tasks
+        plan, tasks, output.name, threads, concurrent_tasks, finished is not None, finished_tasks
     )
     shared = share_read_run(job_folder, run)
 

@@ -130,7 +130,7 @@ class Flink:
         Returns:
             The cluster; None if it is inside the job server.
 
-        >>> Flink.from_master("host:8081"), Flink.of_master("https://me:secret@host/")
+        >>> Flink.from_master("host:8081"), Flink.from_master("https://me:secret@host/")
         (Flink(url='http://host:8081'), Flink(url='https://host'))
         >>> Flink.from_master("[auto]") is None
         True
