@@ -1,8 +1,8 @@
 """Execution of a Beam pipeline, on this machine or on an engine.
 
-Ctrl-C stops a pipeline on any runner, and the error of a failed stage is the one that the caller
-gets. A local pipeline runs in `transforms.local_run`, a job of an engine in `pipelines.remote`.
-This module also checks the flags of Beam and of job servers.
+Ctrl-C stops a pipeline on any runner. If a stage fails, the caller gets its error. A local pipeline
+runs in `transforms.local_run`, and a job of an engine in `pipelines.remote`. This module also
+checks the flags of Beam and of job servers.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def check_runner(runner: str | None, beam_args: Sequence[str]) -> None:
 def make_plan_handle(plan: BuildPlan, beam_args: Sequence[str]) -> PlanHandle:
     """Returns the handle with which the stages of a local job load the plan.
 
-    The stages load it from this process, unless the flags ask Beam for worker processes. Worker
-    processes load it from a file.
+    They take it from the memory of this process. If the flags ask Beam for worker processes, they
+    read it from a file.
     """
     if any("multi_processing" in arg for arg in beam_args):
         job_folder = JobFolder(os.path.dirname(plan.folder), RunFolder.attach(plan.folder).id)
@@ -156,11 +156,14 @@ def check_flags(arguments: Sequence[str], runner: str | None) -> None:
     from apache_beam.options.pipeline_options import PipelineOptions
 
     flags = [argument for argument in arguments if argument]
+    # A portable runner may use the job server of either engine.
     has_server = any(engine in (runner or "").lower() for engine in ("flink", "spark", "portable"))
     unknown: list[str] = []
     known_flags: list[str] = []
 
     def parse_flags(parser: argparse.ArgumentParser) -> None:
+        # The value of an unknown flag may be a word of its own. Only flags are reported, if there
+        # are any.
         unparsed = parser.parse_known_args(flags)[1]
         words = [word for word in unparsed if word.startswith("-")] or unparsed
         unknown.extend(
@@ -172,7 +175,7 @@ def check_flags(arguments: Sequence[str], runner: str | None) -> None:
     try:
         with contextlib.redirect_stderr(stderr), silence_beam_logging():
             PipelineOptions(flags).get_all_options(add_extra_args_fn=parse_flags)
-    except SystemExit:
+    except SystemExit:  # argparse exits if a value is invalid, after printing why
         raise UsageError(stderr.getvalue().rpartition("error: ")[2].strip()) from None
     if unknown:
         own_flags = [

@@ -168,10 +168,13 @@ def build(
 ) -> BuildResult:
     """Builds a data set of shuffled TFRecord shards.
 
+    The data set appears in `out` when everything is complete. If the build fails, `out` keeps its
+    old content.
+
     Args:
-        source: A path, a glob, `@list.txt`, or a list of these. For data in memory a pyarrow Table,
-            RecordBatch or RecordBatchReader, a pandas DataFrame, a dict of arrays, or an iterator
-            of dicts.
+        source: A path, a glob, `@list.txt`, or a list of these. For data in memory: a pyarrow
+            Table, RecordBatch or RecordBatchReader, a pandas DataFrame, a dict of arrays, an
+            iterator of dicts, or an open data set.
         out: The output folder, also in a store (`s3://bucket/folder`).
         quiet: False prints the progress to stderr.
         progress: A function that is called with a `ProgressUpdate` about five times a second and at
@@ -188,6 +191,19 @@ def build(
         CommitConflict: Another build committed to `out` first.
         ExpectationError: The records do not meet the rules of `expect`.
         MissingExtraError: Apache Beam is not installed.
+        RecordmillError: The build failed for another reason, such as a full disk or a failed job.
+            All errors above are subclasses.
+
+    Examples:
+        >>> result = recordmill.build({"id": [1, 2, 3], "text": ["a", "b", "c"]}, "letters")
+        >>> result.records, result.schema.names
+        ({'train': 3}, ('id', 'text'))
+
+        An open data set is a source, too:
+
+        >>> animals = recordmill.open("shards").select(["id", "animal"])
+        >>> recordmill.build(animals, "animals", splits="train=0.5,test=0.5").read
+        10
     """
     started = time.monotonic()
     out = parse_output_path(out)
@@ -206,10 +222,11 @@ def submit(
     quiet: bool = True,
     **options: Unpack[BuildKeywords],
 ) -> Submitted:
-    """Submits a build to an engine and returns (`--detach`). The last step of the job commits.
+    """Submits a build to an engine, and returns when the engine has accepted it (`--detach`).
 
-    `recordmill.status(out)` reports the state of the job. If there is a transform, it is fitted
-    before the build is submitted, and this function waits for that.
+    The last step of the job commits the data set. `recordmill.status(out)` reports the state of the
+    job. If there is a transform, it is fitted before the build is submitted, and this function
+    waits for that.
 
     Args:
         source: As for `build`.
@@ -217,8 +234,11 @@ def submit(
         quiet: False prints the progress to stderr.
         **options: The options of `recordmill build`, as keywords.
 
+    Returns:
+        The output folder and the jobs that write to it.
+
     Raises:
-        UsageError: An option or an input is not supported, no engine is named in `runner`, or the
+        UsageError: An option or an input is not supported, `runner` does not name an engine, or the
             job would end with this process.
     """
     out = parse_output_path(out)
@@ -259,10 +279,12 @@ def _plan_and_run(
     """
     limit_requests(settings.storage_requests)
     check_runner(settings.runner, settings.beam_args)
+    # The commit succeeds only if this is still the newest generation then.
     base_generation = check_output_folder(out, settings.overwrite or settings.if_changed)
     # the folder on this machine in which the run works
     path = local_work_folder(out) if is_remote(out) else Path(out)
     with limit_block_memory(settings.memory_bytes), Display(progress, quiet):
+        # The workers of an engine can outlive this process and its lock, so they need a lease.
         folder = RunFolder.create(path, leased=not is_local(settings.runner))
         run: Run = attach_run(out, folder.id) if is_remote(out) else folder
         checks.append(lambda: run.committed_manifest() is not None)
@@ -279,9 +301,11 @@ def _plan_and_run(
             job_folder = (
                 None if is_local(settings.runner) else _job_folder(plan, settings.storage_requests)
             )
+            # From here on, files are written to OUT. They are removed if a step fails.
             with remove_on_failure(job_folder):
                 plan = _move_data_to_out(plan, job_folder)
                 plan = with_transform(plan, settings, progress, job_folder)
+                # The rules are about the written records, so they need the transformed schema.
                 if plan.rules is not None:
                     plan = replace(
                         plan, rules=plan.rules.fit_to_schema(plan.schema, plan.split_names)
@@ -302,7 +326,7 @@ def _plan_and_run(
                     )
                     run.remove_work_files()
             if detach:
-                folder.release()
+                folder.release()  # the job goes on using it
                 return None
             manifest = run.committed_manifest()
             if manifest is None:
@@ -319,7 +343,7 @@ def _plan_and_run(
                 ) from error
             raise
         finally:
-            folder.close()
+            folder.close()  # does nothing after `release`
     return manifest, plan, False
 
 
@@ -352,6 +376,7 @@ def _is_output_error(error: OSError, out: Path) -> bool:
     writes.
     """
     if isinstance(error.filename, str):
+        # The joined "" adds a slash, so that OUT2/x is not taken for a path in OUT.
         return os.path.abspath(error.filename).startswith(os.path.join(os.path.abspath(out), ""))
     return error.errno in DISK_FULL_ERRNOS
 
@@ -369,6 +394,7 @@ def make_plan(
         settings: The checked options.
     """
     rules = None if settings.expect is None else read_expectations(settings.expect)
+    # New data are read with the schema of the records on which the transform was fitted.
     if settings.transform_from is not None and settings.schema is None:
         saved = find_transform(settings.transform_from)
         settings = replace(settings, schema=saved.raw, may_lack=saved.may_lack)

@@ -182,10 +182,12 @@ def _to_json_value(value: Any) -> Any:
     A path is reduced to its last name, because a manifest has no absolute paths.
     """
     if isinstance(value, Mapping):
+        # Sorted, because the fingerprint must not depend on the order of options.
         return {str(name): _to_json_value(item) for name, item in sorted(value.items())}
     if isinstance(value, list | tuple):
         return [_to_json_value(item) for item in value]
     if isinstance(value, str | os.PathLike):
+        # A string is known to be a relative path only if the file exists.
         return (
             os.path.basename(value) if os.path.isabs(value) or exists(value) else os.fspath(value)
         )

@@ -99,7 +99,7 @@ class BuildPreview:
 def preview(inputs: Any, *, shown: int = 3, **options: Unpack[BuildKeywords]) -> BuildPreview:
     """Plans a build and reads its first records, without writing anything.
 
-    Types are inferred over all data, as in the build.
+    Types are inferred from all data, as in the build.
 
     Args:
         inputs: As the `source` of `build`.
@@ -109,6 +109,11 @@ def preview(inputs: Any, *, shown: int = 3, **options: Unpack[BuildKeywords]) ->
     Raises:
         UsageError: As for `build`.
         DataError: As for `build`.
+
+    Examples:
+        >>> preview = recordmill.preview({"id": [1, 2, 3], "text": ["a", "b", "c"]}, shown=1)
+        >>> preview.records, preview.first.num_rows
+        (3, 1)
     """
     started = time.monotonic()
     with _temporary_plan(inputs, options) as plan:
@@ -144,6 +149,8 @@ def _estimate_seconds(plan: BuildPlan, source: Source) -> float:
     )
     for chunk in source.read(source.units[0]) if len(sizes) else ():
         rows += chunk.rows + len(chunk.rejects)
+        # A unit with an unknown number of rows is read completely, because the fraction that was
+        # read would be unknown.
         if (unit_rows := source.units[0].rows) and time.monotonic() - started > _TRIAL_SEC:
             read_fraction = rows / max(unit_rows, rows)
             break
@@ -151,6 +158,7 @@ def _estimate_seconds(plan: BuildPlan, source: Source) -> float:
         if keyed_chunk.rows:
             update_statistics(plan, sketches, keyed_chunk)
             encode_chunk(plan, keyed_chunk)
+    # One thread reads a unit, so more threads than units are of no use.
     concurrency = max(min(plan.threads, len(sizes)), 1)
     return (
         _TOTAL_TO_ENCODING_TIME
@@ -178,6 +186,8 @@ def _temporary_plan(inputs: Any, options: Mapping[str, Any]) -> Iterator[BuildPl
 
 
 def _estimate_shards(plan: BuildPlan, source: Source) -> int:
+    # `num_shards` is per split. Otherwise the size is that of all splits, and each split has at least
+    # one shard.
     num_shards = plan.shard_options.num_shards or max(
         round(int(unit_sizes(source.units).sum()) / plan.shard_options.shard_bytes), 1
     )

@@ -58,6 +58,8 @@ def plan_source(source: Any, folder: RunFolder, out: str, settings: BuildOptions
         settings.may_lack,
         collects_statistics=settings.statistics,
     )
+    # CSV and JSON Lines are parsed completely to infer their types. The result is kept for the build,
+    # which can use it only in this process.
     if is_local(settings.runner):
         parsed = parsed_cache_bytes(settings.memory_bytes)
         common = replace(
@@ -90,6 +92,7 @@ def detect_input_kind(listing: Listing) -> tuple[str, str]:
     Raises:
         UsageError: The kind can't be detected.
     """
+    # Data sets come first, because their folders also contain JSON and NumPy files.
     return _detect_data_sets(listing) or detect_samples(listing) or detect_kind(listing)
 
 
@@ -152,7 +155,7 @@ def _check_out_is_outside(listing: Listing, out: str) -> None:
 
     A later build would read its own shards as inputs.
     """
-    target = real_path(out)
+    target = real_path(out)  # OUT may be a link into an INPUT
     for root in listing.roots:
         if (
             root.is_folder
@@ -175,6 +178,7 @@ def _plan(
     if not kind.is_table:
         planned: Source = kind.planner(listing, _make_kind_options(kind, options), common)
         return planned
+    # `split_from` is an option of the table layout, and not of the kind itself.
     options = dict(options or {})
     files, notes = _choose_table_files(kind.name, listing, options.pop("split_from", AUTO_LAYOUT))
     kind_options = _make_kind_options(kind, options)

@@ -168,7 +168,7 @@ def read(
     progress: ProgressArgument = None,
     **options: Unpack[ReadKeywords],
 ) -> ReadResult:
-    """Converts records of TFRecord files to files of another format.
+    """Converts the records of TFRecord files to Parquet, NumPy, Arrow or other files.
 
     If a read is killed or stopped, or the disk is full, the same call continues with the outputs
     that are not finished. An output that was being written starts again.
@@ -188,6 +188,15 @@ def read(
         UsageError: An option or an input is not supported.
         DataError: A record is damaged.
         TooManyRejects: More records than `max_rejects` could not be used. Nothing is written.
+        RecordmillError: The read failed for another reason, such as a full disk. All errors above
+            are subclasses.
+
+    Examples:
+        >>> result = recordmill.read("shards", "tables", to="parquet", columns=["id", "animal"])
+        >>> result.written, result.schema.names
+        (10, ('id', 'animal'))
+        >>> [path.name for path in result.files["train"]]
+        ['train-00000-of-00001.parquet']
     """
     started = time.monotonic()
     out = parse_output_path(out)
@@ -205,6 +214,7 @@ def read(
         # The inputs are listed while the store of OUT is prepared: each waits for its own answers.
         inputs_future = pool.submit(find_inputs, inputs, settings.plan) if is_remote(out) else None
         folder, base = _create_run_folder(out, settings)
+        # A wrong guess discards the run folder, and with it the finished outputs of a stopped read.
         allow_guess = settings.runner is None and not has_stopped_read(folder.out)
         job_folder: JobFolder | None = None
         try:
@@ -226,6 +236,7 @@ def read(
                 publication = _make_publication(
                     plan, settings, folder, out, base, run, finished, open_uploads
                 )
+                # a lambda, because `publication` is replaced if the guess was wrong
                 checks.append(lambda: publication.is_complete)
                 try:
                     results = run_tasks(
@@ -312,6 +323,7 @@ def _plan_or_resume(
         allow_guess=allow_guess,
         memory_bytes=settings.memory_bytes,
     )
+    # The budget may be a share of the records, whose number is known only now.
     plan = replace(plan, max_rejects=settings.budget.max_rejects(plan.records))
     if settings.runner is not None and not is_local(settings.runner) and settings.preflight:
         probe = ProbeResult(_job_folder(folder, out, settings).run_path(), sample_files(plan.files))
@@ -440,10 +452,12 @@ def run_tasks(
             progress=progress,
             on_output=publication.on_output,
         )
+        # Saved after each task, so that a killed read loses only its running tasks.
         if finished is not None:
             finished.save(plan, task, folder.data, counts)
         return counts
 
+    # If a task fails, `progress.cancel` stops the others.
     return list(thread_map(run_or_reuse, plan.tasks, concurrent_tasks, on_error=progress.cancel))
 
 
@@ -507,7 +521,7 @@ def _publish(
     started: float,
 ) -> ReadResult:
     counts = ReadCounts.from_outputs(results)
-    counts.check(plan, settings.budget)
+    counts.check(plan, settings.budget)  # raises before anything is published
     notes = (
         *plan.notes,
         *(f"{result.split}: {note}" for result in results for note in result.notes),
@@ -545,14 +559,15 @@ def _output_bytes(path: Path | str) -> int:
 
 
 def dry_run(inputs: Inputs, **options: Any) -> ReadEstimate:
-    """Estimates what `read` with these options would write.
+    """Estimates the output of a read without writing anything.
 
     Args:
         inputs: As for `read`.
         **options: The options of `recordmill read`, as keywords.
 
     Raises:
-        UsageError: An option or an input is not supported.
+        UsageError: An option or an input is not supported, or the output would need more memory
+            than `memory` allows.
         DataError: A record of the sample is damaged.
     """
     settings = make_settings(**options)
@@ -571,7 +586,10 @@ def dry_run(inputs: Inputs, **options: Any) -> ReadEstimate:
 
 
 def check_memory_fits(estimate: ReadEstimate, memory_bytes: int) -> None:
-    """Raises UsageError if readers would need more memory for the output than is allowed."""
+    """Raises UsageError if users of the output would need more memory than is allowed.
+
+    This concerns output formats that are loaded into memory as a whole.
+    """
     if find_output(estimate.to).must_fit_memory and estimate.disk_bytes > memory_bytes:
         raise UsageError(
             f"{option('to', estimate.to)}: the arrays take about {format_size(estimate.disk_bytes)}, more than the "

@@ -76,6 +76,7 @@ def run_on_beam(
     per_split = plan.options.output.per_split
     tasks, output = _worker_tasks(plan)
     is_local_run = is_local(settings.runner)
+    # On an engine, each element is one task, which gets all memory of its worker.
     plan, concurrent_tasks = share_memory(
         plan, len(tasks) if is_local_run else 1, settings.threads, settings.memory_bytes
     )
@@ -89,6 +90,7 @@ def run_on_beam(
     shared = share_read_run(job_folder, run)
 
     def construct(pipeline: Pipeline) -> None:
+        # One element with all tasks keeps them in one process, which runs them on threads.
         if is_local_run:
             task_tuples = pipeline | "All" >> Create([tuple(range(len(tasks)))])
         else:

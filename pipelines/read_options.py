@@ -154,6 +154,7 @@ def make_settings(**options: Any) -> ReadSettings:
         split=values.split,
         limit=values.limit,
         file_bytes=parse_size(values.file_size, "file_size"),
+        # The default budget allows no rejects, so the first bad record ends the read.
         lenient=budget != RejectBudget(),
         steps=images + parse_steps(**steps),
         class_names=values.class_names,

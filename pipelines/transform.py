@@ -199,6 +199,7 @@ def _fit(
         fit = FitOrigin(
             raw, _check_inputs(raw, raw.names), None, name, settings.fit_on, settings.keep_raw
         )
+    # With OUT in a store, the workers share no disk with this process, where the transform is written.
     if job_folder is not None and job_folder.is_remote:
         _fit_on_workers(plan, settings, fit, function, target, progress, job_folder)
     else:
@@ -236,6 +237,7 @@ def _load_user_function(transform: Any) -> tuple[PreprocessingFn, str]:
         raise UsageError(
             f"transform: {type(transform).__name__} is neither a path, nor a function, nor a dict of steps"
         )
+    # Workers may be unable to import the module of the function.
     register_pickling_by_value(function)
     return GuardedFunction(function), name
 
@@ -381,6 +383,7 @@ def _check_installed() -> None:
     try:
         import tensorflow_transform  # noqa: F401
     except ImportError as error:
+        # Another missing module means a broken installation, which is not hidden.
         if (error.name or "").split(".")[0] not in (
             "tensorflow_transform",
             "tensorflow",

@@ -47,6 +47,7 @@ def with_parallelism(runner: str, beam_args: Sequence[str], options: Any) -> tup
     return (*beam_args, f"--parallelism={free}") if free else tuple(beam_args)
 
 
+# A file in Beam's job servers. Its path has the engine and the version of the engine.
 _POM = re.compile(
     r"META-INF/maven/org\.apache\.beam/beam-runners-(flink|spark)-([\d.]+)/pom\.properties"
 )
@@ -121,6 +122,7 @@ def check_cluster(runner: str, options: Any) -> list[ClusterFinding]:
         return [
             *findings,
             ClusterFinding("Flink", f"{flink.url} gives no answer ({reason})", remedy),
+            # The version of the cluster is unknown, so more than this can't be checked.
             *_check_jar_exists(flink_options),
         ]
     findings.append(ClusterFinding("Flink", f"{overview.version} at {flink.url}"))
@@ -155,6 +157,7 @@ def _check_slots(flink: Flink, overview: Overview, parallelism: int | None) -> C
 
 def _check_jar(options: Any, overview: Overview) -> ClusterFinding:
     jar = options.flink_job_server_jar
+    # Beam builds a job server for each minor version, such as 1.19.
     version = ".".join(overview.version.split(".")[:2])
     if not jar:
         if str(options.flink_version) == version:
@@ -242,7 +245,7 @@ def _check_environment(portable: Any, runner: str, has_setup: bool) -> list[Clus
                 ClusterFinding("workers", f"--environment_config {config} names no command", remedy)
             ]
         return [ClusterFinding("workers", f"the engine starts {command}")]
-    if kind in (None, "DOCKER"):
+    if kind in (None, "DOCKER"):  # Beam's default is DOCKER
         detail = (
             f"containers of {config or 'the image of Beam, in which recordmill is not installed'}"
         )

@@ -19,7 +19,7 @@ from recordmill.base.errors import DataError
 from recordmill.shards.dead_runs import JOB_NOTE_NAME
 from recordmill.storage.json_fields import load_json
 
-_TIMEOUT_SEC = 10.0
+_TIMEOUT_SEC = 10.0  # the most time for one request
 _MAX_ANSWER_BYTES = 16 << 20  # 16 MiB: far above the answer about a job with thousands of tasks
 _END_STATES = frozenset({"FINISHED", "FAILED", "CANCELED"})
 _JOB_ID = re.compile("[0-9a-f]{32}")
@@ -170,6 +170,7 @@ class Flink:
     @_requires_flink
     def get_job(self, job_id: str) -> FlinkJob | None:
         """Returns the job with an id, or None if it is unknown."""
+        # The id may come from a note in OUT, and becomes a part of the URL.
         if _JOB_ID.fullmatch(job_id) is None:
             return None
         try:
@@ -239,6 +240,7 @@ class Flink:
         import urllib.error
         import urllib.request
 
+        # urlopen would open other schemes, too, such as file:
         if not self.url.startswith(("http://", "https://")):
             raise EngineGone(f"{self.url} is no http address")
         try:
@@ -246,7 +248,7 @@ class Flink:
             with urllib.request.urlopen(request, timeout=_TIMEOUT_SEC) as answer:
                 return bytes(answer.read(_MAX_ANSWER_BYTES))
         except urllib.error.HTTPError as error:
-            error.close()
+            error.close()  # it holds the connection
             raise EngineGone(f"{self.url}{path}: {error}", error.code) from None
         except (OSError, ValueError, http.client.HTTPException) as error:
             raise EngineGone(f"{self.url}{path}: {getattr(error, 'reason', error)}") from None

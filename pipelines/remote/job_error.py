@@ -26,6 +26,7 @@ _EXCEPTION_LINE = re.compile(
     r"^(?:[\w.]+: )?((?:\w+\.)*_?[A-Z]\w*(?:Error|Exception|Rejects|Conflict|Cancelled|Interrupt|Exit))(?:: (.*))?$"
 )
 _MISSING = re.compile(r"No module named '([\w.]+)'")
+# Beam adds the name of the step to the message of an error
 _STEP = re.compile(r" \[while running '[^']*'\]")
 _OOM = re.compile(r"java\.lang\.OutOfMemoryError: ([^\n]*)")
 _JAVA = re.compile(r"^(?:Caused by: )?(?:[a-z]\w*\.)+[A-Z]\w*: (.+)$", re.MULTILINE)
@@ -38,8 +39,8 @@ _JOB_SERVER_LOGGERS = (
     "PrismRunner",
     "SparkJarJobServer",
 )
-_MAX_CHARACTERS = 600
-_MAX_LINES = 5
+_MAX_CHARACTERS = 600  # of the message of an EngineError
+_MAX_LINES = 5  # of a message, after its first line
 _TRACE_LINE = re.compile(
     r"\s*(at |\.\.\. |Traceback|During handling|Caused by|File |raise )|(\w+\.)+[A-Z]"
 )
@@ -78,6 +79,7 @@ def summarize_error(text: str) -> str:
     # others, which are mostly their consequences.
     for name, message in sorted(errors, key=lambda error: error[0].startswith("recordmill."))[::-1]:
         kind = name.rpartition(".")[2]
+        # These only pass on another error.
         if kind in ("RuntimeError", "GeneratorExit") and not message:
             continue
         if kind.endswith("MemoryError"):

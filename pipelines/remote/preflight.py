@@ -36,7 +36,7 @@ from recordmill.storage.listing import list_inputs
 # or two.
 ANSWER_SEC = 180.0
 MAX_SAMPLES = 16  # of the input files that workers must be able to see
-_NUM_PROBES = 16
+_NUM_PROBES = 16  # elements of the job, which the engine distributes among its workers
 _TOKEN = "preflight"
 _SETTINGS = "give the workers the store's settings, which they take from their own environment (docs/stores.md)"
 
@@ -263,6 +263,7 @@ def doctor(
         folder, path, out_finding = _check_out(parse_output_path(out), overwrite)
         findings.append(out_finding)
     try:
+        # A job can only run if the engine itself is fine.
         if all(finding.ok for finding in findings if finding.what not in ("INPUT", "OUT")):
             findings += ask_workers(runner, beam_args, ProbeResult(path, samples), Progress())
     finally:

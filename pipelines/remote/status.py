@@ -96,15 +96,23 @@ class Status:
 
 
 def status(out: str | os.PathLike[str], *, storage_requests: int | None = None) -> Status:
-    """Returns the state of an output folder and of its runs. Changes nothing.
+    """Returns the state of an output folder and of the runs that write to it.
+
+    The folder is not changed.
 
     Args:
         out: The output folder of a build or read.
-        storage_requests: The most concurrent requests to stores. None keeps the limit, 64 at first.
+        storage_requests: The most concurrent requests to stores. None keeps the limit, which is 64
+            at first.
 
     Raises:
         UsageError: There is no such folder.
         DataError: The manifest is damaged.
+
+    Examples:
+        >>> status = recordmill.status("shards")
+        >>> status.generation, sum(status.records.values()), status.runs
+        (1, 10, ())
     """
     folder = parse_output_path(out)
     limit_requests(storage_requests)
@@ -118,6 +126,7 @@ def status(out: str | os.PathLike[str], *, storage_requests: int | None = None) 
 
 def _list_disk_runs(out: Path) -> list[RunState]:
     notes = {path: read_note(str(path)) for path in sorted(list_paths(out, f"{RUN_PREFIX}*"))}
+    # A run with a note belongs to an engine, which knows if it is alive.
     with claim_dead_runs(path for path, note in notes.items() if note is None) as dead:
         dead_names = {run.name for run in dead}
     return [
@@ -163,6 +172,7 @@ def _make_run_state(run: str, note: JobNote | None, local_state: str) -> RunStat
     if note is None:
         return RunState(run, local_state)
     state, detail = _ask_engine(note)
+    # Flink has another page for a job that has ended.
     page = note.page.replace("/job/running/", "/job/completed/") if state == ENDED else note.page
     return RunState(run, state, note.name, note.runner, page, note.started, detail)
 

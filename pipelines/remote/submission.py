@@ -138,12 +138,15 @@ def _run(construct: Callable[[Pipeline], None], job: Submission, progress: Progr
     )
     options.view_as(SetupOptions).save_main_session = False
     cloud_options = options.view_as(GoogleCloudOptions)
+    # The user may have chosen a name by Beam's own flag.
     cloud_options.job_name = cloud_options.job_name or job.name
     job = replace(job, name=cloud_options.job_name)
     engine = _EngineJob(job, options)
     if job.detach:
         engine.check_can_detach()
     try:
+        # The note comes first, so that `status` knows about the job even if this process is killed
+        # during the submission.
         engine.write_note()
         engine.start_server(options)
         pipeline = beam.Pipeline(runner=job.runner, options=options)
@@ -395,6 +398,7 @@ class _EngineJob:
         if self.flink is not None and self.id:
             with contextlib.suppress(EngineGone, TimeoutError):
                 job = self.flink.wait_until_ended(self.id, _FINAL_STATE_SEC)
+        # The state on Flink comes first, because Beam reports a cancelled job as a failed one.
         if job is not None and job.state == "FINISHED":
             return
         if job is not None and job.state == "FAILED":
@@ -438,6 +442,7 @@ class _EngineJob:
             self._cancel_on_flink(self.flink)
         elif self.result is not None and not self._ended.is_set():
             self._cancel_by_beam()
+        # The submission was interrupted. The job may start later, and nothing can cancel it from here.
         elif self.result is None and self._may_still_start:
             raise TimeoutError(f"it was on its way to {self._endpoint or self._job.runner}")
         self.close()
@@ -491,6 +496,7 @@ class _EngineJob:
         canceller = threading.Thread(target=self._ask_to_cancel, daemon=True)
         canceller.start()
         started = time.monotonic()
+        # A job server of this process is stopped afterwards, and its job with it. So it gets less time.
         while not self._ended.wait(0.2) and time.monotonic() - started < (
             10.0 if self._server else _CANCEL_SEC
         ):
@@ -509,6 +515,7 @@ class _EngineJob:
             threading.Thread(target=self._ask_to_cancel, daemon=True).start()
             self._ended.wait(_CLOSE_SEC)
         self._stop_server()
+        # These workers are threads of this process. They may still write to the run folder.
         if self._uses_loopback:
             for thread in threading.enumerate():
                 if thread.name.startswith("run_worker_"):
