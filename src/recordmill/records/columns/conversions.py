@@ -45,7 +45,10 @@ class Decoding:
 
     @classmethod
     def from_schema(cls, schema: Schema | Decoding) -> Decoding:
-        """Returns a decoding without conversions for a schema. A decoding is returned unchanged."""
+        """Returns a `Decoding` without conversions for a schema.
+
+        A `Decoding` is returned unchanged.
+        """
         return schema if isinstance(schema, Decoding) else cls(schema)
 
     @cached_property
@@ -276,9 +279,6 @@ def parse_shape(
 ) -> tuple[int | None, ...]:
     """Parses a shape such as `-1,4`. A size of -1 becomes None.
 
-    >>> parse_shape("-1,4", "reshape")
-    (None, 4)
-
     Args:
         text: The sizes, separated by commas.
         option_text: The option, for messages.
@@ -286,6 +286,9 @@ def parse_shape(
 
     Raises:
         UsageError: The text is not a shape.
+
+    >>> parse_shape("-1,4", "reshape")
+    (None, 4)
     """
     try:
         sizes = [int(size) for size in text.split(",")] if text.strip() else []

@@ -193,7 +193,7 @@ def decode_mask(data: Pixels, header: ImageHeader) -> npt.NDArray[np.int32]:
 
 
 def _to_array(image: Image.Image, channels: int) -> Pixels:
-    """Returns the pixels as [height, width, channels]."""
+    """Returns the pixels as [height, width, channels], copied in bands if the image is large."""
     rows = max(_BAND_PIXELS // image.width, 1)
     if rows >= image.height:
         return np.asarray(image, np.uint8).reshape(image.height, image.width, channels)

@@ -295,7 +295,7 @@ class Placement(NamedTuple):
         orientation: The EXIF orientation of the stored image, which is turned upright.
         stored_size: (height, width) of the stored image.
         box: The part of the upright image that is kept.
-        target_box: The part of the result into which it is resized.
+        target_box: The part of the result that `box` is resized to. The rest is padding.
         output_size: (height, width) of the result.
     """
 
