@@ -41,7 +41,7 @@ _TOKEN = "preflight"
 _SETTINGS = "give the workers the store's settings, which they take from their own environment (docs/stores.md)"
 
 
-class InputFile(Protocol):
+class SizedFile(Protocol):
     """A file of the inputs."""
 
     @property
@@ -51,7 +51,7 @@ class InputFile(Protocol):
     def stat(self) -> Stat: ...
 
 
-def sample_files(files: Sequence[InputFile]) -> tuple[tuple[str, int], ...]:
+def sample_files(files: Sequence[SizedFile]) -> tuple[tuple[str, int], ...]:
     """Returns (absolute path, size in bytes) of some of the files.
 
     These are up to MAX_SAMPLES files, spread from the first one to the last one.
