@@ -222,7 +222,7 @@ def submit(
     quiet: bool = True,
     **options: Unpack[BuildKeywords],
 ) -> Submitted:
-    """Submits a build to an engine, and returns when the engine has accepted it (`--detach`).
+    """Submits a build to an engine without waiting for its end (`--detach`).
 
     The last step of the job commits the data set. `recordmill.status(out)` reports the state of the
     job. If there is a transform, it is fitted before the build is submitted, and this function

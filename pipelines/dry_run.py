@@ -186,8 +186,8 @@ def _temporary_plan(inputs: Any, options: Mapping[str, Any]) -> Iterator[BuildPl
 
 
 def _estimate_shards(plan: BuildPlan, source: Source) -> int:
-    # `num_shards` is per split. Otherwise the size is that of all splits, and each split has at least
-    # one shard.
+    # `num_shards` is a number per split. The other estimate covers all splits together, and each
+    # split has at least one shard.
     num_shards = plan.shard_options.num_shards or max(
         round(int(unit_sizes(source.units).sum()) / plan.shard_options.shard_bytes), 1
     )

@@ -58,8 +58,8 @@ def plan_source(source: Any, folder: RunFolder, out: str, settings: BuildOptions
         settings.may_lack,
         collects_statistics=settings.statistics,
     )
-    # CSV and JSON Lines are parsed completely to infer their types. The result is kept for the build,
-    # which can use it only in this process.
+    # CSV and JSON Lines are parsed completely to infer their types. The result is kept for the
+    # build, which can use it only in this process.
     if is_local(settings.runner):
         parsed = parsed_cache_bytes(settings.memory_bytes)
         common = replace(

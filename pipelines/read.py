@@ -400,7 +400,7 @@ def _make_publication(
         folder: The run folder.
         out: The output folder.
         base: The generation in the store that the read follows.
-        run: The run in the store that receives the outputs of workers; None if there is none.
+        run: The run in the store if workers write outputs there, otherwise None.
         finished: The outputs of an earlier read.
         open_uploads: Waits for uploads from this machine when it is closed.
     """

@@ -199,7 +199,7 @@ def _fit(
         fit = FitOrigin(
             raw, _check_inputs(raw, raw.names), None, name, settings.fit_on, settings.keep_raw
         )
-    # With OUT in a store, the workers share no disk with this process, where the transform is written.
+    # With OUT in a store, the workers can't write to the folder of the transform on this machine.
     if job_folder is not None and job_folder.is_remote:
         _fit_on_workers(plan, settings, fit, function, target, progress, job_folder)
     else:

@@ -98,7 +98,7 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 def _requires_flink(method: _Method) -> _Method:
-    """Makes a method raise EngineGone if an answer is not one of Flink."""
+    """Makes a method raise EngineGone if the answer is from another kind of server."""
 
     @functools.wraps(method)
     def wrapper(flink: Flink, *arguments: Any) -> Any:

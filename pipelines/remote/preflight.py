@@ -42,7 +42,7 @@ _SETTINGS = "give the workers the store's settings, which they take from their o
 
 
 class SizedFile(Protocol):
-    """A file of the inputs."""
+    """A file with a path and a status."""
 
     @property
     def path(self) -> str: ...

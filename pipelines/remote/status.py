@@ -96,7 +96,7 @@ class Status:
 
 
 def status(out: str | os.PathLike[str], *, storage_requests: int | None = None) -> Status:
-    """Returns the state of an output folder and of the runs that write to it.
+    """Returns the state of an output folder and of its runs.
 
     The folder is not changed.
 

@@ -60,15 +60,14 @@ class MayBeRunning(RecordmillError):
 def remove_on_failure(
     job_folder: JobFolder | None, should_keep: Callable[[BaseException], bool] = lambda error: False
 ) -> Iterator[StoreRun | None]:
-    """Removes the files of a failed run in a store, and holds its lease.
+    """Holds the lease of a run in a store, and removes a failed run.
 
-    Files of dead runs are removed first. After a failure, files are removed when the jobs have
-    ended, and stay if that is unknown.
+    Files of dead runs are removed first. The files of a failed run stay if its jobs may still write
+    to them (`MayBeRunning`).
 
     Args:
-        job_folder: The folder of the job. None: the run has a folder on this machine, and nothing
-            is done.
-        should_keep: Returns whether the files stay after an error, so that a later run can continue.
+        job_folder: The folder of the job. None or a folder on a disk: nothing is done.
+        should_keep: Returns whether the files stay after an error, for a later run that continues.
 
     Yields:
         The run in the store, or None.
@@ -442,7 +441,7 @@ class _EngineJob:
             self._cancel_on_flink(self.flink)
         elif self.result is not None and not self._ended.is_set():
             self._cancel_by_beam()
-        # The submission was interrupted. The job may start later, and nothing can cancel it from here.
+        # The submission was interrupted. The job may start later, and can't be cancelled yet.
         elif self.result is None and self._may_still_start:
             raise TimeoutError(f"it was on its way to {self._endpoint or self._job.runner}")
         self.close()
@@ -496,7 +495,8 @@ class _EngineJob:
         canceller = threading.Thread(target=self._ask_to_cancel, daemon=True)
         canceller.start()
         started = time.monotonic()
-        # A job server of this process is stopped afterwards, and its job with it. So it gets less time.
+        # A job server of this process is stopped afterwards, and its job with it. So this waits
+        # for a shorter time.
         while not self._ended.wait(0.2) and time.monotonic() - started < (
             10.0 if self._server else _CANCEL_SEC
         ):
