@@ -1,1 +1,1 @@
-"""Numbers of the records that each training step gets, from a data set's layout, a seed and a position."""
+"""Order of records for training: which records each step reads, from a seed and a position."""

@@ -1,22 +1,26 @@
-"""Order of an epoch, as a function of its number and a position. No file is opened, and nothing of the size of the data
-set is in memory.
+"""Order of the records of an epoch, computed from the epoch's number and a position.
+
+No file is opened, and no array has the size of the data set. There are three modes:
 
     False       the order of the files
-    "window"    pieces of files in random order, and the records permuted among those of as many pieces as make a
-                window: what is read lies together
-    "global"    any record at any place, each order as likely as another
+    "window"    pieces of files in random order; records are permuted within windows of several pieces, so
+                that the records read at one time are stored close together
+    "global"    a uniformly random permutation of all records
 
-An order is decided by the data set's fingerprint, the seed, the epoch and the mode, and in "window" by the sizes of
-files and window; never by threads, hosts or columns. Saved positions rely on it: it is pinned by tests.
+The order depends on the fingerprint of the data set, the seed, the epoch and the mode. In "window"
+it also depends on the sizes of the files and of a window. It never depends on threads, hosts or
+columns. Saved positions rely on that, so tests pin the order.
 
-A piece is some consecutive records of one file, about as many bytes as asked for. It is cut by counts, not by bytes, so
-that no index has to be read: the records of one file are taken for equally long.
+A piece is a range of consecutive records of one file, with about the requested number of bytes.
+Pieces are cut by record counts, as if all records of a file had the same length, so that no index
+has to be read.
 
-A mixture is one sequence without end, of which an epoch is the next so many records: each data set's records come in
-the order of its own sampler, and when it has given all of them its next epoch begins. The weights are whole numbers
-that repeat in cycles, spread evenly over each cycle; a cycle begins at a place of its own choosing, so that no place in
-a batch belongs to one data set. Whole cycles have exactly the proportions, and what lies between differs by fewer
-records of a data set than there are data sets.
+A mixture is one endless sequence of records, and an epoch is the next n records of it. The records
+of each data set come in the order of its own sampler. After the last one, the next epoch of that
+data set begins. The weights are integers that describe a repeating cycle, and each data set is
+spread evenly over the cycle. Each cycle begins at a pseudo-random offset, so that no position in a
+batch belongs to one data set. Complete cycles have exactly the proportions. Any other range of
+records deviates by fewer records of a data set than there are data sets.
 """
 
 from __future__ import annotations
@@ -39,7 +43,7 @@ from recordmill.base.siphash import GOLDEN_RATIO, mix64
 
 
 class RecordSubset:
-    """Some of `total` records, by their numbers, ascending. Not to be changed once it is made."""
+    """Immutable subset of `total` records, as ascending record numbers."""
 
     def __init__(self, numbers: npt.NDArray[np.integer], total: int) -> None:
         self.total = total
@@ -47,59 +51,67 @@ class RecordSubset:
 
     @classmethod
     def from_numbers(cls, numbers: Int64s, total: int) -> RecordSubset:
-        """Returns the records of these numbers, in any order, each in [0, total)."""
+        """Returns the subset with these record numbers, each in [0, total), in any order."""
         return cls(np.unique(numbers), total)
 
     def __len__(self) -> int:
         return len(self._numbers)
 
     def record_numbers(self, indices: Int64s) -> Int64s:
-        """Returns the numbers among all that these of the kept ones have, each in [0, len(self))."""
+        """Returns the record numbers at these indices of the subset, each in [0, len(self))."""
         return self._numbers[indices].astype(np.int64)
 
     def count_below(self, numbers: Int64s) -> Int64s:
-        """Returns how many are kept of the records before each of these among all, each in [0, total]."""
+        """Returns the number of records in the subset before each record number.
+
+        The record numbers are in [0, total].
+        """
         return np.searchsorted(self._numbers, np.minimum(numbers, self.total).astype(np.int64))
 
     def mask(self, begin: int, end: int) -> npt.NDArray[np.bool_]:
-        """Returns for each record of [start, stop) whether it is kept."""
+        """Returns for each record of [begin, end) whether it is in the subset."""
         first, last = self.count_below(np.array([begin, end])).tolist()
         mask = np.zeros(end - begin, np.bool_)
         mask[self._numbers[first:last].astype(np.int64) - begin] = True
         return mask
 
     def select(self, indices: Int64s) -> RecordSubset:
-        """Returns those of the kept ones that have these numbers among them."""
+        """Returns the subset at these indices of this subset."""
         return RecordSubset.from_numbers(self.record_numbers(indices), self.total)
 
     def digest(self) -> str:
-        """Returns a digest that tells it from others."""
+        """Returns a hash of the record numbers, for fingerprints."""
         return hashlib.blake2b(self._numbers.tobytes(), digest_size=16).hexdigest()
 
 
 def derive_random_key(*words: object) -> int:
-    """A key of 64 bits that these words decide."""
+    """Returns a key of 64 bits that is a hash of the words."""
     text = "\x00".join(str(word) for word in words).encode("utf-8", "surrogateescape")
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
 
 
 def permute_indices(indices: Int64s, size: int, key: int) -> Int64s:
-    """Returns where the permutation of [0, size) that the key decides takes each number; nothing of its size is held.
+    """Returns the image of each index under a pseudo-random permutation of [0, size).
 
-    A Feistel network over as many bits as the size needs is a bijection of the numbers of that many bits; where it
-    leads out of the size it is followed further until it leads back (cycle walking: fewer than two turns on the
-    average). The round function is the finalizer of SplitMix64 (Steele, Lea, Flood 2014) over the key, the round and
-    the other half. The result is part of what a saved position means: it never changes.
+    No array of that size is held. A Feistel network over the bits of the size is a bijection of all
+    numbers with that many bits. A result outside [0, size) is permuted again until it is inside
+    (cycle walking), which takes fewer than two rounds on average. The round function is the
+    finalizer of SplitMix64 (Steele, Lea, Flood 2014), applied to the key, the round and the other
+    half. Saved positions depend on the result, so it must never change.
 
-    >>> sorted(permuted(np.arange(10), 10, key=7).tolist())
+    >>> sorted(permute_indices(np.arange(10), 10, key=7).tolist())
     [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
     """
     return permute_ranges(indices, np.array([0, size], np.int64), key)
 
 
 def permute_ranges(indices: Int64s, edges: Int64s, key: int) -> Int64s:
-    """Returns each number, of [edges[0], edges[-1]), permuted among those of its stretch [edges[i], edges[i + 1]), a
-    permutation of its own for each.
+    """Returns each index permuted within its own range.
+
+    Args:
+        indices: Numbers in [edges[0], edges[-1]).
+        edges: Range i is [edges[i], edges[i + 1]). Each range has a permutation of its own.
+        key: Selects the permutations, see `permute_indices`.
     """
     indices, edges = np.ascontiguousarray(indices, np.int64), np.ascontiguousarray(edges, np.int64)
     ranges = np.searchsorted(edges, indices, "right") - 1
@@ -110,7 +122,13 @@ def permute_ranges(indices: Int64s, edges: Int64s, key: int) -> Int64s:
 
 @dataclass(frozen=True)
 class FileExtent:
-    """A file: how many records and framed bytes it has, and whether it can be read from anywhere."""
+    """Size of a file for the sampler.
+
+    Attributes:
+        records: The number of records.
+        framed_bytes: Their size with framing, uncompressed.
+        seekable: Records can be read from any offset.
+    """
 
     records: int
     framed_bytes: int
@@ -119,13 +137,15 @@ class FileExtent:
 
 @dataclass(frozen=True)
 class EpochLayout:
-    """Layout of the records of an epoch.
+    """Division of the files of a data set into pieces.
 
     Attributes:
-        firsts: int64 [pieces + 1], where each piece begins among the records that are read.
-        sizes: int64 [pieces], their framed bytes, about.
-        units: int64 [units + 1]: the pieces units[i] to units[i + 1] stay together in this order, as those of a file
-            must that can only be streamed.
+        piece_starts: int64 [pieces + 1], the index of each piece's first record among the records
+            in use.
+        piece_sizes: int64 [pieces], the approximate framed bytes of each piece.
+        section_starts: int64 [sections + 1]. The pieces section_starts[i] to section_starts[i + 1]
+            stay together in this order. A file that can only be streamed is one section. Otherwise
+            each piece is a section.
     """
 
     piece_starts: Int64s
@@ -136,13 +156,18 @@ class EpochLayout:
     def from_files(
         cls, files: Iterable[FileExtent], piece_bytes: int, subset: RecordSubset | None = None
     ) -> EpochLayout:
-        """Cuts the extents of files into pieces. `kept` are the records that are read; None: all of them."""
+        """Divides files into pieces of about `piece_bytes`.
+
+        Args:
+            subset: The records in use; None: all of them.
+        """
         start_parts, size_parts = [np.zeros(1, np.int64)], [np.empty(0, np.int64)]
         section_starts = [0]
         first_record = num_pieces = 0
         for file in files:
             if not file.records:
                 continue
+            # Rounded up, so that no piece is larger than piece_bytes if all records have one length.
             count = min(max(-(-file.framed_bytes // piece_bytes), 1), file.records)
             start_parts.append(
                 first_record + np.arange(1, count + 1, dtype=np.int64) * file.records // count
@@ -156,13 +181,14 @@ class EpochLayout:
             first_record, num_pieces = first_record + file.records, num_pieces + count
         piece_starts, piece_sizes = np.concatenate(start_parts), np.concatenate(size_parts)
         if subset is not None:
+            # The pieces are those of the complete files, so that windows stay close together on disk.
             stored_counts = np.diff(piece_starts)
             piece_starts = subset.count_below(piece_starts)
             piece_sizes = piece_sizes * np.diff(piece_starts) // stored_counts
         return cls(piece_starts, piece_sizes, np.array(section_starts, np.int64))
 
     def shuffle_pieces(self, key: int) -> Int64s:
-        """Returns [pieces] the pieces, their units permuted."""
+        """Returns [pieces] the indices of the pieces, with the sections in random order."""
         section_order = permute_indices(
             np.arange(len(self.section_starts) - 1), len(self.section_starts) - 1, key
         )
@@ -175,11 +201,16 @@ class EpochLayout:
 
 ShuffleMode = Literal[False, "window", "global"]
 SHUFFLE_MODES: tuple[ShuffleMode, ...] = (False, "window", "global")
-_MAX_CACHED_EPOCHS = 2  # epochs whose pieces are kept in order: the one that is consumed, and the one that is read ahead
+# Two epochs can be in use: the consumer is in one, and the threads read ahead in the next one.
+_MAX_CACHED_EPOCHS = 2
 
 
 def parse_shuffle(shuffle: bool | str) -> ShuffleMode:
-    """Returns the mode of a `shuffle=`; True is "window". UsageError: it is none of them."""
+    """Returns the mode that a `shuffle` argument specifies; True means "window".
+
+    Raises:
+        UsageError: shuffle is not a mode.
+    """
     if shuffle is True:
         return "window"
     if shuffle is False or shuffle in ("window", "global"):
@@ -189,8 +220,12 @@ def parse_shuffle(shuffle: bool | str) -> ShuffleMode:
 
 @dataclass(frozen=True)
 class _PieceOrder:
-    """An epoch's pieces in their order: [pieces] where each begins among the records; [pieces + 1] where in the epoch;
-    [windows + 1] where each window does.
+    """Pieces of an epoch in shuffled order.
+
+    Attributes:
+        record_starts: [pieces] the index of each piece's first record among the records in use.
+        position_edges: [pieces + 1] the positions in the epoch at which the pieces begin.
+        window_edges: [windows + 1] the positions in the epoch at which the windows begin.
     """
 
     record_starts: Int64s
@@ -200,12 +235,12 @@ class _PieceOrder:
 
 @dataclass(frozen=True)
 class Sampler:
-    """Order of one data set's records.
+    """Order of the records of one data set.
 
     Attributes:
-        records: how many an epoch has.
-        layout: where they lie; only "window" looks at it.
-        window_bytes: framed bytes of a window.
+        records: The number of records of an epoch.
+        layout: The pieces of the files. Only mode "window" uses it.
+        window_bytes: The framed bytes of a window.
     """
 
     mode: ShuffleMode
@@ -217,7 +252,7 @@ class Sampler:
     _piece_orders: dict[int, _PieceOrder] = field(default_factory=dict, compare=False, repr=False)
 
     def record_numbers(self, epoch: int, positions: Int64s) -> Int64s:
-        """The numbers of the records at these positions of an epoch, each in [0, records)."""
+        """Returns the record numbers at these positions of an epoch, each in [0, records)."""
         if self.mode is False:
             return positions
         key = derive_random_key(self.fingerprint, self.mode, self.seed, epoch)
@@ -233,11 +268,14 @@ class Sampler:
         )
 
     def pass_numbers(self, epoch: int, positions: Int64s) -> Int64s:
-        """Returns which pass over the data set each of these positions is of."""
+        """Returns the number of the pass over the data set for each position: its epoch."""
         return np.full(len(positions), epoch, np.int64)
 
     def window_bounds(self, epoch: int, position: int) -> tuple[int, int]:
-        """Returns the first and last position of its window; in modes without windows those of the epoch."""
+        """Returns the half-open range of positions of the window that contains `position`.
+
+        In modes without windows this is the complete epoch.
+        """
         if self.mode != "window":
             return 0, self.records
         windows = self._piece_order(
@@ -252,6 +290,7 @@ class Sampler:
         order = self.layout.shuffle_pieces(key)
         counts, sizes = np.diff(self.layout.piece_starts)[order], self.layout.piece_sizes[order]
         edges = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+        # A piece belongs to the window in which its first byte is, so windows end between pieces.
         window = (np.cumsum(sizes) - sizes) // self.window_bytes
         window_firsts = np.flatnonzero(np.diff(window, prepend=-1))
         piece_order = _PieceOrder(
@@ -260,29 +299,37 @@ class Sampler:
         for old in sorted(self._piece_orders)[
             : max(len(self._piece_orders) - _MAX_CACHED_EPOCHS + 1, 0)
         ]:
-            self._piece_orders.pop(old, None)  # another thread may have been quicker
+            self._piece_orders.pop(old, None)  # another thread may have removed it already
         self._piece_orders[epoch] = piece_order
         return piece_order
 
 
-_MAX_DENOMINATOR = 1_000_000  # a weight is the nearest fraction with a denominator up to this: 1/3 is a third, 0.7 seven tenths
-_MAX_CYCLE_RECORDS = 1 << 22  # records of a cycle, for each of which some bytes are held
+# A weight is rounded to the nearest fraction with a denominator up to this, so that the float 1/3
+# is one third, and 0.7 is seven tenths.
+_MAX_DENOMINATOR = 1_000_000
+# Limits memory: a few bytes are held for each record of a cycle.
+_MAX_CYCLE_RECORDS = 1 << 22
 
 
 @dataclass(frozen=True)
 class Proportions:
-    """Proportions of a mixture: how many records of each data set a cycle has."""
+    """Number of records of each data set in one cycle of a mixture."""
 
     counts: tuple[int, ...]
 
     @classmethod
     def from_weights(cls, weights: Sequence[float]) -> Proportions:
-        """
-        >>> Proportions.from_weights([0.7, 0.3]).counts, Proportions.from_weights([1 / 3, 2 / 3]).counts, Proportions.from_weights([50, 10]).counts
-        ((7, 3), (1, 2), (5, 1))
+        """Returns the smallest integers with the ratios of the weights.
+
+        >>> Proportions.from_weights([0.7, 0.3]).counts
+        (7, 3)
+        >>> Proportions.from_weights([1 / 3, 2 / 3]).counts
+        (1, 2)
+        >>> Proportions.from_weights([50, 10]).counts
+        (5, 1)
 
         Raises:
-            UsageError: a weight is none, or they have no short cycle.
+            UsageError: A weight is not a positive number, or the cycle is too long.
         """
         if not weights:
             raise UsageError("a mixture needs data sets: [(data set, weight), ...]")
@@ -303,28 +350,39 @@ class Proportions:
 
     @property
     def cycle_records(self) -> int:
-        """Records of a cycle."""
+        """Number of records in a cycle."""
         return sum(self.counts)
 
     @cached_property
     def _pattern(self) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-        """[cycle] of which data set each place is, and how many of the same come before it in the cycle."""
+        """The data sets of a cycle's positions.
+
+        Returns:
+            [cycle] the index of the data set, and [cycle] how many earlier positions have the same
+            data set.
+        """
         dataset_ids = np.repeat(np.arange(len(self.counts), dtype=np.int32), self.counts)
         ordinals = np.concatenate([np.arange(count, dtype=np.int32) for count in self.counts])
+        # Record k of n goes to the fraction (k + 0.5) / n of the cycle, which spreads each data set
+        # evenly. If two records claim the same fraction, the earlier data set comes first.
         order = np.lexsort((dataset_ids, (ordinals + 0.5) / np.array(self.counts)[dataset_ids]))
         return dataset_ids[order], ordinals[order]
 
     def assign_positions(self, positions: Int64s, key: int) -> tuple[npt.NDArray[np.int32], Int64s]:
-        """Returns [n] the data set of each position, and how many of its records come before."""
+        """Assigns positions of the endless sequence to data sets.
+
+        Returns:
+            [n] the index of the data set of each position, and [n] how many of its records come
+            before.
+        """
         pattern_ids, pattern_ordinals = self._pattern
         cycles, cycle_positions = np.divmod(positions, self.cycle_records)
         offsets = _cycle_offsets(cycles, key, self.cycle_records)
         cycle_positions = (cycle_positions + offsets) % self.cycle_records
         dataset_ids = pattern_ids[cycle_positions]
         counts = np.array(self.counts)[dataset_ids]
-        preceding = np.empty_like(
-            offsets
-        )  # records of the same data set between the pattern's begin and the cycle's
+        # The records of the same data set between the begin of the pattern and the begin of the cycle.
+        preceding = np.empty_like(offsets)
         for dataset_id in range(len(self.counts)):
             rows = np.flatnonzero(dataset_ids == dataset_id)
             preceding[rows] = np.searchsorted(
@@ -336,19 +394,22 @@ class Proportions:
 
 
 def _cycle_offsets(cycles: Int64s, key: int, cycle_records: int) -> Int64s:
-    """Returns [n] where in the pattern each cycle begins: SplitMix64 of its number."""
+    """Returns [n] the offset in the pattern at which each cycle begins.
+
+    It is SplitMix64 of the cycle's number.
+    """
     words = np.uint64(key) + cycles.astype(np.uint64) * np.uint64(GOLDEN_RATIO)
     return (mix64(words) % np.uint64(cycle_records)).astype(np.int64)
 
 
 @dataclass(frozen=True)
 class MixtureSampler:
-    """Order of a mixture's records. Numbers are those of the records of all data sets, one after the other.
+    """Order of the records of a mixture. The records of all data sets are numbered consecutively.
 
     Attributes:
-        samplers: of the data sets, all of one mode, seed and window.
-        records: of an epoch of the mixture.
-        fingerprint: of data sets and proportions.
+        samplers: The sampler of each data set. All have the same mode, seed and window.
+        records: The number of records of an epoch of the mixture.
+        fingerprint: A hash of the data sets and the proportions.
     """
 
     samplers: tuple[Sampler, ...]
@@ -369,12 +430,13 @@ class MixtureSampler:
         return self.samplers[0].window_bytes
 
     def record_numbers(self, epoch: int, positions: Int64s) -> Int64s:
-        """The numbers of the records at these positions of an epoch, each in [0, records)."""
+        """Returns the record numbers at these positions of an epoch, each in [0, records)."""
         dataset_ids, ordinals = self._assign_positions(epoch, positions)
         numbers = np.empty_like(positions)
         first_record = 0
         for dataset_id, sampler in enumerate(self.samplers):
             rows = np.flatnonzero(dataset_ids == dataset_id)
+            # A data set can be in another epoch than the mixture, or in several within one batch.
             epochs, epoch_positions = np.divmod(ordinals[rows], sampler.records)
             for epoch_number in np.unique(epochs).tolist():
                 is_epoch = epochs == epoch_number
@@ -385,7 +447,7 @@ class MixtureSampler:
         return numbers
 
     def pass_numbers(self, epoch: int, positions: Int64s) -> Int64s:
-        """Returns which pass over its data set each of these positions is of."""
+        """Returns for each position the number of the pass over its own data set."""
         dataset_ids, ordinals = self._assign_positions(epoch, positions)
         records: Int64s = np.array([sampler.records for sampler in self.samplers])
         pass_numbers: Int64s = ordinals // records[dataset_ids]
@@ -394,10 +456,9 @@ class MixtureSampler:
     def _assign_positions(
         self, epoch: int, positions: Int64s
     ) -> tuple[npt.NDArray[np.int32], Int64s]:
-        """The data set of each position, and how many of its records come before, in all epochs."""
         key = derive_random_key(self.fingerprint, "mixture", self.seed)
         return self.proportions.assign_positions(positions + epoch * self.records, key)
 
     def window_bounds(self, epoch: int, position: int) -> tuple[int, int]:
-        """Returns the positions between which records lie together: those of the whole epoch."""
+        """Returns the complete epoch: the windows of a mixture's data sets are interleaved."""
         return 0, self.records

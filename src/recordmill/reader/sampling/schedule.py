@@ -1,10 +1,13 @@
-"""`Steps`: which positions of an epoch each step gets, and which of them each host. `Schedule`: every step of a run
-from a position on, and a state in JSON from which another run goes on.
+"""Division of epochs into training steps, and saved positions.
 
-A step of all hosts together is `batch_size * num_hosts` consecutive positions, cut into equal parts, so that every
-host has equally many batches. The positions that are left at an epoch's end are a shorter batch (on one host), are
-left out, or are filled up with the epoch's first ones. The position counts the records of the epoch that all hosts
-together have had, so a run goes on on another number of hosts with exactly those that nobody has had.
+`EpochSteps` assigns the positions of an epoch to steps and hosts. `Schedule` contains all steps of
+a run from a position on. It saves the position as JSON, so that another run can continue there.
+
+A step of all hosts together has `batch_size * num_hosts` consecutive positions, divided into equal
+parts. So every host gets the same number of batches. The positions that remain at the end of an
+epoch become a shorter batch (on one host), are dropped, or are padded with the first records of the
+epoch. A saved position counts the records that all hosts together have consumed. A run can
+therefore continue on another number of hosts, with exactly the records that no host has consumed.
 """
 
 from __future__ import annotations
@@ -27,7 +30,13 @@ Remainder = Literal["short", "drop", "pad"]
 
 @dataclass(frozen=True)
 class StepRange:
-    """Steps of one epoch: so many, from a position on, each of them or every so many-th one."""
+    """A range of steps in one epoch.
+
+    Attributes:
+        position: The position in the epoch at which the first step begins.
+        num_steps: The number of steps in the range.
+        step_stride: Only every n-th step is in the range.
+    """
 
     epoch: int
     position: int
@@ -40,12 +49,12 @@ class EpochSteps:
     """Division of an epoch into steps.
 
     Attributes:
-        records: of an epoch.
-        batch_size: of one host.
-        end: what becomes of the positions that do not fill a step.
+        records: The number of records of an epoch.
+        batch_size: The batch size of one host.
+        remainder: The treatment of the last positions if they do not fill a step.
 
     Raises:
-        UsageError: a number is none.
+        UsageError: A number is not an integer in its range.
     """
 
     records: int
@@ -64,14 +73,16 @@ class EpochSteps:
 
     @property
     def global_batch_size(self) -> int:
-        """Positions of one step of all hosts."""
+        """Number of positions that all hosts together consume in a step."""
         return self.batch_size * self.num_hosts
 
     def count_steps(self, position: int = 0) -> int:
-        """Returns how many steps an epoch has from a position on.
+        """Returns the number of steps of an epoch from a position on.
 
-        >>> Steps(100, 8).count(), Steps(100, 8, "drop").count(), Steps(100, 8, "pad", num_hosts=3).count(48)
-        (13, 12, 3)
+        >>> EpochSteps(100, 8).count_steps(), EpochSteps(100, 8, "drop").count_steps()
+        (13, 12)
+        >>> EpochSteps(100, 8, "pad", num_hosts=3).count_steps(48)
+        3
         """
         remaining_records = max(self.records - position, 0)
         return (
@@ -81,8 +92,9 @@ class EpochSteps:
         )
 
     def positions(self, step_range: StepRange) -> Int64s:
-        """Returns [rows] this host's positions of these steps, one step after the other; those from `records` on are
-        none, but fill a batch up.
+        """Returns [rows] the positions of this host in these steps, step by step.
+
+        Positions from `records` on only pad a batch.
         """
         step_starts = (
             step_range.position
@@ -90,6 +102,7 @@ class EpochSteps:
             * step_range.step_stride
             * np.arange(step_range.num_steps, dtype=np.int64)
         )
+        # A batch size above the number of records is common for "short", and must not allocate for it.
         rows = self.batch_size if self.remainder == "pad" else min(self.batch_size, self.records)
         positions = step_starts[:, None] + (
             self.host_index * self.batch_size + np.arange(rows, dtype=np.int64)
@@ -102,22 +115,23 @@ State = dict[str, Any]
 
 
 def check_state(state: Any) -> None:
-    """Raises UsageError for a state that no `state()` gave."""
+    """Raises UsageError if `state` is not a mapping, as `state()` returns it."""
     if not isinstance(state, Mapping):
         raise UsageError(f"state is a mapping, as `state()` gives it, not {state!r:.99}")
 
 
-_STATE_FORMAT = 1  # of a state; another meaning of its fields, or another order, is another format
+# Format of a saved state. A change of the order, or of the meaning of a field, needs a new number.
+_STATE_FORMAT = 1
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """Steps of one or more epochs.
+    """Steps of one or more epochs, from a position on.
 
     Attributes:
-        epochs: how often all records are given, counted from the very first; None: without end.
-        epoch: where it begins.
-        position: where it begins in that epoch.
+        end_epoch: The number of epochs, counted from the start of training; None: endless.
+        epoch: The epoch of the first step.
+        position: The position of the first step in that epoch.
     """
 
     sampler: Sampler | MixtureSampler
@@ -132,7 +146,7 @@ class Schedule:
 
     @property
     def remaining_steps(self) -> int | None:
-        """Returns how many steps are left; None without end."""
+        """Number of remaining steps; None: endless."""
         if not self.epoch_steps.records or (
             self.end_epoch is not None and self.epoch >= self.end_epoch
         ):
@@ -151,16 +165,16 @@ class Schedule:
     def step_ranges(
         self, max_steps: int, *, stop_at_windows: bool = False, step_stride: int = 1
     ) -> Iterator[StepRange]:
-        """Yields all steps that are left, at most so many at once; never of two epochs.
+        """Yields all remaining steps in ranges that never cross the end of an epoch.
 
         Args:
-            most: steps at once.
-            by_windows: none of a window that the step before does not reach into.
-            every: only the first step and every so many-th one after it, counted across the ends of epochs: the share
-                of one of so many that take turns.
+            max_steps: The largest number of steps in a range.
+            stop_at_windows: No range includes a step that begins in a later window of the sampler.
+            step_stride: Yields only the first step and every n-th one after it, counted across
+                epochs. This is the share of one of n workers that take turns.
         """
         if self.remaining_steps == 0:
-            return  # and not for ever nothing
+            return  # an endless schedule without records would loop forever
         position, step_index = self.position, 0
         for epoch in (
             count(self.epoch) if self.end_epoch is None else range(self.epoch, self.end_epoch)
@@ -180,35 +194,43 @@ class Schedule:
                     )
                 yield StepRange(epoch, first_position, num_steps, step_stride)
                 step_index += num_steps * step_stride
+            # With a stride, the next step of this worker may not be the first one of the next epoch.
             position, step_index = 0, step_index - epoch_remaining
 
     def record_numbers(self, step_range: StepRange) -> Int64s:
-        """Returns [rows] the records of this host's batches of a stretch, one after the other."""
+        """Returns [rows] the records of this host's batches in a range, batch by batch."""
         return self.sampler.record_numbers(
             step_range.epoch,
             self.epoch_steps.positions(step_range) % max(self.epoch_steps.records, 1),
         )
 
     def pass_numbers(self, step_range: StepRange) -> Int64s:
-        """Returns [rows] which pass over all records each of these numbers is of: within one, files are read to
-        their ends once. What fills a batch up is of a pass of its own.
+        """Returns [rows] the number of the pass over all records for each row.
+
+        Within a pass, each file is read from front to end once. Rows that pad a batch belong to a
+        pass of their own.
         """
         repetitions, positions = np.divmod(
             self.epoch_steps.positions(step_range), max(self.epoch_steps.records, 1)
         )
+        # Even numbers are passes of the epoch, and odd ones are those of the rows that pad.
         return 2 * self.sampler.pass_numbers(step_range.epoch, positions) + np.minimum(
             repetitions, 1
         )
 
     def mask(self, step_range: StepRange) -> npt.NDArray[np.bool_]:
-        """Returns [rows] which of them count, and don't only fill a batch up."""
+        """Returns [rows] a mask that is false for rows that only pad a batch."""
         mask: npt.NDArray[np.bool_] = (
             self.epoch_steps.positions(step_range) < self.epoch_steps.records
         )
         return mask
 
     def skip_steps(self, num_steps: int) -> Schedule:
-        """Returns what is left when so many steps of it are done; UsageError where it has not so many."""
+        """Returns the schedule after the next `num_steps` steps.
+
+        Raises:
+            UsageError: Fewer steps remain.
+        """
         if num_steps < 0 or (self.remaining_steps is not None and num_steps > self.remaining_steps):
             raise UsageError(f"step {num_steps} of {self.remaining_steps}")
         epoch_remaining = self.epoch_steps.count_steps(self.position)
@@ -222,11 +244,11 @@ class Schedule:
         )
 
     def skip_all(self) -> Schedule:
-        """Returns what is left after all of it: nothing, but where it has no end."""
+        """Returns the schedule after its last step: empty, or unchanged if it is endless."""
         return self if self.end_epoch is None else replace(self, epoch=self.end_epoch, position=0)
 
     def count_steps_before(self, epoch: int, position: int) -> int:
-        """Returns how many of its steps come before the one that begins at this place."""
+        """Returns the number of remaining steps before the one that begins at this position."""
         if epoch == self.epoch:
             return (position - self.position) // self.epoch_steps.global_batch_size
         complete_epoch_steps = (epoch - self.epoch - 1) * self.epoch_steps.count_steps()
@@ -237,8 +259,13 @@ class Schedule:
         )
 
     def select_iteration(self, number: int, epochs: int | None) -> Schedule:
-        """Returns the schedule of an iteration of `epochs` epochs: the first one, number 0, has what is left of so
-        many, each other one so many more.
+        """Returns the part of the schedule for one iteration.
+
+        Args:
+            number: The number of the iteration. Iteration 0 has the rest of the epochs that are in
+                progress. Each later one has the next `epochs` epochs.
+            epochs: The number of epochs in an iteration; None: all iterations are this endless
+                schedule.
         """
         if epochs is None:
             return self
@@ -251,7 +278,7 @@ class Schedule:
         )
 
     def state(self) -> State:
-        """Returns where it begins, as JSON takes it."""
+        """Returns the start of the schedule as values for JSON."""
         return {
             "format": _STATE_FORMAT,
             **self._identity_fields(),
@@ -260,8 +287,12 @@ class Schedule:
         }
 
     def resume(self, state: Mapping[str, Any]) -> Schedule:
-        """Returns the schedule from a state on, which may be that of another number of hosts, but not of other data or
-        options.
+        """Returns the schedule from a saved state on.
+
+        The state may be from another number of hosts.
+
+        Raises:
+            UsageError: The state is damaged, or belongs to other data or options.
         """
         expected = {"format": _STATE_FORMAT, **self._identity_fields()}
         for name, value in expected.items():
