@@ -3,8 +3,8 @@
 No file is opened, and no array has the size of the data set. There are three modes:
 
     False       the order of the files
-    "window"    pieces of files in random order; records are permuted within windows of several pieces, so
-                that the records read at one time are stored close together
+    "window"    pieces of files in random order, and records permuted within windows of several
+                pieces, so that the records read at one time are stored close together
     "global"    a uniformly random permutation of all records
 
 The order depends on the fingerprint of the data set, the seed, the epoch and the mode. In "window"
@@ -167,7 +167,7 @@ class EpochLayout:
         for file in files:
             if not file.records:
                 continue
-            # Rounded up, so that no piece is larger than piece_bytes if all records have one length.
+            # Rounded up: no piece is larger than piece_bytes if all records have one length.
             count = min(max(-(-file.framed_bytes // piece_bytes), 1), file.records)
             start_parts.append(
                 first_record + np.arange(1, count + 1, dtype=np.int64) * file.records // count
@@ -181,7 +181,7 @@ class EpochLayout:
             first_record, num_pieces = first_record + file.records, num_pieces + count
         piece_starts, piece_sizes = np.concatenate(start_parts), np.concatenate(size_parts)
         if subset is not None:
-            # The pieces are those of the complete files, so that windows stay close together on disk.
+            # The pieces keep their bounds in the files, and count only the records in use.
             stored_counts = np.diff(piece_starts)
             piece_starts = subset.count_below(piece_starts)
             piece_sizes = piece_sizes * np.diff(piece_starts) // stored_counts
@@ -381,7 +381,7 @@ class Proportions:
         cycle_positions = (cycle_positions + offsets) % self.cycle_records
         dataset_ids = pattern_ids[cycle_positions]
         counts = np.array(self.counts)[dataset_ids]
-        # The records of the same data set between the begin of the pattern and the begin of the cycle.
+        # Records of the same data set between the start of the pattern and that of the cycle.
         preceding = np.empty_like(offsets)
         for dataset_id in range(len(self.counts)):
             rows = np.flatnonzero(dataset_ids == dataset_id)

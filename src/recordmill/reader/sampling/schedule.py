@@ -102,7 +102,7 @@ class EpochSteps:
             * step_range.step_stride
             * np.arange(step_range.num_steps, dtype=np.int64)
         )
-        # A batch size above the number of records is common for "short", and must not allocate for it.
+        # Without padding, a batch never has more rows than an epoch has records.
         rows = self.batch_size if self.remainder == "pad" else min(self.batch_size, self.records)
         positions = step_starts[:, None] + (
             self.host_index * self.batch_size + np.arange(rows, dtype=np.int64)
@@ -194,7 +194,8 @@ class Schedule:
                     )
                 yield StepRange(epoch, first_position, num_steps, step_stride)
                 step_index += num_steps * step_stride
-            # With a stride, the next step of this worker may not be the first one of the next epoch.
+            # With a stride, the next step of this worker may not be the first one of the next
+            # epoch.
             position, step_index = 0, step_index - epoch_remaining
 
     def record_numbers(self, step_range: StepRange) -> Int64s:
