@@ -1,1 +1,1 @@
-"""Records of given numbers to columns of Arrow, read and decoded on threads ahead of the consumer."""
+"""Reading and decoding of records on threads ahead of the consumer."""

@@ -1,9 +1,10 @@
-"""A schedule to the columns of its steps, in order, read and decoded on threads ahead of the consumer.
+"""Reads and decodes the records of a schedule on threads, ahead of the consumer.
 
-Some steps at once are what one thread does: it looks the numbers up, copies the frames out of the files, checks their
-CRCs and decodes all of them together, so that what a call costs is shared by thousands of records. Epochs follow each
-other without a pause. `memory_bytes` bounds what is under way. What is damaged, or does not fit the schema, ends it
-with an error that names the place, or is left out and named.
+A thread works on a range of steps at once. It looks up the offsets of the records, copies their
+frames out of the files, checks the CRCs and decodes all of them together. So the fixed costs of a
+call are shared by thousands of records. Epochs follow each other without a pause, and
+`memory_bytes` bounds the work in progress. A damaged record, or one that does not fit the schema,
+ends the reading with an error that names its place. With `skip_bad` it is left out and reported.
 """
 
 from __future__ import annotations
@@ -37,23 +38,23 @@ from recordmill.shards.loading.batches import decode_block
 from recordmill.shards.pieces import PIECE_BYTES, FrameBlock
 from recordmill.storage.files import release_mapped_pages
 
-StreamedBlocks = Mapping[
-    int, Sequence[FrameBlock]
-]  # ordinal of a file that is only streamed: blocks of it that were read
+# The blocks in memory of each file that can only be streamed, by the index of the file.
+StreamedBlocks = Mapping[int, Sequence[FrameBlock]]
 
 
 def ordered_frames(
     files: Sequence[FileAccess], ends: Int64s, numbers: Int64s, streamed: StreamedBlocks
 ) -> Frames:
-    """The frames of these records, one after the other in the order of the numbers.
+    """Returns the frames of the records in the order of `numbers`.
 
     Args:
-        ends: int64 [files], the number of records up to and with each file.
-        numbers: int64 [rows] in [0, ends[-1]), in any order, also several times.
-        held: what was read of files that are not seekable; it has all of these records.
+        ends: int64 [files] the number of records up to and including each file.
+        numbers: int64 [rows] record numbers in [0, ends[-1]), in any order, with repetitions.
+        streamed: The blocks that were read from files that are not seekable. They contain all
+            requested records of these files.
 
     Raises:
-        DataError: a record is damaged; the error may lack its place (see `prefetcher`).
+        DataError: A record is damaged. The error may lack the place, see `raise_bad_record`.
     """
     order = np.argsort(numbers, kind="stable")
     ascending = np.ascontiguousarray(numbers[order], np.int64)
@@ -69,12 +70,14 @@ def ordered_frames(
             )
             sizes[part.rows] = part.lengths + FRAME_OVERHEAD_BYTES
             parts.append(part)
+        # The frames are copied from the files straight to their places in the requested order.
         targets = np.cumsum(sizes) - sizes
         out = allocate(int(sizes.sum()), np.uint8)
         for part in parts:
             _copy_part(part, targets[part.rows], sizes[part.rows], out)
     with time_stage("check"):
         frames, _ = scan_frames(out, source="", is_final=True)
+    # The lengths come from the index. If the frames themselves have others, the index is wrong.
     if not np.array_equal(frames.starts, targets):
         raise DataError("the index does not fit the shard")
     return frames
@@ -82,8 +85,14 @@ def ordered_frames(
 
 @dataclass(frozen=True)
 class _Part:
-    """Ascending records of one file: rows, which of the numbers they are; lengths, of their payloads; offsets, of a
-    seekable file; blocks, of another one: (block, [n] which of its frames, which of the records these are).
+    """Records of one file in ascending order.
+
+    Attributes:
+        rows: The index of each record in the requested numbers.
+        lengths: The length of each payload in bytes.
+        offsets: The offset of each record if the file is seekable, else None.
+        blocks: (block, [n] indices of frames in the block, the records of this part that they are)
+            if the file is not seekable.
     """
 
     file: FileAccess
@@ -113,14 +122,14 @@ def _make_part(
 
 
 def _slice_in_block(block: FrameBlock, records: Int64s) -> slice:
-    """Returns which of the ascending records are in the block."""
+    """Returns the slice of the ascending record numbers that are in the block."""
     return slice(
         *np.searchsorted(records, [block.first_record, block.first_record + block.records]).tolist()
     )
 
 
 def _copy_part(part: _Part, targets: Int64s, sizes: Int64s, out: Bytes) -> None:
-    """Copies the frames of ascending records to their places in out."""
+    """Copies the frames of a part to the target offsets in `out`."""
     file = part.file
     if part.offsets is None:
         for block, frame_indices, rows in part.blocks:
@@ -151,19 +160,25 @@ def _scatter_frames(
 
 
 class Streams:
-    """The blocks of streamed files that hold the records asked for; asked in the order of a schedule, each file is read
-    once an epoch. Not to be shared between threads.
+    """Reads the blocks of files that are not seekable.
+
+    Each file is read once per epoch if the requests follow the order of a schedule. Not
+    thread-safe.
     """
 
     def __init__(self, files: Sequence[FileAccess], ends: Int64s) -> None:
         self._files, self._ends = files, ends
         self._open: dict[tuple[int, int], _Stream] = {}  # by file and pass
-        self._ask_engine: set[tuple[int, int]] = set()  # those of the last call
+        self._ask_engine: set[tuple[int, int]] = set()  # keys of the last call
 
     def hold(self, numbers: Int64s, passes: Int64s) -> StreamedBlocks:
-        """Returns blocks with all records of these numbers that lie in streamed files. passes: which pass over all
-        records each number is of: the end of one and the begin of the next are read by two streams, and not held with
-        all between.
+        """Returns the blocks that contain these records of streamed files.
+
+        Args:
+            numbers: Record numbers; those of seekable files are ignored.
+            passes: The pass over all records that each number belongs to. The end of one pass and
+                the start of the next are read by two streams, so that the blocks between them are
+                not held.
         """
         blocks_by_file: dict[int, dict[int, FrameBlock]] = {}
         keys = set()
@@ -173,10 +188,11 @@ class Streams:
                 file = self._files[file_index]
                 if file.seekable:
                     continue
+                # A small file is a single block, which all passes share.
                 key = (
                     file_index,
                     0 if file.framed_bytes <= PIECE_BYTES else pass_number,
-                )  # a small one is a block, read once for all
+                )
                 keys.add(key)
                 if (stream := self._open.get(key)) is None:
                     stream = self._open[key] = _Stream(file)
@@ -185,7 +201,8 @@ class Streams:
                     int(ascending[rows.stop - 1]) - first_record,
                 ):
                     blocks_by_file.setdefault(file_index, {})[block.first_record] = block
-        # A file that neither these numbers nor those before them were in is done with, for this epoch.
+        # Calls follow the schedule. A file that two calls in a row did not need is finished for
+        # this epoch.
         for key in self._open.keys() - keys - self._ask_engine:
             del self._open[key]
         self._ask_engine = keys
@@ -193,7 +210,7 @@ class Streams:
 
     @property
     def open_files(self) -> list[int]:
-        """The ordinals of the files of which something is held."""
+        """Indices of the files that have blocks in memory."""
         return sorted({file_index for file_index, _ in self._open})
 
 
@@ -208,10 +225,11 @@ class _Stream:
         self._next_record = 0
 
     def blocks(self, first: int, last: int) -> list[FrameBlock]:
-        """Returns the blocks that hold records first to last.
+        """Returns the blocks that contain records `first` to `last`, inclusive.
 
-        What lies before both this `first` and the one before is forgotten, since batches of one window ask for records
-        to and fro; what is asked for again is read anew from the front.
+        Blocks before the lower of this `first` and the previous one are dropped, because the
+        batches of a window request records back and forth. A request for a dropped block reads the
+        file again from its start.
         """
         if first < (
             self._blocks_in_use[0].first_record if self._blocks_in_use else self._next_record
@@ -222,7 +240,7 @@ class _Stream:
             self._next_record = block.first_record + block.records
             self._blocks_in_use.append(block)
         if self._next_record >= self._file.records:
-            self._reading.close()  # and with it the file, of which there may be very many
+            self._reading.close()  # closes the file; there may be too many to keep all open
         forgotten, self._low = min(self._low, first), first
         self._blocks_in_use = [
             block for block in self._blocks_in_use if block.first_record + block.records > forgotten
@@ -232,8 +250,12 @@ class _Stream:
 
 @dataclass(frozen=True)
 class ReadRecords:
-    """Records that were read: the batch of those that could be, which of the numbers they are, and (row, reason) of the
-    others.
+    """Result of a lenient read.
+
+    Attributes:
+        batch: The readable records.
+        good_rows: The index of each of them in the requested numbers.
+        bad: (index in the requested numbers, reason) of each unreadable record.
     """
 
     batch: pa.RecordBatch
@@ -248,13 +270,16 @@ def decode_or_skip(
     streamed: StreamedBlocks,
     decoding: Decoding,
 ) -> ReadRecords:
-    """Decodes the records of these numbers, in their order, and names those that can't be; DataError where a file is no
-    longer what it was.
+    """Decodes the records with these numbers in their order, and reports unreadable ones.
+
+    Raises:
+        DataError: A file has changed since it was opened.
     """
     rows, bad_rows = np.arange(len(numbers), dtype=np.int64), []
     try:
         frames = ordered_frames(files, ends, numbers, streamed)
     except DataError:
+        # Frames are checked together. Only after a failure is each record read on its own.
         bad_rows += list(_find_damaged(files, ends, numbers, streamed))
         rows = np.delete(rows, [row for row, _ in bad_rows])
         frames = ordered_frames(files, ends, numbers[rows], streamed)
@@ -270,7 +295,10 @@ def decode_or_skip(
 def _find_damaged(
     files: Sequence[FileAccess], ends: Int64s, numbers: Int64s, streamed: StreamedBlocks
 ) -> Iterator[tuple[int, str]]:
-    """Yields (row, reason) of those whose frames are damaged, each looked at by itself."""
+    """Yields (row, reason) of each damaged frame.
+
+    Each record is read on its own.
+    """
     for row, number in enumerate(numbers.tolist()):
         file_index = int(np.searchsorted(ends, number, "right"))
         record = number - (int(ends[file_index - 1]) if file_index else 0)
@@ -288,35 +316,41 @@ def _find_damaged(
 
 
 def record_location(files: Sequence[FileAccess], ends: Int64s, number: int) -> tuple[str, str]:
-    """Returns (path, place in it) of the record with this number among all."""
+    """Returns (path, place in the file) of a record, for messages.
+
+    Args:
+        number: The number of the record among all records.
+    """
     file_index = int(np.searchsorted(ends, number, "right"))
     return files[
         file_index
     ].file.path, f"record {number - (int(ends[file_index - 1]) if file_index else 0)}"
 
 
-PREFETCH_RANGE_BYTES = (
-    8 << 20
-)  # 8 MiB of frames: a call's fixed costs vanish, and the first batch comes at once
-_MAX_RANGE_STEPS = 256  # at most, since each is made of arrays of its own: steps of single records, too, come at once
-_MEMORY_COPIES = (
-    3  # a record under way is there as a frame, as columns and in the arrays that are made of them
-)
+# Frames in a range of steps. 8 MiB make the fixed costs of a call negligible, and do not delay the
+# first batch.
+PREFETCH_RANGE_BYTES = 8 << 20
+# Each step gets arrays of its own, which take time. So the first step of a single record would come
+# late after a range of many thousand steps.
+_MAX_RANGE_STEPS = 256
+# A record in progress exists as a frame, as columns, and in the arrays made of the columns.
+_MEMORY_COPIES = 3
 
 _Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True)
 class StepRows:
-    """The records of a stretch of steps.
+    """Rows of the records in a range of steps.
 
     Attributes:
-        batch: its rows, one step after the other, named as in the records.
-        edges: int64 [steps + 1], where in it each step begins.
-        numbers: int64 [rows], theirs among all records.
-        mask: [rows] which count; None: all do.
-        positions: int64 [rows], theirs in the epoch, where records may be left out.
-        bad: (number, reason) of the records that were left out.
+        batch: The columns under their stored names, step by step.
+        edges: int64 [steps + 1] the first row of each step.
+        numbers: int64 [rows] the number of each record among all records.
+        mask: [rows] false for rows that only pad a batch; None: all rows count.
+        positions: int64 [rows] the position of each record in the epoch, if bad records are
+            skipped.
+        bad: (record number, reason) of each skipped record.
     """
 
     step_range: StepRange
@@ -328,7 +362,7 @@ class StepRows:
     bad: tuple[tuple[int, str], ...] = ()
 
     def select_rows(self, rows: slice | Int64s, edges: Int64s) -> StepRows:
-        """Returns some of the rows, as the steps that begin at these edges."""
+        """Returns a selection of the rows, divided into steps at `edges`."""
         if isinstance(rows, slice):
             batch = self.batch.slice(rows.start, rows.stop - rows.start)
         else:
@@ -347,16 +381,18 @@ class StepRows:
 
 @dataclass(frozen=True)
 class Fetcher:
-    """Fetcher of the records of a schedule's steps.
+    """Reader of the records of a schedule's steps.
 
     Attributes:
-        memory_bytes: what may be under way.
-        schema: the features that are decoded.
-        made_bytes: what the consumer makes of a row beside its columns, as decoded images.
-        skip_bad: leave out what can't be read, and name it.
-        at_once: so many steps are read together; 0: as many as are worth it.
-        every: only the schedule's first step and every so many-th one.
-        skip_below: with skip_bad, the positions of the first epoch below this one are left out, too.
+        schema: The features to decode.
+        memory_bytes: The limit for the work in progress.
+        output_row_bytes: Memory that the consumer adds per row, such as decoded images.
+        skip_bad: Leaves out and reports records that cannot be read.
+        steps_per_range: The number of steps to read together; 0: chosen from the size of the
+            records.
+        step_stride: Reads only the first step of the schedule and every n-th one after it.
+        skip_below: With `skip_bad`, also leaves out the positions of the first epoch below this
+            one.
     """
 
     dataset: Fetchable
@@ -370,8 +406,13 @@ class Fetcher:
     skip_below: int = 0
 
     def fetch(self, finish: Callable[[StepRows], _Result]) -> Iterator[_Result]:
-        """Yields finish(rows) of all groups of steps, in order; it runs in the threads. DataError names file, record
-        and offset.
+        """Yields finish(rows) for each range of steps, in order.
+
+        `finish` runs in the threads.
+
+        Raises:
+            DataError: A record is damaged or does not fit the schema. The error names its file,
+                record and offset.
         """
         row_bytes = self._row_bytes()
         weight = row_bytes * self.schedule.epoch_steps.batch_size
@@ -389,7 +430,7 @@ class Fetcher:
         )
 
     def _row_bytes(self) -> int:
-        """Returns how much memory a record takes while it is under way, on the average."""
+        """Returns the average memory of a record in progress."""
         parts = self.dataset.zip_parts or (self.dataset,)
         framed = sum(file.framed_bytes for part in parts for file in part.files)
         return (
@@ -398,10 +439,11 @@ class Fetcher:
         )
 
     def _step_ranges(self, row_bytes: int) -> Iterator[StepRange]:
-        """Yields as many steps at once as are worth the calls.
+        """Yields ranges of steps that share the fixed costs of a call.
 
-        Where reading one record costs reading those around it, and the order is not theirs, these are as many as a
-        window has: its members are inflated once then.
+        If the files are compressed and the order is random, reading one record inflates its
+        neighbours, too. A range is then as large as a window, so that each gzip member is inflated
+        once.
         """
         if self.steps_per_range:
             return self.schedule.step_ranges(self.steps_per_range)
@@ -435,7 +477,7 @@ class Fetcher:
             yield step_range, streamed
 
     def _numbers(self, step_range: StepRange) -> Int64s:
-        """Returns [rows] the numbers among all records."""
+        """Returns [rows] the numbers of the records among all stored records."""
         numbers = self.schedule.record_numbers(step_range)
         return (
             numbers
@@ -457,6 +499,8 @@ class Fetcher:
             )
             return StepRows(step_range, batch, edges, numbers, mask)
         finally:
+            # Pages of mapped files stay resident until they are released. That is harmless unless
+            # the files are larger than the memory for this work.
             if is_large:
                 release_mapped_pages()
 
@@ -486,8 +530,14 @@ class Fetcher:
 def decode_records(
     dataset: Fetchable, numbers: Int64s, streamed: StreamedBlocks, stored: Decoding
 ) -> pa.RecordBatch:
-    """Returns the columns of the records with these numbers among all, in this order, named as in the records.
-    DataError names file, record and offset.
+    """Returns the columns of the records under their stored names.
+
+    Args:
+        numbers: [rows] record numbers, in the order of the rows.
+
+    Raises:
+        DataError: A record is damaged or does not fit the schema. The error names its file, record
+            and offset.
     """
     if dataset.zip_parts:
         return _decode_zipped(dataset.zip_parts, numbers, stored.stored_schema)
@@ -504,7 +554,10 @@ def decode_records(
 def _decode_zipped(
     zip_parts: Sequence[Fetchable], numbers: Int64s, schema: Schema
 ) -> pa.RecordBatch:
-    """The columns of `schema`, each from the data set that has it, whose files are all seekable."""
+    """Decodes each column from the part that has it.
+
+    The files of the parts are all seekable.
+    """
     columns: dict[str, pa.Array] = {}
     for part in zip_parts:
         part_schema = schema.select([name for name in schema.names if name in part.schema])
@@ -526,8 +579,10 @@ def raise_bad_record(
     streamed: StreamedBlocks,
     stored: Decoding,
 ) -> None:
-    """Reads again what could not be read together, record by record, and raises the DataError of the first one that is
-    bad.
+    """Finds the first bad record and raises its DataError.
+
+    It is called after several records could not be read together, because that error may lack the
+    place. It reads each record on its own.
     """
     for number in np.unique(numbers).tolist():
         file_index = int(np.searchsorted(ends, number, "right"))

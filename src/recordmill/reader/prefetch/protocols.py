@@ -1,5 +1,6 @@
-"""`Fetchable`, by which the outputs of training (NumPy batches, tf.data, PyTorch) use a data set or a mixture, and the
-time that a reader spends, by stage.
+"""Interface between data sets and the outputs of training, and timing of their stages.
+
+NumPy batches, tf.data and PyTorch use a data set or a mixture through `Fetchable`.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ STAGES = ("read", "check", "decode", "images", "collate")
 
 
 class StageClock:
-    """Seconds of all threads together, by stage."""
+    """Seconds per stage, summed over all threads."""
 
     def __init__(self) -> None:
         self.seconds = dict.fromkeys(STAGES, 0.0)
         self._lock = threading.Lock()
 
     def add(self, stage: str, seconds: float) -> None:
-        """Counts what a thread spent on a stage."""
+        """Adds the seconds that a thread spent in a stage."""
         with self._lock:
             self.seconds[stage] += seconds
 
@@ -40,7 +41,7 @@ _active_clocks: list[StageClock] = []
 
 @contextlib.contextmanager
 def measure_stages() -> Iterator[StageClock]:
-    """Measures what this process's readers spend within the context."""
+    """Measures the stages of all readers in this process during the `with` block."""
     clock = StageClock()
     _active_clocks.append(clock)
     try:
@@ -51,7 +52,7 @@ def measure_stages() -> Iterator[StageClock]:
 
 @contextlib.contextmanager
 def time_stage(stage: str) -> Iterator[None]:
-    """Counts the time of the context as that stage."""
+    """Adds the duration of the `with` block to a stage of all active clocks."""
     if not _active_clocks:
         yield
         return
@@ -64,18 +65,19 @@ def time_stage(stage: str) -> Iterator[None]:
 
 
 class Fetchable(Protocol):
-    """Records that are read by number on threads.
+    """Records that threads can read by number: a data set or a mixture.
 
     Attributes:
-        threads: how many read and decode.
-        schema: the features that are read.
-        file_records: the records of each file, with those that a predicate leaves out.
-        matching: which of all records there are; None: all.
+        threads: The number of threads that read and decode.
         files: [files] the open files.
-        ends: [files] the number of records up to and with each file.
-        fingerprint: identity of the data set.
-        mixed: what it is mixed of; None: it is one data set.
-        zipped: the data sets that have its features; (): it has them itself.
+        mixture_parts: The parts of a mixture; None: this is one data set.
+        zip_parts: The data sets that contain the features if several are zipped; (): this is one
+            data set.
+        ends: int64 [files] the number of records up to and including each file.
+        fingerprint: Identity of the data set.
+        schema: The features to read.
+        file_records: The number of records of each file, including those outside the subset.
+        record_subset: The subset of records in use; None: all.
     """
 
     threads: int
@@ -105,35 +107,45 @@ class Fetchable(Protocol):
     def __len__(self) -> int: ...
 
     def select(self, columns: Sequence[str]) -> Fetchable:
-        """Returns the same records with these features only."""
+        """Returns the same records with only these features."""
 
     def make_decoding(self, schema: Schema) -> Decoding:
-        """Returns how payloads become these features of `schema`, under the names that the records have for them."""
+        """Returns the decoding of payloads into these features, under their stored names."""
 
     @property
     def images(self) -> Mapping[str, Any]:
-        """Encoded images of the data set (`reader.options.images`), by feature, where it was opened so; they are
-        tensors in `schema` then.
+        """Options of the encoded images that are decoded on reading, by feature.
+
+        These features are tensors in `schema`.
         """
 
     @property
     def encoded_view(self) -> Fetchable:
-        """Returns the data set with these images as they are stored."""
+        """The data set with its images as they are stored."""
 
     @property
     def lenient_view(self) -> Fetchable:
-        """Returns the data set in a form in which damaged records are no error but can't be read."""
+        """View of the data set that does not stop at damaged records.
+
+        They are reported as unreadable.
+        """
 
     def head(self, records: int = 5) -> pa.Table:
-        """The first records."""
+        """Returns the first records."""
 
     def record_batches(self, start: int = 0, stop: int | None = None) -> Iterator[pa.RecordBatch]:
-        """Records [start, stop) in order as they come."""
+        """Yields records [start, stop) in stored order."""
 
 
 @dataclass(frozen=True)
 class MixtureParts:
-    """Parts of a mixture: data sets whose files follow each other, and the records of an epoch of all of them."""
+    """Parts of a mixture.
+
+    Attributes:
+        datasets: Data sets, whose files are numbered consecutively.
+        proportions: The records of each data set in a cycle.
+        records: The number of records of an epoch of the mixture.
+    """
 
     datasets: tuple[Fetchable, ...]
     proportions: Proportions

@@ -1,1 +1,1 @@
-"""A data set for PyTorch's loaders: batches of tensors that workers and ranks share."""
+"""Data sets for PyTorch loaders: batches of tensors, shared by workers and ranks."""

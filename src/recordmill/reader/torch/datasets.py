@@ -1,16 +1,20 @@
-"""`TorchBatches`, the dataset that PyTorch's loaders take: `DataLoader(..., batch_size=None)`.
+"""`TorchBatches`, a dataset for PyTorch loaders: `DataLoader(..., batch_size=None)`.
 
-The workers of a loader take the steps in turn, so that the loader, which asks its workers in turn, gives them in the
-order of `Dataset.batches`, however many workers there are. Iterated again it goes on with the next epochs.
+The workers of a loader take turns at the steps, and the loader asks its workers in turn. So it
+yields the steps in the order of `Dataset.batches` with any number of workers. Each further
+iteration continues with the next epochs.
 
-A DataLoader starts its workers anew for each iteration, from the object that its own process holds, which hears nothing
-of what they did: without a place that all of them see, every iteration would be the first one. That place is a file
-without a name; the workers of an iteration know each other by a key. A batch says where the next one of its worker
-stands:
+A DataLoader starts its workers again for each iteration from a copy of the object in its own
+process, to which nothing that the workers did is reported. Without shared state, every iteration
+would be the first one. The shared state is an unnamed temporary file. The workers of one iteration
+recognize each other by a key.
 
-as they come, bucketed   by its number: a worker takes every so many-th step
-packed                   by where its own records end: the steps of the other workers come between, and are passed by
-bad records skipped      by its last record: the batch may be filled up in the middle of the worker's next step
+A batch determines where the next batch of the same worker begins:
+
+    as stored, bucketed    by its number: a worker takes every n-th step
+    packed                 by the end of its records: the steps of other workers come between
+    bad records skipped    by its last record: a batch is filled up from the middle of the worker's
+                           next step
 """
 
 from __future__ import annotations
@@ -35,13 +39,16 @@ from recordmill.reader.batches.source import BatchSource, unwrap_mapped
 from recordmill.reader.sampling.schedule import Schedule, State, check_state
 from recordmill.reader.torch.tensors import BatchPosition, tensor_batches
 
-_MAX_ITERATIONS = 64  # iterations that may be under way at once
+# Iterations that can be in progress at the same time; older ones are forgotten.
+_MAX_ITERATIONS = 64
 _MAX_RECORD_BYTES = 1 << 16
 
 
 class IterationCounter:
-    """The number of the iteration that comes next. Forked and spawned children see the same one; a copy that is pickled
-    otherwise goes its own way.
+    """Number of the next iteration, shared with child processes.
+
+    Forked and spawned children share the counter. A copy made by pickling in any other way is
+    independent.
     """
 
     def __init__(self, number: int = 0) -> None:
@@ -49,8 +56,14 @@ class IterationCounter:
         self._write({"next": number, "begun": []})
 
     def begin_iteration(self, key: str, worker: int, number: int | None = None) -> int:
-        """The number of the iteration that this worker begins: the one that others of this key began and it did not
-        yet, or else the next one, or the one given. (Seeds that a program sets give two iterations the same key.)
+        """Returns the number of the iteration that this worker begins.
+
+        If other workers with this key have begun an iteration that this worker has not, it joins
+        that one. Otherwise it begins a new one. The key alone does not identify an iteration,
+        because a program that sets seeds can give two iterations the same key.
+
+        Args:
+            number: The number of the new iteration, or of the one to join; None: the next one.
         """
         with self._locked():
             record = self._read()
@@ -65,20 +78,20 @@ class IterationCounter:
             return int(new_number)
 
     def restart(self, number: int) -> None:
-        """The next iteration has this number, whatever was before."""
+        """Sets the number of the next iteration and forgets the ones in progress."""
         with self._locked():
             self._write({"next": number, "begun": []})
 
     @property
     def latest_key(self) -> str | None:
-        """The key of the iteration that was begun last."""
+        """Key of the iteration that was begun last."""
         with self._locked():
             iterations = self._read()["begun"]
             return iterations[-1][0] if iterations else None
 
     @property
     def next_number(self) -> int:
-        """The number of the iteration that comes next."""
+        """Number of the next iteration."""
         with self._locked():
             return int(self._read()["next"])
 
@@ -100,6 +113,8 @@ class IterationCounter:
         os.ftruncate(self._file.fileno(), len(data))
 
     def __getstate__(self) -> Any:
+        # While a child is being spawned, file descriptors can be passed on. Otherwise only the
+        # number can.
         if context.get_spawning_popen() is not None:
             return reduction.DupFd(self._file.fileno())
         return (self.next_number,)
@@ -117,14 +132,16 @@ class IterationCounter:
 
 @dataclass
 class WorkerPosition:
-    """Position of one worker.
+    """Position of one worker of a loader.
 
     Attributes:
-        plan: the steps of this worker from where the run began.
-        at: where its next step stands.
-        others: packed, how many steps of other workers come before that one.
-        had: with bad records skipped, the position in that step up to which its records were given.
-        over: the worker has had all of them.
+        plan: The steps of this worker from the start of the run.
+        schedule: The steps from its next step on.
+        is_over: The worker has had all of its steps.
+        other_steps: If batches are packed, the number of steps of other workers before its next
+            step.
+        read_position: If bad records are skipped, the position in its next step up to which records
+            were read.
     """
 
     plan: StepPlan
@@ -140,7 +157,7 @@ class WorkerPosition:
     def start_of_iteration(
         cls, plan: StepPlan, iteration: int, worker: int, num_workers: int
     ) -> WorkerPosition:
-        """Returns the position at an iteration's begin."""
+        """Returns the position at the start of an iteration."""
         worker_plan = plan.select_share(worker, num_workers)
         if plan.packing is not None:
             return cls(
@@ -170,10 +187,14 @@ class WorkerPosition:
         worker: int,
         num_workers: int,
     ) -> WorkerPosition:
-        """Returns the position of a state. `begin` is the first iteration, without end; `epochs` is of each.
+        """Returns the position in a saved state.
+
+        Args:
+            first_plan: The steps of all workers from the first iteration on, endless.
+            epochs: The number of epochs in an iteration; None: endless.
 
         Raises:
-            UsageError: it is a state of something else, or of another worker.
+            UsageError: The state belongs to other data or options, or to another worker.
         """
         check_state(state)
         worker_fields = {name: state.get(name) for name in ("worker", "workers")}
@@ -208,7 +229,12 @@ class WorkerPosition:
         )
 
     def advance(self, end_position: BatchPosition, skips_bad_records: bool) -> None:
-        """One step of this worker is done, and the next one stands there, if its number does not say it."""
+        """Moves to the next step of this worker.
+
+        Args:
+            end_position: Where the last batch ended; None: the next step follows from the number of
+                the last one.
+        """
         if end_position is None:
             self.schedule = _skip_steps(self.schedule, self.num_workers)
         elif skips_bad_records:
@@ -221,13 +247,13 @@ class WorkerPosition:
         self.is_over = self.schedule.remaining_steps == 0
 
     def finish(self) -> None:
-        """There is no further step."""
+        """Moves to the end, because no step is left."""
         if self.schedule.end_epoch is not None and self.schedule.remaining_steps:
             self.schedule = replace(self.schedule, epoch=self.schedule.end_epoch, position=0)
         self.is_over = True
 
     def state(self) -> State:
-        """Returns the position as JSON takes it."""
+        """Returns the position as values for JSON."""
         state = {
             **self.plan.state(self.schedule),
             "over": self.is_over,
@@ -238,7 +264,10 @@ class WorkerPosition:
         return state | ({"had": self.read_position} if self.read_position else {})
 
     def _advance_to(self, epoch: int, position: int) -> None:
-        """The last batch ends there, in one of this worker's own steps, or at its end."""
+        """Moves to the end of the last batch.
+
+        The batch ends in a step of this worker, or at the end of one.
+        """
         schedule = self.plan.schedule
         step_records, first_position = (
             schedule.epoch_steps.global_batch_size,
@@ -269,28 +298,34 @@ def _read_count(state: Mapping[str, Any], name: str) -> int:
     return value
 
 
-_LOADER_PREFIX = "loader "  # begins what the workers of a loader have in common
+# Begins the keys of iterations by the workers of a loader, as opposed to those by a process itself.
+_LOADER_PREFIX = "loader "
 
 
 class TorchBatches(torch.utils.data.IterableDataset):  # type: ignore[misc]
-    """Batches of tensors. `state_dict()` and `load_state_dict()` are what torchdata's StatefulDataLoader calls, in each
-    worker; with PyTorch's own DataLoader, count the steps and give the number as `start_step=`, or save
+    """Batches of tensors for PyTorch loaders.
+
+    torchdata's StatefulDataLoader calls `state_dict()` and `load_state_dict()` in each worker. With
+    PyTorch's own DataLoader, count the steps and pass the number as `start_step=`, or save
     `state_after(steps)`.
     """
 
     def __init__(
         self, source: BatchSource, first_plan: StepPlan, num_ranks: int | None = None
     ) -> None:
-        """Creates the batches of a plan without end. ranked: how many ranks there were, where it is shared by them and
-        not by the numbers that a user gave.
+        """Creates the batches of an endless plan.
+
+        Args:
+            num_ranks: The number of ranks of torch.distributed that share the plan; None: the
+                caller passed num_hosts and host_index.
         """
         self._source, self._first_plan, self._num_ranks = source, first_plan, num_ranks
-        self._epochs = epochs = source.options.order.epochs  # of an iteration
+        self._epochs = epochs = source.options.order.epochs  # epochs of an iteration
         self._threads, self._skips_bad_records = source.dataset.threads, source.skips_bad_records
         self._iteration_counter = IterationCounter(
             0 if epochs is None else first_plan.schedule.epoch // epochs
         )
-        self._iterations_here = 0  # of this object, in this process
+        self._iterations_here = 0  # iterations of this object in this process
         self._restored_position: WorkerPosition | None = None
         self._current_position: WorkerPosition | None = None
 
@@ -316,9 +351,8 @@ class TorchBatches(torch.utils.data.IterableDataset):  # type: ignore[misc]
         self, position: WorkerPosition
     ) -> Generator[tuple[Any, BatchPosition], None, None]:
         if not position.is_over:
-            self._source.dataset.threads = max(
-                self._threads // position.num_workers, 1
-            )  # of this worker's own copy
+            # The workers share the threads. The data set is this worker's own copy.
+            self._source.dataset.threads = max(self._threads // position.num_workers, 1)
             for number, (batch, end_position) in enumerate(
                 tensor_batches(
                     self._source, position.plan, position.num_workers, position.read_position
@@ -330,17 +364,18 @@ class TorchBatches(torch.utils.data.IterableDataset):  # type: ignore[misc]
                 )
 
     def _plan_iteration(self, number: int) -> StepPlan:
-        """The steps of all workers."""
+        """Returns the steps of all workers in an iteration."""
         first_iteration = (
             0 if self._epochs is None else self._first_plan.schedule.epoch // self._epochs
         )
         return self._first_plan.select_iteration(number - first_iteration, self._epochs)
 
     def __len__(self) -> int:
-        """Returns how many batches the next iteration gives.
+        """Returns the number of batches of the next iteration.
 
         Raises:
-            TypeError: it has no end, they are packed, or nobody can know.
+            TypeError: The iteration is endless, or the number is unknown because batches are packed
+                or bad records are skipped.
         """
         if self._skips_bad_records:
             raise TypeError('how many batches on_bad="skip" leaves is known at the end only')
@@ -350,10 +385,13 @@ class TorchBatches(torch.utils.data.IterableDataset):  # type: ignore[misc]
         return remaining_steps
 
     def set_epoch(self, epoch: int) -> None:
-        """The next iteration begins with this epoch, counted from the very first, as DistributedSampler has it.
+        """Makes the next iteration begin with this epoch, as DistributedSampler.set_epoch does.
+
+        Args:
+            epoch: The number of the epoch, counted from the start of training.
 
         Raises:
-            UsageError: no iteration begins there.
+            UsageError: No iteration begins with this epoch.
         """
         if self._epochs is None or epoch < 0 or epoch % self._epochs:
             raise UsageError(
@@ -363,15 +401,17 @@ class TorchBatches(torch.utils.data.IterableDataset):  # type: ignore[misc]
         self._restored_position = self._current_position = None
 
     def state_after(self, steps: int) -> State:
-        """Returns where the run stands when this host has had so many batches, counted from its begin over all
-        iterations.
+        """Returns the position after this host has consumed `steps` batches.
 
-        `to_torch(..., state=...)` goes on there, with any number of workers, and of hosts (in the middle of steps that
-        were bucketed together, with the same number).
+        `to_torch(..., state=...)` continues there, with any number of workers. It also accepts
+        another number of hosts, except in the middle of steps that were bucketed together.
+
+        Args:
+            steps: The number of batches since the start of the run, over all iterations.
 
         Raises:
-            UsageError: batches are packed, or bad records skipped: which records that many batches had is known to
-                those alone who made them.
+            UsageError: Batches are packed or bad records are skipped. Then only the workers know
+                which records the batches contained.
         """
         if self._skips_bad_records or self._first_plan.packing is not None:
             raise UsageError(
@@ -381,10 +421,11 @@ class TorchBatches(torch.utils.data.IterableDataset):  # type: ignore[misc]
         return self._first_plan.state(self._first_plan.schedule_after(steps))
 
     def state_dict(self) -> State:
-        """Returns where the next batch of this process stands: of a worker, in a worker.
+        """Returns the position of the next batch of this worker, or of this process.
 
         Raises:
-            UsageError: the workers of a loader have begun an iteration, and know where they are.
+            UsageError: The workers of a loader have begun an iteration, so only they know their
+                positions.
         """
         worker, num_workers, group_key = _identify_worker()
         position = self._restored_position or self._current_position
@@ -405,10 +446,10 @@ class TorchBatches(torch.utils.data.IterableDataset):  # type: ignore[misc]
         return position.state()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """The next iteration goes on there.
+        """Makes the next iteration continue at a saved position.
 
         Raises:
-            UsageError: it is a state of something else, or of another worker.
+            UsageError: The state belongs to other data or options, or to another worker.
         """
         worker, num_workers, _ = _identify_worker()
         self._restored_position = WorkerPosition.from_state(
@@ -424,7 +465,7 @@ class TorchBatches(torch.utils.data.IterableDataset):  # type: ignore[misc]
 
 
 class _WorkerBatches(Iterator[Any]):
-    """The batches of a run, which is told of each of them. skip: bad records are."""
+    """Iterator that records the position of its worker after each batch."""
 
     def __init__(
         self,
@@ -449,7 +490,10 @@ class _WorkerBatches(Iterator[Any]):
 
 
 def get_ranks() -> tuple[int, int]:
-    """Returns (how many processes train together, which of them this is), as torch.distributed says; one without it."""
+    """Returns (number of processes that train together, index of this one).
+
+    The source is torch.distributed. If it is not initialized, there is one process.
+    """
     distributed = torch.distributed
     if not distributed.is_available() or not distributed.is_initialized():
         return 1, 0
@@ -457,8 +501,9 @@ def get_ranks() -> tuple[int, int]:
 
 
 def _identify_worker() -> tuple[int, int, str]:
-    """Returns (this worker, how many there are, what the workers of an iteration have in common)."""
+    """Returns (index of this worker, number of workers, key of the iteration)."""
     info = torch.utils.data.get_worker_info()
     if info is None:
         return 0, 1, f"process {os.getpid()}"
+    # PyTorch seeds worker i of an iteration with base + i, so the base is common to the workers.
     return info.id, info.num_workers, f"{_LOADER_PREFIX}{info.seed - info.id}"

@@ -1,13 +1,16 @@
-"""Columns of a batch, as `batches` gives them, to what PyTorch takes; nothing is an object per row but text.
+"""Conversion of batches into PyTorch tensors.
 
-fixed shape          tensor [rows, *shape]; where a record may lack it, zeros (text: "") and `name/valid` [rows] bool
-                     beside it
-variable length      `RaggedRows`, or a tensor [rows, length, ...] where it is collated; a list that is missing and one
-                     that is empty both come as empty
-timestamp            int64 since 1970 in the schema's unit
-string and bytes     a list of `str` or `bytes`; of a shape, lists of lists
+Only text becomes a Python object per row.
 
-A consumer may change them: no two tensors share memory. The types are the schema's own: bfloat16 is torch.bfloat16.
+    fixed shape        tensor [rows, *shape]. If records may lack the feature, their rows are zeros
+                       or "", and `name/valid` is a bool tensor [rows].
+    variable length    `RaggedRows`, or a tensor [rows, length, ...] if it is collated. Missing and
+                       empty lists are both empty.
+    timestamp          int64 since 1970, in the unit of the schema
+    string, bytes      a list of `str` or `bytes`, or nested lists if the feature has a shape
+
+No two tensors share memory, so a consumer may change them. The dtypes are those of the schema:
+bfloat16 becomes torch.bfloat16.
 """
 
 from __future__ import annotations
@@ -24,14 +27,15 @@ from recordmill.reader.batches.plan import StepBlock, StepPlan
 from recordmill.reader.batches.source import BatchSource, count_truncated
 from recordmill.records.columns.ragged import Array, Ragged, Strings
 
-BatchPosition = tuple[int, int] | None  # (epoch, position)
+# (epoch, position) at which the next step begins; None: it follows from the number of the step.
+BatchPosition = tuple[int, int] | None
 
 
 class RaggedRows(NamedTuple):
     """Rows of different lengths: row i is `values[row_splits[i]:row_splits[i + 1]]`.
 
     Attributes:
-        values: [items, ...] tensor; a list of text; another RaggedRows for lists of lists.
+        values: Tensor [items, ...], a list of text, or another RaggedRows for lists of lists.
         row_splits: int64 [rows + 1].
     """
 
@@ -39,12 +43,20 @@ class RaggedRows(NamedTuple):
     row_splits: torch.Tensor
 
     def to_nested(self) -> torch.Tensor:
-        """Returns a nested tensor of the jagged layout; of one variable dimension and numbers only."""
+        """Returns a nested tensor in the jagged layout.
+
+        It requires numbers with one variable dimension.
+        """
         return torch.nested.nested_tensor_from_jagged(self.values, self.row_splits)
 
 
 def to_tensors(step: Batch, source: BatchSource) -> Any:
-    """A step's columns as they are given: a dict by feature name, or `(x, y)`, `(x, y, weights)`."""
+    """Converts the columns of a step and applies the user's map function.
+
+    Returns:
+        A dict by feature name, or `(x, y)` or `(x, y, weights)`; then the result of the map
+        function, if there is one.
+    """
     bfloat16_names = {feature.name for feature in source.schema if feature.dtype == "bfloat16"}
     batch = source.collator.assemble(
         {name: _convert_value(value, name in bfloat16_names) for name, value in step.items()}
@@ -62,8 +74,10 @@ def _convert_value(value: Any, bfloat16: bool) -> Any:
 
 
 def _to_tensor(array: Array) -> torch.Tensor:
-    """Returns the array as a tensor. An array that can be written to was made for this batch, and its part of it is
-    nobody else's; Arrow's columns can't.
+    """Returns the array as a tensor, without a copy if possible.
+
+    A writable array was made for this batch alone, so the tensor can own it. Arrow's arrays are
+    read-only and are copied.
     """
     is_owned = array.flags.writeable and array.flags.c_contiguous
     return torch.from_numpy(array if is_owned else np.array(array, order="C"))
@@ -72,14 +86,12 @@ def _to_tensor(array: Array) -> torch.Tensor:
 def tensor_batches(
     source: BatchSource, plan: StepPlan, num_workers: int, skip_below: int
 ) -> Generator[tuple[Any, BatchPosition], None, None]:
-    """Yields the tensors of the steps of one worker of so many that share memory, and where the next step stands if
-    its number does not say it.
+    """Yields the tensors of each step of one worker, and where its next step begins.
 
     Args:
-        source: the source of batches.
-        plan: the steps of the worker.
-        workers: how many share memory.
-        skip_below: where bad records are skipped, those of the positions below it are left out.
+        plan: The steps of the worker.
+        num_workers: The number of workers that share the memory limit.
+        skip_below: If bad records are skipped, records at positions below this one are left out.
     """
     refiller, truncated_counts = source.make_refiller(plan), dict[str, int]()
 
