@@ -41,8 +41,8 @@ _TOKEN = "preflight"
 _SETTINGS = "give the workers the store's settings, which they take from their own environment (docs/stores.md)"
 
 
-class SizedFile(Protocol):
-    """A file with a path and a status."""
+class ListedInput(Protocol):
+    """A file of the inputs, with its state at planning time."""
 
     @property
     def path(self) -> str: ...
@@ -51,7 +51,7 @@ class SizedFile(Protocol):
     def stat(self) -> Stat: ...
 
 
-def sample_files(files: Sequence[SizedFile]) -> tuple[tuple[str, int], ...]:
+def sample_files(files: Sequence[ListedInput]) -> tuple[tuple[str, int], ...]:
     """Returns (absolute path, size in bytes) of some of the files.
 
     These are up to MAX_SAMPLES files, spread from the first one to the last one.
