@@ -173,7 +173,10 @@ ACROSS = {
 
 @pytest.mark.parametrize("write", FORMATS)
 def test_boxes_across_the_border_are_clipped(write: Any, images: Path, tmp_path: Path) -> None:
-    made = built(images, put(write, tmp_path / "boxes", ACROSS), tmp_path / "out")
+    boxes = put(write, tmp_path / "boxes", ACROSS)
+    with pytest.raises(RecordmillError, match=r"inside the image 'b.png'"):
+        recordmill.build(images, tmp_path / "out", boxes=boxes)
+    made = built(images, boxes, tmp_path / "out", max_rejects=1, overwrite=True)
     rows = dict(
         zip(
             made["image/filename"].to_pylist(),
@@ -189,7 +192,7 @@ def test_boxes_across_the_border_are_clipped(write: Any, images: Path, tmp_path:
     assert (rows["a.png"], bottom[0]) == ([0], [1])
     assert len(rows["b.png"]) == len(right[1]) == 1
     notes = recordmill.open(tmp_path / "out").catalog.manifest.statistics["notes"]
-    assert any("boxes across the image's border, clipped: 2" in note for note in notes)
+    assert any("boxes across the image's border, clipped: 1" in note for note in notes)
 
 
 def test_an_annotation_without_its_image_is_a_reject_by_name(images: Path, tmp_path: Path) -> None:
@@ -214,7 +217,7 @@ def test_an_annotation_without_its_image_is_a_reject_by_name(images: Path, tmp_p
         (
             "a.xml",
             "<annotation><object><name>x</name></object></annotation>",
-            "Pascal VOC writes it: lacks 'xmin'",
+            "object 1: lacks 'bndbox'",
         ),
         ("a.json", "[1]", "no annotation as COCO writes it"),
         (
@@ -226,13 +229,13 @@ def test_an_annotation_without_its_image_is_a_reject_by_name(images: Path, tmp_p
             "a.json",
             '{"images": [{"id": 1, "file_name": "a.png"}], "categories": [{"id": 1, "name": "x"}], '
             '"annotations": [{"image_id": 1, "category_id": 1, "bbox": [1, 2, 3]}]}',
-            "not enough values",
+            "bbox is 3 numbers, not four",
         ),
         ("a.txt", "0 0.5 0.5 0.1\n", "a.txt: line 1: is no box: 3 numbers"),
         (
             "a.txt",
             "\n0 0.5 0.5 nan 0.1\n",
-            "a.txt: line 2: is no box: a box is four finite numbers",
+            "a.txt: line 2: is no box: a value is 'nan', not a finite number",
         ),
         ("b.csv", "filename,xmin,ymin,xmax,ymax\na.png,1,2,3,4\n", "no columns of a class"),
         ("b.csv", "filename,class,left\na.png,cat,3\n", "no columns of xmin, ymin"),

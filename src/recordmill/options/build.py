@@ -300,6 +300,15 @@ class BuildKeywords(TypedDict, total=False):
             excludes=(("labels", None),),
         ),
     ]
+    box_unit: Annotated[
+        Literal["auto", "pixels", "shares"],
+        _images(
+            "the unit of boxes: pixels, shares of the width and height, or that of the format; of a table it is "
+            "detected",
+            "auto",
+            needs=("boxes",),
+        ),
+    ]
     label_offset: Annotated[
         int,
         _images(

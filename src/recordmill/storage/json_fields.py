@@ -60,15 +60,21 @@ def read_bounded(path: str | os.PathLike[str], max_bytes: int = MAX_JSON_BYTES) 
         return data
 
 
-def parse_json(data: bytes | str, source: str) -> Any:
+def parse_json(data: bytes | str, source: str, *, allow_nan: bool = False) -> Any:
     """Returns the value of a JSON text.
+
+    Args:
+        data: The text.
+        source: The name of the file, for errors.
+        allow_nan: NaN and Infinity, which Python's `json` writes, are floats instead of errors.
 
     Raises:
         DataError: The text is not JSON or UTF-8, has a duplicate key, or is nested too deeply.
     """
     try:
         text = data.decode("utf-8") if isinstance(data, bytes) else data
-        return json.loads(text, object_pairs_hook=_make_object, parse_constant=_refuse_constant)
+        parse_constant = float if allow_nan else _refuse_constant
+        return json.loads(text, object_pairs_hook=_make_object, parse_constant=parse_constant)
     except UnicodeDecodeError as error:
         raise DataError(f"is not UTF-8 (byte {error.start})", source=source) from None
     except RecursionError:

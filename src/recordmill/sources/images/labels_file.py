@@ -40,7 +40,7 @@ _PATH_NAMES = """
 file_name filename file path file_path filepath image image_path image_name image_file image_filename
 img img_path img_name image_id img_id id name
 """
-_PATH_COLUMNS = _PATH_NAMES.split()  # names of path columns, the most certain first
+PATH_COLUMNS = _PATH_NAMES.split()  # names of path columns, the most certain first
 
 
 @dataclass(frozen=True)
@@ -78,13 +78,27 @@ def read_label_file(path: str) -> LabelRows:
     if plan is None:
         raise UsageError(f"{option('labels', path)}: a .csv, .tsv or .jsonl file is needed")
     try:
-        return _read_rows(plan, file)
+        return read_label_rows(plan, file)
     except DataError as error:
         reason = f"{error.reason} (a labels file is read with the defaults: mend it)"
         raise DataError(reason, source=error.source, place=error.place) from None
 
 
-def _read_rows(plan: Callable[[InputFile, PlanOptions], Source], file: InputFile) -> LabelRows:
+def read_label_rows(
+    plan: Callable[[InputFile, PlanOptions], Source],
+    file: InputFile,
+    rejects: list[Reject] | None = None,
+) -> LabelRows:
+    """Reads all rows of a table, with inferred dtypes.
+
+    Args:
+        plan: Plans the table with given options.
+        file: The table.
+        rejects: Receives malformed rows. None makes each one an error.
+
+    Raises:
+        DataError: The table is malformed, or has a malformed row without `rejects`.
+    """
     source = plan(file, PlanOptions())
     time_dtypes = {feature.name: feature.dtype for feature in source.schema if feature.timestamp}
     plain_dtypes = {
@@ -93,9 +107,16 @@ def _read_rows(plan: Callable[[InputFile, PlanOptions], Source], file: InputFile
     if plain_dtypes:
         source = plan(file, PlanOptions(dtypes=plain_dtypes))
     chunks = [chunk for unit in source.units for chunk in source.read(unit)]
-    for reject in (reject for chunk in chunks for reject in chunk.rejects):
-        raise DataError(reject.message, source=file.name, place=reject.place)
+    bad_rows = [reject for chunk in chunks for reject in chunk.rejects]
+    if bad_rows and rejects is None:
+        raise DataError(bad_rows[0].message, source=file.name, place=bad_rows[0].place)
+    if rejects is not None:
+        rejects += bad_rows
     table = pa.Table.from_batches([chunk.records for chunk in chunks]).combine_chunks()
+    if not table.num_rows:
+        first = bad_rows[0] if bad_rows else None
+        reason = "has no row" if first is None else first.message
+        raise DataError(reason, source=file.name, place=first.place if first else "")
     columns = table.to_batches()[0].replace_schema_metadata(None)
     assert isinstance(source, RecordLocator)
     places = source.locate(0, np.concatenate([chunk.positions for chunk in chunks]).tolist())
@@ -279,7 +300,7 @@ def path_column(declared: str | None, table: pa.RecordBatch, finder: FileFinder,
             )
         return declared
     by_lower: dict[str, str] = {column.lower(): column for column in reversed(names)}
-    candidates = [by_lower[candidate] for candidate in _PATH_COLUMNS if candidate in by_lower]
+    candidates = [by_lower[candidate] for candidate in PATH_COLUMNS if candidate in by_lower]
     for column in candidates:
         if (finder.owners(table.column(column)) >= 0).any():
             return column

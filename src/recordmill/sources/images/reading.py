@@ -33,7 +33,13 @@ from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.common.contract import BATCH_BYTES, BATCH_FILES, IMAGE_FEATURES, Chunk
 from recordmill.sources.common.layout import FolderLayout
 from recordmill.sources.common.tables import take_file_batch
-from recordmill.sources.images.boxes import OBJECT_NAMES, fit_boxes
+from recordmill.sources.images.box_columns import (
+    ANNOTATION_FILE,
+    HIDDEN_COLUMNS,
+    STATED_HEIGHT,
+    STATED_WIDTH,
+)
+from recordmill.sources.images.boxes import OBJECT_NAMES, Frame, find_frame, fit_boxes
 from recordmill.sources.images.pairs import PARTNER_COLUMN
 from recordmill.sources.values.conform import conform
 from recordmill.sources.values.labels import ClassNames
@@ -190,7 +196,6 @@ def read_images(
     max_pixels: int,
     decode: bool = False,
     with_pixels: bool = False,
-    absolute_boxes: bool | None = None,
     pair: str = "",
     rule: RewriteRule | None = None,
 ) -> Iterator[Chunk]:
@@ -204,7 +209,6 @@ def read_images(
         max_pixels: An image with more pixels is a reject.
         decode: Checks images by decoding all their frames.
         with_pixels: Sums up the pixels of decoded images in `Chunk.pixels`.
-        absolute_boxes: Whether boxes in the file table are in pixels. None if there are no boxes.
         pair: Name of the feature of the partners.
         rule: Rewrites the images. None keeps their bytes.
 
@@ -226,11 +230,12 @@ def read_images(
             pair=pair,
             max_pixels=max_pixels,
             rule=rule,
+            table=files,
         )
         batch.check(
             decode_bytes, max_pixels, decode=decode, with_pixels=with_pixels and rule is None
         )
-        yield batch.to_chunk(schema, files, absolute_boxes)
+        yield batch.to_chunk(schema, files)
         first += len(batch_files)
 
 
@@ -374,6 +379,25 @@ class EncodedFiles:
         return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(rows), buffers)
 
 
+class _StatedSizes:
+    """Sizes that annotations state of the images of one batch. Nothing, if there are no boxes."""
+
+    def __init__(self, files: FileTable, ordinals: Sequence[int]) -> None:
+        names = (STATED_WIDTH, STATED_HEIGHT, ANNOTATION_FILE)
+        self._has_boxes = STATED_WIDTH in files.extra_columns
+        if self._has_boxes:
+            columns = files.take_columns(ordinals, names)
+            self._widths, self._heights, self._files = (columns[name].to_pylist() for name in names)
+
+    def find_frame(self, row: int, header: ImageHeader, images: EncodedFiles) -> Frame | None:
+        """Returns the image that the annotation describes. Raises BadImage if it is another one."""
+        if not self._has_boxes:
+            return None
+        return find_frame(
+            self._widths[row], self._heights[row], self._files[row] or "", header, images.data(row)
+        )
+
+
 class _ImageBatch:
     """Collects the images of one chunk."""
 
@@ -385,7 +409,11 @@ class _ImageBatch:
         pair: str,
         max_pixels: int,
         rule: RewriteRule | None,
+        table: FileTable,
     ) -> None:
+        self._annotations = _StatedSizes(table, ordinals)
+        # the annotated image of each good image, if there are boxes
+        self._frames: list[Frame] = []
         self._ordinals, self._images = (
             np.array(ordinals, np.uint32),
             EncodedFiles(files, max_pixels),
@@ -414,6 +442,7 @@ class _ImageBatch:
                 header = self._images.check(
                     row, check_bytes, max_pixels, sums if with_pixels else None
                 )
+                frame = self._annotations.find_frame(row, header, self._images)
                 if self._rule is not None:
                     placement = self._rule.place_image(self._images.data(row), header)
                     image = self._rule.rewrite_image(
@@ -443,6 +472,7 @@ class _ImageBatch:
             else:
                 self._keep_written(row, header, placement, image, mask)
             self._pixels += sums
+            self._frames += [] if frame is None else [frame]
 
     def _keep(self, row: int, header: ImageHeader) -> None:
         name = self._images.files[row].name
@@ -464,7 +494,7 @@ class _ImageBatch:
             self._counts[f"{stored.format} with {trait}, written without"] += 1
         self._counts["images turned upright, as their EXIF data says"] += placement.orientation > 1
 
-    def to_chunk(self, schema: Schema, files: FileTable, absolute_boxes: bool | None) -> Chunk:
+    def to_chunk(self, schema: Schema, files: FileTable) -> Chunk:
         ordinals = self._ordinals[self._rows]
         target = to_arrow(schema)
         file_columns = files.take_columns(
@@ -473,12 +503,14 @@ class _ImageBatch:
         feature_columns = {
             name.removeprefix(FEATURE_PREFIX): column for name, column in file_columns.items()
         }
-        if absolute_boxes is not None and self._rows:
-            box_lists, counts = fit_boxes(
-                feature_columns, self._stored, absolute_boxes, self._placements
+        if self._frames:
+            box_columns = feature_columns | files.take_columns(ordinals, HIDDEN_COLUMNS)
+            box_lists, counts, rejects = fit_boxes(
+                box_columns, self._stored, self._frames, self._placements, self._names
             )
             feature_columns |= box_lists
             self._counts += counts
+            self._rejects += rejects
         columns = [
             feature_columns[name] if name in feature_columns else self._own_column(name)
             for name in schema.names

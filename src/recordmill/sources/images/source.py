@@ -47,7 +47,9 @@ from recordmill.sources.common.layout import (
     reject_unknown_classes,
     resolve_class_rule,
 )
-from recordmill.sources.images.boxes import OBJECT_LABEL, box_columns, object_features
+from recordmill.sources.images.annotation_rows import AUTO_UNIT
+from recordmill.sources.images.box_columns import OBJECT_LABEL, box_columns
+from recordmill.sources.images.boxes import object_features
 from recordmill.sources.images.labels_file import LabelRequest, label_columns
 from recordmill.sources.images.pairs import append_partners, pair_feature, pair_files, record_sizes
 from recordmill.sources.images.reading import (
@@ -139,6 +141,8 @@ class ImageOptions:
         labels_path_column: Its column of paths. None detects it.
         pair: `IMAGES,MASKS`: two folders. Files of the same name form one record.
         boxes: Annotations of objects: a file, or a folder of files.
+        box_unit: Unit of the edges of boxes: `pixels`, `shares`, or `auto` for that of the format.
+            The unit of a table is detected.
         label_offset: Number of the first object class. 1 makes 0 the background.
         missing: For labels without a file and files without labels. `reject` makes both rejects.
             `ignore` drops these labels, and keeps these files without labels.
@@ -162,6 +166,7 @@ class ImageOptions:
     labels_path_column: str | None = None
     pair: str | None = None
     boxes: str | None = None
+    box_unit: str = AUTO_UNIT
     label_offset: int = 0
     missing: str = REJECT_MISSING
     check: str = STRUCTURE_CHECK
@@ -197,7 +202,6 @@ class ImageSource:
         files: The files. Their columns contain the features that do not come from the image itself.
         memory_bytes: Memory of the build.
         statistics: Pixels of images that the check decodes are summed up.
-        absolute_boxes: Whether boxes are in pixels. None if there are no boxes.
     """
 
     schema: Schema
@@ -208,7 +212,6 @@ class ImageSource:
     plan_rejects: tuple[Reject, ...] = ()
     memory_bytes: int = DEFAULT_MEMORY_BYTES
     statistics: bool = False
-    absolute_boxes: bool | None = None
 
     @property
     def kind(self) -> str:
@@ -225,8 +228,9 @@ class ImageSource:
     @property
     def is_record_per_file(self) -> bool:
         # A rewritten image may be much larger than its file. Sorted runs bound the memory for
-        # this, but shards in the order of files don't.
-        return self.options.pair is None and self.options.rule is None
+        # this, but shards in the order of files don't. A box may be a reject of its own.
+        options = self.options
+        return options.pair is None and options.rule is None and options.boxes is None
 
     def read_files(self, ordinals: Sequence[int]) -> Iterator[Chunk]:
         """Yields the images of these files, in this order. Raises DataError as `read`."""
@@ -239,7 +243,6 @@ class ImageSource:
             max_pixels=options.max_pixels,
             decode=options.check == DECODE_CHECK,
             with_pixels=self.statistics,
-            absolute_boxes=self.absolute_boxes,
             pair="" if options.pair is None else pair_feature(options.pair).name,
             rule=options.rule,
         )
@@ -308,7 +311,7 @@ def plan_images(
         folder_layout = replace(
             folder_layout, classes=folder_layout.classes.filter(pa.array(labels.keep))
         )
-    absolute_boxes, classes = None, dict[str, tuple[str, ...]]()
+    classes = dict[str, tuple[str, ...]]()
     if options.boxes is not None:
         objects = box_columns(
             parse_input_path(options.boxes),
@@ -316,8 +319,12 @@ def plan_images(
             listing.roots,
             first_label=options.label_offset,
             memory_bytes=common.memory_bytes,
+            unit=options.box_unit,
         )
-        files, absolute_boxes = with_features(files, objects.columns), objects.absolute
+        files = with_features(files, objects.columns)
+        for name, column in objects.hidden.items():
+            files = files.with_column(name, column)
+        files = files.filter(objects.keep)
         own_features, classes = (
             object_features(own_features, feature_names(files)),
             {OBJECT_LABEL: objects.classes},
@@ -362,7 +369,6 @@ def plan_images(
         plan_rejects=(*rejects, *column_rejects),
         memory_bytes=common.memory_bytes,
         statistics=common.collects_statistics,
-        absolute_boxes=absolute_boxes,
     )
 
 

@@ -1,0 +1,149 @@
+"""Parser of Pascal VOC's XML, and of CVAT's. Sources: the development kit of VOC2012.
+
+Pixels of VOC count from 1, and the last one is inside the box.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from recordmill.base.errors import DataError
+from recordmill.sources.images.annotation_rows import (
+    MAX_ANNOTATION_BYTES,
+    PIXELS,
+    SHARES,
+    AnnotationRows,
+    BadRow,
+    ImageRow,
+    ParseSettings,
+    to_class,
+    to_number,
+    to_size,
+    to_text,
+    to_whole,
+)
+from recordmill.sources.images.foreign_annotations import shape_edges
+from recordmill.storage.file_table import InputFile
+from recordmill.storage.json_fields import read_bounded
+
+_EDGES = ("xmin", "ymin", "xmax", "ymax")
+_MAX_DEPTH = 64
+
+
+def parse_voc(rows: AnnotationRows, file: InputFile, settings: ParseSettings) -> None:
+    """Reads an XML file with the objects of one image, or CVAT's with those of many.
+
+    Raises:
+        DataError: The file is not such XML.
+    """
+    root = _parse_xml(read_bounded(file.path, MAX_ANNOTATION_BYTES), file.name)
+    rows.unit = PIXELS
+    if root.tag == "annotations":
+        _read_cvat(rows, root)
+        return
+    stem = file.name.rpartition("/")[2].rpartition(".")[0]
+    stated_name = (root.findtext("filename") or "").strip()
+    try:
+        size = to_size(root.findtext("size/width"), root.findtext("size/height"))
+    except BadRow as error:
+        raise DataError(f"states no size of the image: {error}", source=file.name) from None
+    image = rows.add_image(ImageRow(stem, "", size, is_stem=True, other_name=stated_name))
+    shift = 0 if settings.unit == SHARES else 1
+    for number, element in enumerate(root.iter("object"), 1):
+        place = f"object {number}"
+        try:
+            if (box := element.find("bndbox")) is None:
+                raise BadRow("lacks 'bndbox'")
+            left, top, right, bottom = (to_number(_child_text(box, edge), edge) for edge in _EDGES)
+            difficult, truncated = (
+                to_whole((element.findtext(name) or "").strip() or 0, name)
+                for name in ("difficult", "truncated")
+            )
+            rows.add_box(
+                image,
+                (left - shift, top - shift, right, bottom),
+                to_class(_child_text(element, "name")),
+                place,
+                difficult=difficult,
+                truncated=truncated,
+                view=element.findtext("pose") or "Unspecified",
+            )
+        except BadRow as error:
+            rows.reject(place, str(error), stated_name or stem)
+
+
+def _read_cvat(rows: AnnotationRows, root: Any) -> None:
+    for number, element in enumerate(root.iter("image"), 1):
+        place = f"image {element.get('id', number)}"[:60]
+        name = element.get("name", "")
+        try:
+            size = to_size(element.get("width"), element.get("height"))
+            image = rows.add_image(ImageRow(to_text(name, "the name"), place, size))
+        except BadRow as error:
+            rows.reject(place, str(error), name, "no file")
+            continue
+        for position, shape in enumerate(element, 1):
+            if shape.tag in ("tag", "attribute"):
+                continue
+            shape_place = f"{place}, shape {position}"
+            try:
+                if shape.tag == "box":
+                    if float(to_number(shape.get("rotation") or 0, "rotation")):
+                        raise BadRow("is a rotated box")
+                    names = ("xtl", "ytl", "xbr", "ybr")
+                    left, top, right, bottom = (to_number(shape.get(edge), edge) for edge in names)
+                else:
+                    points = [
+                        (to_number(x, "x"), to_number(y, "y"))
+                        for x, _, y in (
+                            point.partition(",")
+                            for point in (shape.get("points") or "").split(";")
+                            if point
+                        )
+                    ]
+                    left, top, right, bottom = shape_edges(shape.tag, points)
+                rows.add_box(
+                    image, (left, top, right, bottom), to_class(shape.get("label")), shape_place
+                )
+            except BadRow as error:
+                rows.reject(shape_place, str(error), name)
+
+
+def _child_text(element: Any, name: str) -> str:
+    if (text := element.findtext(name)) is None:
+        raise BadRow(f"lacks {name!r}")
+    return str(text).strip()
+
+
+def _parse_xml(data: bytes, name: str) -> Any:
+    """Returns the root element. Entities are refused in every encoding."""
+    from xml.etree.ElementTree import TreeBuilder
+    from xml.parsers import expat
+
+    builder, depth = TreeBuilder(), 0
+
+    def refuse_entity(*_: Any) -> NoReturn:
+        raise DataError("declares entities, which annotations have not", source=name)
+
+    def start(tag: str, attributes: dict[str, str]) -> None:
+        nonlocal depth
+        depth += 1
+        if depth > _MAX_DEPTH:
+            raise DataError("is nested too deeply", source=name)
+        builder.start(tag, attributes)
+
+    def end(tag: str) -> None:
+        nonlocal depth
+        depth -= 1
+        builder.end(tag)
+
+    parser = expat.ParserCreate()
+    parser.buffer_text = True
+    parser.EntityDeclHandler = refuse_entity
+    parser.StartElementHandler, parser.EndElementHandler = start, end
+    parser.CharacterDataHandler = builder.data
+    try:
+        parser.Parse(data, True)
+    except (expat.ExpatError, ValueError, LookupError) as error:  # also of unknown encodings
+        raise DataError(f"is no XML: {str(error)[:100]}", source=name) from None
+    return builder.close()
