@@ -1,1 +1,1 @@
-"""Encoded images of a batch, and what is wanted of them (`Images`), to pixels of one size: the same by every face."""
+"""Decoding of encoded images into pixels of one size, shared by NumPy, tf.data and PyTorch."""

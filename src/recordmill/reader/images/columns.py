@@ -1,5 +1,8 @@
-"""Columns of encoded images as pixels: of batches by `ImageDecoder`, on threads of its own, so that all cores share the
-images of one batch; of tables by `ResizedImages`; and boxes of objects moved with them. TensorFlow is not needed.
+"""Decoding of columns of encoded images.
+
+`ImageDecoder` decodes batches on threads of its own, so that all cores share the images of one
+batch. `ImageConversion` decodes columns of tables. Boxes of objects move with a crop or flip of
+their image. TensorFlow is not needed.
 """
 
 from __future__ import annotations
@@ -35,15 +38,21 @@ from recordmill.records.images.resize import Box, clip_span
 from recordmill.schemas.feature import Feature, Schema
 
 IMAGE_FEATURE, _OBJECT_PREFIX = "image/encoded", "image/object/"
-KeptPart = tuple[float, float, float, float, bool]  # a row of `move_boxes`
+KeptPart = tuple[float, float, float, float, bool]  # a row of `move_boxes(kept_parts)`
 _BOX_EDGES = tuple(f"{_OBJECT_PREFIX}bbox/{edge}" for edge in ("xmin", "xmax", "ymin", "ymax"))
-_UndecodedImage = tuple[int, str, str]  # (row, feature, why)
-_SAMPLE_RECORDS = 16  # records looked at to tell which features are images
+_UndecodedImage = tuple[int, str, str]  # (row, feature, reason)
+# Records that are inspected to detect image features.
+_SAMPLE_RECORDS = 16
 
 
 def resolve_image_targets(dataset: Fetchable, target: ImageTarget | None) -> dict[str, Images]:
-    """Returns the images that are wanted by feature; UsageError where there is none. Where no name is given, these are
-    the bytes features that are images in the first records.
+    """Returns the target of each image feature to decode.
+
+    If `target` does not name features, it applies to the bytes features that contain images in the
+    first records.
+
+    Raises:
+        UsageError: There is no such feature, or a crop or flip cannot move its boxes.
     """
     if target is None:
         return {}
@@ -82,7 +91,7 @@ def resolve_image_targets(dataset: Fetchable, target: ImageTarget | None) -> dic
 
 
 def _with_first_size(dataset: Fetchable, name: str, target: Images) -> Images:
-    """Returns what is wanted of images that all have the size of the first one."""
+    """Returns the target with the size of the first image."""
     for value in dataset.head(_SAMPLE_RECORDS)[name].drop_null().to_pylist():
         with contextlib.suppress(BadImage):
             first = EncodedImage(np.frombuffer(value, np.uint8), target)
@@ -93,7 +102,7 @@ def _with_first_size(dataset: Fetchable, name: str, target: Images) -> Images:
 
 
 def detect_image_features(dataset: Fetchable) -> list[str]:
-    """The bytes features that are encoded images in the first records, of which some are looked at."""
+    """Returns the bytes features that contain encoded images in the first records."""
     candidates = [
         feature.name for feature in dataset.schema if feature.dtype == "bytes" and not feature.shape
     ]
@@ -110,21 +119,23 @@ def _join_names(names: list[str]) -> str:
     return ", ".join(names) or "none"
 
 
-_IMAGES_PER_TASK = (
-    8  # images that a thread takes at once: few enough that all threads end a batch together
-)
-_MEMORY_DIVISOR = 4  # one in so many bytes of memory is for images while they are decoded
+# Images that a thread decodes at once. The tasks are small, so that all threads finish a batch at
+# about the same time.
+_IMAGES_PER_TASK = 8
+# A quarter of the reader's memory is for images in decoding.
+_MEMORY_DIVISOR = 4
 
 
 class ImageDecoder:
     """Decoder of the images of batches.
 
-    Attributes:
-        images: the target of each image feature.
-        threads: on how many; 1: on the caller's.
-        seed: of random crops.
-        memory_bytes: of the whole reader.
-        defaults: by feature, the encoded image that stands for a missing one; without, that is black.
+    Args:
+        images: The target of each image feature.
+        threads: The number of threads; 1: the caller's thread.
+        seed: The seed of random crops.
+        memory_bytes: The memory limit of the reader, of which decoding uses a quarter.
+        defaults: The encoded image that replaces missing ones, by feature; without one, they are
+            black.
     """
 
     def __init__(
@@ -136,27 +147,28 @@ class ImageDecoder:
         defaults: Mapping[str, bytes] | None = None,
     ) -> None:
         self.images, self._seed, self._defaults = images, seed, defaults or {}
-        self.row_bytes = sum(
-            target.row_bytes for target in images.values()
-        )  # of a row's decoded images
-        self.work_bytes = (
-            memory_bytes // _MEMORY_DIVISOR if images else 0
-        )  # of memory, for images while they are decoded
+        # Size of the decoded images of a row.
+        self.row_bytes = sum(target.row_bytes for target in images.values())
+        # Memory for images in decoding.
+        self.work_bytes = memory_bytes // _MEMORY_DIVISOR if images else 0
         self._budget = MemoryBudget(self.work_bytes, self.work_bytes // (_MEMORY_DIVISOR * threads))
         self._pool = (
             ThreadPoolExecutor(threads, "recordmill-images") if images and threads > 1 else None
         )
 
     def close(self) -> None:
-        """Ends the threads; nothing may be decoded any more."""
+        """Ends the threads. Nothing can be decoded afterwards."""
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
 
     def decode(
         self, rows: StepRows, schema: Schema
     ) -> tuple[dict[str, Array], pa.RecordBatch, list[_UndecodedImage]]:
-        """Returns (by feature [rows, *shape], the rows with boxes that fit them, the images that can't be decoded, by
-        row).
+        """Decodes the image features of some rows.
+
+        Returns:
+            The pixels [rows, *shape] by feature; the rows, with their boxes moved; and (row,
+            feature, reason) of each image that cannot be decoded, in the order of rows.
         """
         pixels: dict[str, Array] = {}
         undecoded: list[_UndecodedImage] = []
@@ -215,8 +227,13 @@ class ImageDecoder:
 
 @dataclass(frozen=True)
 class _DecodeTask:
-    """One image column. default: of rows that are not valid; kept: [rows, 5] the part of each image that is kept, as
-    `move_boxes` takes it.
+    """Decoding of one image column.
+
+    Attributes:
+        default: The encoded image that replaces invalid rows; None: they are black.
+        numbers: [rows] the numbers of the records, which determine random crops.
+        out: [rows, *shape] receives the pixels.
+        kept_parts: [rows, 5] receives the part of each image that is kept, see `move_boxes`.
     """
 
     name: str
@@ -232,13 +249,13 @@ class _DecodeTask:
     kept_parts: Array
 
     def decode(self, rows: range) -> list[_UndecodedImage]:
-        """Fills `out` at these rows, but for those that it returns."""
+        """Fills `out` at these rows and returns the images that cannot be decoded."""
         return list(self._decode_rows(rows))
 
     def _decode_rows(self, rows: range) -> Iterator[_UndecodedImage]:
         first, stop = self.splits[rows.start], self.splits[rows.stop]
         ends = self.splits[rows.start + 1 : rows.stop + 1] - first
-        # one call for all of them: each call is a wait for the interpreter's lock
+        # One call checks all images, because each call waits for the interpreter's lock.
         headers = check_structures(self.values[first:stop], ends, MAX_DECODED_PIXELS)
         for row, checked in zip(rows, headers, strict=True):
             data = self._encoded_image(row)
@@ -280,14 +297,15 @@ def _decode_into(
 
 
 def _box_and_shrink(image: EncodedImage, target: Images, key: int, number: int) -> tuple[Box, int]:
-    """Returns (the part that is kept, a divisor by which the image can be decoded smaller)."""
+    """Returns (the part to keep, the divisor by which the decoder can shrink the image)."""
     box = choose_box(image.height, image.width, target, key, number)
     return box, image.find_shrink_factor(box.height, box.width, target)
 
 
 def decode_kept_part(data: Pixels, target: Images) -> Pixels:
-    """Decodes one encoded image [bytes] as uint8 [height, width, channels], as much of it as is kept, which is no
-    random part.
+    """Decodes the kept part of an encoded image as uint8 [height, width, channels].
+
+    The crop of the target is not random.
     """
     image = EncodedImage(data, target)
     box, shrink_factor = _box_and_shrink(image, target, 0, 0)
@@ -298,21 +316,25 @@ def decode_kept_part(data: Pixels, target: Images) -> Pixels:
 
 
 def decode_image(data: Pixels, target: Images) -> Array:
-    """Decodes one encoded image [bytes] as what is wanted of it, which is no random crop."""
+    """Decodes an encoded image into an array [*target.shape].
+
+    The crop of the target is not random.
+    """
     out: Array = np.empty(target.shape, target.numpy_dtype)
     _decode_into(EncodedImage(data, target), target, 0, 0, MemoryBudget(1), out)
     return out
 
 
 def make_black_image(target: Images) -> Array:
-    """A black image as what is wanted, which stands for a missing one."""
+    """Returns a black image in the target's format, as a replacement for a missing one."""
     out: Array = np.empty(target.shape, target.numpy_dtype)
     resize_into(np.zeros(target.shape, np.uint8), Box(0, 0, *target.shape[:2]), target, out)
     return out
 
 
 def _divide_box(box: Box, divisor: int) -> Box:
-    """
+    """Returns the smallest box in the shrunk image that covers `box`.
+
     >>> _divide_box(Box(3, 0, 5, 9), 2)
     Box(top=1, left=0, height=3, width=5)
     """
@@ -323,7 +345,11 @@ def _divide_box(box: Box, divisor: int) -> Box:
 
 @dataclass(frozen=True)
 class ImageConversion:
-    """One image feature, and what is wanted of it. has_boxes: there are boxes, which a part of the image would move."""
+    """Conversion of an image feature into pixels.
+
+    Attributes:
+        has_boxes: The records have boxes, which a crop would have to move.
+    """
 
     feature: str
     target: Images
@@ -369,17 +395,21 @@ class ImageConversion:
         ), faults
 
 
-# Boxes of objects, as the Object Detection API names them, move with the part of the image that is kept.
+# Boxes of objects, under the names of the Object Detection API, move with the kept part of the
+# image.
 
 
 def has_boxes(names: Sequence[str]) -> bool:
-    """Returns whether features of these names are boxes."""
+    """Returns whether features with these names include edges of boxes."""
     return any(name in names for name in _BOX_EDGES)
 
 
 def check_boxes(names: Sequence[str], images: Mapping[str, Images]) -> None:
-    """Raises UsageError where the boxes among features of these names can't be moved with the images that are cropped
-    or flipped.
+    """Raises UsageError if a crop or flip cannot move the boxes.
+
+    Args:
+        names: The names of all features.
+        images: The target of each image feature.
     """
     changed_features = [name for name, target in images.items() if target.crop or target.flip]
     if not changed_features or not has_boxes(names):
@@ -395,9 +425,15 @@ def check_boxes(names: Sequence[str], images: Mapping[str, Images]) -> None:
 
 
 def move_boxes(batch: pa.RecordBatch, kept_parts: Array) -> pa.RecordBatch:
-    """Returns the records with the boxes, lists in `image/object/bbox/`, as shares of the part that is kept, clipped to
-    it. Objects of which nothing is left are dropped from all lists of `image/object/`, which must have a value for each
-    box. kept: [records, 5] left, top, width and height of the part as shares of the image; 1 where it is flipped.
+    """Returns the records with their boxes moved to the kept part of each image.
+
+    Boxes are lists in `image/object/bbox/`. They become fractions of the kept part, clipped to it.
+    Objects entirely outside are dropped from all lists of `image/object/`, which must have one
+    value per box.
+
+    Args:
+        kept_parts: [records, 5] left, top, width and height of the kept part as fractions of the
+            image, and 1 if it is flipped.
     """
     columns = list(batch.columns)
     column_indices = {
@@ -423,8 +459,10 @@ def move_boxes(batch: pa.RecordBatch, kept_parts: Array) -> pa.RecordBatch:
     for low, high, starts, sizes in ((0, 1, lefts, widths), (2, 3, tops, heights)):
         edges[low], edges[high], is_left = clip_span(edges[low], edges[high], starts, sizes)
         is_kept &= is_left
+    # A horizontal flip mirrors the left and right edges and exchanges them.
     edges[0], edges[1] = (np.where(is_flipped, 1 - edges[1 - edge], edges[edge]) for edge in (0, 1))
     edges_by_name = dict(zip(_BOX_EDGES, edges, strict=True))
+    # The offsets of the lists after the dropped objects are removed.
     item_ends = np.concatenate([[0], np.cumsum(is_kept)])[np.concatenate([[0], np.cumsum(lengths)])]
     for name, index in column_indices.items():
         column = columns[index]

@@ -1,6 +1,9 @@
-"""One encoded image to uint8 pixels: the part of it that is kept (`Box`), decoded as stored or turned upright. JPEGs by
-simplejpeg where it is installed (the same pixels a third faster), everything else by Pillow; both let other threads
-run. A random part is decided by a key and the record's number, so that neither the order nor threads matter.
+"""Decoding of one encoded image into uint8 pixels.
+
+The image is decoded as it is stored, or rotated according to its EXIF orientation. simplejpeg
+decodes JPEGs if it is installed: it returns the same pixels in two thirds of the time. Pillow
+decodes everything else. Both release the interpreter's lock. A key and the number of the record
+determine a random crop, so that neither order nor threads matter.
 """
 
 from __future__ import annotations
@@ -36,7 +39,8 @@ from recordmill.records.images.resize import (
 )
 
 _MAX_CROP_ATTEMPTS = 10
-_MAX_THREAD_BUFFER_BYTES = 8 << 20  # 8 MiB that a thread keeps: an image of 2.8 million pixels
+# Buffer that each thread keeps. 8 MiB hold an RGB image of 2.8 million pixels.
+_MAX_THREAD_BUFFER_BYTES = 8 << 20
 _thread_local, _NO_BUFFER = threading.local(), np.empty(0, np.uint8)
 _STATE_INCREMENT, _FIRST_MULTIPLIER, _SECOND_MULTIPLIER, _WORD_MASK = (
     0x9E3779B97F4A7C15,
@@ -47,8 +51,11 @@ _STATE_INCREMENT, _FIRST_MULTIPLIER, _SECOND_MULTIPLIER, _WORD_MASK = (
 
 
 def choose_box(height: int, width: int, target: Images, key: int, number: int) -> Box:
-    """Returns the part of an image [height, width] that is kept; key: of the seed and the epoch, number: of the record
-    among all.
+    """Returns the part of an image [height, width] to keep.
+
+    Args:
+        key: A hash of the seed and the epoch.
+        number: The number of the record among all records.
     """
     if target.crop is None:
         return Box(0, 0, height, width)
@@ -61,6 +68,8 @@ def _choose_random_box(
     height: int, width: int, crop: RandomCrop, random_numbers: Iterator[float]
 ) -> Box:
     min_log_ratio, max_log_ratio = math.log(crop.ratio[0]), math.log(crop.ratio[1])
+    # A random area and ratio may not fit into the image. After some attempts the largest central
+    # part with an allowed ratio is used.
     for _ in range(_MAX_CROP_ATTEMPTS):
         area = (
             height * width * (crop.area[0] + (crop.area[1] - crop.area[0]) * next(random_numbers))
@@ -76,12 +85,15 @@ def _choose_random_box(
 
 
 def is_flipped(key: int, number: int) -> bool:
-    """Returns whether the image of a record is flipped; key and number as of `box_of`, whose draws are others."""
+    """Returns whether the image of a record is flipped.
+
+    The arguments are those of `choose_box`. The random numbers are independent of the crop's.
+    """
     return next(_random_numbers(~key & _WORD_MASK, number)) < 0.5
 
 
 def _random_numbers(key: int, number: int) -> Iterator[float]:
-    """Numbers in [0, 1): SplitMix64 from a state that key and number decide."""
+    """Yields numbers in [0, 1): SplitMix64, with a state from key and number."""
     state = (key + number * _STATE_INCREMENT) & _WORD_MASK
     state = _mix_word(state)
     while True:
@@ -105,8 +117,18 @@ _COLOUR_SPACES = {
 
 
 class EncodedImage:
-    """An encoded image [bytes] whose container is whole, or BadImage. height, width: once it is decoded, in full size.
-    checked: what `check_structures` said of it.
+    """Encoded image with an intact container.
+
+    Attributes:
+        height: The full height after decoding.
+        width: The full width after decoding.
+
+    Args:
+        data: The encoded bytes.
+        header: The result of `check_structures` for the image; None: it is checked here.
+
+    Raises:
+        BadImage: The container is damaged, or all images must have one size and this one differs.
     """
 
     def __init__(
@@ -130,11 +152,14 @@ class EncodedImage:
 
     @property
     def work_bytes(self) -> int:
-        """Returns how much memory decoding takes at most."""
+        """Upper limit of the memory that decoding takes."""
         return array_decode_bytes(self._header)
 
     def find_shrink_factor(self, height: int, width: int, target: Images) -> int:
-        """The largest divisor by which a part [height, width] can be decoded smaller and is as large as wanted."""
+        """Returns the largest factor by which the decoder can shrink a part [height, width].
+
+        The shrunk part is at least as large as the target.
+        """
         if not target.shrink or self._header.format != "JPEG":
             return 1
         factors = (
@@ -145,8 +170,14 @@ class EncodedImage:
         return next(factors, 1)
 
     def decode(self, shrink_factor: int = 1, *, reuse_buffer: bool = False) -> npt.NDArray[Any]:
-        """Returns uint8, of a mask int32 [height, width, channels], or the shrink-th part of that (rounded up), or
-        raises BadImage. once: the array holds until this thread decodes the next image.
+        """Returns the pixels [height, width, channels]: uint8, or int32 for a mask.
+
+        Args:
+            shrink_factor: Divides height and width, rounded up.
+            reuse_buffer: The array is valid only until this thread decodes its next image.
+
+        Raises:
+            BadImage: The image cannot be decoded.
         """
         if self._mask:
             return apply_orientation_to_pixels(
@@ -162,8 +193,10 @@ class EncodedImage:
 
 
 def _allocate_in_thread_buffer(size: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """Returns an array as `allocate` does, but in memory of this thread's own, which is used again: where many threads ask
-    for new pages and give them back, the system lets them wait for each other.
+    """Returns memory of this thread that is reused for the next image.
+
+    If many threads allocate and free pages all the time, they wait for each other in the operating
+    system.
     """
     if size > _MAX_THREAD_BUFFER_BYTES:
         return allocate(size, dtype)
@@ -180,8 +213,11 @@ def _decode_with_simplejpeg(
     fast_dct: bool,
     allocate_buffer: Callable[..., npt.NDArray[Any]],
 ) -> Pixels | None:
-    """Decodes by simplejpeg; None where it is not installed, does not take the image, or finds anything wrong: Pillow
-    has the last word.
+    """Decodes a JPEG with simplejpeg.
+
+    Returns:
+        None if simplejpeg is not installed, does not support the image, or finds any fault in it.
+        Pillow then decides.
     """
     library, colour_space = _import_simplejpeg(), _COLOUR_SPACES.get((header.colour, channels))
     if (
@@ -217,8 +253,13 @@ def _import_simplejpeg() -> Any:
 
 
 def resize_into(pixels: npt.NDArray[Any], box: Box, target: Images, out: npt.NDArray[Any]) -> None:
-    """Resizes a part of [height, width, channels] into out [wanted.height, wanted.width, channels] of the dtype wanted;
-    BadImage where a value of a mask is beyond uint8.
+    """Resizes a part of the pixels [height, width, channels] into `out`.
+
+    Args:
+        out: Array [target.height, target.width, channels] of the target's dtype.
+
+    Raises:
+        BadImage: A value of a mask does not fit into uint8.
     """
     if target.mask:
         pixels_in_box = pixels[box.top : box.top + box.height, box.left : box.left + box.width]
@@ -239,6 +280,6 @@ def resize_into(pixels: npt.NDArray[Any], box: Box, target: Images, out: npt.NDA
 
 @functools.lru_cache(64)
 def _factor_and_offset(target: Images) -> tuple[Floats, Floats]:
-    """Returns ([width * channels] factor, [width * channels] offset)."""
+    """Returns [width * channels] the factors and offsets of pixel values."""
     factor, offset = (np.tile(values, target.width) for values in target.scale_and_offset())
     return factor, offset
