@@ -1,8 +1,8 @@
-"""Many steps at once as flat arrays (a block), and in the graph the steps cut out of a block as tensors by feature
-name.
+"""Blocks of many steps as flat arrays, and their division into steps in TensorFlow.
 
-TensorFlow takes about a thousand elements a second from Python, whatever their size: so it gets blocks. What is
-collated is as `batches.collate` gives it; the types are those of `program`.
+TensorFlow takes about a thousand elements per second from Python, of any size. So this process
+passes it blocks of many steps, and the graph slices the steps. Collated features have the values of
+`batches.collate`. Dtypes are as in `program`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from recordmill.records.columns.numpy_arrays import (
 from recordmill.records.columns.ragged import Ragged
 from recordmill.schemas.feature import Feature, Schema
 
-BLOCK_SHAPE = "size"  # [2]: steps of the block, rows of each of them
+BLOCK_SHAPE = "size"  # key of [2]: the steps of the block, the rows of each step
 FlatArrays = dict[str, Any]
 Tensors = dict[str, Any]
 
@@ -43,7 +43,13 @@ Tensors = dict[str, Any]
 def decoded_schema(
     schema: Schema, images: Mapping[str, Images], defaults: Mapping[str, Any]
 ) -> Schema:
-    """The schema of what blocks hold: images are tensors, which only lack where nothing stands for them."""
+    """Returns the schema with images as tensors.
+
+    Args:
+        images: The target of each image feature.
+        defaults: Replacements for missing values, by feature. An image with a default is never
+            missing.
+    """
     features = tuple(
         Feature(
             f.name,
@@ -60,7 +66,12 @@ def decoded_schema(
 
 @dataclass(frozen=True)
 class BlockColumn:
-    """A feature as it goes over, and its number; binned: it is a list per packed row."""
+    """Representation of a feature in a block.
+
+    Attributes:
+        index: The index of the feature in the schema.
+        is_grouped_by_row: Each packed row has a list of this feature's values, one per record.
+    """
 
     index: int
     feature: Feature
@@ -69,20 +80,23 @@ class BlockColumn:
 
     @property
     def ragged_levels(self) -> int:
-        """Number of variable dimensions that go over as such."""
+        """Number of variable dimensions in the block."""
         if isinstance(self.collation, Packed) or self.is_padded:
             return 0
         return self.feature.ragged_rank + self.is_grouped_by_row
 
     @property
     def is_padded(self) -> bool:
-        """True if it is padded before it goes over; text and nested lists are in the graph."""
+        """True if the feature is padded before it reaches the graph.
+
+        Text and nested lists are padded in the graph.
+        """
         collations = isinstance(self.collation, Padded | Bucketed) or self.collation == "dense"
         return collations and self.feature.ragged_rank == 1 and not is_bytes(self.feature)
 
     @property
     def fixed_length(self) -> int | None:
-        """The length that all of its rows are padded to, in every step."""
+        """Length to which all rows of all steps are padded; None: it varies."""
         if isinstance(self.collation, Packed) or (
             isinstance(self.collation, Padded) and self.is_padded
         ):
@@ -91,7 +105,10 @@ class BlockColumn:
 
     @property
     def is_cut_per_step(self) -> bool:
-        """True if each step's part is cut out by itself."""
+        """True if each step is sliced on its own.
+
+        Its length differs from other steps.
+        """
         return self.ragged_levels > 0 or (self.is_padded and self.fixed_length is None)
 
     @property
@@ -103,12 +120,12 @@ class BlockColumn:
         )
 
     def key(self, array_name: str) -> str:
-        """Returns the key of one of its arrays in a block."""
+        """Returns the key of one of the column's arrays in a block."""
         return f"{self.index}/{array_name}"
 
 
 def make_block_columns(schema: Schema, collations: Mapping[str, Collation]) -> list[BlockColumn]:
-    """Returns how each feature goes over."""
+    """Returns the representation of each feature in a block."""
     has_packed = any(isinstance(collation, Packed) for collation in collations.values())
     return [
         BlockColumn(
@@ -122,8 +139,10 @@ def make_block_columns(schema: Schema, collations: Mapping[str, Collation]) -> l
 
 
 def to_flat_blocks(step_block: StepBlock, columns: list[BlockColumn]) -> list[FlatArrays]:
-    """Returns the flat arrays of each feature. Steps of a block have equally many rows, so a shorter last one is a
-    block of its own.
+    """Returns the flat arrays of a block by key.
+
+    The steps of a block have the same number of rows, so a shorter last step becomes a block of its
+    own.
     """
     return [_to_flat_arrays(part, columns) for part in _split_by_batch_size(step_block)]
 
@@ -187,7 +206,8 @@ def _column_arrays(column: BlockColumn, parts: ColumnArrays, step_block: StepBlo
         return {"values": np.ma.filled(np.ma.asarray(numbers, np.int64), -1)}
     values, splits = parts.values, list(parts.splits)
     if is_bytes(column.feature):
-        # One text with all texts: an object array of them would cost TensorFlow a Python object for each.
+        # All texts form one string, and the graph slices it. An object array would need a Python
+        # object for each text.
         arrays: FlatArrays = {"values": np.array(values.tobytes(), object), "offsets": splits.pop()}
     else:
         arrays = {"values": values.view(np.int64) if column.feature.timestamp else values}
@@ -228,7 +248,12 @@ def _padded_arrays(column: BlockColumn, lists: Ragged, step_block: StepBlock) ->
 
 
 def _length_arrays(column: BlockColumn, lengths: Int64s, step_block: StepBlock) -> FlatArrays:
-    """ "length": the items of each row; "steps": what each step is padded to."""
+    """Returns the length arrays of a collated feature.
+
+    Returns:
+        "steps", the padded length of each step; and "length", the number of items of each row, if
+        it is requested.
+    """
     if isinstance(column.collation, Padded | Bucketed):
         steps = {"steps": collate.compute_step_lengths(lengths, step_block, column.collation)}
         return {**steps, "length": lengths} if column.collation.lengths else steps
@@ -237,7 +262,7 @@ def _length_arrays(column: BlockColumn, lengths: Int64s, step_block: StepBlock) 
 
 
 def block_spec(columns: list[BlockColumn]) -> FlatArrays:
-    """The tf.TensorSpec of each array of a block."""
+    """Returns the tf.TensorSpec of each array of a block."""
     spec = {BLOCK_SHAPE: tf.TensorSpec([2], tf.int64)}
     for column in columns:
         feature = column.feature
@@ -273,8 +298,9 @@ def block_spec(columns: list[BlockColumn]) -> FlatArrays:
     return spec
 
 
-_STEP_INDEX_KEY = "\x00number"  # of a step in its block
-_PREFETCHED_BLOCKS = 2  # blocks: one is prepared while the steps of the other are taken
+_STEP_INDEX_KEY = "\x00number"  # key of the index of a step in its block
+# One block is prepared while the steps of the other one are consumed.
+_PREFETCHED_BLOCKS = 2
 
 
 def split_into_steps(
@@ -284,14 +310,15 @@ def split_into_steps(
     batch_size: int | None,
     assemble: Callable[[Tensors], Any],
 ) -> tf.data.Dataset:
-    """Turns a data set of blocks into one of their steps.
+    """Turns a tf.data.Dataset of blocks into one of steps.
 
-    What takes time is done for a whole block, ahead and in threads of its own; a step is views of that.
+    Expensive work is done on complete blocks, ahead of the consumer in other threads. A step
+    consists of slices of the result.
 
     Args:
-        defaults: feature name to what fills records that lack it.
-        batch_size: rows of every step, where all have as many; None: where the last may be shorter.
-        assemble: a step's tensors by feature name to the batch.
+        defaults: Replacements for missing values, by feature.
+        batch_size: The number of rows of every step; None: the last step can be shorter.
+        assemble: Turns the tensors of a step, by feature name, into the batch.
     """
     step_columns = [column for column in columns if column.is_cut_per_step]
 
@@ -346,10 +373,10 @@ def split_into_steps(
 
 @functools.cache
 def free_iterators_at_exit() -> None:
-    """Sees to it that iterators which are left when the process ends are freed while Python still runs.
+    """Frees iterators that remain at exit while Python still runs.
 
-    TensorFlow frees them as modules are taken down, and waits then for its threads, which wait for the interpreter, in
-    which no other thread runs any more: the process would never end.
+    Otherwise TensorFlow frees them during the teardown of modules. It then waits for its threads,
+    which wait for an interpreter that no longer runs other threads, and the process never ends.
     """
     atexit.register(_free_iterators)
 
@@ -361,14 +388,17 @@ def _free_iterators() -> None:
 
 
 def join_element(parts: tuple[Any, ...]) -> Any:
-    """Returns the element of a data set whose parts `map` and `flat_map` give by themselves, if it is a tuple."""
+    """Returns the element of a data set from the arguments of `map` or `flat_map`.
+
+    They pass the parts of a tuple separately.
+    """
     return parts if len(parts) > 1 else parts[0]
 
 
 def _block_values(
     block: Tensors, step_columns: list[BlockColumn], defaults: Mapping[str, Any]
 ) -> dict[str, Tensors]:
-    """The values of a whole block that are cut out step by step, by the feature's number."""
+    """Returns the values of a block to slice step by step, by feature index."""
     return {
         str(column.index): _fill_or_add_valid(
             column.feature.name,
@@ -382,7 +412,7 @@ def _block_values(
 
 
 def _step_bounds(block: Tensors, step_columns: list[BlockColumn]) -> Tensors:
-    """Returns where each step's part begins and ends."""
+    """Returns the arrays that define where each step begins and ends."""
     keys = [
         column.key(array_name)
         for column in step_columns
@@ -392,7 +422,7 @@ def _step_bounds(block: Tensors, step_columns: list[BlockColumn]) -> Tensors:
 
 
 def _uniform_tensors(block: Tensors, column: BlockColumn, defaults: Mapping[str, Any]) -> Tensors:
-    """Returns [rows, ...] what of a feature has the same shape in every step."""
+    """Returns [rows, ...] the tensors of a feature with the same shape in every step."""
     name = column.feature.name
     length_tensors = (
         {name + collate.LENGTH_SUFFIX: block[column.key("length")]}
@@ -419,7 +449,7 @@ def _uniform_tensors(block: Tensors, column: BlockColumn, defaults: Mapping[str,
 def _fill_or_add_valid(
     name: str, value: Any, valid: Any, feature: Feature, defaults: Mapping[str, Any]
 ) -> Tensors:
-    """The value, filled where it may be missing, or with what says which rows have it."""
+    """Fills in the default of missing rows, or adds the mask of valid rows."""
     if valid is None:
         return {name: value}
     if name in defaults:
@@ -435,7 +465,7 @@ def _slice_step(
     rows: Any,
     batch_size: int | None,
 ) -> Tensors:
-    """A feature's tensors in one step."""
+    """Returns the tensors of a feature in one step."""
     if column.is_padded:
         starts, length = block[column.key("starts")], block[column.key("steps")][step_index]
         ((name, flat),) = block_values.items()
@@ -465,7 +495,10 @@ def _slice_step(
 
 
 def pad_ragged_tensor(ragged: Any, length: Any, value: Any, feature: Feature) -> Any:
-    """Returns [rows, length, ...] of lists: longer ones cut, shorter ones filled up; nested ones to their longest."""
+    """Returns a dense tensor [rows, length, ...] of lists.
+
+    Longer lists are cut and shorter ones padded. Nested lists are padded to their longest.
+    """
     flat = ragged.flat_values
     inner = [-1] * (feature.ragged_rank - 1) + list(feature.inner_shape)
     shape = tf.concat([[-1], [tf.cast(length, tf.int64)], tf.constant(inner, tf.int64)], 0)
@@ -492,7 +525,7 @@ def _decode_values(block: Tensors, column: BlockColumn) -> Any:
 
 
 def _slice_lists(values: Any, splits: list[Any], begin: Any, end: Any) -> Any:
-    """Rows [begin, end) of a column of lists."""
+    """Returns rows [begin, end) of a column of lists."""
     step_splits = []
     for offsets in splits:
         part = offsets[begin : end + 1]

@@ -1,5 +1,7 @@
-"""A data set as tf.data, with a cardinality that Keras knows: fed in blocks of steps, in the order and with the values
-of `batches`. An error of the data is a tf.errors.InvalidArgumentError that has the DataError's text.
+"""A data set as tf.data.Dataset, fed from this process in blocks of steps.
+
+The order and the values are those of `batches`. The cardinality is known to Keras. A DataError
+becomes a tf.errors.InvalidArgumentError with the same text.
 """
 
 from __future__ import annotations
@@ -34,8 +36,13 @@ from recordmill.schemas.feature import Schema
 
 
 def tf_dataset(dataset: Fetchable, options: Training) -> tf.data.Dataset:
-    """Returns the data set as batches of `(x, y)`, or of x without a label: a dict of tensors by feature name, or,
-    where only one feature is left beside the label, that tensor itself.
+    """Returns the batches of a data set as `(x, y)`, or as `x` without a label.
+
+    `x` is a dict of tensors by feature name. If the label leaves only one other feature, it is that
+    tensor itself.
+
+    Raises:
+        UsageError: An option does not fit the features.
     """
     defaults = options.graph.defaults or {}
     _check_defaults(dataset.schema, defaults)
@@ -53,7 +60,6 @@ def tf_dataset(dataset: Fetchable, options: Training) -> tf.data.Dataset:
 
 
 def _feed_batches(source: BatchSource, defaults: Mapping[str, Any]) -> tf.data.Dataset:
-    """Batches from this process."""
     batch_size, order = source.options.batch_size, source.options.order
     first_plan = source.plan(batch_size or BATCH_SIZE).skip_finished_epoch()
     schema = source.collator.extras.schema(decoded_schema(source.schema, source.images, defaults))
@@ -89,7 +95,7 @@ def _feed_batches(source: BatchSource, defaults: Mapping[str, Any]) -> tf.data.D
 
 
 def _cardinality(source: BatchSource, first_plan: StepPlan) -> int | None:
-    """Returns how many elements there are; None where nobody knows, or where it is longer iterated again."""
+    """Returns the number of elements; None if it is unknown or differs between iterations."""
     order, schedule = source.options.order, first_plan.schedule
     if order.epochs is None:
         return int(tf.data.INFINITE_CARDINALITY)
@@ -109,8 +115,10 @@ def _cardinality(source: BatchSource, first_plan: StepPlan) -> int | None:
 
 
 def _forbid_resharding(batches: tf.data.Dataset, hosts: int) -> tf.data.Dataset:
-    """One host's share, of which nobody takes a share once more: TensorFlow's strategies go by the option, Keras's
-    `DataParallel` looks at no option and calls `rebatch`.
+    """Prevents that the share of one host is sharded again.
+
+    TensorFlow's strategies obey an option. Keras's `DataParallel` ignores the options and calls
+    `rebatch`.
     """
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
@@ -129,7 +137,7 @@ def _forbid_resharding(batches: tf.data.Dataset, hosts: int) -> tf.data.Dataset:
 def _iter_flat_blocks(
     source: BatchSource, plan: StepPlan, columns: list[BlockColumn]
 ) -> Iterator[dict[str, Any]]:
-    """Yields the blocks that one iteration is fed with."""
+    """Yields the blocks of one iteration."""
 
     def blocks(block: StepBlock) -> list[dict[str, Any]]:
         with time_stage("collate"):
@@ -142,7 +150,7 @@ def _iter_flat_blocks(
 
 
 def _allow_missing(schema: Schema, defaults: Mapping[str, Any]) -> Schema:
-    """The schema as the records may be: what has a default may be missing."""
+    """Returns the schema with features optional if they have a default."""
     return replace(
         schema,
         features=tuple(replace(f, required=f.required and f.name not in defaults) for f in schema),
@@ -150,7 +158,7 @@ def _allow_missing(schema: Schema, defaults: Mapping[str, Any]) -> Schema:
 
 
 def _check_single_records(collations: Mapping[str, Collation]) -> None:
-    """Refuse, for single records, what a batch decides."""
+    """Raises UsageError if the collation of single records depends on the batch."""
     for name, collation in collations.items():
         if not isinstance(collation, OneHot) and not (
             isinstance(collation, Padded) and collation.length is not None
@@ -162,7 +170,7 @@ def _check_single_records(collations: Mapping[str, Collation]) -> None:
 
 
 def _check_defaults(schema: Schema, defaults: Mapping[str, Any]) -> None:
-    """Refuses what stands for no feature, or is none of its values."""
+    """Raises UsageError if a default does not belong to a feature."""
     for name, value in defaults.items():
         if name not in schema:
             raise UsageError(
@@ -180,7 +188,7 @@ def _check_defaults(schema: Schema, defaults: Mapping[str, Any]) -> None:
 
 
 def _check_label(source: BatchSource, defaults: Mapping[str, Any]) -> None:
-    """Refuses a label that records may lack, says the schema, if nothing stands for it."""
+    """Raises UsageError if the label may be missing and has no default."""
     name = source.collator.label
     if name is None or name in defaults:
         return

@@ -1,12 +1,13 @@
-"""TFRecord files to batches of tensors by TensorFlow's own operations alone.
+"""Batches of tensors from TFRecord files, with TensorFlow's own operations alone.
 
-`recordmill inspect --emit reader` prints this, word for word, after the constants of a data set, so nothing of
-recordmill's is imported here.
+`recordmill inspect --emit reader` prints this module after the constants of a data set, so it
+imports nothing from recordmill. The tensors of a feature are:
 
-fixed shape          dense [batch, *shape]; where a record may lack it, zeros or "" and `name/valid` [batch] bool
-                     beside it
-variable length      tf.RaggedTensor [batch, None, ...]; a list that is missing and one that is empty both come as empty
-timestamp            int64 since 1970 in the schema's unit; string and bytes: tf.string
+    fixed shape        dense [batch, *shape]. If records may lack the feature, their rows are zeros
+                       or "", and `name/valid` is a bool tensor [batch].
+    variable length    tf.RaggedTensor [batch, None, ...]. Missing and empty lists are both empty.
+    timestamp          int64 since 1970, in the unit of the schema
+    string, bytes      tf.string
 """
 
 from __future__ import annotations
@@ -17,16 +18,19 @@ from typing import Any
 
 import tensorflow as tf
 
-DATASET_READ_BYTES = (
-    1 << 20
-)  # per open file: TensorFlow's default of 256 KiB costs a fifth of the throughput
-OPEN_FILES = 16  # read in turn when shuffling, so that a buffer mixes records of many places
-TURN_RECORDS = 16  # taken from each of them in turn
+# Buffer per open file. TensorFlow's default of 256 KiB costs a fifth of the throughput.
+DATASET_READ_BYTES = 1 << 20
+# Files that are read in turn when shuffling, so that the buffer mixes records of many files.
+OPEN_FILES = 16
+# Consecutive records from each of these files.
+TURN_RECORDS = 16
 
 
 def unconverted(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function for a data set's `map` and the like that AutoGraph leaves as it is: it has no Python `if` or loop over
-    tensors, and looking for them takes longer than all else before the first batch.
+    """Returns a function for `map` that AutoGraph does not convert.
+
+    Functions without a Python `if` or loop over tensors need no conversion, and the search for
+    these takes longer than everything else before the first batch.
     """
     converted: Callable[..., Any] = tf.autograph.experimental.do_not_convert(function)
     return converted
@@ -35,13 +39,14 @@ def unconverted(function: Callable[..., Any]) -> Callable[..., Any]:
 def read_records(
     files: Sequence[tuple[str, str, int]], shuffle_records: int = 0, seed: int = 0
 ) -> tf.data.Dataset:
-    """Serialized records of files, in order, or, drawn from a buffer of shuffle_records, of files in random order.
+    """Returns the serialized records of files as a tf.data.Dataset.
 
     Args:
-        files: (path, compression, records); another number of records than that is an error, since TensorFlow takes a
-            file that is cut off inside a record's header for one that ends there.
-        shuffle_records: of the buffer; 0: in order.
-        seed: of the shuffle.
+        files: (path, compression, number of records). Another number of records is an error,
+            because TensorFlow does not notice if a file is truncated inside the header of a record.
+        shuffle_records: The size of the shuffle buffer in records. Files are then read in random
+            order. 0: records are read in stored order.
+        seed: The seed of the shuffle.
     """
     paths, compressions = (
         [path for path, _, _ in files],
@@ -82,13 +87,14 @@ def parse_records(
     feature_lists: Mapping[str, Any] | None,
     tensors: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, Any]:
-    """Parses [batch] serialized records to tensors by feature name.
+    """Parses serialized records [batch] into tensors by feature name.
 
     Args:
-        serialized: the records.
-        features: as tf.io parses Examples; None for records that are neither.
-        feature_lists: as tf.io parses the steps of SequenceExamples; None for others.
-        tensors: feature name to the arguments of `tensor_of`.
+        features: The features for tf.io.parse_example; None: the records are not Examples and are
+            returned as they are.
+        feature_lists: The features of the steps for tf.io.parse_sequence_example; None: the records
+            are not SequenceExamples.
+        tensors: The arguments of `tensor_of` by feature name.
     """
     if features is None:
         return dict.fromkeys(tensors, serialized)
@@ -115,17 +121,15 @@ def tensor_of(
     lengths: Sequence[str] = (),
     per_step: bool = False,
 ) -> dict[str, Any]:
-    """Returns the tensor of a feature, and `name/valid` where records may lack it, of what tf.io parsed.
+    """Returns the tensor of a feature, and `name/valid` if records may lack it.
 
     Args:
-        name: of the feature.
-        parsed: the parsed entries.
-        dtype: of the feature.
-        shape: of an item, after ragged_rank variable dimensions.
-        ragged_rank: how many dimensions vary.
-        item_bytes: of a number, where strings hold the memory of numbers.
-        lengths: the entries that nest such values.
-        per_step: there is a string for each step.
+        parsed: The entries that tf.io parsed.
+        shape: The shape of an item, after the variable dimensions.
+        ragged_rank: The number of variable dimensions.
+        item_bytes: The size of a number, if strings contain the memory of numbers; 0: they do not.
+        lengths: The entries with the lengths of nested lists, outermost first.
+        per_step: There is one string per step.
     """
     value, valid = parsed[name], {}
     if ragged_rank and item_bytes:
@@ -158,7 +162,11 @@ def tensor_of(
 
 
 def _fill_missing(value: Any, valid: Any, size: int, filler: Any) -> Any:
-    """Returns [batch, size] of lists of size items or none: where there is none, a row of the filler."""
+    """Returns [batch, size] of lists with `size` items or none.
+
+    Missing rows contain the filler.
+    """
+    # The filler is appended as the last row, and missing rows are gathered from it.
     missing = tf.fill([1, size], tf.constant(filler, value.dtype))
     rows = tf.concat([tf.reshape(value.flat_values, [-1, size]), missing], 0)
     last = tf.shape(rows, out_type=tf.int64)[0] - 1
@@ -166,8 +174,8 @@ def _fill_missing(value: Any, valid: Any, size: int, filler: Any) -> Any:
 
 
 def _decode_raw(value: Any, dtype: str) -> Any:
-    """Strings that are the little-endian memory of numbers."""
-    if dtype == "uint64":  # which decode_raw does not know
+    """Decodes strings that are the little-endian memory of numbers."""
+    if dtype == "uint64":  # decode_raw does not support it
         return tf.bitcast(tf.io.decode_raw(value, tf.int64), tf.uint64)
     return tf.io.decode_raw(value, dtype)
 
@@ -175,12 +183,13 @@ def _decode_raw(value: Any, dtype: str) -> Any:
 def _raw_lists(
     items: Any, counts: Any, splits: Any, lengths: Sequence[Any], steps_rank: int
 ) -> Any:
-    """Lists of items of which a string held so many (counts).
+    """Returns lists of the items in strings.
 
     Args:
-        splits: the strings of each record.
-        lengths: of the nested lists, outermost first.
-        steps_rank: the variable dimensions, where there is a string per step.
+        counts: The number of items in each string.
+        splits: The row splits of the strings, by record.
+        lengths: The lengths of nested lists, outermost first.
+        steps_rank: The number of variable dimensions if there is a string per step, else 0.
     """
     if steps_rank:
         inner = (
