@@ -350,7 +350,10 @@ sys.exit(main(["build", {str(path)!r}, "--out", {str(out)!r}, "--memory", "128Mi
 @pytest.mark.parametrize(
     ("command", "moment"),
     [
-        *(("build", one) for one in ("pipelines.build._make_result", "commands.build.build_summary")),
+        *(
+            ("build", one)
+            for one in ("pipelines.build._make_result", "commands.build.build_summary")
+        ),
         *(("read", one) for one in ("exporting.publish.remove", "commands.read.read_summary")),
         *(
             (one, moment)
