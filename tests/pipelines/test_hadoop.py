@@ -61,7 +61,7 @@ def test_a_file_that_is_being_written_is_not_seen(
             yield part
 
     hadoop = get_connection(address)
-    written = hadoop._written(address.key, parts())  # type: ignore[attr-defined]
+    written = hadoop._write_temporary(address.key, parts())  # type: ignore[attr-defined]
     assert seen == [False, False]
     hadoop.move_or_copy(written.strip("/"), address.key)
     hadoop.move_or_copy(written.strip("/"), address.key)  # as another attempt asks once more

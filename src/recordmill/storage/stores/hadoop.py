@@ -1,11 +1,12 @@
-"""`Hadoop`: a `Connection` to HDFS, by hdfs-native, which needs neither Java nor a library of Hadoop's.
+"""`Hadoop`: a `Connection` to HDFS.
 
-Not by pyarrow.fs: its `move` removes what has the name already, and nothing else of it makes a file only where there is
-none, so that two builds could both commit. What is written has a name of its own until it is whole; a rename, which
-HDFS does in one step, then gives it the one that it is known by.
+It uses hdfs-native, which needs neither Java nor a Hadoop library. pyarrow.fs does not fit: its
+`move` replaces an existing file, and it cannot create a file only if none exists, so two builds
+could both commit. Files are written under a temporary name. A rename, which is atomic in HDFS, then
+gives them their final name.
 
-The settings are Hadoop's own: `core-site.xml` and `hdfs-site.xml` in HADOOP_CONF_DIR (name services among them), and
-HADOOP_USER_NAME or a Kerberos ticket.
+The settings are those of Hadoop: `core-site.xml` and `hdfs-site.xml` in HADOOP_CONF_DIR, including
+name services, and HADOOP_USER_NAME or a Kerberos ticket.
 """
 
 from __future__ import annotations
@@ -24,23 +25,24 @@ from recordmill.base.errors import MissingExtraError
 from recordmill.storage.stores.address import Address
 from recordmill.storage.stores.protocol import ObjectInfo
 
-LIST_PAGE_FILES = 1000  # files that are given at once of a listing
-# of the client, whose own would try for three minutes to reach a host that is not there
+LIST_PAGE_FILES = 1000  # files in a page of a listing
+# The client's own settings would take three minutes to report an unreachable host.
 _SETTINGS = {"dfs.client.failover.max.attempts": "4", "dfs.client.socket-timeout": "60000"}
-_WRITTEN_BYTES = 8 << 20  # 8 MiB: of a file that is put, at once
+_WRITE_BLOCK_BYTES = 8 << 20  # bytes of a local file per write
 
 
 class HadoopError(OSError):
-    """An answer of HDFS, in a sentence."""
+    """An error of HDFS, as one sentence."""
 
 
 class Hadoop:
-    """See `Connection`; keys are paths without the slash at their beginning.
+    """Connection to HDFS. Keys are paths without the leading slash.
 
-    address: names the host, or the name service.
+    Args:
+        address: Contains the host or the name service.
     """
 
-    max_copy_bytes: int | None = None  # a rename moves no byte
+    max_copy_bytes: int | None = None  # a rename copies nothing
 
     def __init__(self, address: Address) -> None:
         try:
@@ -48,93 +50,96 @@ class Hadoop:
         except ImportError:
             raise MissingExtraError("hdfs://", "hdfs", "hdfs_native") from None
         self._root = address.root
-        with self._errors_named(""):
+        with self._translate_errors(""):
             self._client = Client(address.root, dict(_SETTINGS))
 
     def head(self, key: str) -> ObjectInfo:
-        with self._errors_named(key):
-            found = self._client.get_file_info(f"/{key}")
-        if found.isdir:
+        with self._translate_errors(key):
+            status = self._client.get_file_info(f"/{key}")
+        if status.isdir:
             raise FileNotFoundError(errno.ENOENT, "is a folder", f"{self._root}/{key}")
-        return _about(found, key)
+        return _object_info(status, key)
 
     def probe(self, key: str) -> None:
         self.head(key)
 
-    def get(self, key: str, byte_range: tuple[int, int] | None = None) -> _Coming:
-        # The file is opened before its state is asked for: what is opened is never newer than that.
-        with self._errors_named(key):
+    def get(self, key: str, byte_range: tuple[int, int] | None = None) -> _HdfsResponse:
+        # The file is opened before its status is requested, so that it is never newer than the
+        # status.
+        with self._translate_errors(key):
             reader = self._client.read(f"/{key}")
-        about = self.head(key)
-        start, stop = (0, about["size"]) if byte_range is None else byte_range
-        return _Coming(about, reader, start, min(stop, about["size"]), self, key)
+        info = self.head(key)
+        start, stop = (0, info["size"]) if byte_range is None else byte_range
+        return _HdfsResponse(info, reader, start, min(stop, info["size"]), self, key)
 
     def list_pages(self, key: str, start_after: str = "") -> Iterator[Sequence[ObjectInfo]]:
         files = (
-            _about(found, _key(found))
-            for found in self._found(key, recursive=True)
-            if not found.isdir
+            _object_info(status, _object_key(status))
+            for status in self._list_statuses(key, recursive=True)
+            if not status.isdir
         )
         while page := list(itertools.islice(files, LIST_PAGE_FILES)):
             yield page
 
     def list_keys(self, key: str) -> list[str]:
-        return [_key(found) for found in self._found(key, recursive=False)]
+        return [_object_key(status) for status in self._list_statuses(key, recursive=False)]
 
     def put(self, key: str, data: bytes) -> None:
-        with self._errors_named(key):
-            self._client.rename(self._written(key, [data]), f"/{key}", overwrite=True)
+        with self._translate_errors(key):
+            self._client.rename(self._write_temporary(key, [data]), f"/{key}", overwrite=True)
 
     def create(self, key: str, data: bytes) -> bool:
-        with self._errors_named(key):
-            written = self._written(key, [data])
+        with self._translate_errors(key):
+            temporary_path = self._write_temporary(key, [data])
             try:
-                self._client.rename(written, f"/{key}", overwrite=False)
+                self._client.rename(temporary_path, f"/{key}", overwrite=False)
             except FileExistsError:
-                self._client.delete(written)
+                self._client.delete(temporary_path)
                 return False
         return True
 
     def upload(
         self, key: str, data: str | Iterator[bytes], part_bytes: int, concurrency: int
     ) -> None:
-        with self._errors_named(key):
-            written = self._written(key, _blocks(data) if isinstance(data, str) else data)
-            self._client.rename(written, f"/{key}", overwrite=True)
+        with self._translate_errors(key):
+            temporary_path = self._write_temporary(
+                key, _read_blocks(data) if isinstance(data, str) else data
+            )
+            self._client.rename(temporary_path, f"/{key}", overwrite=True)
 
     def delete(self, keys: Sequence[str], root: str) -> None:
         for key in keys:
-            with self._errors_named(key):
+            with self._translate_errors(key):
                 self._client.delete(f"/{key}")
         for folder in sorted({key.rpartition("/")[0] for key in keys}, key=len, reverse=True):
             while (
                 folder.startswith(f"{root}/" if root else "")
                 and folder
-                and self._is_removed(folder)
+                and self._remove_if_empty(folder)
             ):
                 folder = folder.rpartition("/")[0]
 
     def move_or_copy(self, key: str, target: str) -> None:
         try:
-            with self._errors_named(key):
+            with self._translate_errors(key):
                 self._client.rename(f"/{key}", f"/{target}", overwrite=True)
-        except FileNotFoundError:  # it was named before
+        except FileNotFoundError:  # an earlier attempt has renamed it
             self.head(target)
 
-    def _is_removed(self, folder: str) -> bool:
-        """Remove a folder if it is empty; whether it was."""
+    def _remove_if_empty(self, folder: str) -> bool:
+        """Removes a folder if it is empty, and returns whether it did."""
         try:
             return self._client.delete(f"/{folder}", recursive=False)
-        except RuntimeError:  # it is not: somebody may have made a file there just now
+        except RuntimeError:  # not empty: another process may have just created a file in it
             return False
 
-    def _found(self, key: str, recursive: bool) -> Iterator[Any]:
-        """Yields what lies in a folder, or below it; nothing if it is not there."""
-        with contextlib.suppress(FileNotFoundError), self._errors_named(key):
+    def _list_statuses(self, key: str, recursive: bool) -> Iterator[Any]:
+        """Yields the statuses in a folder, or nothing if it does not exist."""
+        with contextlib.suppress(FileNotFoundError), self._translate_errors(key):
             yield from self._client.list_status(f"/{key}", recursive)
 
-    def _written(self, key: str, parts: Any) -> str:
-        """The path of a new file beside the key, with these parts."""
+    def _write_temporary(self, key: str, parts: Any) -> str:
+        """Writes a temporary file next to the key and returns its path."""
         from hdfs_native import WriteOptions
 
         folder, _, name = key.rpartition("/")
@@ -154,8 +159,8 @@ class Hadoop:
         return path
 
     @contextlib.contextmanager
-    def _errors_named(self, key: str) -> Iterator[None]:
-        """Turns what HDFS answers within it into one sentence that names the file."""
+    def _translate_errors(self, key: str) -> Iterator[None]:
+        """Turns errors inside the `with` block into one sentence that names the file."""
         uri = f"{self._root}/{key}"
         try:
             yield
@@ -164,16 +169,16 @@ class Hadoop:
         except (HadoopError, FileExistsError):
             raise
         except (OSError, RuntimeError) as error:
-            raise _error_of(str(error), uri) from None
+            raise _translate_error(str(error), uri) from None
 
 
-def _blocks(path: str) -> Iterator[bytes]:
+def _read_blocks(path: str) -> Iterator[bytes]:
     with open(path, "rb", buffering=0) as file:
-        yield from iter(lambda: file.read(_WRITTEN_BYTES), b"")
+        yield from iter(lambda: file.read(_WRITE_BLOCK_BYTES), b"")
 
 
-def _error_of(text: str, uri: str) -> OSError:
-    """Returns the client's answer, of which the first line says what is wrong, as an error of one sentence."""
+def _translate_error(text: str, uri: str) -> OSError:
+    """Returns an error of one sentence for the client's error text."""
     if "is not a directory" in text or "ParentNotDirectoryException" in text:
         return FileNotFoundError(errno.ENOENT, "no such file: a part of its path is a file", uri)
     if "AccessControlException" in text:
@@ -190,13 +195,13 @@ def _error_of(text: str, uri: str) -> OSError:
         return HadoopError(
             errno.ECONNREFUSED, "HDFS can't be reached: look at host, port and network", uri
         )
-    said = re.split(r"\n|\\n", text)[0][:200]
-    return HadoopError(errno.EIO, f"HDFS failed: {said}", uri)
+    reason = re.split(r"\n|\\n", text)[0][:200]
+    return HadoopError(errno.EIO, f"HDFS failed: {reason}", uri)
 
 
 @dataclass(frozen=True)
-class _Coming:
-    """Bytes [start, stop) of a file that is open."""
+class _HdfsResponse:
+    """Bytes [start, stop) of an open file."""
 
     meta: ObjectInfo
     reader: Any
@@ -207,24 +212,29 @@ class _Coming:
 
     @property
     def length(self) -> int:
-        """How much comes: the client ends the process's thread where more is asked for than there is."""
+        """Number of available bytes.
+
+        The client aborts the thread of the process if more bytes are requested than the file has.
+        """
         return max(min(self.stop, len(self.reader)) - self.start, 0)
 
     def bytes(self) -> bytes:
-        with self.client._errors_named(self.key):
+        with self.client._translate_errors(self.key):
             return self.reader.read_range(self.start, self.length)  # type: ignore[no-any-return]
 
     def stream(self, min_chunk_size: int) -> Iterator[Any]:
-        with self.client._errors_named(self.key):
+        with self.client._translate_errors(self.key):
             yield from self.reader.read_range_stream(self.start, self.length)
 
 
-def _about(found: Any, key: str) -> ObjectInfo:
-    changed = datetime.datetime.fromtimestamp(found.modification_time / 1000, datetime.timezone.utc)
-    # what is written anew has another time, in milliseconds, or another length
-    etag = f"{found.modification_time}-{found.length}"
-    return {"path": key, "size": found.length, "last_modified": changed, "e_tag": etag}
+def _object_info(status: Any, key: str) -> ObjectInfo:
+    modified = datetime.datetime.fromtimestamp(
+        status.modification_time / 1000, datetime.timezone.utc
+    )
+    # A rewritten file differs in its time in milliseconds or in its length.
+    etag = f"{status.modification_time}-{status.length}"
+    return {"path": key, "size": status.length, "last_modified": modified, "e_tag": etag}
 
 
-def _key(found: Any) -> str:
-    return str(found.path).strip("/")
+def _object_key(status: Any) -> str:
+    return str(status.path).strip("/")
