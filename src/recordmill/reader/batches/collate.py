@@ -77,8 +77,14 @@ def pad_flat(column: Ragged, edges: Int64s, lengths: Int64s, value: Any) -> tupl
         splits = column.row_splits[edges[0] : edges[-1] + 1]
         widths = np.repeat(lengths, np.diff(edges))
         sizes, targets = np.minimum(np.diff(splits), widths), np.cumsum(widths) - widths
-        sources_and_targets = splits[:-1] * item, sizes * item, targets * item
-        native.copy_spans([values], None, *sources_and_targets, out.reshape(-1).view(np.uint8))
+        native.copy_spans(
+            [values],
+            None,
+            splits[:-1] * item,
+            sizes * item,
+            targets * item,
+            out.reshape(-1).view(np.uint8),
+        )
     return out, step_starts
 
 
@@ -96,7 +102,8 @@ def slice_column(column: Any, begin: int, end: int) -> Any:
 
 VALID_SUFFIX = "/valid"  # after the name of a feature that may be missing, in tensors
 LENGTH_SUFFIX = "/length"  # after the name of a feature that is padded
-SEGMENT_SUFFIX, POSITION_SUFFIX = "/segment", "/position"  # after the name of one that is packed
+SEGMENT_SUFFIX = "/segment"
+POSITION_SUFFIX = "/position"  # after the name of one that is packed
 Batch = dict[str, Any]
 
 
@@ -272,10 +279,9 @@ def _fill_missing(name: str, column: Array | Ragged | Strings, feature: Feature 
 
 MATRIX_COLUMN = "matrix"  # [rows, numbers] of several features
 MASK_COLUMN = "mask"  # [rows] bool: which rows count, where batches are filled up
-SHARD_COLUMN, INDEX_COLUMN = (
-    "record/shard",
-    "record/index",
-)  # [rows] int64: which of the data set's files, and which record of it
+# [rows] int64: which of the data set's files, and which record of it
+SHARD_COLUMN = "record/shard"
+INDEX_COLUMN = "record/index"
 
 
 @dataclass(frozen=True)
@@ -415,9 +421,14 @@ class Collator:
                     raise UsageError(
                         f"collate: {name!r} as {collation} gives {extra_name!r}, and a feature is called so"
                     )
-        extras = ExtraColumns(has_mask, form.ids, tuple(form.matrix or ()), defaults or {})
+        extras = ExtraColumns(
+            has_mask=has_mask,
+            has_ids=form.ids,
+            matrix=tuple(form.matrix or ()),
+            defaults=defaults or {},
+        )
         extras.check(schema)
-        return cls(collations, label, form.weights, extras)
+        return cls(collations, label=label, weights=form.weights, extras=extras)
 
     def require_label(self, schema: Schema) -> Schema:
         """The schema in which a record without the label is an error."""

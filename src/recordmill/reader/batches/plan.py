@@ -264,8 +264,8 @@ class StepPlan:
                     packed_rows,
                     row_indices,
                     packing,
-                    own_steps,
-                    tuple(end_positions[step] for step in own_steps.tolist()),
+                    steps=own_steps,
+                    end_positions=tuple(end_positions[step] for step in own_steps.tolist()),
                 )
             remaining_batch, numbers = (
                 (None, numbers[:0])
@@ -286,7 +286,11 @@ def _make_packed_block(
     packed_rows = rows.select_rows(order, np.arange(len(steps) + 1) * packing.host_rows)
     batch, truncated_counts = packing.truncate_lists(packed_rows.batch)
     return StepBlock(
-        replace(packed_rows, batch=batch), None, row_edges, end_positions, truncated_counts
+        replace(packed_rows, batch=batch),
+        padded_lengths=None,
+        row_edges=row_edges,
+        end_positions=end_positions,
+        truncated_counts=truncated_counts,
     )
 
 
@@ -331,12 +335,12 @@ def _make_packing(
     )
     hosts, host = order.hosts
     return PackingLayout(
-        tuple(packed_collations),
-        column_indices,
-        max_lengths,
-        batch_size * hosts,
-        batch_size * host,
-        batch_size,
+        names=tuple(packed_collations),
+        column_indices=column_indices,
+        max_lengths=max_lengths,
+        step_rows=batch_size * hosts,
+        first_host_row=batch_size * host,
+        host_rows=batch_size,
     )
 
 
@@ -373,7 +377,9 @@ def make_schedule(
 ) -> Schedule:
     """Returns the steps of this host, without end; whole_steps: a host reads the records of all."""
     hosts, host = order.hosts
-    EpochSteps(0, batch_size, "drop", hosts, host)  # refused before a file is counted
+    EpochSteps(
+        0, batch_size, "drop", num_hosts=hosts, host_index=host
+    )  # refused before a file is counted
     if order.mode == "global" and (
         streamed_files := [file.file for file in dataset.files if not file.seekable]
     ):
@@ -389,7 +395,7 @@ def make_schedule(
     steps = (
         EpochSteps(records, batch_size)
         if for_all_hosts
-        else EpochSteps(records, batch_size, remainder, hosts, host)
+        else EpochSteps(records, batch_size, remainder, num_hosts=hosts, host_index=host)
     )
     if records and hosts > 1 and not steps.count_steps():
         raise UsageError(
@@ -404,7 +410,10 @@ def make_sampler(dataset: Fetchable, order: Order) -> Sampler | MixtureSampler:
     if (parts := dataset.mixture_parts) is not None:
         samplers = (_make_dataset_sampler(part, order) for part in parts.datasets)
         return MixtureSampler(
-            tuple(samplers), parts.proportions, parts.records, dataset.fingerprint
+            tuple(samplers),
+            parts.proportions,
+            records=parts.records,
+            fingerprint=dataset.fingerprint,
         )
     return _make_dataset_sampler(dataset, order)
 
@@ -415,4 +424,11 @@ def _make_dataset_sampler(dataset: Fetchable, order: Order) -> Sampler:
     layout = EpochLayout.from_files(
         files if order.mode == "window" else (), piece_bytes, dataset.record_subset
     )
-    return Sampler(order.mode, len(dataset), layout, order.seed, dataset.fingerprint, order.window)
+    return Sampler(
+        mode=order.mode,
+        records=len(dataset),
+        layout=layout,
+        seed=order.seed,
+        fingerprint=dataset.fingerprint,
+        window_bytes=order.window,
+    )

@@ -147,7 +147,15 @@ def _concatenate_blocks(blocks: list[StepBlock]) -> StepBlock:
         name: np.concatenate([block.images[name] for block in blocks]) for name in blocks[0].images
     }
     return StepBlock(
-        StepRows(step_rows[0].step_range, batch, edges, numbers, None, positions), images=images
+        StepRows(
+            step_range=step_rows[0].step_range,
+            batch=batch,
+            edges=edges,
+            numbers=numbers,
+            mask=None,
+            positions=positions,
+        ),
+        images=images,
     )
 
 
@@ -195,7 +203,7 @@ class BatchSource:
             dataset = dataset.select([*options.form.matrix, *filter(None, other_features)])
         defaults = options.graph.defaults
         collator = Collator.from_form(
-            options.form, dataset.schema, options.order.pad_remainder, defaults
+            options.form, dataset.schema, has_mask=options.order.pad_remainder, defaults=defaults
         )
         images = resolve_image_targets(dataset, targets)
         gathered_features = [
@@ -216,7 +224,14 @@ class BatchSource:
                 f'on_bad="skip" fills batches up with the records that come next, and {gathered_features[0]!r} as '
                 f"{collator.collations[gathered_features[0]]} gathers them otherwise: leave one of them out"
             )
-        return cls(dataset, options, collator, images, collator.require_label(dataset.schema), {})
+        return cls(
+            dataset=dataset,
+            options=options,
+            collator=collator,
+            images=images,
+            schema=collator.require_label(dataset.schema),
+            image_defaults={},
+        )
 
     @property
     def skips_bad_records(self) -> bool:
@@ -267,7 +282,11 @@ class BatchSource:
         dataset, order = self.dataset, self.options.order
         memory_bytes = max(self.options.memory.limit_bytes // workers, 1)
         decoder = ImageDecoder(
-            self.images, dataset.threads, order.seed, memory_bytes, self.image_defaults
+            self.images,
+            threads=dataset.threads,
+            seed=order.seed,
+            memory_bytes=memory_bytes,
+            defaults=self.image_defaults,
         )
         offset_bytes = sum(file.offset_bytes for file in dataset.files)
         fetch_bytes = max(memory_bytes - decoder.work_bytes - offset_bytes, 1)
@@ -275,7 +294,12 @@ class BatchSource:
             dataset, self.collator.collations
         )
         fetcher = Fetcher(
-            dataset, plan.schedule, self.schema, fetch_bytes, output_row_bytes, refiller is not None
+            dataset,
+            plan.schedule,
+            self.schema,
+            memory_bytes=fetch_bytes,
+            output_row_bytes=output_row_bytes,
+            skip_bad=refiller is not None,
         )
         decoded = make_image_decoder(dataset, self.schema, decoder, self.options.memory.on_bad)
         try:

@@ -37,7 +37,8 @@ from recordmill.records.images.header import BadImage
 from recordmill.records.images.resize import Box, clip_span
 from recordmill.schemas.feature import Feature, Schema
 
-IMAGE_FEATURE, _OBJECT_PREFIX = "image/encoded", "image/object/"
+IMAGE_FEATURE = "image/encoded"
+_OBJECT_PREFIX = "image/object/"
 KeptPart = tuple[float, float, float, float, bool]  # a row of `move_boxes(kept_parts)`
 _BOX_EDGES = tuple(f"{_OBJECT_PREFIX}bbox/{edge}" for edge in ("xmin", "xmax", "ymin", "ymax"))
 _UndecodedImage = tuple[int, str, str]  # (row, feature, reason)
@@ -211,17 +212,17 @@ class ImageDecoder:
         kept_parts = np.tile(np.array([0, 0, 1, 1, 0], np.float64), (len(column), 1))
         values, splits = parts.values, parts.splits[0]
         return _DecodeTask(
-            feature.name,
-            target,
-            values,
-            splits,
-            valid,
-            default_data,
-            rows.numbers,
-            key,
-            self._budget,
-            out,
-            kept_parts,
+            name=feature.name,
+            target=target,
+            values=values,
+            splits=splits,
+            valid=valid,
+            default=default_data,
+            numbers=rows.numbers,
+            key=key,
+            budget=self._budget,
+            out=out,
+            kept_parts=kept_parts,
         )
 
 

@@ -41,13 +41,12 @@ from recordmill.records.images.resize import (
 _MAX_CROP_ATTEMPTS = 10
 # Buffer that each thread keeps. 8 MiB hold an RGB image of 2.8 million pixels.
 _MAX_THREAD_BUFFER_BYTES = 8 << 20
-_thread_local, _NO_BUFFER = threading.local(), np.empty(0, np.uint8)
-_STATE_INCREMENT, _FIRST_MULTIPLIER, _SECOND_MULTIPLIER, _WORD_MASK = (
-    0x9E3779B97F4A7C15,
-    0xBF58476D1CE4E5B9,
-    0x94D049BB133111EB,
-    (1 << 64) - 1,
-)
+_thread_local = threading.local()
+_NO_BUFFER = np.empty(0, np.uint8)
+_STATE_INCREMENT = 0x9E3779B97F4A7C15
+_FIRST_MULTIPLIER = 0xBF58476D1CE4E5B9
+_SECOND_MULTIPLIER = 0x94D049BB133111EB
+_WORD_MASK = (1 << 64) - 1
 
 
 def choose_box(height: int, width: int, target: Images, key: int, number: int) -> Box:
@@ -185,7 +184,12 @@ class EncodedImage:
             )
         allocate_buffer = _allocate_in_thread_buffer if reuse_buffer else allocate
         decoded = _decode_with_simplejpeg(
-            self._data, self._header, self._channels, shrink_factor, self._fast_dct, allocate_buffer
+            self._data,
+            self._header,
+            channels=self._channels,
+            shrink_factor=shrink_factor,
+            fast_dct=self._fast_dct,
+            allocate_buffer=allocate_buffer,
         )
         if decoded is None:
             decoded = decode_stored_pixels(self._data, self._header, self._channels, shrink_factor)

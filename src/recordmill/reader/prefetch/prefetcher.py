@@ -136,15 +136,17 @@ def _copy_part(part: _Part, targets: Int64s, sizes: Int64s, out: Bytes) -> None:
             _scatter_frames(
                 file,
                 block.frames.data,
-                block.frames.starts[frame_indices],
-                sizes[rows],
-                targets[rows],
-                out,
+                starts=block.frames.starts[frame_indices],
+                sizes=sizes[rows],
+                targets=targets[rows],
+                out=out,
             )
         return
     for rows in file.portions(part.offsets, part.lengths, 1 << 62):
         data, starts = file.reach(part.offsets[rows], part.lengths[rows])
-        _scatter_frames(file, data, starts, sizes[rows], targets[rows], out)
+        _scatter_frames(
+            file, data, starts=starts, sizes=sizes[rows], targets=targets[rows], out=out
+        )
 
 
 def _scatter_frames(
@@ -497,7 +499,9 @@ class Fetcher:
             batch = decode_records(
                 self.dataset, numbers, streamed, self.dataset.make_decoding(self.schema)
             )
-            return StepRows(step_range, batch, edges, numbers, mask)
+            return StepRows(
+                step_range=step_range, batch=batch, edges=edges, numbers=numbers, mask=mask
+            )
         finally:
             # Pages of mapped files stay resident until they are released. That is harmless unless
             # the files are larger than the memory for this work.
@@ -517,13 +521,13 @@ class Fetcher:
         edges = np.array([0, len(result.good_rows)], np.int64)
         bad = tuple((int(numbers[row]), reason) for row, reason in result.bad)
         return StepRows(
-            step_range,
-            result.batch,
-            edges,
-            numbers[result.good_rows],
-            None,
-            positions[result.good_rows],
-            bad,
+            step_range=step_range,
+            batch=result.batch,
+            edges=edges,
+            numbers=numbers[result.good_rows],
+            mask=None,
+            positions=positions[result.good_rows],
+            bad=bad,
         )
 
 

@@ -132,7 +132,7 @@ def make_block_columns(schema: Schema, collations: Mapping[str, Collation]) -> l
             index,
             feature,
             collations.get(feature.name),
-            has_packed and not isinstance(collations.get(feature.name), Packed),
+            is_grouped_by_row=has_packed and not isinstance(collations.get(feature.name), Packed),
         )
         for index, feature in enumerate(schema)
     ]
@@ -354,9 +354,9 @@ def split_into_steps(
                     step_bounds,
                     column,
                     block_values[str(column.index)],
-                    step_index,
-                    rows,
-                    batch_size,
+                    step_index=step_index,
+                    rows=rows,
+                    batch_size=batch_size,
                 )
             return assemble(tensors)
 

@@ -81,7 +81,11 @@ def _feed_batches(source: BatchSource, defaults: Mapping[str, Any]) -> tf.data.D
         else None
     )
     batches = split_into_steps(
-        flat_blocks, columns, feature_defaults, fixed_batch_size, source.collator.assemble
+        flat_blocks,
+        columns,
+        defaults=feature_defaults,
+        batch_size=fixed_batch_size,
+        assemble=source.collator.assemble,
     )
     if batch_size is None:
         batches = batches.unbatch()

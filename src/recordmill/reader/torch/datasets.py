@@ -162,12 +162,12 @@ class WorkerPosition:
         if plan.packing is not None:
             return cls(
                 worker_plan,
-                iteration,
-                worker,
-                num_workers,
-                plan.schedule,
-                plan.schedule.remaining_steps == 0,
-                worker,
+                iteration=iteration,
+                worker=worker,
+                num_workers=num_workers,
+                schedule=plan.schedule,
+                is_over=plan.schedule.remaining_steps == 0,
+                other_steps=worker,
             )
         schedule = (
             worker_plan.schedule
@@ -175,7 +175,12 @@ class WorkerPosition:
             else _skip_steps(plan.schedule_after(0), worker)
         )
         return cls(
-            worker_plan, iteration, worker, num_workers, schedule, schedule.remaining_steps == 0
+            worker_plan,
+            iteration=iteration,
+            worker=worker,
+            num_workers=num_workers,
+            schedule=schedule,
+            is_over=schedule.remaining_steps == 0,
         )
 
     @classmethod
@@ -219,13 +224,13 @@ class WorkerPosition:
             plan = replace(plan, skipped_steps=other_steps)
         return cls(
             plan,
-            iteration,
-            worker,
-            num_workers,
-            replace(schedule, end_epoch=end_epoch),
-            is_over,
-            other_steps,
-            read_position,
+            iteration=iteration,
+            worker=worker,
+            num_workers=num_workers,
+            schedule=replace(schedule, end_epoch=end_epoch),
+            is_over=is_over,
+            other_steps=other_steps,
+            read_position=read_position,
         )
 
     def advance(self, end_position: BatchPosition, skips_bad_records: bool) -> None:
@@ -342,7 +347,7 @@ class TorchBatches(torch.utils.data.IterableDataset):  # type: ignore[misc]
         self._iterations_here += 1
         if position is None:
             position = WorkerPosition.start_of_iteration(
-                self._plan_iteration(number), number, worker, num_workers
+                self._plan_iteration(number), number, worker=worker, num_workers=num_workers
             )
         self._current_position = position
         return _WorkerBatches(position, self._batches(position), self._skips_bad_records)
@@ -355,7 +360,10 @@ class TorchBatches(torch.utils.data.IterableDataset):  # type: ignore[misc]
             self._source.dataset.threads = max(self._threads // position.num_workers, 1)
             for number, (batch, end_position) in enumerate(
                 tensor_batches(
-                    self._source, position.plan, position.num_workers, position.read_position
+                    self._source,
+                    position.plan,
+                    num_workers=position.num_workers,
+                    skip_below=position.read_position,
                 )
             ):
                 yield (
@@ -441,7 +449,7 @@ class TorchBatches(torch.utils.data.IterableDataset):  # type: ignore[misc]
         if position is None:
             number = self._iteration_counter.next_number
             position = WorkerPosition.start_of_iteration(
-                self._plan_iteration(number), number, worker, num_workers
+                self._plan_iteration(number), number, worker=worker, num_workers=num_workers
             )
         return position.state()
 
@@ -453,7 +461,7 @@ class TorchBatches(torch.utils.data.IterableDataset):  # type: ignore[misc]
         """
         worker, num_workers, _ = _identify_worker()
         self._restored_position = WorkerPosition.from_state(
-            self._first_plan, state, self._epochs, worker, num_workers
+            self._first_plan, state, self._epochs, worker=worker, num_workers=num_workers
         )
 
     def _check_ranks(self) -> None:
