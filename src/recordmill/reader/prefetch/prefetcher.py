@@ -171,7 +171,7 @@ class Streams:
     def __init__(self, files: Sequence[FileAccess], ends: Int64s) -> None:
         self._files, self._ends = files, ends
         self._open: dict[tuple[int, int], _Stream] = {}  # by file and pass
-        self._ask_engine: set[tuple[int, int]] = set()  # keys of the last call
+        self._recent_keys: set[tuple[int, int]] = set()  # keys of the last call
 
     def hold(self, numbers: Int64s, passes: Int64s) -> StreamedBlocks:
         """Returns the blocks that contain these records of streamed files.
@@ -205,9 +205,9 @@ class Streams:
                     blocks_by_file.setdefault(file_index, {})[block.first_record] = block
         # Calls follow the schedule. A file that two calls in a row did not need is finished for
         # this epoch.
-        for key in self._open.keys() - keys - self._ask_engine:
+        for key in self._open.keys() - keys - self._recent_keys:
             del self._open[key]
-        self._ask_engine = keys
+        self._recent_keys = keys
         return {file_index: list(blocks.values()) for file_index, blocks in blocks_by_file.items()}
 
     @property
