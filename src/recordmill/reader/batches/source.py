@@ -264,7 +264,7 @@ class BatchSource:
         finish: Callable[[StepBlock], _Result],
         refiller: BatchRefiller | None = None,
         *,
-        workers: int = 1,
+        num_workers: int = 1,
         skip_below: int = 0,
     ) -> Iterator[_Result]:
         """Yields finish(chunk) of all chunks, in order.
@@ -280,7 +280,7 @@ class BatchSource:
             DataError: a record is damaged, does not fit the schema, or holds an image that can't be decoded.
         """
         dataset, order = self.dataset, self.options.order
-        memory_bytes = max(self.options.memory.limit_bytes // workers, 1)
+        memory_bytes = max(self.options.memory.limit_bytes // num_workers, 1)
         decoder = ImageDecoder(
             self.images,
             threads=dataset.threads,
@@ -301,15 +301,19 @@ class BatchSource:
             output_row_bytes=output_row_bytes,
             skip_bad=refiller is not None,
         )
-        decoded = make_image_decoder(dataset, self.schema, decoder, self.options.memory.on_bad)
+        decode_images = make_image_decoder(
+            dataset, self.schema, decoder, self.options.memory.on_bad
+        )
         try:
             if refiller is None:
-                yield from plan.map_blocks(fetcher, lambda block: finish(decoded(block)))
+                yield from plan.map_blocks(fetcher, lambda block: finish(decode_images(block)))
             else:
-                fetcher = replace(fetcher, step_stride=workers, skip_below=skip_below)
+                fetcher = replace(fetcher, step_stride=num_workers, skip_below=skip_below)
                 yield from map(
                     finish,
-                    refiller.refill_blocks(fetcher.fetch(lambda rows: decoded(StepBlock(rows)))),
+                    refiller.refill_blocks(
+                        fetcher.fetch(lambda rows: decode_images(StepBlock(rows)))
+                    ),
                 )
         finally:
             decoder.close()
@@ -362,8 +366,8 @@ class Batches(Iterator[Any]):
 
     def __init__(self, dataset: Fetchable, options: Training) -> None:
         source = BatchSource.from_options(dataset, options)
-        begin = source.plan(options.batch_size or BATCH_SIZE).skip_finished_epoch()
-        self._plan = begin.select_iteration(0, options.order.epochs)
+        first_plan = source.plan(options.batch_size or BATCH_SIZE).skip_finished_epoch()
+        self._plan = first_plan.select_iteration(0, options.order.epochs)
         self._refiller = source.make_refiller(self._plan)
         self._step = 0
         self._end_position: tuple[int, int] | None = None
@@ -371,9 +375,9 @@ class Batches(Iterator[Any]):
         self._batches = _generate(source, self._plan, self._refiller, self.cut)
 
     def __next__(self) -> Any:
-        batch, place = next(self._batches)
+        batch, end_position = next(self._batches)
         batch = unwrap_mapped(batch, self._step)
-        self._step, self._end_position = self._step + 1, place
+        self._step, self._end_position = self._step + 1, end_position
         return batch
 
     def __len__(self) -> int:
@@ -440,11 +444,13 @@ def _generate(
 
     for batches, block in source.map_blocks(plan, finish, refiller):
         count_truncated(block.truncated_counts, cut)
-        ends = block.end_positions or itertools.repeat(None)
-        for batch, end, row_end in zip(batches, ends, block.rows.edges[1:].tolist(), strict=False):
+        end_positions = block.end_positions or itertools.repeat(None)
+        for batch, end_position, row_end in zip(
+            batches, end_positions, block.rows.edges[1:].tolist(), strict=False
+        ):
             if refiller is not None:
                 refiller.advance(block.rows, row_end)
-            yield batch, end
+            yield batch, end_position
     if refiller is not None:
         refiller.finish()
 

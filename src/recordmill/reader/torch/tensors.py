@@ -101,7 +101,7 @@ def tensor_batches(
         ], block
 
     for steps, block in source.map_blocks(
-        plan, finish, refiller, workers=num_workers, skip_below=skip_below
+        plan, finish, refiller, num_workers=num_workers, skip_below=skip_below
     ):
         count_truncated(block.truncated_counts, truncated_counts)
         ends: Iterable[BatchPosition] = block.end_positions or repeat(None)
