@@ -1,1 +1,1 @@
-"""Records that were read to batches: steps planned, columns padded, bucketed or packed, `(x, y, weights)` out."""
+"""Batches of training: planned steps, collated columns, and the form `(x, y, weights)`."""

@@ -1,5 +1,7 @@
-"""Columns of records to batches: each feature as `collate=` wants it, what stands beside the features (ids, mask), and
-the label and weights beside the rest.
+"""Conversion of columns of records to batches.
+
+Each feature gets the form that `collate` specifies. Extra columns (ids, mask, matrix) are added,
+and label and weights are separated from the other features.
 """
 
 from __future__ import annotations
@@ -43,7 +45,18 @@ from recordmill.schemas.feature import Feature, Schema
 
 
 def pad_steps(column: Ragged, edges: Int64s, lengths: Int64s, value: Any) -> list[Array]:
-    """Rows edges[i] to edges[i + 1] as [rows, lengths[i], ...]: longer ones cut, shorter ones filled up with value."""
+    """Pads the rows of each step to one length. Longer rows are cut.
+
+    Args:
+        column: One list per row.
+        edges: int64 [steps + 1]. First row of each step, and the number of rows.
+        lengths: int64 [steps]. Length of the rows of each step.
+        value: Fills up shorter rows.
+
+    Returns:
+        For each step, an array [rows, length, ...].
+    """
+    # text and nested lists have no fixed item size, so they are padded step by step
     if not isinstance(column.values, np.ndarray) or column.values.dtype.hasobject:
         return [
             slice_column(column, begin, end).to_padded(length, value)
@@ -51,6 +64,7 @@ def pad_steps(column: Ragged, edges: Int64s, lengths: Int64s, value: Any) -> lis
                 edges[:-1].tolist(), edges[1:].tolist(), lengths.tolist(), strict=True
             )
         ]
+    # one copy for all steps; each step is a view of it
     flat, starts = pad_flat(column, edges, lengths, value)
     inner = column.values.shape[1:]
     return [
@@ -66,16 +80,25 @@ def pad_steps(column: Ragged, edges: Int64s, lengths: Int64s, value: Any) -> lis
 
 
 def pad_flat(column: Ragged, edges: Int64s, lengths: Int64s, value: Any) -> tuple[Array, Int64s]:
-    """Returns ([items, ...] of all steps, [steps + 1] where each step's begin) of a column of numbers."""
+    """Pads the rows of all steps into one array, for columns of numbers.
+
+    The arguments are the same as of `pad_steps`.
+
+    Returns:
+        The items of all steps, [items, ...], and the first item of each step and their end, int64
+        [steps + 1].
+    """
     values = np.ascontiguousarray(column.values)
     step_starts = np.zeros(len(edges), np.int64)
     np.cumsum(np.diff(edges) * lengths, out=step_starts[1:])
     out = allocate_reusable((int(step_starts[-1]), *values.shape[1:]), values.dtype)
+    # all items get the fill value first, and the lists are copied over it
     out[...] = cast_fill_value(value, values.dtype)
     if out.size:
         item = values.dtype.itemsize * int(np.prod(values.shape[1:]))
         splits = column.row_splits[edges[0] : edges[-1] + 1]
         widths = np.repeat(lengths, np.diff(edges))
+        # a list is cut to the width of its step
         sizes, targets = np.minimum(np.diff(splits), widths), np.cumsum(widths) - widths
         native.copy_spans(
             [values],
@@ -89,7 +112,7 @@ def pad_flat(column: Ragged, edges: Int64s, lengths: Int64s, value: Any) -> tupl
 
 
 def slice_column(column: Any, begin: int, end: int) -> Any:
-    """Rows [begin, end), the splits from 0."""
+    """Returns rows [begin, end) of a column. Row splits start at 0."""
     if isinstance(column, np.ndarray):
         return column[begin:end]
     splits: Int64s = column.row_splits[begin : end + 1]
@@ -100,15 +123,20 @@ def slice_column(column: Any, begin: int, end: int) -> Any:
     return Ragged(slice_column(column.values, first, last), splits - first, valid)
 
 
-VALID_SUFFIX = "/valid"  # after the name of a feature that may be missing, in tensors
-LENGTH_SUFFIX = "/length"  # after the name of a feature that is padded
+# endings of the names of extra columns: of features that may be missing, and padded and packed ones
+VALID_SUFFIX = "/valid"
+LENGTH_SUFFIX = "/length"
 SEGMENT_SUFFIX = "/segment"
-POSITION_SUFFIX = "/position"  # after the name of one that is packed
+POSITION_SUFFIX = "/position"
 Batch = dict[str, Any]
 
 
 def extra_column_names(name: str, collation: Collation) -> tuple[str, ...]:
-    """Returns the names of the columns that a collation gives beside the feature itself."""
+    """Returns the names of the columns that a collation adds to the feature itself.
+
+    >>> extra_column_names("tokens", Packed(8))
+    ('tokens/segment', 'tokens/position')
+    """
     if isinstance(collation, Packed):
         return (name + SEGMENT_SUFFIX, name + POSITION_SUFFIX)
     return (
@@ -121,7 +149,20 @@ def extra_column_names(name: str, collation: Collation) -> tuple[str, ...]:
 def split_column(
     name: str, column: Any, block: StepBlock, collation: Collation | None
 ) -> dict[str, list[Any]]:
-    """The column of a lot, a part for each step, and what its way gives beside it."""
+    """Collates one column of a block and divides it into steps.
+
+    Args:
+        name: Name of the feature.
+        column: Its values in all rows of the block.
+        block: The block.
+        collation: Collation of the feature. None leaves it as it is.
+
+    Returns:
+        The parts of all steps, for the feature and for each column that the collation adds.
+
+    Raises:
+        DataError: A list is not dense, or a number is not a class.
+    """
     edges = block.rows.edges
     if isinstance(collation, Packed):
         assert block.row_edges is not None
@@ -143,18 +184,26 @@ def split_column(
         check_dense(name, column.lengths, edges)
         return {name: pad_steps(column, edges, column.lengths[edges[:-1]], 0)}
     if block.row_edges is not None:
+        # features that are not packed become lists with one value per record of a packed row
         column = Ragged(column, block.row_edges)
     return {name: _split_steps(column, edges)}
 
 
 def compute_step_lengths(lengths: Int64s, block: StepBlock, collation: Padded | Bucketed) -> Int64s:
-    """Returns [steps] what each step is padded to."""
+    """Returns the padded length of each step, int64 [steps].
+
+    Args:
+        lengths: int64 [rows]. Lengths of the lists.
+        block: The block.
+        collation: Collation of the feature.
+    """
     if isinstance(collation, Bucketed):
         assert block.padded_lengths is not None
         return block.padded_lengths
     edges = block.rows.edges
     if collation.length is not None:
         return np.full(len(edges) - 1, collation.length, np.int64)
+    # The appended element is for a last step without rows, because reduceat checks its index.
     longest = (
         np.maximum.reduceat(np.append(lengths, 0), edges[:-1])
         if len(edges) > 1
@@ -165,7 +214,11 @@ def compute_step_lengths(lengths: Int64s, block: StepBlock, collation: Padded | 
 
 
 def encode_one_hot(name: str, column: Array, collation: OneHot) -> npt.NDArray[np.float32]:
-    """Returns [rows, depth]; a missing number is no class."""
+    """Returns one-hot vectors, float32 [rows, depth]. A missing number becomes zeros.
+
+    Raises:
+        DataError: A number is not a class.
+    """
     assert collation.depth is not None
     class_rows = check_classes(name, column, collation)
     out = np.zeros((len(column), collation.depth), np.float32)
@@ -174,7 +227,11 @@ def encode_one_hot(name: str, column: Array, collation: OneHot) -> npt.NDArray[n
 
 
 def check_classes(name: str, column: Array, collation: OneHot) -> Int64s:
-    """Returns the rows that have a number; DataError where it is none of a class."""
+    """Returns the rows that have a number.
+
+    Raises:
+        DataError: A number is not in [0, depth).
+    """
     assert collation.depth is not None
     rows = np.flatnonzero(~np.ma.getmaskarray(column))
     values = np.ma.getdata(column)[rows]
@@ -187,7 +244,7 @@ def check_classes(name: str, column: Array, collation: OneHot) -> Int64s:
 
 
 def check_dense(name: str, lengths: Int64s, edges: Int64s) -> None:
-    """Raises DataError where the rows of a step differ in length."""
+    """Raises DataError if the rows of a step differ in length."""
     for step in _split_steps(lengths, edges):
         if step.min() != step.max():
             raise DataError(
@@ -215,13 +272,15 @@ def _split_steps(column: Array | Ragged | Strings, edges: Int64s) -> list[Any]:
     return [slice_column(column, begin, end) for begin, end in itertools.pairwise(edges.tolist())]
 
 
-_SAMPLE_RECORDS = (
-    256  # of the first records: about a batch, whose longest list all of its rows are padded to
-)
+# About a batch, because all rows of a batch are padded to its longest list.
+_SAMPLE_RECORDS = 256
 
 
 def estimate_padded_row_bytes(dataset: Fetchable, collations: Mapping[str, Collation]) -> int:
-    """Returns about how many bytes a row takes in the arrays that lists of numbers are padded to."""
+    """Estimates the memory of a row in padded arrays of numbers.
+
+    If a collation has no fixed length, the longest list among the first records counts.
+    """
     features = {feature.name: feature for feature in dataset.schema}
     numeric_collations = {
         name: collation for name, collation in collations.items() if not is_bytes(features[name])
@@ -231,6 +290,7 @@ def estimate_padded_row_bytes(dataset: Fetchable, collations: Mapping[str, Colla
         for name, collation in numeric_collations.items()
         if isinstance(collation, Padded | Bucketed) or collation == "dense"
     }
+    # reading the sample would cost an unnecessary access to the files
     if not padded_collations:
         return 0
     head = dataset.select(list(padded_collations)).head(_SAMPLE_RECORDS)
@@ -247,11 +307,14 @@ def estimate_padded_row_bytes(dataset: Fetchable, collations: Mapping[str, Colla
 
 
 def fill_missing(columns: Batch, schema: Schema, collations: Mapping[str, Collation]) -> Batch:
-    """The columns without gaps, and which rows have a value, where the schema lets them lack it."""
+    """Fills missing values, and adds `name/valid` for features that may be missing.
+
+    One-hot features are returned unchanged, because they encode missing numbers as zeros.
+    """
     features = {feature.name: feature for feature in schema}
     filled: Batch = {}
     for name, column in columns.items():
-        is_one_hot = isinstance(collations.get(name), OneHot)  # a missing number is no class
+        is_one_hot = isinstance(collations.get(name), OneHot)
         filled |= {name: column} if is_one_hot else _fill_missing(name, column, features.get(name))
     return filled
 
@@ -261,6 +324,7 @@ def _fill_missing(name: str, column: Array | Ragged | Strings, feature: Feature 
         mask = np.ma.getmaskarray(column)
         return {
             name: column.data,
+            # a value is missing completely or not at all, so the first item of each row decides
             name + VALID_SUFFIX: ~mask.reshape(len(mask), -1)[:, 0] if mask.size else ~mask[:0],
         }
     if (
@@ -278,8 +342,8 @@ def _fill_missing(name: str, column: Array | Ragged | Strings, feature: Feature 
 
 
 MATRIX_COLUMN = "matrix"  # [rows, numbers] of several features
-MASK_COLUMN = "mask"  # [rows] bool: which rows count, where batches are filled up
-# [rows] int64: which of the data set's files, and which record of it
+MASK_COLUMN = "mask"  # [rows] bool: False for rows that only fill up a batch
+# [rows] int64: index of the file in the data set, and number of the record in the file
 SHARD_COLUMN = "record/shard"
 INDEX_COLUMN = "record/index"
 
@@ -289,10 +353,11 @@ class ExtraColumns:
     """Columns that the reader adds to a batch.
 
     Attributes:
-        mask: whether batches are filled up.
-        ids: whether the places of the records are wanted.
-        matrix: the features that one column is made of, instead of them.
-        defaults: by feature, what stands in it for one that is missing.
+        has_mask: Adds "mask", because batches are filled up.
+        has_ids: Adds the file and the record number of each record.
+        matrix: Features that are combined into one column. Empty for none.
+        defaults: By feature, the value that replaces missing ones in the matrix. Without it they
+            are NaN.
     """
 
     has_mask: bool = False
@@ -302,7 +367,7 @@ class ExtraColumns:
 
     @property
     def features(self) -> tuple[Feature, ...]:
-        """Returns the features of the columns."""
+        """Features of the mask and the ids."""
         ids = (
             (Feature(SHARD_COLUMN, "int64", (), True), Feature(INDEX_COLUMN, "int64", (), True))
             if self.has_ids
@@ -311,7 +376,7 @@ class ExtraColumns:
         return (*ids, Feature(MASK_COLUMN, "bool", (), True)) if self.has_mask else ids
 
     def schema(self, schema: Schema) -> Schema:
-        """The schema with them."""
+        """Returns a schema with the extra columns. The matrix replaces its features."""
         width = sum(schema[name].inner_size for name in self.matrix)
         matrix = (Feature(MATRIX_COLUMN, "float32", (width,), True),) if self.matrix else ()
         rest = (feature for feature in schema if feature.name not in self.matrix)
@@ -319,8 +384,10 @@ class ExtraColumns:
         return replace(schema, features=(*matrix, *rest, *self.features), label=label)
 
     def check(self, schema: Schema) -> None:
-        """Raises UsageError where a feature is called as one of the columns, there is nothing to give, or a feature of
-        the matrix is no number.
+        """Raises UsageError if the extra columns do not fit a schema.
+
+        A name may exist already, a batch may be empty, or a feature of the matrix may not be
+        numeric.
         """
         for feature in (schema[name] for name in self.matrix):
             if is_bytes(feature) or feature.ragged_rank or feature.timestamp:
@@ -338,13 +405,20 @@ class ExtraColumns:
             (INDEX_COLUMN, "ids"),
             (MATRIX_COLUMN, "matrix"),
         ):
+            # a feature of the matrix is not a column of its own any more
             if name in names and name in schema and name not in self.matrix:
                 raise UsageError(
                     f"{option} gives {name!r} beside the features, and one is called so: leave it out"
                 )
 
     def add_to_rows(self, rows: StepRows, schema: Schema, file_ends: Int64s) -> StepRows:
-        """Returns the rows of this schema with these columns. ends: the records up to and with each file."""
+        """Returns the rows with the extra columns.
+
+        Args:
+            rows: The rows.
+            schema: Features of the rows.
+            file_ends: int64 [files]. Number of records up to the end of each file.
+        """
         if not self.features and not self.matrix:
             return rows
         columns_by_name = dict(zip(schema.names, rows.batch.columns, strict=True))
@@ -368,7 +442,7 @@ class ExtraColumns:
 
 
 def _build_matrix(columns: list[pa.Array], schema: Schema, extras: ExtraColumns) -> pa.Array:
-    """Returns columns of numbers side by side, as one of float32 tensors."""
+    """Combines numeric columns into one column of float32 tensors."""
     parts = []
     for name, column in zip(extras.matrix, columns, strict=True):
         arrays = extract_arrays(column, schema[name])
@@ -381,13 +455,13 @@ def _build_matrix(columns: list[pa.Array], schema: Schema, extras: ExtraColumns)
 
 @dataclass(frozen=True)
 class Collator:
-    """Conversion of a data set's columns to a batch.
+    """Conversion of the columns of a data set to batches.
 
     Attributes:
-        collations: of the features that are collated.
-        label: the feature that is y of `(x, y)`.
-        weights: the feature that is w of `(x, y, w)`.
-        extras: the columns that are added.
+        collations: Collations of the features that have one.
+        label: The feature that is y in `(x, y)`, or None.
+        weights: The feature that is w in `(x, y, w)`, or None.
+        extras: Columns to add.
     """
 
     collations: Mapping[str, Collation]
@@ -399,10 +473,17 @@ class Collator:
     def from_form(
         cls, form: Form, schema: Schema, has_mask: bool, defaults: Mapping[str, Any] | None = None
     ) -> Collator:
-        """mask: whether batches are filled up. defaults: what stands for a missing feature.
+        """Creates a collator from the options.
+
+        Args:
+            form: Options that determine the form of a batch.
+            schema: Features of the data set.
+            has_mask: Batches are filled up.
+            defaults: By feature, the value that replaces missing ones.
 
         Raises:
-            UsageError: a name or a collation that the schema does not have, or that a feature of it does not take.
+            UsageError: A feature is unknown, a collation does not fit its feature, or a column of a
+                collation has the name of a feature.
         """
         collations = resolve_collations(form.collate or {}, schema)
         if form.label is True and schema.label is None:
@@ -431,23 +512,33 @@ class Collator:
         return cls(collations, label=label, weights=form.weights, extras=extras)
 
     def require_label(self, schema: Schema) -> Schema:
-        """The schema in which a record without the label is an error."""
+        """Returns the schema in which a record without the label is an error."""
         features = (
+            # a missing list is an empty list, so a label that is a list is never missing
             replace(f, required=True) if f.name == self.label and not f.ragged_rank else f
             for f in schema
         )
         return replace(schema, features=tuple(features))
 
     def assemble(self, batch: Batch) -> Any:
-        """A collated batch as it is wanted; with a label, x is the column itself where it is the only one."""
+        """Converts a collated batch to its final form.
+
+        Without a label, this is the dict of columns. With one, it is `(x, y)` or `(x, y, weights)`.
+        If x has only one column, x is that column.
+
+        Args:
+            batch: The columns by name. It is changed.
+        """
         if self.label is None:
             return batch
         rest = [batch.pop(name) for name in (self.label, self.weights) if name is not None]
         return (batch.popitem()[1] if len(batch) == 1 else batch, *rest)
 
     def split_steps(self, columns: Batch, block: StepBlock) -> list[Batch]:
-        """Returns the steps of a chunk, of which the columns are by name; DataError where a list is not dense, or a
-        number no class.
+        """Collates the columns of a block and divides them into steps.
+
+        Raises:
+            DataError: A list is not dense, or a number is not a class.
         """
         parts: dict[str, list[Any]] = {}
         for name, column in columns.items():
@@ -456,7 +547,18 @@ class Collator:
         return [dict(zip(names, step, strict=True)) for step in zip(*parts.values(), strict=True)]
 
     def convert_columns(self, block: StepBlock, schema: Schema, dataset: Fetchable) -> Batch:
-        """The columns by name, as `records.columns.numpy_arrays` gives them, images decoded, and the extra ones."""
+        """Converts the rows of a block to columns by name.
+
+        Images are decoded, and the extra columns are added.
+
+        Args:
+            block: The block.
+            schema: Features of its rows.
+            dataset: The data set, for the ends of its files.
+
+        Returns:
+            The columns in the types of `records.columns.numpy_arrays`.
+        """
         rows, images = self.extras.add_to_rows(block.rows, schema, dataset.ends), block.images
         return {
             feature.name: images[feature.name]

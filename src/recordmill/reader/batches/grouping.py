@@ -1,12 +1,13 @@
-"""Steps whose records are gathered from several steps.
+"""Collations that gather the records of a batch from several steps.
 
-Bucketed: the rows of many steps sorted by length and cut into steps again. Which records a group of steps has, and when
-it is over, stay as they were: so every host has equally many batches, and a saved position is that of its group and the
-steps of it that are done.
+Bucketed: the rows of a group of steps are sorted by length and divided into steps again. The
+records of a group and its end do not change. All hosts therefore have the same number of batches. A
+saved position consists of the start of the group and the number of its finished steps.
 
-Packed: lists of several records one after the other in rows of one length: first fit, in the order of the records. A
-step takes consecutive records, as many as fit: so a position counts records, whatever they are packed into. With hosts,
-all rows of a step are packed together, and each host keeps its own: it reads the records of all.
+Packed: the lists of several records are placed one after another in rows of one length. Each record
+goes into the first row with room, in the order of the records. A step takes as many consecutive
+records as fit, so a position still counts records. With several hosts, the rows of all hosts are
+packed together. Each host reads the records of all hosts and keeps its own rows.
 """
 
 from __future__ import annotations
@@ -29,8 +30,16 @@ from recordmill.records.columns.ragged import Ragged
 
 
 def compute_length_boundaries(columns: Iterable[pa.Array], num_buckets: int) -> tuple[int, ...]:
-    """Ascending lengths that cut the rows of these list columns into about equally many, the last one the longest;
-    held is a number for each length that occurs.
+    """Computes boundaries of lengths that divide the rows into buckets of similar size.
+
+    Memory grows with the number of different lengths only.
+
+    Args:
+        columns: List columns, one after another.
+        num_buckets: Number of buckets. The result has fewer boundaries if some are equal.
+
+    Returns:
+        Ascending lengths from 1 on. The last one is the longest length. (1,) if there are no rows.
     """
     counts: dict[int, int] = {}
     for column in columns:
@@ -41,6 +50,7 @@ def compute_length_boundaries(columns: Iterable[pa.Array], num_buckets: int) -> 
         return (1,)
     lengths = np.array(sorted(counts))
     cumulative_counts = np.cumsum([counts[length] for length in lengths.tolist()])
+    # the small number prevents that rounding selects the next length
     target_counts = cumulative_counts[-1] * (np.arange(1, num_buckets + 1) / num_buckets - 1e-12)
     return tuple(
         np.unique(
@@ -51,7 +61,13 @@ def compute_length_boundaries(columns: Iterable[pa.Array], num_buckets: int) -> 
 
 @dataclass(frozen=True)
 class LengthBuckets:
-    """Buckets of one feature: its name, its column, and the collation with its boundaries."""
+    """Buckets of the bucketed feature.
+
+    Attributes:
+        name: Name of the feature.
+        column_index: Index of its column.
+        collation: Collation with boundaries.
+    """
 
     name: str
     column_index: int
@@ -60,7 +76,16 @@ class LengthBuckets:
     def sort_rows(
         self, rows: StepRows, schedule: Schedule, steps: Int64s
     ) -> tuple[StepRows, Int64s]:
-        """Returns the rows of these steps of a group in the order given, and [steps] the length each is padded to."""
+        """Sorts a group of steps by length and returns some of the new steps.
+
+        Args:
+            rows: The rows of the group.
+            schedule: The schedule, for batch size and seed.
+            steps: Indices of the new steps to return.
+
+        Returns:
+            The rows of these steps, and the padded length of each step, int64 [steps].
+        """
         lengths = list_lengths(rows.batch.column(self.column_index))
         if self.collation.length is not None:
             lengths = np.minimum(lengths, self.collation.length)
@@ -76,13 +101,18 @@ class LengthBuckets:
         return np.searchsorted(np.array(self.collation.boundaries), lengths).astype(np.int64)
 
     def _order_rows(self, bucket: Int64s, rows: StepRows, schedule: Schedule) -> Int64s:
-        """Returns [rows] the rows by bucket, their full steps in random order; a shorter one stays the last."""
+        """Returns the order of the rows, int64 [rows].
+
+        Rows are sorted by bucket and divided into steps. Complete steps are shuffled unless the
+        schedule keeps the order. An incomplete step remains the last one.
+        """
         size, sampler = schedule.epoch_steps.batch_size, schedule.sampler
         order = np.argsort(bucket, kind="stable")
         full = len(order) // size
         steps = np.arange(full)
         if sampler.mode is not False:
             step_range = rows.step_range
+            # each group of each epoch has an order of its own
             key = derive_random_key(
                 sampler.fingerprint, "bucketed", sampler.seed, step_range.epoch, step_range.position
             )
@@ -92,8 +122,10 @@ class LengthBuckets:
         )
 
     def _padded_lengths(self, longest: Int64s) -> Int64s:
-        """Returns the length that each step is padded to: the boundary above its longest row, or, beyond the last
-        one, that row.
+        """Returns the padded length of each step.
+
+        It is the smallest boundary that is not below the longest row, or the longest row if that is
+        above all boundaries.
         """
         boundaries = np.array(self.collation.boundaries, np.int64)
         boundary_indices = np.searchsorted(boundaries, longest)
@@ -114,12 +146,12 @@ class PackingLayout:
     """Packed features, and the rows of a step.
 
     Attributes:
-        names: the features that are packed.
-        columns: their columns.
-        limits: the length of a row of each.
-        rows: of a step of all hosts.
-        first: the first row of this host.
-        own: how many rows this host has.
+        names: Names of the packed features.
+        column_indices: Indices of their columns.
+        max_lengths: Length of a row of each feature.
+        step_rows: Number of rows of a step of all hosts.
+        first_host_row: First row of this host.
+        host_rows: Number of rows of this host.
     """
 
     names: tuple[str, ...]
@@ -130,11 +162,18 @@ class PackingLayout:
     host_rows: int
 
     def pack_records(self, batch: pa.RecordBatch, keep_last_step: bool) -> tuple[Int64s, Int64s]:
-        """Returns ([n] the row of each record that has a place, counted over all steps; [steps] the records up to and
-        with each step). final: the last step is one, too, if it has records.
+        """Assigns records to rows.
+
+        Args:
+            batch: The records.
+            keep_last_step: Also returns the last, incomplete step if it has records.
+
+        Returns:
+            The row of each record in a returned step, counted over all steps, and the number of
+            records up to the end of each step.
         """
         lengths = np.stack([list_lengths(batch.column(index)) for index in self.column_indices])
-        # An empty list takes a place as well, so that a step has an end.
+        # An empty list counts as one item. Otherwise a step of empty lists would never be full.
         row_lengths = np.array(self.max_lengths, np.int64)
         lengths = np.ascontiguousarray(np.clip(lengths, 1, row_lengths[:, None]))
         row_numbers, step_ends = (
@@ -150,13 +189,23 @@ class PackingLayout:
         return row_numbers[: step_ends[-1] if len(step_ends) else 0], step_ends
 
     def select_host_records(self, row_indices: Int64s, steps: Int64s) -> tuple[Int64s, Int64s]:
-        """Returns (this host's records of these steps in row order, [rows + 1] where those of each row begin)."""
+        """Returns the records of this host in some steps.
+
+        Args:
+            row_indices: Row of each record, from `pack_records`.
+            steps: Indices of the steps, ascending.
+
+        Returns:
+            The records in the order of their rows, and the first record of each row and their
+            number, int64 [rows + 1].
+        """
         step_numbers, row_numbers = np.divmod(row_indices, self.step_rows)
         records = np.flatnonzero(
             (row_numbers >= self.first_host_row)
             & (row_numbers < self.first_host_row + self.host_rows)
             & np.isin(step_numbers, steps)
         )
+        # row of each record among the rows of this host in the selected steps
         local_rows = (
             np.searchsorted(steps, step_numbers[records]) * self.host_rows
             + row_numbers[records]
@@ -164,10 +213,15 @@ class PackingLayout:
         )
         counts = np.bincount(local_rows, minlength=len(steps) * self.host_rows)
         row_edges = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+        # a stable sort keeps the order of the records in each row
         return records[np.argsort(local_rows, kind="stable")], row_edges
 
     def truncate_lists(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[str, int]]:
-        """The batch without what is longer than a row, and how many records of which feature were cut."""
+        """Cuts lists that are longer than a row.
+
+        Returns:
+            The batch, and the number of cut records by feature.
+        """
         truncated_counts = {}
         for name, column_index, max_length in zip(
             self.names, self.column_indices, self.max_lengths, strict=True
@@ -189,19 +243,28 @@ class PackingLayout:
 
 
 def join_packed_lists(records: Ragged, row_edges: Int64s) -> Ragged:
-    """The lists of the records of each row as one."""
+    """Joins the lists of the records of each row into one list."""
     return Ragged(records.values, records.row_splits[row_edges])
 
 
 def compute_segments(records: Ragged, row_edges: Int64s, length: int) -> tuple[Int32s, Int32s]:
-    """Returns ([rows, length] the record of each item in its row, from 1; its place there); 0 after the last."""
+    """Numbers the records and the items of packed rows.
+
+    Args:
+        records: The lists of the records, in the order of their rows.
+        row_edges: int64 [rows + 1]. First record of each row, and the number of records.
+        length: Length of a row.
+
+    Returns:
+        For each item, int32 [rows, length]: the number of its record in the row, from 1, and its
+        position in the record. Both are 0 after the last item of a row.
+    """
     rows, splits = len(row_edges) - 1, records.row_splits
     segment_ids, positions = np.zeros((rows, length), np.int32), np.zeros((rows, length), np.int32)
     sizes = np.diff(splits[row_edges[0] : row_edges[-1] + 1])
-    row_of_record = np.repeat(np.arange(rows), np.diff(row_edges))  # of each record
-    record_starts = (
-        splits[row_edges[0] : row_edges[-1]] - splits[row_edges[row_of_record]]
-    )  # of each record in its row
+    row_of_record = np.repeat(np.arange(rows), np.diff(row_edges))
+    # first item of each record, counted from the start of its row
+    record_starts = splits[row_edges[0] : row_edges[-1]] - splits[row_edges[row_of_record]]
     item_positions = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     flat_indices = np.repeat(row_of_record * length + record_starts, sizes) + item_positions
     segment_ids.reshape(-1)[flat_indices] = np.repeat(

@@ -1,8 +1,9 @@
-"""`StepPlan`: the steps of a schedule in the order and the rows in which they are given, several at once (a lot).
+"""`StepPlan`: the steps of a schedule, as batches return them.
 
-as they come        a stretch of the fetcher is a lot
-bucketed            so is a group of steps, whose rows are sorted by length
-packed              a step is as many records as fit its rows; there is no telling how many steps an epoch has
+* Without gathering, a block consists of the steps of one range of the fetcher.
+* Bucketed: a block is a group of steps with its rows sorted by length.
+* Packed: a step has as many records as fit into its rows. The number of steps of an epoch is
+  unknown in advance.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ from recordmill.records.columns.ragged import Array
 from recordmill.shards.pieces import PIECE_BYTES
 
 _Result = TypeVar("_Result")
-_MIN_WINDOW_PIECES = (
-    16  # a window holds at least this many pieces, so that records of that many places meet in it
-)
-_GROUP_KEY = "bucketed"  # of a state in the middle of a group: which group that is
+# A window has at least this many pieces, so that it mixes records of as many places.
+_MIN_WINDOW_PIECES = 16
+# field of a state inside a group of bucketed steps, with the identity and start of the group
+_GROUP_KEY = "bucketed"
 
 
 @dataclass(frozen=True)
@@ -44,12 +45,13 @@ class StepBlock:
     """Rows of consecutive steps.
 
     Attributes:
-        rows: of all steps; edges count what is given as rows.
-        lengths: [steps] what the bucketed feature is padded to.
-        bins: [rows + 1] where the records of each packed row begin in the batch.
-        ends: [steps] (epoch, position) after each packed step.
-        cut: packed records that were longer than a row, by feature.
-        images: decoded ones, by feature, [rows, height, width, channels].
+        rows: Rows of all steps. If records are packed, `edges` counts packed rows, and `numbers`
+            has one number per record.
+        padded_lengths: int64 [steps]. Padded length of the bucketed feature.
+        row_edges: int64 [rows + 1]. First record of each packed row, and the number of records.
+        end_positions: (epoch, position) after each packed step.
+        truncated_counts: Number of packed records that were longer than a row, by feature.
+        images: Decoded images by feature, [rows, height, width, channels].
     """
 
     rows: StepRows
@@ -60,21 +62,29 @@ class StepBlock:
     images: Mapping[str, Array] = field(default_factory=dict)
 
     def select_rows(self, rows: slice | Int64s, edges: Int64s) -> StepBlock:
-        """Returns some of the rows, as the steps that begin at these edges, without what says more of its steps."""
+        """Returns some of the rows as new steps. Fields that describe the old steps are dropped.
+
+        Args:
+            rows: The rows, in the order of the result.
+            edges: First row of each new step, and the number of rows.
+        """
         images = {name: array[rows] for name, array in self.images.items()}
         return StepBlock(self.rows.select_rows(rows, edges), images=images)
 
 
 @dataclass(frozen=True)
 class StepPlan:
-    """Steps that one consumer gets.
+    """Steps of one consumer.
 
     Attributes:
-        schedule: from where on is read.
-        done: how many of its first steps are not given.
-        every: of the others only the first and every so many-th one after it, counted across the ends of epochs: the
-            share of one of so many that take turns. To know which records those are, steps that are gathered are read
-            whole by each of them.
+        schedule: The steps to read. It may begin before the first step that is returned.
+        buckets: Set if a feature is bucketed.
+        packing: Set if features are packed.
+        drop_remainder: Leaves out the incomplete last step of an epoch, if records are packed.
+        skipped_steps: Number of steps to skip at the start of `schedule`.
+        step_stride: Returns only the first step and every `step_stride`-th step after it, counted
+            across epochs. This is the share of one of `step_stride` workers that take turns. If
+            steps are gathered, each worker reads the records of all of them.
     """
 
     schedule: Schedule
@@ -86,7 +96,11 @@ class StepPlan:
 
     @property
     def remaining_steps(self) -> int | None:
-        """Returns how many steps are left; None without end. TypeError: they are packed."""
+        """Number of steps. None if the plan never ends.
+
+        Raises:
+            TypeError: The steps are packed, so their number is unknown.
+        """
         if self.packing is not None:
             raise TypeError(
                 "how many packed batches there are is known when they are packed: they have no number"
@@ -95,11 +109,15 @@ class StepPlan:
         return None if remaining_steps is None else remaining_steps - self.skipped_steps
 
     def schedule_after(self, num_steps: int) -> Schedule:
-        """Returns where the step stands that follows so many more."""
+        """Returns the schedule that begins after the first `num_steps` steps of this plan."""
         return self.schedule.skip_steps(self.skipped_steps + num_steps)
 
     def skip_steps(self, num_steps: int) -> StepPlan:
-        """The course when so many more steps of it are done."""
+        """Returns the plan without its first steps.
+
+        Raises:
+            UsageError: The steps are packed.
+        """
         if self.packing is not None:
             raise UsageError(
                 "start_step counts batches, and of packed ones none knows its records: give a state"
@@ -110,13 +128,17 @@ class StepPlan:
         group_start = self._group_start(next_schedule)
         return replace(
             self,
+            # a group is read from its start, and its finished steps are skipped
             schedule=replace(next_schedule, position=group_start),
             skipped_steps=(next_schedule.position - group_start)
             // next_schedule.epoch_steps.global_batch_size,
         )
 
     def select_iteration(self, number: int, epochs: int | None) -> StepPlan:
-        """Returns the plan of an iteration (`Schedule.select_iteration`), the first one without the steps that are done."""
+        """Returns the plan of one iteration, as `Schedule.select_iteration` does.
+
+        The first iteration does not have the skipped steps.
+        """
         if epochs is None:
             return self
         return replace(
@@ -126,8 +148,9 @@ class StepPlan:
         )
 
     def skip_finished_epoch(self) -> StepPlan:
-        """The plan from the next epoch on, where nothing of this one is left."""
+        """Returns the plan from the next epoch on if this epoch is finished."""
         schedule = self.schedule
+        # with "drop", a state at the end of an epoch can have records left, but no steps
         if not schedule.position or schedule.epoch_steps.count_steps(schedule.position):
             return self
         return replace(
@@ -135,8 +158,14 @@ class StepPlan:
         )
 
     def select_share(self, worker: int, num_workers: int) -> StepPlan:
-        """Returns the share of one of so many takers that take its steps in turn."""
+        """Returns the share of one worker.
+
+        Args:
+            worker: Index of the worker.
+            num_workers: Number of workers that take the steps in turn.
+        """
         if self.buckets is not None or self.packing is not None:
+            # each worker reads all steps, because gathering needs their records
             return replace(self, skipped_steps=self.skipped_steps + worker, step_stride=num_workers)
         remaining_steps = self.schedule.remaining_steps
         skipped_steps = worker if remaining_steps is None else min(worker, remaining_steps)
@@ -145,8 +174,11 @@ class StepPlan:
         )
 
     def resume(self, state: Mapping[str, Any]) -> StepPlan:
-        """Returns the plan from a state on; UsageError where it is one of something else, or in the middle of steps
-        that were gathered otherwise.
+        """Returns the plan from a state on.
+
+        Raises:
+            UsageError: The state belongs to other data or options, or it is between steps that were
+                gathered differently.
         """
         schedule = self.schedule.resume(state)
         group = state.get(_GROUP_KEY)
@@ -156,6 +188,7 @@ class StepPlan:
             raise UsageError(
                 "state is in the middle of steps that were bucketed together: go on bucketed, as it was"
             )
+        # the group is read again from its start, and its finished steps are skipped
         resumed = replace(self, schedule=schedule)
         _check_group(group, resumed._group_identity(), schedule)
         skipped_steps = (
@@ -168,7 +201,11 @@ class StepPlan:
         )
 
     def state(self, schedule: Schedule) -> State:
-        """A place in it as JSON takes it."""
+        """Returns the state at the beginning of a schedule, as a JSON object.
+
+        Args:
+            schedule: The rest of the schedule of this plan.
+        """
         if self.buckets is None or self._group_start(schedule) == schedule.position:
             return schedule.state()
         return {
@@ -179,13 +216,20 @@ class StepPlan:
     def map_blocks(
         self, fetcher: Fetcher, finish: Callable[[StepBlock], _Result]
     ) -> Iterator[_Result]:
-        """Yields finish(lot) of all lots, in order; it runs in the threads."""
+        """Yields `finish(block)` for all blocks, in order.
+
+        Args:
+            fetcher: Reads the records. Its schedule is replaced.
+            finish: Called on threads of the reader.
+        """
         fetcher = replace(fetcher, schedule=self.schedule)
         if self.packing is not None:
+            # steps are packed in order in the thread of the consumer, and finished on threads
             return thread_map(
                 finish, self._pack_steps(fetcher, self.packing), min(fetcher.dataset.threads, 2)
             )
         if self.buckets is not None:
+            # a range of the fetcher is one group
             buckets = replace(fetcher, steps_per_range=self.buckets.collation.steps)
             groups = buckets.fetch(
                 lambda rows: [finish(block) for block in self._bucket_rows(rows)]
@@ -196,18 +240,32 @@ class StepPlan:
         )
 
     def _own_step_indices(self, first_step: int, num_steps: int) -> Int64s:
-        """Returns which of so many steps are given, after `before` steps."""
+        """Returns which of some consecutive steps this plan returns.
+
+        Args:
+            first_step: Number of the first step in the plan.
+            num_steps: Number of steps.
+
+        Returns:
+            Indices from 0.
+        """
         numbers = np.arange(first_step, first_step + num_steps) - self.skipped_steps
         return np.flatnonzero((numbers >= 0) & (numbers % self.step_stride == 0))
 
     def _group_start(self, schedule: Schedule) -> int:
-        """Returns where the group begins that a place is in."""
+        """Returns the start of the group of steps that contains a position.
+
+        Args:
+            schedule: Its beginning is the position.
+        """
         assert self.buckets is not None
+        # groups are counted from the start of the plan in its first epoch, and from 0 in later ones
         epoch_start = self.schedule.position if schedule.epoch == self.schedule.epoch else 0
         group_records = schedule.epoch_steps.global_batch_size * self.buckets.collation.steps
         return epoch_start + (schedule.position - epoch_start) // group_records * group_records
 
     def _group_identity(self) -> dict[str, Any]:
+        """Returns the fields that must be the same to resume inside a group."""
         assert self.buckets is not None
         collation = self.buckets.collation
         return {
@@ -219,7 +277,7 @@ class StepPlan:
         }
 
     def _bucket_rows(self, rows: StepRows) -> list[StepBlock]:
-        """A group's steps that are given, if there are any."""
+        """Returns a block with the own steps of a group, if it has any."""
         assert self.buckets is not None
         first_step = self.schedule.count_steps_before(
             rows.step_range.epoch, rows.step_range.position
@@ -232,7 +290,10 @@ class StepPlan:
         )
 
     def _pack_steps(self, fetcher: Fetcher, packing: PackingLayout) -> Iterator[StepBlock]:
-        """Yields the packed steps; records that the last steps had no room for come first."""
+        """Yields blocks of packed steps.
+
+        Records that did not fit into the last steps of a range come first in the next one.
+        """
         remaining_batch: pa.RecordBatch | None = None
         numbers, num_packed = np.empty(0, np.int64), 0
         for rows in fetcher.fetch(lambda rows: rows):
@@ -247,11 +308,13 @@ class StepPlan:
             row_indices, step_ends = packing.pack_records(
                 batch, is_epoch_end and not self.drop_remainder
             )
+            # position of the first record of `batch`, and the number of records in packed steps
             first_position, num_records = read_end - batch.num_rows, len(row_indices)
             own_steps = self._own_step_indices(num_packed, len(step_ends))
             num_packed += len(step_ends)
             if len(own_steps):
                 end_positions = [(epoch, first_position + end) for end in step_ends.tolist()]
+                # the next step begins in the next epoch, also if records at the end were left out
                 if is_epoch_end:
                     end_positions[-1] = (epoch + 1, 0)
                 packed_rows = replace(
@@ -267,6 +330,7 @@ class StepPlan:
                     steps=own_steps,
                     end_positions=tuple(end_positions[step] for step in own_steps.tolist()),
                 )
+            # a step never mixes two epochs
             remaining_batch, numbers = (
                 (None, numbers[:0])
                 if is_epoch_end
@@ -281,7 +345,15 @@ def _make_packed_block(
     steps: Int64s,
     end_positions: tuple[tuple[int, int], ...],
 ) -> StepBlock:
-    """Returns these steps of those that the records were packed into."""
+    """Returns a block with some of the packed steps.
+
+    Args:
+        rows: The records.
+        row_indices: Row of each record, counted over all steps.
+        packing: The packing.
+        steps: Indices of the steps.
+        end_positions: (epoch, position) after each of these steps.
+    """
     order, row_edges = packing.select_host_records(row_indices, steps)
     packed_rows = rows.select_rows(order, np.arange(len(steps) + 1) * packing.host_rows)
     batch, truncated_counts = packing.truncate_lists(packed_rows.batch)
@@ -297,7 +369,19 @@ def _make_packed_block(
 def plan_steps(
     dataset: Fetchable, batch_size: int, order: Order, collations: Mapping[str, Collation]
 ) -> StepPlan:
-    """Returns the steps of this host, without end, from where `order` says; `StepPlan.select_iteration` ends them."""
+    """Plans the steps of this host, without end.
+
+    The plan begins at the state and `start_step` of `order`. `StepPlan.select_iteration` ends it.
+
+    Args:
+        dataset: The data set.
+        batch_size: Number of rows of a batch of this host.
+        order: Options that determine the order.
+        collations: Collations of the features that have one.
+
+    Raises:
+        UsageError: An option does not fit the data or the other options, or the state does not fit.
+    """
     names = dataset.schema.names
     packed_collations = {
         name: collation for name, collation in collations.items() if isinstance(collation, Packed)
@@ -348,6 +432,7 @@ def _add_boundaries(dataset: Fetchable, buckets: LengthBuckets) -> LengthBuckets
     collation = buckets.collation
     if collation.boundaries is not None:
         return buckets
+    # the boundaries need one pass over this feature only
     feature_only = dataset.select([buckets.name])
     boundaries = compute_length_boundaries(
         (batch.column(0) for batch in feature_only.record_batches()), collation.buckets
@@ -356,7 +441,7 @@ def _add_boundaries(dataset: Fetchable, buckets: LengthBuckets) -> LengthBuckets
 
 
 def _check_group(group: Any, expected: Mapping[str, Any], schedule: Schedule) -> None:
-    """Refuses a place in the middle of a group of another kind."""
+    """Raises UsageError if a state is inside a group that was gathered differently."""
     for name, value in expected.items():
         if not isinstance(group, Mapping) or name not in group:
             raise UsageError(
@@ -375,11 +460,20 @@ def _check_group(group: Any, expected: Mapping[str, Any], schedule: Schedule) ->
 def make_schedule(
     dataset: Fetchable, batch_size: int, order: Order, *, for_all_hosts: bool = False
 ) -> Schedule:
-    """Returns the steps of this host, without end; whole_steps: a host reads the records of all."""
+    """Returns the schedule of this host, without end.
+
+    Args:
+        dataset: The data set.
+        batch_size: Number of rows of a batch of this host.
+        order: Options that determine the order.
+        for_all_hosts: This host reads the records of all hosts.
+
+    Raises:
+        UsageError: A file can't be read in a random order, or an epoch is shorter than one step.
+    """
     hosts, host = order.hosts
-    EpochSteps(
-        0, batch_size, "drop", num_hosts=hosts, host_index=host
-    )  # refused before a file is counted
+    # reports invalid options before the records of all files are counted
+    EpochSteps(0, batch_size, "drop", num_hosts=hosts, host_index=host)
     if order.mode == "global" and (
         streamed_files := [file.file for file in dataset.files if not file.seekable]
     ):
@@ -393,6 +487,7 @@ def make_schedule(
     )
     records = len(dataset)
     steps = (
+        # packing divides the steps of all hosts among them
         EpochSteps(records, batch_size)
         if for_all_hosts
         else EpochSteps(records, batch_size, remainder, num_hosts=hosts, host_index=host)
@@ -406,7 +501,7 @@ def make_schedule(
 
 
 def make_sampler(dataset: Fetchable, order: Order) -> Sampler | MixtureSampler:
-    """The order of a data set's epochs, or of a mixture's."""
+    """Returns the order of the records of a data set or a mixture."""
     if (parts := dataset.mixture_parts) is not None:
         samplers = (_make_dataset_sampler(part, order) for part in parts.datasets)
         return MixtureSampler(
@@ -419,6 +514,7 @@ def make_sampler(dataset: Fetchable, order: Order) -> Sampler | MixtureSampler:
 
 
 def _make_dataset_sampler(dataset: Fetchable, order: Order) -> Sampler:
+    # a small window gets smaller pieces, so that it still mixes records of several places
     piece_bytes = max(min(order.window // _MIN_WINDOW_PIECES, PIECE_BYTES), 1)
     files = (FileExtent(file.records, file.framed_bytes, file.seekable) for file in dataset.files)
     layout = EpochLayout.from_files(

@@ -1,5 +1,7 @@
-"""`BatchSource`: a data set and the options of training, to the chunks of steps that all outputs make their batches of,
-read, decoded and with images on threads ahead of the consumer.
+"""`BatchSource`: a data set with the options of training.
+
+It reads and decodes blocks of steps on threads, ahead of the consumer. All outputs make their
+batches of these blocks. `Batches` is the iterator of NumPy batches.
 """
 
 from __future__ import annotations
@@ -38,9 +40,18 @@ DecodeStepImages = Callable[[StepBlock], StepBlock]
 def make_image_decoder(
     dataset: Fetchable, schema: Schema, decoder: ImageDecoder, on_bad: str
 ) -> DecodeStepImages:
-    """A function for the fetcher's threads: a chunk to one with images.
+    """Returns a function that adds the decoded images to a block.
 
-    It raises DataError where an image can't be decoded, with "skip" it leaves that row out.
+    The threads of the fetcher call it.
+
+    If an image can't be decoded, the function raises DataError, or leaves out the row if `on_bad`
+    is "skip".
+
+    Args:
+        dataset: The data set.
+        schema: Features of the rows.
+        decoder: The decoder.
+        on_bad: "error" or "skip".
     """
 
     def decode_images(block: StepBlock) -> StepBlock:
@@ -51,6 +62,7 @@ def make_image_decoder(
             return block
         if on_bad == "error":
             row, name, reason = bad[0]
+            # the place in the files of the zipped data set that has the image
             owner = next(
                 (dataset_part for dataset_part in dataset.zip_parts if name in dataset_part.schema),
                 dataset,
@@ -66,12 +78,23 @@ def _drop_bad_rows(block: StepBlock, bad_rows: list[tuple[int, str]]) -> StepBlo
     rows = block.rows
     reasons_by_number = tuple((int(rows.numbers[row]), reason) for row, reason in bad_rows)
     good_rows = np.delete(np.arange(len(rows.numbers)), [row for row, _ in bad_rows])
+    # one step with all rows; the refiller divides them into batches
     good_block = block.select_rows(good_rows, np.array([0, len(good_rows)], np.int64))
     return replace(good_block, rows=replace(good_block.rows, bad=rows.bad + reasons_by_number))
 
 
 class BatchRefiller:
-    """Batches of what can be used. skipped: how many records were left out so far."""
+    """Fills batches with the next records if unusable records are left out.
+
+    Args:
+        dataset: The data set, for messages.
+        schedule: The steps to read.
+        drop_remainder: Leaves out the incomplete last batch of an epoch.
+
+    Attributes:
+        schedule: The steps after the last batch that was returned.
+        skipped: Number of records that were left out so far.
+    """
 
     def __init__(self, dataset: Fetchable, schedule: Schedule, drop_remainder: bool) -> None:
         self._dataset, self._first_schedule, self._drop_remainder = (
@@ -79,13 +102,14 @@ class BatchRefiller:
             schedule,
             drop_remainder,
         )
-        self.schedule = schedule  # what is left of it after the batch that was given last
+        self.schedule = schedule
         self.skipped = 0
         self._epoch_bad_records: list[tuple[int, str]] = []
 
     def refill_blocks(self, blocks: Iterable[StepBlock]) -> Iterator[StepBlock]:
-        """Yields the same rows in batches of one size but for an epoch's last one; a warning at an epoch's end says
-        how many were left out.
+        """Yields the rows in complete batches, except the last batch of an epoch.
+
+        At the end of an epoch, a warning reports the number of records that were left out.
         """
         pending: list[StepBlock] = []
         for block_read in blocks:
@@ -94,6 +118,7 @@ class BatchRefiller:
                 pending = []
             self._epoch_bad_records += block_read.rows.bad
             self.skipped += len(block_read.rows.bad)
+            # at most one incomplete batch waits here
             pending = [_concatenate_blocks([*pending, block_read])]
             size = self._first_schedule.epoch_steps.batch_size
             complete_rows = len(pending[0].rows.numbers) // size * size
@@ -105,15 +130,21 @@ class BatchRefiller:
         yield from self._finish_epoch(pending)
 
     def advance(self, rows: StepRows, row_end: int) -> None:
-        """Notes that the batch was given that ends with this row."""
+        """Updates `schedule` after a batch is returned.
+
+        Args:
+            rows: The rows of the block with the batch.
+            row_end: End of the batch in these rows.
+        """
         assert rows.positions is not None
+        # positions, not numbers of batches, because records were left out in between
         position = int(rows.positions[row_end - 1]) + 1
         self.schedule = replace(
             self._first_schedule, epoch=rows.step_range.epoch, position=position
         )
 
     def finish(self) -> None:
-        """Notes that nothing is left, also where the last records were left out."""
+        """Sets `schedule` to its end, also if the last records were left out."""
         self.schedule = self._first_schedule.skip_all()
 
     def _finish_epoch(self, pending: list[StepBlock]) -> Iterator[StepBlock]:
@@ -135,7 +166,7 @@ class BatchRefiller:
 
 
 def _concatenate_blocks(blocks: list[StepBlock]) -> StepBlock:
-    """The rows of these, which are of one epoch, as one."""
+    """Joins blocks of one epoch."""
     if len(blocks) == 1:
         return blocks[0]
     step_rows = [block.rows for block in blocks]
@@ -160,7 +191,7 @@ def _concatenate_blocks(blocks: list[StepBlock]) -> StepBlock:
 
 
 def _select_range(block: StepBlock, begin: int, end: int, size: int) -> StepBlock:
-    """Rows [begin, end) in steps of so many."""
+    """Returns rows [begin, end) of a block as steps of `size` rows."""
     edges = np.append(np.arange(0, end - begin, size), end - begin).astype(np.int64)
     return block.select_rows(slice(begin, end), edges)
 
@@ -173,10 +204,12 @@ class BatchSource:
     """Source of batches.
 
     Attributes:
-        dataset: with its images as they are stored.
-        images: what becomes of those that are decoded.
-        schema: what is fetched; in it a record without the label is an error.
-        defaults: of images, the encoded one that stands for one that is missing.
+        dataset: The data set, with images as stored bytes.
+        options: The options.
+        collator: Conversion of columns to batches.
+        images: Targets of the images that are decoded, by feature name.
+        schema: The features to read. A record without the label is an error.
+        image_defaults: Encoded images that replace missing ones, by feature name.
     """
 
     dataset: Fetchable
@@ -191,12 +224,13 @@ class BatchSource:
         """Creates the source of batches of a data set.
 
         Raises:
-            UsageError: an option does not fit the data.
+            UsageError: An option does not fit the data or the other options.
         """
         targets = options.images.targets
         if options.memory.on_bad == "skip":
             dataset = dataset.lenient_view
         if dataset.images:
+            # images of `open` are decoded with the batches, not with the records
             dataset, targets = dataset.encoded_view, dataset.images if targets is None else targets
         if options.form.matrix is not None:
             other_features = (options.form.label_of(dataset.schema), options.form.weights)
@@ -235,22 +269,28 @@ class BatchSource:
 
     @property
     def skips_bad_records(self) -> bool:
-        """True if records that can't be used are left out."""
+        """True if unusable records are left out."""
         return self.options.memory.on_bad == "skip"
 
     def plan(self, batch_size: int) -> StepPlan:
-        """The steps of this host, without end.
+        """Plans the steps of this host, without end.
+
+        Args:
+            batch_size: Number of rows of a batch of this host.
 
         Raises:
-            UsageError: an option does not fit the data, or a state is one of something else.
+            UsageError: An option does not fit the data, or the state belongs to other data or
+                options.
         """
         order = self.options.order
-        if self.skips_bad_records:  # records that fill no step may fill one up
+        if self.skips_bad_records:
+            # Records after the last complete step may fill up batches that lack records. The
+            # refiller drops the remainder instead.
             order = replace(order, drop_remainder=False)
         return plan_steps(self.dataset, batch_size, order, self.collator.collations)
 
     def make_refiller(self, plan: StepPlan) -> BatchRefiller | None:
-        """Returns what fills batches up, where records are left out."""
+        """Returns a refiller for a plan, or None if unusable records are errors."""
         return (
             BatchRefiller(self.dataset, plan.schedule, self.options.order.drop_remainder)
             if self.skips_bad_records
@@ -267,17 +307,20 @@ class BatchSource:
         num_workers: int = 1,
         skip_below: int = 0,
     ) -> Iterator[_Result]:
-        """Yields finish(chunk) of all chunks, in order.
+        """Yields `finish(block)` for all blocks of a plan, in order.
 
         Args:
-            plan: the steps.
-            finish: the conversion.
-            refill: fills batches up where records are left out.
-            workers: how many processes share memory, and the steps where records are left out.
-            skip_below: where records are left out, those of the first epoch below this position are too.
+            plan: The steps.
+            finish: The conversion of a block.
+            refiller: Fills batches if unusable records are left out. `finish` then runs in the
+                thread of the consumer.
+            num_workers: Number of processes that share the memory limit. If records are left out,
+                they also take the steps in turn.
+            skip_below: If records are left out, positions of the first epoch below this one are
+                left out, too.
 
         Raises:
-            DataError: a record is damaged, does not fit the schema, or holds an image that can't be decoded.
+            DataError: A record is damaged or does not fit the schema, or an image can't be decoded.
         """
         dataset, order = self.dataset, self.options.order
         memory_bytes = max(self.options.memory.limit_bytes // num_workers, 1)
@@ -288,6 +331,7 @@ class BatchSource:
             memory_bytes=memory_bytes,
             defaults=self.image_defaults,
         )
+        # The offsets of records and the images in progress take their share of the memory first.
         offset_bytes = sum(file.offset_bytes for file in dataset.files)
         fetch_bytes = max(memory_bytes - decoder.work_bytes - offset_bytes, 1)
         output_row_bytes = decoder.row_bytes + estimate_padded_row_bytes(
@@ -308,6 +352,7 @@ class BatchSource:
             if refiller is None:
                 yield from plan.map_blocks(fetcher, lambda block: finish(decode_images(block)))
             else:
+                # plan.map_blocks is not used, because blocks are refilled before they are collated
                 fetcher = replace(fetcher, step_stride=num_workers, skip_below=skip_below)
                 yield from map(
                     finish,
@@ -316,11 +361,18 @@ class BatchSource:
                     ),
                 )
         finally:
+            # also if the consumer stops early
             decoder.close()
             drop_reusable()
 
     def collate_block(self, block: StepBlock, *, nulls: bool = True) -> list[Batch]:
-        """Columns by name of each step, collated. nulls: columns may have some; else `name/valid` says where."""
+        """Returns the columns of each step by name.
+
+        Args:
+            block: The block.
+            nulls: True returns masked arrays, and None in arrays of text. False fills missing
+                values and adds `name/valid`.
+        """
         with time_stage("collate"):
             columns = self.collator.convert_columns(block, self.schema, self.dataset)
             if not nulls:
@@ -328,26 +380,36 @@ class BatchSource:
             return self.collator.split_steps(columns, block)
 
     def apply_map(self, batch: Any) -> Any:
-        """Returns what `map` makes of a batch, or that it failed."""
+        """Applies the function of the option `map` to a batch.
+
+        Returns:
+            The result, or the error for `unwrap_mapped`, which raises it when the batch is
+            requested.
+        """
         function = self.options.form.map
         try:
             return batch if function is None else function(batch)
+        # the batch may be made ahead, so the error must wait until it is requested
         except Exception as error:
             return _MapFailure(error)
 
 
 @dataclass(frozen=True)
 class _MapFailure:
-    """A batch that `map` failed for, until it is asked for."""
+    """Error of `map` for a batch that has not been requested yet."""
 
     error: Exception
 
 
 def unwrap_mapped(batch: Any, number: int) -> Any:
-    """Returns the batch.
+    """Returns the batch, unless it is an error of `map`.
+
+    Args:
+        batch: Result of `BatchSource.apply_map`.
+        number: Number of the batch in this iteration, for the message.
 
     Raises:
-        RecordmillError: `map` failed for it.
+        RecordmillError: `map` failed for this batch.
     """
     if isinstance(batch, _MapFailure):
         error = batch.error
@@ -358,10 +420,14 @@ def unwrap_mapped(batch: Any, number: int) -> Any:
 
 
 class Batches(Iterator[Any]):
-    """The batches of a schedule, read ahead on threads. `state()` says where the next one stands.
+    """Iterator of batches, which are read ahead on threads.
 
-    Its arrays are views of larger ones, which are there as long as one of them is. `cut` counts the records of each
-    packed feature that were longer than a row, of this host, as far as they were read.
+    The arrays of a batch are views of larger arrays. The memory of these is freed when none of
+    their views is in use.
+
+    Attributes:
+        cut: For each packed feature, the number of records that were cut because they are longer
+            than a row. It counts the records of this host that were read so far.
     """
 
     def __init__(self, dataset: Fetchable, options: Training) -> None:
@@ -381,10 +447,11 @@ class Batches(Iterator[Any]):
         return batch
 
     def __len__(self) -> int:
-        """Returns how many batches are left.
+        """Returns the number of remaining batches.
 
         Raises:
-            TypeError: there is no end, they are packed, or nobody can know.
+            TypeError: The number is infinite or unknown, because batches are packed or records
+                skipped.
         """
         if self._refiller is not None:
             raise TypeError('how many batches on_bad="skip" leaves is known at the end only')
@@ -395,7 +462,7 @@ class Batches(Iterator[Any]):
 
     @property
     def schedule(self) -> Schedule:
-        """Returns the steps that are left."""
+        """The steps that remain."""
         if self._refiller is not None:
             return self._refiller.schedule
         if self._plan.packing is None:
@@ -408,14 +475,15 @@ class Batches(Iterator[Any]):
 
     @property
     def skipped(self) -> int:
-        """Number of records that `on_bad="skip"` has left out so far, those that were read ahead included."""
+        """Number of records that `on_bad="skip"` has left out, including records read ahead."""
         return 0 if self._refiller is None else self._refiller.skipped
 
     def state(self) -> State:
-        """Returns where the next batch stands, as JSON takes it.
+        """Returns the position of the next batch, as a JSON object.
 
-        `ds.batches(..., state=...)` goes on there, also on another number of hosts (in the middle of steps that were
-        bucketed together, on the same number). The state of the end begins the next epoch, and so the next iteration.
+        `ds.batches(..., state=...)` continues there. The number of hosts may differ, except between
+        steps that are bucketed together. A state at the end begins the next epoch, and with it the
+        next iteration.
         """
         return self._plan.state(self.schedule)
 
@@ -432,8 +500,10 @@ class Batches(Iterator[Any]):
 def _generate(
     source: BatchSource, plan: StepPlan, refiller: BatchRefiller | None, cut: dict[str, int]
 ) -> Generator[tuple[Any, tuple[int, int] | None], None, None]:
-    """Yields each batch, and where the next one stands if its number does not say it."""
+    """Yields each batch and the position after it.
 
+    The number of a batch usually determines its position, which is then None.
+    """
     nulls = source.options.arrays.nulls == "masked"
 
     def finish(block: StepBlock) -> tuple[list[Any], StepBlock]:
@@ -444,6 +514,7 @@ def _generate(
 
     for batches, block in source.map_blocks(plan, finish, refiller):
         count_truncated(block.truncated_counts, cut)
+        # only packed blocks have end positions
         end_positions = block.end_positions or itertools.repeat(None)
         for batch, end_position, row_end in zip(
             batches, end_positions, block.rows.edges[1:].tolist(), strict=False
@@ -456,7 +527,12 @@ def _generate(
 
 
 def count_truncated(new_counts: Mapping[str, int], total_counts: dict[str, int]) -> None:
-    """Adds to the records that were cut, and tells of the first ones."""
+    """Adds numbers of cut records. Warns about the first ones of each feature.
+
+    Args:
+        new_counts: Numbers by feature.
+        total_counts: Totals by feature. They are changed.
+    """
     for name, records in new_counts.items():
         if name not in total_counts:
             warnings.warn(
