@@ -13,8 +13,11 @@ import pytest
 from annotation_exports import EXPORTS, Box, Scenes
 from PIL import Image
 
+import recordmill
 from recordmill.base.errors import RecordmillError, Reject
+from recordmill.options.commands import in_flags
 from recordmill.schemas.arrow import from_arrow_field
+from recordmill.sources.common.content import detect_kind
 from recordmill.sources.images.box_columns import box_columns
 from recordmill.sources.images.source import ImageOptions, ImageSource, plan_images
 from recordmill.storage.listing import list_inputs
@@ -537,6 +540,49 @@ def test_entities_are_refused_in_every_encoding(
         plan(images, tmp_path / "boxes")
 
 
+def test_lists_of_voc_make_splits_if_each_image_is_in_one(images: Path, tmp_path: Path) -> None:
+    for stem in "abc":
+        write(
+            tmp_path / "Annotations" / f"{stem}.xml",
+            f"<annotation>{OBJECT.format('', 11)}</annotation>",
+        )
+    lists = tmp_path / "ImageSets" / "Main"
+    write(lists / "train.txt", "a\nb  1\n")
+    write(lists / "trainval.txt", "a\nb\nc\n")
+    source = plan(images, tmp_path / "Annotations")
+    assert source.files.splits.to_pylist() == [None] * 3
+    assert "ImageSets/Main has 2 of 3 images in exactly one list" in "".join(source.notes)
+    write(lists / "val.txt", "c\n")
+    source = plan(images, tmp_path / "Annotations")
+    assert source.files.splits.to_pylist() == ["train", "train", "validation"]
+    source = plan(images, tmp_path / "Annotations", split_from="none")
+    assert source.files.splits.to_pylist() == [None] * 3
+
+
+@pytest.mark.parametrize("count", [2, 5])
+def test_the_root_of_a_yolo_data_set_is_named(count: int, tmp_path: Path) -> None:
+    for number in range(count):
+        save_image(tmp_path / "set" / "images" / "train" / f"{number}.jpg")
+    for number in range(2):
+        write(tmp_path / "set" / "labels" / "train" / f"{number}.txt", "0 0.5 0.5 0.2 0.4\n")
+    listing = list_inputs([str(tmp_path / "set")])
+    if count == 2:
+        with pytest.raises(
+            RecordmillError, match=r"data set of YOLO: .*set/images` with --boxes .*set/labels"
+        ):
+            detect_kind(listing)
+    else:
+        notes = [in_flags(note) for note in plan_images(listing).notes]
+        assert any(f"--boxes {tmp_path}/set/labels takes boxes from it" in note for note in notes)
+
+
+def test_columns_with_the_size_of_the_box_state_no_size(images: Path, tmp_path: Path) -> None:
+    text = "image,xmin,ymin,xmax,ymax,width,height,class\na.png,10,5,40,25,30,20,x\n"
+    records, rejects, _ = read(images, write(tmp_path / "b.csv", text))
+    assert not rejects
+    assert edges_of(records["a.png"]) == [(0.1, 0.1, 0.4, 0.5)]
+
+
 SEEDS = {
     "c.json": json.dumps(coco_document(keypoints=[1, 2, 2], segmentation=[[1, 2, 3, 4, 5, 6]])),
     "a.xml": f"<annotation><size><width>100</width><height>50</height></size>{OBJECT.format('', 11)}</annotation>",
@@ -615,3 +661,14 @@ def test_many_damaged_annotation_files_give_a_result_or_one_sentence(
     seed: int, images: Path, tmp_path: Path
 ) -> None:
     check_mutants(images, tmp_path / "boxes", 10_000, seed=100 + seed)
+
+
+def test_a_crop_that_can_not_move_key_points_is_refused(images: Path, tmp_path: Path) -> None:
+    document = coco_document(keypoints=[20, 10, 2])
+    boxes = write(tmp_path / "c.json", json.dumps(document))
+    recordmill.build(images, tmp_path / "out", boxes=boxes)
+    assert recordmill.verify(tmp_path / "out") == []
+    assert (tmp_path / "out" / "label_map.pbtxt").read_text() == 'item {\n  id: 0\n  name: "x"\n}\n'
+    crop = recordmill.Images(8, 8, crop="center")
+    with pytest.raises(RecordmillError, match="does not move key points"):
+        next(recordmill.open(tmp_path / "out").batches(2, decode_images=crop))

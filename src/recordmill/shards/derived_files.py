@@ -10,6 +10,7 @@ import json
 from typing import Any
 
 from recordmill.schemas.croissant import CROISSANT_NAME, Description, croissant_json
+from recordmill.schemas.label_map import LABEL_MAP_NAME, label_map_files
 from recordmill.schemas.tfds import (
     LABELS_SUFFIX,
     SplitSizes,
@@ -29,6 +30,7 @@ _DERIVED_NAMES = (
     "dataset_info.json",
     "features.json",
     CROISSANT_NAME,
+    LABEL_MAP_NAME,
     STATISTICS_NAME,
 )
 
@@ -105,4 +107,4 @@ def _description_files(manifest: Manifest, generation: int) -> dict[str, str]:
         name: json.dumps(content, indent=2, ensure_ascii=False) + "\n"
         for name, content in documents.items()
     }
-    return texts | label_files(schema)
+    return texts | label_files(schema) | label_map_files(schema)

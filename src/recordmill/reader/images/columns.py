@@ -423,6 +423,10 @@ def check_boxes(names: Sequence[str], images: Mapping[str, Images]) -> None:
         raise UsageError(
             f"decode_images: a crop or flip moves all edges of the boxes: read {missing[0]!r}, too"
         )
+    if keypoints := [name for name in names if name.startswith(f"{_OBJECT_PREFIX}keypoint/")]:
+        raise UsageError(
+            f"decode_images: a crop or flip does not move key points: leave out {keypoints[0]!r}, or the crop and flip"
+        )
 
 
 def move_boxes(batch: pa.RecordBatch, kept_parts: Array) -> pa.RecordBatch:

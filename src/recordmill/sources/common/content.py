@@ -23,6 +23,7 @@ import numpy as np
 from recordmill.base import native
 from recordmill.base.errors import UsageError
 from recordmill.base.magic import sniff_file_format, sniff_image, sniff_unsupported_image
+from recordmill.base.option_names import option
 from recordmill.sources.common.encoding import UTF8_ENCODING, resolve_compression, resolve_encoding
 from recordmill.sources.registry import (
     COMPRESSED_EXTENSIONS,
@@ -443,7 +444,7 @@ def detect_kind(listing: Listing) -> tuple[str, str]:
         )
         commands = " or ".join(f"`recordmill build {name} ...`" for name in files_by_kind)
         raise UsageError(
-            f"which data is meant? There are {candidates}. Say {commands}, or name the files"
+            f"which data is meant? There are {candidates}. Say {commands}, or name the files{_yolo_hint(listing)}"
         )
     largest_group = _largest_group(groups, kind)
     reason = f"{kind}: {largest_group.example_name} is {largest_group.example.detail}"
@@ -498,6 +499,18 @@ def filter_kind(listing: Listing, kind: str) -> Listing:
         ignored=ignored,
         notes=(*listing.notes, *note_extensions(kind, files, ignored_counts)),
     )
+
+
+def _yolo_hint(listing: Listing) -> str:
+    """Returns the command for a data set of YOLO, if the INPUT has its folders, or ""."""
+    names = list(listing.files.names())
+    folders = {part for name in names for part in name.split("/")[:-1]}
+    if len(listing.roots) != 1 or not {"images", "labels"} <= folders:
+        return ""
+    root = listing.roots[0].argument.rstrip("/")
+    at_top = {"images", "labels"} <= {name.split("/")[0] for name in names}
+    images, labels = (f"{root}/images", f"{root}/labels") if at_top else (root, root)
+    return f". This is a data set of YOLO: `recordmill build images {images}` with {option('boxes', labels)}"
 
 
 def note_extensions(

@@ -217,7 +217,7 @@ def to_text(value: Any, name: str) -> str:
 
 
 def to_size(width: Any, height: Any) -> tuple[float, float] | None:
-    """Returns a stated size, or None if it is not stated: 0, negative or empty.
+    """Returns a stated size, or None if it is not stated: less than a pixel, or empty.
 
     Raises:
         BadRow: A value is not a number.

@@ -10,7 +10,7 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -90,6 +90,7 @@ class BoxColumns:
         keep: [files] Mask of the images to use. The others have an annotation file that can't be
             read.
         rejects: Boxes and annotations that can't be used.
+        folder: Folder of Pascal VOC's annotations, which may be next to lists of splits.
     """
 
     columns: Mapping[str, pa.Array]
@@ -98,6 +99,7 @@ class BoxColumns:
     keep: npt.NDArray[np.bool_]
     rejects: tuple[Reject, ...] = ()
     notes: tuple[str, ...] = ()
+    folder: str = ""
 
 
 def box_columns(
@@ -169,7 +171,9 @@ def box_columns(
         if ending == "txt" and collected.is_no_label(rows, file, folder, label):
             continue
         collected.add(rows, folder, label, unit)
-    return collected.to_columns(path, _FORMAT_NAMES[ending], first_label)
+    columns = collected.to_columns(path, _FORMAT_NAMES[ending], first_label)
+    is_voc_folder = ending == "xml" and listing.roots[0].is_folder
+    return replace(columns, folder=listing.roots[0].path) if is_voc_folder else columns
 
 
 _PARSERS: dict[str, Callable[[AnnotationRows, InputFile, ParseSettings], None]] = {
@@ -357,7 +361,7 @@ class _Collector:
             ("background",) * first_label + classes,
             keep,
             tuple(self._rejects),
-            tuple(self._describe(format_name, classes, int((counts == 0).sum()))),
+            tuple(self._describe(format_name, classes, int((counts == 0).sum()), first_label)),
         )
 
     def _raise_no_boxes(self, path: str) -> None:
@@ -412,7 +416,9 @@ class _Collector:
             ),
         }
 
-    def _describe(self, format_name: str, classes: Sequence[str], bare: int) -> list[str]:
+    def _describe(
+        self, format_name: str, classes: Sequence[str], bare: int, first_label: int
+    ) -> list[str]:
         """Returns the notes."""
         boxes = len(self._owners)
         notes = [f"boxes: {boxes:,} of {len(classes):,} classes, as {format_name} has them"]
@@ -422,6 +428,11 @@ class _Collector:
             notes.append(f"boxes: {which} lie between 0 and 1, and are read as shares")
         if self._has_numbers and classes and classes[-1].isdecimal():
             notes.append("boxes: no file names the classes, so their numbers are used as they are")
+        if not first_label:
+            notes.append(
+                f"boxes: the first class is number 0; {option('label_offset', 1)} keeps 0 for the background, as the "
+                "Object Detection API does"
+            )
         notes += [f"boxes: {bare:,} image(s) have none, and are kept"] if bare else []
         notes += [f"boxes: {text}: {number:,}" for text, number in self._counts.items() if number]
         return [*notes, *self._notes]

@@ -105,6 +105,7 @@ def parse_table(
         table = _CsvTable(rows, file)
         names = table.names
     columns = _TableColumns(names, file.name)
+    columns.check_sizes(table)
     path = _path_column(columns, table, file.name, finder, folder)
     images: dict[str, int] = {}
     for place, values in table:
@@ -182,6 +183,22 @@ class _TableColumns:
         if self._size is None:
             return None
         return to_size(values.get(self._size[0]), values.get(self._size[1]))
+
+    def check_sizes(self, table: Iterable[Row]) -> None:
+        """Ignores width and height if they are those of the box in each row."""
+        if self._size is None or self._corners is None:
+            return
+        for _, values in table:
+            try:
+                left, top, right, bottom = (
+                    to_number(values.get(column), column) for column in self._corners
+                )
+                width, height = (to_number(values.get(column), column) for column in self._size)
+            except BadRow:
+                continue
+            if abs(right - left - width) > 1 or abs(bottom - top - height) > 1:
+                return
+        self._size = None
 
     def boxes(
         self, values: Mapping[str, Any], place: str, rows: AnnotationRows, name: str

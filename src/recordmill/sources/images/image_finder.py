@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from urllib.parse import unquote, urlsplit
 
 from recordmill.records.images.header import FORMATS_BY_EXTENSION
+from recordmill.schemas.splits import detect_split
 from recordmill.storage.file_table import FileTable
 from recordmill.storage.files import is_remote
 from recordmill.storage.folders import join, real_path
@@ -32,11 +33,6 @@ _KIND_FOLDERS = frozenset(
         "txt",
     ]
 )
-_SPLITS = {
-    **dict.fromkeys(("train", "training", "train2017", "train2014"), "train"),
-    **dict.fromkeys(("val", "valid", "validation", "dev", "val2017", "val2014"), "validation"),
-    **dict.fromkeys(("test", "testing", "test2017", "test2014"), "test"),
-}
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _UPLOAD_PREFIX = re.compile(r"[0-9a-f]{8}-(?=.)")  # of files that Label Studio stores
 
@@ -141,8 +137,7 @@ class ImageFinder:
         """Returns whether no folder says that this is the image of another split or class."""
         own = self._folders[file_id]
         splits = [
-            next((_SPLITS[part] for part in reversed(parts) if part in _SPLITS), None)
-            for parts in (own, hints)
+            next(filter(None, map(detect_split, reversed(parts))), None) for parts in (own, hints)
         ]
         if None not in splits and splits[0] != splits[1]:
             return False

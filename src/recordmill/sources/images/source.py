@@ -11,6 +11,7 @@ it has `label` and `class_name`. All other columns of a labels file are features
 from __future__ import annotations
 
 import contextlib
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -50,6 +51,7 @@ from recordmill.sources.common.layout import (
 from recordmill.sources.images.annotation_rows import AUTO_UNIT
 from recordmill.sources.images.box_columns import OBJECT_LABEL, box_columns
 from recordmill.sources.images.boxes import object_features
+from recordmill.sources.images.image_sets import image_set_splits
 from recordmill.sources.images.labels_file import LabelRequest, label_columns
 from recordmill.sources.images.pairs import append_partners, pair_feature, pair_files, record_sizes
 from recordmill.sources.images.reading import (
@@ -63,7 +65,7 @@ from recordmill.sources.images.reading import (
     without_features,
 )
 from recordmill.sources.values.schema_unifier import apply_dtypes, check_declared_schema
-from recordmill.storage.file_table import FileTable, InputFile
+from recordmill.storage.file_table import FileTable, InputFile, null_mask
 from recordmill.storage.files import parse_input_path, read_range
 from recordmill.storage.folders import real_path
 from recordmill.storage.listing import Listing
@@ -128,6 +130,7 @@ _MASK_FOLDERS = frozenset(
     )
 )
 _MAX_INSPECTED_FILES = 8  # other files that are searched for names of images
+_YOLO_LINE = re.compile(rb"(?:\xef\xbb\xbf)?\d+(?:\.0)?(?:\s+-?\d*\.?\d+(?:e-?\d+)?){4}")
 _MAX_SEARCHED_NAMES = 100  # names of images to search for
 _TABLE_EXTENSIONS = ("csv", "tsv", "jsonl")  # formats of the option `labels`
 
@@ -324,6 +327,10 @@ def plan_images(
         files = with_features(files, objects.columns)
         for name, column in objects.hidden.items():
             files = files.with_column(name, column)
+        if options.split_from == layout.AUTO_LAYOUT and null_mask(files.splits).all():
+            splits, split_notes = image_set_splits(objects.folder, files)
+            files = files if splits is None else files.with_splits(splits)
+            notes = [*notes, *split_notes]
         files = files.filter(objects.keep)
         own_features, classes = (
             object_features(own_features, feature_names(files)),
@@ -399,7 +406,10 @@ def _select_images(listing: Listing, annotations_path: str | None) -> tuple[File
             )
             annotation_candidates += [file] * (
                 annotations_path is None
-                and ending in (*_TABLE_EXTENSIONS, "json", "xml")
+                and (
+                    ending in (*_TABLE_EXTENSIONS, "json", "xml")
+                    or (ending == "txt" and "labels" in file.name.split("/")[:-1])
+                )
                 and len(annotation_candidates) < _MAX_INSPECTED_FILES
             )
         else:
@@ -427,6 +437,15 @@ def _unread_annotation_notes(
         head, ending, name = b"", full_extension(file.name), file.name
         with contextlib.suppress(OSError):  # only a note depends on this file
             head = read_range(file.path, 0, HEAD_BYTES).tobytes()
+        if ending == "txt":  # YOLO's labels name no images
+            if _YOLO_LINE.match(head):
+                root = listing.roots[file.root]
+                folder = f"{root.argument.rstrip('/')}/{file.name}".rpartition("/labels/")[0]
+                yield (
+                    f"{file.name} has boxes as YOLO writes them and is not read; "
+                    f"{option('boxes', folder + '/labels')} takes boxes from it"
+                )
+            continue
         is_boxes = any(mark in head for mark in (b'"annotations"', b'"categories"', b"<bndbox>"))
         if not any(name in head for name in names) or not (is_boxes or ending in _TABLE_EXTENSIONS):
             continue

@@ -1,0 +1,27 @@
+"""The label map of TensorFlow's Object Detection API: class names by number, as text."""
+
+from __future__ import annotations
+
+from recordmill.schemas.feature import Schema
+
+LABEL_MAP_NAME = "label_map.pbtxt"
+_OBJECT_LABEL = "image/object/class/label"
+_BACKGROUND = "background"  # number 0 of the API, which label maps leave out
+
+
+def label_map_files(schema: Schema) -> dict[str, str]:
+    """Returns the label map by its file name, or nothing for records without classes of objects.
+
+    The numbers are those in the records.
+    """
+    classes = schema[_OBJECT_LABEL].classes if _OBJECT_LABEL in schema else None
+    if not classes:
+        return {}
+    from google.protobuf.text_encoding import CEscape
+
+    items = [
+        f'item {{\n  id: {number}\n  name: "{CEscape(name.encode("utf-8", "backslashreplace"), as_utf8=True)}"\n}}\n'
+        for number, name in enumerate(classes)
+        if (number, name) != (0, _BACKGROUND)
+    ]
+    return {LABEL_MAP_NAME: "".join(items)}
