@@ -1,9 +1,9 @@
-"""Packaging; also Beam's `--setup_file`. Three top-level folders are installed as
-`recordmill.schemas` and so on.
+"""Packaging, and Beam's `--setup_file`.
 
-Under their bare names they would collide with folders of the user's own. The C++ library of
-`native/` is built beside `recordmill.base.native`, once for any processor and once for newer ones.
-Everything else stands in pyproject.toml.
+Three top-level folders are installed as `recordmill.schemas` and so on, because their own names
+would collide with folders of users. The C++ library of `native/` is built next to
+`recordmill.base.native`, once for any processor and once for newer ones. Everything else is in
+pyproject.toml.
 """
 
 import sys

@@ -1,7 +1,6 @@
-"""The build backend: setuptools, with a C++ compiler from the package index where the machine has
-none.
+"""The build backend: setuptools, plus a C++ compiler if the machine has none.
 
-`native/compiler.py` uses the `ziglang` package then, which is a whole compiler in a wheel.
+The compiler is the `ziglang` package, a complete compiler in a wheel, see `native/compiler.py`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Compiles the library: `compile_library(sources, output, level=...)`. Standard library only;
-setup.py calls it.
+"""Compiles the library: `compile_library(sources, output, level=...)`.
 
-The compiler is `$CXX`, else c++, g++ or clang++ from PATH, else the `ziglang` package; `$CXXFLAGS`
-are added.
+setup.py calls it before anything is installed, so it imports only the standard library. The
+compiler is `$CXX`, else c++, g++ or clang++ from PATH, else the `ziglang` package. `$CXXFLAGS` are
+added.
 """
 
 from __future__ import annotations
@@ -58,8 +58,9 @@ def levels() -> list[int]:
 
 
 def library_name(level: int) -> str:
-    """The file name of the library for an instruction set; `recordmill.base.native` looks for it
-    beside itself.
+    """Returns the file name of the library for an instruction set.
+
+    `recordmill.base.native` looks for it in its own folder.
     """
     return f"librecordmill{f'_v{level}' if level else ''}.so"
 

@@ -1,8 +1,9 @@
-"""Print the constraints of the running interpreter: every package that `.[dev]` installs, at the
-version that pip chooses today.
+"""Prints the constraints of the running interpreter.
 
-python3.11 -m venv fresh && fresh/bin/python .ci/constraints/resolve.py "tested by .ci/run" >
-.ci/constraints/py311.txt
+They are the versions that pip chooses today for every package that `.[dev]` installs.
+
+    python3.11 -m venv fresh
+    fresh/bin/python .ci/constraints/resolve.py "tested by .ci/run" > .ci/constraints/py311.txt
 """
 
 from __future__ import annotations

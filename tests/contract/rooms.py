@@ -79,8 +79,11 @@ FOLDERS = tuple(dict.fromkeys(room.split(".")[0] for room in ROOMS))
 
 
 def folder_of(room: str) -> Path:
-    """>>> folder_of("schemas").relative_to(ROOT).as_posix(), folder_of("records.example").relative_to(PACKAGE).as_posix()
-    ('schemas', 'records/example')
+    """
+    >>> folder_of("schemas").relative_to(ROOT).as_posix()
+    'schemas'
+    >>> folder_of("records.example").relative_to(PACKAGE).as_posix()
+    'records/example'
     """
     parts = room.split(".")
     return (ROOT if parts[0] in AT_TOP else PACKAGE).joinpath(*parts)

@@ -44,7 +44,7 @@ def day(*parts: int) -> datetime.datetime:
 
 
 def parse_texts(declaration: str, texts: list[str], dtype: str = "") -> list[Any]:
-    """Parses texts to the dtype, by default that of the format. Texts that don't fit become None."""
+    """Parses texts to the dtype, by default that of the format. Others become None."""
     text_format = TextFormat.from_text(declaration)
     feature = from_arrow_field(pa.field("x", text_format.type))
     schema = Schema((replace(feature, dtype=dtype) if dtype else feature,))

@@ -248,7 +248,7 @@ def _make_types(
 
 
 class _StructWithSpans(ctypes.Structure):
-    """A struct that refers to arrays, which it keeps alive. Arrays that are not passed are empty."""
+    """A struct that refers to arrays and keeps them alive. Omitted arrays are empty."""
 
     def __init__(self, **fields: Any) -> None:
         self._arrays = fields

@@ -277,8 +277,8 @@ def _data_set_files(
 ) -> Iterator[ShardFile]:
     folders = {part.folder: join(out, part.folder) for part in manifest.parts}
     for folder in folders.values():
-        # In a store, one listing of the folder saves a request per shard: `last_known_stat` answers from
-        # it.
+        # In a store, one listing of the folder saves a request per shard, because `last_known_stat`
+        # answers from it.
         refresh_listing(folder)
     for split, part, info in manifest.shards():
         name, folder = parse_shard_name(info), folders[part.folder]

@@ -142,8 +142,8 @@ class PixelSketch:
         """Counts images that were already decoded.
 
         Args:
-            sums: [images, NUM_PIXEL_SUMS] The sums of each image. Images without pixels could not be decoded
-                and are ignored.
+            sums: [images, NUM_PIXEL_SUMS] The sums of each image. Images without pixels could not
+                be decoded and are ignored.
         """
         decoded = sums[sums[:, 0] > 0]
         self._decoded_totals[0] += len(decoded)

@@ -23,8 +23,8 @@ _CELL_COLUMN_DTYPE = np.dtype(native.CellColumn)
 class LocatedCells:
     """Result of the first pass: a cell for each record and each column.
 
-    A column is a map entry that is read, for all records. Its mode decides which arrays have its
-    cells: `ints`, `floats`, or `starts` and `sizes`.
+    A column is a map entry that is read, for all records. Its mode decides which arrays contain its
+    cells (`ints`, `floats`, or `starts` and `sizes`).
 
     Attributes:
         ints: int64 [n, rows], the values of the ONE_INT64 columns.

@@ -1,4 +1,7 @@
-"""Parser of YOLO's text files. Sources: docs.ultralytics.com/datasets/detect, /pose and /segment."""
+"""Parser of YOLO's text files.
+
+Sources: docs.ultralytics.com/datasets/detect, /pose and /segment.
+"""
 
 from __future__ import annotations
 

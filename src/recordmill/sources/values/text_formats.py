@@ -3,8 +3,8 @@
 The formats are numbers, times and lists. A column with a declared format is read as text. Numbers
 are rewritten to the plain grammar of native/numbers.h, still as text, and only then cast to the
 dtype of the column (float64 if none is declared). So they are exact for every dtype, and a number
-that does not fit is a reject. Times become timestamp[s]. A value in another format is a reject. Without the option no value is changed, but columns of a CSV get a
-note if a common format fits them.
+that does not fit is a reject. Times become timestamp[s]. A value in another format is a reject.
+Without the option no value is changed, but columns of a CSV get a note if a common format fits.
 """
 
 from __future__ import annotations
