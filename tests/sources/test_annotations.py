@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from annotation_exports import EXPORTS, Box, Scenes
 from PIL import Image
+from source_reading import read_all
 
 import recordmill
 from recordmill.base.errors import RecordmillError, Reject
@@ -581,6 +582,35 @@ def test_columns_with_the_size_of_the_box_state_no_size(images: Path, tmp_path: 
     records, rejects, _ = read(images, write(tmp_path / "b.csv", text))
     assert not rejects
     assert edges_of(records["a.png"]) == [(0.1, 0.1, 0.4, 0.5)]
+
+
+@pytest.mark.parametrize("name", ["a", "A.PNG", "/other/a.png", "x\\a.png", "a.png "])
+def test_labels_find_images_by_the_same_rules(name: str, images: Path, tmp_path: Path) -> None:
+    labels = write(tmp_path / "l.csv", f"file,label\n{name},x\nb.png,y\nc.png,y\n")
+    source = plan_images(list_inputs([str(images)]), ImageOptions(labels=str(labels)))
+    assert not source.plan_rejects
+    assert len(source.files) == 3
+
+
+def test_jpg_and_jpeg_are_the_same_extension(tmp_path: Path) -> None:
+    save_image(tmp_path / "images" / "a.jpg")
+    boxes = write(tmp_path / "b.csv", HEADER + "a.jpeg,10,5,40,25,x\n")
+    assert edges_of(read(tmp_path / "images", boxes)[0]["a.jpg"]) == [(0.1, 0.1, 0.4, 0.5)]
+    with pytest.raises(RecordmillError, match=r"'a.png', and an image is 'a.jpg'"):
+        plan(tmp_path / "images", write(tmp_path / "b.csv", HEADER + "a.png,10,5,40,25,x\n"))
+
+
+def test_labels_without_an_image_show_a_name_of_each_side(images: Path, tmp_path: Path) -> None:
+    labels = write(tmp_path / "l.csv", "file,label\nq.png,x\n")
+    with pytest.raises(RecordmillError, match=r"file has 'q.png', and an image is 'a.png'"):
+        plan_images(list_inputs([str(images)]), ImageOptions(labels=str(labels)))
+
+
+def test_a_pickled_source_reads_the_same_boxes(images: Path, tmp_path: Path) -> None:
+    boxes = write(tmp_path / "b.csv", HEADER + "a.png,10,5,40,25,x\nc.png,0.5,1,2,3,y\n")
+    rows, rejects = read_all(plan(images, boxes))
+    assert not rejects
+    assert [len(row[2]["image/object/bbox/xmin"]) for row in rows] == [1, 0, 1]
 
 
 SEEDS = {

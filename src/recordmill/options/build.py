@@ -293,8 +293,9 @@ class BuildKeywords(TypedDict, total=False):
     boxes: Annotated[
         str | os.PathLike[str] | None,
         _images(
-            "annotations of objects: a COCO .json, a CSV with a row per box, or a folder of Pascal VOC's .xml or "
-            "YOLO's .txt; records are those of the Object Detection API",
+            "annotations of objects: a COCO .json, a CSV with a row per box, a metadata.jsonl with objects, or a folder "
+            "of such files, of Pascal VOC's or CVAT's .xml, of LabelMe's .json or of YOLO's .txt; records are those of "
+            "the Object Detection API",
             metavar="PATH",
             common=True,
             excludes=(("labels", None),),

@@ -53,7 +53,7 @@ class ImageFinder:
     def __init__(self, files: FileTable, roots: Sequence[InputRoot]) -> None:
         self._roots = [root.path for root in roots]
         self._by_path: dict[str, int] = {}
-        self._by_stem: dict[str, list[int]] = {}
+        self._by_stem: dict[str, int | list[int]] = {}  # mostly one, which takes less memory
         self._bases: list[str] = []
         self._folders: list[tuple[str, ...]] = []
         tuples: dict[tuple[str, ...], tuple[str, ...]] = {}  # equal tuples are stored once
@@ -63,7 +63,12 @@ class ImageFinder:
             self._by_path[file.path] = file_id
             self._bases.append(base)
             self._folders.append(tuples.setdefault(folders, folders))
-            self._by_stem.setdefault(_stem(base).casefold(), []).append(file_id)
+            stem = _stem(base).casefold()
+            known = self._by_stem.setdefault(stem, file_id)
+            if isinstance(known, list):
+                known.append(file_id)
+            elif known != file_id:
+                self._by_stem[stem] = [known, file_id]
         self._last_folders = {folders[-1] for folders in tuples if folders}
 
     @property
@@ -89,7 +94,7 @@ class ImageFinder:
                 name = unquote(urlsplit(name).path)
             except ValueError:
                 return UNKNOWN
-        name = unicodedata.normalize("NFC", name.replace("\\", "/")).rstrip("/")
+        name = unicodedata.normalize("NFC", name.replace("\\", "/")).strip().rstrip("/")
         base = name.rpartition("/")[2]
         hints = _folders(f"{annotation.rpartition('/')[0]}/{name}")
         for candidate in (base, _UPLOAD_PREFIX.sub("", base)):
@@ -114,19 +119,23 @@ class ImageFinder:
 
     def _same_names(self, base: str, is_stem: bool) -> list[int]:
         """Returns the images with the most similar file name."""
-        folded = base.casefold()
-        candidates = [
-            *self._by_stem.get(folded, ()),
-            *self._by_stem.get(_stem(base).casefold(), ()),
-        ]
-        # a name with the extension of an image is not the name of an image with another one
-        is_id = is_stem or base.rpartition(".")[2].lower() not in FORMATS_BY_EXTENSION
+        folded, stem = base.casefold(), _stem(base).casefold()
+        candidates = list[int]()
+        for key in dict.fromkeys((folded, stem)):
+            known = self._by_stem.get(key, [])
+            candidates += known if isinstance(known, list) else [known]
+        own_format = _format(base)
+        # a name with the extension of an image is not the name of an image in another format
+        is_id = is_stem or own_format is None
         rules: list[Callable[[str], bool]] = [
             lambda own: own == base,
             lambda own: own.casefold() == folded,
             lambda own: is_id and _stem(own) == base,
             lambda own: is_id and _stem(own).casefold() == folded,
-            lambda own: is_stem and _stem(own).casefold() == _stem(base).casefold(),
+            lambda own: (
+                _stem(own).casefold() == stem
+                and (is_stem or _format(own) == own_format is not None)
+            ),
         ]
         for rule in rules:
             if found := [file_id for file_id in candidates if rule(self._bases[file_id])]:
@@ -159,6 +168,11 @@ def _folders(name: str) -> tuple[str, ...]:
     """Returns the folders of a path that may tell images of one name apart."""
     parts = unicodedata.normalize("NFC", name).casefold().split("/")[:-1]
     return tuple(part for part in parts if part not in ("", ".", "..", *_KIND_FOLDERS))
+
+
+def _format(base: str) -> str | None:
+    """Returns the image format that an extension promises: jpg and jpeg are the same."""
+    return FORMATS_BY_EXTENSION.get(base.rpartition(".")[2].lower())
 
 
 def _stem(base: str) -> str:

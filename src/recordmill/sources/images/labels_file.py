@@ -21,10 +21,11 @@ from recordmill.base.option_names import did_you_mean, option
 from recordmill.sources.common.contract import PlanOptions, RecordLocator, Source
 from recordmill.sources.csv.dialect import CsvOptions
 from recordmill.sources.csv.source import plan_csv
+from recordmill.sources.images.image_finder import UNKNOWN, ImageFinder
 from recordmill.sources.jsonl.source import JsonlOptions, plan_jsonl
 from recordmill.storage.file_table import FileTable, InputFile
-from recordmill.storage.files import is_remote, parse_input_path, read_range, stat
-from recordmill.storage.folders import join, real_path
+from recordmill.storage.files import parse_input_path, read_range, stat
+from recordmill.storage.folders import real_path
 from recordmill.storage.listing import InputRoot
 
 _FORMATS: dict[str, Callable[[InputFile, PlanOptions], Source]] = {
@@ -176,7 +177,7 @@ def label_columns(
     path = parse_input_path(request.path)
     name = os.path.basename(path)
     rows = read_label_file(path)
-    finder = FileFinder(files, roots, real_path(os.path.dirname(path) or "."))
+    finder = LabelFinder(files, roots, path)
     column = path_column(request.path_column, rows.table, finder, name)
     owner = finder.owners(rows.table.column(column))
     rows, owner, repeated = _without_repeats(rows, owner)
@@ -234,43 +235,32 @@ def _without_repeats(
     )
 
 
-class FileFinder:
-    """Finds the files that the paths in labels files name.
+class LabelFinder:
+    """Finds the images that the columns of one labels file name.
 
     Args:
-        roots: The inputs. Paths may be relative to them.
-        folder: Folder of the labels file. Paths may be relative to it, too.
+        files: The images.
+        roots: The inputs.
+        path: Path of the labels file.
     """
 
-    def __init__(self, files: FileTable, roots: Sequence[InputRoot], folder: str) -> None:
-        self._folders = [folder, *(root.path for root in roots)]
-        self._by_path = {file.path: file_id for file_id, file in enumerate(files)}
-        self._by_name: dict[str, int] = {}
-        for file_id, file in enumerate(files):
-            base = os.path.basename(file.path)
-            for key in {base, base.rpartition(".")[0] or base}:
-                self._by_name[key] = (
-                    file_id if key not in self._by_name else -1
-                )  # -1: several files have this name
+    def __init__(self, files: FileTable, roots: Sequence[InputRoot], path: str) -> None:
+        self._finder = ImageFinder(files, roots)
+        self._folder = real_path(os.path.dirname(path) or ".")
+        self._name = f"{os.path.basename(self._folder)}/{os.path.basename(path)}"
+
+    @property
+    def example(self) -> str:
+        """File name of the first image, for messages."""
+        return self._finder.example
 
     def owners(self, values: pa.Array) -> npt.NDArray[np.int64]:
-        """Returns the ordinal of the file that each path names, [rows], or -1."""
-        return np.array([self._find(value) for value in _texts(values)], np.int64)
-
-    def _find(self, value: str | None) -> int:
-        if not value:
-            return -1
-        if value[0] == "/":  # links are resolved, as in the paths of the files
-            value = os.path.join(real_path(os.path.dirname(value)), os.path.basename(value))
-        for folder in self._folders:
-            path = (
-                join(folder, value)
-                if is_remote(folder)
-                else os.path.normpath(os.path.join(folder, value))
-            )
-            if (file_id := self._by_path.get(path)) is not None:
-                return file_id
-        return self._by_name.get(value, -1) if "/" not in value else -1
+        """Returns the ordinal of the image that each value names, [rows], or -1."""
+        found = [
+            self._finder.find(value, self._folder, self._name) if value else UNKNOWN
+            for value in _texts(values)
+        ]
+        return np.maximum(np.array(found, np.int64), UNKNOWN)
 
 
 def _texts(values: pa.Array) -> Iterator[str | None]:
@@ -281,7 +271,7 @@ def _texts(values: pa.Array) -> Iterator[str | None]:
     )
 
 
-def path_column(declared: str | None, table: pa.RecordBatch, finder: FileFinder, name: str) -> str:
+def path_column(declared: str | None, table: pa.RecordBatch, finder: LabelFinder, name: str) -> str:
     """Returns the declared column of paths, or detects it by its name and values.
 
     Raises:
@@ -296,7 +286,7 @@ def path_column(declared: str | None, table: pa.RecordBatch, finder: FileFinder,
         if not (finder.owners(table.column(declared)) >= 0).any():
             raise UsageError(
                 f"{name}: no value of column {declared!r} is one of the images; paths are relative to {name} or to an "
-                "INPUT"
+                f"INPUT. {_show_names(declared, table, finder)}"
             )
         return declared
     by_lower: dict[str, str] = {column.lower(): column for column in reversed(names)}
@@ -308,7 +298,14 @@ def path_column(declared: str | None, table: pa.RecordBatch, finder: FileFinder,
         f"{name}: no column holds paths of the images; looked at {', '.join(candidates) or 'none'} of "
         f"{', '.join(names)}. "
         f"Paths are relative to the labels file or to an INPUT; {option('labels_path_column')} names the column"
+        + (f". {_show_names(candidates[0], table, finder)}" if candidates else "")
     )
+
+
+def _show_names(column: str, table: pa.RecordBatch, finder: LabelFinder) -> str:
+    """Returns a name in the column and the name of an image, to compare."""
+    value = next((text for text in _texts(table.column(column)) if text), "")
+    return f"{column} has {value[:100]!a}, and an image is {finder.example[:100]!a}"
 
 
 def _rename_columns(
