@@ -57,6 +57,9 @@ def lay_out(folder: Path) -> None:
         put(f"shop/img/{name}.png", png)
     put("instances.json", json.dumps(COCO))
     put("boxes.csv", "file,class,xmin,ymin,xmax,ymax\ncat/a.png,cat,0,0,2,2\n")
+    put("pets/a.png", png)
+    objects = {"bbox": [[0, 0, 2, 2]], "categories": ["cat"]}
+    put("pets/metadata.jsonl", json.dumps({"file_name": "a.png", "objects": objects}) + "\n")
     put("Annotations/a.xml", BOX)
     put("labels/a.txt", "1 0.5 0.5 0.1 0.2\n")
     put("data.yaml", "names: [dog, cat]\n")
