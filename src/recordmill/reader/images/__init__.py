@@ -1,1 +1,1 @@
-"""Decoding of encoded images into pixels of one size, shared by NumPy, tf.data and PyTorch."""
+"""Decoding of images into pixels, with the same result in all outputs."""

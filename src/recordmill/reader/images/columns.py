@@ -73,6 +73,7 @@ def resolve_image_targets(dataset: Fetchable, target: ImageTarget | None) -> dic
             raise UsageError(
                 f"decode_images: no feature holds encoded images; the bytes features are {_join_names(candidates)}"
             )
+    # boxes have fixed stored names, but a view may have renamed features
     stored = dict(
         zip(
             dataset.schema.names,
@@ -94,6 +95,7 @@ def resolve_image_targets(dataset: Fetchable, target: ImageTarget | None) -> dic
 def _with_first_size(dataset: Fetchable, name: str, target: Images) -> Images:
     """Returns the target with the size of the first image."""
     for value in dataset.head(_SAMPLE_RECORDS)[name].drop_null().to_pylist():
+        # a damaged image has no size: the next one decides
         with contextlib.suppress(BadImage):
             first = EncodedImage(np.frombuffer(value, np.uint8), target)
             return target.with_size(first.height, first.width)
@@ -134,7 +136,7 @@ class ImageDecoder:
         images: The target of each image feature.
         threads: The number of threads; 1: the caller's thread.
         seed: The seed of random crops.
-        memory_bytes: The memory limit of the reader, of which decoding uses a quarter.
+        memory_bytes: The memory limit of the reader. Decoding uses a quarter of it.
         defaults: The encoded image that replaces missing ones, by feature; without one, they are
             black.
     """
@@ -174,6 +176,7 @@ class ImageDecoder:
         pixels: dict[str, Array] = {}
         undecoded: list[_UndecodedImage] = []
         futures: list[Future[list[_UndecodedImage]]] = []
+        # crops are different in each epoch
         key = derive_random_key("crop", self._seed, rows.step_range.epoch)
         box_task: _DecodeTask | None = None
         for feature, name, column in zip(
@@ -182,6 +185,7 @@ class ImageDecoder:
             if feature.name not in self.images:
                 continue
             task = self._make_task(feature, column, rows, key)
+            # only this feature has boxes, and only a crop or flip moves them
             if name == IMAGE_FEATURE and (task.target.crop or task.target.flip):
                 box_task = task
             pixels[feature.name] = task.out
@@ -197,6 +201,7 @@ class ImageDecoder:
         return (
             {name: self.images[name].to_layout(array) for name, array in pixels.items()},
             batch,
+            # collected feature by feature, returned by row
             sorted(undecoded),
         )
 
@@ -205,10 +210,12 @@ class ImageDecoder:
     ) -> _DecodeTask:
         target = self.images[feature.name]
         out = allocate_reusable((len(column), *target.shape), target.numpy_dtype)
+        # a missing image counts as an empty value here, because `valid` marks it
         parts = extract_arrays(column, replace(feature, required=True))
         valid = None if not column.null_count else column.is_valid().to_numpy(zero_copy_only=False)
         default = self._defaults.get(feature.name)
         default_data = None if default is None else np.frombuffer(default, np.uint8)
+        # the complete image, not flipped, for missing images and for errors
         kept_parts = np.tile(np.array([0, 0, 1, 1, 0], np.float64), (len(column), 1))
         values, splits = parts.values, parts.splits[0]
         return _DecodeTask(
@@ -264,6 +271,7 @@ class _DecodeTask:
                 self.out[row] = make_black_image(self.target)
                 continue
             try:
+                # the header of a default image has not been checked above
                 is_own = self.valid is None or self.valid[row]
                 image = EncodedImage(data, self.target, checked if is_own else None)
                 number = int(self.numbers[row])
@@ -283,6 +291,7 @@ def _decode_into(
     image: EncodedImage, target: Images, key: int, number: int, budget: MemoryBudget, out: Array
 ) -> KeptPart:
     box, shrink_factor = _box_and_shrink(image, target, key, number)
+    # waits until the other threads leave enough memory for this image
     with budget.reserve(image.work_bytes):
         resize_into(
             image.decode(shrink_factor, reuse_buffer=True),
@@ -298,7 +307,7 @@ def _decode_into(
 
 
 def _box_and_shrink(image: EncodedImage, target: Images, key: int, number: int) -> tuple[Box, int]:
-    """Returns (the part to keep, the divisor by which the decoder can shrink the image)."""
+    """Returns the part to keep, and its factor from `find_shrink_factor`."""
     box = choose_box(image.height, image.width, target, key, number)
     return box, image.find_shrink_factor(box.height, box.width, target)
 
@@ -327,7 +336,7 @@ def decode_image(data: Pixels, target: Images) -> Array:
 
 
 def make_black_image(target: Images) -> Array:
-    """Returns a black image in the target's format, as a replacement for a missing one."""
+    """Returns a black image in the format of the target. It replaces a missing one."""
     out: Array = np.empty(target.shape, target.numpy_dtype)
     resize_into(np.zeros(target.shape, np.uint8), Box(0, 0, *target.shape[:2]), target, out)
     return out
@@ -375,6 +384,7 @@ class ImageConversion:
                 f"decode_images: {feature.name!r} is {reason} which only batches, to_tf and to_torch do: open it with "
                 f"{'a central crop' if is_random and not self.has_boxes else 'no crop'}, or without this feature"
             )
+        # one array for all present images, because a column holds their values one after another
         pixels = np.empty(
             (len(column) - column.null_count, *self.target.shape), self.target.numpy_dtype
         )
@@ -455,6 +465,7 @@ def move_boxes(batch: pa.RecordBatch, kept_parts: Array) -> pa.RecordBatch:
             f"decode_images: {non_list!r} is no list of values a box: leave it out, or the crop and flip"
         )
     lengths = list_lengths(columns[column_indices[_BOX_EDGES[0]]])
+    # the part of the image, repeated for each of its objects
     lefts, tops, widths, heights, is_flipped = np.repeat(kept_parts, lengths, axis=0).T
     edges = [
         columns[column_indices[name]].flatten().to_numpy(zero_copy_only=False)

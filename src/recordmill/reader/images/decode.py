@@ -43,6 +43,7 @@ _MAX_CROP_ATTEMPTS = 10
 _MAX_THREAD_BUFFER_BYTES = 8 << 20
 _thread_local = threading.local()
 _NO_BUFFER = np.empty(0, np.uint8)
+# constants of SplitMix64
 _STATE_INCREMENT = 0x9E3779B97F4A7C15
 _FIRST_MULTIPLIER = 0xBF58476D1CE4E5B9
 _SECOND_MULTIPLIER = 0x94D049BB133111EB
@@ -66,6 +67,7 @@ def choose_box(height: int, width: int, target: Images, key: int, number: int) -
 def _choose_random_box(
     height: int, width: int, crop: RandomCrop, random_numbers: Iterator[float]
 ) -> Box:
+    # the logarithm makes a ratio and its inverse equally likely
     min_log_ratio, max_log_ratio = math.log(crop.ratio[0]), math.log(crop.ratio[1])
     # A random area and ratio may not fit into the image. After some attempts the largest central
     # part with an allowed ratio is used.
@@ -80,14 +82,16 @@ def _choose_random_box(
             return Box(
                 top, int(next(random_numbers) * (width - crop_width + 1)), crop_height, crop_width
             )
+    # no attempt fitted: the largest central part with an allowed ratio
     return find_center_box(height, width, min(max(width / height, crop.ratio[0]), crop.ratio[1]))
 
 
 def is_flipped(key: int, number: int) -> bool:
     """Returns whether the image of a record is flipped.
 
-    The arguments are those of `choose_box`. The random numbers are independent of the crop's.
+    `choose_box` has the same arguments. The random numbers are independent of the crop's.
     """
+    # the inverted key makes the flip independent of the crop
     return next(_random_numbers(~key & _WORD_MASK, number)) < 0.5
 
 
@@ -97,6 +101,7 @@ def _random_numbers(key: int, number: int) -> Iterator[float]:
     state = _mix_word(state)
     while True:
         state = (state + _STATE_INCREMENT) & _WORD_MASK
+        # 53 bits, as many as a float has
         yield (_mix_word(state) >> 11) / (1 << 53)
 
 
@@ -140,6 +145,7 @@ class EncodedImage:
         self._header = check_structure(data, MAX_DECODED_PIXELS) if header is None else header
         self._orientation = read_orientation(data, self._header.format) if target.orientation else 1
         height, width = self._header.height, self._header.width
+        # orientations 5 to 8 exchange height and width
         self.height, self.width = (width, height) if self._orientation > 4 else (height, width)
         if (
             target.one_size
@@ -155,9 +161,10 @@ class EncodedImage:
         return array_decode_bytes(self._header)
 
     def find_shrink_factor(self, height: int, width: int, target: Images) -> int:
-        """Returns the largest factor by which the decoder can shrink a part [height, width].
+        """Returns the largest factor for shrinking a part while it is decoded.
 
-        The shrunk part is at least as large as the target.
+        The shrunk part [height, width] is at least as large as the target. Only JPEGs are shrunk.
+        The factor of other formats is 1.
         """
         if not target.shrink or self._header.format != "JPEG":
             return 1

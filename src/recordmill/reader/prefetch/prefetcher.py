@@ -56,6 +56,7 @@ def ordered_frames(
     Raises:
         DataError: A record is damaged. The error may lack the place, see `raise_bad_record`.
     """
+    # Files are read in ascending order. `order` then restores the requested order.
     order = np.argsort(numbers, kind="stable")
     ascending = np.ascontiguousarray(numbers[order], np.int64)
     parts = []
@@ -156,6 +157,7 @@ def _scatter_frames(
     starts, sizes, targets = (
         np.ascontiguousarray(array, np.int64) for array in (starts, sizes, targets)
     )
+    # fewer copied spans mean that one of them extends past the end of the data
     if native.copy_spans([data], None, starts, sizes, targets, out) < len(starts):
         raise DataError("ends before its last record", source=file.file.path)
     file.file.check_unchanged()
@@ -177,7 +179,7 @@ class Streams:
         """Returns the blocks that contain these records of streamed files.
 
         Args:
-            numbers: Record numbers; those of seekable files are ignored.
+            numbers: Record numbers. Numbers in seekable files are ignored.
             passes: The pass over all records that each number belongs to. The end of one pass and
                 the start of the next are read by two streams, so that the blocks between them are
                 not held.
@@ -450,9 +452,12 @@ class Fetcher:
         if self.steps_per_range:
             return self.schedule.step_ranges(self.steps_per_range)
         step_bytes = row_bytes * self.schedule.epoch_steps.batch_size
+        # a shuffled record of a compressed file needs its complete member
         is_costly = self.schedule.sampler.mode is not False and any(
             not file.file.codec.is_plain for file in self.dataset.files
         )
+        # The ranges of all threads together take half of the memory. A costly range takes the half
+        # alone.
         target_bytes = self.memory_bytes // (2 if is_costly else 2 * self.dataset.threads)
         target_bytes = (
             target_bytes if is_costly else min(target_bytes, PREFETCH_RANGE_BYTES * _MEMORY_COPIES)
@@ -468,6 +473,7 @@ class Fetcher:
 
     def _work(self, row_bytes: int) -> Iterator[tuple[StepRange, StreamedBlocks]]:
         streams = Streams(self.dataset.files, self.dataset.ends)
+        # streams are read here, in the thread that consumes, because their blocks come in order
         only_seekable = all(file.seekable for file in self.dataset.files)
         for step_range in self._step_ranges(row_bytes):
             with time_stage("read"):
@@ -506,6 +512,7 @@ class Fetcher:
             # Pages of mapped files stay resident until they are released. That is harmless unless
             # the files are larger than the memory for this work.
             if is_large:
+                # mapped pages of large files would otherwise count as memory of this process
                 release_mapped_pages()
 
     def _read_rows_or_skip(self, step_range: StepRange, streamed: StreamedBlocks) -> StepRows:
@@ -518,6 +525,7 @@ class Fetcher:
             numbers, positions = numbers[is_included], positions[is_included]
         stored = self.dataset.make_decoding(self.schema)
         result = decode_or_skip(self.dataset.files, self.dataset.ends, numbers, streamed, stored)
+        # one step with all rows; `BatchRefiller` divides them into batches
         edges = np.array([0, len(result.good_rows)], np.int64)
         bad = tuple((int(numbers[row]), reason) for row, reason in result.bad)
         return StepRows(
@@ -552,6 +560,7 @@ def decode_records(
             return decode_block(block, stored, "")
     except DataError as error:
         raise_bad_record(files, ends, numbers, streamed, stored)
+        # every record was read without an error this time
         raise error
 
 
@@ -594,6 +603,7 @@ def raise_bad_record(
         file = files[file_index]
         if file.seekable:
             frame = file.frame(record)
+            # the offset that the start of the decoded data has in the file
             offset = file.offset(record) - int(frame.starts[0])
         else:
             block = next(

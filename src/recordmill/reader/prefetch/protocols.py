@@ -60,6 +60,7 @@ def time_stage(stage: str) -> Iterator[None]:
     try:
         yield
     finally:
+        # a copy, because another thread may end a measurement during the loop
         for clock in tuple(_active_clocks):
             clock.add(stage, time.perf_counter() - start)
 
@@ -142,7 +143,7 @@ class MixtureParts:
     """Parts of a mixture.
 
     Attributes:
-        datasets: Data sets, whose files are numbered consecutively.
+        datasets: Data sets. Their files are numbered consecutively.
         proportions: The records of each data set in a cycle.
         records: The number of records of an epoch of the mixture.
     """

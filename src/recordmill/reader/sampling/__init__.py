@@ -1,1 +1,1 @@
-"""Order of records for training: which records each step reads, from a seed and a position."""
+"""Order of the records for training, and their division into steps."""

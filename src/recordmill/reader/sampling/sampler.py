@@ -1,4 +1,4 @@
-"""Order of the records of an epoch, computed from the epoch's number and a position.
+"""Order of the records of an epoch, computed from a position.
 
 No file is opened, and no array has the size of the data set. There are three modes:
 
@@ -47,6 +47,7 @@ class RecordSubset:
 
     def __init__(self, numbers: npt.NDArray[np.integer], total: int) -> None:
         self.total = total
+        # uint32 halves the memory of all but huge data sets
         self._numbers = numbers.astype(np.uint32 if total <= 1 << 32 else np.int64)
 
     @classmethod
@@ -86,6 +87,7 @@ class RecordSubset:
 
 def derive_random_key(*words: object) -> int:
     """Returns a key of 64 bits that is a hash of the words."""
+    # The separator keeps different lists of words apart. File names may contain lone surrogates.
     text = "\x00".join(str(word) for word in words).encode("utf-8", "surrogateescape")
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
 
@@ -173,6 +175,7 @@ class EpochLayout:
                 first_record + np.arange(1, count + 1, dtype=np.int64) * file.records // count
             )
             size_parts.append(np.full(count, file.framed_bytes // count, np.int64))
+            # each piece of a seekable file is a section of its own; any other file is one section
             section_starts.extend(
                 range(num_pieces + 1, num_pieces + count + 1)
                 if file.seekable
@@ -183,6 +186,7 @@ class EpochLayout:
         if subset is not None:
             # The pieces keep their bounds in the files, and count only the records in use.
             stored_counts = np.diff(piece_starts)
+            # pieces without selected records remain, with size 0
             piece_starts = subset.count_below(piece_starts)
             piece_sizes = piece_sizes * np.diff(piece_starts) // stored_counts
         return cls(piece_starts, piece_sizes, np.array(section_starts, np.int64))
@@ -192,6 +196,7 @@ class EpochLayout:
         section_order = permute_indices(
             np.arange(len(self.section_starts) - 1), len(self.section_starts) - 1, key
         )
+        # np.repeat below lists the consecutive pieces of each section, in the order of the sections
         counts = np.diff(self.section_starts)[section_order]
         first_positions = np.cumsum(counts) - counts
         return np.repeat(
@@ -224,8 +229,8 @@ class _PieceOrder:
 
     Attributes:
         record_starts: [pieces] the index of each piece's first record among the records in use.
-        position_edges: [pieces + 1] the positions in the epoch at which the pieces begin.
-        window_edges: [windows + 1] the positions in the epoch at which the windows begin.
+        position_edges: [pieces + 1] the first position of each piece in the epoch, and the end.
+        window_edges: [windows + 1] the first position of each window in the epoch, and the end.
     """
 
     record_starts: Int64s
@@ -259,6 +264,7 @@ class Sampler:
         if self.mode == "global":
             return permute_indices(positions, self.records, key)
         pieces = self._piece_order(epoch, key)
+        # A window consists of complete pieces. Permuting positions inside it mixes their records.
         permuted_positions = permute_ranges(positions, pieces.window_edges, key)
         piece_indices = np.searchsorted(pieces.position_edges, permuted_positions, "right") - 1
         return (
@@ -268,7 +274,7 @@ class Sampler:
         )
 
     def pass_numbers(self, epoch: int, positions: Int64s) -> Int64s:
-        """Returns the number of the pass over the data set for each position: its epoch."""
+        """Returns the pass over the data set for each position. It is the epoch."""
         return np.full(len(positions), epoch, np.int64)
 
     def window_bounds(self, epoch: int, position: int) -> tuple[int, int]:
@@ -394,7 +400,7 @@ class Proportions:
 
 
 def _cycle_offsets(cycles: Int64s, key: int, cycle_records: int) -> Int64s:
-    """Returns [n] the offset in the pattern at which each cycle begins.
+    """Returns [n] the start of each cycle in the pattern.
 
     It is SplitMix64 of the cycle's number.
     """

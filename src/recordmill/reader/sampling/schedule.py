@@ -33,7 +33,7 @@ class StepRange:
     """A range of steps in one epoch.
 
     Attributes:
-        position: The position in the epoch at which the first step begins.
+        position: The first position of the first step in the epoch.
         num_steps: The number of steps in the range.
         step_stride: Only every n-th step is in the range.
     """
@@ -184,6 +184,7 @@ class Schedule:
                 first_position = position + step_index * self.epoch_steps.global_batch_size
                 num_steps = min(-(-(epoch_remaining - step_index) // step_stride), max_steps)
                 if stop_at_windows:
+                    # Steps that begin in this window. The last one may extend into the next window.
                     window_end = self.sampler.window_bounds(epoch, first_position)[1]
                     num_steps = min(
                         num_steps,
@@ -239,6 +240,7 @@ class Schedule:
             return replace(
                 self, position=self.position + num_steps * self.epoch_steps.global_batch_size
             )
+        # max avoids a division by zero if an epoch is too short for a step
         epochs, steps = divmod(num_steps - epoch_remaining, max(self.epoch_steps.count_steps(), 1))
         return replace(
             self, epoch=self.epoch + 1 + epochs, position=steps * self.epoch_steps.global_batch_size
@@ -270,6 +272,7 @@ class Schedule:
         """
         if epochs is None:
             return self
+        # iterations are counted from the very first epoch, so a resumed run has the same iterations
         iteration_index = self.epoch // epochs + number
         first_part = replace(self, end_epoch=(iteration_index + 1) * epochs)
         return (

@@ -96,7 +96,7 @@ class BlockColumn:
 
     @property
     def fixed_length(self) -> int | None:
-        """Length to which all rows of all steps are padded; None: it varies."""
+        """Padded length of all rows in all steps. None if it varies."""
         if isinstance(self.collation, Packed) or (
             isinstance(self.collation, Padded) and self.is_padded
         ):
@@ -152,6 +152,7 @@ def _split_by_batch_size(step_block: StepBlock) -> list[StepBlock]:
     sizes = np.diff(edges)
     if len(sizes) < 2 or sizes[-1] == sizes[0]:
         return [step_block]
+    # only the last step of a block can have another size
     last_begin = int(edges[-2])
     length_parts = (
         (None, None)
@@ -203,6 +204,7 @@ def _column_arrays(column: BlockColumn, parts: ColumnArrays, step_block: StepBlo
         numbers = assemble_array(parts, column.feature)
         assert isinstance(numbers, np.ndarray)
         collate.check_classes(column.feature.name, numbers, column.collation)
+        # -1 marks a missing number: tf.one_hot encodes it as zeros
         return {"values": np.ma.filled(np.ma.asarray(numbers, np.int64), -1)}
     values, splits = parts.values, list(parts.splits)
     if is_bytes(column.feature):
@@ -210,9 +212,11 @@ def _column_arrays(column: BlockColumn, parts: ColumnArrays, step_block: StepBlo
         # object for each text.
         arrays: FlatArrays = {"values": np.array(values.tobytes(), object), "offsets": splits.pop()}
     else:
+        # TensorFlow has no type for timestamps
         arrays = {"values": values.view(np.int64) if column.feature.timestamp else values}
     if column.is_grouped_by_row:
         assert step_block.row_edges is not None
+        # the outermost list of a packed row contains one value per record
         splits = [step_block.row_edges, *splits]
     elif column.collation is not None and column.collation != "ragged":
         arrays |= _length_arrays(column, np.diff(splits[0]), step_block)
@@ -237,6 +241,7 @@ def _packed_arrays(collation: Packed, records: Ragged, step_block: StepBlock) ->
 
 def _padded_arrays(column: BlockColumn, lists: Ragged, step_block: StepBlock) -> FlatArrays:
     length_arrays = _length_arrays(column, lists.lengths, step_block)
+    # steps may be padded to different lengths, so `starts` marks each one in the flat array
     flat, starts = collate.pad_flat(
         lists, step_block.rows.edges, length_arrays["steps"], getattr(column.collation, "value", 0)
     )
@@ -328,6 +333,7 @@ def split_into_steps(
         for column in columns:
             sliced |= _uniform_tensors(block, column, defaults)
         for name, value in sliced.items():
+            # [steps, rows, ...], so that tf.data slices the steps along the first dimension
             sliced[name] = tf.reshape(
                 value, tf.concat([block[BLOCK_SHAPE], tf.shape(value, tf.int64)[1:]], 0)
             )
@@ -529,6 +535,7 @@ def _slice_lists(values: Any, splits: list[Any], begin: Any, end: Any) -> Any:
     step_splits = []
     for offsets in splits:
         part = offsets[begin : end + 1]
+        # the rows of the next level are the items of this one
         begin, end = part[0], part[-1]
         step_splits.append(part - begin)
     return tf.RaggedTensor.from_nested_row_splits(values[begin:end], step_splits, validate=False)

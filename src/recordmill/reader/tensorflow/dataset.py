@@ -1,6 +1,6 @@
 """A data set as tf.data.Dataset, fed from this process in blocks of steps.
 
-The order and the values are those of `batches`. The cardinality is known to Keras. A DataError
+`batches` returns the same values in the same order. Keras knows the cardinality. A DataError
 becomes a tf.errors.InvalidArgumentError with the same text.
 """
 
@@ -36,10 +36,10 @@ from recordmill.schemas.feature import Schema
 
 
 def tf_dataset(dataset: Fetchable, options: Training) -> tf.data.Dataset:
-    """Returns the batches of a data set as `(x, y)`, or as `x` without a label.
+    """Returns the batches of a data set.
 
-    `x` is a dict of tensors by feature name. If the label leaves only one other feature, it is that
-    tensor itself.
+    A batch is `(x, y)`, or `x` without a label. `x` is a dict of tensors by feature name. If the
+    label leaves only one other feature, it is that tensor itself.
 
     Raises:
         UsageError: An option does not fit the features.
@@ -66,6 +66,7 @@ def _feed_batches(source: BatchSource, defaults: Mapping[str, Any]) -> tf.data.D
     columns, iterations = make_block_columns(schema, source.collator.collations), count()
 
     def blocks() -> Iterator[dict[str, Any]]:
+        # tf.data calls this function again for each iteration, which continues with the next epochs
         yield from _iter_flat_blocks(
             source, first_plan.select_iteration(next(iterations), order.epochs), columns
         )
@@ -75,6 +76,7 @@ def _feed_batches(source: BatchSource, defaults: Mapping[str, Any]) -> tf.data.D
     feature_defaults = {
         name: value for name, value in defaults.items() if name not in source.images
     }
+    # only then do all batches have the same number of rows, which makes their shape static
     fixed_batch_size = (
         batch_size
         if order.drop_remainder or order.pad_remainder or first_plan.packing is not None

@@ -4,17 +4,17 @@ The workers of a loader take turns at the steps, and the loader asks its workers
 yields the steps in the order of `Dataset.batches` with any number of workers. Each further
 iteration continues with the next epochs.
 
-A DataLoader starts its workers again for each iteration from a copy of the object in its own
-process, to which nothing that the workers did is reported. Without shared state, every iteration
-would be the first one. The shared state is an unnamed temporary file. The workers of one iteration
+A DataLoader starts its workers again for each iteration, from a copy of the object in its own
+process. The workers report nothing to that object. Without shared state, every iteration would be
+the first one. The shared state is an unnamed temporary file. The workers of one iteration
 recognize each other by a key.
 
 A batch determines where the next batch of the same worker begins:
 
-    as stored, bucketed    by its number: a worker takes every n-th step
-    packed                 by the end of its records: the steps of other workers come between
-    bad records skipped    by its last record: a batch is filled up from the middle of the worker's
-                           next step
+* Usually by its number, because a worker takes every n-th step. This includes bucketed steps.
+* If records are packed, by the end of its records. The steps of other workers come between.
+* If bad records are skipped, by its last record. The batch may have been filled up from the
+  middle of the worker's next step.
 """
 
 from __future__ import annotations
@@ -67,6 +67,7 @@ class IterationCounter:
         """
         with self._locked():
             record = self._read()
+            # newest first, because two iterations may have the same key
             for group_key, started_number, workers in reversed(record["begun"]):
                 if group_key == key and worker not in workers and number in (None, started_number):
                     workers.append(worker)
@@ -140,8 +141,8 @@ class WorkerPosition:
         is_over: The worker has had all of its steps.
         other_steps: If batches are packed, the number of steps of other workers before its next
             step.
-        read_position: If bad records are skipped, the position in its next step up to which records
-            were read.
+        read_position: If bad records are skipped, the end of the records that were read in its next
+            step.
     """
 
     plan: StepPlan
@@ -167,6 +168,7 @@ class WorkerPosition:
                 num_workers=num_workers,
                 schedule=plan.schedule,
                 is_over=plan.schedule.remaining_steps == 0,
+                # the other workers before this one take the first steps
                 other_steps=worker,
             )
         schedule = (
@@ -214,6 +216,7 @@ class WorkerPosition:
             _read_count(state, "had"),
         )
         schedule = first_plan.schedule.resume(state)
+        # the state at the end of an iteration has the first epoch of the next one
         iteration = 0 if epochs is None else schedule.epoch // epochs - is_over
         end_epoch = None if epochs is None else (iteration + 1) * epochs
         plan = first_plan.resume(state)
@@ -278,6 +281,7 @@ class WorkerPosition:
             schedule.epoch_steps.global_batch_size,
             schedule.position if epoch == schedule.epoch else 0,
         )
+        # start of the step of this worker in which the last batch ended
         step_position = (
             first_position + (position - 1 - first_position) // step_records * step_records
         )
@@ -285,6 +289,7 @@ class WorkerPosition:
             replace(self.schedule, epoch=epoch, position=step_position),
             position,
         )
+        # the batch ended at the end of this step, so the next one is the worker's next step
         if position >= min(step_position + step_records, schedule.epoch_steps.records):
             self.schedule, self.read_position = _skip_steps(self.schedule, self.num_workers), 0
 

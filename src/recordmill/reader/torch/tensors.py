@@ -9,7 +9,7 @@ Only text becomes a Python object per row.
     timestamp          int64 since 1970, in the unit of the schema
     string, bytes      a list of `str` or `bytes`, or nested lists if the feature has a shape
 
-No two tensors share memory, so a consumer may change them. The dtypes are those of the schema:
+No two tensors share memory, so a consumer may change them. The schema determines the dtypes:
 bfloat16 becomes torch.bfloat16.
 """
 
@@ -54,8 +54,8 @@ def to_tensors(step: Batch, source: BatchSource) -> Any:
     """Converts the columns of a step and applies the user's map function.
 
     Returns:
-        A dict by feature name, or `(x, y)` or `(x, y, weights)`; then the result of the map
-        function, if there is one.
+        A dict by feature name, or `(x, y)` or `(x, y, weights)`. With a map function, its
+        result.
     """
     bfloat16_names = {feature.name for feature in source.schema if feature.dtype == "bfloat16"}
     batch = source.collator.assemble(
@@ -69,6 +69,7 @@ def _convert_value(value: Any, bfloat16: bool) -> Any:
         return RaggedRows(_convert_value(value.values, bfloat16), _to_tensor(value.row_splits))
     if isinstance(value, Strings) or value.dtype == object:
         return value.to_list() if isinstance(value, Strings) else value.tolist()
+    # PyTorch has no type for timestamps
     tensor = _to_tensor(value.view(np.int64) if value.dtype.kind == "M" else value)
     return tensor.to(torch.bfloat16) if bfloat16 else tensor
 
@@ -86,7 +87,9 @@ def _to_tensor(array: Array) -> torch.Tensor:
 def tensor_batches(
     source: BatchSource, plan: StepPlan, num_workers: int, skip_below: int
 ) -> Generator[tuple[Any, BatchPosition], None, None]:
-    """Yields the tensors of each step of one worker, and where its next step begins.
+    """Yields the tensors of each step of one worker, and its end position.
+
+    The number of a step usually determines its end, which is then None.
 
     Args:
         plan: The steps of the worker.
@@ -106,6 +109,7 @@ def tensor_batches(
         count_truncated(block.truncated_counts, truncated_counts)
         ends: Iterable[BatchPosition] = block.end_positions or repeat(None)
         if refiller is not None and block.rows.positions is not None:
+            # a batch ends after its last record, because records before it may be left out
             positions = block.rows.positions[block.rows.edges[1:] - 1] + 1
             ends = zip(repeat(block.rows.step_range.epoch), positions.tolist(), strict=False)
         yield from zip(steps, ends, strict=False)
