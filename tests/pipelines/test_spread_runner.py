@@ -46,7 +46,7 @@ def test_a_job_that_fails_after_its_commit_has_built_the_data_set(
             plan.job_folder.open_run().remove_work_files()
         raise RecordmillError("a worker was lost")
 
-    monkeypatch.setattr(build_stages, "release", lost)
+    monkeypatch.setattr(build_stages, "clear_run", lost)
     threads = {
         **ENGINE,
         "beam_args": ("--job_endpoint=embed", "--environment_type=beam:env:embedded_python:v1"),
