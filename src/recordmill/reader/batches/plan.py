@@ -137,7 +137,7 @@ class StepPlan:
     def select_iteration(self, number: int, epochs: int | None) -> StepPlan:
         """Returns the plan of one iteration, as `Schedule.select_iteration` does.
 
-        The first iteration does not have the skipped steps.
+        Steps that are skipped at the start remain skipped in the first iteration only.
         """
         if epochs is None:
             return self

@@ -201,7 +201,7 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True)
 class BatchSource:
-    """Source of batches.
+    """A data set with its training options, as a source of blocks of steps.
 
     Attributes:
         dataset: The data set, with images as stored bytes.

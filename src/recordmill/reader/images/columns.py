@@ -366,6 +366,11 @@ class ImageConversion:
     has_boxes: bool = False
 
     def output_feature(self, feature: Feature) -> Feature:
+        """Returns the feature of the pixels.
+
+        Raises:
+            UsageError: The feature is not a single bytes value.
+        """
         if feature.shape or feature.dtype != "bytes":
             raise UsageError(
                 f"decode_images: {feature.name!r} is {feature.describe()}; only a single bytes value is an image"
@@ -373,6 +378,15 @@ class ImageConversion:
         return replace(feature, dtype=self.target.numpy_dtype.name, shape=self.target.layout_shape)
 
     def convert(self, column: pa.Array, feature: Feature) -> tuple[pa.Array, Faults]:
+        """Decodes a column of images.
+
+        Returns:
+            The column of pixels without images that can't be decoded, and (row, reason) of each of
+            these.
+
+        Raises:
+            UsageError: The target has a random part, or a crop that would move boxes.
+        """
         is_random = isinstance(self.target.crop, RandomCrop) or self.target.flip
         if is_random or (self.has_boxes and self.target.crop):
             reason = (
@@ -443,12 +457,15 @@ def move_boxes(batch: pa.RecordBatch, kept_parts: Array) -> pa.RecordBatch:
     """Returns the records with their boxes moved to the kept part of each image.
 
     Boxes are lists in `image/object/bbox/`. They become fractions of the kept part, clipped to it.
-    Objects entirely outside are dropped from all lists of `image/object/`, which must have one
-    value per box.
+    Objects entirely outside are dropped from all lists of `image/object/`. Records without all four
+    edges are returned unchanged.
 
     Args:
         kept_parts: [records, 5] left, top, width and height of the kept part as fractions of the
             image, and 1 if it is flipped.
+
+    Raises:
+        UsageError: A feature of `image/object/` does not have one value per box.
     """
     columns = list(batch.columns)
     column_indices = {

@@ -592,10 +592,13 @@ def raise_bad_record(
     streamed: StreamedBlocks,
     stored: Decoding,
 ) -> None:
-    """Finds the first bad record and raises its DataError.
+    """Finds the first bad record and raises its DataError. Returns if all records are good.
 
     It is called after several records could not be read together, because that error may lack the
     place. It reads each record on its own.
+
+    Raises:
+        DataError: A record is damaged or does not fit the schema.
     """
     for number in np.unique(numbers).tolist():
         file_index = int(np.searchsorted(ends, number, "right"))

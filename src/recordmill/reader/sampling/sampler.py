@@ -462,6 +462,10 @@ class MixtureSampler:
     def _assign_positions(
         self, epoch: int, positions: Int64s
     ) -> tuple[npt.NDArray[np.int32], Int64s]:
+        """Returns the data set of each position, and its number of earlier records.
+
+        Records of earlier epochs are included.
+        """
         key = derive_random_key(self.fingerprint, "mixture", self.seed)
         return self.proportions.assign_positions(positions + epoch * self.records, key)
 
