@@ -702,3 +702,60 @@ def test_a_crop_that_can_not_move_key_points_is_refused(images: Path, tmp_path: 
     crop = recordmill.Images(8, 8, crop="center")
     with pytest.raises(RecordmillError, match="does not move key points"):
         next(recordmill.open(tmp_path / "out").batches(2, decode_images=crop))
+
+
+NUMBERS = (0, 1, -1, 0.5, 1e-320, 1e9, -1e9, 1e300, 50, 100, 99, 2**53, None, "7", [], 10**400)
+
+
+def hostile_coco(rng: random.Random) -> dict[str, Any]:
+    """Returns a COCO document of two images with some extreme or wrong numbers."""
+
+    def some(*values: Any) -> Any:
+        return rng.choice((*values, *values, rng.choice(NUMBERS)))
+
+    shapes = ([], [[1, 2, 3, 4, 5, 6]], [[1, 2, 3]], {"counts": "x"}, [[some(1), 1, 2, 3, 4, 5]])
+    return {
+        "images": [
+            {"id": 1, "file_name": "a.png", "width": some(100, 200), "height": some(50, 100)},
+            {"id": 2, "file_name": "b.jpg", "width": some(100), "height": some(50)},
+        ],
+        "categories": [{"id": 1, "name": "x"}],
+        "annotations": [
+            {
+                "id": number,
+                "image_id": some(1, 2),
+                "category_id": 1,
+                "bbox": [some(10), 5, some(20), some(9)],
+                "area": some(180),
+                "keypoints": rng.choice(([], [some(1), some(2), 2], [1, 1, 0, some(3), 2, 1])),
+                "segmentation": rng.choice(shapes),
+            }
+            for number in range(3)
+        ],
+    }
+
+
+def test_hostile_numbers_of_coco_give_finite_records(tmp_path: Path) -> None:
+    save_image(tmp_path / "images" / "a.png")
+    save_image(tmp_path / "images" / "b.jpg", (50, 100), 6)
+    rng, built = random.Random(7), 0
+    ways: list[dict[str, Any]] = [
+        {},
+        {"resize": "8x8", "resize_mode": "crop"},
+        {"box_unit": "shares"},
+    ]
+    for _ in range(300):
+        document = hostile_coco(rng)
+        boxes = write(tmp_path / "c.json", json.dumps(document))
+        try:
+            records, _, _ = read(tmp_path / "images", boxes, **rng.choice(ways))
+        except RecordmillError:
+            continue
+        built += 1
+        for record in records.values():
+            for name, values in record.items():
+                if "/bbox/" in name:
+                    assert all(0 <= value <= 1 for value in values), document
+                if "/keypoint/" in name or name.endswith("/area"):
+                    assert np.isfinite(values).all(), document
+    assert built > 100

@@ -225,7 +225,7 @@ def to_size(width: Any, height: Any) -> tuple[float, float] | None:
     if width in (None, "") or height in (None, ""):
         return None
     size = to_number(width, "width"), to_number(height, "height")
-    return size if min(size) > 0 and max(size) <= _MAX_EDGE else None
+    return size if min(size) >= 1 and max(size) <= _MAX_EDGE else None
 
 
 def _format_value(value: Any) -> str:

@@ -265,14 +265,20 @@ def _fit_keypoints(
     lengths = np.bincount(rows[repeat[left]], minlength=len(headers))
     offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]))
     values = (
-        points[left, 0].astype(np.float32),
-        points[left, 1].astype(np.float32),
+        _to_float32(points[left, 0]),
+        _to_float32(points[left, 1]),
         visibility[left],
     )
     return {
         name: pa.LargeListArray.from_arrays(offsets, pa.array(one))
         for name, one in zip(KEYPOINT_NAMES, values, strict=True)
     }
+
+
+def _to_float32(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
+    """Returns the values as float32. Those beyond its range become its largest value."""
+    limit = np.finfo(np.float32).max
+    return np.clip(values, -limit, limit).astype(np.float32)
 
 
 def _transform_shapes(
@@ -313,7 +319,7 @@ def _transform_shapes(
     )
     if (name := f"{OBJECT_PREFIX}area") in flat:
         scale = (image_sizes / (regions[:, 2:] * sizes)).prod(1)
-        shapes[name] = pa.array((flat[name].to_numpy() * scale[rows]).astype(np.float32))
+        shapes[name] = pa.array(_to_float32(flat[name].to_numpy() * scale[rows]))
     if (name := f"{OBJECT_PREFIX}segmentation") in flat:
         texts = flat[name].to_pylist()
         for index, (text, row) in enumerate(zip(texts, rows.tolist(), strict=True)):
