@@ -183,7 +183,6 @@ def _inputs(keras: Any, feature: Feature, taken_names: Set[str]) -> dict[str, An
 
     Args:
         keras: The module.
-        feature: The feature.
         taken_names: Names of other Keras inputs. Keras accepts only words, and needs unique ones.
     """
     word = re.sub(r"\W", "_", feature.name)

@@ -202,7 +202,6 @@ def column_from_tensor(tensor: Any, feature: Feature, rows: int) -> pa.Array:
 
     Args:
         tensor: A tensor that the graph returned.
-        feature: The feature.
         rows: The number of rows without padding.
 
     Raises:

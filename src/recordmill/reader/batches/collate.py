@@ -82,7 +82,7 @@ def pad_steps(column: Ragged, edges: Int64s, lengths: Int64s, value: Any) -> lis
 def pad_flat(column: Ragged, edges: Int64s, lengths: Int64s, value: Any) -> tuple[Array, Int64s]:
     """Pads the rows of all steps into one array, for columns of numbers.
 
-    The arguments are the same as of `pad_steps`.
+    The arguments are those of `pad_steps`.
 
     Returns:
         The items of all steps, [items, ...], and the first item of each step and their end, int64
@@ -154,7 +154,6 @@ def split_column(
     Args:
         name: Name of the feature.
         column: Its values in all rows of the block.
-        block: The block.
         collation: Collation of the feature. None leaves it as it is.
 
     Returns:
@@ -194,7 +193,6 @@ def compute_step_lengths(lengths: Int64s, block: StepBlock, collation: Padded | 
 
     Args:
         lengths: int64 [rows]. Lengths of the lists.
-        block: The block.
         collation: Collation of the feature.
     """
     if isinstance(collation, Bucketed):
@@ -415,7 +413,6 @@ class ExtraColumns:
         """Returns the rows with the extra columns.
 
         Args:
-            rows: The rows.
             schema: Features of the rows.
             file_ends: int64 [files]. Number of records up to the end of each file.
         """
@@ -552,7 +549,6 @@ class Collator:
         Images are decoded, and the extra columns are added.
 
         Args:
-            block: The block.
             schema: Features of its rows.
             dataset: The data set, for the ends of its files.
 

@@ -34,7 +34,7 @@ from recordmill.records.columns.ragged import Array
 from recordmill.shards.pieces import PIECE_BYTES
 
 _Result = TypeVar("_Result")
-# A window has at least this many pieces, so that it mixes records of as many places.
+# Minimum number of pieces in a window: it mixes records from that many parts of the data set.
 _MIN_WINDOW_PIECES = 16
 # field of a state inside a group of bucketed steps, with the identity and start of the group
 _GROUP_KEY = "bucketed"
@@ -240,7 +240,7 @@ class StepPlan:
         )
 
     def _own_step_indices(self, first_step: int, num_steps: int) -> Int64s:
-        """Returns which of some consecutive steps this plan returns.
+        """Returns the indices of this plan's steps in a range of steps.
 
         Args:
             first_step: Number of the first step in the plan.
@@ -350,7 +350,6 @@ def _make_packed_block(
     Args:
         rows: The records.
         row_indices: Row of each record, counted over all steps.
-        packing: The packing.
         steps: Indices of the steps.
         end_positions: (epoch, position) after each of these steps.
     """
@@ -374,7 +373,6 @@ def plan_steps(
     The plan begins at the state and `start_step` of `order`. `StepPlan.select_iteration` ends it.
 
     Args:
-        dataset: The data set.
         batch_size: Number of rows of a batch of this host.
         order: Options that determine the order.
         collations: Collations of the features that have one.
@@ -463,7 +461,6 @@ def make_schedule(
     """Returns the schedule of this host, without end.
 
     Args:
-        dataset: The data set.
         batch_size: Number of rows of a batch of this host.
         order: Options that determine the order.
         for_all_hosts: This host reads the records of all hosts.
@@ -514,7 +511,7 @@ def make_sampler(dataset: Fetchable, order: Order) -> Sampler | MixtureSampler:
 
 
 def _make_dataset_sampler(dataset: Fetchable, order: Order) -> Sampler:
-    # a small window gets smaller pieces, so that it still mixes records of several places
+    # a small window gets smaller pieces, so that it still mixes records from several parts
     piece_bytes = max(min(order.window // _MIN_WINDOW_PIECES, PIECE_BYTES), 1)
     files = (FileExtent(file.records, file.framed_bytes, file.seekable) for file in dataset.files)
     layout = EpochLayout.from_files(

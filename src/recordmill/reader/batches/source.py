@@ -48,9 +48,7 @@ def make_image_decoder(
     is "skip".
 
     Args:
-        dataset: The data set.
         schema: Features of the rows.
-        decoder: The decoder.
         on_bad: "error" or "skip".
     """
 
@@ -369,7 +367,6 @@ class BatchSource:
         """Returns the columns of each step by name.
 
         Args:
-            block: The block.
             nulls: True returns masked arrays, and None in arrays of text. False fills missing
                 values and adds `name/valid`.
         """

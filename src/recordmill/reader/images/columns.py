@@ -74,7 +74,7 @@ def resolve_image_targets(dataset: Fetchable, target: ImageTarget | None) -> dic
                 f"decode_images: no feature holds encoded images; the bytes features are {_join_names(candidates)}"
             )
     # boxes have fixed stored names, but a view may have renamed features
-    stored = dict(
+    stored_names = dict(
         zip(
             dataset.schema.names,
             dataset.make_decoding(dataset.schema).stored_schema.names,
@@ -82,7 +82,8 @@ def resolve_image_targets(dataset: Fetchable, target: ImageTarget | None) -> dic
         )
     )
     check_boxes(
-        [*stored.values()], {stored[name]: target_images for name, target_images in images.items()}
+        [*stored_names.values()],
+        {stored_names[name]: target_images for name, target_images in images.items()},
     )
     return {
         name: target_images
@@ -483,17 +484,17 @@ def move_boxes(batch: pa.RecordBatch, kept_parts: Array) -> pa.RecordBatch:
         )
     lengths = list_lengths(columns[column_indices[_BOX_EDGES[0]]])
     # the part of the image, repeated for each of its objects
-    lefts, tops, widths, heights, is_flipped = np.repeat(kept_parts, lengths, axis=0).T
+    lefts, tops, widths, heights, flip_flags = np.repeat(kept_parts, lengths, axis=0).T
     edges = [
         columns[column_indices[name]].flatten().to_numpy(zero_copy_only=False)
         for name in _BOX_EDGES
     ]
     is_kept = np.ones(len(lefts), np.bool_)
     for low, high, starts, sizes in ((0, 1, lefts, widths), (2, 3, tops, heights)):
-        edges[low], edges[high], is_left = clip_span(edges[low], edges[high], starts, sizes)
-        is_kept &= is_left
+        edges[low], edges[high], is_inside = clip_span(edges[low], edges[high], starts, sizes)
+        is_kept &= is_inside
     # A horizontal flip mirrors the left and right edges and exchanges them.
-    edges[0], edges[1] = (np.where(is_flipped, 1 - edges[1 - edge], edges[edge]) for edge in (0, 1))
+    edges[0], edges[1] = (np.where(flip_flags, 1 - edges[1 - edge], edges[edge]) for edge in (0, 1))
     edges_by_name = dict(zip(_BOX_EDGES, edges, strict=True))
     # The offsets of the lists after the dropped objects are removed.
     item_ends = np.concatenate([[0], np.cumsum(is_kept)])[np.concatenate([[0], np.cumsum(lengths)])]

@@ -509,10 +509,9 @@ class Fetcher:
                 step_range=step_range, batch=batch, edges=edges, numbers=numbers, mask=mask
             )
         finally:
-            # Pages of mapped files stay resident until they are released. That is harmless unless
-            # the files are larger than the memory for this work.
+            # Pages of mapped files count as memory of this process until they are released. That is
+            # harmless unless the files are larger than the memory for this work.
             if is_large:
-                # mapped pages of large files would otherwise count as memory of this process
                 release_mapped_pages()
 
     def _read_rows_or_skip(self, step_range: StepRange, streamed: StreamedBlocks) -> StepRows:
@@ -523,8 +522,8 @@ class Fetcher:
         if step_range.epoch == self.schedule.epoch:
             is_included = positions >= self.skip_below
             numbers, positions = numbers[is_included], positions[is_included]
-        stored = self.dataset.make_decoding(self.schema)
-        result = decode_or_skip(self.dataset.files, self.dataset.ends, numbers, streamed, stored)
+        decoding = self.dataset.make_decoding(self.schema)
+        result = decode_or_skip(self.dataset.files, self.dataset.ends, numbers, streamed, decoding)
         # one step with all rows; `BatchRefiller` divides them into batches
         edges = np.array([0, len(result.good_rows)], np.int64)
         bad = tuple((int(numbers[row]), reason) for row, reason in result.bad)
@@ -540,7 +539,7 @@ class Fetcher:
 
 
 def decode_records(
-    dataset: Fetchable, numbers: Int64s, streamed: StreamedBlocks, stored: Decoding
+    dataset: Fetchable, numbers: Int64s, streamed: StreamedBlocks, decoding: Decoding
 ) -> pa.RecordBatch:
     """Returns the columns of the records under their stored names.
 
@@ -552,14 +551,14 @@ def decode_records(
             and offset.
     """
     if dataset.zip_parts:
-        return _decode_zipped(dataset.zip_parts, numbers, stored.stored_schema)
+        return _decode_zipped(dataset.zip_parts, numbers, decoding.stored_schema)
     files, ends = dataset.files, dataset.ends
     try:
         block = FrameBlock(ordered_frames(files, ends, numbers, streamed), 0, 0)
         with time_stage("decode"):
-            return decode_block(block, stored, "")
+            return decode_block(block, decoding, "")
     except DataError as error:
-        raise_bad_record(files, ends, numbers, streamed, stored)
+        raise_bad_record(files, ends, numbers, streamed, decoding)
         # every record was read without an error this time
         raise error
 
@@ -590,7 +589,7 @@ def raise_bad_record(
     ends: Int64s,
     numbers: Int64s,
     streamed: StreamedBlocks,
-    stored: Decoding,
+    decoding: Decoding,
 ) -> None:
     """Finds the first bad record and raises its DataError. Returns if all records are good.
 
@@ -623,6 +622,6 @@ def raise_bad_record(
             )
             offset = block.first_offset
         start = frame.starts + HEADER_BYTES
-        _, _, bad = stored.decode_lenient(frame.data, start, frame.lengths)
+        _, _, bad = decoding.decode_lenient(frame.data, start, frame.lengths)
         if bad:
-            decode_block(FrameBlock(frame, record, offset), stored, file.file.path)
+            decode_block(FrameBlock(frame, record, offset), decoding, file.file.path)

@@ -91,8 +91,8 @@ class BlockColumn:
 
         Text and nested lists are padded in the graph.
         """
-        collations = isinstance(self.collation, Padded | Bucketed) or self.collation == "dense"
-        return collations and self.feature.ragged_rank == 1 and not is_bytes(self.feature)
+        has_padding = isinstance(self.collation, Padded | Bucketed) or self.collation == "dense"
+        return has_padding and self.feature.ragged_rank == 1 and not is_bytes(self.feature)
 
     @property
     def fixed_length(self) -> int | None:
@@ -107,7 +107,7 @@ class BlockColumn:
     def is_cut_per_step(self) -> bool:
         """True if each step is sliced on its own.
 
-        Its length differs from other steps.
+        The length of its rows differs between steps.
         """
         return self.ragged_levels > 0 or (self.is_padded and self.fixed_length is None)
 

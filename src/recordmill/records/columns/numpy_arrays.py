@@ -234,7 +234,6 @@ def gather_columns(
 
     Args:
         batches: Batches of the schema.
-        schema: The schema.
         total_rows: The number of rows of all batches together.
 
     Raises:

@@ -245,7 +245,6 @@ def open_columns(folder: str | Path, mmap: bool = True) -> dict[str, Array | Rag
     a `numpy.ma.MaskedArray` around the memory map, as in `Dataset.to_numpy`.
 
     Args:
-        folder: The folder.
         mmap: Whether the arrays are memory-mapped. Otherwise they are loaded.
 
     Raises:
