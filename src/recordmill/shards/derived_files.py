@@ -33,6 +33,8 @@ _DERIVED_NAMES = (
     LABEL_MAP_NAME,
     STATISTICS_NAME,
 )
+# Data sets of earlier releases do not have these files, and are complete without them.
+OPTIONAL_DERIVED_NAMES = (LABEL_MAP_NAME,)
 
 
 def is_derived_name(name: str) -> bool:

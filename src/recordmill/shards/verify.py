@@ -27,7 +27,11 @@ from recordmill.records.tfrecord.frames import FRAME_OVERHEAD_BYTES, Frames
 from recordmill.records.tfrecord.stream import read_frames
 from recordmill.shards.catalog import Inputs, ShardFile, catalog_data_set, catalog_files
 from recordmill.shards.dead_runs import committed_data_folders
-from recordmill.shards.derived_files import is_derived_name, make_derived_files
+from recordmill.shards.derived_files import (
+    OPTIONAL_DERIVED_NAMES,
+    is_derived_name,
+    make_derived_files,
+)
 from recordmill.shards.index import (
     INDEX_DTYPE,
     MEMBERS_DTYPE,
@@ -436,7 +440,10 @@ def _check_derived(out: str, manifest: Manifest, generation: int, mend: bool) ->
     problems = []
     for name, content in expected.items():
         path = join(out, name)
-        if not (is_there := exists(path)) or read_range(path).tobytes() != content:
+        is_there = exists(path)
+        if not is_there and not mend and name in OPTIONAL_DERIVED_NAMES:
+            continue
+        if not is_there or read_range(path).tobytes() != content:
             if mend:
                 put_bytes(path, content)
             problem = "differs from what the manifest says" if is_there else "is missing"
