@@ -702,8 +702,6 @@ def test_a_crop_that_can_not_move_key_points_is_refused(images: Path, tmp_path: 
     assert label_map.read_text() == 'item {\n  id: 0\n  name: "x"\n}\n'
     label_map.unlink()  # as in a data set of an earlier release
     assert recordmill.verify(tmp_path / "out") == []
-    assert recordmill.verify(tmp_path / "out", mend=True) == []
-    assert label_map.exists()
     crop = recordmill.Images(8, 8, crop="center")
     with pytest.raises(RecordmillError, match="does not move key points"):
         next(recordmill.open(tmp_path / "out").batches(2, decode_images=crop))

@@ -441,7 +441,7 @@ def _check_derived(out: str, manifest: Manifest, generation: int, mend: bool) ->
     for name, content in expected.items():
         path = join(out, name)
         is_there = exists(path)
-        if not is_there and not mend and name in OPTIONAL_DERIVED_NAMES:
+        if not is_there and name in OPTIONAL_DERIVED_NAMES:
             continue
         if not is_there or read_range(path).tobytes() != content:
             if mend:
