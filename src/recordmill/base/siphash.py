@@ -76,9 +76,8 @@ def hash_positions(
     Args:
         key0: The first word of each key.
         key1: The second word of each key.
-        key_indices: The key of each position, as an index into the keys plus `first_key`.
+        key_indices: The number of each position's key. Key number n has the index n - first_key.
         first_key: The number of the first key.
-        positions: The positions to hash.
         out: The hashes, one for each position.
     """
     starts, lengths = np.arange(0, positions.nbytes, 8), np.full(len(positions), 8, np.int64)

@@ -165,7 +165,10 @@ class _Standards:
         return schema, rules_from_schema(text, names, path).fit_to_schema(self.schema)
 
     def repeats(self) -> Rules:
-        """Returns the rules about duplicate records. Without any standard, all are checked.
+        """Returns the rules of the search for duplicate records.
+
+        If the command names no rules, schema or other data set, these are the rules that forbid all
+        duplicates.
 
         Raises:
             UsageError: A rule compares images, and the data set has none.

@@ -203,7 +203,11 @@ def _group_pieces(
 
 
 def _divide_spans(spans: Sequence[Span], file_bytes: int) -> list[list[Span]]:
-    """Divides spans into parts of equal size in bytes."""
+    """Divides spans into parts of `file_bytes` each; the last part may be smaller.
+
+    Parts are larger if an average record is larger. A span that is divided has an unknown number of
+    records (None).
+    """
     total_bytes, num_records = sum(span.stop - span.start for span in spans), count_records(spans)
     # A part has at least the size of an average record, so that there are not more parts than
     # records.

@@ -215,11 +215,12 @@ def hop_piece(
 ) -> Iterator[Piece]:
     """Yields the pieces of an uncompressed file by its frame headers.
 
-    The CRC of each header is checked.
+    The CRC of each header is checked. If `lenient`, a damaged header yields a piece with its error,
+    and the search goes on at the next intact header.
 
     Raises:
-        DataError: A header is damaged or the file is truncated, unless `lenient`. The pieces before
-            it were yielded.
+        DataError: A header is damaged or the file is truncated, and `lenient` is false. The pieces
+            before it were yielded.
     """
     at, first = 0, 0
     while True:
