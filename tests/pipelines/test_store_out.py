@@ -166,12 +166,12 @@ def test_a_store_in_which_two_could_commit_is_refused_before_anything_is_made(
     """
     (tmp_path / "in.csv").write_text("x\n1\n")
 
-    def replace(bucket: client.ObstoreConnection, key: str, data: bytes) -> bool:
+    def replace(bucket: client.Connection, key: str, data: bytes) -> bool:
         bucket.put(key, data)
         return True
 
     recordmill.build(ROWS, tmp_path / "set")
-    monkeypatch.setattr(client.ObstoreConnection, "create", replace)
+    monkeypatch.setattr(client.Connection, "create", replace)
     monkeypatch.setattr("recordmill.pipelines.remote.preflight.check_cluster", lambda *_: [])
     monkeypatch.setattr("recordmill.pipelines.remote.preflight.ask_workers", lambda *_: [])
     monkeypatch.setattr(plan, "list_inputs", None)  # it was not come so far
@@ -302,6 +302,6 @@ def test_what_is_too_large_to_copy_is_an_error(
     store: Store, out: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.put(f"{out.partition(f'{BUCKET}/')[2]}/old", b"x" * 1001)
-    monkeypatch.setattr(client.ObstoreConnection, "max_copy_bytes", 1000)
+    monkeypatch.setattr(uploads, "MAX_COPY_BYTES", 1000)
     with pytest.raises(OSError, match="make smaller shards"):
         uploads.copy_object(f"{out}/old", f"{out}/new", 1001)

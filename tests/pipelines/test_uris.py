@@ -18,15 +18,14 @@ from recordmill.storage.files import parse_local_path
 from recordmill.transforms.write_shards import WriteShards
 
 URIS = [
-    "viewfs://host/x",
-    "VIEWFS://host/x",
+    "hdfs://host/x",
+    "HDFS://host/x",
     "ftp://h/x",
     "https://h/x?signature=secret",
     "file:x",
     "file://host/x",
 ]
 STORES = [
-    "hdfs://host/x",
     "s3://bucket/x",
     "gs://bucket/x",
     "S3://bucket/x",

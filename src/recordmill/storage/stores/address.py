@@ -13,9 +13,7 @@ from urllib.parse import unquote
 from recordmill.base.errors import UsageError
 from recordmill.base.option_names import redact_passwords
 
-HADOOP = "hdfs"
-BUCKET_SCHEMES = ("s3", "gs", "az", HADOOP)  # stores with folders that can be listed
-_OTHER_HADOOP_SCHEMES = ("viewfs", "webhdfs")
+BUCKET_SCHEMES = ("s3", "gs", "az")  # stores with folders that can be listed
 WEB_SCHEMES = ("http", "https")  # single files, for reading only
 # pathlib turns `s3://` into `s3:/`, so both are accepted.
 _URI = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+):(//?)|(?i:(file)):()")
@@ -95,10 +93,6 @@ def parse_local_path(path: str | os.PathLike[str]) -> str:
         raise UsageError(
             f"{redacted}: {scheme}:// is served here for reading only; name a local folder"
         )
-    if scheme.lower() in _OTHER_HADOOP_SCHEMES:
-        raise UsageError(
-            f"{redacted}: {scheme}:// is not served; name the same files as hdfs://host:port/path"
-        )
     raise UsageError(
         f"{redacted}: {scheme}:// is not served; copy the files to a local disk, or name a local folder"
     )
@@ -133,13 +127,7 @@ def parse_input_path(path: str | os.PathLike[str]) -> str:
             f"{_redact(text)}: a URL with a user or a password is not served (it may hold a secret); {advice}"
         )
     if not rest.strip("/"):
-        raise UsageError(
-            f"{text}: names no {'bucket' if scheme in BUCKET_SCHEMES and scheme != HADOOP else 'host'}"
-        )
-    if scheme == HADOOP and rest.startswith("/"):
-        raise UsageError(
-            f"{text}: names no host: hdfs://host:port/path, or the name service of HADOOP_CONF_DIR"
-        )
+        raise UsageError(f"{text}: names no {'bucket' if scheme in BUCKET_SCHEMES else 'host'}")
     if scheme in WEB_SCHEMES and "?" in rest:
         redacted = _redact(text)
         raise UsageError(
@@ -163,8 +151,7 @@ def parse_output_path(path: str | os.PathLike[str]) -> str:
     uri = parse_input_path(text).rstrip("/")
     address = Address.parse(uri)
     if address is not None and not address.key:
-        container = "on the host" if scheme == HADOOP else "in the bucket"
-        raise UsageError(f"{text}: name a folder {container}, as in {uri}/data")
+        raise UsageError(f"{text}: name a folder in the bucket, as in {uri}/data")
     return uri
 
 

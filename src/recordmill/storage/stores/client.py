@@ -20,15 +20,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from recordmill.base.errors import UsageError
-from recordmill.storage.stores.address import HADOOP, Address
-from recordmill.storage.stores.hadoop import Hadoop, HadoopError
-from recordmill.storage.stores.protocol import Connection, ObjectInfo, Response
+from recordmill.storage.stores.address import Address
+from recordmill.storage.stores.protocol import ObjectInfo, Response
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 LIST_PAGE_OBJECTS = 1000  # stores list at most this many objects in a response
 DEFAULT_MAX_REQUESTS = 64
+MAX_COPY_BYTES = 5 << 30  # 5 GiB: the limit of stores for one copy request
 CONNECT_SEC, REQUEST_SEC = 10, 60  # timeouts, after which a request is repeated
 # Limits for repeating a request, with backoff and jitter.
 MAX_RETRIES, RETRY_SEC = 6, 120
@@ -69,36 +69,54 @@ _NO_STORE_MESSAGE = "what answered is no store{}: look at the endpoint, and at p
 _Result = TypeVar("_Result")
 
 
-class ObstoreConnection:
-    """Connection to a bucket or host through obstore. See `Connection`."""
+class Connection:
+    """Requests to a bucket or host of a store, through obstore.
 
-    max_copy_bytes: int | None = 5 << 30  # 5 GiB: the limit of stores for one copy request
+    `to_store_error` converts the exceptions of these methods.
+    """
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
 
     def head(self, key: str) -> ObjectInfo:
+        """Returns the current info of an object."""
         return self._store.head(key)
 
     def probe(self, key: str) -> None:
+        """Reads one byte of an object.
+
+        If access is refused, this response has more details than a response to `head`.
+        """
         self._store.get_range(key, start=0, end=1)
 
     def get(self, key: str, byte_range: tuple[int, int] | None = None) -> Response:
+        """Requests an object, or its bytes [start, stop)."""
         return self._store.get(key, options=None if byte_range is None else {"range": byte_range})
 
     def list_pages(self, key: str, start_after: str = "") -> Iterator[Sequence[ObjectInfo]]:
+        """Yields pages of all objects with keys that begin with `key`.
+
+        Some of them may not be below the folder, because only the text of the key is compared.
+
+        Args:
+            key: The folder, or "" for all objects.
+            start_after: Only keys after this one are listed.
+        """
         return self._store.list(
             key or None, offset=start_after or None, chunk_size=LIST_PAGE_OBJECTS
         )
 
     def list_keys(self, key: str) -> list[str]:
+        """Returns the keys of the objects and folders in a folder. Folders may end with a slash."""
         listing = self._store.list_with_delimiter(key or None)
         return [*listing["common_prefixes"], *(info["path"] for info in listing["objects"])]
 
     def put(self, key: str, data: bytes) -> None:
+        """Creates or replaces a small object."""
         self._store.put(key, data, use_multipart=False)
 
     def create(self, key: str, data: bytes) -> bool:
+        """Creates a small object unless it exists, and returns whether it was created."""
         from obstore.exceptions import AlreadyExistsError, PreconditionError
 
         try:
@@ -110,13 +128,26 @@ class ObstoreConnection:
     def upload(
         self, key: str, data: str | Iterator[bytes], part_bytes: int, concurrency: int
     ) -> None:
+        """Creates or replaces an object in parts. An error leaves no object.
+
+        Args:
+            key: The key of the object.
+            data: The path of a local file, or an iterator. Errors of the iterator are raised.
+            part_bytes: The size of a part.
+            concurrency: The number of parts that are sent concurrently.
+        """
         source = Path(data) if isinstance(data, str) else data
         self._store.put(key, source, chunk_size=part_bytes, max_concurrency=concurrency)
 
-    def delete(self, keys: Sequence[str], root: str) -> None:
+    def delete(self, keys: Sequence[str]) -> None:
+        """Deletes objects. Some stores raise FileNotFoundError for a missing object."""
         self._store.delete(list(keys))
 
-    def move_or_copy(self, key: str, target: str) -> None:
+    def copy(self, key: str, target: str) -> None:
+        """Creates or replaces `target` with the content of an object of at most `MAX_COPY_BYTES`.
+
+        The call may be repeated, even by several processes at once.
+        """
         self._store.copy(key, target)
 
 
@@ -251,7 +282,6 @@ def request_errors() -> tuple[type[Exception], ...]:
         BaseError,
         FileNotFoundError,
         PermissionError,
-        HadoopError,
         ValueError,
         NotImplementedError,
     )
@@ -279,8 +309,6 @@ def check_not_forked() -> None:
 
 
 def _connect(address: Address) -> Connection:
-    if address.scheme == HADOOP:
-        return Hadoop(address)
     from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
 
     common: dict[str, Any] = {
@@ -294,12 +322,12 @@ def _connect(address: Address) -> Connection:
     if os.environ.get(allow_http, "").lower() in ("1", "true") or address.scheme == "http":
         common["client_options"]["allow_http"] = True
     if address.scheme == "s3":
-        return ObstoreConnection(S3Store(address.bucket, **{**_profile_settings(), **common}))
+        return Connection(S3Store(address.bucket, **{**_profile_settings(), **common}))
     if address.scheme == "gs":
-        return ObstoreConnection(GCSStore(address.bucket, **common))
+        return Connection(GCSStore(address.bucket, **common))
     if address.scheme == "az":
-        return ObstoreConnection(AzureStore(address.bucket, **common))
-    return ObstoreConnection(HTTPStore.from_url(address.root, **common))
+        return Connection(AzureStore(address.bucket, **common))
+    return Connection(HTTPStore.from_url(address.root, **common))
 
 
 def _profile_settings() -> dict[str, str]:
@@ -349,8 +377,6 @@ def to_store_error(error: Exception, address: Address) -> OSError:
 
     Its message is our own, because the store's message may contain data from the request.
     """
-    if isinstance(error, HadoopError):
-        return error
     from obstore import exceptions
 
     text = str(error)

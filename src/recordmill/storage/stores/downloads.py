@@ -20,8 +20,13 @@ import numpy as np
 from recordmill.base.buffers import Bytes
 from recordmill.base.errors import DataError
 from recordmill.storage.stores.address import Address
-from recordmill.storage.stores.client import REQUEST_LIMIT, check_not_forked, send_request
-from recordmill.storage.stores.protocol import Connection, Stat
+from recordmill.storage.stores.client import (
+    REQUEST_LIMIT,
+    Connection,
+    check_not_forked,
+    send_request,
+)
+from recordmill.storage.stores.protocol import Stat
 
 DOWNLOAD_PART_BYTES = 2 << 20  # 2 MiB: a large range is read by several connections
 _MAX_ATTEMPTS = 4  # attempts to read from an object that is replaced during the read

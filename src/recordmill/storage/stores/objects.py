@@ -22,9 +22,15 @@ from recordmill.base.errors import DataError
 from recordmill.storage.stores import downloads
 from recordmill.storage.stores.address import WEB_SCHEMES, Address
 from recordmill.storage.stores.cache import BlockCache, DiskCache
-from recordmill.storage.stores.client import REQUEST_LIMIT, iter_objects, list_keys, send_request
+from recordmill.storage.stores.client import (
+    REQUEST_LIMIT,
+    Connection,
+    iter_objects,
+    list_keys,
+    send_request,
+)
 from recordmill.storage.stores.downloads import Downloader, ReplacedError, wait_for_all
-from recordmill.storage.stores.protocol import Connection, Stat
+from recordmill.storage.stores.protocol import Stat
 
 _settings_handlers: list[Callable[[StoreSettings], None]] = []
 

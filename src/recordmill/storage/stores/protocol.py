@@ -1,9 +1,9 @@
-"""Protocols of storages, of readers of a file, and of connections to stores."""
+"""Protocols of storages, of readers of a file, and of responses of stores."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -153,72 +153,3 @@ class Response(Protocol):
 
     def stream(self, min_chunk_size: int) -> Iterable[Any]:
         """Yields the content in parts as they arrive."""
-
-
-class Connection(Protocol):
-    """Requests to a bucket or host of a store.
-
-    `client.to_store_error` converts the exceptions of these methods.
-
-    Attributes:
-        max_copy_bytes: The largest object that `move_or_copy` supports. None means any size.
-    """
-
-    max_copy_bytes: int | None
-
-    def head(self, key: str) -> ObjectInfo:
-        """Returns the current info of an object."""
-
-    def probe(self, key: str) -> None:
-        """Reads one byte of an object.
-
-        If access is refused, this response has more details than a response to `head`.
-        """
-
-    def get(self, key: str, byte_range: tuple[int, int] | None = None) -> Response:
-        """Requests an object, or its bytes [start, stop)."""
-
-    def list_pages(self, key: str, start_after: str = "") -> Iterator[Sequence[ObjectInfo]]:
-        """Yields pages of all objects with keys that begin with `key`.
-
-        Some of them may not be below the folder, because only the text of the key is compared.
-
-        Args:
-            key: The folder, or "" for all objects.
-            start_after: Only keys after this one are listed.
-        """
-
-    def list_keys(self, key: str) -> list[str]:
-        """Returns the keys of the objects and folders in a folder. Folders may end with a slash."""
-
-    def put(self, key: str, data: bytes) -> None:
-        """Creates or replaces a small object."""
-
-    def create(self, key: str, data: bytes) -> bool:
-        """Creates a small object unless it exists, and returns whether it was created."""
-
-    def upload(
-        self, key: str, data: str | Iterator[bytes], part_bytes: int, concurrency: int
-    ) -> None:
-        """Creates or replaces an object in parts. An error leaves no object.
-
-        Args:
-            key: The key of the object.
-            data: The path of a local file, or an iterator. Errors of the iterator are raised.
-            part_bytes: The size of a part.
-            concurrency: The number of parts that are sent concurrently.
-        """
-
-    def delete(self, keys: Sequence[str], root: str) -> None:
-        """Deletes objects.
-
-        If the store has folders, the empty folders below `root` are removed, too. Some stores raise
-        FileNotFoundError for a missing object.
-        """
-
-    def move_or_copy(self, key: str, target: str) -> None:
-        """Creates or replaces `target` with the content of an object.
-
-        The object may be gone afterwards. The call may be repeated, even by several processes at
-        once.
-        """

@@ -16,6 +16,7 @@ from recordmill.base.errors import RecordmillError
 from recordmill.base.threads import thread_map
 from recordmill.storage.stores.address import Address
 from recordmill.storage.stores.client import (
+    MAX_COPY_BYTES,
     REQUEST_LIMIT,
     get_connection,
     iter_objects,
@@ -141,14 +142,10 @@ def copy_object(source: str, target: str, size_bytes: int) -> None:
     """
     old, new = Address.from_uri(source), Address.from_uri(target)
     assert old.root == new.root, (source, target)
-    max_bytes = get_connection(new).max_copy_bytes
-    if max_bytes is None or size_bytes <= max_bytes:
-        send_request(new, lambda client: client.move_or_copy(old.key, new.key))
-        return
-    problem = (
-        f"of {size_bytes:,} bytes is more than stores copy ({max_bytes:,}): make smaller shards"
-    )
-    raise OSError(errno.EFBIG, problem, target)
+    if size_bytes > MAX_COPY_BYTES:
+        problem = f"of {size_bytes:,} bytes is more than stores copy ({MAX_COPY_BYTES:,}): make smaller shards"
+        raise OSError(errno.EFBIG, problem, target)
+    send_request(new, lambda client: client.copy(old.key, new.key))
 
 
 def put_object_if_absent(uri: str, data: bytes) -> bool:
@@ -198,7 +195,7 @@ def remove_objects(root: str, keys: Sequence[str]) -> None:
     address = Address.from_uri(root)
 
     def delete(paths: Sequence[str]) -> None:
-        send_request(address, lambda client: client.delete(paths, address.key))
+        send_request(address, lambda client: client.delete(paths))
 
     paths = [f"{address.key}/{name}" if address.key else name for name in keys]
     for begin in range(0, len(paths), MAX_DELETE_KEYS):
