@@ -90,11 +90,11 @@ def dataset_info_json(
     info["splits"] = [
         {
             "name": split,
-            "shardLengths": [str(records) for records in description.shard_lengths],
-            "numBytes": str(description.num_bytes),
+            "shardLengths": [str(records) for records in sizes.shard_lengths],
+            "numBytes": str(sizes.num_bytes),
             "filepathTemplate": filepath_template,
         }
-        for split, description in splits.items()
+        for split, sizes in splits.items()
     ]
     if schema is not None and (keys := _supervised_keys(schema)) is not None:
         info["supervisedKeys"] = keys

@@ -284,9 +284,9 @@ def from_pbtxt(text: str | bytes, source: str = "") -> Schema:
 
 
 def _parse_schema(proto: Any) -> Schema:
-    schema_tags = _own_tags(proto)
+    schema_tags = _recordmill_tags(proto)
     check_struct_features(proto)
-    shapes = dense_tensor_shapes(proto)
+    dense_shapes = dense_tensor_shapes(proto)
     features: list[Feature] = []
     message = schema_tags.get("message", EXAMPLE)
     for entry in entries_in_use(proto.feature):
@@ -299,7 +299,7 @@ def _parse_schema(proto: Any) -> Schema:
             )
     context = [entry for entry in entries_in_use(proto.feature) if entry.type != schema_pb2.STRUCT]
     # Features of the context come first, unless a tag has another order.
-    features[:0] = _parse_features(context, shapes, proto, per_step=False)
+    features[:0] = _parse_features(context, dense_shapes, proto, per_step=False)
     if not features and not schema_tags:
         raise DataError("the schema has no features")
     if "order" in schema_tags:
@@ -312,7 +312,7 @@ def _parse_schema(proto: Any) -> Schema:
 
 def _parse_features(
     entries: Iterable[Any],
-    shapes: Mapping[str, tuple[int | None, ...]],
+    dense_shapes: Mapping[str, tuple[int | None, ...]],
     proto: Any,
     *,
     per_step: bool,
@@ -325,7 +325,7 @@ def _parse_features(
     entry_names = {entry.name for entry in entries}
     context_names = {entry.name for entry in proto.feature}
     for entry in entries:
-        tags = _own_tags(entry)
+        tags = _recordmill_tags(entry)
         if "part_of" in tags:
             continue  # the row lengths of a nested list, which belong to its values
         name = tags.get(
@@ -334,7 +334,7 @@ def _parse_features(
         )
         base_dtype, base_shape = (
             entry_dtype(entry, proto),
-            shapes.get(entry.name, entry_shape(entry, per_step=per_step)),
+            dense_shapes.get(entry.name, entry_shape(entry, per_step=per_step)),
         )
         shape = tuple(json.loads(tags["shape"])) if "shape" in tags else base_shape
         classes = tuple(json.loads(tags["classes"])) if "classes" in tags else None
@@ -482,7 +482,7 @@ def _make_step_representation(feature: Feature, storage: Storage) -> Any:
     )
 
 
-def _own_tags(proto: Any) -> dict[str, str]:
+def _recordmill_tags(proto: Any) -> dict[str, str]:
     """Returns the annotation tags of this project, by key."""
     tag_parts = (
         tag[len(_TAG_PREFIX) :].partition("=")

@@ -18,11 +18,11 @@ from tensorflow_metadata.proto.v0 import statistics_pb2
 
 from recordmill.checks.comparison import (
     BucketHistogram,
+    estimate_unseen_share,
     find_drift,
     find_skew,
     jensen_shannon_divergence,
     l_infinity_distance,
-    unseen_share,
 )
 from recordmill.checks.rules import Rules, read_rules
 from recordmill.checks.violations import Violation
@@ -194,7 +194,7 @@ def test_what_a_further_sample_has_new_is_told_by_what_stands_there_once() -> No
     names = random.zipf(1.5, (2, 4000))
     _, counts = np.unique(names[0], return_counts=True)
     new = float(np.mean(~np.isin(names[1], names[0])))
-    assert unseen_share(counts.tolist()) == pytest.approx(new, abs=0.03)
+    assert estimate_unseen_share(counts.tolist()) == pytest.approx(new, abs=0.03)
 
 
 def test_the_largest_numbers_are_spread_as_others_are() -> None:

@@ -92,8 +92,8 @@ class BucketHistogram:
         edges[-1, 1] = min(edges[-1, 1], high + (high - low))
         return replace(self, edges=edges)
 
-    def with_points(
-        self, infinities: tuple[int, int], zeros: float, are_positive: bool
+    def with_infinities_and_zeros(
+        self, infinities: tuple[int, int], zeros: float, is_non_negative: bool
     ) -> BucketHistogram:
         """Moves infinite values to points, and also zeros if no number is negative.
 
@@ -104,10 +104,10 @@ class BucketHistogram:
         Args:
             infinities: Numbers of negative and of positive infinite values.
             zeros: Number of zeros.
-            are_positive: No number is negative.
+            is_non_negative: No number is negative.
         """
         points, counts = dict(self.points), self.counts.copy()
-        if are_positive and zeros:
+        if is_non_negative and zeros:
             # zeros that are not a point are in the bucket that begins at 0
             counts[self.edges[:, 0] == 0] -= zeros - points.get(0.0, 0.0)
             points[0.0] = zeros
@@ -288,7 +288,7 @@ def divergence_allowance(sample_sizes: tuple[float, float], num_buckets: int) ->
     return quantile * _inverse_sum(sample_sizes) / (8 * math.log(2))
 
 
-def unseen_share(counts: Iterable[float]) -> float:
+def estimate_unseen_share(counts: Iterable[float]) -> float:
     """Estimates the share of new values in another sample of the same distribution.
 
     The estimate is the share of values that occur once in this sample (Good, "The population
@@ -394,46 +394,46 @@ def _compare_features(
         feature_rules = rules.for_feature(name)
         if check in feature_rules.disabled_checks:
             continue
-        pair = _FeaturePair(
+        comparison = _FeatureComparison(
             check, sample, base_features[name], schema=schema, split=split, base_name=base_name
         )
         distance = feature_rules.drift if check == DRIFT_CHECK else feature_rules.skew
-        yield from pair.compare_missing(limits.missing)
+        yield from comparison.compare_missing(limits.missing)
         if not sample.present or not base_features[name].present:
             continue
         # without values there is no distribution to compare
         if not sample.values or not base_features[name].values:
-            yield from pair.compare_empty_lists(limits.missing)
+            yield from comparison.compare_empty_lists(limits.missing)
             continue
         if sample.type != base_features[name].type:
-            yield pair.make_violation(
+            yield comparison.make_violation(
                 f"is of type {sample.type}, and in {base_name} {base_features[name].type}",
                 sample.type,
             )
             continue
         if schema[name].ragged_rank:
-            yield from pair.compare_lengths(limits.jensen_shannon)
-        if pair.are_categories:
-            yield from pair.compare_categories(distance or limits.l_infinity)
-            yield from pair.compare_new_values(limits.new_values)
+            yield from comparison.compare_lengths(limits.jensen_shannon)
+        if comparison.is_categorical:
+            yield from comparison.compare_categories(distance or limits.l_infinity)
+            yield from comparison.compare_new_values(limits.new_values)
             # unlisted texts can only be compared by their sizes
-            if not pair.are_listed:
-                yield from pair.compare_sizes(limits.jensen_shannon)
+            if not comparison.both_list_all_values:
+                yield from comparison.compare_sizes(limits.jensen_shannon)
         elif sample.type == "BYTES":
-            yield from pair.compare_sizes(distance or limits.jensen_shannon)
+            yield from comparison.compare_sizes(distance or limits.jensen_shannon)
         else:
-            yield from pair.compare_numbers(distance or limits.jensen_shannon)
+            yield from comparison.compare_numbers(distance or limits.jensen_shannon)
 
 
-class _FeaturePair:
+class _FeatureComparison:
     """One feature in two samples.
 
     Attributes:
         sample: The sample to check.
         base: The sample to compare with.
         base_name: Name of `base` in messages.
-        are_categories: The shares of values are compared.
-        are_listed: Both samples list all their values.
+        is_categorical: The shares of values are compared.
+        both_list_all_values: Both samples list all their values.
     """
 
     def __init__(
@@ -448,11 +448,11 @@ class _FeaturePair:
         self.check, self.split, self.base_name = check, split, base_name
         self.sample, self.base = sample, base
         self.feature: Feature = schema[sample.name]
-        self.are_categories = all(
+        self.is_categorical = all(
             _is_category(statistics, sample.name == schema.label) for statistics in (sample, base)
         )
-        self.are_listed = sample.lists_all_values and base.lists_all_values
-        self.counts = _sample_size(sample), _sample_size(base)
+        self.both_list_all_values = sample.lists_all_values and base.lists_all_values
+        self.sample_sizes = _sample_size(sample), _sample_size(base)
 
     def make_violation(
         self, message: str, figure: float | str, threshold: float | str | None = None
@@ -488,7 +488,7 @@ class _FeaturePair:
 
     def compare_empty_lists(self, limit: Threshold | None) -> Iterator[Violation]:
         """Yields a violation if all lists are empty in only one of the samples."""
-        max_gap = 1.0 if limit is None else _max_figure(limit, share_allowance(self.counts))
+        max_gap = 1.0 if limit is None else _max_figure(limit, share_allowance(self.sample_sizes))
         if (self.sample.values > 0) != (self.base.values > 0) and max_gap < 1:
             message = f"has {self.sample.values:,} values in its lists, and in {self.base_name} {self.base.values:,}"
             yield self.make_violation(message, 1.0, max_gap)
@@ -504,7 +504,7 @@ class _FeaturePair:
             return
         value, gap = largest
         max_gap = _max_figure(
-            limit, share_allowance(self.counts, len({*sample.top_values, *base.top_values}))
+            limit, share_allowance(self.sample_sizes, len({*sample.top_values, *base.top_values}))
         )
         if gap > max_gap:
             shares = [
@@ -520,7 +520,7 @@ class _FeaturePair:
     def compare_new_values(self, limit: Threshold | None) -> Iterator[Violation]:
         """Checks the share of values that do not occur in `base`."""
         base_counts = self.base.top_values
-        if limit is None or not self.are_listed:
+        if limit is None or not self.both_list_all_values:
             return
         new_counts = {
             value: count
@@ -530,7 +530,7 @@ class _FeaturePair:
         share = sum(new_counts.values()) / max(self.sample.values, 1)
         # even a sample of the same distribution has some values that this one lacks
         max_share = _max_figure(
-            limit, unseen_share(base_counts.values()) + share_allowance(self.counts)
+            limit, estimate_unseen_share(base_counts.values()) + share_allowance(self.sample_sizes)
         )
         if share > max_share:
             message = (
@@ -543,7 +543,7 @@ class _FeaturePair:
         """Compares the distributions of numbers."""
         means = [statistics.mean for statistics in (self.sample, self.base)]
         details = "" if None in means else f" (mean {means[0]:.5g}, there {means[1]:.5g})"
-        if self.are_listed:
+        if self.both_list_all_values:
             divergence, groups = grouped_divergence(
                 self.sample.top_values, self.base.top_values, _NUM_GROUPS
             )
@@ -609,7 +609,7 @@ class _FeaturePair:
     ) -> Iterator[Violation]:
         if limit is None or divergence is None:
             return
-        max_divergence = _max_figure(limit, divergence_allowance(self.counts, buckets))
+        max_divergence = _max_figure(limit, divergence_allowance(self.sample_sizes, buckets))
         if divergence > max_divergence:
             message = (
                 f"the {subject} are not distributed as in {self.base_name}: Jensen-Shannon divergence {divergence:.4g} "
@@ -621,8 +621,10 @@ class _FeaturePair:
 def _read_histogram(statistics: FeatureStatistics, of_quantiles: bool) -> BucketHistogram:
     proto = statistics.histogram(of_quantiles)
     histogram = BucketHistogram.from_proto(statistics_pb2.Histogram() if proto is None else proto)
-    are_positive = of_quantiles and statistics.min is not None and statistics.min >= 0
-    return histogram.with_points(statistics.infinities, float(statistics.zeros), are_positive)
+    is_non_negative = of_quantiles and statistics.min is not None and statistics.min >= 0
+    return histogram.with_infinities_and_zeros(
+        statistics.infinities, float(statistics.zeros), is_non_negative
+    )
 
 
 def _is_category(statistics: FeatureStatistics, is_label: bool) -> bool:

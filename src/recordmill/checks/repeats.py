@@ -76,28 +76,38 @@ class RepeatCounts:
     example_pairs: dict[tuple[int, int], list[tuple[int, int]]] = field(default_factory=dict)
 
     def add(
-        self, first_split: int, second_split: int, numbers: Int64s, earlier_numbers: Int64s
+        self,
+        original_split: int,
+        repeat_split: int,
+        repeat_numbers: Int64s,
+        original_numbers: Int64s,
     ) -> None:
         """Adds records of the second split that equal a record of the first split.
 
         Args:
-            first_split: Ordinal of the split with the originals.
-            second_split: Ordinal of the split with the repeats.
-            numbers: Record numbers of the repeats.
-            earlier_numbers: For each repeat, the record number of its original.
+            original_split: Ordinal of the split with the originals.
+            repeat_split: Ordinal of the split with the repeats.
+            repeat_numbers: Record numbers of the repeats.
+            original_numbers: For each repeat, the record number of its original.
         """
-        if not len(numbers):
+        if not len(repeat_numbers):
             return
-        if first_split == second_split:
-            self.within_splits[first_split] = self.within_splits.get(first_split, 0) + len(numbers)
+        if original_split == repeat_split:
+            self.within_splits[original_split] = self.within_splits.get(original_split, 0) + len(
+                repeat_numbers
+            )
         else:
-            self.between_splits[first_split, second_split] = self.between_splits.get(
-                (first_split, second_split), 0
-            ) + len(numbers)
+            self.between_splits[original_split, repeat_split] = self.between_splits.get(
+                (original_split, repeat_split), 0
+            ) + len(repeat_numbers)
         # only the smallest numbers are sorted
-        examples = np.argpartition(numbers, min(_MAX_EXAMPLES, len(numbers)) - 1)[:_MAX_EXAMPLES]
-        pairs = zip(earlier_numbers[examples].tolist(), numbers[examples].tolist(), strict=True)
-        examples_of_pair = self.example_pairs.setdefault((first_split, second_split), [])
+        examples = np.argpartition(repeat_numbers, min(_MAX_EXAMPLES, len(repeat_numbers)) - 1)[
+            :_MAX_EXAMPLES
+        ]
+        pairs = zip(
+            original_numbers[examples].tolist(), repeat_numbers[examples].tolist(), strict=True
+        )
+        examples_of_pair = self.example_pairs.setdefault((original_split, repeat_split), [])
         examples_of_pair[:] = sorted(
             [*examples_of_pair, *pairs], key=lambda pair: (pair[1], pair[0])
         )[:_MAX_EXAMPLES]
@@ -226,12 +236,12 @@ def _add_repeats(rows: npt.NDArray[np.void], num_splits: int, counts: RepeatCoun
         first_numbers = first_numbers_by_split[split_id][group[is_member]]
         is_repeat = first_numbers != number[is_member]
         counts.add(split_id, split_id, number[is_member][is_repeat], first_numbers[is_repeat])
-    for split_id, later_split in itertools.permutations(range(num_splits), 2):
-        is_member = split == later_split
-        first_numbers = first_numbers_by_split[split_id][group[is_member]]
+    for original_split, repeat_split in itertools.permutations(range(num_splits), 2):
+        is_member = split == repeat_split
+        first_numbers = first_numbers_by_split[original_split][group[is_member]]
         counts.add(
-            split_id,
-            later_split,
+            original_split,
+            repeat_split,
             number[is_member][first_numbers >= 0],
             first_numbers[first_numbers >= 0],
         )

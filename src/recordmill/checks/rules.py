@@ -46,10 +46,10 @@ class Thresholds:
         new_values: Share of values that the other sample does not contain.
     """
 
-    jensen_shannon: Threshold | None = Threshold(0.1, True)
-    l_infinity: Threshold | None = Threshold(0.1, True)
-    missing: Threshold | None = Threshold(0.05, True)
-    new_values: Threshold | None = Threshold(0.01, True)
+    jensen_shannon: Threshold | None = Threshold(0.1, is_default=True)
+    l_infinity: Threshold | None = Threshold(0.1, is_default=True)
+    missing: Threshold | None = Threshold(0.05, is_default=True)
+    new_values: Threshold | None = Threshold(0.01, is_default=True)
 
 
 @dataclass(frozen=True)
@@ -243,7 +243,7 @@ def _fit_feature_rules(rules: FeatureRules, feature: Feature, source: str) -> Fe
         return rules
     numbers = {name: str(class_number) for class_number, name in enumerate(feature.classes)}
 
-    def class_number(value: str) -> str:
+    def parse_class(value: str) -> str:
         # digits are accepted as a class number
         if value not in numbers and not value.isdigit():
             raise UsageError(
@@ -251,7 +251,7 @@ def _fit_feature_rules(rules: FeatureRules, feature: Feature, source: str) -> Fe
             )
         return numbers.get(value, value)
 
-    return _rename_values(rules, class_number)
+    return _rename_values(rules, parse_class)
 
 
 def _rename_values(rules: FeatureRules, rename: Callable[[str], str]) -> FeatureRules:
@@ -294,7 +294,7 @@ def _parse_entries(mapping: Any, parsers: Mapping[str, _Parser]) -> dict[str, An
     return entries
 
 
-def _mapping_of(parser: _Parser, description: str) -> _Parser:
+def _mapping_parser(parser: _Parser, description: str) -> _Parser:
     """Returns a parser of mappings that parses each value with `parser`."""
 
     def parse_mapping(mapping: Any) -> dict[str, Any]:
@@ -347,7 +347,7 @@ def _parse_non_negative(value: Any) -> float:
     return number
 
 
-def _pair_of(parser: _Parser) -> _Parser:
+def _pair_parser(parser: _Parser) -> _Parser:
     def parse_pair(value: Any) -> Bounds:
         if not isinstance(value, list | tuple) or len(value) != 2:
             raise ValueError(
@@ -365,7 +365,7 @@ def _parse_threshold(value: Any) -> Threshold | None:
     return None if value is None else Threshold(_parse_share(value))
 
 
-def _optional(parser: _Parser) -> _Parser:
+def _optional_parser(parser: _Parser) -> _Parser:
     return lambda value: None if value is None else parser(value)
 
 
@@ -388,13 +388,13 @@ _FEATURE_PARSERS: Mapping[str, _Parser] = {
     "present": _parse_share,
     "min": _parse_finite,
     "max": _parse_finite,
-    "mean": _pair_of(_parse_finite),
+    "mean": _pair_parser(_parse_finite),
     "zeros": _parse_share,
     "nan": _parse_share,
-    "distinct": _pair_of(_parse_non_negative),
+    "distinct": _pair_parser(_parse_non_negative),
     "values": _parse_values,
     "other_values": _parse_share,
-    "shares": _mapping_of(_pair_of(_parse_share), "values to pairs of shares"),
+    "shares": _mapping_parser(_pair_parser(_parse_share), "values to pairs of shares"),
     "drift": _parse_threshold,
     "skew": _parse_threshold,
 }
@@ -423,9 +423,9 @@ def _parse_thresholds(mapping: Any) -> Thresholds:
 
 def _parse_repeat_limits(mapping: Any) -> RepeatLimits:
     parsers = {
-        "records": _optional(_parse_share),
-        "images": _optional(_parse_share),
-        "near_images": _optional(_parse_share),
+        "records": _optional_parser(_parse_share),
+        "images": _optional_parser(_parse_share),
+        "near_images": _optional_parser(_parse_share),
     }
     return RepeatLimits(**_parse_entries(mapping, {**parsers, "keys": _parse_keys}))
 
@@ -433,13 +433,13 @@ def _parse_repeat_limits(mapping: Any) -> RepeatLimits:
 def _parse_keys(keys: Any) -> dict[str, float]:
     if isinstance(keys, list | tuple):
         return {_parse_value(name): 0.0 for name in keys}
-    return dict(_mapping_of(_parse_share, "features to shares")(keys))
+    return dict(_mapping_parser(_parse_share, "features to shares")(keys))
 
 
 _RULE_PARSERS: Mapping[str, _Parser] = {
-    "features": _mapping_of(_parse_feature_rules, "features to their rules"),
-    "records": _pair_of(_parse_non_negative),
-    "splits": _mapping_of(_pair_of(_parse_share), "splits to pairs of shares"),
+    "features": _mapping_parser(_parse_feature_rules, "features to their rules"),
+    "records": _pair_parser(_parse_non_negative),
+    "splits": _mapping_parser(_pair_parser(_parse_share), "splits to pairs of shares"),
     "classes": lambda mapping: ClassRules(
         **_parse_entries(
             mapping,

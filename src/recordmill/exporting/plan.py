@@ -158,10 +158,10 @@ def divide_tasks(
     A task with a limit is not divided.
     """
     return tuple(
-        ReadTask(split_task.split, index, len(parts), part, split_task.limit)
+        ReadTask(split_task.split, index, len(pieces_by_task), pieces, split_task.limit)
         for split_task in split_tasks
-        for parts in [_divide_task(split_task, files, file_bytes)]
-        for index, part in enumerate(parts)
+        for pieces_by_task in [_divide_task(split_task, files, file_bytes)]
+        for index, pieces in enumerate(pieces_by_task)
     )
 
 
@@ -177,7 +177,7 @@ def _divide_task(
     )
 
 
-def piece_size(piece: Piece | Span, files: Sequence[ShardFile]) -> int:
+def estimate_uncompressed_bytes(piece: Piece | Span, files: Sequence[ShardFile]) -> int:
     """Returns the uncompressed size of a piece. The size of a stream is an estimate."""
     return (
         files[piece.file].stat.size_bytes * _INFLATION_RATIO
@@ -189,44 +189,43 @@ def piece_size(piece: Piece | Span, files: Sequence[ShardFile]) -> int:
 def _group_pieces(
     pieces: Sequence[Piece | Span], files: Sequence[ShardFile], file_bytes: int
 ) -> list[list[Piece | Span]]:
-    """Groups pieces into parts. A part has as many pieces as fit, but at least one."""
-    parts: list[list[Piece | Span]] = [[]]
-    part_bytes = 0
+    """Groups pieces into tasks. A task has as many pieces as fit, but at least one."""
+    pieces_by_task: list[list[Piece | Span]] = [[]]
+    task_bytes = 0
     for piece in pieces:
-        size = piece_size(piece, files)
-        if parts[-1] and part_bytes + size > file_bytes:
-            parts.append([])
-            part_bytes = 0
-        parts[-1].append(piece)
-        part_bytes += size
-    return parts
+        size = estimate_uncompressed_bytes(piece, files)
+        if pieces_by_task[-1] and task_bytes + size > file_bytes:
+            pieces_by_task.append([])
+            task_bytes = 0
+        pieces_by_task[-1].append(piece)
+        task_bytes += size
+    return pieces_by_task
 
 
 def _divide_spans(spans: Sequence[Span], file_bytes: int) -> list[list[Span]]:
-    """Divides spans into parts of `file_bytes` each; the last part may be smaller.
+    """Divides spans into tasks of `file_bytes` each; the last one may be smaller.
 
-    Parts are larger if an average record is larger. A span that is divided has an unknown number of
+    Tasks are larger if an average record is larger. A span that is divided has an unknown number of
     records (None).
     """
     total_bytes, num_records = sum(span.stop - span.start for span in spans), count_records(spans)
-    # A part has at least the size of an average record, so that there are not more parts than
-    # records.
-    part_bytes = max(file_bytes, -(-total_bytes // num_records) if num_records else 1)
-    parts: list[list[Span]] = [[] for _ in range(0, total_bytes, part_bytes)]
+    # A task has at least the size of an average record, so there are not more tasks than records.
+    max_task_bytes = max(file_bytes, -(-total_bytes // num_records) if num_records else 1)
+    spans_by_task: list[list[Span]] = [[] for _ in range(0, total_bytes, max_task_bytes)]
     span_offset = 0
     for span in spans:
         size = span.stop - span.start
         for begin, end in itertools.pairwise(
             # The first boundary is where the current part is full.
-            [0, *range(part_bytes - span_offset % part_bytes, size, part_bytes), size]
+            [0, *range(max_task_bytes - span_offset % max_task_bytes, size, max_task_bytes), size]
         ):
             # Only the index knows the number of records in a part of a shard.
             records = span.records if end - begin == size else None
-            parts[(span_offset + begin) // part_bytes].append(
+            spans_by_task[(span_offset + begin) // max_task_bytes].append(
                 Span(span.file, span.start + begin, span.start + end, records)
             )
         span_offset += size
-    return parts
+    return spans_by_task
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,12 @@ from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 from recordmill.base.errors import DataError
-from recordmill.exporting.plan import REJECTS_FOLDER, ReadPlan, ReadTask, piece_size
+from recordmill.exporting.plan import (
+    REJECTS_FOLDER,
+    ReadPlan,
+    ReadTask,
+    estimate_uncompressed_bytes,
+)
 from recordmill.exporting.task import OutputCounts, output_file_name, reject_file_name
 from recordmill.shards.dead_runs import READ_NOTE_NAME
 from recordmill.shards.run import RunFolder
@@ -172,7 +177,7 @@ def saves_progress(plan: ReadPlan, engine: bool = False) -> bool:
     `engine` means that workers of an engine make the outputs. They make several, even of one split.
     """
     size = sum(
-        piece_size(piece, plan.files)
+        estimate_uncompressed_bytes(piece, plan.files)
         for split_task in plan.split_tasks
         for piece in split_task.pieces
     )
@@ -198,7 +203,10 @@ def fingerprint_plan(plan: ReadPlan, engine: bool = False) -> str:
             pickle.dumps(predicate, protocol=4)
         ),  # `repr` of an expression leaves out the values of long lists
         *map(repr, [options, plan.schema, plan.decoded, plan.selected, plan.steps, plan.layout]),
-        *(f"{digest.split} {digest.limit} {digest.pieces}" for digest in plan.split_tasks),
+        *(
+            f"{split_task.split} {split_task.limit} {split_task.pieces}"
+            for split_task in plan.split_tasks
+        ),
         *(
             f"{file.name} {file.split} {file.compression} {file.stat.size_bytes} {file.stat.mtime_ns} {file.stat.etag} "
             f"{file.info}"

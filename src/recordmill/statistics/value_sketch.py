@@ -324,7 +324,7 @@ class PendingNumbers:
 
     def __init__(self, max_values: int, count: Callable[..., object]) -> None:
         self._max_count, self._count, self._size = max_values, count, 0
-        self._room: npt.NDArray[Any] | None = None
+        self._buffer: npt.NDArray[Any] | None = None
 
     def add(self, values: npt.NDArray[Any]) -> None:
         """Counts these values, now or later."""
@@ -333,16 +333,16 @@ class PendingNumbers:
         if len(values) >= self._max_count:
             self._count(values)
             return
-        if self._room is None or self._room.dtype != values.dtype:
+        if self._buffer is None or self._buffer.dtype != values.dtype:
             self.flush()
-            self._room = np.empty(self._max_count, values.dtype)
-        self._room[self._size : self._size + len(values)] = values
+            self._buffer = np.empty(self._max_count, values.dtype)
+        self._buffer[self._size : self._size + len(values)] = values
         self._size += len(values)
 
     def flush(self) -> None:
         """Counts the collected values."""
-        if self._size and self._room is not None:
-            pending_values, self._size = self._room[: self._size], 0
+        if self._size and self._buffer is not None:
+            pending_values, self._size = self._buffer[: self._size], 0
             self._count(pending_values)
 
     def __reduce__(self) -> tuple[object, ...]:
