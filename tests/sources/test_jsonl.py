@@ -648,3 +648,25 @@ def test_whole_number_beyond_int64_is_a_float_if_float64_holds_it(tmp_path: Path
     rows, rejects = read_all(plan(path, dtypes={"i": "float64"}))
     assert values(rows) == [{"i": 1e20}]
     assert len(rejects) == 1
+
+
+def test_jsonl_with_blank_lines_and_without_a_shuffle_keeps_the_order_of_the_lines(
+    tmp_path: Path,
+) -> None:
+    """Blank lines have positions, at the ends of files and of ranges too."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "0.jsonl").write_text('{"a": 0}\n\n\n{"a": 1}\n\n')
+    (folder / "1.jsonl").write_text("\n\n")
+    (folder / "2.jsonl").write_text('\n{"a": 2}')
+    (folder / "3.jsonl").write_text('{"a": 3}\n{"a": 4}\n')
+    recordmill.build(folder, tmp_path / "out", shuffle=False, num_shards=2)
+    assert recordmill.open(tmp_path / "out").to_numpy()["a"].tolist() == [0, 1, 2, 3, 4]
+
+
+def test_jsonl_units_of_one_file_count_the_blank_lines_between_them(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", *[{"a": row} if row % 3 else "" for row in range(3000)])
+    units = plan(path, unit_bytes=1024).units
+    assert len(units) > 5
+    assert sum(unit.num_positions or 0 for unit in units) == 3000
+    assert sum(unit.rows or 0 for unit in units) == 2000

@@ -281,3 +281,13 @@ def test_a_file_without_line_feeds_is_read_once(
     bounds = [(one.start, one.stop) for one in plan_line_ranges(input_files(path), "utf-8")]
     assert bounds == [(0, 3_000_001), (3_000_001, 3_100_001)]
     assert sum(reads) < 4_000_000
+
+
+def test_text_without_blank_lines_and_without_a_shuffle_keeps_the_order_of_the_lines(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "a.txt").write_text("\nx\n\n\ny\n\n")
+    (tmp_path / "b.txt").write_text("z\n")
+    files = [tmp_path / "a.txt", tmp_path / "b.txt"]
+    recordmill.build(files, tmp_path / "out", kind="text", shuffle=False, blank_lines=False)
+    assert recordmill.open(tmp_path / "out").to_numpy()["text"].tolist() == ["x", "y", "z"]

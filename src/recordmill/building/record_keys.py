@@ -600,17 +600,16 @@ def encode_key_values(column: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDAr
 
 
 def _row_offsets(source: Source) -> npt.NDArray[np.int64]:
-    """Returns the number of records before each file, [files + 1].
+    """Returns the number of positions before each file, [files + 1].
 
-    If the plan has not counted the records, each file gets 2^40 row numbers, or fewer if there are
-    too many files.
+    If the plan has not counted the positions of each file, every file gets 2^40, or fewer if there
+    are too many files.
     """
     counts = np.zeros(len(source.files), np.int64)
     for unit in source.units:
-        files = unit.end_file - unit.begin_file
-        if unit.rows is None or (files > 1 and unit.rows != files):
+        if (num_positions := unit.num_positions) is None:
             return np.arange(len(counts) + 1, dtype=np.int64) << min(
                 40, 63 - len(counts).bit_length()
             )
-        counts[unit.begin_file : unit.end_file] += unit.rows // files
+        counts[unit.begin_file : unit.end_file] += num_positions
     return np.concatenate([[0], np.cumsum(counts)])

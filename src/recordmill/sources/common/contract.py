@@ -53,6 +53,10 @@ class Unit:
         size_bytes: Approximate size of the records. It determines the memory of the sorted runs.
         first_line: Line number of the first record, for kinds that count lines in addition to
             records.
+        positions_per_file: Number of positions in the range, or in each file. It exceeds the number
+            of records if some positions have no record, such as blank lines. None means as many as
+            there are records. For several files, None means that the files differ, or that the
+            number is unknown.
     """
 
     begin_file: int
@@ -63,6 +67,14 @@ class Unit:
     rows: int | None = None
     size_bytes: int = 0
     first_line: int = 0
+    positions_per_file: int | None = None
+
+    @property
+    def num_positions(self) -> int | None:
+        """Number of positions in the range, or in each file. None if it is unknown."""
+        if self.positions_per_file is None and self.end_file - self.begin_file == 1:
+            return self.rows
+        return self.positions_per_file
 
 
 @dataclass(frozen=True)
@@ -322,7 +334,12 @@ def pack_units(
             rows = None if previous.rows is None or unit.rows is None else previous.rows + unit.rows
             size = previous.size_bytes + unit.size_bytes
             joined = replace(
-                previous, end_file=unit.end_file, stop=unit.stop, rows=rows, size_bytes=size
+                previous,
+                end_file=unit.end_file,
+                stop=unit.stop,
+                rows=rows,
+                size_bytes=size,
+                positions_per_file=_join_positions(previous, unit),
             )
             if joined.end_file - joined.begin_file <= max_files:
                 packed[-1] = joined
@@ -347,14 +364,24 @@ def pack_file_units(
     for index, file_bytes in enumerate(sizes):
         # A file larger than `max_bytes` still gets a unit, because a unit has at least one file.
         if index > first and (size + file_bytes > max_bytes or index - first == max_files):
-            units.append(Unit(first, index, rows=index - first, size_bytes=size))
+            units.append(_file_unit(first, index, size))
             first, size = index, 0
         size += file_bytes
-    return (
-        (*units, Unit(first, index + 1, rows=index + 1 - first, size_bytes=size))
-        if index >= 0
-        else ()
-    )
+    return (*units, _file_unit(first, index + 1, size)) if index >= 0 else ()
+
+
+def _file_unit(begin: int, end: int, size_bytes: int) -> Unit:
+    return Unit(begin, end, rows=end - begin, size_bytes=size_bytes, positions_per_file=1)
+
+
+def _join_positions(previous: Unit, unit: Unit) -> int | None:
+    """Returns `Unit.positions_per_file` of two joined units."""
+    first, second = previous.num_positions, unit.num_positions
+    if first is None or second is None:
+        return None
+    if previous.stop:  # two ranges of one file
+        return first + second
+    return first if first == second else None
 
 
 def _can_join(previous: Unit, unit: Unit, joins_parts: bool) -> bool:

@@ -251,6 +251,7 @@ def make_line_units(ranges: Iterable[LineRange], unit_bytes: int = UNIT_BYTES) -
                         ordinal + 1,
                         rows=line_range.records,
                         size_bytes=line_range.content_bytes,
+                        positions_per_file=line_range.lines,
                     )
                 else:
                     yield Unit(
@@ -262,6 +263,7 @@ def make_line_units(ranges: Iterable[LineRange], unit_bytes: int = UNIT_BYTES) -
                         first_row=first_line,
                         rows=line_range.records,
                         size_bytes=line_range.content_bytes,
+                        positions_per_file=line_range.lines,
                     )
                 first_line += line_range.lines
 
