@@ -47,7 +47,8 @@ from recordmill.shards.store_run import StoreRun, attach_run
 from recordmill.sources.common.content import full_extension
 from recordmill.sources.common.contract import IMAGE_FEATURES
 from recordmill.statistics.dataset_sketch import DatasetSketch
-from recordmill.statistics.dataset_statistics import DatasetStatistics, FeatureStatistics
+from recordmill.statistics.dataset_statistics import DatasetStatistics
+from recordmill.statistics.feature_statistics import FeatureStatistics
 from recordmill.storage.digest import Digest
 from recordmill.storage.file_table import FileTable, InputFile
 from recordmill.storage.files import atomic_write, put_bytes, read_blocks, write_all

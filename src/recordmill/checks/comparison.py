@@ -28,7 +28,8 @@ from recordmill.checks.rules import Rules, Threshold, Thresholds
 from recordmill.checks.violations import Violation, format_value
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.schemas.splits import TRAIN_SPLIT
-from recordmill.statistics.dataset_statistics import DatasetStatistics, FeatureStatistics
+from recordmill.statistics.dataset_statistics import DatasetStatistics
+from recordmill.statistics.feature_statistics import FeatureStatistics
 
 _Floats = npt.NDArray[np.float64]
 # edges above this are scaled down, so that their differences are finite
@@ -619,7 +620,7 @@ class _FeatureComparison:
 
 
 def _read_histogram(statistics: FeatureStatistics, of_quantiles: bool) -> BucketHistogram:
-    proto = statistics.histogram(of_quantiles)
+    proto = statistics.quantile_histogram if of_quantiles else statistics.value_histogram
     histogram = BucketHistogram.from_proto(statistics_pb2.Histogram() if proto is None else proto)
     is_non_negative = of_quantiles and statistics.min is not None and statistics.min >= 0
     return histogram.with_infinities_and_zeros(

@@ -19,7 +19,8 @@ from recordmill.checks.comparison import find_skew
 from recordmill.checks.rules import Bounds, ClassRules, FeatureRules, Rules, Thresholds, read_rules
 from recordmill.checks.violations import Violation, format_value
 from recordmill.schemas.feature import Feature, Schema
-from recordmill.statistics.dataset_statistics import DatasetStatistics, FeatureStatistics
+from recordmill.statistics.dataset_statistics import DatasetStatistics
+from recordmill.statistics.feature_statistics import FeatureStatistics
 
 Interval = tuple[float, float]  # smallest and largest possible value of a figure
 

@@ -177,7 +177,8 @@ def _class_counts(result: Any) -> list[str]:
     """Returns a line with the largest classes of the label, over all splits."""
     from recordmill.base.sizes import format_percent
     from recordmill.shards.manifest import read_statistics
-    from recordmill.statistics.dataset_statistics import DatasetStatistics, format_class_value
+    from recordmill.statistics.dataset_statistics import DatasetStatistics
+    from recordmill.statistics.feature_statistics import format_class_value
 
     schema = result.schema
     if schema.label is None or (classes := schema[schema.label].classes) is None:

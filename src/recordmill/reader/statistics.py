@@ -21,11 +21,8 @@ from recordmill.shards.manifest import STATISTICS_NAME, read_statistics
 if TYPE_CHECKING:  # what most commands have no need of
     from recordmill.reader.scanner import Scanner
     from recordmill.statistics.dataset_sketch import DatasetSketch
-    from recordmill.statistics.dataset_statistics import (
-        ColourStatistics,
-        DatasetStatistics,
-        FeatureStatistics,
-    )
+    from recordmill.statistics.dataset_statistics import DatasetStatistics
+    from recordmill.statistics.feature_statistics import ColourStatistics, FeatureStatistics
 
 
 def stored_statistics(dataset: Scanner) -> DatasetStatistics | None:

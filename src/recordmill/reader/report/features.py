@@ -24,11 +24,8 @@ from recordmill.reader.report.markup import (
 )
 from recordmill.schemas.arrow import format_ticks
 from recordmill.schemas.feature import Feature, Schema
-from recordmill.statistics.dataset_statistics import (
-    DatasetStatistics,
-    FeatureStatistics,
-    format_class_value,
-)
+from recordmill.statistics.dataset_statistics import DatasetStatistics
+from recordmill.statistics.feature_statistics import FeatureStatistics, format_class_value
 
 MAX_REPORT_FEATURES = 2000  # rows of the table
 _MAX_FREQUENT = 3  # values that are listed per feature
@@ -247,9 +244,7 @@ def _listed_buckets(
 
 def _histogram_buckets(statistics: FeatureStatistics) -> HistogramBuckets:
     """Returns the histogram of the statistics, without buckets that have infinite edges."""
-    proto = (
-        statistics.histogram(False) if statistics.proto.WhichOneof("stats") == "num_stats" else None
-    )
+    proto = statistics.value_histogram
     return [
         (bucket.low_value, bucket.high_value, bucket.sample_count)
         for bucket in (() if proto is None else proto.buckets)

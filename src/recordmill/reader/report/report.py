@@ -30,7 +30,8 @@ from recordmill.reader.report.markup import (
 )
 from recordmill.reader.statistics import count_statistics, stored_statistics
 from recordmill.records.images.header import BadImage
-from recordmill.statistics.dataset_statistics import DatasetStatistics, format_class_value
+from recordmill.statistics.dataset_statistics import DatasetStatistics
+from recordmill.statistics.feature_statistics import format_class_value
 from recordmill.storage.files import put_bytes
 from recordmill.storage.folders import check_output_file
 

@@ -1,0 +1,409 @@
+"""Statistics of one feature (`FeatureStatistics`), read from a `FeatureNameStatistics` message."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tensorflow_metadata.proto.v0 import statistics_pb2
+
+from recordmill.base.sizes import format_percent
+from recordmill.records.images.pixels import COLOUR_CHANNELS
+from recordmill.schemas.arrow import format_ticks
+from recordmill.schemas.feature import Feature
+from recordmill.statistics.dataset_sketch import MAX_VALUES
+from recordmill.statistics.protobuf import MIN_SAMPLED_OCCURRENCES
+
+_MAX_SHOWN_VALUES, _MAX_SHOWN_CLASSES, _MAX_TEXT_WIDTH, _MAX_JSON_VALUES = 3, 10, 24, 20
+UNBROKEN_COLUMNS = ("MISSING", "DISTINCT", "MEAN", "STD")
+# The columns of `FeatureStatistics.row`.
+COLUMNS = (
+    "FEATURE",
+    "TYPE",
+    *UNBROKEN_COLUMNS[:2],
+    "MIN",
+    *UNBROKEN_COLUMNS[2:],
+    "MAX",
+    "SIZE",
+    "MOST FREQUENT",
+)
+
+
+@dataclass(frozen=True)
+class ColourStatistics:
+    """The colours of all images of a feature.
+
+    The pixels are as `decode_images` returns them: red, green and blue, from 0 to 255.
+
+    Attributes:
+        images: The number of decoded images, a sample or all.
+        pixels: The number of their pixels.
+        mean: [3] The mean of each colour.
+        std_dev: [3] The population standard deviation of each colour.
+    """
+
+    images: int
+    pixels: int
+    mean: tuple[float, ...]
+    std_dev: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class FeatureStatistics:
+    """Statistics of one feature in one split.
+
+    None means that the type of the feature does not have this figure. Histograms are `Histogram`
+    messages of TensorFlow Metadata.
+
+    Attributes:
+        name: The name of the feature.
+        type: INT, FLOAT, STRING or BYTES.
+        present: Number of records that have the feature.
+        missing: Number of records without the feature.
+        values: Number of values of all records.
+        lengths: Smallest, mean and largest number of values of a record that has the feature.
+        length_histogram: The number of values of a record, in buckets of equally many records.
+        length_counts: Lengths in ascending order, and the number of records for each. A count
+            includes the records that are longer than the previous length and not longer than this
+            one. The lengths are quantiles of the number of values of a record.
+        sizes: Smallest, mean and largest size of a text or binary value in bytes.
+        size_histogram: The sizes of texts or binary values, in buckets of equally many values.
+        min: The smallest finite number.
+        max: The largest finite number.
+        mean: Mean of the finite numbers.
+        std_dev: Population standard deviation of the finite numbers.
+        variance: Population variance of the finite numbers.
+        zeros: Number of zeros.
+        nans: Number of values that are NaN.
+        infinities: Numbers of values that are minus infinity and plus infinity.
+        quantiles: The finite numbers at the shares 0, 1/10, ... and 1. Empty without finite
+            numbers.
+        quantile_error: Largest error of the rank of a quantile, as a share of the values.
+        value_histogram: The finite numbers, in buckets of equal width.
+        quantile_histogram: The finite numbers, in buckets of equally many values.
+        distinct: Number of different values. It is exact if `distinct_error` is 0.
+        distinct_error: Relative standard error of `distinct`.
+        top_values: Value as text to its number of occurrences, the most frequent first. Integers,
+            texts and floats with few different values have top values. If they are estimates, only
+            values are listed that are frequent enough in the sample.
+        top_values_are_exact: False if `top_values` are estimated from a sample of the occurrences.
+        colours: Colours of encoded images; None for other features.
+    """
+
+    name: str
+    type: str
+    present: int
+    missing: int
+    values: int
+    lengths: tuple[int, float, int]
+    length_histogram: Any
+    length_counts: tuple[list[int], list[float]]
+    sizes: tuple[int, float, int] | None
+    size_histogram: Any | None
+    distinct: int | None
+    distinct_error: float | None
+    top_values: Mapping[str, int]
+    top_values_are_exact: bool
+    colours: ColourStatistics | None
+    # The other figures are those of numbers.
+    min: float | int | None = None
+    max: float | int | None = None
+    mean: float | None = None
+    std_dev: float | None = None
+    variance: float | None = None
+    zeros: int = 0
+    nans: int = 0
+    infinities: tuple[int, int] = (0, 0)
+    quantiles: tuple[float, ...] = ()
+    quantile_error: float | None = None
+    value_histogram: Any | None = None
+    quantile_histogram: Any | None = None
+
+    @classmethod
+    def from_proto(cls, proto: Any) -> FeatureStatistics:
+        """Returns the statistics in a `FeatureNameStatistics` message, of any writer."""
+        kind = proto.WhichOneof("stats") or "num_stats"
+        stats = getattr(proto, kind)
+        common = stats.common_stats
+        custom = {
+            stat.name: getattr(stat, value_kind)
+            for stat in proto.custom_stats
+            if (value_kind := stat.WhichOneof("val"))
+        }
+        length_histogram = custom.get("lengths", common.num_values_histogram)
+        top_values = stats.rank_histogram if kind == "string_stats" else custom.get("top_values")
+        sizes = None
+        if "max_bytes" in custom:
+            mean_size = stats.avg_length if kind == "string_stats" else stats.avg_num_bytes
+            sizes = int(custom["min_bytes"]), float(mean_size), int(custom["max_bytes"])
+        return cls(
+            name=feature_name(proto),
+            type=str(statistics_pb2.FeatureNameStatistics.Type.Name(proto.type)),
+            present=int(common.num_non_missing),
+            missing=int(common.num_missing),
+            values=int(common.tot_num_values),
+            lengths=(
+                int(common.min_num_values),
+                float(common.avg_num_values),
+                int(common.max_num_values),
+            ),
+            length_histogram=common.num_values_histogram,
+            length_counts=(
+                [round(bucket.high_value) for bucket in length_histogram.buckets],
+                [bucket.sample_count for bucket in length_histogram.buckets],
+            ),
+            sizes=sizes,
+            size_histogram=custom.get("bytes"),
+            distinct=(
+                _read_integer(custom, "distinct") if kind == "num_stats" else int(stats.unique)
+            ),
+            distinct_error=custom.get("distinct_error"),
+            top_values=(
+                {}
+                if top_values is None
+                else {bucket.label: int(bucket.sample_count) for bucket in top_values.buckets}
+            ),
+            top_values_are_exact="top_values_are_estimates" not in custom,
+            colours=_read_colours(custom),
+            **(_read_numbers(proto, custom) if kind == "num_stats" else {}),
+        )
+
+    @property
+    def finite(self) -> int:
+        """Number of values that are neither NaN nor infinite."""
+        return self.values - self.nans - sum(self.infinities)
+
+    @property
+    def lists_all_values(self) -> bool:
+        """True if `top_values` contains all values, with exact counts."""
+        return (
+            self.top_values_are_exact
+            and bool(self.top_values)
+            and sum(self.top_values.values()) == self.values
+        )
+
+    @property
+    def unlisted(self) -> float:
+        """Largest possible share of a value that is not in `top_values`.
+
+        It is 0 if all values are listed.
+        """
+        top_values = self.top_values
+        if self.sampled is not None:
+            return min(MIN_SAMPLED_OCCURRENCES / self.sampled, 1.0)
+        if sum(top_values.values()) == self.values:
+            return 0.0
+        return min(top_values.values(), default=self.values) / max(self.values, 1)
+
+    @property
+    def sampled(self) -> int | None:
+        """Number of sampled occurrences of texts for `top_values`; None if they are exact."""
+        if self.top_values_are_exact:
+            return None
+        return min(round(1 / (self.distinct_error or 1) ** 2), MAX_VALUES) // 2
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns all figures, for `--json`."""
+        colours = {} if self.colours is None else {"colours": asdict(self.colours)}
+        return {
+            "name": self.name,
+            "type": self.type,
+            "present": self.present,
+            "missing": self.missing,
+            "lengths": self.lengths,
+            "sizes": self.sizes,
+            "min": self.min,
+            "max": self.max,
+            "mean": self.mean,
+            "std_dev": self.std_dev,
+            "zeros": self.zeros,
+            "nans": self.nans,
+            "quantiles": list(self.quantiles),
+            "quantile_error": self.quantile_error,
+            "distinct": self.distinct,
+            "distinct_error": self.distinct_error,
+            "top_values": dict(list(self.top_values.items())[:_MAX_JSON_VALUES]),
+            "top_values_are_exact": self.top_values_are_exact,
+            **colours,
+        }
+
+    def summary(self) -> dict[str, Any]:
+        """Returns the figures that a manifest contains."""
+        figures: dict[str, Any] = {
+            "missing": self.missing,
+            "min": self.min,
+            "max": self.max,
+            "mean": self.mean,
+            "std_dev": self.std_dev,
+            "distinct": self.distinct,
+        }
+        if (colours := self.colours) is not None:
+            figures |= {
+                "decoded_images": colours.images,
+                "mean": list(colours.mean),
+                "std_dev": list(colours.std_dev),
+            }
+        return {
+            name: value
+            for name, value in figures.items()
+            if value is not None and not (isinstance(value, float) and not math.isfinite(value))
+        }
+
+    def row(self, feature: Feature | None = None) -> tuple[str, ...]:
+        """Returns the cells of the feature in a table.
+
+        Args:
+            feature: The feature, if it is known. Then classes are shown by name and timestamps as
+                times.
+        """
+        total = self.present + self.missing
+        distinct_prefix = "" if self.distinct_error in (0, None) else "~"
+        sizes, lengths = self.sizes, self.lengths
+        colours = self.colours
+        classes = None if feature is None else feature.classes
+        figures = [_format_number(value) for value in (self.min, self.mean, self.std_dev, self.max)]
+        if classes is not None:
+            figures = [""] * 4
+        elif feature is not None and feature.timestamp:
+            ends = (
+                "" if value is None else format_ticks(value, feature)
+                for value in (self.min, self.max)
+            )
+            figures = [next(ends), "", "", next(ends)]
+        if colours is not None:
+            figures[1:3] = (
+                " ".join(f"{value:.1f}" for value in values)
+                for values in (colours.mean, colours.std_dev)
+            )
+        spans = [
+            "" if lengths[0] == lengths[2] else _format_range(lengths[0], lengths[2], "values"),
+            "" if sizes is None else _format_range(sizes[0], sizes[2], "bytes"),
+            f"{self.nans:,} NaN" if self.nans else "",
+            "" if colours is None else f"colours of {colours.images:,} decoded",
+        ]
+        max_shown = _MAX_SHOWN_VALUES if classes is None else _MAX_SHOWN_CLASSES
+        estimate = "" if self.top_values_are_exact else "~"
+        top = [
+            f"{_shorten(_format_value(value, feature))} ({estimate}{count:,}, {format_percent(count / max(self.values, 1))})"
+            for value, count in list(self.top_values.items())[:max_shown]
+            if count > 1 or self.values <= max_shown
+        ]
+        return (
+            self.name,
+            self.type.lower(),
+            format_percent(self.missing / total) if self.missing else "",
+            "" if self.distinct is None else f"{distinct_prefix}{self.distinct:,}",
+            *figures,
+            ", ".join(filter(None, spans)),
+            ", ".join(top) or ("each once" if self.top_values else ""),
+        )
+
+
+def feature_name(proto: Any) -> str:
+    """Returns the name of the feature in a `FeatureNameStatistics` message."""
+    return proto.path.step[-1] if proto.path.step else str(proto.name)
+
+
+def _read_integer(custom: Mapping[str, Any], name: str) -> int | None:
+    return int(custom[name]) if name in custom else None
+
+
+def _read_numbers(proto: Any, custom: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the fields of `FeatureStatistics` that only numbers have."""
+    stats = proto.num_stats
+    figures: dict[str, Any] = {
+        "zeros": int(stats.num_zeros),
+        "nans": max((int(histogram.num_nan) for histogram in stats.histograms), default=0),
+        "infinities": (
+            int(custom.get("minus_infinities", 0)),
+            int(custom.get("plus_infinities", 0)),
+        ),
+        "quantile_error": custom.get("quantile_error"),
+        "value_histogram": _find_histogram(stats.histograms, statistics_pb2.Histogram.STANDARD),
+        "quantile_histogram": _find_histogram(stats.histograms, statistics_pb2.Histogram.QUANTILES),
+    }
+    # Without finite numbers, the message has 0 as their minimum, mean and maximum.
+    if not any(histogram.buckets for histogram in stats.histograms):
+        return figures
+    number = int if proto.type == statistics_pb2.FeatureNameStatistics.INT else float
+    std_dev = float(stats.std_dev)
+    return figures | {
+        # `custom` has the exact numbers that the message's doubles can't represent, as text.
+        "min": number(custom.get("min", stats.min)),
+        "max": number(custom.get("max", stats.max)),
+        "mean": float(stats.mean),
+        "std_dev": std_dev,
+        "variance": float(custom.get("variance", std_dev * std_dev)),
+        "quantiles": _read_quantiles(figures["quantile_histogram"]),
+    }
+
+
+def _find_histogram(histograms: Iterable[Any], kind: int) -> Any | None:
+    """Returns the first histogram of a type.
+
+    If there is none, returns one without buckets, which counts the NaNs if all numbers are NaN.
+    """
+    matching = [histogram for histogram in histograms if histogram.type == kind]
+    return (matching or [histogram for histogram in histograms if not histogram.buckets] or [None])[
+        0
+    ]
+
+
+def _read_quantiles(histogram: Any | None) -> tuple[float, ...]:
+    if histogram is None or not histogram.buckets:
+        return ()
+    return (
+        *(bucket.low_value for bucket in histogram.buckets),
+        histogram.buckets[-1].high_value,
+    )
+
+
+def _read_colours(custom: Mapping[str, Any]) -> ColourStatistics | None:
+    if "decoded_images" not in custom:
+        return None
+    mean, std_dev = (
+        tuple(custom[f"{figure}_{channel}"] for channel in COLOUR_CHANNELS)
+        for figure in ("mean", "std_dev")
+    )
+    return ColourStatistics(
+        images=int(custom["decoded_images"]),
+        pixels=int(custom["decoded_pixels"]),
+        mean=mean,
+        std_dev=std_dev,
+    )
+
+
+def _format_value(value: str, feature: Feature | None) -> str:
+    if feature is not None and feature.timestamp:
+        return format_ticks(int(value), feature)
+    return format_class_value(value, None if feature is None else feature.classes)
+
+
+def format_class_value(value: str, classes: Sequence[str] | None) -> str:
+    """Returns a value of the statistics as text, and a class as its name.
+
+    >>> format_class_value("1", ("cat", "dog")), format_class_value("7", ("cat", "dog"))
+    ('dog', '7')
+    """
+    if not value:
+        return "''"
+    if classes is None or not value.isdigit() or int(value) >= len(classes):
+        return value
+    return classes[int(value)]
+
+
+def _format_number(value: float | int | None) -> str:
+    return "" if value is None else str(value) if isinstance(value, int) else f"{value:.5g}"
+
+
+def _format_range(minimum: int, maximum: int, unit: str) -> str:
+    if minimum == maximum:
+        return f"{minimum} {unit.removesuffix('s') if minimum == 1 else unit}"
+    return f"{minimum}..{maximum} {unit}"
+
+
+def _shorten(text: str) -> str:
+    line = repr(text)[1:-1]
+    return line if len(line) <= _MAX_TEXT_WIDTH else line[: _MAX_TEXT_WIDTH - 1] + "…"
