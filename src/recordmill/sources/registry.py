@@ -1,9 +1,11 @@
-"""Table of the kinds of input, with one entry each.
+"""Table of the kinds of input, such as CSV or images.
 
 Detection, listing, the command line and the planning of a build read the kinds from this table and
-nowhere else. Entries contain import paths, so that `--help` and detection load nothing heavy.
+nowhere else. An entry names its functions by import path, so `--help` and detection import no kind
+that they don't need.
 
-A new kind needs a module with its plan, its options and a detector, and an entry in KINDS.
+A new kind needs an entry in KINDS, and a module with its plan function, its options and its
+recognizer.
 """
 
 from __future__ import annotations
@@ -28,19 +30,22 @@ class Kind:
 
     Attributes:
         name: The name on the command line.
-        extensions: Lower-case extensions. They are a hint if the content leaves a choice.
-        recognizer_path: Import path of a function of a `sources.common.content.ContentSample`. It
-            returns a description of the content, or "" if the sample is not of this kind. "" if a
-            single file does not determine the kind.
+        extensions: Lower-case extensions of such files, without a dot. They decide if the content
+            fits several kinds.
+        recognizer_path: Import path of a function that takes a
+            `sources.common.content.ContentSample` and returns a description of the content, or ""
+            if the sample is not of this kind. The path is "" if one file is not enough to recognize
+            the kind.
         options_path: Import path of the dataclass with the options of the kind.
-        planner_path: Import path of a function that returns a `Source`. Its arguments are (listing,
-            options, PlanOptions). For tables, the listing is replaced by the files of the kind with
-            their splits.
-        is_textual: Whether the content is text. Files of textual kinds look alike, so they are
-            recognized after all others.
-        is_table: Whether a file has many records.
-        has_partitions: Whether folders such as `NAME=VALUE` become columns.
-        shared_extensions: Extensions that other file types use just as often. They are not a hint.
+        planner_path: Import path of a function that takes (listing, options, PlanOptions) and
+            returns a `Source`. If `is_table`, its first argument is not a listing but the input
+            files of this kind, with their splits.
+        is_textual: Whether the content is text. Text formats look alike, so they are tried after
+            all binary kinds.
+        is_table: Whether each file has many records.
+        has_partitions: Whether folders called `NAME=VALUE` become columns.
+        shared_extensions: Extensions that such files often have, but files without records as well.
+            They never decide the kind.
     """
 
     name: str

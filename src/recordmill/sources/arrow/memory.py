@@ -1,8 +1,9 @@
 """Source for rows in the memory of this process.
 
-`plan_memory` writes the rows once to local Arrow files, and workers map these files. So memory
-stays bounded for an iterator of any length, the source can be pickled, and units can be read
-repeatedly and in any order. The position of a record is its row number in the original order.
+`plan_memory` writes the rows once to local Arrow files, and workers map these files into memory. So
+an iterator of any length needs a bounded amount of memory, the source can be pickled, and its units
+can be read repeatedly and in any order. The position of a record is its row number in the original
+order.
 """
 
 from __future__ import annotations
@@ -31,20 +32,23 @@ from recordmill.storage.arrow_files import BatchWriter, map_batches
 from recordmill.storage.file_table import FileTable, InputFile
 from recordmill.storage.files import Stat, stat
 
-MEMORY_NAME = "memory"  # takes the place of a file name in keys, rejects and the manifest
+# Used where inputs on a disk have a file name: in record keys, rejects and the manifest.
+MEMORY_NAME = "memory"
 
 
 @dataclass(frozen=True)
 class MemorySource:
-    """A source of batches in local Arrow files.
+    """A source whose rows are stored as batches in local Arrow files.
 
     Attributes:
-        files: A table with one row, which represents all segments.
-        units: Ranges of batches.
-        segments: Paths of the Arrow files. Each has a schema of its own.
-        first_batches: For each segment, the ordinal of its first batch in all batches.
+        files: A table with a single row, which stands for all Arrow files together.
+        units: Their `start` and `stop` are batch numbers, counted over all Arrow files.
+        segments: Paths of the Arrow files. All batches of a file have the same schema, but files
+            may differ.
+        first_batches: The number of the first batch of each Arrow file, counted over all files.
         plan_rejects: Always empty, since rows are checked when they are read.
-        text_label: The label, if its classes are the texts of its own values.
+        text_label: Name of the label feature if its class names are the distinct texts in its
+            column, else None.
     """
 
     schema: Schema
@@ -80,9 +84,9 @@ class MemorySource:
 
 
 class _SegmentWriter:
-    """Writes batches to numbered files, and records the rows and bytes of each batch.
+    """Writes batches to numbered Arrow files, and records the rows and bytes of each batch.
 
-    A new file begins whenever the schema changes.
+    A new file begins whenever the schema changes, since an Arrow file has only one.
     """
 
     def __init__(self, folder: str) -> None:
@@ -125,17 +129,17 @@ class _SegmentWriter:
 
 
 def plan_memory(source: Any, folder: str | os.PathLike[str], common: PlanOptions) -> MemorySource:
-    """Writes the rows of a Python object to Arrow files, and plans these.
+    """Writes the rows of a Python object to Arrow files, and plans a build from these files.
 
     Args:
         source: Any object that `to_batches` accepts.
-        folder: An existing folder for the files. The caller removes it after the build.
+        folder: An existing folder for the Arrow files. The caller removes it after the build.
         common: Options that all kinds of input share.
 
     Raises:
         UsageError: The object is not supported, or an option names a column that does not exist.
-        DataError: There are no rows, or a column can't be a feature. Errors of the object's own
-            iterator pass through.
+        DataError: There are no rows, or a column can't be a feature.
+        Exception: Any error that the iterator of `source` raises.
     """
     writer = _SegmentWriter(os.fspath(folder))
     unifier = SchemaUnifier(declared_dtypes(common))

@@ -1,14 +1,15 @@
 """Source for NumPy's .npy and .npz files.
 
-Each array is a feature, and its first dimension counts the records. Nothing is unpickled.
+Each array is a feature, and each index of its first dimension is a record. Nothing is unpickled, so
+no code from a file is run.
 
-The headers contain dtypes and shapes, so the plan reads no values except the label. Rows are read
-by ranges of the file. A compressed member of a .npz is read as a stream. The position of a record
-is its row number.
+The headers contain dtypes and shapes, so the plan reads no values except those of the label. The
+build reads rows as byte ranges of the file. A compressed member of a .npz can only be read as a
+stream. The position of a record is its row number.
 
-Arrays called x_train and x_test in a .npz are the feature `x` of two splits. Several .npy files in
-a folder are parts of one array if their names differ in a number. Otherwise they are columns of the
-same rows.
+If a .npz has arrays called x_train and x_test, they become the feature `x` of two splits. Several
+.npy files of a folder are parts of one array if their names differ in a number, such as x_1.npy and
+x_2.npy. Otherwise they are different columns of the same rows.
 
 Sources: numpy.lib.format, PKWARE's APPNOTE.TXT (4.3.7).
 """
@@ -71,8 +72,10 @@ from recordmill.storage.listing import Listing
 _NPY_MAGIC, _ZIP_MAGIC = b"\x93NUMPY", b"PK"
 _HEAD_BYTES = 16 << 10  # NumPy rejects headers of more than 10,000 characters
 _LOCAL_HEADER_BYTES = 30  # bytes of the header before a zip member, without name and extra field
-_MAX_RANGES = 1 << 18  # per batch: each takes a tuple and a system call
-_ARRAYS_COLUMN = "numpy/arrays"  # column of the file table
+# Values per row of an array in Fortran order: each is a range, with a tuple and a system call.
+_MAX_RANGES = 1 << 18
+# Column of the file table. Each value lists the arrays whose rows are the records of the file.
+_ARRAYS_COLUMN = "numpy/arrays"
 _ARRAYS_TYPE = pa.list_(
     pa.struct({"file": pa.uint32(), "member": pa.string(), "feature": pa.string()})
 )
@@ -81,12 +84,13 @@ _SPLIT_NAME_PATTERN = re.compile(
     rf"(?:{_SPLIT_WORDS_PATTERN}[-_.])?(.*?)(?:[-_.]{_SPLIT_WORDS_PATTERN})?",
     re.IGNORECASE | re.DOTALL,
 )
-# the same groups as _SPLIT_NAME: word, rest, word
+# The same three groups as in _SPLIT_NAME_PATTERN: word, rest, word. The first is always empty.
 _NUMBERED_NAME_PATTERN = re.compile(r"()(.*?)[-_.]?(\d+)?", re.DOTALL)
 _SAVE_TOGETHER = "save what belongs together as one .npz: numpy.savez('data.npz', x=x, y=y)"
 
 _Rows = np.ndarray[Any, Any]
-# a file, and the arrays that form its rows, each with the ordinal of its own file
+# (file, [(ordinal of the file that contains an array, the array), ...]): the rows of these arrays,
+# side by side, are the records of the file.
 _RowTable = tuple[InputFile, list[tuple[int, "_StoredArray"]]]
 
 
@@ -95,8 +99,10 @@ class NumpyOptions:
     """Options of NumPy files.
 
     Attributes:
-        columns: The arrays to read, by their own names or by their feature names. None reads all.
-        split_from: As in `sources.common.layout`. `none` appends arrays of several splits as rows.
+        columns: The arrays to read. x_train can be selected by this name, or by x, the name of its
+            feature. None reads all.
+        split_from: As in `sources.common.layout`. With `none`, arrays for several splits such as
+            x_train and x_test are read one after the other into the same split.
     """
 
     columns: tuple[str, ...] | None = None
@@ -108,8 +114,9 @@ class _StoredArray:
     """One array of a file, as its header describes it.
 
     Attributes:
-        name: Name of the feature, or the prefix of its fields' names.
-        shape: Its shape. It is empty for a single value, and for a member that is not an array.
+        name: Name of the feature. If the dtype has fields, each field is a feature.
+        shape: Its shape. It is empty for a single value, and for a member of a .npz that is not an
+            array.
         is_fortran: The values are in Fortran order.
         header_bytes: Bytes before the values.
         size_bytes: Bytes of header and values, uncompressed.
@@ -145,10 +152,11 @@ class _StoredArray:
         )
 
     def to_columns(self, rows: _Rows | None = None) -> list[tuple[pa.Field, pa.Array]]:
-        """Converts rows to the (field, column) of each feature.
+        """Converts rows to one (field, column) for each feature.
 
         Args:
-            rows: Rows of this array. None converts one row of zeros, for the types.
+            rows: Rows of this array. None converts one row of zeros, which is enough to learn the
+                types.
 
         Raises:
             DataError: The rows can't be features.
@@ -158,7 +166,7 @@ class _StoredArray:
             fields = (
                 [rows] if rows.dtype.names is None else [rows[name] for name in rows.dtype.names]
             )
-            # NumPy creates an invalid `str` from other code points
+            # NumPy would create invalid `str` objects from code points beyond Unicode.
             for field_values in (
                 field_values for field_values in fields if field_values.dtype.kind == "U"
             ):
@@ -174,9 +182,10 @@ class _StoredArray:
             raise self.data_error(f"is damaged: {error}") from None
 
     def open_reader(self, stack: ExitStack) -> Callable[[int, int], _Rows]:
-        """Returns a function that reads rows [begin, end), while `stack` is open.
+        """Returns a function (begin, end) that reads the rows [begin, end).
 
-        A compressed array must be read from the first row on, without gaps.
+        The function works until `stack` is closed. If the array is compressed, `begin` is ignored:
+        each call returns the next rows, so callers must start at row 0 and leave no gaps.
         """
         if self.offset is not None:
             return self._read_ranges
@@ -188,7 +197,11 @@ class _StoredArray:
         return partial(self._read_stream, stream)
 
     def _read_ranges(self, begin: int, end: int) -> _Rows:
-        """Reads rows from the file. In Fortran order, each item of a row is a range of its own."""
+        """Reads rows [begin, end) from the file.
+
+        In C order they are one byte range. In Fortran order, each item of a row is a range of its
+        own.
+        """
         size = self.dtype.itemsize
         # In Fortran order, all rows of one item are consecutive. So item i of the rows is the range
         # that begins i columns later.
@@ -216,7 +229,11 @@ class _StoredArray:
             raise self.data_error(f"damaged at rows {begin} to {end - 1}: {error}") from None
 
     def check(self) -> None:
-        """Raises DataError if the rows can't be read."""
+        """Raises DataError if the array can't be read as rows.
+
+        This is so if it contains Python objects, is a single value, has another size than its
+        header specifies, or is in Fortran order and compressed or with very long rows.
+        """
         if self.dtype.hasobject:
             raise self.data_error(
                 "holds Python objects, which only unpickling reads, and that runs code: save it anew as numbers or "
@@ -259,10 +276,12 @@ class NumpySource:
     """A source of the rows of NumPy files.
 
     Attributes:
-        files: The files. The column _ARRAYS_COLUMN lists the arrays that form the rows of a file.
-            They may be stored in other files.
+        files: The files with rows. The column _ARRAYS_COLUMN lists the arrays that form these rows.
+            Some of the arrays may be stored in other files.
         plan_rejects: Always empty, since rows are checked when they are read.
-        text_label: The label, if its classes are the texts of its own values.
+        text_label: Name of the label feature if its class names are the distinct texts in its
+            column, else None.
+        batch_bytes: Approximate size of a chunk.
     """
 
     schema: Schema
@@ -316,8 +335,9 @@ def plan_numpy(listing: Listing, options: NumpyOptions, common: PlanOptions) -> 
     """Plans NumPy files from their headers.
 
     Raises:
-        DataError: A file is damaged, or contains objects or an unsupported dtype. Or the arrays
-            don't fit each other, or there are no rows.
+        DataError: A file is damaged, or contains objects or an unsupported dtype. It is also raised
+            if the arrays have different numbers of rows, if the files have different features, or
+            if there are no rows.
         UsageError: An option names an array that does not exist.
     """
     numpy_files = filter_kind(listing, "numpy")
@@ -396,14 +416,23 @@ def _group_arrays(
     arrays_by_input: Sequence[Sequence[_StoredArray]],
     options: NumpyOptions,
 ) -> tuple[list[_RowTable], list[str]]:
-    """Groups arrays into tables of rows.
+    """Decides which arrays form records together.
 
-    A .npz with arrays of several splits becomes a table for each split. The .npy files with columns
-    of the same rows become one table, of the first of these files. The other files have empty
-    tables.
+    A row table is a file with the arrays whose rows are its records. A .npz with arrays of several
+    splits has a row table for each split. Several .npy files that are columns of the same rows have
+    one row table, which belongs to the first of these files. The row tables of the other files are
+    empty.
+
+    Args:
+        files: The input files.
+        arrays_by_input: The arrays of each input file.
+        options: Options of NumPy files.
 
     Returns:
-        (tables, notes).
+        (row tables, notes for the user).
+
+    Raises:
+        DataError: It is unclear if several .npy files are columns, parts of an array, or classes.
     """
     tables, counts, rowless = list[_RowTable](), Counter[str](), set[str]()
     keys = iter(
@@ -511,7 +540,10 @@ def _unify_schemas(tables: Sequence[Sequence[_StoredArray]], common: PlanOptions
 
 
 def _iter_units(ordinal: int, arrays: Sequence[_StoredArray]) -> Iterator[Unit]:
-    """Yields ranges of about UNIT_BYTES. Arrays with a compressed member are one unit."""
+    """Yields units for the rows of one file.
+
+    A unit has about UNIT_BYTES. If an array is compressed, all rows are one unit.
+    """
     rows, row_bytes = arrays[0].shape[0] if arrays else 0, sum(array.row_bytes for array in arrays)
     # a compressed array can only be read from its first row on
     if rows * row_bytes <= UNIT_BYTES or any(array.offset is None for array in arrays):
@@ -534,7 +566,11 @@ def _iter_units(ordinal: int, arrays: Sequence[_StoredArray]) -> Iterator[Unit]:
 def _read_batches(
     arrays: Sequence[_StoredArray], begin: int, end: int, batch_bytes: int
 ) -> Iterator[pa.RecordBatch]:
-    """Yields rows [begin, end) in batches of about `batch_bytes`."""
+    """Yields the rows [begin, end) of arrays as batches of about `batch_bytes`.
+
+    All arrays have the same number of rows. Each becomes a column, or a column for each field of
+    its dtype.
+    """
     # during conversion, a text is a Python object of about 64 bytes
     widths = (
         math.prod(array.shape[1:]) * 64 * (array.dtype.kind in "SU") + array.row_bytes
@@ -557,8 +593,8 @@ def _read_batches(
 def _group_keys(stems: Sequence[str]) -> list[tuple[str, tuple[str | None, ...]]]:
     """Splits the names of .npy files into (feature, key of the rows).
 
-    The key contains the number and the split of a name. Either is only separated if all names have
-    one, and not all have the same.
+    Files with the same key are columns of the same rows. The key contains the number and the split
+    of a name. Either is only separated if all names have one, and not all have the same.
 
     >>> _group_keys(["X_1", "X_2"]), _group_keys(["X_train", "y_test"]), _group_keys(["x_1"])
     ([('X', ('1',)), ('X', ('2',))], [('X', ('train',)), ('y', ('test',))], [('x_1', ())])
@@ -575,10 +611,15 @@ def _group_keys(stems: Sequence[str]) -> list[tuple[str, tuple[str | None, ...]]
 def _parse_split(
     name: str, pattern: re.Pattern[str] = _SPLIT_NAME_PATTERN
 ) -> tuple[str | None, str]:
-    """Returns (split, rest) of the name of an array.
+    """Splits the name of an array into (split, rest of the name).
 
     >>> _parse_split("x_train"), _parse_split("val_images"), _parse_split("latest")
     (('train', 'x'), ('validation', 'images'), (None, 'latest'))
+
+    Args:
+        name: The name.
+        pattern: A pattern with three groups: a word before, the rest, and a word after it. The word
+            is returned as it is if it is not a word for a split.
     """
     match = pattern.fullmatch(name)
     word = match and (match[1] or match[3])
@@ -679,12 +720,16 @@ def _parse_header(
 
 
 def read_npy(data: bytes, file: InputFile) -> _Rows:
-    """Returns the array of a complete .npy file in memory.
+    """Returns the array of a .npy file whose complete content is in memory.
 
-    The array may have any shape, and is a view of `data`.
+    The array may have any shape, and shares the memory of `data`.
+
+    Args:
+        data: The content.
+        file: The file, for messages.
 
     Raises:
-        DataError: The file is damaged, or contains Python objects.
+        DataError: The content is damaged, or contains Python objects.
     """
     try:
         array = _parse_header(file, file.name, data[:_HEAD_BYTES], size=len(data), offset=0)
@@ -697,10 +742,10 @@ def read_npy(data: bytes, file: InputFile) -> _Rows:
 
 
 def read_npy_type(file: InputFile) -> tuple[np.dtype[Any], tuple[int, ...]]:
-    """Returns (dtype, shape) of a .npy file from its header.
+    """Returns (dtype, shape) of the array in a .npy file, from its header.
 
     Raises:
-        DataError: The array can't be read.
+        DataError: The array can't be read, for example because it contains Python objects.
         ValueError: The file is a .npz.
     """
     (array,) = _read_headers(file)

@@ -1,10 +1,11 @@
 """Source for Parquet files.
 
-Columns and lists become features, structs become dotted names, and row groups become units.
+Columns and lists become features. The fields of a struct become features with dotted names, such as
+`address.city`. A unit consists of row groups.
 
-The footers contain types, row counts and null counts, so the plan reads no values except the label.
-The position of a record is its row number in the file. Files of one input may lack columns, which
-are null there, and may have them in any order.
+The footers contain types, row counts and null counts, so the plan reads no values except those of
+the label. The position of a record is its row number in the file. Files of one input may have their
+columns in any order, and may lack some. A column that a file lacks is null in all of its rows.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ from recordmill.storage.files import SizedFile, check_unchanged, is_remote
 
 _DISK_READ_BYTES = 64 << 10  # per column and read; larger reads are not faster
 _STORE_READ_BYTES = 1 << 20  # larger than for disks, since each read waits for a request
-# Bytes that may be prefetched from a store, in batches. With enough memory this is a unit.
+# A unit of at most this many batches is prefetched from a store. If the memory allows batches of
+# full size, this is the size of a unit.
 _PREFETCH_BATCHES = 4
 # A batch may take this share of the memory of a thread. During a build it is in memory decoded,
 # cast, as frames of three times its size, and once more as frames of a sorted run.
@@ -58,13 +60,13 @@ _BATCH_MEMORY_DIVISOR = 64
 # 1 MiB: smaller batches save no memory, since the pages of the columns take as much
 _MIN_BATCH_BYTES = 1 << 20
 _MAGIC_BYTES = 4
-# numbers of the fields that lead to a null count
+# Field numbers in the Thrift struct of a footer, on the path to the null count of a column.
 _FIELD_ROW_GROUPS = 4
 _FIELD_COLUMNS = 1
 _FIELD_META_DATA = 3
 _FIELD_STATISTICS = 12
 _FIELD_NULL_COUNT = 3
-# type codes of the compact protocol; all others are integers
+# Type codes of Thrift's compact protocol. All other codes are integers.
 _TYPE_TRUE, _TYPE_FALSE, _TYPE_BYTE, _TYPE_DOUBLE = 1, 2, 3, 7
 _TYPE_BINARY, _TYPE_LIST, _TYPE_SET, _TYPE_STRUCT = 8, 9, 10, 12
 
@@ -74,10 +76,12 @@ class ParquetSource:
     """A source of the rows of Parquet files.
 
     Attributes:
-        units: Ranges of row groups.
+        units: Their `start` and `stop` are numbers of row groups in one file.
         plan_rejects: Always empty, since rows are checked when they are read.
         columns: Names of the top-level columns to read. A file may lack some. None reads all.
-        text_label: The label, if its classes are the texts of its own values.
+        text_label: Name of the label feature if its class names are the distinct texts in its
+            column, else None.
+        batch_bytes: Approximate size of a chunk.
     """
 
     schema: Schema
@@ -91,10 +95,7 @@ class ParquetSource:
     kind: str = "parquet"
 
     def read(self, unit: Unit) -> Iterator[Chunk]:
-        """Yields the rows of a unit in batches of bounded size.
-
-        A row group may be larger than a batch.
-        """
+        """Yields the rows of a unit in chunks of about `batch_bytes`."""
         ordinal, row = unit.begin_file, unit.first_row
         file = self.files[ordinal]
         check_unchanged(file.path, file.stat, file.name)
@@ -114,7 +115,10 @@ class ParquetSource:
         check_unchanged(file.path, file.stat, file.name)
 
     def locate(self, file: int, positions: Sequence[int]) -> list[str]:
-        """Returns the places of records in their file, for messages. See `RecordLocator`."""
+        """Returns where the records are in their file, such as `row 7`, for messages.
+
+        See `RecordLocator`.
+        """
         return [f"row {position}" for position in positions]
 
 
@@ -159,7 +163,10 @@ def plan_parquet(
 
 
 def max_batch_bytes(common: PlanOptions) -> int:
-    """Returns the target size of a batch, which depends on the memory per thread."""
+    """Returns the approximate size of a batch in bytes.
+
+    It is BATCH_BYTES, or less if the threads share little memory.
+    """
     return min(
         BATCH_BYTES,
         max(common.memory_bytes // (_BATCH_MEMORY_DIVISOR * common.threads), _MIN_BATCH_BYTES),
@@ -168,14 +175,16 @@ def max_batch_bytes(common: PlanOptions) -> int:
 
 @dataclass(frozen=True)
 class _Footer:
-    """Content of a footer for the plan, so that no file stays open.
+    """The facts from a file's footer that the plan needs.
+
+    The plan keeps these instead of open files.
 
     Attributes:
         names: Names of all top-level columns.
-        columns: Names of the columns to read.
-        flat_schema: The flattened schema of these columns.
-        null_counts: Number of nulls by column name, as `_null_counts` returns it.
-        groups: (rows, bytes) of each row group.
+        columns: Names of the top-level columns to read.
+        flat_schema: The schema of these columns. Each field of a struct is a column of its own.
+        null_counts: Number of nulls by name in `flat_schema`. -1 if it is unknown.
+        groups: (rows, bytes in memory) of each row group.
     """
 
     names: tuple[str, ...]
@@ -228,15 +237,18 @@ def _open_parquet(
     prefetch: bool = False,
     int96_unit: str | None = None,
 ) -> pq.ParquetFile:
-    """Opens a file.
+    """Opens a Parquet file and checks its footer.
 
     Args:
         file: The file, for messages.
-        data: Its open bytes.
-        metadata: Its footer, if the file was opened before.
-        prefetch: Reads all requested row groups at once, and keeps them as they are stored.
-            Otherwise each column is read in small blocks.
+        data: The open file.
+        metadata: Its footer, if the caller has already read and checked it.
+        prefetch: True reads all requested row groups at once, and keeps their undecoded bytes in
+            memory. False reads each column in small blocks.
         int96_unit: Unit of the timestamps that are stored as INT96. None is nanoseconds.
+
+    Raises:
+        DataError: The file is damaged, or is not Parquet.
     """
     read_bytes = _STORE_READ_BYTES if is_remote(file.path) else _DISK_READ_BYTES
     in_memory = isinstance(data, pa.BufferReader)
@@ -255,7 +267,7 @@ def _open_parquet(
         pa.ArrowException,
         OSError,
         UnicodeDecodeError,
-    ) as error:  # the last one is for the name of a column
+    ) as error:  # UnicodeDecodeError: the name of a column is not UTF-8
         raise DataError(
             f"is no Parquet file, or damaged: {str(error).splitlines()[0]}", source=file.name
         ) from None
@@ -264,8 +276,8 @@ def _open_parquet(
 def _group_bytes(group: pq.RowGroupMetaData, schema: pa.Schema) -> int:
     """Estimates the bytes of a row group in memory.
 
-    The estimate is the size from the footer, but at least the width of all numbers. Repeated
-    numbers may be stored in less.
+    This is the uncompressed size from the footer. Since repeated numbers may be stored in few
+    bytes, it is at least the size of a plain array of all numbers.
     """
     widths = (kind.bit_width // 8 if pa.types.is_primitive(kind) else 8 for kind in schema.types)
     return int(max(group.total_byte_size, group.num_rows * sum(widths)))
@@ -282,10 +294,14 @@ def _read_batches(
 
     Args:
         file: The file, for messages.
-        data: Its open bytes.
-        columns: Names of the columns to read. A file may lack some. None reads all.
+        data: The open file.
+        columns: Names of the columns to read. Columns that the file lacks are skipped. None reads
+            all.
         groups: Numbers of the row groups.
-        batch_bytes: Target size of a batch.
+        batch_bytes: Approximate size of a batch.
+
+    Raises:
+        DataError: The row groups are damaged.
     """
     parquet = _open_parquet(file, data)
     file_metadata, schema = parquet.metadata, parquet.schema_arrow
@@ -335,16 +351,19 @@ def _find_int96_columns(metadata: pq.FileMetaData, columns: Sequence[str]) -> li
 def _restore_distant_times(
     batches: Iterable[pa.RecordBatch], micros: Iterable[pa.RecordBatch], source: str
 ) -> Iterator[pa.RecordBatch]:
-    """Yields the rows with the INT96 timestamps that nanoseconds can't hold.
+    """Corrects INT96 timestamps outside of the years 1677 to 2262.
 
-    Arrow reads INT96 as nanoseconds, which silently turns times outside of 1677 to 2262 into other
-    times. Rows with such times get them from a second reading in microseconds. All other rows keep
-    their nanoseconds.
+    Arrow reads INT96 as nanoseconds, and silently turns times outside of these years into other
+    times. So the caller also reads these columns in microseconds. Rows with such a time are yielded
+    with microseconds, all other rows with nanoseconds.
 
     Args:
         batches: The rows, with nanoseconds.
         micros: The INT96 columns of the same rows, with microseconds.
         source: Name of the file, for messages.
+
+    Yields:
+        All rows in order. A batch may be divided, because its rows share one unit.
 
     Raises:
         DataError: Such a time is inside a list or struct.
@@ -380,6 +399,7 @@ def _restore_distant_times(
 
 
 def _check_nested_times(micros: pa.Array, nano_type: pa.DataType, name: str, source: str) -> None:
+    """Raises DataError if a time in a list or struct does not fit into nanoseconds."""
     try:
         micros.cast(nano_type)
     except pa.ArrowInvalid:
@@ -396,9 +416,10 @@ def _select_columns(columns: Sequence[str] | None, schema: pa.Schema) -> list[st
 
 
 def _null_counts(metadata: pq.FileMetaData, flat: pa.Schema) -> dict[str, int]:
-    """Returns the number of nulls of each top-level scalar column, by name.
+    """Returns the number of nulls of each column of the flat schema, by name.
 
-    It is -1 if the statistics in the footer don't contain it.
+    It is 0 if the column is not nullable, and -1 if the footer does not contain it. Lists are
+    always -1.
     """
     leaves = {metadata.schema.column(index).path: index for index in range(metadata.num_columns)}
     counts = read_null_counts(
@@ -411,7 +432,12 @@ def _null_counts(metadata: pq.FileMetaData, flat: pa.Schema) -> dict[str, int]:
 
 
 def _build_units(files: Sequence[Sequence[tuple[int, int]]], unit_bytes: int) -> tuple[Unit, ...]:
-    """Returns units of consecutive row groups of about `unit_bytes`, uncompressed."""
+    """Returns units of consecutive row groups of about `unit_bytes`, uncompressed.
+
+    Args:
+        files: (rows, bytes) of each row group of each file.
+        unit_bytes: Approximate size of a unit.
+    """
     units: list[Unit] = []
     for ordinal, groups in enumerate(files):
         first_row = 0
@@ -435,9 +461,9 @@ def _build_units(files: Sequence[Sequence[tuple[int, int]]], unit_bytes: int) ->
 def _read_label_batches(
     files: FileTable, footers: Sequence[_Footer], common: PlanOptions
 ) -> Iterator[pa.RecordBatch]:
-    """Yields the rows of all files with the column of the label only.
+    """Yields only the label column of all files, for its class names.
 
-    If the label is inside a struct, the complete struct is read.
+    If the label is a field of a struct, the complete struct is read and flattened.
     """
     label = common.label
     for file, footer in zip(files, footers, strict=True):
@@ -463,7 +489,11 @@ def _read_label_batches(
 
 
 class _EmptyFile(SizedFile):
-    """A file of a given size without data, which records if it was read."""
+    """A file that reports a size but has no data.
+
+    Attributes:
+        was_read: Whether `read` was called.
+    """
 
     was_read = False
 
@@ -475,10 +505,15 @@ class _EmptyFile(SizedFile):
 def check_footer(metadata: pq.FileMetaData, file_bytes: int) -> None:
     """Checks all columns of all row groups for contradictions.
 
-    This takes about 0.5 ms per file, and 1 µs per column of a row group.
+    Call it before the accessors of pyarrow, which would end the process for such a footer. It takes
+    about 0.5 ms per file, and 1 µs per column of a row group.
+
+    Args:
+        metadata: The footer.
+        file_bytes: Size of the file.
 
     Raises:
-        OSError: The accessors of pyarrow would end the process.
+        OSError: The footer is not usable.
         pyarrow.ArrowException: As for OSError.
     """
     groups = [index for index in range(metadata.num_row_groups) if metadata.num_columns]
@@ -497,13 +532,14 @@ def check_footer(metadata: pq.FileMetaData, file_bytes: int) -> None:
 
 
 def read_null_counts(metadata: pq.FileMetaData, columns: Collection[int]) -> dict[int, int]:
-    """Returns the number of nulls in all row groups, by column number.
-
-    It is -1 if a row group does not contain it.
+    """Returns the number of nulls of some columns in the complete file.
 
     Args:
-        metadata: The footer.
-        columns: Numbers of the columns.
+        metadata: The footer, which `check_footer` has accepted.
+        columns: Numbers of the columns, counted over the leaves of the schema.
+
+    Returns:
+        The nulls by column number. -1 if some row group does not specify them.
     """
     if not columns:
         return {}

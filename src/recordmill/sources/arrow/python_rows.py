@@ -25,7 +25,7 @@ from recordmill.sources.values.flatten import check_column_names
 # 16,384 rows: Python objects take about ten times the memory of their Arrow form, and all objects
 # of a batch are in memory at once
 _MAX_BATCH_ROWS = 1 << 14
-# units of NumPy's times that Arrow does not have
+# Units of NumPy's times that Arrow does not have. Such times are converted to seconds.
 _COARSE_TIME_UNITS = (
     "h",
     "m",
@@ -37,16 +37,18 @@ _COARSE_TIME_UNITS = (
 
 
 def rows_to_batches(rows: Iterable[Mapping[str, Any]]) -> Iterator[pa.RecordBatch]:
-    """Yields dicts as batches of at most 16,384 rows and about BATCH_BYTES.
+    """Converts dicts to batches of at most 16,384 rows and about BATCH_BYTES.
 
-    Columns are in the order of their first use.
+    The columns of a batch are in the order in which its rows first use them. A key that a row lacks
+    is null there.
 
     Args:
         rows: Dicts of column names to values.
 
     Raises:
         DataError: A row is not a mapping, or a value does not fit the type of its column. The
-            message names the row, column and type. Errors of `rows` itself pass through.
+            message names the row, the column and the type.
+        Exception: Any error that iterating over `rows` raises.
     """
     first_row, batch, size = 0, [], 0
     for row in rows:
@@ -100,7 +102,7 @@ def objects_to_column(
         first_row: Row number of the first value, for messages.
 
     Raises:
-        DataError: Arrow can't convert the values, or they have different types.
+        DataError: The values have different types, or a type that Arrow can't convert.
     """
     values = _unmask_all(name, values, first_row)
     kinds = {type(value) for value in values} - {type(None)}
@@ -130,9 +132,13 @@ def objects_to_column(
 
 
 def _unmask_all(name: str, values: Any, first_row: int = 0) -> Any:
-    """Converts masked arrays. A completely masked array becomes None.
+    """Converts NumPy's masked arrays to plain ones, in a column or a list of values.
 
-    A pandas column without masked arrays is returned as it is.
+    If all items of an array are masked, it becomes None. Values without masked arrays are returned
+    as they are.
+
+    Raises:
+        DataError: Only some items of an array are masked.
     """
     return (
         [_unmask(name, value, row) for row, value in enumerate(values, first_row)]
@@ -142,7 +148,7 @@ def _unmask_all(name: str, values: Any, first_row: int = 0) -> Any:
 
 
 def _has_masks(values: Iterable[Any]) -> bool:
-    """Returns whether a value is a masked array or contains one.
+    """Returns whether a value is a masked array, or contains one at any depth.
 
     Args:
         values: Values that can be iterated repeatedly.
@@ -161,7 +167,11 @@ def _has_masks(values: Iterable[Any]) -> bool:
 
 
 def _unmask(name: str, value: Any, row: int) -> Any:
-    """Converts masked arrays in a value. A completely masked array becomes None."""
+    """Converts masked arrays in one value. An array whose items are all masked becomes None.
+
+    Raises:
+        DataError: Only some items of an array are masked.
+    """
     if isinstance(value, Mapping):
         return {key: _unmask(name, item, row) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -222,7 +232,10 @@ def _objects_to_array(values: Sequence[Any]) -> pa.Array:
 
 
 def _scalars_to_array(values: Sequence[Any]) -> pa.Array:
-    """Converts NumPy scalars of one family to a dtype that holds all."""
+    """Converts NumPy scalars of one family, such as numbers.
+
+    The result has the smallest dtype that holds all of their dtypes. None is a null.
+    """
     dtypes = {
         value.dtype if isinstance(value, np.generic) else np.asarray(value).dtype
         for value in values
@@ -282,7 +295,7 @@ def _arrays_to_column(
         missing = np.array([array is None for array in arrays])
         dense[~missing] = np.stack(present)
         return tensors_to_column(name, dense, missing if missing.any() else None)
-    # arrays with several ragged dimensions become nested lists, with the dtype of the arrays
+    # Not only the first dimension varies, so the arrays become nested lists of their dtype.
     if len({shape[1:] for shape in shapes}) > 1:
         column = pa.array([None if array is None else array.tolist() for array in arrays])
         if pa.types.is_floating(_leaf_type(column.type)) or pa.types.is_integer(
@@ -290,7 +303,7 @@ def _arrays_to_column(
         ):
             column = column.cast(_with_leaf_type(column.type, pa.from_numpy_dtype(dtype)))
         return pa.field(name, column.type), column
-    # only the first dimension varies: one array of all items, divided into lists
+    # Only the first dimension varies, so one array of all items is divided into lists.
     field, items = tensors_to_column(name, np.concatenate(present).astype(dtype, copy=False), None)
     lengths = np.array([0 if array is None else len(array) for array in arrays], np.int64)
     mask = pa.array([array is None for array in arrays]) if len(present) < len(arrays) else None
@@ -308,12 +321,16 @@ def _arrays_to_column(
 def tensors_to_column(
     name: str, dense: np.ndarray[Any, Any], missing: np.ndarray[Any, Any] | None = None
 ) -> tuple[pa.Field, pa.Array]:
-    """Converts an array to (field, column) with one tensor per row.
+    """Converts an array to a column with one tensor per row.
 
     Args:
         name: Name of the column.
-        dense: [rows, ...] The tensors. The other dimensions are the shape of each.
-        missing: [rows] True for missing tensors. None marks nothing.
+        dense: [rows, ...] The tensors. The dimensions after the first are the shape of each tensor.
+        missing: [rows] True for rows that are null. None means that no row is.
+
+    Returns:
+        (field, column). The metadata of the field contains the shape and dtype if the Arrow type
+        does not show them.
 
     Raises:
         DataError: No feature can have this dtype, such as complex.
@@ -382,7 +399,10 @@ def _describe_first_rows(kinds: Iterable[str | None], first_row: int) -> str:
 
 
 def _located_error(name: str, values: Sequence[Any], first_row: int, error: Exception) -> DataError:
-    """Returns a conversion error that names the first value that does not fit."""
+    """Returns a conversion error that names the first value that does not fit.
+
+    A binary search finds this value.
+    """
     low, high = 0, len(values)  # values[:low] can be converted, values[:high] can't
     while high - low > 1:
         middle = (low + high) // 2
@@ -400,9 +420,14 @@ def _located_error(name: str, values: Sequence[Any], first_row: int, error: Exce
 
 
 def to_batches(source: Any) -> Iterator[pa.RecordBatch]:
-    """Yields the rows of an object in batches.
+    """Yields the rows of a Python object as Arrow batches.
 
-    A batch has at most BATCH_ROWS and about BATCH_BYTES.
+    A batch has at most BATCH_ROWS rows and about BATCH_BYTES.
+
+    Args:
+        source: A pyarrow Table, RecordBatch or reader, a pandas DataFrame, an object with
+            `__arrow_c_stream__`, a dict of column names to arrays or lists, or an iterable of
+            dicts, tables or batches.
 
     Raises:
         UsageError: The object is not supported.
@@ -434,7 +459,7 @@ def _iter_batches(source: Any) -> Iterator[pa.RecordBatch]:
 
 
 def _frame_columns(frame: Any) -> dict[str, Any]:
-    """Returns the columns of a DataFrame, and the named levels of its index."""
+    """Returns the columns of a DataFrame, and the levels of its index that have names."""
     levels = [name for name in frame.index.names if name is not None]
     check_column_names([str(name) for name in (*frame.columns, *levels)], "DataFrame")
     columns = {str(name): frame[name] for name in frame.columns}
@@ -445,7 +470,7 @@ def _iterable_batches(source: Iterable[Any]) -> Iterator[pa.RecordBatch]:
     rows = iter(source)
     for first_item in rows:
         items = chain([first_item], rows)
-        # the first item decides if the iterable yields batches or rows
+        # The first item decides if all items are treated as batches or as rows.
         if isinstance(first_item, pa.RecordBatch | pa.Table):
             return (batch for item in items for batch in _iter_batches(item))
         return rows_to_batches(items)
@@ -453,7 +478,15 @@ def _iterable_batches(source: Iterable[Any]) -> Iterator[pa.RecordBatch]:
 
 
 def _mapping_batches(source: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
-    """Yields the columns as one batch. Only Python lists are converted element by element."""
+    """Yields all columns of a dict as one batch.
+
+    Arrays are converted without a loop over their elements. Only Python lists and arrays of objects
+    need one.
+
+    Raises:
+        UsageError: A column is not an array or list.
+        DataError: The columns have different lengths, or can't be features.
+    """
     if not source:
         return
     lengths = {}

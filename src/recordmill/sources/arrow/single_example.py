@@ -1,8 +1,8 @@
 """Conversion of single records to and from a serialized `tf.train.Example`.
 
-This works without TensorFlow, for notebooks, tests and services. Values are converted as in a build
-from rows in memory, to the same bytes. Each record is a batch of one row, which costs milliseconds.
-`recordmill.build` converts many rows at once.
+This works without TensorFlow, for notebooks, tests and services. The bytes are the same as in a
+build from rows in memory. Each call converts a batch of one row, which takes milliseconds. Use
+`recordmill.build` for many rows.
 """
 
 from __future__ import annotations
@@ -95,9 +95,10 @@ def example(values: Mapping[str, object], schema: Schema | None = None) -> bytes
 
 
 def _to_numpy(value: Any) -> Any:
-    """Converts tensors of other libraries to arrays.
+    """Converts a tensor of any library to a NumPy array.
 
-    Arrays of several dimensions inside a list become lists, because Arrow would reject them.
+    Lists are converted element by element. An array with several dimensions inside a list becomes a
+    nested list, because Arrow would reject it. Other values are returned as they are.
     """
     if isinstance(value, list | tuple):
         items = [_to_numpy(item) for item in value]
@@ -112,22 +113,25 @@ def _to_numpy(value: Any) -> Any:
 def _without_zone(feature: Feature) -> Feature:
     """Returns the feature without its time zone.
 
-    Times of NumPy are UTC, but have no zone.
+    NumPy's times have no zone, although they are in UTC.
     """
     return replace(feature, dtype=feature.dtype.replace(", UTC", ""))
 
 
 def _is_python_float(dtype: str, shape: tuple[int | None, ...]) -> bool:
-    """Returns whether a feature comes from Python floats. Arrays have a fixed shape."""
+    """Returns whether a float64 feature was inferred from Python floats.
+
+    These become float32. An array keeps float64, and has a fixed shape.
+    """
     return dtype == "float64" and (not shape or shape[-1] is None)
 
 
 def parse_example(data: bytes, schema: Schema | None = None) -> dict[str, Any]:
     """Parses one serialized Example to a dict.
 
-    With a schema it also parses a SequenceExample, and returns the record as `Dataset` does.
-    Without a schema, each value is an int64 array, a float32 array or a list of bytes. A feature
-    without a kind has the value None.
+    Without a schema, each value is an int64 array, a float32 array or a list of bytes. The value is
+    None if the message does not specify the type of a feature. With a schema, values have the types
+    in which `Dataset` returns them, and a SequenceExample can be parsed too.
 
     >>> parse_example(example({"label": 5, "name": "x"}))
     {'label': array([5]), 'name': [b'x']}

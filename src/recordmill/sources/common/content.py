@@ -1,11 +1,12 @@
 """Detection of the kind of data from the content of files.
 
-`sniff_file` detects the kind of one file from its first bytes, with its extension as a hint.
-`detect_kind` and `filter_kind` work on a listing: a few sampled files of each extension decide.
+`sniff_file` detects the kind of one file from its first bytes. If they fit several kinds, the
+extension decides. `detect_kind` and `filter_kind` work on a listing: they sample a few files of
+each extension.
 
-`sources.registry` lists the kinds. The `recognize_...` functions of this module are the detectors
-of the built-in kinds. At most HEAD_BYTES of a file are read, and at most as much of a compressed
-file is decompressed.
+The `recognize_...` functions of this module belong to the kinds in `sources.registry`. At most
+HEAD_BYTES of a file are read. From a compressed file, at most HEAD_BYTES of content are
+decompressed.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class Content(NamedTuple):
 
     Attributes:
         kind: Name of one of KINDS, OTHER_CONTENT or BINARY_CONTENT.
-        detail: Description of the content, for messages.
+        detail: Description of the content for messages, such as `a PNG image`.
     """
 
     kind: str
@@ -82,15 +83,15 @@ class Content(NamedTuple):
 
 
 class ContentSample(NamedTuple):
-    """The beginning of a file, as the detectors of the kinds receive it.
+    """The beginning of a file. A recognizer of a kind receives it.
 
     Attributes:
         head: The first bytes, decompressed.
-        size_bytes: Total size of the file. If it is unknown because of a compression, the largest
-            possible size.
+        size_bytes: Total size of the content. For a compressed file whose size is unknown, a huge
+            number.
         is_complete: Whether `head` is the complete content.
         hint: Name of the kind that the extension suggests, or None.
-        text: The head as text. None if it is binary or not decoded yet.
+        text: The head as text. None for recognizers of binary kinds, since it is not decoded yet.
     """
 
     head: bytes
@@ -101,9 +102,10 @@ class ContentSample(NamedTuple):
 
 
 def full_extension(name: str) -> str:
-    """Returns the lower-case extension of a file, without the dot.
+    """Returns the lower-case extension of a file, without the first dot.
 
-    A compressed file has both extensions. The result is empty if there is no extension.
+    If the last extension is that of a compression, the extension before it is kept too. The result
+    is "" if there is no extension.
 
     >>> [full_extension(name) for name in ("a/b.JPG", "t.csv.gz", "README", ".hidden")]
     ['jpg', 'csv.gz', '', '']
@@ -149,7 +151,7 @@ def sniff_kind(head: bytes, name: str, size_bytes: int) -> Content:
 
     Args:
         head: The first HEAD_BYTES of the file, or the complete file if it is shorter.
-        name: The name of the file. Its extension decides if the content leaves a choice.
+        name: The name of the file. Its extension decides if the content fits several kinds.
         size_bytes: The size of the file.
     """
     extension = full_extension(name)
@@ -197,7 +199,12 @@ def sniff_kind(head: bytes, name: str, size_bytes: int) -> Content:
 
 
 def _match_kinds(sample: ContentSample, *, is_textual: bool) -> Content | None:
-    """Returns the content according to the first kind that recognizes the sample."""
+    """Returns the content according to the first kind that recognizes the sample, or None.
+
+    Args:
+        sample: The beginning of the file.
+        is_textual: Whether only text formats or only binary formats are tried.
+    """
     for kind in KINDS:
         if (
             kind.recognizer_path
@@ -209,9 +216,9 @@ def _match_kinds(sample: ContentSample, *, is_textual: bool) -> Content | None:
 
 
 def _detect_foreign_format(head: bytes) -> Content | None:
-    """Returns the content if it is a known format without records.
+    """Returns the content if it has the signature of a format that is not read as data.
 
-    A compressed format may contain data, so it is not reported here.
+    Returns None otherwise, and for compressed content, which may be data.
     """
     file_format = sniff_file_format(head)
     if file_format is None or not file_format.description:
@@ -220,7 +227,7 @@ def _detect_foreign_format(head: bytes) -> Content | None:
 
 
 def recognize_image(sample: ContentSample) -> str:
-    """Recognizes images, including formats that we can't read, by their first bytes."""
+    """Recognizes images by their first bytes, including formats that builds can't read."""
     image_format = sniff_image(sample.head) or sniff_unsupported_image(sample.head)
     return "" if image_format is None else f"a {image_format} image"
 
@@ -243,7 +250,7 @@ def recognize_numpy(sample: ContentSample) -> str:
 def recognize_tfrecord(sample: ContentSample) -> str:
     """Recognizes TFRecord files by the header of the first record.
 
-    The CRC of the header must match, and the record must fit into the file.
+    The CRC of the header must be correct, and the record must fit into the file.
     """
     header = np.frombuffer(sample.head[:_HEADER_BYTES], np.uint8)
     is_header = native.next_frame(header, 0, sample.size_bytes - _FRAME_OVERHEAD_BYTES, False) == 0
@@ -273,7 +280,7 @@ def _decode_head(head: bytes, *, is_complete: bool) -> str | None:
 def recognize_jsonl(sample: ContentSample) -> str:
     """Recognizes JSON Lines by two objects on separate lines.
 
-    If the extension suggests JSON Lines, one object or an incomplete line is enough.
+    If the extension is that of JSON Lines, any text is recognized.
     """
     text = sample.text or ""
     if text.lstrip()[:1] == "{":
@@ -284,7 +291,10 @@ def recognize_jsonl(sample: ContentSample) -> str:
 
 
 def recognize_csv(sample: ContentSample) -> str:
-    """Recognizes CSV by rows with the same number of fields, or by the extension."""
+    """Recognizes CSV by rows with the same number of fields, or by the extension.
+
+    Content that begins like JSON or markup is never CSV.
+    """
     if sample.hint == JSONL_CONTENT or _detect_document_format(sample):
         return ""
     num_fields, delimiter = _find_table_shape(
@@ -296,12 +306,15 @@ def recognize_csv(sample: ContentSample) -> str:
 
 
 def recognize_text(sample: ContentSample) -> str:
-    """Recognizes text that is neither JSON nor markup."""
+    """Recognizes text that begins neither like JSON nor like markup."""
     return "" if _detect_document_format(sample) else "text"
 
 
 def _detect_document_format(sample: ContentSample) -> str:
-    """Returns the name of a text format without rows or lines, or ""."""
+    """Returns the format of a text that is one JSON value or markup, or "".
+
+    Such a text has no records on separate lines.
+    """
     start = (sample.text or "").lstrip()
     if start[:1] == "[" and start[1:].lstrip()[:1] == "{":
         return JSON_ARRAY_FORMAT
@@ -311,11 +324,10 @@ def _detect_document_format(sample: ContentSample) -> str:
 
 
 def _count_json_objects(text: str, *, is_complete: bool) -> int:
-    """Counts the lines at the start of a text that are JSON objects.
+    """Counts the JSON objects among the first 20 complete lines of a text.
 
     Returns:
-        The number of objects among the first 20 lines. 0 if one of these lines is not an object. -1
-        if no line is complete.
+        The number of objects. 0 if one of these lines is not an object, -1 if no line is complete.
     """
     lines = text.split("\n")
     complete_lines = [line for line in (lines if is_complete else lines[:-1]) if line.strip()][:20]
@@ -333,18 +345,19 @@ def _count_json_objects(text: str, *, is_complete: bool) -> int:
 
 
 def _find_table_shape(text: str, *, is_complete: bool, is_named_csv: bool) -> tuple[int, str]:
-    """Finds the delimiter that splits most rows into equally many fields.
+    """Finds the delimiter that splits most rows into the same number of fields.
 
-    At least nine of ten rows must have that number of fields.
+    At least nine of ten rows must have that number.
 
     Args:
         text: The head of the file.
-        is_complete: Whether the last line is complete.
+        is_complete: Whether the text is the complete file, so that its last line is complete.
         is_named_csv: Whether the extension suggests CSV. Otherwise a table needs _MIN_TABLE_ROWS
             rows.
 
     Returns:
-        (fields per row, delimiter), or (0, "") if no delimiter yields at least two fields.
+        (fields per row, delimiter) of the delimiter with the most fields. (0, "") if no delimiter
+        yields at least two fields.
     """
     lines = text.splitlines(keepends=True)[:200]
     # The head may end in the middle of the last line.
@@ -370,16 +383,16 @@ def _find_table_shape(text: str, *, is_complete: bool, is_named_csv: bool) -> tu
 
 @dataclass(frozen=True)
 class _ExtensionGroup:
-    """The files of a listing with the same extension.
+    """Files of a listing with the same extension, and the sampled content of some of them.
 
-    Documentation files have a group of their own.
+    Documentation files with the same extension form a separate group.
 
     Attributes:
         extension: The extension, see `full_extension`.
         is_documentation: Whether these are documentation files.
         num_files: Number of files.
         kind_counts: Number of sampled files by kind.
-        example: Content of a file of the most common kind.
+        example: Content of a sampled file of the most common kind.
         example_name: The name of that file.
     """
 
@@ -398,7 +411,8 @@ class _ExtensionGroup:
 def detect_kind(listing: Listing) -> tuple[str, str]:
     """Detects the kind of the data in a listing.
 
-    This is the kind of more than half of all files that contain data.
+    This is the kind of more than half of all files that contain data. The numbers are estimated
+    from a few samples of each extension.
 
     Returns:
         (kind, a sentence with the reason).
@@ -457,9 +471,12 @@ def detect_kind(listing: Listing) -> tuple[str, str]:
 def filter_kind(listing: Listing, kind: str) -> Listing:
     """Removes the files of other kinds from a listing.
 
-    The notes of the result count the removed files by extension. Files that the user has named
-    explicitly are kept. If `kind` is a text format and no extension matches it, all text files are
-    kept.
+    All files with one extension are kept or removed together, according to the kind of most
+    samples. Files that the user has named explicitly are kept. If `kind` is a text format and no
+    extension matches it, all text files are kept.
+
+    Returns:
+        The listing with the remaining files. Its notes count the removed files by extension.
 
     Raises:
         UsageError: No file is left.
@@ -502,7 +519,10 @@ def filter_kind(listing: Listing, kind: str) -> Listing:
 
 
 def _yolo_hint(listing: Listing) -> str:
-    """Returns the command for a data set of YOLO, if the INPUT has its folders, or ""."""
+    """Returns the end of a message with the command that builds a YOLO data set.
+
+    The result is "" if the input does not have the folders `images` and `labels`.
+    """
     names = list(listing.files.names())
     folders = {part for name in names for part in name.split("/")[:-1]}
     if len(listing.roots) != 1 or not {"images", "labels"} <= folders:
@@ -516,12 +536,12 @@ def _yolo_hint(listing: Listing) -> str:
 def note_extensions(
     kind: str, files: FileTable, ignored_counts: Mapping[str, int]
 ) -> tuple[str, ...]:
-    """Returns notes about the extensions of the files of a kind.
+    """Returns notes about the extensions of used and of ignored files.
 
     Args:
         kind: The name of the kind.
-        files: The files of the kind. They are noted if they have several extensions.
-        ignored_counts: Number of ignored files by extension.
+        files: The files of the kind. A note lists their extensions if there are several.
+        ignored_counts: Number of ignored files by extension. A note lists them if there are any.
     """
     kept_counts = Counter(map(full_extension, files.names()))
     return (
@@ -572,11 +592,11 @@ def _sample_contents(
 
     Args:
         files: All files.
-        counts: Number of files by group key.
+        counts: Number of files by group key, see `_group_key`.
 
     Returns:
-        (content, name) of up to SAMPLES_PER_EXTENSION files by group key. The samples are spread
-        evenly over the group.
+        (content, file name) of up to SAMPLES_PER_EXTENSION files, by group key. The samples are
+        spread evenly over the group.
     """
     # Spread evenly from the first to the last file of each group.
     sample_indices = {
@@ -597,10 +617,9 @@ def _sample_contents(
 
 
 def _largest_group(groups: Sequence[_ExtensionGroup], kind: str) -> _ExtensionGroup:
-    """Returns the largest group of a kind.
+    """Returns the largest group whose most common kind is `kind`.
 
-    If the kind is not the most common one of any group, this is the group with the most samples of
-    it.
+    If there is no such group, the result is the group with the most samples of this kind.
     """
     return max(
         groups, key=lambda group: (group.kind == kind, group.kind_counts[kind], group.num_files)

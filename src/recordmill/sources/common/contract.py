@@ -1,8 +1,8 @@
 """Interface between the kinds of input and a build.
 
-The plan of each kind returns a `Source`. A build reads the units of the source as `Chunk`s of typed
-rows. This module also packs small units together, so that each task has about the same amount of
-work.
+The plan of each kind returns a `Source`, which lists its units. A build reads a unit as a sequence
+of `Chunk`s. This module also packs small units together, so that all tasks have about the same
+amount of work.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ UNIT_BYTES = 32 << 20
 BATCH_BYTES = 8 << 20
 # 65,536 rows: bounds the arrays with one entry per row if the rows are tiny.
 BATCH_ROWS = 1 << 16
-# Files with one record each. Opening a file can take milliseconds, and a build reacts to a stop
-# only between two batches.
+# 256 files with one record each: opening a file can take milliseconds, and a build reacts to a
+# stop only between two batches.
 BATCH_FILES = 256
-# A line exists up to four times (read, parsed, encoded, in a sorted run), on two threads at once.
+# A line may take an eighth of the memory: it exists up to four times (read, parsed, encoded, in a
+# sorted run), on two threads at once.
 _LINE_MEMORY_DIVISOR = 8
 
 
@@ -44,15 +45,16 @@ class Unit:
     A unit consists of complete files, or of a range of one file.
 
     Attributes:
-        begin_file: Ordinal of the first file in `Source.files`.
-        end_file: Ordinal after the last file.
-        start: Start of the range. Each kind has its own measure: bytes, row groups or batches.
-        stop: End of the range. 0 if the unit consists of complete files.
+        begin_file: Index of the first file in `Source.files`.
+        end_file: Index after the last file.
+        start: Start of the range. The kind determines what it counts: bytes, row groups or batches.
+            0 for complete files.
+        stop: End of the range, in the same measure. 0 for complete files.
         first_row: Position of the first record in its file.
         rows: Number of records, including rejects. None if the plan does not know it.
         size_bytes: Approximate size of the records. It determines the memory of the sorted runs.
-        first_line: Line number of the first record, for kinds that count lines in addition to
-            records.
+        first_line: Line number of the first record, for kinds whose line numbers differ from their
+            record numbers.
         positions_per_file: Number of positions in the range, or in each file. It exceeds the number
             of records if some positions have no record, such as blank lines. None means as many as
             there are records. For several files, None means that the files differ, or that the
@@ -79,7 +81,7 @@ class Unit:
 
 @dataclass(frozen=True)
 class Payloads:
-    """Serialized records that are not parsed.
+    """Serialized records that are not parsed, from a TFRecord input.
 
     Attributes:
         data: The payloads, one after the other.
@@ -106,13 +108,13 @@ class Chunk:
     Attributes:
         records: A RecordBatch with the Arrow schema of the source, or Payloads.
         file_ids: [rows] uint32, indices into `Source.files`.
-        positions: [rows] int64, row numbers in the decompressed file. They start at 0 and also
-            count rejected rows.
-        rejects: The records between them that can't be used.
+        positions: [rows] int64, the position of each record in its file: its number among all
+            records of the file, including rejects, from 0.
+        rejects: The records of this part of the unit that can't be used.
         note_counts: Number of records for each message to the user, such as `JPEG with CMYK`. The
-            messages are added up over all chunks.
-        pixel_sums: Sums over the pixels of each image that a check has decoded, by feature. Each
-            array is [rows, SUMS], see `records.images.pixels`.
+            build adds them up over all chunks.
+        pixel_sums: Sums over the pixels of each image, by feature, if a check has decoded the
+            images. Each array is [rows, SUMS], see `records.images.pixels`.
     """
 
     records: pa.RecordBatch | Payloads
@@ -129,7 +131,7 @@ class Chunk:
     def take(self, rows: npt.NDArray[np.int64]) -> Chunk:
         """Returns the chunk with only the records at `rows`, which must be ascending.
 
-        It keeps all rejects and note counts.
+        All rejects and note counts are kept.
         """
         pixels = {name: sums[rows] for name, sums in self.pixel_sums.items()}
         records = self.records.take(rows if isinstance(self.records, Payloads) else pa.array(rows))
@@ -169,7 +171,7 @@ class Source(Protocol):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Notes for the user, for example about ignored files or nulls."""
+        """Messages to the user about the input, such as the number of ignored files or of nulls."""
 
     @property
     def plan_rejects(self) -> Sequence[Reject]:
@@ -178,13 +180,14 @@ class Source(Protocol):
     def read(self, unit: Unit) -> Iterator[Chunk]:
         """Yields the records of a unit in chunks.
 
-        A chunk has about BATCH_BYTES and at most BATCH_ROWS records. It may contain rejects alone.
+        A chunk has about BATCH_BYTES and at most BATCH_ROWS records. It may contain rejects and no
+        record.
         """
 
 
 @runtime_checkable
 class FileRecordSource(Protocol):
-    """A source with one record or one reject per file.
+    """A source with exactly one record or one reject per file.
 
     The files can be read in any order. The record of each file has position 0.
     """
@@ -193,21 +196,24 @@ class FileRecordSource(Protocol):
     def is_record_per_file(self) -> bool: ...
 
     def read_files(self, ordinals: Sequence[int]) -> Iterator[Chunk]:
-        """Yields the records of these files, in the order of `ordinals`.
+        """Yields the records of some files, in the order of `ordinals`.
 
-        The chunks have the same form as in `Source.read`. The rejects are in the order of the
-        files, too.
+        The chunks have the same form as in `Source.read`. Their rejects are in the order of
+        `ordinals`, too.
+
+        Args:
+            ordinals: Indices of the files in `Source.files`.
         """
 
 
 @runtime_checkable
 class RecordLocator(Protocol):
-    """Optional interface of a Source that locates its records for messages."""
+    """Optional interface of a Source that knows where its records are in their files."""
 
     def locate(self, file_ordinal: int, positions: Sequence[int]) -> list[str]:
-        """Returns the places of records in a file, in the notation of the rejects.
+        """Returns a readable place for each record, such as `line 7`.
 
-        The file may be read again for this.
+        The places have the same form as in rejects. The file may be read again to find them.
 
         Args:
             file_ordinal: Index of the file in `Source.files`.
@@ -221,14 +227,14 @@ class PlanOptions:
 
     Attributes:
         schema: The schema that the user has declared. None infers it.
-        dtypes: Declared dtypes by feature name. They override the inference.
+        dtypes: Dtypes that the user has declared, by feature name. They override the inference.
         label: The label column, or None.
         threads: Maximum number of threads of the plan.
         memory_bytes: Memory limit of plan and build, in addition to the interpreter.
-        droppable_features: Features of the schema that the plan drops if the inputs lack them.
+        droppable_features: Names of features in `schema` that the plan removes if the inputs lack
+            them.
         parsed_cache_bytes: The share of `memory_bytes` for records that the plan has parsed.
-        parsed_cache_folder: Folder for parsed records that are kept in files. "" keeps them in
-            memory.
+        parsed_cache_folder: Folder for files with parsed records. "" keeps all of them in memory.
         collects_statistics: Whether the build will compute statistics of the records.
         columns: The columns of CSV and JSON Lines to read, in this order. None reads all.
         unit_bytes: Approximate size of a unit of a table.
@@ -247,7 +253,10 @@ class PlanOptions:
     unit_bytes: int = UNIT_BYTES
 
     def cap_line_bytes(self, max_line_bytes: int) -> int:
-        """Returns the maximum length of a line or row that also fits the memory."""
+        """Returns the smaller one of `max_line_bytes` and an eighth of the memory.
+
+        Memory must hold a line or row several times.
+        """
         return min(max_line_bytes, self.memory_bytes // _LINE_MEMORY_DIVISOR)
 
     def create_parsed_cache(self) -> ScanCache:
@@ -257,14 +266,15 @@ class PlanOptions:
     def drop_absent_features(
         self, available: Collection[str], description: str
     ) -> tuple[PlanOptions, list[str]]:
-        """Removes the droppable features that the inputs do not have from the schema.
+        """Removes features from the schema that the inputs lack, if they are droppable.
 
         Args:
             available: Names of the features that the inputs have.
             description: Name of the inputs for the notes, such as "the images".
 
         Returns:
-            (options with the smaller schema, a note for each removed feature).
+            (options with the smaller schema, a note for each removed feature). Without a schema, or
+            if nothing is removed: (these options, []).
         """
         if self.schema is None or not (
             absent := [n for n in self.schema.names if n in self.droppable_features - {*available}]
@@ -300,7 +310,7 @@ class TableOptions:
                 object.__setattr__(self, name, (value,) if isinstance(value, str) else tuple(value))
 
 
-# Spreads many tiny files over the threads.
+# 4,096 files per unit, so that many tiny files are spread over the threads.
 MAX_UNIT_FILES = 4096
 
 
@@ -311,16 +321,16 @@ def pack_units(
     *,
     joins_parts: bool = False,
 ) -> tuple[Unit, ...]:
-    """Joins neighbouring units as long as they stay below both limits.
+    """Joins neighbouring units as long as the result stays within both limits.
 
-    The order of the units does not change.
+    The order of the units does not change. A unit that exceeds a limit by itself is kept as it is.
 
     Args:
         units: Units in the order of file and position.
         max_bytes: Maximum size of a joined unit.
         max_files: Maximum number of files of a joined unit.
-        joins_parts: Whether ranges of one file are joined too. By default they stay separate,
-            because their size was chosen to share the memory.
+        joins_parts: Whether consecutive ranges of one file are joined too. By default they stay
+            separate, because their size was chosen to share the memory.
     """
     packed: list[Unit] = []
     for unit in units:

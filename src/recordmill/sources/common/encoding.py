@@ -91,7 +91,8 @@ def normalize_encoding(encoding: str) -> str:
 def resolve_encoding(head: bytes, declared_encoding: str) -> str:
     """Returns the encoding of a file from its first bytes.
 
-    A byte order mark overrides the declared encoding if that is UTF-8.
+    If the declared encoding is UTF-8, a byte order mark overrides it. Any other declared encoding
+    is returned as it is.
 
     >>> resolve_encoding("a,b".encode("utf-16"), "utf-8"), resolve_encoding(b"a,b", "iso8859-1")
     ('utf-16', 'iso8859-1')
@@ -127,7 +128,10 @@ def resolve_compression(head: bytes) -> str:
 
 
 def describe_non_text(head: bytes) -> str:
-    """Returns a description of the content if it is certainly not text, else ""."""
+    """Returns a description such as `a PNG image; use ...` if the content is certainly not text.
+
+    The result is "" if it may be text.
+    """
     if (file_format := sniff_file_format(head)) is not None:
         return file_format.description
     image_format = None if may_be_text(head) else sniff_image(head) or sniff_unsupported_image(head)
@@ -137,7 +141,11 @@ def describe_non_text(head: bytes) -> str:
 def is_plain_utf8(file: InputFile, declared_encoding: str) -> bool:
     """Returns whether a file is uncompressed UTF-8.
 
-    Only such a file can be divided into ranges.
+    Only such a file can be divided into byte ranges.
+
+    Args:
+        file: The file. Only its first bytes are read.
+        declared_encoding: The encoding according to the user.
 
     Raises:
         DataError: The first bytes show that the file is not text.
@@ -159,7 +167,8 @@ def read_utf8_blocks(
 ) -> Iterator[Bytes]:
     """Yields the content of a file as UTF-8, without a byte order mark.
 
-    The caller owns each block. If the file is UTF-8 itself, its bytes are not validated.
+    Each block is a new array that the caller may change. If the file is UTF-8 itself, its bytes are
+    not validated.
 
     Args:
         file: The file to read.
@@ -168,8 +177,8 @@ def read_utf8_blocks(
         compression: The compression, or AUTO_COMPRESSION to detect it.
 
     Raises:
-        DataError: The compressed data is damaged, or the content can't be decoded. The error names
-            the line.
+        DataError: The compressed data is damaged, or the content can't be decoded. In the second
+            case the message names the line.
     """
     if compression == AUTO_COMPRESSION:
         compression = resolve_compression(read_range(file.path, 0, COMPRESSED_HEAD_BYTES).tobytes())
@@ -180,7 +189,16 @@ def read_utf8_blocks(
 
 
 def decode_to_utf8_blocks(data: Bytes, declared_encoding: str, file: InputFile) -> Iterator[Bytes]:
-    """Yields the blocks of `read_utf8_blocks` for the bytes of an uncompressed file."""
+    """Yields UTF-8 blocks as `read_utf8_blocks` does, from the bytes of an uncompressed file.
+
+    Args:
+        data: The complete content of the file.
+        declared_encoding: The encoding according to the user.
+        file: The file, for messages.
+
+    Raises:
+        DataError: The content can't be decoded.
+    """
     return strip_byte_order_mark(
         _decode_blocks(iter((data,) if len(data) else ()), declared_encoding, file)
     )
@@ -188,13 +206,13 @@ def decode_to_utf8_blocks(data: Bytes, declared_encoding: str, file: InputFile) 
 
 @functools.lru_cache(maxsize=256)
 def suggest_encodings(file: InputFile) -> str:
-    """Suggests encodings for a file that is not UTF-8.
+    """Finds encodings that can decode a file that is not UTF-8.
 
-    The encodings must decode the complete file, or its first _MAX_TRIAL_BYTES.
+    They are tried on the complete file, or on its first _MAX_TRIAL_BYTES.
 
     Returns:
-        The end of a message that asks the user to declare the encoding. It is empty if most of the
-        file is valid UTF-8, because another encoding is not the problem then.
+        The end of an error message, such as `: cp1252 and latin-1 decode all of it`. It is "" if
+        most of the file is valid UTF-8, because another encoding is not the problem then.
     """
     compression = resolve_compression(read_range(file.path, 0, COMPRESSED_HEAD_BYTES).tobytes())
     candidates = [name for family in _MULTI_BYTE_FAMILIES for name in family] + list(
@@ -273,7 +291,11 @@ def strip_byte_order_mark(blocks: Iterator[Bytes]) -> Iterator[Bytes]:
 def _decode_blocks(
     blocks: Iterator[Bytes], declared_encoding: str, file: InputFile
 ) -> Iterator[Bytes]:
-    """Decodes blocks to UTF-8 and counts lines for errors."""
+    """Converts blocks in any encoding to UTF-8.
+
+    Raises:
+        DataError: A character can't be decoded. The message names its line.
+    """
     encoding, decoder = "", None
     line_number, ends_with_cr = 1, False
     for block, is_final in _append_final_block(blocks):
@@ -320,21 +342,27 @@ def _decode_error_message(encoding: str, error: UnicodeError, file: InputFile) -
 
 
 def _append_final_block(blocks: Iterator[Bytes]) -> Iterator[tuple[Bytes, bool]]:
+    """Yields (block, False) for each block, and then (an empty block, True).
+
+    The decoders need such a last call, which reports an incomplete character.
+    """
     for block in blocks:
         yield block, False
     yield np.empty(0, np.uint8), True
 
 
 def _count_line_ends(data: bytes, ends_with_cr: bool) -> tuple[int, bool]:
-    """Counts the line ends in a block.
+    """Counts the line ends in a block of text.
+
+    A line ends with LF, CR or CRLF. A CRLF at the border of two blocks counts once.
 
     Args:
         data: The block.
         ends_with_cr: Whether the previous block ended with a carriage return.
 
     Returns:
-        (number of line ends, whether the block ends with a carriage return). A line feed that
-        follows a carriage return does not end another line.
+        (number of line ends, whether this block ends with a carriage return). For an empty block
+        the second value is that of the previous block.
     """
     count = (
         data.count(b"\n")

@@ -1,7 +1,7 @@
 """Splits and classes from the names of folders and files.
 
-`read_layout` uses a convention only if it holds for all files. This module also compares the
-classes with a schema that the user has declared.
+`read_layout` uses a naming convention, such as folders called train and test, only if all files
+follow it. This module also compares the classes with a schema that the user has declared.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from recordmill.storage.listing import InputRoot
 
 AUTO_LAYOUT, FOLDER_LAYOUT, NAME_LAYOUT, NO_LAYOUT = "auto", "folders", "names", "none"
 
-FolderKey = tuple[int, str]  # (root, folder relative to it)
+FolderKey = tuple[int, str]  # (index of the input in `roots`, folder relative to it)
 # The folder name that Hive and Spark write for null.
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 
@@ -57,9 +57,9 @@ class FolderLayout:
     class_notes: tuple[str, ...] = ()
 
     def without_classes(self) -> FolderLayout:
-        """Returns the layout without classes and the notes about them.
+        """Returns the layout without classes, for files whose classes come from another source.
 
-        It is for files with classes from another source.
+        The notes about classes are removed too.
         """
         return FolderLayout(
             splits=self.splits,
@@ -79,18 +79,19 @@ def read_layout(
     """Determines the split and the class of each file from its name and folder.
 
     Args:
-        roots: The inputs that contain them.
+        files: The files.
+        roots: The inputs that the user has named. `InputFile.root` is an index into them.
         split_from: `folders`, `names` (of files), `none` or `auto`. `auto` tries folders, names of
-            the inputs and file names, in this order. It takes the first one that determines the
-            split of every file.
+            the inputs and names of files, in this order. The first one that determines the split of
+            every file is used.
         class_from: `folders`, `none`, `auto` or a pattern from `resolve_class_rule`. `auto` uses
-            folders if they form at least two classes, because a model can't learn from a single
-            one.
+            folders only if there are at least two classes, because a model can't learn from a
+            single one.
 
     Raises:
-        UsageError: With `auto`, some folders have names such as `train` or `test` and some files
-            are outside of them. Either reading could mix test data into training. With `folders` or
-            `names`, the split of a file is unknown.
+        UsageError: With `auto`, some files are in folders called like splits, such as `train` or
+            `test`, and others are outside of them. It is also raised if `folders` or `names` does
+            not determine the split of a file, or if the pattern matches no file name.
     """
     table = FileTable.from_files(files)
     folders = _FileFolders.from_files(table)
@@ -140,11 +141,15 @@ def read_layout(
 
 
 def resolve_class_rule(class_from: str, label_regex: str | None) -> str | re.Pattern[str]:
-    """Returns the rule that determines the class of a file.
+    """Returns the rule that determines the class of a file, for `read_layout`.
+
+    Args:
+        class_from: The option of this name.
+        label_regex: A regular expression to be searched in file names, or None. Its group `label`,
+            or else its first group, is the class.
 
     Returns:
-        The compiled `label_regex`, to be searched in file names. `class_from` if there is no
-        regular expression.
+        The compiled `label_regex`. `class_from` if there is no regular expression.
 
     Raises:
         UsageError: The regular expression is invalid or has no group.
@@ -165,11 +170,11 @@ def resolve_class_rule(class_from: str, label_regex: str | None) -> str | re.Pat
 
 
 def read_partitions(files: FileTable) -> dict[str, pa.DictionaryArray]:
-    """Returns the values of folders such as `NAME=VALUE`, as Hive and Spark write tables.
+    """Reads the values of folders called `NAME=VALUE`, as Hive and Spark write tables.
 
     Returns:
-        The value of each file, by partition name. Null if the file has no such folder, or its value
-        is Hive's name for null.
+        The value of each file, by partition name. It is null if the file is in no folder of that
+        name, or if the value is Hive's name for null.
 
     Raises:
         UsageError: The path of a file has two folders with the same partition name.
@@ -192,9 +197,10 @@ def read_partitions(files: FileTable) -> dict[str, pa.DictionaryArray]:
 
 
 def note_unused_partitions(files: FileTable, columns: Sequence[str]) -> tuple[str, ...]:
-    """Returns a note on the partition folders that do not become columns.
+    """Returns a note on `NAME=VALUE` folders that do not become columns.
 
     Args:
+        files: All files.
         columns: The names of the columns that are read.
     """
     unused_names = [name for name in read_partitions(files) if name not in columns]
@@ -233,7 +239,7 @@ class _FileFolders:
     def to_file_values(
         self, values_by_folder: Mapping[FolderKey, str | None]
     ) -> pa.DictionaryArray:
-        """Returns the value of the folder of each file."""
+        """Returns a value for each file, from the value of its folder."""
         value_ids: dict[str | None, int] = {}
         folder_values = [
             value_ids.setdefault(values_by_folder[key], len(value_ids)) for key in self.keys
@@ -253,11 +259,21 @@ def _assign_splits(
 ) -> tuple[pa.DictionaryArray, list[str]]:
     """Determines the split of each file.
 
-    If folders determine the splits, these folders are removed from `remaining_components`. The
-    other components can then determine the classes.
+    If folders determine the splits, the name of the split folder is removed from the paths in
+    `remaining_components`. The other folder names can then determine the classes.
+
+    Args:
+        files: All files.
+        folders: The folder of each file.
+        remaining_components: The path components of each folder. Changed in place.
+        roots: The inputs that the user has named.
+        split_from: See `read_layout`.
 
     Returns:
-        (split of each file, notes).
+        (split of each file, notes). All splits are null if they can't be determined.
+
+    Raises:
+        UsageError: As for `read_layout`.
     """
     no_splits = null_column(len(files))
     if split_from == NO_LAYOUT or not files:
@@ -328,9 +344,10 @@ def _find_single_split_word(
     splits_by_folder: Mapping[FolderKey, tuple[int, str] | None],
     remaining_components: Mapping[FolderKey, tuple[str, ...]],
 ) -> str:
-    """Returns the split if all folder names contain a word for it, else "".
+    """Returns the split, such as `train`, if all folders name the same one.
 
-    The result is also empty if the name of a folder consists of that word only.
+    Such a common word says nothing about the data. The result is "" if the folders name several
+    splits or some name none. It is also "" if a folder is called exactly like the split.
     """
     # Some folders do not name a split, so there is no common word.
     if None in splits_by_folder.values():
@@ -373,12 +390,15 @@ def _check_no_partial_splits(
     *,
     is_required: bool,
 ) -> None:
-    """Raises UsageError if only some files are in folders of splits.
+    """Raises UsageError if only some files are in folders called like splits.
 
     Args:
-        splits_by_folder: (index of the component, split) of each folder, or None.
+        files: All files.
+        folders: The folder of each file.
+        splits_by_folder: (index of the component, split) of each folder, or None if its path names
+            no split.
         remaining_components: The path components of each folder.
-        is_required: Whether folders must determine the split of every file.
+        is_required: Whether it is also an error if no folder is called like a split.
     """
     split_names = sorted(
         {
@@ -406,9 +426,9 @@ def _check_no_partial_splits(
 
 
 def _splits_by_root(roots: Sequence[InputRoot]) -> list[str] | None:
-    """Returns the split of each input, if all inputs have names of splits.
+    """Returns the split of each input, if the names of all inputs are splits.
 
-    Returns None if they name fewer than two different splits.
+    Returns None if an input has another name, or if they name fewer than two different splits.
     """
     root_splits = [
         detect_split(_stem(root.label))
@@ -431,9 +451,12 @@ def _assign_classes(
 ) -> dict[FolderKey, str | None]:
     """Returns the class of each folder.
 
-    This is its path below the folders that all files share. None if nothing is left of the path.
+    The class is the path without the folders that all files share. For example, if there are files
+    in data/cats/a and in data/cats/b, the classes are a and b. The class is None if nothing is
+    left of the path.
 
-    If files are directly in several inputs with different names, these names are the classes.
+    If the user has named several folders as inputs and all files are directly in them, the names of
+    these inputs are the classes.
     """
     labels = [root.label for root in roots]
     if (
@@ -480,12 +503,13 @@ def exclude_unlabelled_files(
     class_from: str | re.Pattern[str],
     unlabelled: str,
 ) -> tuple[FileTable, FolderLayout, tuple[str, ...]]:
-    """Removes files that are outside of the folders of classes and splits.
+    """Removes files outside of the folders of classes and splits.
 
-    Such files are word lists, indices and the like. They have no label.
+    Such files have no label. They often are word lists, indices and the like.
 
     Args:
-        roots: The inputs that contain them.
+        files: The files.
+        roots: The inputs that the user has named.
         split_from: See `read_layout`.
         class_from: See `read_layout`.
         unlabelled: LEAVE_UNLABELLED removes the files. KEEP_UNLABELLED keeps them without a label.
@@ -530,9 +554,10 @@ def exclude_unlabelled_files(
 
 
 def _has_splits_inside(files: FileTable) -> bool:
-    """Returns whether some files are in folders such as `train/pos/` and others are not.
+    """Returns whether the inputs contain split folders, next to files outside of them.
 
-    The other files must be directly in an input.
+    This is so if all folders at the top are called like splits, at least one of them has
+    subfolders, and some files are not in any folder.
     """
     num_inside, is_deep = 0, False
     for name in files.names():
@@ -547,7 +572,13 @@ def _has_splits_inside(files: FileTable) -> bool:
 def _note_excluded_files(
     files: FileTable, is_excluded: npt.NDArray[np.bool_], reason: str, remedy: str
 ) -> list[str]:
-    """Returns a note on the files that are removed.
+    """Returns a note on the files that are removed, or [] if there are none.
+
+    Args:
+        files: All files.
+        is_excluded: [files] Whether a file is removed.
+        reason: Why, as the end of a sentence about the files.
+        remedy: How the user can keep them.
 
     Raises:
         UsageError: At least half of the files would be removed.
@@ -568,9 +599,9 @@ def _note_excluded_files(
 
 
 def _note_uneven_classes(layout: FolderLayout) -> list[str]:
-    """Returns a note on classes that some splits lack.
+    """Returns a note on classes that occur in some splits only, or [].
 
-    An example is a class `unsup` of reviews without a rating.
+    An example is a class `unsup` that only the training split has.
     """
     splits_by_class: defaultdict[str, set[str]] = defaultdict(set)
     class_names = layout.classes.dictionary.to_pylist()
@@ -604,11 +635,13 @@ def reject_unknown_classes(
     """Finds files with a class that the schema does not contain.
 
     Args:
+        files: All files.
         classes: The class of each file, or null.
         class_names: The classes of the schema.
 
     Returns:
-        (mask of the files with a known class or no class, a reject for each other file).
+        (mask of the files to keep, a reject for each other file). Files with a known class or
+        without a class are kept.
     """
     known_names, file_class_names = frozenset(class_names), classes.dictionary.to_pylist()
     class_list = ", ".join(map(repr, class_names[:20])) + (", ..." if len(class_names) > 20 else "")

@@ -1,12 +1,14 @@
 """Blocks of complete lines from text files.
 
-Plain files are read in byte ranges. Compressed or re-encoded files are read as a stream.
+Plain UTF-8 files are read in byte ranges. Compressed files, and files in another encoding, are read
+as a stream from their beginning.
 
 A line ends with a line feed and nothing else. U+2028, NEL, a vertical tab or a lone carriage return
-is part of the line. Ranges begin after line feeds, so they contain exactly the lines of a
-sequential read. The position of a line is its number in the file.
+is part of the line. Ranges begin after line feeds, so together they contain exactly the lines of a
+sequential read. The position of a line is its number in the file, from 0.
 
-A block and the longest allowed line bound the memory. A longer line is skipped and reported.
+Memory is bounded by the size of a block and the longest allowed line. A longer line is skipped and
+reported.
 """
 
 from __future__ import annotations
@@ -56,8 +58,8 @@ class LineBlock(NamedTuple):
 
     Attributes:
         data: Complete lines with their line feeds. Only the last line of the file may lack it.
-        skipped_line_bytes: Length of a line that is too long. `data` is empty then. 0 if no line
-            was skipped.
+            Empty if a line was skipped.
+        skipped_line_bytes: Length of the skipped line, which was too long. 0 if `data` has lines.
     """
 
     data: Bytes
@@ -83,14 +85,24 @@ def note_blank_lines(lines_by_file: Counter[str]) -> tuple[str, ...]:
 
 
 def to_reject(cached_reject: CachedReject, file: InputFile, place: str) -> Reject:
-    """Returns the reject of a record, with a hint if its encoding is wrong."""
+    """Converts the reject of a record for the user.
+
+    If the record is not valid UTF-8, encodings for the file are suggested in the message.
+
+    Args:
+        cached_reject: The reject.
+        file: The file of the record.
+        place: The place of the record in this file, such as `line 7`.
+    """
     hint = suggest_encodings(file) if cached_reject.reason == "encoding" else ""
     return Reject(file.name, place, cached_reject.reason, cached_reject.message + hint)
 
 
 @dataclass(frozen=True)
 class LineRange:
-    """Lines of a file that are scanned together, and their counts.
+    """Lines of a file that one thread scans together, and their counts.
+
+    The counts are 0 until the range is scanned.
 
     Attributes:
         file_ordinal: Index of the file.
@@ -100,8 +112,9 @@ class LineRange:
         is_array: Whether the file is one JSON array. Its elements are read as lines.
         lines: Number of lines, including blank ones.
         records: Number of lines that are records or rejects.
-        content_bytes: Total size of the decoded lines.
-        carriage_returns: Number of carriage returns, if the range has only one line.
+        content_bytes: Total size of the lines as uncompressed UTF-8.
+        carriage_returns: For a text file, the number of carriage returns if the range consists of
+            one line. A file with such line ends looks like one long line.
     """
 
     file_ordinal: int
@@ -118,14 +131,15 @@ class LineRange:
 def prefetch_unit_files(
     unit: Unit, files: FileTable, cache: ScanCache, record_start: Callable[[int], int] = lambda _: 0
 ) -> Iterable[int]:
-    """Yields the ordinals of a unit's files.
+    """Yields the indices of a unit's files.
 
     Files in a store are requested before their turn, unless the cache contains their records.
 
     Args:
+        unit: The unit.
         files: All files of the source.
         cache: The records that the plan has parsed.
-        record_start: Returns the offset of the first record of a file.
+        record_start: Returns the offset of the first record of a file, for the key in the cache.
     """
 
     def file_to_fetch(ordinal: int) -> tuple[str, Stat] | None:
@@ -143,12 +157,14 @@ def plan_line_ranges(
     is_array: Callable[[InputFile], bool] | None = None,
     unit_bytes: int = UNIT_BYTES,
 ) -> Iterator[LineRange]:
-    """Yields the ranges that cover the files, in order.
+    """Yields ranges that cover all files, in order.
 
     Args:
+        files: The files.
         encoding: The declared encoding.
-        is_array: Returns whether a file is one JSON array. None if no file is.
-        unit_bytes: Approximate size of a unit. Ranges are not larger than LINE_RANGE_BYTES.
+        is_array: Returns whether a file is one JSON array. None means that no file is.
+        unit_bytes: Approximate size of a unit. A range is about as large, but at most about
+            LINE_RANGE_BYTES.
     """
     for ordinal, file in enumerate(files):
         is_plain = is_plain_utf8(file, encoding)
@@ -167,9 +183,9 @@ def plan_line_ranges(
 
 
 def _find_line_start(file: InputFile, position: int) -> int:
-    """Returns the first line start at or after `position`.
+    """Returns the offset of the first line that starts at or after `position`.
 
-    Without a further line, this is the size of the file.
+    This is the size of the file if no further line starts.
     """
     # Begins one byte earlier: if that byte is a line feed, `position` itself starts a line.
     offset, size, block_bytes = position - 1, file.stat.size_bytes, _PEEK_BYTES
@@ -192,13 +208,14 @@ def scan_ranges(
     max_line_bytes: int,
     threads: int,
 ) -> Iterator[_ScanResult]:
-    """Scans ranges on several threads.
+    """Calls a function for the lines of each range, on several threads.
 
     Args:
+        files: The files.
         ranges: The ranges of all files, in order.
-        scan: Receives the index of the range, the range and its lines. Its result is yielded.
-        stream_blocks: Reads the lines of a file that can't be divided.
-        max_line_bytes: Maximum length of a line.
+        scan: Function of the index of a range, the range and its lines. Its result is yielded.
+        stream_blocks: Returns the lines of a file that can't be divided into ranges.
+        max_line_bytes: Maximum length of a line. Longer lines are skipped and reported.
         threads: Number of threads.
 
     Yields:
@@ -234,9 +251,10 @@ def scan_ranges(
 
 
 def make_line_units(ranges: Iterable[LineRange], unit_bytes: int = UNIT_BYTES) -> tuple[Unit, ...]:
-    """Returns the units of scanned ranges.
+    """Returns the units for scanned ranges.
 
-    Consecutive small files share a unit. A file with several ranges gets a unit for each range.
+    If a file has several ranges, each is a unit. Consecutive smaller files share a unit of about
+    `unit_bytes`.
     """
 
     def iter_units() -> Iterator[Unit]:
@@ -308,17 +326,24 @@ def read_line_blocks(
 def stream_line_blocks(
     file: InputFile, encoding: str, max_line_bytes: int, block_bytes: int = BATCH_BYTES
 ) -> Iterator[LineBlock]:
-    """Yields the lines of a compressed or re-encoded file as UTF-8."""
+    """Yields the lines of a compressed or re-encoded file as UTF-8.
+
+    Args:
+        file: The file.
+        encoding: The declared encoding.
+        max_line_bytes: Maximum length of a line. Longer lines are skipped and reported.
+        block_bytes: Approximate size of a block.
+    """
     return align_to_lines(
         prefetch_one(read_utf8_blocks(file, encoding, block_bytes)), max_line_bytes
     )
 
 
 def align_to_lines(blocks: Iterable[Bytes], max_line_bytes: int) -> Iterator[LineBlock]:
-    """Rearranges blocks so that each one consists of complete lines.
+    """Divides blocks at line ends, so that each resulting block consists of complete lines.
 
     Args:
-        blocks: Blocks that may end anywhere in a line.
+        blocks: Consecutive blocks of a file, which may end anywhere in a line.
         max_line_bytes: Maximum length of a line. Longer lines are skipped and reported.
     """
     pending_blocks: list[Bytes] = []  # start of a line that ends in a later block
@@ -364,9 +389,10 @@ def _find_last_line_end(block: Bytes) -> int:
 
 
 def _separate_long_lines(data: Bytes, max_line_bytes: int) -> Iterator[LineBlock]:
-    """Splits a block at lines that are too long.
+    """Splits a block at lines that are too long, and yields these as skipped.
 
-    Without this, the limit would depend on the borders of the blocks.
+    A long line that fits into one block is skipped in the same way as one that continues over
+    several. Without this, the limit would depend on the borders of the blocks.
     """
     offset = 0
     if len(data) > max_line_bytes:

@@ -1,11 +1,11 @@
 """Cache of records that a plan has parsed, until the build reads them.
 
-A plan looks at every record before the schema is known, because any record may change it. The plan
-parses the records during this, with the schema that fits the records so far. If this is also the
-final schema, the parsed records are valid, and nothing is parsed twice. Other records, and records
-that did not fit into the cache, are read again from their input.
+A plan must look at every record before the schema is known, because any record may change it. While
+it does this, it already parses the records, with a schema that fits the records so far. If this
+schema is also the final one, the parsed records are valid and the build need not parse them again.
+If not, or if the records did not fit into the cache, the build reads them from their input.
 
-The records are kept in files of the run, which the system mostly has in its page cache. Records
+Parsed records are kept in files of the run, which the system mostly has in its page cache. Records
 that are too few for a file stay in memory as long as there is room. (Large batches that stayed in
 memory among the short-lived objects of a plan took three times their size.)
 """
@@ -26,25 +26,26 @@ import pyarrow as pa
 from recordmill.storage.arrow_files import BatchWriter, consume_batches
 from recordmill.storage.folders import join, remove_file
 
-# (ordinal of the file, offset of the first record)
+# (index of the file, offset of the first record in it)
 CacheKey = tuple[int, int]
 
 # Estimates of the memory that Python and Arrow need in addition to the values.
 _REJECT_MEMORY_BYTES = 512  # the texts of one reject, and their objects
 _COLUMN_MEMORY_BYTES = 512  # an Arrow array of any length
 _BATCH_MEMORY_BYTES = 2048
-# 64 KiB: parsing less again is as quick as writing and reading it.
+# 64 KiB: parsing less than this again is as quick as writing it to a file and reading it.
 _MIN_FILE_BYTES = 64 << 10
 
 
 @dataclass(frozen=True)
 class CachedReject:
-    """A record that can't be used.
+    """A record that can't be used, without the name of its file.
 
     Attributes:
         ordinal: Number of the record, counted from the first one of its batch.
-        line: Line number in the counting of the kind, if it differs from `ordinal`.
-        reason: Short name of the reason. Rejects are counted by it.
+        line: Line number of the record, if the kind counts lines separately from records. Otherwise
+            the same as `ordinal`.
+        reason: Short name of the reason, such as `encoding`. Rejects are counted by it.
         message: Message to the user.
     """
 
@@ -56,14 +57,17 @@ class CachedReject:
 
 @dataclass(frozen=True)
 class CachedBatch:
-    """Consecutive records that were parsed with one schema.
+    """Consecutive records of a file that were parsed with one schema.
+
+    The batch covers consecutive positions of the file. A position has a record, a reject or, for a
+    blank line, neither.
 
     Attributes:
-        batch: The records. None if they are the next ones in a file.
-        missing_ordinals: int64, the numbers without a record. They count from the first record of
-            the batch.
-        rejects: The records between them that can't be used.
-        num_positions: Number of positions that the batch covers: records and rejects, or lines.
+        batch: The records. None if they are stored in the file of `CachedRecords`.
+        missing_ordinals: int64, the positions without a record, counted from the first one of the
+            batch.
+        rejects: The rejects at some of these positions.
+        num_positions: Number of positions that the batch covers.
     """
 
     batch: pa.RecordBatch
@@ -79,12 +83,13 @@ class CachedBatch:
         rejects: tuple[CachedReject, ...],
         num_positions: int,
     ) -> CachedBatch:
-        """Creates the batch of records with the given numbers.
+        """Creates a batch from its records and their numbers.
 
         Args:
             batch: The records.
-            ordinals: The number of each record within the batch, ascending.
-            rejects: The rejects between them.
+            ordinals: The position of each record, counted from the first position of the batch,
+                ascending.
+            rejects: The rejects among the other positions.
             num_positions: Number of positions that the batch covers.
         """
         # The usual case, without the cost of a set operation.
@@ -98,7 +103,7 @@ class CachedBatch:
 
     @property
     def size_bytes(self) -> int:
-        """Approximate memory of the batch in bytes."""
+        """Approximate memory of the batch. Records that are stored in a file do not count."""
         size = (
             int(self.missing_ordinals.nbytes)
             + _REJECT_MEMORY_BYTES * len(self.rejects)
@@ -111,7 +116,11 @@ class CachedBatch:
         )
 
     def positions(self, first_position: int) -> npt.NDArray[np.int64]:
-        """Returns the int64 positions of the records, if the batch begins at `first_position`."""
+        """Returns the position of each record in its file, as int64.
+
+        Args:
+            first_position: Position of the first record or reject of the batch.
+        """
         return np.delete(
             np.arange(first_position, first_position + self.num_positions), self.missing_ordinals
         )
@@ -122,9 +131,9 @@ class CachedRecords:
     """Batches of consecutive records that were parsed with one schema.
 
     Attributes:
-        schema: The schema.
+        schema: The schema, or another object that describes how the records were parsed.
         batches: The batches, in order.
-        path: The file with the records of batches without their own. "" if there is no such batch.
+        path: The file with the records of all batches whose `batch` is None. "" if there are none.
     """
 
     schema: Hashable
@@ -134,7 +143,7 @@ class CachedRecords:
     def __iter__(self) -> Iterator[CachedBatch]:
         """Yields the batches with their records.
 
-        The file is removed as soon as it is open.
+        The file is removed as soon as it is open, so the records can be read only once.
         """
         arrow_batches = consume_batches(self.path) if self.path else iter(())
         for cached_batch in self.batches:
@@ -157,7 +166,11 @@ class ScanCache:
 
     Args:
         max_bytes: Memory limit of the batches of all threads.
-        folder: Folder for files with the records of most batches. "" keeps all of them in memory.
+        folder: Folder for files with the records of larger batches. "" keeps all in memory.
+
+    Attributes:
+        folder: The same folder.
+        free_bytes: Memory that is not reserved.
     """
 
     def __init__(self, max_bytes: int = 0, folder: str = "") -> None:
@@ -185,10 +198,12 @@ class ScanCache:
         self._records[key] = records
 
     def drop_invalid(self, is_valid: Callable[[Any], bool]) -> None:
-        """Removes the records with an invalid schema and ends the filling of the cache.
+        """Removes records that were not parsed as the final schema requires.
+
+        The cache stores no further records after this.
 
         Args:
-            is_valid: Returns whether records that were parsed with a schema can be used.
+            is_valid: Function of `CachedRecords.schema`. Returns whether such records can be used.
         """
         for key, records in list(self._records.items()):
             if not is_valid(records.schema):
@@ -206,13 +221,17 @@ class ScanCache:
 
 
 class ScanCacheWriter:
-    """Collects the batches of consecutive records for a `ScanCache`.
+    """Collects the batches of consecutive records, and puts all or none of them into a `ScanCache`.
 
-    If one batch does not fit, all of them are discarded.
+    If one batch does not fit, all of them are discarded, because the build reads a range completely
+    from the cache or completely from its file.
+
+    Args:
+        cache: Receives the records.
 
     Attributes:
-        is_active: False after the batches have been discarded. Callers need not parse more records
-            then.
+        is_active: Whether the batches are still collected. If not, callers need not parse further
+            records.
     """
 
     def __init__(self, cache: ScanCache) -> None:
@@ -225,14 +244,15 @@ class ScanCacheWriter:
     def add(self, batch: CachedBatch, schema: Hashable = None) -> None:
         """Adds the next batch.
 
-        A batch with another schema than the earlier ones discards all of them.
+        All batches are discarded if it was parsed with another schema than the earlier ones, if the
+        memory is exhausted, or if the disk is full.
         """
         try:
             if (self._batches and schema != self._schema) or not (
                 self._store(batch) or self._reserve(batch)
             ):
                 self.discard()
-        except OSError:  # the cache can do without the disk; others report the error
+        except OSError:  # the build works without a cache, and reports the disk if it needs it
             self.discard()
         self._schema = schema
 
@@ -246,7 +266,11 @@ class ScanCacheWriter:
         self._batches, self._reserved_bytes, self._writer, self.is_active = [], 0, None, False
 
     def store(self, key: CacheKey) -> None:
-        """Puts the batches, which begin at `key`, into the cache."""
+        """Puts the collected batches into the cache.
+
+        Args:
+            key: (index of the file, offset of the first record of the first batch).
+        """
         try:
             if self._writer is not None:
                 self._writer.close()
@@ -257,7 +281,7 @@ class ScanCacheWriter:
             self._cache.put(key, CachedRecords(self._schema, self._batches, path))
 
     def _reserve(self, batch: CachedBatch) -> bool:
-        """Keeps a batch if its memory is free, and returns whether it is."""
+        """Keeps a batch in memory if there is room, and returns whether there is."""
         if not self._cache.reserve(batch.size_bytes):
             return False
         self._reserved_bytes += batch.size_bytes
@@ -265,12 +289,12 @@ class ScanCacheWriter:
         return True
 
     def _store(self, cached_batch: CachedBatch) -> bool:
-        """Writes a batch to the file, and returns whether it did.
+        """Writes the records of a batch to the file, and returns whether it did.
 
-        A small batch starts no file. Later small batches are added to an existing one.
+        A small batch starts no file, but is added to an existing one.
 
         Raises:
-            OSError: The disk is full, for example.
+            OSError: The file can't be written, for example because the disk is full.
         """
         if not self._cache.folder:
             return False

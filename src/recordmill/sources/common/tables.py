@@ -1,4 +1,4 @@
-"""Compact tables for large numbers of units and nearly equal objects."""
+"""Compact tables for many objects that differ only in numbers, and totals of units."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from recordmill.storage.file_table import FileTable, InputFile, Item, ItemTable
 def take_file_batch(
     files: FileTable, ordinals: Sequence[int], max_bytes: int
 ) -> tuple[Sequence[InputFile], int]:
-    """Takes files from the front as long as their total size fits.
+    """Returns as many of the first files as fit into `max_bytes`.
 
     Args:
         files: All files.
-        ordinals: Indices of the candidates in `files`.
+        ordinals: Indices of the candidates in `files`. At least one.
         max_bytes: Maximum total size. The first file is taken even if it is larger.
 
     Returns:
@@ -42,23 +42,22 @@ def unit_sizes(units: Sequence[Unit]) -> npt.NDArray[np.int64]:
 
 
 def count_unit_rows(units: Sequence[Unit]) -> int | None:
-    """Returns the total number of records, or None if it is unknown.
-
-    It is unknown if the plan does not know it for each unit.
-    """
+    """Returns the total number of records, or None if some unit does not know its number."""
     rows = [unit.rows for unit in units if unit.rows is not None]
     return sum(rows) if len(rows) == len(units) else None
 
 
 class CompactTable(ItemTable[Item]):
-    """A table of dataclass objects that differ mostly in some integers.
+    """A sequence of dataclass objects that mostly differ only in some integers.
 
     The integers are stored as columns. The remaining fields are stored once for each distinct
     combination. The dataclass must be frozen and must not have slots.
 
-    Attributes:
-        templates: The distinct objects, with 0 in place of the integers.
-        template_ids: [items] indices into `templates`.
+    Args:
+        integer_names: Names of the integer fields that are stored as columns.
+        templates: The distinct combinations of the other fields: objects whose integers are 0.
+        template_ids: [items] The index of each item's template.
+        integers: [items, integer fields] Their values.
     """
 
     def __init__(
@@ -74,7 +73,7 @@ class CompactTable(ItemTable[Item]):
         self._integers = integers
 
     def integers(self, name: str) -> npt.NDArray[np.int64]:
-        """Returns the integer field `name` of all items."""
+        """Returns the values of one integer field, for all items."""
         return self._integers[:, self._names.index(name)]
 
     @classmethod
