@@ -155,7 +155,7 @@ def read_file_batch(
                 positions=chunk.positions,
                 keys=keys,
                 split_ids=split_ids,
-                pixels=chunk.pixel_sums,
+                pixel_sums=chunk.pixel_sums,
             )
             frame_batches.append((encode_chunk(plan, keyed_chunk), keys))
             note_counts.update(update_statistics(plan, sketches, keyed_chunk))
@@ -317,7 +317,7 @@ class SequentialShards:
             edges = [0, *(np.flatnonzero(np.diff(shard_indices)) + 1).tolist(), len(shard_indices)]
             for begin, end in itertools.pairwise(edges):
                 shard_index = int(shard_indices[begin])
-                # `check` raises the error when the total size is known.
+                # `check_shard_counts` raises the error when the total size is known.
                 if shard_index >= MAX_SHARDS:
                     continue
                 if self._current != (split_id, shard_index):
@@ -339,17 +339,19 @@ class SequentialShards:
                     self._current = (split_id, shard_index)
                 assert self._writer is not None
                 begin_byte = int(frames.starts[begin])
-                last_frame_start = int(frames.starts[end - 1] + frames.lengths[end - 1])
+                end_byte = (
+                    int(frames.starts[end - 1] + frames.lengths[end - 1]) + FRAME_OVERHEAD_BYTES
+                )
                 self._writer.add(
                     verify_frames(
-                        frames.data[begin_byte : last_frame_start + FRAME_OVERHEAD_BYTES],
+                        frames.data[begin_byte:end_byte],
                         self._writer,
                     ),
                     keys[begin:end],
                 )
         yield from self._finish()
 
-    def check(self) -> None:
+    def check_shard_counts(self) -> None:
         """Raises UsageError if a split needs more than MAX_SHARDS shards. Call it after `write`."""
         if self._plan.shard_options.num_shards is None:
             for size, name in zip(self._written_sizes, self._plan.split_names, strict=True):
@@ -449,7 +451,7 @@ def write_file_records(
             for frame_batch in totals.add(batch)
         )
         staged = _sync_all(plan, shards.write(frame_batches))
-        shards.check()
+        shards.check_shard_counts()
     # The edges were computed from the number of files. Rejects leave the last shards short or
     # empty, so the split is divided again.
     if plan.shard_options.num_shards is not None:
@@ -497,7 +499,7 @@ def _redistribute(
         SequentialShards(plan, counts, direct_writer) as shards,
     ):
         staged = _sync_all(plan, shards.write(_read_back(split_id, first_version, progress)))
-        shards.check()
+        shards.check_shard_counts()
     for shard in first_version:
         # The new shards were written first, because they were read from these.
         shard.remove()

@@ -78,7 +78,7 @@ class KeyedChunk:
         positions: [rows] int64, row number in the file.
         keys: [rows] uint64.
         split_ids: [rows] uint16, ordinals of splits.
-        pixels: As in `Chunk`.
+        pixel_sums: See `Chunk`.
     """
 
     records: pa.RecordBatch | Payloads
@@ -86,7 +86,7 @@ class KeyedChunk:
     positions: npt.NDArray[np.int64]
     keys: U64
     split_ids: npt.NDArray[np.uint16]
-    pixels: Mapping[str, npt.NDArray[np.int64]] = field(default_factory=dict)
+    pixel_sums: Mapping[str, npt.NDArray[np.int64]] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:
@@ -216,7 +216,7 @@ def assign_keys(plan: BuildPlan, chunk: Chunk) -> tuple[KeyedChunk, tuple[Reject
         positions=chunk.positions,
         keys=keys,
         split_ids=split_ids,
-        pixels=chunk.pixel_sums,
+        pixel_sums=chunk.pixel_sums,
     )
     if batch is None or not len(bad_rows := np.flatnonzero(split_ids == NO_SPLIT)):
         return keyed_chunk, ()
@@ -230,7 +230,7 @@ def assign_keys(plan: BuildPlan, chunk: Chunk) -> tuple[KeyedChunk, tuple[Reject
         positions=chunk.positions,
         keys=keys[good_rows],
         split_ids=split_ids[good_rows],
-        pixels=chunk.pixel_sums,
+        pixel_sums=chunk.pixel_sums,
     ), rejects
 
 
@@ -436,7 +436,9 @@ def update_statistics(
     keyed_chunk, rejects = parse_payloads(plan, keyed_chunk)
     assert isinstance(keyed_chunk.records, pa.RecordBatch)
     with sketches.borrow() as sketch:
-        sketch.add(keyed_chunk.records, keyed_chunk.keys, keyed_chunk.split_ids, keyed_chunk.pixels)
+        sketch.add(
+            keyed_chunk.records, keyed_chunk.keys, keyed_chunk.split_ids, keyed_chunk.pixel_sums
+        )
     return Counter(_SKIP_NOTES[reject.reason] for reject in rejects)
 
 

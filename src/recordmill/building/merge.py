@@ -275,7 +275,7 @@ def merge(slices: Sequence[RunSlice], memory_bytes: int) -> Iterator[MergeBatch]
         readers = [reader for reader in readers if reader.remaining]
 
 
-def _window_sizes(readers: Sequence[_SliceReader], entries: int) -> list[int]:
+def _window_sizes(readers: Sequence[_SliceReader], max_entries: int) -> list[int]:
     """Returns the window of each reader, in entries.
 
     If all entries fit, they are loaded. Otherwise half of the space is divided evenly. A quarter is
@@ -284,13 +284,13 @@ def _window_sizes(readers: Sequence[_SliceReader], entries: int) -> list[int]:
     read one at a time.
     """
     remaining = np.array([reader.remaining for reader in readers], np.float64)
-    if remaining.sum() <= entries:
+    if remaining.sum() <= max_entries:
         return [reader.remaining for reader in readers]
     last_taken = np.array([reader.last_taken for reader in readers], np.float64)
     shares = remaining / remaining.sum() + (
         last_taken / last_taken.sum() if last_taken.any() else remaining / remaining.sum()
     )
-    return [max(int(window), 1) for window in entries * (0.5 / len(readers) + 0.25 * shares)]
+    return [max(int(window), 1) for window in max_entries * (0.5 / len(readers) + 0.25 * shares)]
 
 
 def _join_entries(arrays: Sequence[RunEntries]) -> RunEntries:

@@ -77,10 +77,10 @@ def _narrow_bounds(run: SortedRun, boundaries: npt.NDArray[np.void], bounds: Sli
     A slice then begins at the last row of the sparse index up to `lower_key`, and ends at the first
     row after `upper_key`.
     """
-    first_marked, sparse_index = run.read_sparse_index(
+    first_indexed, sparse_index = run.read_sparse_index(
         int(bounds["records"].min()), int(bounds["records"].max())
     )
-    records = first_marked + INDEX_STRIDE * np.arange(len(sparse_index))
+    records = first_indexed + INDEX_STRIDE * np.arange(len(sparse_index))
     starts = np.searchsorted(sparse_index["sort_key"], boundaries["lower_key"], side="right") - 1
     rows = np.flatnonzero((boundaries["lower_key"] != b"") & (starts >= 0))
     # A row outside of the slice narrows nothing.

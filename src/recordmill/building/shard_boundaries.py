@@ -371,18 +371,18 @@ def add_key_bounds(
             # The lower key is the last one that certainly has no more than the shard's begin before
             # it. The upper key is the first one that certainly has at least the shard's end before
             # it.
-            mark_rows = (
+            index_rows = (
                 np.searchsorted(
                     max_before, shard_begins[lower_rows] - sizes_before[begin_bucket], side="right"
                 )
                 - 1
             )
-            table["lower_key"][lower_rows[mark_rows >= 0]] = sort_keys[mark_rows[mark_rows >= 0]]
-            mark_rows = np.searchsorted(
+            table["lower_key"][lower_rows[index_rows >= 0]] = sort_keys[index_rows[index_rows >= 0]]
+            index_rows = np.searchsorted(
                 min_before, shard_ends[upper_rows] - sizes_before[begin_bucket], side="left"
             )
-            has_mark = mark_rows < len(sort_keys)
-            table["upper_key"][upper_rows[has_mark]] = sort_keys[mark_rows[has_mark]]
+            has_row = index_rows < len(sort_keys)
+            table["upper_key"][upper_rows[has_row]] = sort_keys[index_rows[has_row]]
     return replace(boundaries, table=table)
 
 

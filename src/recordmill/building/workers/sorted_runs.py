@@ -183,10 +183,12 @@ def download_slices(run_slices: Sequence[RunSlice], path: str) -> list[RunSlice]
     )
     offsets = np.concatenate([[0], np.cumsum(sizes)]).tolist()
 
-    def fetch(piece: RunSlice) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
-        frames = np.empty(piece.frames_bytes, np.uint8)
-        entries = np.empty(piece.records * ENTRY_DTYPE.itemsize, np.uint8)
-        read_ranges(piece.path, [(piece.frames_offset, frames), (piece.entries_offset, entries)])
+    def fetch(run_slice: RunSlice) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
+        frames = np.empty(run_slice.frames_bytes, np.uint8)
+        entries = np.empty(run_slice.records * ENTRY_DTYPE.itemsize, np.uint8)
+        read_ranges(
+            run_slice.path, [(run_slice.frames_offset, frames), (run_slice.entries_offset, entries)]
+        )
         return frames, entries
 
     with create_file(path) as file:
@@ -194,7 +196,9 @@ def download_slices(run_slices: Sequence[RunSlice], path: str) -> list[RunSlice]
             fetch,
             run_slices,
             STORE_CONCURRENCY,
-            item_bytes=lambda piece: piece.frames_bytes + piece.records * 24,
+            item_bytes=lambda run_slice: (
+                run_slice.frames_bytes + run_slice.records * ENTRY_DTYPE.itemsize
+            ),
             max_bytes=64 << 20,
         ):
             for buffer in buffers:
