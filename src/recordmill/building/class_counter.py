@@ -1,8 +1,8 @@
 """Counts of the classes for stratified splits, by one pass over all records.
 
-The pass keeps class and hash of each record, or of each split group, to find the exact boundaries
-in `building.stratified_splits`. This takes 24 bytes each, and as much again for the sort,
-regardless of `--memory`.
+The pass keeps one row for each record, or for each split group, with its class and its hash. From
+these rows, `building.stratified_splits` computes where each split begins within each class. A row
+takes 24 bytes, and as much again while the rows are sorted. `--memory` does not limit this.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ from recordmill.sources.common.tables import count_unit_rows
 
 # 32,768 is enough for ImageNet's 21,841 classes. Each worker gets the boundaries of all.
 MAX_STRATIFIED_CLASSES = 1 << 15
-# With split groups, a split may miss its share of a class by a tenth, or by one record.
+# With split groups, a split may get up to a tenth (1/10) more or less than its share of a class, or
+# one record if a tenth is less.
 _TOLERANCE_DIVISOR = 10
 
 
@@ -61,13 +62,14 @@ def check_class_feature(feature: Feature) -> None:
 
 
 def count_classes(plan: BuildPlan, progress: Progress) -> BuildPlan:
-    """Reads all records and returns the plan with its `stratified_splits`.
+    """Counts the classes of all records and returns the plan with `stratified_splits` set.
 
-    A plan without `stratify` is returned as it is, and nothing is read.
+    Reads all records. A plan without `stratify` is returned as it is, and nothing is read.
 
     Raises:
-        UsageError: The column has more than MAX_STRATIFIED_CLASSES values. Or split groups contain
-            several classes, or are too large to divide a class by the fractions.
+        UsageError: The column has more than MAX_STRATIFIED_CLASSES different values. Or, with split
+            groups, some groups contain several classes or are too large to divide a class by the
+            fractions.
         DataError: An input is broken.
     """
     if plan.key_options.stratify is None:
@@ -86,7 +88,10 @@ def count_classes(plan: BuildPlan, progress: Progress) -> BuildPlan:
 
 
 class _ClassCounter:
-    """Classes and hashes of the records read so far. Several threads may add to it."""
+    """Classes and hashes of the records that were read so far.
+
+    Several threads may call `add_unit_group` at once.
+    """
 
     def __init__(self, plan: BuildPlan) -> None:
         assert plan.key_options.stratify is not None
@@ -99,7 +104,7 @@ class _ClassCounter:
         self._rows: list[Rows] = [np.empty(0, GROUP_DTYPE if self._is_grouped else RECORD_DTYPE)]
 
     def add_unit_group(self, unit_group: int, progress: Progress) -> None:
-        """Adds the records of a unit group."""
+        """Reads a unit group and adds a row for each record or split group."""
         for chunk in read_unit_group(self._plan, unit_group):
             progress.advance(chunk.rows)
             if not chunk.rows:
@@ -121,9 +126,12 @@ class _ClassCounter:
         release_unused(heap=True)
 
     def _count_values(self, column: pa.Array) -> Int64s:
-        """Counts the values and returns the class of each.
+        """Counts the values by class and returns the class of each value.
 
-        New values become new classes.
+        A value that was not seen before becomes a new class.
+
+        Raises:
+            UsageError: There would be more than MAX_STRATIFIED_CLASSES classes.
         """
         with self._lock:
             class_ids = find_class_ids(column, self._values)
@@ -141,9 +149,12 @@ class _ClassCounter:
             return class_ids
 
     def compute_splits(self) -> StratifiedSplits:
-        """Computes the boundaries of the splits.
+        """Computes where each split begins within each class, from all records that were added.
 
-        It can be called once, because it releases the rows.
+        The method can be called only once, because it releases the rows.
+
+        Raises:
+            UsageError: Split groups contain several classes, or are too large to divide a class.
         """
         options = self._plan.key_options
         targets = compute_targets(
@@ -180,6 +191,12 @@ class _ClassCounter:
         return f"{value if classes is None else classes[value]!s:.99}"
 
     def _check_groups(self, grouped: GroupedStarts, targets: Int64s) -> None:
+        """Raises UsageError if split groups prevent the division of a class.
+
+        Args:
+            grouped: The boundaries of the splits between split groups.
+            targets: [classes, splits] number of records that each split should get.
+        """
         options = self._plan.key_options
         name = "key" if options.split_by is None else "split_by"
         conflict = f"{option('stratify', options.stratify)} and {option(name, options.group_column)} conflict"

@@ -60,7 +60,7 @@ class CommitConflict(RecordmillError):
 
 
 def commit(run: Run, manifest: Manifest, base: int) -> Manifest:
-    """Commits the files of a run as generation `base + 1`.
+    """Commits the files of a run as generation `base + 1` of the data set.
 
     The call may be repeated, even by several processes at once. If the run has already committed,
     nothing is written.
@@ -68,22 +68,23 @@ def commit(run: Run, manifest: Manifest, base: int) -> Manifest:
     Args:
         run: The run that made the files.
         manifest: The manifest of the new generation.
-        base: The newest generation when the run started, or 0 for an empty output folder.
+        base: The newest generation when the run started, or 0 if the output folder had none.
 
     Returns:
-        The committed manifest. It is the earlier one if the run had already committed.
+        The committed manifest: `manifest`, or the earlier one if the run had already committed.
 
     Raises:
-        CommitConflict: Generation `base` is not the newest any more, or another run has declared
-            this run dead.
-        OSError: The manifest was not created, or it is unknown if a store has created it.
+        CommitConflict: Another run has committed a generation after `base`, or has declared this
+            run dead.
+        OSError: The manifest was not created. Or a store gave no answer, so it is unknown whether
+            the manifest was created.
     """
     if (committed := run.committed_manifest()) is not None:
         return committed
     # File names that are not UTF-8 contain lone surrogates. They become `\udcXX`, which JSON reads
     # back.
     text = manifest.to_json().encode("utf-8", "backslashreplace")
-    # Fails before the commit if it can't be read back.
+    # Parses the text again, so that a manifest that can't be read fails before the commit.
     Manifest.from_json(text, "the new manifest")
     name = f"{MANIFESTS_FOLDER}/{manifest_path('', base + 1).name}"
     if not (
@@ -147,7 +148,7 @@ def publish_files(run: Run, reject_paths: Sequence[str]) -> list[str]:
     def publish_reject_file(pair: tuple[str, str]) -> None:
         path, target = pair[0], join(run.out, *pair[1].split("/"))
         size = 0
-        # An earlier attempt has already moved it.
+        # The file is missing if an earlier attempt has already moved it.
         with contextlib.suppress(FileNotFoundError):
             size = stat(path).size_bytes
             if isinstance(run, RunFolder):
@@ -171,15 +172,17 @@ def upload_files(
 
     Args:
         run: The run in the store.
-        local_run: The local run folder.
+        local_run: The local run folder. Its shards must already have their final numbers.
         reject_paths: The path of each reject file.
         memory_bytes: The memory that the uploads may use.
 
     Returns:
         The final name of each reject file, relative to the output folder.
+
+    Raises:
+        RecordmillError: An object is missing or has another size after the upload.
     """
     names = reject_names(run, len(reject_paths))
-    # The shards have their final numbers already.
     files = {
         f"{run.data_name}/{relative}": path for relative, path in find_files(local_run.data).items()
     }
@@ -204,8 +207,9 @@ def finish_output(
     Args:
         out: The output folder or store URL.
         manifest: The committed manifest.
-        generation: The number of the generation that it belongs to.
-        temporary_in: The folder for temporary files. None means the folder of each target.
+        generation: The number of the generation that `manifest` describes.
+        temporary_in: The folder in which a file is written before it gets its final name. None
+            means the folder of its final name. Stores don't use it.
     """
     try:
         # Never overwrite the files of a later build.
@@ -224,7 +228,7 @@ def finish_output(
 def _write_derived(
     out: str, manifest: Manifest, generation: int, temporary_in: Path | None
 ) -> None:
-    """Writes the derived files, and removes old ones that the manifest does not have."""
+    """Writes the files derived from a manifest, and removes derived files of earlier manifests."""
     files = make_derived_files(out, manifest, generation)
     _remove_files(
         out, [name for name in list_names(out) if is_derived_name(name) and name not in files]
@@ -238,7 +242,7 @@ def _write_derived(
 
 
 def _remove_old_generations(out: str, current: int) -> None:
-    """Removes all generations before the previous one."""
+    """Removes all generations before the previous one, `current - 1`."""
     for number, folders in _removable_generations(load_generations(out), current):
         for folder in folders:
             if is_remote(out):
@@ -259,9 +263,9 @@ def _remove_files(out: str, names: Sequence[str]) -> None:
 def _removable_generations(
     manifests: Mapping[int, Manifest], current: int
 ) -> Iterator[tuple[int, list[str]]]:
-    """Yields each generation before the previous one, with its removable data folders.
+    """Yields (generation, data folders to remove) of each generation before `current - 1`.
 
-    A data folder is removable if neither the previous nor a newer generation uses it.
+    A data folder is removable if neither generation `current - 1` nor a newer one uses it.
     """
     # The previous generation is kept for readers that opened the data set before this commit.
     kept_folders = {

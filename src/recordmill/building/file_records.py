@@ -1,8 +1,9 @@
 """Build without a sort, for inputs with one record per file, such as images.
 
 The key of such a record depends only on the name of its file, so it is known before the file is
-read. Threads read and encode the files in the order of their keys, and the shards are written one
-after the other, in one process. The bytes of the shards are the same as with a sort.
+read. One process does the entire build: threads read and encode the files in the order of their
+keys, and the shards are written one after the other. The bytes of the shards are the same as with a
+sort.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ from recordmill.statistics.dataset_sketch import SketchPool
 from recordmill.storage.codecs import UNCOMPRESSED, find_codec
 from recordmill.storage.direct_io import DirectFiles
 
-# Copies of a batch in memory at once: its files, their frames, and the images decoded for a check.
+# Memory of a batch, as a multiple of its file sizes: the files, their frames, and the images that
+# are decoded for a check.
 _COPIES_PER_BATCH = 3
 
 
@@ -64,9 +66,10 @@ class EncodedBatch:
 
     Attributes:
         file_batch: The files.
-        frame_batches: (frames, keys) in the order of the keys.
+        frame_batches: (frames, keys of their records) of consecutive records, in the order of the
+            keys.
         rejects: (file id, reject) of each file that can't be used.
-        note_counts: Number of records for each message to the user.
+        note_counts: Messages to the user, each with the number of records that it is about.
     """
 
     file_batch: FileBatch
@@ -78,8 +81,8 @@ class EncodedBatch:
 def make_file_batches(plan: BuildPlan) -> list[FileBatch]:
     """Divides all input files into batches, ordered by split, key and file id.
 
-    A batch has about BATCH_BYTES, at most BATCH_FILES files, and one split. A larger file is a
-    batch by itself.
+    A batch has at most BATCH_FILES files of one split, and about BATCH_BYTES. A file larger than
+    BATCH_BYTES is a batch by itself.
     """
     assert plan.source is not None
     files = plan.source.files
@@ -133,9 +136,12 @@ def read_file_batch(
     """Reads and encodes the files of a batch.
 
     Args:
-        plan: The plan of the build.
+        plan: The plan of the build. Its source must be a `FileRecordSource`.
         file_batch: The files.
         sketches: The statistics that receive the values, or None.
+
+    Raises:
+        DataError: A file can't be read, or has changed since the plan.
     """
     assert isinstance(plan.source, FileRecordSource)
     frame_batches: list[tuple[Frames, U64]] = []
@@ -173,12 +179,13 @@ def read_file_batch(
 
 
 def _find_rows(file_batch: FileBatch, chunk: Chunk, num_read: int) -> npt.NDArray[np.int64]:
-    """Returns the indices in the batch of the records of a chunk.
+    """Returns the row in `file_batch` of each record of a chunk.
 
     Args:
         file_batch: The files that are read.
-        chunk: The next chunk of these files.
-        num_read: The number of files in the chunks before it.
+        chunk: The next chunk of these files. It has one record or one reject for each of the next
+            files.
+        num_read: The number of files in the chunks before this one.
     """
     files = file_batch.file_ids[num_read : num_read + chunk.rows + len(chunk.rejects)]
     # The chunk covers as many consecutive files as it has records and rejects.
@@ -192,7 +199,7 @@ def _find_rows(file_batch: FileBatch, chunk: Chunk, num_read: int) -> npt.NDArra
 
 
 class FileTotals:
-    """Record counts, checksum and rejects of the batches that were written.
+    """Record counts, checksum and rejects of all batches that were added.
 
     Attributes:
         rejected_by_split: Number of rejected files in each split, by split id.
@@ -208,7 +215,7 @@ class FileTotals:
         self._note_counts: Counter[str] = Counter()
 
     def add(self, batch: EncodedBatch) -> Iterator[tuple[int, Frames, U64]]:
-        """Adds a batch, and yields the (split_id, frames, keys) to write.
+        """Adds a batch to the totals, and yields its records as (split_id, frames, keys).
 
         A generator: nothing is added unless the caller consumes it.
 
@@ -236,7 +243,11 @@ class FileTotals:
         self._progress.advance(0, len(batch.rejects))
 
     def finish(self) -> IngestResult:
-        """Writes the reject file and returns the totals as the result of one group."""
+        """Writes the reject file and returns the totals.
+
+        Returns:
+            The totals, as if all files were one unit group with one sorted run.
+        """
         writer = RejectWriter(Path(self._plan.folder, "rejects", "files.jsonl"))
         # Files arrive in the order of their keys, but users expect rejects in the order of the
         # inputs.
@@ -261,12 +272,13 @@ class FileTotals:
 class SequentialShards:
     """Writer of shards for records that arrive ordered by split and key.
 
-    Use it as a context manager: an error closes the shard that is open. The shards are named "...
-    of MAX_SHARDS", because their number is not known before the end.
+    The number of shards is unknown before the end. So the file names contain MAX_SHARDS as this
+    number, and `commit_local_build` renames the files. Use the writer as a context manager: at the
+    end it closes a shard that an error has left open.
 
     Args:
-        records: The number of records of each split. It is used only if the plan has a number of
-            shards.
+        plan: The plan of the build.
+        records: The number of records of each split. It is ignored if the plan has no `num_shards`.
         direct_writer: The writer of files that bypass the page cache, or None for ordinary files.
 
     Raises:
@@ -304,7 +316,7 @@ class SequentialShards:
             self._writer.abort()
 
     def write(self, frame_batches: Iterable[tuple[int, Frames, U64]]) -> Iterator[StagedShard]:
-        """Writes records and yields each shard when it is complete, except empty ones.
+        """Writes records and yields each complete shard that has records.
 
         Args:
             frame_batches: (split_id, frames, keys), ordered by split and key.
@@ -352,13 +364,19 @@ class SequentialShards:
         yield from self._finish()
 
     def check_shard_counts(self) -> None:
-        """Raises UsageError if a split needs more than MAX_SHARDS shards. Call it after `write`."""
+        """Raises UsageError if a split needs more than MAX_SHARDS shards.
+
+        Call it after `write`, which silently skips the records of further shards.
+        """
         if self._plan.shard_options.num_shards is None:
             for size, name in zip(self._written_sizes, self._plan.split_names, strict=True):
                 check_shard_count(size, self._plan.shard_options, name)
 
     def _assign_shards(self, split_id: int, frames: Frames) -> npt.NDArray[np.int64]:
-        """Returns the shard index of each record, and counts the records as written."""
+        """Returns the index of each record's shard within the split.
+
+        Also adds the records to the size of the split so far.
+        """
         edges = self._edges[split_id]
         sizes = (
             np.ones(len(frames), np.int64)
@@ -378,16 +396,21 @@ class SequentialShards:
             yield writer.finish()
 
 
-# These threads only wait for the disk.
+# Shards that are made durable at once. Each thread only waits for the disk.
 _SYNC_THREADS = 4
 
 
 def plan_without_sort(plan: BuildPlan) -> list[FileBatch] | None:
-    """Returns the batches of a build that needs no sort, otherwise None.
+    """Returns the file batches of a build without a sort, or None.
 
-    Each file must be one record, without a transform. Keys and splits must not depend on columns.
-    Each split must have at least as many files as shards. Shards must not be compressed, because
-    compression needs a thread for each shard.
+    None means that the build needs a sort.
+
+    A build needs no sort if all of these hold:
+
+    * Each input file is one record, and there is no transform.
+    * Keys and splits do not depend on columns, which are known only after a file is read.
+    * Shards are not compressed, because compression needs a thread for each shard.
+    * With `num_shards`, each split has at least as many files as shards.
     """
     source, options, num_shards = plan.source, plan.key_options, plan.shard_options.num_shards
     if (
@@ -396,8 +419,6 @@ def plan_without_sort(plan: BuildPlan) -> list[FileBatch] | None:
         or plan.transform is not None
     ):
         return None
-    # Keys from columns are only known after a file is read, and compression needs a thread for each
-    # shard.
     if options.columns or not find_codec(plan.compression).is_plain:
         return None
     file_batches = make_file_batches(plan)
@@ -408,7 +429,7 @@ def plan_without_sort(plan: BuildPlan) -> list[FileBatch] | None:
 
 
 def count_files_by_split(plan: BuildPlan, file_batches: Sequence[FileBatch]) -> list[int]:
-    """Returns the number of files of each split."""
+    """Returns the number of files of each split, by split id."""
     counts = [0] * len(plan.split_names)
     for file_batch in file_batches:
         counts[file_batch.split_id] += len(file_batch.file_ids)
@@ -421,7 +442,7 @@ def write_file_records(
     progress: Progress,
     sketches: SketchPool | None = None,
 ) -> tuple[list[IngestResult], list[FinishedShard]]:
-    """Writes all shards of a build without a sort.
+    """Reads all files and writes all shards of a build without a sort.
 
     Args:
         plan: The plan of the build.
@@ -430,8 +451,8 @@ def write_file_records(
         sketches: The statistics that receive the values, or None.
 
     Returns:
-        (totals, shards) for `commit_local_build`: one `IngestResult` in a list, and all shards. On
-        a disk, the shards are durable.
+        ([totals], shards), the arguments of `commit_local_build`. The shards are under their final
+        names. Unless the output is in a store, they are durable.
 
     Raises:
         DataError: A file can't be read, or has changed since the plan.
@@ -477,7 +498,11 @@ def _direct_writer(plan: BuildPlan) -> contextlib.AbstractContextManager[DirectF
 
 
 def _sync_all(plan: BuildPlan, staged: Iterable[StagedShard]) -> list[StagedShard]:
-    """Makes the shards durable while later ones are written. Uploads don't need this."""
+    """Returns all shards, after their files are durable on the disk.
+
+    A thread waits for the disk while later shards are written. Shards for an upload need not be
+    durable.
+    """
     return list(staged if plan.store_url else thread_map(StagedShard.sync, staged, _SYNC_THREADS))
 
 
@@ -488,9 +513,19 @@ def _redistribute(
     first_version: Sequence[StagedShard],
     progress: Progress,
 ) -> list[StagedShard]:
-    """Divides a split into shards again, after rejects have changed its record count.
+    """Divides the records of a split among shards again.
 
-    Reads the records from the first version of the shards, and removes it.
+    Rejects have changed the number of records since the first division.
+
+    Args:
+        plan: The plan of the build.
+        split_id: The split.
+        records: The number of records of the split, without rejects.
+        first_version: The shards that contain these records. They are removed at the end.
+        progress: Is advanced, so that the user can stop the build.
+
+    Returns:
+        The new shards.
     """
     # The other splits get no shards from this writer.
     counts = [records if number == split_id else 0 for number in range(len(plan.split_names))]
@@ -509,7 +544,10 @@ def _redistribute(
 def _read_back(
     split_id: int, staged: Sequence[StagedShard], progress: Progress
 ) -> Iterator[tuple[int, Frames, U64]]:
-    """Yields the records of the shards in order, as `SequentialShards.write` takes them."""
+    """Yields (split_id, frames, keys) of staged shards in order.
+
+    The items are the input of `SequentialShards.write`.
+    """
     for staged_shard in sorted(staged, key=lambda shard: shard.shard.index):
         keys = np.ascontiguousarray(map_table(str(staged_shard.index_path), INDEX_DTYPE)["key"])
         for frames in read_frames(

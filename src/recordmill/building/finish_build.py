@@ -1,4 +1,4 @@
-"""The end of a build: its numbers are verified, and it is committed.
+"""The last step of a build: verification of the record counts, and the commit.
 
 Record counts and checksums of the inputs, the sorted runs and the shards must agree.
 """
@@ -54,9 +54,9 @@ from recordmill.storage.file_table import FileTable, InputFile
 from recordmill.storage.files import atomic_write, put_bytes, read_blocks, write_all
 from recordmill.storage.folders import exists, is_file, join, list_paths, remove_file, rename
 
-# Features, over all splits: their summary in the manifest takes 0.7 MiB.
+# Features of all splits together. The summary of so many takes 0.7 MiB in the manifest.
 _MAX_SUMMARY_FEATURES = 4096
-# Input files: the list is written in batches of this size.
+# Input files whose lines are written to the list at once.
 _LIST_BATCH = 1024
 _JSON = json.JSONEncoder(ensure_ascii=False)
 
@@ -82,7 +82,8 @@ def commit_local_build(
     Args:
         plan: The plan of the build.
         ingest_results: The result of each unit group.
-        shards: All shards, in the data folder of the run. Their numbers may have gaps.
+        shards: All shards, in the data folder of the run. They are renamed, so that their numbers
+            have no gaps.
         sketch: The statistics of all records, or None.
 
     Returns:
@@ -94,7 +95,7 @@ def commit_local_build(
         ExpectationError: The statistics violate the user's rules.
         CommitConflict: Another run committed first.
     """
-    # The run's folder may be gone by now.
+    # After a commit, the run's folder may be gone. The code below would fail without it.
     if (committed := find_existing_commit(plan)) is not None:
         return committed
     folder = RunFolder.attach(plan.folder)
@@ -158,7 +159,7 @@ class BuildOutcome:
         inputs: The manifest's entry for the inputs, from `write_input_list`.
         records_read: Number of records read, rejected ones included.
         rejected: The rejects.
-        note_counts: Number of records for each message to the user.
+        note_counts: Messages to the user, each with the number of records that it is about.
         run_id: Id of the run.
         statistics: The statistics, or None.
     """
@@ -181,7 +182,7 @@ def make_manifest(
     Args:
         plan: The plan of the build.
         outcome: The results.
-        data_folder_name: Name of the data folder.
+        data_folder_name: Name of the folder with the shards, relative to the output folder.
         reject_files: Name of each reject file, relative to the output folder.
     """
     kind = plan.source.kind if plan.source else "pipeline"
@@ -228,7 +229,12 @@ def make_manifest(
 def _statistics_warnings(
     plan: BuildPlan, split_statistics: Sequence[Mapping[str, FeatureStatistics]]
 ) -> Iterator[str]:
-    """Yields warnings about splits, class names and labels, found in the statistics."""
+    """Yields warnings about split groups, split columns, class names and labels.
+
+    Args:
+        plan: The plan of the build.
+        split_statistics: The statistics of each split, by feature name. Empty without statistics.
+    """
     column = plan.key_options.group_column if plan.key_options.splits else None
     if column and (
         num_missing := sum(
@@ -277,15 +283,18 @@ def _statistics_warnings(
 def write_statistics(
     plan: BuildPlan, sketch: DatasetSketch | None, folder: str
 ) -> DatasetStatistics | None:
-    """Writes the statistics file of a data set.
+    """Checks the statistics against the user's rules and writes them to the data folder.
 
     Args:
         plan: The plan of the build.
-        sketch: The statistics of all records. None writes nothing.
+        sketch: The statistics of all records. None does nothing.
         folder: The data folder or its URL.
 
+    Returns:
+        The statistics, or None if `sketch` is None.
+
     Raises:
-        ExpectationError: The statistics violate the user's rules.
+        ExpectationError: The statistics violate the user's rules. No file is written.
     """
     if sketch is None:
         return None
@@ -297,9 +306,9 @@ def write_statistics(
 
 
 def _statistics_entry(statistics: DatasetStatistics | None) -> dict[str, Any]:
-    """Returns the manifest's entry for the statistics.
+    """Returns the manifest's entry for the statistics file, or {} without statistics.
 
-    It has no summary if there are too many features.
+    The entry has a summary of the values if there are at most _MAX_SUMMARY_FEATURES features.
     """
     if statistics is None:
         return {}
@@ -346,7 +355,10 @@ def check_record_counts(
 
 
 def _decodable_features(plan: BuildPlan) -> tuple[str, ...]:
-    """Returns the features with encoded images that TensorFlow decodes to one picture."""
+    """Returns the image features if all input files are JPEG or PNG, else ().
+
+    TensorFlow decodes such a file to exactly one picture.
+    """
     if plan.source is None or plan.source.kind != "images" or plan.transform is not None:
         return ()
     decoded = all(
@@ -360,7 +372,7 @@ def _renumber_shards(
 ) -> dict[str, tuple[ShardInfo, ...]]:
     """Renames the shards to their final numbers, without gaps.
 
-    Empty shards and the files of failed attempts are removed.
+    Removes empty shards, and the files that failed attempts have left in the data folder.
 
     Returns:
         The shards of each split, by its name. Splits without records are missing.
@@ -389,7 +401,17 @@ def _renumber_shards(
 
 
 def _move_shard(folder: Path, old: ShardName, index: int, num_shards: int) -> ShardName:
-    """Renames a shard and its index files. A shard that was already renamed is left alone."""
+    """Renames a shard and its index files, unless this was done before.
+
+    Args:
+        folder: The data folder.
+        old: The present name of the shard.
+        index: The final number of the shard within its split.
+        num_shards: The final number of shards of the split.
+
+    Returns:
+        The final name.
+    """
     new = replace(old, index=index, num_shards=num_shards)
     # The shard itself is renamed last. If its old name is gone, an earlier attempt has renamed all
     # files, and the old name of the index may belong to the next shard by now.
@@ -415,7 +437,12 @@ def _remove_shard(folder: Path, info: ShardInfo) -> None:
 
 
 def _remove_stray_files(folder: Path, shard_names: set[str]) -> None:
-    """Removes the files that failed or duplicate attempts have left in the data folder."""
+    """Removes the files of failed or duplicate attempts from the data folder.
+
+    Args:
+        folder: The data folder.
+        shard_names: The names of the files to keep. Final index files are kept as well.
+    """
     for path in list_paths(folder):
         if is_file(path) and path.name not in shard_names:
             remove_file(path)
@@ -426,7 +453,7 @@ def _remove_stray_files(folder: Path, shard_names: set[str]) -> None:
 
 
 def write_plan_rejects(plan: BuildPlan, rejects: Sequence[Any]) -> RejectSummary:
-    """Writes the rejects of the plan to a file and returns them."""
+    """Writes the rejects that the plan has found to a file in `plan.folder`."""
     writer = RejectWriter(Path(plan.folder, "rejects", "plan.jsonl"))
     writer.write(rejects)
     return writer.close()
@@ -435,8 +462,13 @@ def write_plan_rejects(plan: BuildPlan, rejects: Sequence[Any]) -> RejectSummary
 def write_input_list(plan: BuildPlan, folder: Path) -> dict[str, Any]:
     """Writes the list of the input files, one JSON object per line.
 
-    Each line has the size and either the time or the etag of a file, as seen by the plan. The build
-    has checked that they did not change. Records from a pipeline have no list.
+    Each object has the size and either the modification time or the etag that the plan has seen.
+    While it read the inputs, the build has checked that they did not change. Records from a user's
+    pipeline have no list.
+
+    Args:
+        plan: The plan of the build.
+        folder: The data folder.
 
     Returns:
         The manifest's entry for the inputs: their number, their bytes, and the name of the list.
@@ -464,10 +496,12 @@ def _input_lines(files: FileTable) -> Iterator[bytes]:
 
 
 def find_identical_build(plan: BuildPlan) -> Manifest | None:
-    """Returns the newest manifest if a build would only repeat it, else None.
+    """Returns the newest manifest if a build would only repeat its data set.
 
-    Compares the options, the schema, and the name, size and time or etag of each input. The shards
-    must exist.
+    Returns None if the result would differ, or if there is no data set.
+
+    Compares the options, the schema, the description, and the name, size and time or etag of each
+    input. All shards of the data set must exist, and its rejects must be within the plan's budget.
     """
     if not plan.base_generation or plan.source is None:
         return None
@@ -481,13 +515,13 @@ def find_identical_build(plan: BuildPlan) -> Manifest | None:
         and manifest.description.get("said") == asdict(plan.description)
         and part.records_rejected <= (plan.budget.max_rejects(part.records_read) or 0)
     )
-    # A file of the data set is missing, so it is built again.
+    # If a file of the data set is missing, the data set is built again.
     with contextlib.suppress(DataError, FileNotFoundError):
         listed_inputs = read_blocks(join(plan.out, part.folder, INPUTS_NAME), 1 << 20)
         if is_same and _compute_digest(listed_inputs) == _compute_digest(
             _input_lines(plan.source.files)
         ):
-            # Raises an error if a shard is missing.
+            # This call raises DataError or FileNotFoundError if a shard is missing.
             catalog_inputs(plan.out)
             return manifest
     return None
@@ -516,7 +550,8 @@ def _run_entry(plan: BuildPlan, run_id: str) -> dict[str, Any]:
 def compute_fingerprint(plan: BuildPlan, outcome: BuildOutcome) -> str:
     """Returns a digest that is equal for two builds with the same result.
 
-    It covers the options, the schema, the size of the inputs, and the checksum of each shard.
+    The digest covers the options, the schema, the number and size of the inputs, and the checksum
+    of each shard.
     """
     sums = [shard.sum for split in outcome.shards_by_split.values() for shard in split]
     inputs = [outcome.inputs["files"], outcome.inputs["bytes"]]

@@ -38,14 +38,15 @@ from recordmill.shards.rejects import RejectSummary, RejectWriter
 from recordmill.sources.common.contract import BATCH_BYTES, Chunk, Payloads, RecordLocator, Source
 from recordmill.statistics.dataset_sketch import SketchPool, payloads_to_flat
 
+# Messages to the user, by the reason of the reject.
 _SKIP_NOTES = {
     "parse": "records that statistics leave out, since they can't be parsed",
     "memory": "records that statistics leave out, since parsing them takes more memory than was given",
 }
-# A parsed record may take a third of the memory, next to its bytes, the sorted runs and the
-# statistics.
+# A parsed record may take a third (1/3) of the memory. Its serialized bytes, the sorted runs and
+# the statistics need the rest.
 _MAX_DECODED_SHARE = 3
-# Threads that share a sketch. Each spends a tenth of its time on statistics.
+# Four threads share a sketch. Each needs it for a tenth of its time, so they seldom wait.
 _THREADS_PER_SKETCH = 4
 
 
@@ -55,10 +56,10 @@ class IngestResult:
 
     Attributes:
         unit_group: Index of the unit group in `BuildPlan.unit_groups`.
-        sorted_runs: The sorted runs with its records.
-        records_read: Number of records read: the records in the sorted runs and the rejects.
+        sorted_runs: The sorted runs that contain its records.
+        records_read: Number of records read: sorted ones and rejects.
         rejected: The rejects.
-        note_counts: Number of records for each message to the user.
+        note_counts: Messages to the user, each with the number of records that it is about.
     """
 
     unit_group: int
@@ -73,7 +74,7 @@ class KeyedChunk:
     """A chunk with the key and the split of each record.
 
     Attributes:
-        records: A RecordBatch or Payloads.
+        records: A RecordBatch, or serialized records as Payloads.
         file_ids: [rows] uint32, indices into `Source.files`.
         positions: [rows] int64, row number in the file.
         keys: [rows] uint64.
@@ -110,7 +111,7 @@ def ingest(
         sketches: The statistics that receive the values, or None.
 
     Returns:
-        (result, histogram): The histogram counts the records of all sorted runs of the unit group.
+        (result, histogram). The histogram counts the records of all sorted runs of the unit group.
 
     Raises:
         DataError: An input is truncated or has changed since the plan, or a record is too large.
@@ -173,7 +174,7 @@ def ingest(
 def read_unit_group(plan: BuildPlan, unit_group: int) -> Iterator[Chunk]:
     """Yields the chunks of all units of a unit group.
 
-    A chunk may contain only rejects.
+    A chunk may contain rejects and no records.
     """
     source = _source(plan)
     for unit_id in plan.unit_groups[unit_group]:
@@ -181,9 +182,9 @@ def read_unit_group(plan: BuildPlan, unit_group: int) -> Iterator[Chunk]:
 
 
 def read_first_records(plan: BuildPlan, max_records: int) -> pa.Table:
-    """Returns the first `max_records` usable records of the inputs, before any transform.
+    """Returns the first `max_records` records of the inputs, before any transform.
 
-    It has the columns of the plan's schema.
+    Records that can't be used are left out. The table has the columns of the plan's schema.
     """
     source, batches = _source(plan), list[pa.RecordBatch]()
     for chunk in (chunk for unit in source.units for chunk in source.read(unit)):
@@ -200,13 +201,14 @@ def read_first_records(plan: BuildPlan, max_records: int) -> pa.Table:
 
 
 def assign_keys(plan: BuildPlan, chunk: Chunk) -> tuple[KeyedChunk, tuple[Reject, ...]]:
-    """Assigns keys and splits to the records of a chunk.
+    """Assigns a key and a split to each record of a chunk.
 
     They depend on the records as read, before any transform.
 
     Returns:
-        (records, rejects): A record is rejected if its columns determine no split. The rejects of
-        the chunk itself are not repeated.
+        (keyed_chunk, rejects). `keyed_chunk` contains the records that have a split. `rejects` has
+        one reject for each record whose columns determine no split. It does not repeat
+        `chunk.rejects`.
     """
     batch = decode_key_columns(plan, chunk)
     keys, split_ids = plan.key_assigner.assign(batch, chunk.file_ids, chunk.positions)
@@ -237,8 +239,8 @@ def assign_keys(plan: BuildPlan, chunk: Chunk) -> tuple[KeyedChunk, tuple[Reject
 def decode_key_columns(plan: BuildPlan, chunk: Chunk) -> pa.RecordBatch | None:
     """Returns the columns that determine keys and splits, or None if no column does.
 
-    The batch has one row per record of the chunk. The row of a record that can't be parsed is null.
-    Records that are parsed already are returned with all columns.
+    The batch has one row per record of the chunk. If a record can't be parsed, its row is null. If
+    the records are a RecordBatch already, it is returned as it is, with all columns.
     """
     if isinstance(chunk.records, pa.RecordBatch):
         return chunk.records
@@ -262,11 +264,11 @@ def apply_transform(
 ) -> tuple[KeyedChunk, tuple[Reject, ...]]:
     """Applies the plan's transform to the records.
 
-    Without a transform, columns that the plan's schema lacks are dropped.
+    Without a transform, columns that are not in the plan's schema are dropped.
 
     Returns:
-        (records, rejects): The rejects are the records that can't be parsed or that the transform
-        refuses.
+        (keyed_chunk, rejects). The rejects are the records that can't be parsed or that the
+        transform refuses.
     """
     if plan.transform is None or not keyed_chunk.rows:
         records = keyed_chunk.records
@@ -290,8 +292,8 @@ def parse_payloads(
     """Parses serialized records. A RecordBatch is returned as it is.
 
     Returns:
-        (records, rejects): The reason of a reject is "parse", or "memory" if parsing would need too
-        much of it.
+        (keyed_chunk, rejects). The reason of a reject is "parse" if the record is malformed, or
+        "memory" if parsing would need too much memory.
     """
     payloads = keyed_chunk.records
     if isinstance(payloads, pa.RecordBatch):
@@ -317,9 +319,9 @@ def parse_payloads(
 
 
 def _describe_memory_excess(plan: BuildPlan, payloads: Payloads) -> str:
-    """Returns the error message for a record that needs too much memory, or "".
+    """Returns an error message if parsing a record needs too much memory, else "".
 
-    A record that is itself small can contain millions of empty values, and each takes up to 24
+    A record that is itself small can contain millions of empty values. Each of them takes up to 24
     bytes when parsed.
     """
     record_bytes = payloads.data.nbytes
@@ -341,7 +343,13 @@ def _describe_memory_excess(plan: BuildPlan, payloads: Payloads) -> str:
 def _take_rows(
     keyed_chunk: KeyedChunk, rows: npt.NDArray[np.int64], batch: pa.RecordBatch
 ) -> KeyedChunk:
-    """Returns some rows of a chunk, with `batch` as their records."""
+    """Returns the rows `rows` of a chunk, with `batch` as their records.
+
+    Args:
+        keyed_chunk: The chunk.
+        rows: The indices of the rows.
+        batch: The records of these rows, one per index.
+    """
     return KeyedChunk(
         batch,
         file_ids=keyed_chunk.file_ids[rows],
@@ -354,19 +362,19 @@ def _take_rows(
 def _make_rejects(
     plan: BuildPlan, keyed_chunk: KeyedChunk, messages: Mapping[int, str], reason: str
 ) -> Iterator[Reject]:
-    """Yields a reject for each row in `messages`.
+    """Yields a reject for each row in `messages`, all with the same reason.
 
     Args:
         plan: The plan of the build.
         keyed_chunk: The records.
         messages: Error message by row. It is cut to 300 characters.
-        reason: The reason of all rejects.
+        reason: The reason, such as "parse".
     """
     source = _source(plan)
     for file_id in dict.fromkeys(keyed_chunk.file_ids[list(messages)].tolist()):
         rows = [row for row in messages if keyed_chunk.file_ids[row] == file_id]
         positions = keyed_chunk.positions[rows].tolist()
-        # Sources of text know better places, such as lines.
+        # A source of text can replace the record number by the line.
         places = [f"record {position}" for position in positions]
         if isinstance(source, RecordLocator):
             places = source.locate(file_id, positions)
@@ -375,10 +383,10 @@ def _make_rejects(
 
 
 def encode_chunk(plan: BuildPlan, keyed_chunk: KeyedChunk) -> Frames:
-    """Encodes records as TFRecord frames. Serialized records are framed as they are.
+    """Encodes records as TFRecord frames. Serialized records are framed without parsing.
 
     Raises:
-        DataError: A record is larger than MAX_RECORD_BYTES, or an Example can't contain it.
+        DataError: A record is larger than MAX_RECORD_BYTES, or an Example can't contain its values.
     """
     if isinstance(keyed_chunk.records, pa.RecordBatch):
         frames = encode_batch(keyed_chunk.records, plan.schema)
@@ -417,10 +425,11 @@ def update_statistics(
     Args:
         plan: The plan of the build.
         sketches: The statistics, or None to do nothing.
-        keyed_chunk: The encoded records.
+        keyed_chunk: The records as they are written.
 
     Returns:
-        Number of records that the statistics leave out, for each message to the user.
+        Messages to the user about records that the statistics leave out, each with the number of
+        such records.
     """
     if sketches is None:
         return {}
@@ -443,10 +452,10 @@ def update_statistics(
 
 
 def _is_large(chunk: Chunk) -> bool:
-    """Returns whether the records have more than 1 MiB on average.
+    """Returns whether the records of a chunk have more than 1 MiB on average.
 
-    After such records the memory pool must release its free blocks. It keeps them otherwise, and
-    hardly ever finds another use for blocks of such sizes.
+    After such records the memory pool must release its free blocks. Otherwise it keeps them, and
+    hardly ever reuses blocks of such sizes.
     """
     records = chunk.records
     return (records.nbytes if isinstance(records, pa.RecordBatch) else records.data.nbytes) > len(
@@ -460,9 +469,9 @@ def _source(plan: BuildPlan) -> Source:
 
 
 def _limit_buffer_bytes(plan: BuildPlan, unit_group: int, max_bytes: int) -> int:
-    """Returns the memory for each sorted run of a unit group.
+    """Returns the memory for each sorted run of a unit group: at most `max_bytes`.
 
-    A small unit group gets less than `max_bytes`: three times the size of its records, and 16 MiB.
+    A small unit group gets three times the size of its records, plus 16 MiB, if that is less.
     """
     expected = sum(
         _source(plan).units[unit_id].size_bytes for unit_id in plan.unit_groups[unit_group]
@@ -480,7 +489,12 @@ def find_oversized_record(frames: Frames) -> int | None:
 
 
 def describe_oversized_record(frames: Frames, record: int) -> str:
-    """Returns the error message for a record that is too large."""
+    """Returns the error message for a record that is larger than MAX_RECORD_BYTES.
+
+    Args:
+        frames: The encoded records.
+        record: The index of the large one.
+    """
     return (
         f"{int(frames.lengths[record])} bytes in one record, of which readers take {MAX_RECORD_BYTES} at "
         "most; divide it"

@@ -1,8 +1,11 @@
 """K-way merge of slices of sorted runs in bounded memory.
 
-Each slice has a window of loaded entries. A batch takes all loaded entries up to the smallest last
-entry of any window that has more to load. All later entries come after these, so a batch can be
-sorted by itself.
+A sorted run has, for each record, a frame and a small entry with its key, file, position and size.
+The merge works on entries, and reads frames only when the caller requests them.
+
+Each slice has a window: the entries that are loaded and not yet merged. A batch takes all loaded
+entries up to a bound. The bound is the smallest last entry of all windows whose slice has more
+entries on disk. All later entries come after the bound, so a batch can be sorted by itself.
 
 If there are too many slices for one merge, the smallest are first merged into files.
 """
@@ -30,42 +33,47 @@ from recordmill.building.sorted_run import (
 from recordmill.storage.files import Bytes, create_file, write_all
 from recordmill.storage.folders import remove_file
 
-# Bytes of an entry: in its window and in a batch, its place in the sort order, and the scratch
-# space of the sort.
+# Memory of an entry in bytes: its copies in the window and in the batch, its index in the order,
+# and the scratch space of the sort.
 _ENTRY_BYTES = 136
-# Entries, 768 bytes: shorter reads cost more than merging some slices beforehand.
+# Entries of a window, or 768 bytes. Shorter reads cost more than merging some slices beforehand.
 _MIN_WINDOW = 32
-# 8 MiB: at least so many bytes of frames are read at once, if the memory allows it.
+# 8 MiB of frames are read at once, or more, if the memory allows it.
 _MIN_BUFFER_BYTES = 8 << 20
-# 128 KiB: average length of a read if many slices are merged.
+# 128 KiB: intended average length of a read if many slices are merged.
 _READ_BYTES = 128 << 10
 
+# An entry as 24 bytes without fields.
 _OPAQUE = np.dtype((np.void, ENTRY_DTYPE.itemsize))
 SortKey = tuple[int, int, int]  # (key, file, position) of a record
-SliceEntries = tuple[RunSlice, int, RunEntries]  # (slice, first byte in it, entries)
+# (slice, offset of the first entry's frame in the slice, entries)
+SliceEntries = tuple[RunSlice, int, RunEntries]
 
 
 def max_window_entries(memory_bytes: int) -> int:
-    """Returns the number of entries that all windows of a merge may hold together."""
-    # Frames take up to half of the memory, and entries three eighths.
+    """Returns the number of entries that all windows of a merge may hold together.
+
+    Args:
+        memory_bytes: The memory of the merge. Frames take up to half of it, and entries 3/8.
+    """
     return max(memory_bytes * 3 // 8 // _ENTRY_BYTES, 4)
 
 
 def max_fan_in(memory_bytes: int) -> int:
-    """Returns the number of slices that can be merged at once."""
+    """Returns the number of slices that can be merged at once within `memory_bytes`."""
     return max(max_window_entries(memory_bytes) // _MIN_WINDOW, 2)
 
 
 @dataclass(frozen=True)
 class MergeBatch:
-    """Entries that follow all earlier batches of a merge, not yet sorted.
+    """Entries that come after all earlier batches of a merge, in no order yet.
 
-    A reader can skip a batch by its size, without the cost of sorting it.
+    The caller may skip a batch because of its size, which saves the sort.
 
     Attributes:
-        entries_by_slice: The entries of each slice.
-        memory_bytes: The memory of the merge. Frames take a quarter of it, and up to a quarter
-            while they are permuted.
+        entries_by_slice: The entries from each slice.
+        memory_bytes: The memory of the merge. Reading the frames takes a quarter of it, and
+            reordering them up to another quarter.
     """
 
     entries_by_slice: Sequence[SliceEntries]
@@ -86,7 +94,7 @@ class MergeBatch:
 
 
 class SortedBatch:
-    """The records of a merge batch in key order. Frames are read on request.
+    """The records of a merge batch in key order. Frames are read when `frames` is called.
 
     Attributes:
         sizes: [records] int64, bytes of each frame, in key order.
@@ -97,7 +105,8 @@ class SortedBatch:
         self._entries = _join_entries([entries for *_, entries in batch.entries_by_slice])
         self._firsts = np.cumsum([0, *(len(entries) for *_, entries in batch.entries_by_slice)])
         self._ends = np.cumsum(self._entries["size"], dtype=np.int64)
-        # No larger than long reads need. Memory that is new to the process costs more than a read.
+        # As large as long reads need, and not larger: memory that is new to the process costs more
+        # than a read.
         self._buffer_bytes = min(
             batch.memory_bytes // 4,
             max(_MIN_BUFFER_BYTES, _READ_BYTES * len(batch.entries_by_slice)),
@@ -111,13 +120,16 @@ class SortedBatch:
         self.sizes: Int64s = self._entries["size"].astype(np.int64)[self._order]
 
     def entries(self, begin: int, end: int) -> RunEntries:
-        """Returns the entries of records [begin, end)."""
+        """Returns the entries of records [begin, end), counted in key order."""
         return np.take(self._entries, self._order[begin:end])
 
     def frames(self, begin: int, end: int) -> Iterator[tuple[Bytes, U64]]:
-        """Yields (frames, keys) of records [begin, end) in several parts.
+        """Reads records [begin, end), counted in key order.
 
-        The frames are back to back in a buffer, which the next part overwrites.
+        Yields (frames, keys) of some records at a time. The frames are back to back in a buffer,
+        which the next item overwrites.
+
+        The frames are back to back in a buffer. The next item overwrites the buffer.
         """
         ends = np.cumsum(self.sizes[begin:end])
         row, num_bytes = 0, 0
@@ -129,10 +141,10 @@ class SortedBatch:
             row, num_bytes = end_row, int(ends[end_row - 1])
 
     def _read(self, indices: Int64s) -> Iterator[tuple[Bytes, U64]]:
-        """Reads the frames of some entries and yields (frames, keys).
+        """Reads the frames of some entries and yields (frames, keys) in key order.
 
         Args:
-            indices: Indices into the unsorted entries of the batch, consecutive in key order.
+            indices: Indices into `_entries`. The records must be consecutive in key order.
         """
         stored, order = _in_stored_order(indices, len(self._entries))
         sizes = self._entries["size"][stored].astype(np.int64)
@@ -159,11 +171,14 @@ class SortedBatch:
 
 
 def _in_stored_order(indices: Int64s, num_entries: int) -> tuple[Int64s, Int64s]:
-    """Returns (`indices` in ascending order, the permutation from there to `indices`).
+    """Sorts indices, and returns the permutation that undoes the sort.
 
     Args:
         indices: Distinct indices below `num_entries`.
         num_entries: The number of entries of the batch.
+
+    Returns:
+        (ascending, order), where ascending[order] equals `indices`.
     """
     if len(indices) == num_entries:
         return np.arange(num_entries), indices
@@ -174,12 +189,15 @@ def _in_stored_order(indices: Int64s, num_entries: int) -> tuple[Int64s, Int64s]
 
 
 class _SliceReader:
-    """A slice in a merge, with its window of loaded entries.
+    """Reads the entries of one slice step by step, for a merge.
+
+    The entries that are loaded and not yet taken are the window. A merge repeats two calls: `load`
+    reads entries into the window, and `take` removes the first ones.
 
     Attributes:
-        remaining: Number of records that no batch has taken.
-        last_taken: Number of records that the last batch has taken.
-        entries: The window.
+        entries: The window, in key order.
+        remaining: Number of records that are not yet taken, loaded or not.
+        last_taken: Number of records that the last `take` has removed.
     """
 
     def __init__(self, run_slice: RunSlice) -> None:
@@ -194,9 +212,10 @@ class _SliceReader:
         return len(self.entries) >= self.remaining
 
     def load(self, window: int) -> None:
-        """Loads entries until the window has about `window` of them.
+        """Reads entries until the window has `window` of them, or all that remain.
 
-        If it has more, the surplus is dropped and read again later.
+        A window that is at least three quarters full is left as it is. If it has more than `window`
+        entries, the surplus is dropped, and read again by a later call.
         """
         num_loaded = len(self.entries)
         if num_loaded > window:
@@ -211,11 +230,12 @@ class _SliceReader:
             self.entries = _join_entries([self.entries, entries]) if num_loaded else entries
 
     def last(self) -> SortKey:
+        """Returns the sort key of the last entry in the window."""
         entry = self.entries[-1]
         return int(entry["key"]), int(entry["file"]), int(entry["position"])
 
     def count_up_to(self, bound: SortKey) -> int:
-        """Returns the number of loaded entries that are at most `bound`."""
+        """Returns the number of entries in the window that are at most `bound`."""
         if self.last() <= bound:
             return len(self.entries)
         key, file, position = bound
@@ -231,7 +251,12 @@ class _SliceReader:
         return begin + int(np.count_nonzero(is_up_to_bound))
 
     def take(self, count: int) -> SliceEntries:
-        """Removes the first `count` entries from the window and returns them."""
+        """Removes the first `count` entries from the window.
+
+        Returns:
+            (slice, offset, entries). The offset is that of the first entry's frame, in bytes from
+            the start of the slice.
+        """
         entries, self.entries = self.entries[:count], self.entries[count:]
         start = self._next_byte
         self._next_byte += int(entries["size"].sum(dtype=np.int64))
@@ -242,8 +267,8 @@ class _SliceReader:
 def merge(slices: Sequence[RunSlice], memory_bytes: int) -> Iterator[MergeBatch]:
     """Merges slices by (key, file, position), and yields the batches in this order.
 
-    The memory stays below `memory_bytes`, or twice the largest record. More than `max_fan_in`
-    slices are possible, but make the windows small and the reads slow.
+    The merge needs at most `memory_bytes`, or twice the largest record if that is more. More slices
+    than `max_fan_in` are allowed, but their windows are small and the reads slow.
 
     Args:
         slices: The slices. Each has at least one record.
@@ -276,12 +301,15 @@ def merge(slices: Sequence[RunSlice], memory_bytes: int) -> Iterator[MergeBatch]
 
 
 def _window_sizes(readers: Sequence[_SliceReader], max_entries: int) -> list[int]:
-    """Returns the window of each reader, in entries.
+    """Divides `max_entries` among the readers, and returns the window size of each, in entries.
 
-    If all entries fit, they are loaded. Otherwise half of the space is divided evenly. A quarter is
-    divided by the remaining records, since hashed keys arrive in this proportion. A quarter is
-    divided by the records of the last batch: without a shuffle, slices follow one another and are
-    read one at a time.
+    If all remaining entries fit, each window holds all that its slice has. Otherwise:
+
+    * Half of the entries is divided evenly.
+    * A quarter is divided in proportion to the remaining records, since hashed keys arrive in this
+      proportion.
+    * A quarter is divided in proportion to the records of the last batch. Without a shuffle, slices
+      follow one another, and one at a time needs entries.
     """
     remaining = np.array([reader.remaining for reader in readers], np.float64)
     if remaining.sum() <= max_entries:
@@ -294,8 +322,8 @@ def _window_sizes(readers: Sequence[_SliceReader], max_entries: int) -> list[int
 
 
 def _join_entries(arrays: Sequence[RunEntries]) -> RunEntries:
-    # As opaque bytes. Otherwise NumPy would compare the field types again for each of many small
-    # arrays.
+    # Joins the entries as opaque bytes. Otherwise NumPy would compare the field types again for
+    # each of many small arrays.
     return np.concatenate([array.view(_OPAQUE) for array in arrays]).view(ENTRY_DTYPE)
 
 
@@ -307,9 +335,10 @@ def limit_fan_in(
     memory_bytes: int,
     on_batch: Callable[[], None],
 ) -> Iterator[Sequence[RunSlice]]:
-    """Merges the smallest slices into files until at most `max_slices` are left.
+    """Merges the smallest slices into files until at most `max_slices` slices are left.
 
-    A context manager. It yields the remaining slices and removes the files at the end.
+    A context manager. It yields the slices that are left, merged or not, and removes the files at
+    the end.
 
     Args:
         max_slices: The number of slices that may be left, at least 2.
@@ -341,11 +370,11 @@ def limit_fan_in(
 def merge_to_file(
     slices: Sequence[RunSlice], path: Path, memory_bytes: int, on_batch: Callable[[], None]
 ) -> RunSlice:
-    """Merges slices into a new file and returns it as one slice.
+    """Merges slices into a new file and returns the file as one slice.
 
     Args:
         slices: The slices to merge.
-        path: The file: frames, then entries. It has no index.
+        path: The file to write: all frames, then all entries. It gets no index.
         memory_bytes: The memory of the merge.
         on_batch: Called once per batch. It may raise an exception to stop the merge.
     """

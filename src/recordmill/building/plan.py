@@ -1,9 +1,7 @@
-"""The plan of a build.
+"""The plan of a build: inputs, schema, options and limits.
 
-It is fixed before the build starts, and every stage reads it.
-
-Stages in this process get it by reference. Workers of an engine get it as a file in the shared
-folder.
+The plan is fixed before the build starts, and every step reads it. Steps in this process get it by
+reference. Workers of an engine get it as a file in the shared folder.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ from recordmill.sources.common.tables import count_unit_rows, unit_sizes
 from recordmill.storage.codecs import UNCOMPRESSED, find_codec
 from recordmill.storage.folders import real_path
 
-# 256 MiB: reading, sorting and merging need this much.
+# 256 MiB are reserved for reading, sorting and merging.
 _RESERVED_BYTES = 256 << 20
 # 16 MiB: ten sorted runs per thread merge as fast as a few.
 _MIN_LOCAL_BUFFER_BYTES = 16 << 20
@@ -54,9 +52,9 @@ def max_run_buffer_bytes(memory_bytes: int, threads: int) -> int:
 
 
 def parsed_cache_bytes(memory_bytes: int) -> int:
-    """Returns the memory for records that the plan has parsed.
+    """Returns the memory for parsed records that a plan keeps for its build.
 
-    It is small, because the others wait in files at little cost.
+    The share is small (1/32), because records beyond it are kept in files at little cost.
     """
     return max(memory_bytes - _RESERVED_BYTES, 0) // 32
 
@@ -67,7 +65,7 @@ class BuildPlan:
 
     Attributes:
         folder: The run's folder. On a worker, the scratch folder of a task.
-        base_generation: The generation that the build follows, or 0.
+        base_generation: The newest generation when the build started, or 0 if there was none.
         schema: The schema of the records in the shards, after any transform.
         split_names: The names of the splits. The index of a name is the split id.
         key_buckets: The key buckets of the sorted runs.
@@ -83,12 +81,13 @@ class BuildPlan:
         name: The name of the data set.
         source_options: The options of the source that determine its records.
         transform: The transform of the records, or None.
-        store_url: The URL of the output in a store. "" if the output is the parent of `folder`.
-        codec_version: The compression library and its version, as found when the plan was made.
+        store_url: The URL of the output in a store. If it is "", the output is the parent of
+            `folder`.
+        codec_version: The compression library and its version on the machine that made the plan.
         has_statistics: Whether the build computes statistics.
         rules: The rules that the statistics must satisfy, or None.
-        stratified_splits: The class boundaries for `stratify`. None without it, and before
-            `count_classes`.
+        stratified_splits: The boundaries of the splits in each class, for `stratify`. None without
+            `stratify`, and until `count_classes` has set it.
         description: The user's description of the data set.
     """
 
@@ -167,19 +166,19 @@ class BuildPlan:
 
     @functools.cached_property
     def local_buffer_bytes(self) -> int:
-        """The memory for a sorted run or for the merge of a shard.
+        """The memory for a sorted run or a shard merge in one process.
 
-        This is for a build by one process. Small inputs use less than `max_run_buffer_bytes`,
-        because touching new memory takes time.
+        Small inputs use less than `max_run_buffer_bytes`, because touching new memory takes time.
         """
         expected = 0 if self.source is None else int(unit_sizes(self.source.units).sum())
         return min(self.max_run_buffer_bytes, max(expected // 64, _MIN_LOCAL_BUFFER_BYTES))
 
     @functools.cached_property
     def max_rejects(self) -> int | None:
-        """The number of rejects that the budget allows in addition to the plan's.
+        """Number of further rejects that the budget allows, or None if it is unknown.
 
-        None if it depends on the number of records, and this is unknown.
+        The rejects that were found during the plan are subtracted. None means that the budget is a
+        share of the records, and that their number is unknown.
         """
         if self.source is None:
             return self.budget.max_rejects(None)
@@ -191,17 +190,17 @@ class BuildPlan:
 
     @functools.cached_property
     def key_assigner(self) -> KeyAssigner:
-        """The assignment of keys and splits.
+        """The object that assigns a key and a split to each record.
 
-        It is not pickled. Each process computes it again.
+        It is not pickled. Each process creates it again.
         """
         assert self.source is not None
         return KeyAssigner(self.key_options, self.source, self.stratified_splits)
 
     def with_changes(self, **changes: Any) -> BuildPlan:
-        """Returns a plan with changed attributes.
+        """Returns a copy of the plan with other values for some attributes.
 
-        It keeps `key_assigner` and `max_rejects`, which are expensive to compute.
+        The copy keeps `key_assigner` and `max_rejects`, which are expensive to compute.
         """
         plan = replace(self, **changes)
         if self.source is not None:
@@ -214,22 +213,28 @@ class BuildPlan:
         return {name: value for name, value in self.__dict__.items() if name != "key_assigner"}
 
     def local_handle(self) -> LocalPlanHandle:
-        """Returns a small, picklable handle for stages of this process.
+        """Returns a small, picklable handle that loads the plan within this process.
 
-        It does not keep the plan alive.
+        The handle does not keep the plan alive.
         """
         key = f"{self.folder} {uuid.uuid4().hex}"
         _plans[key] = self
         return LocalPlanHandle(key)
 
 
-# A plan lists every input, so a pickled copy of it would need much memory.
+# Plans by the key of their handle. A handle replaces a pickled copy of the plan, which would need
+# much memory because a plan lists every input. The values are weak, so that a plan is freed when
+# its build ends.
 _plans: weakref.WeakValueDictionary[str, BuildPlan] = weakref.WeakValueDictionary()
 
 
 @dataclass(frozen=True)
 class LocalPlanHandle:
-    """Handle of a plan in this process."""
+    """Handle of a plan that exists in this process.
+
+    Attributes:
+        key: A unique text that identifies the plan.
+    """
 
     key: str
 
@@ -237,16 +242,21 @@ class LocalPlanHandle:
         """Returns the plan.
 
         Raises:
-            KeyError: This is another process, or the plan is gone.
+            KeyError: The plan was made by another process, or does not exist any more.
         """
         return _plans[self.key]
 
 
 def group_units(source: Source, max_run_buffer_bytes: int, threads: int) -> list[range]:
-    """Divides the units into consecutive unit groups of about equal size.
+    """Divides the units of a source into consecutive unit groups of about equal size.
 
-    The records of a unit group fill about one sorted run or less. The number of unit groups is a
-    multiple of `threads`.
+    The records of a unit group fill at most about one sorted run. The number of unit groups is
+    about a multiple of `threads`.
+
+    Args:
+        source: The source.
+        max_run_buffer_bytes: The size of the buffer for a sorted run.
+        threads: The number of threads that ingest unit groups.
 
     Returns:
         Ranges of indices into `source.units`.
@@ -265,7 +275,7 @@ def group_units(source: Source, max_run_buffer_bytes: int, threads: int) -> list
 
 
 def choose_dataset_name(name: str | None, out: str | os.PathLike[str]) -> str:
-    """Returns `name`, or a name derived from the output folder.
+    """Returns `name`, or a name derived from the output folder if `name` is None.
 
     Raises:
         UsageError: The name is not an ASCII identifier, as TensorFlow Datasets requires. Or the

@@ -3,8 +3,8 @@
 The key is 64 bits and determines the order of the records:
 
 * By default it is SipHash-2-4 of the record's position in its file. The hash key is BLAKE2b-128 of
-  the seed and the file's name. So the order depends only on the seed and the inputs, and not on
-  threads, memory or the folder of the inputs.
+  the seed and the file's name. So the order depends only on the seed and the inputs. Threads,
+  memory and the folder of the inputs don't change it.
 * With `--key COLUMN` it is the hash of a column. So a record keeps its place when others are
   inserted.
 * Without a shuffle it is the number of the record in the order of the inputs.
@@ -51,7 +51,7 @@ _NAMES_BY_BOUNDARIES = {
 }
 # The split id of a record whose value determines no split.
 NO_SPLIT = (1 << 16) - 1
-# Files: rows of the file table become Python objects in batches of this size.
+# Files whose rows of the file table become Python objects at once.
 _FILE_BATCH = 1 << 12
 
 
@@ -66,15 +66,16 @@ class KeyOptions:
         key: Column that determines the key. None derives it from file and position.
         split_by: Column with the split groups: records with equal values stay in one split. None
             means `key`.
-        splits: (name, fraction) of each split, with a sum of 1, or any value for `parse_splits`. If
-            it is empty, the folders of the inputs determine the splits. Without such folders, all
-            records are in `train`.
-        key_bits: Number of leading bits of the keys in use. Tests lower it to provoke equal keys.
+        splits: (name, fraction) of each split. The fractions sum to 1. The constructor also takes
+            any value for `parse_splits`. If `splits` is empty, the folders of the inputs determine
+            the splits. Without such folders, all records are in `train`.
+        key_bits: Number of leading bits of a key that are used. The other bits are 0. Tests lower
+            the number to get equal keys.
         stratify: Column with the classes. Each class is divided by the fractions. None divides all
             records together.
         split_column: Column that contains the name of the split.
-        split_at: (column, boundaries), or any value for `parse_split_at`. The value of the column
-            determines the split.
+        split_at: (column, boundaries). The split depends on the boundaries that the value of the
+            column reaches. The constructor also takes any value for `parse_split_at`.
 
     Raises:
         UsageError: The options are invalid, or contradict each other.
@@ -128,7 +129,7 @@ class KeyOptions:
 
     @property
     def group_column(self) -> str | None:
-        """The column with the split groups that stay in one split, or None."""
+        """The column with the split groups, or None if there are no groups."""
         return self.split_by or self.key
 
     @property
@@ -182,16 +183,16 @@ def _parse_split(item: Any, value: Any) -> tuple[str, float]:
 
 
 def parse_split_at(value: Any) -> tuple[str, tuple[str, ...]] | None:
-    """Returns (column, boundaries) of `split_at`.
+    """Returns (column, boundaries) of `split_at`, or None for None.
 
     >>> parse_split_at("date=2024-06-01, 2024-09-01"), parse_split_at({"year": 2020})
     (('date', ('2024-06-01', '2024-09-01')), ('year', ('2020',)))
 
     Args:
-        value: Text or a mapping as above, or a pair. None returns None.
+        value: Text or a mapping as above, a pair, or None.
 
     Raises:
-        UsageError: The value has another form.
+        UsageError: The value has another form, or not one or two boundaries.
     """
     if value is None:
         return None
@@ -224,8 +225,13 @@ def convert_split_boundaries(options: KeyOptions, value_type: pa.DataType) -> pa
 
     A timestamp without a zone is UTC if the column has a zone.
 
+    Args:
+        options: The options. Their `split_at` is not None.
+        value_type: The type of the column.
+
     Raises:
-        UsageError: A value does not convert to the type, is null or NaN, or does not ascend.
+        UsageError: A boundary does not convert to the type, or is null or NaN. Or the boundaries do
+            not ascend.
     """
     assert options.split_at is not None
     column, texts = options.split_at
@@ -256,9 +262,13 @@ def convert_split_boundaries(options: KeyOptions, value_type: pa.DataType) -> pa
 def find_split_names(options: KeyOptions, files: FileTable) -> tuple[str, ...]:
     """Returns the names of the splits. The index of a name is the split id.
 
+    Args:
+        options: The options for keys and splits.
+        files: The input files. Their folders may name splits.
+
     Raises:
-        UsageError: Both the inputs and an option determine splits. Mixing them would leak test
-            records into training.
+        UsageError: The folders of the inputs determine splits, and so does an option. Mixing both
+            would leak test records into training.
     """
     words = (
         files.dictionary_values(SPLIT_COLUMN).to_pylist()
@@ -291,14 +301,14 @@ def find_split_names(options: KeyOptions, files: FileTable) -> tuple[str, ...]:
 
 
 class KeyAssigner:
-    """Assigns keys and splits to the records of one source.
+    """Assigns a key and a split to each record of one source.
 
-    Hash keys of files are derived when they are needed. A worker that reads one of a million files
-    derives one.
+    The hash key of a file is derived when one of its records is assigned. So a worker that reads
+    one of a million files derives one hash key.
 
     Attributes:
         options: The options.
-        stratified_splits: The class boundaries for `stratify`, or None.
+        stratified_splits: The boundaries of the splits in each class, for `stratify`, or None.
         split_names: The names of the splits.
         key_limit: Keys are in [0, key_limit).
     """
@@ -333,8 +343,8 @@ class KeyAssigner:
             positions: [rows] int64, row numbers in the files.
 
         Returns:
-            ([rows] uint64, [rows] uint16). The split is NO_SPLIT if the record's value determines
-            none.
+            (keys, split_ids): [rows] uint64 and [rows] uint16. The split id is NO_SPLIT if the
+            value in `split_column` or `split_at` determines no split.
 
         Raises:
             DataError: A file has more records than planned, and `shuffle` is off.
@@ -353,7 +363,7 @@ class KeyAssigner:
                 domain=_KEY_DOMAIN,
                 column_domain=_KEY_COLUMN_DOMAIN,
             )
-        # Clears the lower bits.
+        # Clears the bits that are not used.
         if self.options.key_bits < 64:
             keys = keys & np.uint64(2**64 - 2 ** (64 - self.options.key_bits))
         return keys, self._assign_splits(batch, file_ids, positions)
@@ -364,7 +374,13 @@ class KeyAssigner:
         file_ids: npt.NDArray[np.uint32],
         positions: npt.NDArray[np.int64],
     ) -> U64:
-        """Returns the hash of each record, [rows] uint64, that determines a random split."""
+        """Returns a hash of each record, [rows] uint64, for random splits.
+
+        The fractions of `splits` divide the range of the hashes.
+
+        Records with equal values in `group_column` have equal hashes. See `assign` for the
+        arguments.
+        """
         return self._hash(
             batch=batch,
             column=self.options.group_column,
@@ -413,7 +429,7 @@ class KeyAssigner:
         return np.searchsorted(self._thresholds, hashes, side="right").astype(np.uint16)
 
     def _splits_from_column(self, column: pa.Array) -> npt.NDArray[np.uint16]:
-        """Returns the split that each value of `split_column` names, in any case."""
+        """Returns the split that each value of `split_column` names, in upper or lower case."""
         words = pc.utf8_lower(pc.utf8_trim_whitespace(column))
         word_ids = pc.fill_null(
             pc.index_in(words, pa.array(SPLIT_WORDS, words.type)), -1
@@ -424,7 +440,11 @@ class KeyAssigner:
         return split_ids
 
     def _splits_from_boundaries(self, column: pa.Array) -> npt.NDArray[np.uint16]:
-        """Returns the split of each value: the number of boundaries that it reaches."""
+        """Returns the split id of each value: the number of boundaries up to it.
+
+        For example, 5 and 7 reach the boundary 5 and belong to split 1, and 4 belongs to split 0.
+        Null and NaN get NO_SPLIT.
+        """
         is_missing = pc.is_null(column, nan_is_null=True).to_numpy(zero_copy_only=False)
         reached = (
             pc.fill_null(pc.greater_equal(column, boundary), False)
@@ -446,7 +466,11 @@ class KeyAssigner:
         return f"{option('split_column', name)}: is {text:.99}, no word for a split: {', '.join(SPLIT_WORDS)}"
 
     def _splits_from_files(self, file_ids: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint16]:
-        """Returns the split that each record's file or folder is named after."""
+        """Returns the split id of each record from the path of its file.
+
+        The plan has found the splits that folders and names contain. Other files belong to
+        DEFAULT_SPLIT.
+        """
         if SPLIT_COLUMN not in self._files.extra_columns:
             return np.full(len(file_ids), self._split_ids[DEFAULT_SPLIT], np.uint16)
         words = self._files.dictionary_values(SPLIT_COLUMN).to_pylist()
@@ -487,7 +511,7 @@ class KeyAssigner:
         return hashes
 
     def _derive_file_keys(self, seed: int, domain: bytes, begin: int, end: int) -> tuple[U64, U64]:
-        """Returns the hash keys of files [begin, end), as low and high words."""
+        """Returns the 128-bit hash keys of files [begin, end), as low and high words."""
         words = np.empty((2, end - begin), np.uint64)
         for begin_batch in range(begin, end, _FILE_BATCH):
             files = self._files[begin_batch : min(begin_batch + _FILE_BATCH, end)]
@@ -500,10 +524,10 @@ class KeyAssigner:
 def assign_by_payload(
     options: KeyOptions, batch: pa.RecordBatch, frames: Frames
 ) -> tuple[U64, npt.NDArray[np.uint16]]:
-    """Returns the key and the split of each record of a pipeline.
+    """Returns the key and the split of each record of a user's pipeline.
 
     Such records have no file or position, so both are hashes of the payload or of columns. Records
-    with equal payloads have equal keys, but their order makes no difference.
+    with equal payloads have equal keys. Their order makes no difference.
 
     Args:
         options: The options for keys and splits.
@@ -511,7 +535,7 @@ def assign_by_payload(
         frames: The encoded records.
 
     Returns:
-        ([rows] uint64, [rows] uint16).
+        (keys, split_ids): [rows] uint64 and [rows] uint16.
     """
 
     def hashes(column: str | None, seed: int, domain: bytes, column_domain: bytes) -> U64:
@@ -537,7 +561,12 @@ def assign_by_payload(
 
 
 def compute_split_thresholds(options: KeyOptions) -> U64:
-    """Returns the lowest hash of each split but the first, [splits - 1] uint64."""
+    """Returns the lowest hash of each split but the first, [splits - 1] uint64.
+
+    >>> thresholds = compute_split_thresholds(KeyOptions(splits=(("train", 0.75), ("test", 0.25))))
+    >>> [hex(threshold) for threshold in thresholds.tolist()]
+    ['0xc000000000000000']
+    """
     fractions = np.cumsum([fraction for _, fraction in options.splits])
     return np.array(
         [min(int(fraction * 2.0**64), 2**64 - 1) for fraction in fractions[:-1]], np.uint64
@@ -545,20 +574,25 @@ def compute_split_thresholds(options: KeyOptions) -> U64:
 
 
 def identify_file(file: InputFile) -> tuple[bytes, bytes]:
-    """Returns the parts of a file's identity for hashes: its root and its name."""
+    """Returns (number of the root as 4 bytes, name), which identify a file in hashes."""
     return file.root.to_bytes(4, "little"), file.name.encode("utf-8", "surrogateescape")
 
 
 def encode_key_values(column: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
     """Returns the bytes to hash for each value of a column.
 
+    The bytes are b"v" and the value for strings, 8 little-endian bytes for numbers, and none for
+    null. So all nulls are one split group.
+
+    >>> data, offsets = encode_key_values(pa.array(["ab", None, ""], pa.large_string()))
+    >>> bytes(data), offsets.tolist()
+    (b'vabv', [0, 3, 3, 4])
+
     Args:
         column: Strings, bytes or numbers.
 
     Returns:
-        (data, offsets): The bytes of row i are data[offsets[i]:offsets[i + 1]]. They are empty for
-        null, b"v" and the value for strings, and 8 little-endian bytes for numbers. So all nulls
-        are one split group.
+        (data, offsets). The bytes of row i are data[offsets[i]:offsets[i + 1]].
 
     Raises:
         UsageError: The column is nested.
@@ -600,10 +634,10 @@ def encode_key_values(column: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDAr
 
 
 def _row_offsets(source: Source) -> npt.NDArray[np.int64]:
-    """Returns the number of positions before each file, [files + 1].
+    """Returns the number of positions before each file, [files + 1], for keys without a shuffle.
 
-    If the plan has not counted the positions of each file, every file gets 2^40, or fewer if there
-    are too many files.
+    If the plan has not counted the positions of each file, every file gets a range of 2^40 keys, or
+    fewer if there are too many files.
     """
     counts = np.zeros(len(source.files), np.int64)
     for unit in source.units:

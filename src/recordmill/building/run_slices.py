@@ -1,8 +1,9 @@
 """Slices of sorted runs.
 
-A slice contains the records of a sorted run that belong to a shard. It refers to a range of the
-file. The indexes of the sorted run determine it, when the shard is about to be written. So no
-object is kept for each pair of sorted run and shard.
+A slice is a range of a sorted run's file that contains all of its records for one shard. It may
+contain records of neighbouring shards, too, because slices begin and end where the indexes of the
+sorted run have a row. Slices are found when a shard is about to be written, so no object is kept
+for each pair of sorted run and shard.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from recordmill.building.shard_boundaries import BY_RECORDS, ShardBoundaries, Sh
 from recordmill.building.sorted_run import ENTRY_DTYPE, INDEX_STRIDE, RunEntries, SortedRun
 from recordmill.storage.files import Bytes, read_ranges
 
-# records, bytes: how much of the sorted run is before the start and before the end of the slice.
-# skipped: (records, bytes) between the start of the slice's first bucket and the start of the
-# slice.
+# A slice, as positions in its sorted run.
+# records: the number of records before the start of the slice, and before its end.
+# bytes: the same for bytes of frames.
+# skipped: (records, bytes) from the start of the shard's first bucket to the start of the slice.
 SLICE_BOUNDS_DTYPE = np.dtype([("records", "<i8", 2), ("bytes", "<i8", 2), ("skipped", "<i8", 2)])
 SliceBounds = npt.NDArray[np.void]
 
@@ -50,16 +52,23 @@ class RunSlice:
         return data.view(ENTRY_DTYPE)
 
     def read_frames(self, start: int, buffer: Bytes) -> None:
-        """Fills `buffer` with bytes of the frames, from byte `start` of the slice on."""
+        """Fills `buffer` with frames of the slice, from byte `start` on.
+
+        Byte 0 is the start of the first frame.
+        """
         read_ranges(self.path, [(self.frames_offset + start, buffer)])
 
 
 def find_slice_bounds(run: SortedRun, boundaries: npt.NDArray[np.void]) -> SliceBounds:
-    """Returns the part of a sorted run that each shard needs, SLICE_BOUNDS_DTYPE [shards].
+    """Returns the slice of a sorted run for each shard, SLICE_BOUNDS_DTYPE [shards].
 
     Args:
         run: The sorted run.
         boundaries: BOUNDARY_DTYPE [shards], all of one split.
+
+    Raises:
+        OSError: The file of the sorted run is missing.
+        DataError: The file is too short.
     """
     bounds = np.empty(len(boundaries), SLICE_BOUNDS_DTYPE)
     counts = run.count_before(
@@ -74,8 +83,13 @@ def find_slice_bounds(run: SortedRun, boundaries: npt.NDArray[np.void]) -> Slice
 def _narrow_bounds(run: SortedRun, boundaries: npt.NDArray[np.void], bounds: SliceBounds) -> None:
     """Narrows slice bounds in place, for boundaries with a `lower_key` or `upper_key`.
 
-    A slice then begins at the last row of the sparse index up to `lower_key`, and ends at the first
-    row after `upper_key`.
+    These are the sort keys that bound a shard inside of a large bucket. A slice then begins at the
+    last row of the sparse index up to `lower_key`, and ends at the first row after `upper_key`.
+
+    Args:
+        run: The sorted run.
+        boundaries: BOUNDARY_DTYPE [shards].
+        bounds: SLICE_BOUNDS_DTYPE [shards], the slices of entire buckets.
     """
     first_indexed, sparse_index = run.read_sparse_index(
         int(bounds["records"].min()), int(bounds["records"].max())
@@ -100,7 +114,7 @@ def make_slices(sorted_runs: Sequence[SortedRun], bounds: SliceBounds) -> list[R
     """Returns the slices of one shard, without empty ones.
 
     Args:
-        sorted_runs: The sorted runs that have records near the shard.
+        sorted_runs: The sorted runs.
         bounds: SLICE_BOUNDS_DTYPE, one row for each sorted run.
     """
     return [
@@ -122,11 +136,18 @@ def make_slices(sorted_runs: Sequence[SortedRun], bounds: SliceBounds) -> list[R
 
 
 def measure_skipped(bounds: SliceBounds, measure: str) -> int:
-    """Returns the records or bytes that all slices skip because of `lower_key`.
+    """Returns how much the slices of a shard skip at their start, summed up.
+
+    `ShardRange.edges` count from the start of that bucket. Slices of a large bucket begin later,
+    because the search for the shard's `lower_key` (see BOUNDARY_DTYPE) has skipped records of
+    earlier shards. The caller passes the result to `ShardRange.shift_left`.
 
     Args:
         bounds: SLICE_BOUNDS_DTYPE, one row for each sorted run.
         measure: BY_RECORDS or BY_BYTES.
+
+    Returns:
+        The number of records, or of bytes of their frames.
     """
     return int(bounds["skipped"][:, 0 if measure == BY_RECORDS else 1].sum())
 
@@ -137,12 +158,12 @@ def iter_shard_slices(
     max_shards: int,
     memory_bytes: int,
 ) -> Iterator[tuple[ShardRange, list[RunSlice]]]:
-    """Yields blocks of consecutive shards with their slices.
+    """Yields (shards, slices) for blocks of consecutive shards, in their order.
 
     Args:
         sorted_runs: All sorted runs.
         boundaries: The boundaries of all shards.
-        max_shards: The number of shards in a block, at most.
+        max_shards: The maximum number of shards in a block.
         memory_bytes: The memory for slice bounds, which are computed for several blocks at once.
     """
     blocks_at_once = max(
@@ -153,7 +174,8 @@ def iter_shard_slices(
         edges = all_edges[first : first + blocks_at_once + 1]
         table = boundaries.merge_rows(edges)
         bounds = np.empty((len(table), len(sorted_runs)), SLICE_BOUNDS_DTYPE)
-        # Split by split, because a read of the bucket index spans all requested buckets.
+        # One split at a time: a read of the bucket index goes from the first requested bucket to
+        # the last one, and so would include all buckets between two splits.
         for split_id in np.unique(table["split_id"]).tolist():
             rows = np.flatnonzero(table["split_id"] == split_id)
             for i, run in enumerate(sorted_runs):

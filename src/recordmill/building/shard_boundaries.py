@@ -1,7 +1,7 @@
 """Boundaries of the shards in the global order of the records.
 
 The boundaries follow from a histogram of the record keys. They depend only on the records and the
-options, so the number of units, threads or workers never changes the bytes of a shard.
+options. So the number of units, threads or workers never changes the bytes of a shard.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from recordmill.base.sizes import DEFAULT_SHARD_BYTES, parse_size
 from recordmill.base.threads import thread_map
 from recordmill.building.sorted_run import INDEX_STRIDE, Histogram, SortedRun
 
+# What positions in the order of the records count: records, or bytes of their frames.
 BY_RECORDS, BY_BYTES = "records", "bytes"
 # Shards of a split: their names have five digits, and a folder with more files is impractical.
 MAX_SHARDS = 100_000
@@ -32,10 +33,14 @@ class ShardOptions:
     """Options that determine the number and the size of the shards.
 
     Attributes:
-        shard_bytes: Size of a shard in bytes, before compression.
-        num_shards: Number of shards of each split. None divides by `shard_bytes`.
+        shard_bytes: Size of a shard in bytes, before compression. It is ignored if `num_shards` is
+            set.
+        num_shards: Number of shards of each split, or None.
         is_default: The user has set neither option, so `scaled_to` may raise `shard_bytes` for
             large inputs.
+
+    Raises:
+        UsageError: A value is out of range.
     """
 
     shard_bytes: int = DEFAULT_SHARD_BYTES
@@ -93,10 +98,12 @@ class ShardOptions:
 # index, num_shards: its number within the split, and the number of shards of the split.
 # begin_bucket, end_bucket: the buckets [begin_bucket, end_bucket) that contain its records. Bucket
 #     numbers continue from one split to the next.
-# begin, end: its records, or the first bytes of their frames, counted from the start of
-#     `begin_bucket`.
-# lower_key, upper_key: sort keys (`sorted_run.SPARSE_INDEX_DTYPE`) at or before its first record,
-#     and at or after its end. b"" if they are unknown.
+# begin, end: the range [begin, end) of its records, or of the first bytes of their frames. Both
+# count
+#     from the start of `begin_bucket`.
+# lower_key: a sort key (`sorted_run.SPARSE_INDEX_DTYPE`) that is not greater than that of its first
+#     record. b"" if it is unknown.
+# upper_key: a sort key that no record of the shard reaches. b"" if it is unknown.
 BOUNDARY_DTYPE = np.dtype(
     [
         ("split_id", "<u2"),
@@ -114,18 +121,19 @@ BOUNDARY_DTYPE = np.dtype(
 
 @dataclass(frozen=True)
 class ShardRange:
-    """Consecutive shards of one split.
+    """Consecutive shards of one split, as ranges in a merged sequence of records.
 
-    They are ranges in the merged order of their slices.
+    The sequence is the merge of all slices of these shards. It may have records of other shards
+    before the first edge and after the last one.
 
     Attributes:
         split_id: Ordinal of the split.
         index: Index of the first shard in its split.
         num_shards: Number of shards of the split.
-        edges: The i-th shard covers [edges[i], edges[i + 1]). Edges count from the start of the
-            slices.
-        measure: What the edges count: BY_RECORDS, or BY_BYTES for the bytes of the frames. A record
-            belongs to the shard that contains its first byte.
+        edges: The i-th shard covers [edges[i], edges[i + 1]), counted from the start of the
+            sequence.
+        measure: What the edges count: BY_RECORDS, or BY_BYTES for the bytes of the frames. With
+            BY_BYTES, a record belongs to the shard that contains its first byte.
     """
 
     split_id: int
@@ -139,11 +147,16 @@ class ShardRange:
 
     @property
     def size(self) -> int:
-        """Total size of the shards, in records or bytes as in `measure`."""
+        """Total size of the shards: records or bytes, as `measure` specifies."""
         return self.edges[-1] - self.edges[0]
 
     def shift_left(self, skipped: int) -> ShardRange:
-        """Returns this range shifted left by `skipped`, for slices that start `skipped` later."""
+        """Returns the same shards, with `skipped` subtracted from each edge.
+
+        Args:
+            skipped: The records or bytes that the slices skip at their start, from
+                `measure_skipped`.
+        """
         return replace(self, edges=tuple(edge - skipped for edge in self.edges))
 
 
@@ -163,10 +176,9 @@ class ShardBoundaries:
         return len(self.table)
 
     def shard_range(self, begin: int, end: int) -> ShardRange:
-        """Returns shards [begin, end) as one range.
+        """Returns shards [begin, end) of the table as one range. All must belong to one split.
 
-        All of them must belong to one split. The edges count from the start of the first shard's
-        first bucket.
+        The edges count from the start of the first shard's `begin_bucket`.
         """
         split_id, index, num_shards = (
             int(self.table[begin][name]) for name in ("split_id", "index", "num_shards")
@@ -184,12 +196,14 @@ class ShardBoundaries:
     def merge_rows(self, edges: Sequence[int]) -> npt.NDArray[np.void]:
         """Returns one row for each block of consecutive shards.
 
+        A row describes its block as if it were one shard.
+
         Args:
             edges: Block i consists of shards [edges[i], edges[i + 1]).
 
         Returns:
             BOUNDARY_DTYPE [blocks]. Only `split_id`, `begin_bucket`, `end_bucket`, `lower_key` and
-            `upper_key` hold for the block. The other columns are copies of its first shard's.
+            `upper_key` describe the block. The other columns are copies from its first shard.
         """
         joined = self.table[list(edges[:-1])]
         last_rows = self.table[np.array(edges[1:], np.int64) - 1]
@@ -197,7 +211,11 @@ class ShardBoundaries:
         return joined
 
     def block_edges(self, max_shards: int) -> list[int]:
-        """Returns the edges of blocks of at most `max_shards` shards, each within one split."""
+        """Divides the shards into blocks of at most `max_shards` shards, each within one split.
+
+        Returns:
+            The index of the first shard of each block, and the number of all shards.
+        """
         split_changes = (np.flatnonzero(np.diff(self.table["split_id"])) + 1).tolist()
         begins = [0, *split_changes, len(self)]
         return [
@@ -212,16 +230,18 @@ def compute_boundaries(
 ) -> ShardBoundaries:
     """Computes the boundaries of all shards.
 
-    With `shard_bytes`, shard i contains the records that begin in [i, i + 1) * shard_bytes. A
-    record longer than a shard can leave the next ones empty. Empty shards are removed at the end of
-    the build. A split without records gets no shard.
-
-    The result has no `lower_key` and `upper_key` yet, see `add_key_bounds`.
+    With `num_shards`, the shards of a split have equal numbers of records, or differ by one. With
+    `shard_bytes`, shard i contains the records that begin in [i, i + 1) * shard_bytes. A record
+    longer than a shard can leave the next shards empty. The end of the build removes empty shards.
+    A split without records gets no shard.
 
     Args:
         histogram: The records and bytes in each bucket.
         options: The number or size of the shards.
         split_names: The names of the splits, for error messages.
+
+    Returns:
+        The boundaries. They have no `lower_key` and `upper_key` yet, see `add_key_bounds`.
 
     Raises:
         UsageError: A split has fewer records than shards, or would get more than MAX_SHARDS shards.
@@ -297,8 +317,8 @@ def _make_rows(
     return rows
 
 
-# Rows of all sparse indexes that are sorted at once, in about 80 MiB. For larger buckets only every
-# n-th row is used.
+# Rows of all sparse indexes that are sorted at once. They need about 80 MiB. In a bucket with more
+# rows, only every n-th is used.
 _MAX_INDEX_ROWS = 1 << 20
 
 
@@ -308,10 +328,10 @@ def add_key_bounds(
     sorted_runs: Sequence[SortedRun],
     concurrency: int = 1,
 ) -> ShardBoundaries:
-    """Returns the boundaries with sort keys that bound the shards inside of large buckets.
+    """Adds sort keys for shards that begin or end inside of large buckets.
 
-    Without these keys, each shard of a frequent key would read the entire bucket of that key from
-    every sorted run.
+    The sort keys bound the part of a bucket that a shard reads. Without them, if a key is frequent,
+    each of its shards would read the entire bucket of that key from every sorted run.
 
     Args:
         boundaries: The boundaries of all shards.
@@ -320,7 +340,7 @@ def add_key_bounds(
         concurrency: The number of sorted runs that are read at once.
 
     Returns:
-        The boundaries with `lower_key` and `upper_key` set where a shard begins or ends inside of a
+        The boundaries with `lower_key` and `upper_key` set if the shard begins or ends inside of a
         bucket larger than itself.
 
     Raises:
@@ -368,9 +388,8 @@ def add_key_bounds(
                 measure=boundaries.measure,
                 concurrency=concurrency,
             )
-            # The lower key is the last one that certainly has no more than the shard's begin before
-            # it. The upper key is the first one that certainly has at least the shard's end before
-            # it.
+            # The lower key is the last sort key that certainly comes no later than the begin of the
+            # shard. The upper key is the first that certainly comes no earlier than its end.
             index_rows = (
                 np.searchsorted(
                     max_before, shard_begins[lower_rows] - sizes_before[begin_bucket], side="right"
@@ -400,14 +419,14 @@ def _merge_sparse_indexes(
         sorted_runs: All sorted runs.
         begin_bucket: The first bucket.
         end_bucket: The bucket after the last one.
-        step: Only every n-th row of each sparse index is used.
-        measure: What the bounds count, BY_RECORDS or BY_BYTES.
+        step: Only every `step`-th row of each sparse index is used.
+        measure: What is counted, BY_RECORDS or BY_BYTES.
         concurrency: The number of sorted runs that are read at once.
 
     Returns:
-        (sort_keys, min_before, max_before): The distinct sort keys in ascending order. Between
-        `min_before` and `max_before` records or bytes of all sorted runs are before each key,
-        counted from the start of `begin_bucket`.
+        (sort_keys, min_before, max_before). The sort keys are distinct and ascend. The other arrays
+        bound how many records or bytes of all sorted runs come before each sort key, counted from
+        the start of `begin_bucket`: at least `min_before` and at most `max_before`.
     """
 
     def read(run: SortedRun) -> tuple[npt.NDArray[np.bytes_], Int64s]:
@@ -448,7 +467,7 @@ def _merge_sparse_indexes(
     all_keys = all_keys[order]
     min_before = np.cumsum(np.concatenate(min_parts)[order])
     max_before = num_before + np.cumsum(np.concatenate(max_parts)[order])
-    # Of equal keys, the last one has counted the gaps of all. The final slice keeps an empty array
-    # empty.
+    # The last of several equal keys has counted the gaps of all of them. The final slice keeps an
+    # empty array empty.
     is_last = np.append(all_keys[1:] != all_keys[:-1], True)[: len(all_keys)]
     return all_keys[is_last], min_before[is_last], max_before[is_last]

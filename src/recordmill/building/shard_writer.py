@@ -1,6 +1,7 @@
 """Writers of shards.
 
-Merged frames are divided among consecutive shards, verified, and written with their indexes.
+Merged frames are divided among consecutive shards, verified, and written together with the index of
+each shard.
 """
 
 from __future__ import annotations
@@ -39,11 +40,15 @@ from recordmill.storage.folders import remove_file, rename
 
 
 class ShardOutput:
-    """The contents of a shard file, compressed if necessary.
+    """Writes the frames of one shard to a file, compressed if necessary.
 
     Attributes:
         bytes: Number of bytes written.
         digest: Digest of these bytes.
+
+    Args:
+        file: The file. The caller closes it.
+        compression: The compression, such as "none" or "gzip".
     """
 
     def __init__(self, file: BinaryIO | DirectFile, compression: str) -> None:
@@ -63,10 +68,10 @@ class ShardOutput:
             self._members.write(frames)
 
     def close(self) -> npt.NDArray[np.void] | None:
-        """Completes the compression. The file stays open.
+        """Writes the rest of the compressed data. The file stays open.
 
         Returns:
-            The member table, or None for a plain shard.
+            MEMBERS_DTYPE, the table of the compressed members, or None for a plain shard.
         """
         if self._members is None:
             return None
@@ -83,13 +88,11 @@ class ShardOutput:
 
 @dataclass(frozen=True)
 class FinishedShard:
-    """A complete shard in the data folder of the run.
-
-    It may be empty.
+    """A complete shard in the data folder of the run. It may be empty.
 
     Attributes:
         split_id: Ordinal of its split.
-        index: Its number within the split, before empty shards are removed.
+        index: Its number within the split. Empty shards still count.
         info: Its entry in the manifest.
     """
 
@@ -100,12 +103,13 @@ class FinishedShard:
 
 @dataclass(frozen=True)
 class StagedShard:
-    """A shard under temporary names, which may not be durable yet.
+    """A complete shard under temporary names, which may not be durable yet.
 
     Attributes:
-        shard: The shard.
-        files: (temporary path, final path): the index, the member table if any, and last the shard.
-        direct_file: The shard file if it bypasses the page cache.
+        shard: The shard, with its final name.
+        files: (temporary path, final path) of the index, of the member table if the shard is
+            compressed, and of the shard file, in this order.
+        direct_file: The shard file if it bypasses the page cache, else None.
     """
 
     shard: FinishedShard
@@ -119,17 +123,20 @@ class StagedShard:
 
     @property
     def index_path(self) -> Path:
+        """The temporary path of the index."""
         return self.files[0][0]
 
     def finalize(self, durable: bool = True) -> FinishedShard:
         """Renames the files to their final names.
 
-        If `durable`, waits for the disk first. Files that will be uploaded don't need this.
+        Args:
+            durable: First waits until the files are on the disk. Files for an upload don't need
+                this.
         """
         return (self.sync() if durable else self).rename_to_final()
 
     def sync(self) -> StagedShard:
-        """Waits until the files are on the disk."""
+        """Waits until the files are durable on the disk."""
         if self.direct_file is not None:
             self.direct_file.wait()
         for temporary, _ in self.files:
@@ -152,9 +159,13 @@ class StagedShard:
 
 
 class ShardWriter:
-    """A shard that is being written, under a temporary name.
+    """Writes one shard and its index, under temporary names.
 
     The caller must call either `finish` or `abort`.
+
+    Attributes:
+        name: The final name.
+        framed_bytes: Number of bytes of frames so far, before compression.
 
     Args:
         folder: The data folder.
@@ -195,7 +206,12 @@ class ShardWriter:
         return self._index.rows
 
     def add(self, frames: Frames, keys: U64) -> None:
-        """Appends frames, which must be back to back, and the keys of their records."""
+        """Appends records.
+
+        Args:
+            frames: The frames, which must be back to back.
+            keys: The key of each record.
+        """
         self._output.write(frames)
         self._index.append(
             make_index(frames.lengths + FRAME_OVERHEAD_BYTES, keys, self.framed_bytes)
@@ -204,10 +220,7 @@ class ShardWriter:
         self._sum = add_checksums(self._sum, record_checksum(keys, frames.crcs))
 
     def finish(self) -> StagedShard:
-        """Completes the shard and its index.
-
-        The files keep their temporary names.
-        """
+        """Completes the shard and its index, which keep their temporary names."""
         members = self._output.close()
         self._file.close()
         self._index.close()
@@ -232,10 +245,7 @@ class ShardWriter:
         return StagedShard(FinishedShard(*self._shard_id, info), tuple(files), direct)
 
     def abort(self) -> None:
-        """Closes the incomplete files.
-
-        They remain until their folder is removed.
-        """
+        """Closes the incomplete files. They remain until their folder is removed."""
         (self._file.abort if isinstance(self._file, DirectFile) else self._file.close)()
         self._index.abort()
 
@@ -254,12 +264,12 @@ def write_shards(
 ) -> list[StagedShard]:
     """Writes consecutive shards by one merge of their slices.
 
-    The memory stays near `memory_bytes`, or twice the largest record.
+    The merge needs about `memory_bytes`, or twice the largest record if that is more.
 
     Args:
         folder: The data folder.
         scratch: The folder for merged slices.
-        names: The name of each shard.
+        names: The final name of each shard.
         shard_range: The shards.
         slices: The slices that contain their records.
         memory_bytes: The memory of the merge.
@@ -314,9 +324,10 @@ def write_shards(
 def _choose_fan_in(slices: Sequence[RunSlice], shard_range: ShardRange, memory_bytes: int) -> int:
     """Returns the number of slices to merge at once.
 
-    Normally this is `max_fan_in`. Slices in the bucket of a frequent key contain mostly records of
-    other shards. To merge these beforehand would copy all their frames, so more slices are merged
-    at once, which only reads entries.
+    Normally this is `max_fan_in`. If the slices have more than twice the size of the shards, a key
+    is frequent, and most records belong to other shards. If some slices were merged into files
+    first, all these frames would be copied. To avoid this, four times as many slices are merged at
+    once.
     """
     slices_size = sum(
         run_slice.records if shard_range.measure == BY_RECORDS else run_slice.frames_bytes
@@ -330,9 +341,13 @@ def _choose_fan_in(slices: Sequence[RunSlice], shard_range: ShardRange, memory_b
 
 
 def _report_batches(batches: Iterator[MergeBatch], progress: Progress) -> Iterator[MergeBatch]:
-    """Yields the batches, and reports each to `progress`, which may raise RunCancelled.
+    """Calls `progress.advance` for each batch, and yields the batches.
 
-    A shard may need many batches before its first record, and Ctrl-C must not wait for it.
+    A shard may need many batches before its first record. Without this, Ctrl-C would wait for that
+    record.
+
+    Raises:
+        RunCancelled: The user has stopped the build.
     """
     for batch in batches:
         progress.advance()
@@ -342,11 +357,15 @@ def _report_batches(batches: Iterator[MergeBatch], progress: Progress) -> Iterat
 def divide_frames(
     batches: Iterator[MergeBatch], shard_range: ShardRange
 ) -> Iterator[tuple[int, Bytes, U64]]:
-    """Divides merged frames among shards.
+    """Divides the records of a merge among consecutive shards.
+
+    Args:
+        batches: The merged records.
+        shard_range: The shards. Records before and after them are skipped.
 
     Yields:
-        (index of the shard in the range, frames, keys). The frames are a view of a few MiB, which
-        the next item overwrites. An empty shard yields no item.
+        (shard, frames, keys). `shard` is the position of the shard in the range, from 0. The frames
+        are a view of a few MiB, which the next item overwrites. An empty shard yields no item.
     """
     shard_edges = np.array(shard_range.edges, np.int64)
     # Records or bytes in the batches up to this one.
@@ -379,7 +398,11 @@ def divide_frames(
 
 
 def verify_frames(buffer: Bytes, writer: ShardWriter) -> Frames:
-    """Verifies the next frames of a shard against their CRCs.
+    """Parses the next frames of a shard and verifies their CRCs.
+
+    Args:
+        buffer: The frames, back to back.
+        writer: The shard that will get them. Error messages count its records.
 
     Raises:
         DataError: A record is damaged.

@@ -9,7 +9,7 @@ Such a file consists of:
 * the sparse index: one row (SPARSE_INDEX_DTYPE) for every 64th record.
 
 `SortedRunIndex` writes both indexes, and `SortedRun` reads them. The histograms of all sorted runs
-add up to that of the data set, which determines the shard boundaries.
+add up to the histogram of the data set, which determines the shard boundaries.
 """
 
 from __future__ import annotations
@@ -30,12 +30,14 @@ from recordmill.records.tfrecord.frames import pack_spans
 from recordmill.shards.index import add_checksums, record_checksum
 from recordmill.storage.files import Bytes, create_file, read_ranges, write_all
 
-# size: bytes of the frame. Protobuf limits a record to 2 GiB, so 32 bits are enough. file,
-# position: break ties between equal keys.
+# An entry, which describes one record.
+# file, position: file id, and row number in the file. They order records with equal keys.
+# size: bytes of the frame. Protobuf limits a record to 2 GiB, so 32 bits are enough.
 ENTRY_DTYPE = np.dtype([("key", "<u8"), ("position", "<i8"), ("file", "<u4"), ("size", "<u4")])
 RunEntries = npt.NDArray[np.void]
-# sort_key: (key, file, position) as big-endian bytes, which sort in the same order. bytes: of all
-# frames before the record.
+# A row of the sparse index, which describes one record of the sorted run.
+# sort_key: (key, file, position) as big-endian bytes, which sort in the same order.
+# bytes: total size of all frames before the record.
 SPARSE_INDEX_DTYPE = np.dtype([("sort_key", "S20"), ("bytes", "<i8")])
 SparseIndex = npt.NDArray[np.void]
 # Every 64th record has a row in the sparse index. This costs half a byte per record, and a search
@@ -51,10 +53,12 @@ _INDEX_ROW_BYTES = 16
 
 @dataclass(frozen=True)
 class Histogram:
-    """Number of records, and bytes of their frames, in each bucket. Histograms can be added.
+    """Number of records, and bytes of their frames, in each bucket of keys.
+
+    Histograms can be added.
 
     Attributes:
-        records: int64 [splits, buckets]. Bucket b contains the keys in [b, b + 1) * width.
+        records: int64 [splits, buckets].
         bytes: int64 [splits, buckets].
     """
 
@@ -77,10 +81,10 @@ class SortedRun:
         path: The file.
         records: Number of records.
         frames_bytes: Total size of the frames.
-        begin_bucket: First bucket with a record. Buckets are numbered split_id * num_buckets +
-            bucket.
+        begin_bucket: First bucket with a record. The number of a bucket is split_id * num_buckets +
+            its number within the split.
         end_bucket: One more than the last bucket with a record.
-        checksum: Checksum of the records, see `record_checksum`. 0 if the sorted run is only read.
+        checksum: Checksum of the records, see `record_checksum`. 0 if nobody needs it.
     """
 
     path: str
@@ -96,13 +100,13 @@ class SortedRun:
         return self.frames_bytes + self.records * ENTRY_DTYPE.itemsize
 
     def count_before(self, buckets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Reads how much of the sorted run is before each bucket.
+        """Reads how many records of the sorted run come before each bucket.
 
         Args:
-            buckets: [buckets] bucket numbers. They may be outside of the sorted run.
+            buckets: [n] bucket numbers. They may be outside of the sorted run.
 
         Returns:
-            [buckets, 2] int64: records, and bytes of their frames.
+            [n, 2] int64: number of records, and bytes of their frames.
 
         Raises:
             OSError: The file is missing.
@@ -110,7 +114,8 @@ class SortedRun:
         """
         # Buckets outside of the sorted run have none or all of its records before them.
         rows = np.clip(buckets, self.begin_bucket, self.end_bucket) - self.begin_bucket
-        # Two short reads for one shard, one long read for many.
+        # One shard has two edges, and a short read for each is enough. For more edges, a single
+        # read covers the range from the first to the last.
         if len(rows) <= 2:
             pairs = np.empty((len(rows), _INDEX_ROW_BYTES), np.uint8)
             offsets = (self.index_offset + rows * _INDEX_ROW_BYTES).tolist()
@@ -125,7 +130,8 @@ class SortedRun:
         """Reads the rows of the sparse index for records [begin, end).
 
         Returns:
-            (n, rows): The first row belongs to record n, the next one to record n + INDEX_STRIDE.
+            (first, rows). The first row belongs to record `first`, the next one to record `first` +
+            INDEX_STRIDE.
 
         Raises:
             OSError: The file is missing.
@@ -147,6 +153,8 @@ class SortedRun:
 class KeyBuckets:
     """Division of the range of keys into buckets of equal width.
 
+    Bucket b of a split contains the keys in [b, b + 1) * width.
+
     Attributes:
         num_splits: Number of splits. Each one has `num_buckets` buckets.
         num_buckets: Number of buckets of a split.
@@ -161,9 +169,9 @@ class KeyBuckets:
     def for_shards(cls, num_splits: int, key_limit: int, num_shards: int) -> KeyBuckets:
         """Returns buckets for keys in [0, key_limit), about 16 to 32 for each shard.
 
-        A bucket that contains a shard boundary is read for both shards, so buckets are small. Their
-        number is a power of 2 between 1,024 and 65,536, which bounds the index of a sorted run to 1
-        MiB for each split.
+        If a bucket contains a shard boundary, it is read for both shards. So buckets are small.
+        Their number is a power of 2 between 1,024 and 65,536, which limits the index of a sorted
+        run to 1 MiB for each split.
 
         >>> KeyBuckets.for_shards(num_splits=1, key_limit=2**64, num_shards=100)
         KeyBuckets(num_splits=1, num_buckets=2048, width=9007199254740992)
@@ -172,7 +180,7 @@ class KeyBuckets:
         return cls(num_splits, count, max(-(-key_limit // count), 1))
 
     def inner_edges(self) -> U64:
-        """Returns the first key of each bucket after the first, [num_buckets - 1] uint64."""
+        """Returns the first key of each bucket but the first, [num_buckets - 1] uint64."""
         # Rounding up the width may leave the last buckets beyond all keys.
         num_valid = min(self.num_buckets - 1, (2**64 - 1) // self.width)
         edges = np.full(self.num_buckets - 1, 2**64 - 1, np.uint64)
@@ -183,10 +191,10 @@ class KeyBuckets:
 
 
 class SortedRunIndex:
-    """Indexes of a sorted run under construction.
+    """Builds the two indexes of a sorted run that is being written.
 
     Attributes:
-        histogram: The records that were added.
+        histogram: Counts the records that were added.
     """
 
     def __init__(self, buckets: KeyBuckets) -> None:
@@ -202,7 +210,7 @@ class SortedRunIndex:
         bucket_edges = np.concatenate([[0], np.searchsorted(keys, self._edges), [len(keys)]])
         self.histogram.records[split_id] += np.diff(bucket_edges)
         self.histogram.bytes[split_id] += np.diff(ends[bucket_edges])
-        # The stride counts through all splits of the sorted run.
+        # Every 64th record of the entire sorted run gets a row, not of each split or call.
         stride = slice(-self._records % INDEX_STRIDE, None, INDEX_STRIDE)
         rows = np.empty(len(keys[stride]), SPARSE_INDEX_DTYPE)
         rows["sort_key"] = _sort_keys(entries[stride])
@@ -211,7 +219,7 @@ class SortedRunIndex:
         self._records, self._bytes = self._records + len(keys), self._bytes + int(ends[-1])
 
     def write(self, file: BinaryIO) -> tuple[int, int]:
-        """Writes both indexes after the entries.
+        """Appends both indexes to the file, after the entries.
 
         Returns:
             (begin_bucket, end_bucket) for `SortedRun`.
@@ -233,6 +241,7 @@ class SortedRunIndex:
 
 
 def _sort_keys(entries: RunEntries) -> npt.NDArray[np.bytes_]:
+    """Returns (key, file, position) of each entry as 20 big-endian bytes."""
     sort_keys = np.empty(len(entries), _SORT_KEY_DTYPE)
     for name in _SORT_KEY_DTYPE.names or ():
         sort_keys[name] = entries[name]
@@ -242,16 +251,17 @@ def _sort_keys(entries: RunEntries) -> npt.NDArray[np.bytes_]:
 class SortedRunWriter:
     """Collects frames in memory and writes them as sorted runs. Not thread-safe.
 
-    It needs `max_bytes` for frames and entries (24 bytes each, and as much again for the sort), and
-    a buffer of GATHER_BUFFER_BYTES.
+    The writer needs `max_bytes` for frames and entries (24 bytes each, and as much again for the
+    sort), and in addition a buffer of GATHER_BUFFER_BYTES.
 
     Attributes:
-        histogram: The records of all sorted runs that were written.
+        histogram: Counts the records of all sorted runs that were written.
 
     Args:
         folder: The folder for the sorted runs.
         buckets: The buckets of the index.
-        max_bytes: The memory for a sorted run. A single larger block is a sorted run by itself.
+        max_bytes: The memory for a sorted run. A block of records that is larger becomes a sorted
+            run by itself.
     """
 
     def __init__(self, folder: str, buckets: KeyBuckets, max_bytes: int) -> None:
@@ -273,7 +283,7 @@ class SortedRunWriter:
         file_ids: npt.NDArray[np.uint32],
         positions: npt.NDArray[np.int64],
     ) -> Iterator[SortedRun]:
-        """Adds records. If the memory is full, first yields the sorted run before them.
+        """Adds records. If the memory is full, first yields a sorted run of the earlier records.
 
         A generator: nothing is added unless the caller consumes it. `data` is kept until the sorted
         run is written, so it must not change.
@@ -284,8 +294,8 @@ class SortedRunWriter:
             crcs: [records] CRC of each payload, for the checksum.
             keys: [records].
             split_ids: [records] ordinals of splits.
-            file_ids: [records], breaks ties between equal keys.
-            positions: [records], breaks ties within a file.
+            file_ids: [records], the order of equal keys.
+            positions: [records], the order of equal keys of one file.
         """
         num_bytes = (
             self._frames_bytes
@@ -311,10 +321,7 @@ class SortedRunWriter:
         return not self._entries
 
     def finish(self) -> SortedRun:
-        """Writes a sorted run of the records that were added since the last one.
-
-        There must be some.
-        """
+        """Writes all records that are in memory as a sorted run. There must be at least one."""
         entries, split_ids = np.concatenate(self._entries), np.concatenate(self._split_ids)
         sorted_run = self._write(entries, split_ids)
         self._frames_bytes = 0
@@ -393,10 +400,10 @@ def gather_frames(
         sizes: [frames] bytes of each frame.
         order: [frames] the permutation.
         buffer_bytes: Size of the buffer. A larger frame gets a buffer of its own.
-        block_ids: [frames] index of each frame's block. None means the first.
+        block_ids: [frames] index of each frame's block. None means that all are in the first block.
 
     Yields:
-        (buffer, number of frames). The buffer is overwritten by the next one.
+        (buffer, number of frames). The next item overwrites the buffer.
     """
     ends = np.concatenate([[0], np.cumsum(sizes[order])])
     begin = 0

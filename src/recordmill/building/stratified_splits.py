@@ -1,8 +1,9 @@
 """Stratified splits, which divide each class by the fractions, to the record.
 
-The records of a class are ordered by (hash, file, position). Each split gets the next ones, and the
-method of largest remainders determines their number. So the result depends only on the records and
-the seed. If split groups must stay together, a boundary moves to the nearest edge of a split group.
+The records of a class are ordered by (hash, file, position). The first ones belong to the first
+split, the next ones to the second split, and so on. The method of largest remainders determines how
+many records each split gets. So the result depends only on the records and the seed. If split
+groups must stay together, a boundary moves to the nearest edge of a split group.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ START_DTYPE = np.dtype([("hash", "<u8"), ("position", "<i8"), ("file", "<u4")])
 _AFTER_ALL = np.array((2**64 - 1, 2**63 - 1, 2**32 - 1), START_DTYPE)
 # The class of null. The others are numbered from 1.
 MISSING_CLASS = 0
-# With more classes, the message has only their number and range.
+# With more classes, the message names none of them, only their number and the range of their sizes.
 _MAX_LISTED_CLASSES = 12
 
 
@@ -48,8 +49,8 @@ class StratifiedSplits:
     Attributes:
         column: The column that contains the class.
         values: Its distinct values, ascending.
-        split_starts: START_DTYPE [classes, splits - 1], the first record of each split. The first
-            split begins with the class.
+        split_starts: START_DTYPE [classes, splits - 1], the first record of each split but the
+            first, which begins with the class.
         is_grouped: Records with the same hash are a split group, which stays in one split.
         notes: Messages for the user about the size of the splits.
     """
@@ -105,7 +106,7 @@ class StratifiedSplits:
 
 
 def _is_at_or_after(row_position: tuple[Any, Any], bound: Any) -> npt.NDArray[np.bool_]:
-    """Returns whether (file, position) is at or after the one in `bound`."""
+    """Returns whether each (file, position) is equal to or greater than the one in `bound`."""
     file, position = row_position
     result: npt.NDArray[np.bool_] = (file > bound["file"]) | (
         (file == bound["file"]) & (position >= bound["position"])
@@ -116,7 +117,8 @@ def _is_at_or_after(row_position: tuple[Any, Any], bound: Any) -> npt.NDArray[np
 def find_class_ids(column: pa.Array, values: pa.Array) -> Int64s:
     """Returns the class of each value, [rows] int64.
 
-    It is MISSING_CLASS for null, i + 1 for values[i], and -1 for other values.
+    The class is MISSING_CLASS for null, i + 1 for values[i], and -1 for a value that is not in
+    `values`.
     """
     indices = (
         pc.index_in(column, value_set=values) if len(values) else pa.nulls(len(column), pa.int32())
@@ -128,7 +130,12 @@ def find_class_ids(column: pa.Array, values: pa.Array) -> Int64s:
 
 
 def combine_rows(rows: Rows) -> Rows:
-    """Combines rows of the same split group and class.
+    """Combines the rows of each split group and class into one row.
+
+    The new row has the sum of their records.
+
+    Args:
+        rows: GROUP_DTYPE, in any order.
 
     Returns:
         GROUP_DTYPE, sorted by hash and class.
@@ -169,7 +176,7 @@ def compute_targets(class_sizes: Sequence[int], fractions: Sequence[float]) -> I
     for i, class_size in enumerate(class_sizes):
         shares = [divmod(int(class_size) * weight, total) for weight in weights]
         remainder = int(class_size) - sum(share for share, _ in shares)
-        # The largest remainders get one more record each.
+        # The splits with the largest remainders get one more record each.
         winners = sorted(range(len(weights)), key=lambda split: (-shares[split][1], split))[
             :remainder
         ]
@@ -181,7 +188,7 @@ def find_starts_by_record(rows: Rows, targets: Int64s) -> npt.NDArray[np.void]:
     """Returns the first record of each split but the first, within each class.
 
     Args:
-        rows: RECORD_DTYPE, all records.
+        rows: RECORD_DTYPE, all records, in any order.
         targets: [classes, splits] number of records, from `compute_targets`.
 
     Returns:
@@ -200,11 +207,11 @@ def find_starts_by_record(rows: Rows, targets: Int64s) -> npt.NDArray[np.void]:
 
 @dataclass(frozen=True)
 class GroupedStarts:
-    """Boundaries of splits between split groups.
+    """Boundaries of splits that divide no split group.
 
     Attributes:
         split_starts: START_DTYPE [classes, splits - 1].
-        counts: [classes, splits] number of records that the splits really get.
+        counts: [classes, splits] number of records that the splits actually get.
         num_groups: Number of split groups.
         num_mixed_groups: Number of split groups that contain more than one class.
     """
@@ -218,8 +225,8 @@ class GroupedStarts:
 def find_starts_by_group(rows: Rows, targets: Int64s) -> GroupedStarts:
     """Returns boundaries of the splits that divide no split group.
 
-    Each boundary of `targets` moves to the nearer end of the split group that contains it, or to
-    its start if both are as near.
+    If a boundary of `targets` is inside of a split group, it moves to the nearer edge of that split
+    group. If both edges are equally near, it moves to the start.
 
     Args:
         rows: GROUP_DTYPE, one row per split group and class, from `combine_rows`.
@@ -238,9 +245,10 @@ def find_starts_by_group(rows: Rows, targets: Int64s) -> GroupedStarts:
     group_begins, group_ends = ends[group_rows] - rows["records"][group_rows], ends[group_rows]
     moves_back = target_ranks - group_begins <= group_ends - target_ranks
     starts = np.empty(len(group_rows), START_DTYPE)
-    # The split group is the first of the next split, or the last of this one.
+    # The split group around the boundary goes to the next split (moves_back), or stays in this one.
     starts["hash"] = rows["hash"][group_rows]
-    # A start before or after all records of its hash keeps the split group together.
+    # All records of a split group have one hash. A start before or after all of them keeps them
+    # together.
     starts["file"], starts["position"] = (
         np.where(moves_back, 0, _AFTER_ALL[name]) for name in ("file", "position")
     )

@@ -1,8 +1,8 @@
 """The step between ingestion and shards.
 
-It adds up the results of all unit groups, checks them against the budget and each other, and fixes
-the shard boundaries. If there are many sorted runs, blocks of them are first merged within ranges
-of keys.
+This step adds up the results of all unit groups. It checks them against the budget of rejects and
+against each other, and computes the shard boundaries. If there are many sorted runs, workers then
+merge them in blocks, before they write the shards.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ from recordmill.shards.rejects import RejectSummary
 from recordmill.statistics.dataset_sketch import DatasetSketch
 from recordmill.storage.files import reopen_file
 
-# Sorted runs from which a shard is merged. More of them are first merged in blocks, by ranges of
-# keys.
+# Maximum number of sorted runs from which a shard is merged. If there are more, they are first
+# merged in blocks.
 FAN_IN = 1_000
-# 1 GiB: output of such a merge, which then reads about 1 MiB from each sorted run.
+# 1 GiB is the output of such a merge. It then reads about 1 MiB from each of FAN_IN sorted runs.
 MERGED_RUN_BYTES = 1 << 30
 
 
@@ -68,13 +68,13 @@ class ShardLayout:
 
 @dataclass(frozen=True)
 class MergeTask:
-    """A task that merges slices of several sorted runs into one.
+    """A task that merges slices of several sorted runs into one sorted run.
 
     Attributes:
-        begin_run: First row of `ShardLayout.sorted_runs`.
-        end_run: One more than the last row.
-        begin_bucket: First bucket.
-        end_bucket: One more than the last bucket.
+        begin_run: First row of `ShardLayout.sorted_runs` to merge.
+        end_run: One more than the last row to merge.
+        begin_bucket: First bucket of the slices.
+        end_bucket: One more than their last bucket.
     """
 
     begin_run: int
@@ -88,14 +88,14 @@ class ShardPlan:
     """Totals of all unit groups, and the layout of the shards.
 
     Attributes:
-        records_read: Number of records read: the records in the sorted runs and the rejects.
+        records_read: Number of records read: sorted ones and rejects.
         records: Number of records in the sorted runs.
         checksum: Checksum of these records.
         rejected: The rejects.
-        note_counts: Number of records for each message to the user.
+        note_counts: Messages to the user, each with the number of records that it is about.
         num_shards: Number of shards. Some may turn out empty.
-        num_merges: Number of merges before the shards are written.
-        layout: The layout.
+        num_merges: Number of merge tasks before the shards are written.
+        layout: The boundaries of the shards, and the sorted runs.
         sketch: The statistics of all records. None if the plan has none.
     """
 
@@ -113,17 +113,17 @@ class ShardPlan:
 def plan_shards(
     plan: SharedPlanHandle, results: Iterable[SharedIngestResult], histogram: Histogram | None
 ) -> ShardPlan:
-    """Adds up the results of all unit groups and fixes the shard boundaries.
+    """Adds up the results of all unit groups and computes the shard boundaries.
 
     Args:
         plan: The handle of the plan.
         results: The result of each unit group, in any order.
-        histogram: The records of all unit groups. None without unit groups.
+        histogram: The records of all unit groups. None if there are no unit groups.
 
     Raises:
         TooManyRejects: There are more rejects than the budget allows, or all records are rejected.
         RecordCountError: The records read, rejected and counted do not add up.
-        UsageError: The records don't allow the number or size of the shards.
+        UsageError: The number or the size of the shards does not fit the records.
         NotSharedError: This worker can't see a sorted run.
     """
     with task_workspace(plan) as local_plan:
@@ -198,10 +198,11 @@ def _merge_sketches(
 
 
 def plan_merges(layout: ShardLayout) -> Iterator[MergeTask]:
-    """Yields the merges before the shards.
+    """Yields the merge tasks that must run before the shards are written.
 
-    Up to FAN_IN sorted runs need no merge. More of them are divided into blocks of at most FAN_IN,
-    and the buckets into ranges. Each block is merged in each range.
+    Up to FAN_IN sorted runs need no merge. If there are more, they are divided into blocks of at
+    most FAN_IN, and the buckets into ranges. A task merges one block in one range. So a shard is
+    later merged from one sorted run per block.
     """
     num_runs = len(layout.sorted_runs)
     if num_runs <= FAN_IN:
@@ -220,9 +221,16 @@ def plan_merges(layout: ShardLayout) -> Iterator[MergeTask]:
 
 
 def _merge_ranges(layout: ShardLayout, num_groups: int) -> list[tuple[int, int]]:
-    """Returns ranges of buckets, each within one split.
+    """Divides the buckets into ranges for merge tasks, each within one split.
 
-    A merge of a block in a range writes about MERGED_RUN_BYTES.
+    The size of a range is chosen so that a task writes about MERGED_RUN_BYTES.
+
+    Args:
+        layout: The boundaries and the sorted runs.
+        num_groups: The number of blocks of sorted runs.
+
+    Returns:
+        (begin_bucket, end_bucket) of each range.
     """
     total_bytes = int(layout.sorted_runs["bytes"].sum())
     num_ranges = max(
@@ -243,10 +251,15 @@ def _merge_ranges(layout: ShardLayout, num_groups: int) -> list[tuple[int, int]]
 def use_merged_runs(
     job_folder: JobFolder, shard_plan: ShardPlan, merged_runs: Iterable[SortedRunTable]
 ) -> ShardPlan:
-    """Returns the shard plan with merged sorted runs in place of the original ones.
+    """Replaces the sorted runs of a shard plan by the merged ones.
+
+    Args:
+        job_folder: The folders of the run.
+        shard_plan: The plan of the shards. Without merge tasks it is returned as it is.
+        merged_runs: The result of each merge task.
 
     Raises:
-        RecordCountError: The number of records has changed.
+        RecordCountError: The merge has changed the number of records.
     """
     if not shard_plan.num_merges:
         return shard_plan
@@ -263,7 +276,7 @@ def use_merged_runs(
     )
 
 
-# 6 MiB of entries.
+# Entries that are read at once to compute an index, 6 MiB.
 _ENTRIES_PER_READ = 1 << 18
 
 
@@ -272,8 +285,17 @@ def merge_sorted_runs(
 ) -> SortedRunTable:
     """Merges slices of several sorted runs into one, in the job folder.
 
+    Args:
+        plan: The handle of the plan.
+        shard_plan: The plan of the shards.
+        merge: The sorted runs and buckets to merge.
+        progress: Is advanced once per batch, and may raise RunCancelled.
+
     Returns:
-        SORTED_RUN_DTYPE [1], or [0] without records.
+        SORTED_RUN_DTYPE [1], or [0] if the slices have no records.
+
+    Raises:
+        NotSharedError: This worker can't see a sorted run.
     """
     layout = shard_plan.layout.load()
     job_folder = plan.job_folder
@@ -304,7 +326,7 @@ def merge_sorted_runs(
             merged_slice = merge_to_file(
                 merge_slices, merged_path, memory_bytes=memory, on_batch=progress.advance
             )
-        # `merge_to_file` writes no index, so it is computed from the entries and appended
+        # `merge_to_file` writes no index, so the index is computed from the entries and appended.
         index = SortedRunIndex(local_plan.key_buckets)
         split_id = merge.begin_bucket // layout.num_buckets
         # A sorted run is sorted by split first.

@@ -52,7 +52,8 @@ from recordmill.shards.manifest import (
 )
 from recordmill.storage.files import list_objects, move_to_final, move_to_shared, stat
 
-# Times the size of a shard. Larger slices, of a frequent key, are read from the store in parts.
+# Slices of up to 4 times the size of their shard are downloaded first. Larger slices belong to a
+# frequent key and contain mostly other shards, so the merge reads what it needs from the store.
 _MAX_DOWNLOAD_RATIO = 4
 
 
@@ -62,7 +63,7 @@ class ShardAttempt:
 
     Attributes:
         shard: The shard.
-        files: (path, name relative to the data folder, bytes) of each file, the shard last.
+        files: (path or URL, name relative to the data folder, bytes) of each file, the shard last.
     """
 
     shard: FinishedShard
@@ -94,7 +95,7 @@ def write_shard_attempt(
     Args:
         plan: The handle of the plan.
         shard_plan: The boundaries and sorted runs of all shards.
-        shard_number: The number of the shard among all shards.
+        shard_number: The row of the shard in the table of all boundaries.
         progress: Receives the number of written records.
 
     Raises:
@@ -154,7 +155,7 @@ def rename_to_final_names(
 ) -> FinalShard | None:
     """Renames the files of the accepted attempt to their final names.
 
-    Later shards move up over empty ones, so that the numbering has no gaps. The call may be
+    Empty shards get no number, so the numbers of later shards become smaller. The call may be
     repeated.
 
     Args:
@@ -167,6 +168,7 @@ def rename_to_final_names(
 
     Raises:
         NotSharedError: This worker can't see a file of the attempt.
+        RecordmillError: A renamed file has another size than was written.
     """
     shard = attempt.shard
     if not shard.info.records:
@@ -215,9 +217,13 @@ def commit_shared_build(
         shard_plan: The record counts and checksum of all unit groups.
         final_shards: All shards that are not empty.
 
+    Returns:
+        The committed manifest.
+
     Raises:
         RecordCountError: The shards don't contain the records that were read.
         NotSharedError: A shard is missing.
+        RecordmillError: A file has another size than was written.
         ExpectationError: The statistics violate the user's rules.
         CommitConflict: Another run committed first.
     """

@@ -1,4 +1,4 @@
-"""Files that the workers of a build share, and the start of such a build.
+"""Files that the workers of a build share, and the creation of these files.
 
 All of them are below the output folder OUT:
 
@@ -7,8 +7,9 @@ All of them are below the output folder OUT:
 * `OUT/data-<id>/`: files that the manifest names.
 * `OUT/rejects/<id>.*`: reject files.
 
-Workers exchange `SharedValue` objects: the name of a file, and its digest. Nothing with another
-digest is unpickled. Beam sends these to the workers in the graph, as it does with functions.
+Workers exchange `SharedValue` objects: the name of a file, and its digest. A worker unpickles a
+file only if it has this digest. Beam sends these objects to the workers in the graph, as it does
+with functions.
 """
 
 from __future__ import annotations
@@ -61,12 +62,12 @@ _Value = TypeVar("_Value")
 class NotSharedError(RecordmillError):
     """A process can't see a file that another one has written.
 
-    The processes don't share the output folder.
+    The usual reason is that the processes don't share the output folder.
 
     Args:
         path: The file.
         out: The output folder or store URL.
-        process: The process, for the message.
+        process: What the process is, for the message.
     """
 
     def __init__(self, path: str, out: str, process: str = "the worker") -> None:
@@ -89,8 +90,8 @@ class JobFolder:
     Attributes:
         out: The output folder, absolute, or the URL in a store.
         id: Id of the run.
-        store_settings: Settings for requests to stores. A process that unpickles them applies them.
-            None changes nothing.
+        store_settings: Settings for requests to stores. A process that unpickles them also applies
+            them. None changes no setting.
     """
 
     out: str
@@ -103,15 +104,15 @@ class JobFolder:
 
     @property
     def data_folder_name(self) -> str:
-        """Name of the data folder, which the manifest will contain."""
+        """Name of the data folder after the commit, relative to the output folder."""
         return f"{DATA_PREFIX}{self.id}"
 
     def run_path(self, *names: str) -> str:
-        """Returns a path in the run's folder."""
+        """Returns the path or URL of `names`, joined below the run's folder."""
         return folders.join(self.out, f"{RUN_PREFIX}{self.id}", *names)
 
     def data_path(self, *names: str) -> str:
-        """Returns a path in the data folder.
+        """Returns the path or URL of `names`, joined below the data folder.
 
         On a disk, the data folder is in the run's folder until the commit moves it.
         """
@@ -124,7 +125,7 @@ class JobFolder:
     def open_run(self) -> Run:
         """Returns the run, to renew its lease or commit it.
 
-        Only the driver may close the run.
+        Only the driver, the process that has started the run, may close it.
         """
         return attach_run(self.out, self.id)
 
@@ -145,14 +146,14 @@ class JobFolder:
         return target
 
     def share_value(self, name_prefix: str, value: _Value) -> SharedValue[_Value]:
-        """Writes a value to the run's folder, for all workers to load.
+        """Writes a value to a file in the run's folder, for all workers.
 
         Args:
-            name_prefix: The start of the file name, for human readers.
+            name_prefix: The start of the file name. It has no meaning for the workers.
             value: The value, which must be picklable.
 
         Returns:
-            A handle that workers can load.
+            A small handle, which can be sent to the workers.
         """
         data = pickle.dumps(value, 5)
         name = f"{name_prefix}-{uuid.uuid4().hex[:12]}.bin"
@@ -177,21 +178,26 @@ class SharedValue(Generic[_Value]):
     def load(self) -> _Value:
         """Returns the value.
 
-        Each process reads it once and keeps it. All callers of a process get the same object and
-        must not change it.
+        Each process reads the file once, and keeps the last 8 values. So all callers in a process
+        get the same object, and must not change it.
 
         Raises:
             NotSharedError: This worker can't see the file.
-            DataError: The file does not have the digest.
+            DataError: The contents of the file do not have the digest.
             RecordmillError: A class of the value can't be imported on this worker.
         """
         value: _Value = _load_cached(self)
         return value
 
     def load_copy(self) -> _Value:
-        """Reads the value again, like `load`, for a value that is used once.
+        """Reads the value from the file and returns a new object.
 
-        `load` keeps only a few values in memory.
+        Unlike `load`, it keeps nothing in memory. Use it for large values that are needed once.
+
+        Raises:
+            NotSharedError: This worker can't see the file.
+            DataError: The contents of the file do not have the digest.
+            RecordmillError: A class of the value can't be imported on this worker.
         """
         path = self.job_folder.run_path(SHARED_VALUES_FOLDER, self.name)
         try:
@@ -216,18 +222,18 @@ def _load_cached(shared: SharedValue[Any]) -> Any:
 
 
 SharedPlanHandle = SharedValue[BuildPlan]
-# For stages of this process, or for workers.
+# A plan for steps of this process, or for workers.
 PlanHandle = LocalPlanHandle | SharedPlanHandle
 
 
 def begin_build(plan: BuildPlan, job_folder: JobFolder) -> SharedPlanHandle:
-    """Creates the folders of the build and writes the files that workers need.
+    """Creates the folders and files that the workers of a build need.
 
     On a disk, the output folder and the run's folder must exist. In a store, a saved transform is
     uploaded.
 
     Returns:
-        The plan for the workers.
+        The handle of the plan, for the workers.
     """
     # Without this, other builds would treat the run as dead.
     job_folder.open_run().renew_lease()
@@ -247,7 +253,7 @@ def begin_build(plan: BuildPlan, job_folder: JobFolder) -> SharedPlanHandle:
 
 
 def share_plan(plan: BuildPlan, job_folder: JobFolder) -> SharedPlanHandle:
-    """Writes the plan for the workers.
+    """Writes the plan to the run's folder and returns its handle.
 
     On a disk, also creates the folders of the build.
     """
@@ -268,9 +274,9 @@ def share_plan(plan: BuildPlan, job_folder: JobFolder) -> SharedPlanHandle:
 def task_workspace(plan: SharedPlanHandle) -> Iterator[BuildPlan]:
     """Provides a scratch folder for one task, and the plan with this folder.
 
-    A context manager. The folder is removed at the end, so results must be moved to the job folder
-    before. On a shared disk it is in the run's folder, so that this move is a rename. For a store
-    it is a local temporary folder.
+    A context manager. The folder is removed at the end, so the task must move its results to the
+    job folder before. On a shared disk the scratch folder is in the run's folder, so that this move
+    is a rename. For a store it is a local temporary folder.
 
     Raises:
         NotSharedError: This worker can't see the run's folder.
@@ -290,7 +296,7 @@ def task_workspace(plan: SharedPlanHandle) -> Iterator[BuildPlan]:
 def scratch(job_folder: JobFolder) -> Iterator[str]:
     """Provides an empty folder for one task, and removes it at the end.
 
-    A context manager.
+    A context manager, which yields the path.
 
     Raises:
         NotSharedError: This worker can't see the run's folder.
@@ -325,7 +331,11 @@ def _check_codec_version(plan: BuildPlan) -> None:
 
 
 def _localize_transform(plan: BuildPlan) -> BuildPlan:
-    """Returns the plan with a local copy of its transform, which TensorFlow can load."""
+    """Returns the plan with a local copy of its transform.
+
+    TensorFlow can't load a transform from a store. The copy is kept in a private folder of the
+    machine, for later tasks and builds.
+    """
     saved = plan.transform
     if saved is None or not is_remote(saved.folder):
         return plan

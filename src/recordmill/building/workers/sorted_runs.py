@@ -1,8 +1,8 @@
 """Sorted runs in the job folder.
 
-Workers ingest unit groups into sorted runs, and locate the slices for each shard. A sorted run is a
-row of SORTED_RUN_DTYPE, and its file contains the indexes that locate slices. One process can
-collect the results of all unit groups, since these are small.
+Workers ingest unit groups into sorted runs, and find the slices for each shard. A sorted run is
+described by a row of SORTED_RUN_DTYPE. Its file contains the indexes that locate slices. So the
+results of all unit groups are small, and one process can collect them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,10 @@ from recordmill.shards.rejects import RejectSummary
 from recordmill.statistics.dataset_sketch import DatasetSketch, SketchPool
 from recordmill.storage.files import create_file, read_ranges, write_all
 
-# begin_bucket, end_bucket: as in `SortedRun`.
+# A sorted run in the job folder.
+# name: the name of its file in the folder of sorted runs.
+# bytes: the total size of its frames.
+# begin_bucket, end_bucket: see `SortedRun`.
 SORTED_RUN_DTYPE = np.dtype(
     [
         ("name", "S64"),
@@ -52,7 +55,7 @@ SORTED_RUN_DTYPE = np.dtype(
     ]
 )
 SortedRunTable = npt.NDArray[np.void]
-# Concurrent requests of a worker. Their threads only wait.
+# Concurrent requests of a worker to a store. Their threads only wait.
 STORE_CONCURRENCY = 32
 
 
@@ -62,7 +65,7 @@ def empty_run_table() -> SortedRunTable:
 
 
 def share_sorted_run(job_folder: JobFolder, sorted_run: SortedRun) -> SortedRunTable:
-    """Moves a sorted run to the job folder and returns its row."""
+    """Moves a sorted run to the job folder and returns its row, SORTED_RUN_DTYPE [1]."""
     name = os.path.basename(job_folder.move_in(sorted_run.path, SORTED_RUNS_FOLDER))
     return np.array(
         [
@@ -87,10 +90,7 @@ def to_sorted_runs(job_folder: JobFolder, sorted_runs: SortedRunTable) -> list[S
 
 
 def choose_concurrency(job_folder: JobFolder) -> int:
-    """Returns the number of concurrent reads.
-
-    It is STORE_CONCURRENCY for a store, and 1 for a disk.
-    """
+    """Returns the number of concurrent reads: STORE_CONCURRENCY for a store, 1 for a disk."""
     return STORE_CONCURRENCY if job_folder.is_remote else 1
 
 
@@ -106,7 +106,11 @@ def find_shard_slices(
         job_folder: The folders of the run.
         sorted_runs: All sorted runs.
         boundaries: The boundaries of all shards.
-        shard_number: The number of the shard among all shards.
+        shard_number: The row of the shard in `boundaries`.
+
+    Returns:
+        (shard_range, slices). The range has one shard, and its edges count from the start of the
+        slices.
 
     Raises:
         NotSharedError: This worker can't see a sorted run.
@@ -122,7 +126,7 @@ def find_shard_slices(
 def find_bucket_slices(
     job_folder: JobFolder, sorted_runs: SortedRunTable, begin_bucket: int, end_bucket: int
 ) -> list[RunSlice]:
-    """Returns the slices of the sorted runs in some buckets, without empty ones.
+    """Returns the slices with all records of some buckets, without empty ones.
 
     The buckets [begin_bucket, end_bucket) must belong to one split.
 
@@ -137,12 +141,15 @@ def find_bucket_slices(
 def _find_slice_bounds(
     job_folder: JobFolder, sorted_runs: SortedRunTable, boundary: npt.NDArray[np.void]
 ) -> tuple[list[SortedRun], SliceBounds]:
-    """Returns the sorted runs near a shard, and the part of each that the shard needs.
+    """Returns the sorted runs that overlap a shard's buckets, and the slice of each.
 
     Args:
         job_folder: The folders of the run.
         sorted_runs: All sorted runs.
         boundary: BOUNDARY_DTYPE [1].
+
+    Returns:
+        (sorted_runs, bounds), with one row of SLICE_BOUNDS_DTYPE for each sorted run.
 
     Raises:
         NotSharedError: This worker can't see a sorted run.
@@ -168,8 +175,12 @@ def _find_slice_bounds(
 def download_slices(run_slices: Sequence[RunSlice], path: str) -> list[RunSlice]:
     """Copies slices from a store into one local file.
 
-    A merge reads its slices in many short ranges, and each of them would be a request. Here many
-    requests run at once.
+    A merge reads its slices in many short ranges. From a store, each of them would be a request.
+    Here each slice needs only two requests, and many requests run at once.
+
+    Args:
+        run_slices: The slices.
+        path: The local file to create.
 
     Returns:
         The slices in the local file, in the same order.
@@ -223,9 +234,9 @@ class SharedIngestResult:
         unit_group: Index of the unit group in `BuildPlan.unit_groups`.
         sorted_runs: SORTED_RUN_DTYPE, the sorted runs in the job folder.
         checksum: Checksum of all records in the sorted runs.
-        records_read: Number of records read: the records in the sorted runs and the rejects.
+        records_read: Number of records read: sorted ones and rejects.
         rejected: The rejects.
-        note_counts: Number of records for each message to the user.
+        note_counts: Messages to the user, each with the number of records that it is about.
         sketch: The statistics of the records in the sorted runs, or None.
     """
 
@@ -248,12 +259,12 @@ def ingest_unit_group(
     """Ingests a unit group and moves the results to the job folder.
 
     Returns:
-        (result, histogram): The histogram counts the records of all sorted runs of the unit group.
+        (result, histogram). The histogram counts the records of all sorted runs of the unit group.
 
     Raises:
-        DataError: See `ingest`.
-        TooManyRejects: See `ingest`.
-        NotSharedError: This worker can't see the output folder.
+        DataError: An input is broken or has changed, or a record is too large. See `ingest`.
+        TooManyRejects: The rejects exceed the budget by far.
+        NotSharedError: This worker can't see the run's folder.
     """
     with task_workspace(plan) as local_plan:
         sketches = create_sketches(local_plan)
@@ -270,7 +281,13 @@ def ingest_unit_group(
 def share_results(
     job_folder: JobFolder, result: IngestResult, sketches: SketchPool | None = None
 ) -> SharedIngestResult:
-    """Moves the results of an ingestion to the job folder and describes them."""
+    """Moves the results of an ingestion to the job folder and returns their description.
+
+    Args:
+        job_folder: The folders of the run.
+        result: The sorted runs and rejects, in local files.
+        sketches: The statistics of the records, or None.
+    """
     sorted_runs, checksum = empty_run_table(), 0
     for sorted_run in result.sorted_runs:
         checksum = add_checksums(checksum, sorted_run.checksum)
