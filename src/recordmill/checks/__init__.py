@@ -1,4 +1,4 @@
-"""Checks of a data set: rules, comparisons with other statistics, and repeated records.
+"""Checks of a data set: rules, comparisons of statistics, and repeated records.
 
-Nothing here reads records.
+The code in this package works on statistics and digests. It does not read record files.
 """

@@ -1,14 +1,17 @@
-"""Comparison of two samples of statistics.
+"""Comparison of the statistics of two samples, feature by feature.
 
-`drift` compares a data set with another one, and `skew` compares the other splits with the training
-split. The comparison depends on the values of a feature:
+A sample is one split of a data set. `find_drift` compares the splits of two data sets. `find_skew`
+compares the splits of one data set with its training split.
 
-* Categories are compared by the shares of their values. Categories are texts, and integers with few
-  different values.
-* Other numbers are compared by histograms of their quantiles, or by histograms with equal widths if
-  the quantiles are inaccurate.
-* Binary values, and texts that are not all listed, are compared by histograms of their sizes.
-* Lists are also compared by histograms of their lengths.
+The compared figure depends on the values of the feature:
+
+* Categories: the share of each value, by the L-infinity distance. Texts are categories, and so are
+  integers if both samples have few different ones.
+* Other numbers: histograms, by the Jensen-Shannon divergence. The buckets are quantiles, or have
+  equal widths if the quantiles are inaccurate.
+* Binary values, and texts if the statistics do not list all of them: histograms of their sizes in
+  bytes.
+* Lists: histograms of their lengths, in addition to their values.
 """
 
 from __future__ import annotations
@@ -32,20 +35,21 @@ from recordmill.statistics.dataset_statistics import DatasetStatistics
 from recordmill.statistics.feature_statistics import FeatureStatistics
 
 _Floats = npt.NDArray[np.float64]
-# edges above this are scaled down, so that their differences are finite
+# Edges above this are divided by 4, so that their difference is not infinite.
 _SCALE_THRESHOLD = 1e300
-# probability that one figure exceeds its allowance if both samples have the same distribution
+# Probability that a figure exceeds its allowance although both samples have one distribution.
 _FALSE_ALARM_PROBABILITY = 1e-6
 
 
 @dataclass(frozen=True)
 class BucketHistogram:
-    """A histogram with buckets of any width.
+    """A histogram of numbers, with buckets of different widths.
 
     Attributes:
-        edges: [buckets, 2] Lower and upper edge. Both are finite, and they differ.
-        counts: [buckets] Number of values.
-        points: Number of values of each bucket without width, by value.
+        edges: [buckets, 2] Lower and upper edge of each bucket. Both are finite, and they differ.
+        counts: [buckets] Number of values in each bucket.
+        points: The buckets without width, as a map from their only value to its number of
+            occurrences. It may also contain -inf and inf, see `with_infinities_and_zeros`.
         infinite_count: Number of values in buckets with an infinite edge.
         nan_count: Number of NaN values.
     """
@@ -58,7 +62,7 @@ class BucketHistogram:
 
     @classmethod
     def from_proto(cls, proto: Any) -> BucketHistogram:
-        """Converts a `tensorflow.metadata.v0.Histogram`."""
+        """Converts a `tensorflow.metadata.v0.Histogram` message."""
         rows = np.array(
             [(b.low_value, b.high_value, b.sample_count) for b in proto.buckets], np.float64
         ).reshape(-1, 3)
@@ -79,12 +83,15 @@ class BucketHistogram:
         )
 
     def with_bounded_edges(self) -> BucketHistogram:
-        """Returns the histogram with outer buckets no wider than the inner range.
+        """Returns a copy with narrower first and last buckets.
 
-        If tails are heavy, the minimum and maximum of a sample depend on chance, and most of an
-        outer bucket is empty.
+        They become at most as wide as all buckets between them together. Their outer edges are the
+        minimum and the maximum of the sample. If a distribution has heavy tails, these depend on
+        chance, and most of an outer bucket is empty.
+
+        A histogram with fewer than three buckets is returned unchanged.
         """
-        # without buckets between them, the outer buckets have no range to compare with
+        # There is no inner range to limit the outer buckets with.
         if len(self.edges) < 3 or self.edges[0, 1] >= self.edges[-1, 0]:
             return self
         low, high = float(self.edges[0, 1]), float(self.edges[-1, 0])
@@ -96,20 +103,20 @@ class BucketHistogram:
     def with_infinities_and_zeros(
         self, infinities: tuple[int, int], zeros: float, is_non_negative: bool
     ) -> BucketHistogram:
-        """Moves infinite values to points, and also zeros if no number is negative.
+        """Returns a copy that counts infinite values in `points`, and usually also zeros.
 
-        Infinite values then match the infinite values of another histogram. Zeros are counted
-        exactly, because a quantile bucket contains a tenth of the values. So nearly equal numbers
-        of zeros could fill one bucket more or less.
+        Two histograms are compared exactly at their points. So infinite values match each other. A
+        quantile bucket contains a tenth of the values, so it would show the number of zeros
+        inaccurately.
 
         Args:
-            infinities: Numbers of negative and of positive infinite values.
+            infinities: Number of -inf values, and number of inf values.
             zeros: Number of zeros.
-            is_non_negative: No number is negative.
+            is_non_negative: True if no number is negative. False leaves zeros in their buckets.
         """
         points, counts = dict(self.points), self.counts.copy()
         if is_non_negative and zeros:
-            # zeros that are not a point are in the bucket that begins at 0
+            # The bucket that begins at 0 contains the zeros that were not a point before.
             counts[self.edges[:, 0] == 0] -= zeros - points.get(0.0, 0.0)
             points[0.0] = zeros
         points |= {
@@ -120,9 +127,11 @@ class BucketHistogram:
         return replace(self, points=points, counts=np.maximum(counts, 0.0))
 
     def with_widths(self, width: float) -> BucketHistogram:
-        """Widens the buckets of integers by half of `width` on both sides.
+        """Returns a copy for integers, with buckets that are `width` wider.
 
-        Afterwards no bucket is a point, and a common edge of two buckets is an integer in both.
+        Each edge moves outwards by `width / 2`, and points become buckets of this width. With a
+        width of 1, the bucket from 2 to 4 then reaches from 1.5 to 4.5, and the point 3 from 2.5 to
+        3.5.
         """
         points = np.array(list(self.points.items()), np.float64).reshape(-1, 2)
         edges = np.concatenate([self.edges, points[:, :1].repeat(2, 1)]) + np.array(
@@ -137,10 +146,15 @@ class BucketHistogram:
         )
 
     def counts_between(self, edges: _Floats) -> _Floats:
-        """Returns the number of values between each edge and the next, [edges - 1].
+        """Returns the number of values between consecutive edges, [len(edges) - 1].
 
-        The values of a bucket are assumed to be spread evenly.
+        The values of a bucket are assumed to be spread evenly over its width. Points, infinite
+        values and NaN are not counted.
+
+        Args:
+            edges: Finite edges in ascending order.
         """
+        # [buckets, edges - 1]: the width that each bucket and each interval have in common
         scale = 2.0**-2 if len(edges) and np.abs(edges).max() > _SCALE_THRESHOLD else 1.0
         edges = edges * scale
         low, high = self.edges[:, :1] * scale, self.edges[:, 1:] * scale
@@ -151,16 +165,19 @@ class BucketHistogram:
 def jensen_shannon_divergence(
     first_histogram: BucketHistogram, second_histogram: BucketHistogram
 ) -> float | None:
-    """Returns the Jensen-Shannon divergence of two histograms in bits, from 0 to 1.
+    """Returns the Jensen-Shannon divergence of two histograms in bits.
 
-    Buckets are divided at the edges of both histograms. NaN and each point are compared separately.
-    Infinite buckets never match.
+    The result is 0 for equal distributions, and 1 if the histograms have no value in common. The
+    histograms may have different buckets: each bucket is divided at all edges of the other
+    histogram. Points and NaN are categories of their own. The values in infinite buckets never
+    match.
 
-    TensorFlow Data Validation ignores NaN if the edges differ, and otherwise never matches them.
-    Two equal data sets with 50 % of NaN are then 0.5 apart. In this function NaN match.
+    NaN is treated differently in TensorFlow Data Validation. It ignores NaN if the edges differ,
+    and otherwise never matches them, so two equal data sets with 50 % of NaN have a divergence of
+    0.5. Here NaN matches NaN.
 
     Returns:
-        The divergence, or None if a histogram is empty.
+        The divergence from 0 to 1, or None if a histogram is empty.
     """
     edges = np.unique(
         np.concatenate([first_histogram.edges.ravel(), second_histogram.edges.ravel()])
@@ -175,7 +192,7 @@ def jensen_shannon_divergence(
         )
         for histogram in (first_histogram, second_histogram)
     )
-    # infinite buckets have a position of their own for each histogram, so they never match
+    # The infinite buckets of each histogram get a position of their own, so they never match.
     first = np.concatenate(
         [first, [first_histogram.infinite_count, 0.0, first_histogram.nan_count]]
     )
@@ -188,17 +205,24 @@ def jensen_shannon_divergence(
 def grouped_divergence(
     first_counts: Mapping[str, float], second_counts: Mapping[str, float], max_groups: int
 ) -> tuple[float, int]:
-    """Returns the Jensen-Shannon divergence of two samples with listed numbers.
+    """Returns the Jensen-Shannon divergence of two samples from the counts of their numbers.
 
-    The numbers of both samples are sorted, and divided into groups of about equal counts.
+    All different numbers of both samples are sorted. Neighbouring numbers are joined to groups of
+    about equally many values. Then the shares of the groups are compared.
 
     Args:
-        first_counts: Number of occurrences by number, as text.
-        second_counts: Counts of the second sample, in the same form.
+        first_counts: The count of each different number of the first sample. The keys are numbers
+            as text, for example `{"1": 30, "2.5": 12}`. It must not be empty.
+        second_counts: The counts of the second sample, in the same form.
         max_groups: Largest number of groups.
 
     Returns:
-        (divergence in bits, number of groups).
+        (divergence in bits from 0 to 1, number of groups with at least one number).
+
+    >>> grouped_divergence({"1": 30, "2": 10}, {"1": 30, "2": 10}, 10)
+    (0.0, 2)
+    >>> grouped_divergence({"1": 4}, {"2": 4}, 10)
+    (1.0, 2)
     """
     values = sorted({*first_counts, *second_counts}, key=float)
     counts = np.array(
@@ -206,7 +230,8 @@ def grouped_divergence(
         np.float64,
     )
     shares = (counts / counts.sum(1, keepdims=True)).mean(0)
-    # a number belongs to the group of the middle of its cumulative share
+    # The cumulative share divides [0, 1] into `max_groups` groups of equal size. A frequent number
+    # may touch several of them, and belongs to the group that contains its middle.
     group = np.minimum(max_groups * (np.cumsum(shares) - shares / 2), max_groups - 1).astype(
         np.int64
     )
@@ -219,7 +244,7 @@ def _divergence(first: _Floats, second: _Floats) -> float | None:
         return None
     p, q = first / first.sum(), second / second.sum()
     middle = (p + q) / 2
-    # 0 log 0 counts as 0
+    # 0 log 0 counts as 0, so only values that occur are added.
     terms = [
         distribution[distribution > 0]
         * np.log2(distribution[distribution > 0] / middle[distribution > 0])
@@ -234,19 +259,28 @@ def l_infinity_distance(
     totals: tuple[float, float],
     unlisted: tuple[float, float] = (0.0, 0.0),
 ) -> tuple[str, float] | None:
-    """Returns the value with the largest difference of shares, and this difference.
+    """Returns the largest difference between the shares of a value in two samples.
+
+    The share of a value is its number of occurrences, divided by the number of all values.
+    Statistics may list only the most frequent values. If only one sample lists a value, its
+    difference is the smallest possible one.
 
     Args:
-        first_counts: Number of occurrences by listed value.
-        second_counts: Counts of the second sample, in the same form.
-        totals: Number of values of each sample.
-        unlisted: For each sample, the largest share that an unlisted value can have.
+        first_counts: Number of occurrences of each listed value of the first sample.
+        second_counts: The counts of the second sample, in the same form.
+        totals: Number of all values of the first and of the second sample.
+        unlisted: For each sample, the largest possible share of a value that is not listed. 0 means
+            that all values are listed.
 
     Returns:
-        (value, lower bound of the difference), or None if no value is listed.
+        (value with the largest difference, difference), or None if no value is listed.
+
+    >>> l_infinity_distance({"a": 3, "b": 1}, {"a": 1, "b": 3}, (4, 4))
+    ('a', 0.5)
     """
 
     def gap(value: str) -> float:
+        # (smallest, largest) possible share of the value in each sample
         shares = [
             (counts[value] / max(total, 1.0),) * 2 if value in counts else (0.0, unlisted_share)
             for counts, total, unlisted_share in zip(
@@ -260,28 +294,30 @@ def l_infinity_distance(
 
 
 def share_allowance(sample_sizes: tuple[float, float], num_figures: int = 1) -> float:
-    """Returns the difference of two shares that chance may cause.
+    """Returns the largest difference between two shares that chance explains.
 
-    The largest of several differences exceeds it once in a million times. This is Hoeffding's bound
-    for the difference of two means.
+    If both samples have the same distribution, the largest difference exceeds the result once in a
+    million times. This is Hoeffding's bound for the difference of two means.
 
     Args:
-        sample_sizes: Number of values of each sample.
-        num_figures: Number of differences.
+        sample_sizes: Number of independent observations in each sample.
+        num_figures: Number of differences. The caller judges only the largest one.
     """
     inverse = _inverse_sum(sample_sizes)
     return math.sqrt(inverse * math.log(2 * max(num_figures, 1) / _FALSE_ALARM_PROBABILITY) / 2)
 
 
 def divergence_allowance(sample_sizes: tuple[float, float], num_buckets: int) -> float:
-    """Returns the Jensen-Shannon divergence that chance may cause.
+    """Returns the largest Jensen-Shannon divergence in bits that chance explains.
 
-    2 ln 2 times the divergence, scaled by the sizes of the samples, is close to a chi-square
-    distribution. It has a degree of freedom for each bucket but one. The bound is by Laurent and
-    Massart ("Adaptive estimation of a quadratic functional", 2000).
+    If both samples have the same distribution, their divergence exceeds the result once in a
+    million times. For large samples, 8 ln 2 times the divergence, divided by the sum of 1 / size,
+    follows about a chi-square distribution. It has one degree of freedom less than there are
+    buckets. Its tail is bounded as in Laurent and Massart, "Adaptive estimation of a quadratic
+    functional", 2000.
 
     Args:
-        sample_sizes: Number of values of each sample.
+        sample_sizes: Number of independent observations in each sample.
         num_buckets: Number of compared buckets.
     """
     freedom, chance = max(num_buckets - 1, 1), math.log(1 / _FALSE_ALARM_PROBABILITY)
@@ -290,13 +326,16 @@ def divergence_allowance(sample_sizes: tuple[float, float], num_buckets: int) ->
 
 
 def estimate_unseen_share(counts: Iterable[float]) -> float:
-    """Estimates the share of new values in another sample of the same distribution.
+    """Estimates the share of new values in a second sample of the same distribution.
 
-    The estimate is the share of values that occur once in this sample (Good, "The population
-    frequencies of species", 1953).
+    A value is new if the first sample does not contain it. The estimate is the share of values that
+    occur exactly once in the first sample (Good, "The population frequencies of species", 1953).
 
     Args:
-        counts: Number of occurrences of each different value.
+        counts: Number of occurrences of each different value in the first sample.
+
+    >>> estimate_unseen_share([1, 1, 8])
+    0.2
     """
     occurrences = list(counts)
     return sum(1 for count in occurrences if count == 1) / max(math.fsum(occurrences), 1.0)
@@ -307,11 +346,12 @@ def _inverse_sum(sample_sizes: tuple[float, float]) -> float:
 
 
 DRIFT_CHECK, SKEW_CHECK = "drift", "skew"
-# integers with more different values are not categories, unless they are the label
+# Integers with more different values are compared as numbers, unless they are the label.
 _MAX_CATEGORIES = 100
-_NUM_GROUPS = 10  # for samples with listed numbers
-# Largest error of the ranks of quantiles. With a larger one, histograms of equal widths are more
-# accurate.
+# Groups of numbers if the statistics list all of them. Histograms have as many buckets.
+_NUM_GROUPS = 10
+# Largest error of the rank of a quantile, as a share of the values. If the error is larger,
+# histograms with buckets of equal widths are more accurate.
 _MAX_QUANTILE_ERROR = 0.02
 
 _REMEDIES = {
@@ -327,18 +367,19 @@ def find_drift(
     rules: Rules,
     data_set_name: str,
 ) -> Iterator[Violation]:
-    """Compares each split with the split of the same name in another data set.
+    """Yields the differences between the splits of two data sets.
 
-    If there is no such split, the training split of the other data set is used.
+    Each split is compared with the split of the same name. If the other data set has no such split,
+    its training split is used. Features that only one of the data sets has are skipped.
 
     Args:
-        statistics: The data set to check.
-        base: The other data set.
+        statistics: Statistics of the data set to check.
+        base: Statistics of the other data set. Without splits, nothing is compared.
         schema: Schema of the data set to check.
-        rules: The thresholds.
-        data_set_name: Name of the other data set, for messages.
+        rules: The rules with the thresholds.
+        data_set_name: Name of the other data set in messages.
     """
-    # a base without splits has nothing to compare with
+    # A data set without records has no splits, and nothing to compare with.
     for split in statistics if base else ():
         base_split = split if split in base else _training_split(base)
         base_name = f"split {base_split!r} of {data_set_name}" if base_split else data_set_name
@@ -354,7 +395,11 @@ def find_drift(
 
 
 def find_skew(statistics: DatasetStatistics, schema: Schema, rules: Rules) -> Iterator[Violation]:
-    """Compares each other split with the training split."""
+    """Yields the differences between the training split and the other splits.
+
+    The training split is `train`, or the first split if there is no `train`. The thresholds are
+    `skew` in the rules for the data set and for its features.
+    """
     if len(statistics) > 1:
         base_split = _training_split(statistics)
         for split in (split for split in statistics if split != base_split):
@@ -402,7 +447,7 @@ def _compare_features(
         yield from comparison.compare_missing(limits.missing)
         if not sample.present or not base_features[name].present:
             continue
-        # without values there is no distribution to compare
+        # The records have the feature, but all lists are empty, so there is no distribution.
         if not sample.values or not base_features[name].values:
             yield from comparison.compare_empty_lists(limits.missing)
             continue
@@ -417,7 +462,7 @@ def _compare_features(
         if comparison.is_categorical:
             yield from comparison.compare_categories(distance or limits.l_infinity)
             yield from comparison.compare_new_values(limits.new_values)
-            # unlisted texts can only be compared by their sizes
+            # Texts that the statistics do not list can only be compared by their sizes.
             if not comparison.both_list_all_values:
                 yield from comparison.compare_sizes(limits.jensen_shannon)
         elif sample.type == "BYTES":
@@ -427,14 +472,18 @@ def _compare_features(
 
 
 class _FeatureComparison:
-    """One feature in two samples.
+    """Comparison of one feature in two samples.
+
+    Each `compare_...` method yields a violation if a figure exceeds its threshold. A threshold of
+    None disables the comparison.
 
     Attributes:
-        sample: The sample to check.
-        base: The sample to compare with.
+        sample: Statistics of the sample to check.
+        base: Statistics of the sample that it is compared with.
         base_name: Name of `base` in messages.
-        is_categorical: The shares of values are compared.
-        both_list_all_values: Both samples list all their values.
+        is_categorical: The shares of single values are compared. Otherwise distributions are.
+        both_list_all_values: The statistics of both samples list all different values.
+        sample_sizes: Number of independent observations in `sample` and `base`.
     """
 
     def __init__(
@@ -469,7 +518,7 @@ class _FeatureComparison:
         )
 
     def compare_missing(self, limit: Threshold | None) -> Iterator[Violation]:
-        """Compares the shares of records that lack the feature."""
+        """Compares the shares of records without the feature."""
         totals = [
             float(statistics.present + statistics.missing)
             for statistics in (self.sample, self.base)
@@ -488,14 +537,18 @@ class _FeatureComparison:
             )
 
     def compare_empty_lists(self, limit: Threshold | None) -> Iterator[Violation]:
-        """Yields a violation if all lists are empty in only one of the samples."""
+        """Yields a violation if all lists are empty in only one of the samples.
+
+        The difference counts as 1, the largest possible one. So a limit of 1 never yields a
+        violation.
+        """
         max_gap = 1.0 if limit is None else _max_figure(limit, share_allowance(self.sample_sizes))
         if (self.sample.values > 0) != (self.base.values > 0) and max_gap < 1:
             message = f"has {self.sample.values:,} values in its lists, and in {self.base_name} {self.base.values:,}"
             yield self.make_violation(message, 1.0, max_gap)
 
     def compare_categories(self, limit: Threshold | None) -> Iterator[Violation]:
-        """Compares the shares of values, by the largest difference."""
+        """Compares the share of each value, and judges the largest difference."""
         sample, base = self.sample, self.base
         sizes = float(sample.values), float(base.values)
         largest = l_infinity_distance(
@@ -519,7 +572,10 @@ class _FeatureComparison:
             yield self.make_violation(message, gap, max_gap)
 
     def compare_new_values(self, limit: Threshold | None) -> Iterator[Violation]:
-        """Checks the share of values that do not occur in `base`."""
+        """Compares the share of values that do not occur in `base` with the limit.
+
+        Does nothing unless the statistics of both samples list all values.
+        """
         base_counts = self.base.top_values
         if limit is None or not self.both_list_all_values:
             return
@@ -529,7 +585,7 @@ class _FeatureComparison:
             if value not in base_counts
         }
         share = sum(new_counts.values()) / max(self.sample.values, 1)
-        # even a sample of the same distribution has some values that this one lacks
+        # Two samples of one distribution also have some rare values that the other one lacks.
         max_share = _max_figure(
             limit, estimate_unseen_share(base_counts.values()) + share_allowance(self.sample_sizes)
         )
@@ -541,7 +597,10 @@ class _FeatureComparison:
             yield self.make_violation(message, share, max_share)
 
     def compare_numbers(self, limit: Threshold | None) -> Iterator[Violation]:
-        """Compares the distributions of numbers."""
+        """Compares the distributions of numbers.
+
+        If the statistics list all numbers, these are compared, and histograms otherwise.
+        """
         means = [statistics.mean for statistics in (self.sample, self.base)]
         details = "" if None in means else f" (mean {means[0]:.5g}, there {means[1]:.5g})"
         if self.both_list_all_values:
@@ -565,13 +624,16 @@ class _FeatureComparison:
         yield from self._compare_histograms(limit, "values", histogram, base_histogram, details)
 
     def compare_sizes(self, limit: Threshold | None) -> Iterator[Violation]:
-        """Compares the sizes of texts or binary values in bytes."""
+        """Compares the distributions of the sizes in bytes of texts or binary values.
+
+        Does nothing if the statistics of a sample have no sizes.
+        """
         histogram, base_histogram = self.sample.size_histogram, self.base.size_histogram
         if histogram is not None and base_histogram is not None:
             yield from self._compare_integers(limit, "sizes in bytes", histogram, base_histogram)
 
     def compare_lengths(self, limit: Threshold | None) -> Iterator[Violation]:
-        """Compares the lengths of lists."""
+        """Compares the distributions of the number of values per list."""
         yield from self._compare_integers(
             limit, "lengths of lists", self.sample.length_histogram, self.base.length_histogram
         )
@@ -637,10 +699,18 @@ def _is_category(statistics: FeatureStatistics, is_label: bool) -> bool:
 
 
 def _sample_size(statistics: FeatureStatistics) -> float:
-    """Returns the number of records, because values of one record are not independent."""
+    """Returns the number of independent observations of a feature.
+
+    This is the number of records that have the feature, because values of one record depend on each
+    other. If the values were counted in a sample, it is at most the size of this sample.
+    """
     present = float(max(statistics.present, 1))
     return present if statistics.sampled is None else min(present, float(statistics.sampled))
 
 
 def _max_figure(limit: Threshold, allowance: float) -> float:
+    """Returns the largest figure that passes.
+
+    A default threshold is increased by the allowance for chance, but not above 1.
+    """
     return min(limit.maximum + allowance, 1.0) if limit.is_default else limit.maximum

@@ -1,8 +1,9 @@
-"""Comparison of statistics with the figures that `Rules` expect.
+"""Checks of statistics against `Rules`.
 
-The rules are about presence, ranges, values, shares, classes, and the sizes of splits. Some figures
-are only known within bounds. If a rule is neither kept nor broken for certain, its `Violation` is
-not judged.
+The rules limit presence, ranges, values, shares, class counts and the sizes of splits. Statistics
+are estimates for some figures, so a figure may only be known as an interval. If the interval
+crosses the limit, it is unknown whether the rule is broken. The result is then a `Violation` with
+`is_judged=False`.
 """
 
 from __future__ import annotations
@@ -24,17 +25,19 @@ from recordmill.statistics.feature_statistics import FeatureStatistics
 
 Interval = tuple[float, float]  # smallest and largest possible value of a figure
 
-_SIGMAS = 5.0  # standard errors of an estimate: it is farther off once in 1.7 million times
+# Standard errors on each side of an estimate. The error is larger once in 1.7 million times.
+_SIGMAS = 5.0
 
 
 def find_violations(
     statistics: DatasetStatistics, schema: Schema, rules: Rules
 ) -> Iterator[Violation]:
-    """Yields the violations of the rules of a data set.
+    """Yields the violations of all rules except those for drift, skew and repeated records.
 
     Args:
         statistics: Statistics of the data set.
-        rules: The rules, after `Rules.fit_to_schema`.
+        schema: Schema of the data set.
+        rules: The rules, as `Rules.fit_to_schema` returns them.
     """
     total = sum(statistics.records.values())
     for split, bounds in rules.splits.items():
@@ -75,7 +78,7 @@ def find_violations(
 
 
 class _FeatureChecker:
-    """Checks the rules of one feature in one split."""
+    """Checks one feature in one split against its rules."""
 
     def __init__(
         self, statistics: FeatureStatistics, feature: Feature, split: str, rules: FeatureRules
@@ -147,7 +150,7 @@ class _FeatureChecker:
                 infinite_count,
                 bound,
             )
-        # min and max are unknown if all values are NaN
+        # If all values are NaN, there is no minimum or maximum that could break a rule.
         elif statistics.values and not statistics.finite:
             yield self._violation(
                 "range", "all values are NaN", "mend the inputs", statistics.nans, bound
@@ -207,8 +210,9 @@ class _FeatureChecker:
         unexpected = {
             value: count for value, count in statistics.top_values.items() if value not in expected
         }
-        # Unlisted values may be expected or not. At best, each unlisted expected value has the
-        # largest share that an unlisted value can have.
+        # The values that the statistics do not list may be expected or not. The smallest possible
+        # share of unexpected values assumes that each expected value among them is as frequent as
+        # an unlisted value can be. The largest possible share assumes that none is expected.
         unlisted = max(1 - sum(statistics.top_values.values()) / statistics.values, 0.0)
         max_expected_unlisted = (
             sum(value not in statistics.top_values for value in expected) * statistics.unlisted
@@ -221,7 +225,7 @@ class _FeatureChecker:
         high = _share_interval(statistics, sum(unexpected.values()) / statistics.values + unlisted)[
             1
         ]
-        # each different value that is not expected occurs at least once
+        # There are more different values than expected ones, and each occurs at least once.
         low = max(low, (_distinct_interval(statistics)[0] - len(set(expected))) / statistics.values)
         if low > max_share:
             names = [format_value(self.feature, value) for value in unexpected][:3]
@@ -276,7 +280,11 @@ def _unjudged_violation(
 def _check_class_balance(
     statistics: FeatureStatistics, label: Feature, split: str, rules: ClassRules
 ) -> Iterator[Violation]:
-    """Compares the counts of classes. A class without a record has the count 0."""
+    """Yields a violation for each class of the label that is too rare.
+
+    A class without a record has the count 0. If the statistics do not list all values of the label,
+    the only result is a violation that is not judged.
+    """
     counts = dict.fromkeys(map(str, range(len(label.classes or ()))), 0) | dict(
         statistics.top_values
     )
@@ -326,9 +334,14 @@ def _check_class_balance(
 
 
 def _share_interval(statistics: FeatureStatistics, share: float) -> Interval:
-    """Returns the interval of a share.
+    """Returns the smallest and the largest share that the statistics allow.
 
-    It is exact if all values were counted. Otherwise it is the score interval of Wilson (1927).
+    If all values were counted, both are `share`. If only a sample was counted, they are the ends of
+    the score interval of Wilson (1927) at 5 standard errors.
+
+    Args:
+        statistics: Statistics of the feature.
+        share: The share of a value, or of a group of values, according to the statistics.
     """
     if statistics.sampled is None:
         return share, share
@@ -339,22 +352,26 @@ def _share_interval(statistics: FeatureStatistics, share: float) -> Interval:
 
 
 def _distinct_interval(statistics: FeatureStatistics) -> Interval:
+    """Returns the smallest and the largest number of different values that the estimate allows."""
     error = _SIGMAS * (statistics.distinct_error or 0)
     distinct = float(statistics.distinct or 0)
     return max(distinct * (1 - error), 0.0), min(distinct * (1 + error), float(statistics.values))
 
 
 def _sql_value(feature: Feature, reduce_list: str) -> str:
-    """Returns SQL for the value of a feature, or for one list value.
+    """Returns an SQL expression for a feature, or for one value of its lists.
+
+    The expression is for the option `where`. For example, `list_max(flatten("a"))` is the largest
+    value in a list of lists.
 
     Args:
-        reduce_list: SQL function that selects the value, such as `list_min`.
+        reduce_list: SQL function that reduces a list to one value, such as `list_min`.
     """
     value, depth = (
         '"' + feature.name.replace('"', '""') + '"',
         feature.ragged_rank + bool(feature.inner_shape),
     )
-    # flatten removes one level, and reduce_list needs a single list
+    # `reduce_list` needs a list without inner lists, and each `flatten` removes one level.
     for _ in range(depth - 1):
         value = f"flatten({value})"
     return f"{reduce_list}({value})" if depth else value
@@ -369,15 +386,18 @@ def _format_short(figure: float) -> str:
 
 
 def _is_within(figure: float, bounds: Bounds) -> bool:
+    """Returns whether an exactly known figure is within the bounds."""
     return _is_inside((figure, figure), bounds)
 
 
 def _is_inside(interval: Interval, bounds: Bounds) -> bool:
+    """Returns whether all values of the interval are within the bounds."""
     low, high = bounds
     return (low is None or interval[0] >= low) and (high is None or interval[1] <= high)
 
 
 def _is_outside(interval: Interval, bounds: Bounds) -> bool:
+    """Returns whether all values of the interval are outside of the bounds."""
     low, high = bounds
     return (low is not None and interval[1] < low) or (high is not None and interval[0] > high)
 
@@ -387,21 +407,22 @@ def _format_range(bounds: Bounds, format_bound: Callable[[float], str] = str) ->
     return f"{low} to {high}"
 
 
-_MAX_SHOWN_VIOLATIONS = 20  # in the message of an error
+_MAX_SHOWN_VIOLATIONS = 20  # violations that the message of an ExpectationError lists
 
 
 class ExpectationError(RecordmillError):
-    """The records of a build do not meet its expectations, so nothing was committed."""
+    """The records of a build break the rules of `expect`, so nothing was committed."""
 
 
 def read_expectations(file_or_mapping: Mapping[str, Any] | str | os.PathLike[str]) -> Rules:
-    """Reads the rules of the option `expect`.
+    """Reads the rules of the build option `expect`.
 
     Args:
-        file_or_mapping: Path of a YAML file, or its content.
+        file_or_mapping: Path of a YAML file, or the content of one.
 
     Raises:
-        UsageError: The rules are invalid. Or one of them needs the records or another data set.
+        UsageError: The rules are invalid. Or a rule is only for `recordmill check`, because it
+            compares records with each other, or with another data set.
     """
     rules = read_rules(file_or_mapping, "expect")
     for name in ("leakage", "duplicates"):
@@ -423,8 +444,13 @@ def read_expectations(file_or_mapping: Mapping[str, Any] | str | os.PathLike[str
 def check_expectations(statistics: DatasetStatistics, schema: Schema, rules: Rules) -> None:
     """Raises ExpectationError if the statistics of a build break its rules.
 
-    A rule that can't be judged counts as broken. The message names each feature, figure and
-    threshold.
+    A rule that can't be judged counts as broken. The message lists the first violations, with their
+    features, figures and thresholds.
+
+    Args:
+        statistics: Statistics of the new records.
+        schema: Schema of the data set.
+        rules: The rules, as `Rules.fit_to_schema` returns them.
     """
     violations = list(find_violations(statistics, schema, rules))
     if rules.skew is not None or any(

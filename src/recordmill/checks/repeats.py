@@ -1,7 +1,8 @@
-"""Search for repeated records, by digests of their contents.
+"""Search for records with equal contents, and for pairs of similar image hashes.
 
-The digests of a record take 24 bytes, and no Python object. If the memory is too small, the digests
-are distributed among files of a scratch folder.
+Equal contents are found by digests. Each record takes 24 bytes in NumPy arrays, and no Python
+object. If the digests do not fit into memory, they are written to several files in a scratch
+folder, and the files are searched one after the other.
 """
 
 from __future__ import annotations
@@ -22,21 +23,23 @@ from recordmill.statistics.value_sketch import hash_texts
 from recordmill.storage.files import create_file, map_file, write_all
 from recordmill.storage.folders import join, make_scratch_folder, remove_tree
 
-_PAIRS_PER_BLOCK = 1 << 16  # pairs per yielded block
-_ROWS_PER_BLOCK = 256  # rows that are compared at once with all rows before them
+_PAIRS_PER_BLOCK = 1 << 16  # largest number of pairs that `find_near_pairs` yields at once
+_ROWS_PER_BLOCK = 256  # rows that one matrix product compares with all rows before them
 
 
 def find_near_pairs(hashes: U64) -> Iterator[tuple[Int64s, Int64s]]:
-    """Yields pairs of hashes that differ in at most MAX_HASH_DISTANCE bits, in blocks.
+    """Yields all pairs of image hashes that differ in at most MAX_HASH_DISTANCE bits.
 
     Args:
-        hashes: [n, 4] Words of each hash.
+        hashes: [n, HASH_WORDS] The hash of each image, in words of 64 bits.
 
     Yields:
-        (row numbers, larger row numbers) of the pairs.
+        Two arrays of equal length, (i, j): rows `i[k]` and `j[k]` of `hashes` are a pair, and `i[k]
+        < j[k]`. Each pair occurs once. An array has at most _PAIRS_PER_BLOCK rows.
     """
     signs = 2 * np.unpackbits(np.ascontiguousarray(hashes).view(np.uint8), 1).astype(np.float32) - 1
-    # the product of two rows of 1 and -1 is the number of equal bits less the number of other bits
+    # Each bit becomes 1 or -1. The product of two rows is then the number of equal bits minus the
+    # number of different bits.
     min_product = signs.shape[1] - 2 * MAX_HASH_DISTANCE
     for first in range(0, len(signs), _ROWS_PER_BLOCK):
         near = (
@@ -46,29 +49,34 @@ def find_near_pairs(hashes: U64) -> Iterator[tuple[Int64s, Int64s]]:
         indices = np.flatnonzero(near)
         for begin in range(0, len(indices), _PAIRS_PER_BLOCK):
             row, smaller = np.divmod(indices[begin : begin + _PAIRS_PER_BLOCK], near.shape[1])
-            # each pair once, and no row with itself
+            # The product contains each pair of this block twice, and each row with itself.
             is_pair = smaller < first + row
             if is_pair.any():
                 yield smaller[is_pair], (first + row)[is_pair]
 
 
 _ROW_DTYPE = np.dtype([("high", "<u8"), ("low", "<u8"), ("record", "<u8")])
-_SPLIT_SHIFT = 48  # `record` has the split in the bits above, and the record number below
-_SORT_MEMORY_FACTOR = 6  # sorting takes this many times the bytes of the rows
-_MAX_FILES = 1024
-_MAX_EXAMPLES = 5  # per pair of splits
+_SPLIT_SHIFT = 48  # `record` has the record number in the lower 48 bits, and the split above them
+_SORT_MEMORY_FACTOR = 6  # `_add_repeats` takes up to 6 times the memory of the rows
+_MAX_FILES = 1024  # scratch files that are open at the same time
+_MAX_EXAMPLES = 5  # for each (split of the original, split of the repeat)
 
 
 @dataclass(frozen=True)
 class RepeatCounts:
     """Numbers and examples of repeated records.
 
+    A repeat is a record with the same content as another record, its original. A split is an
+    ordinal here, and a record number counts the records of all splits.
+
     Attributes:
-        within_splits: Number of records that equal an earlier record of their split, by split.
-        between_splits: Number of records of the second split that equal a record of the first one,
-            by (first split, second split).
-        example_pairs: The first pairs (number of the original, number of the repeat), by (first
-            split, second split). For repeats within a split, its number appears twice in the key.
+        within_splits: For each split, the number of records that repeat an earlier record of the
+            same split. Splits without repeats are missing.
+        between_splits: For each (split of the original, split of the repeat), the number of records
+            of the second split that also occur in the first split. Both directions are counted.
+        example_pairs: A few repeats for each (split of the original, split of the repeat), as
+            (number of the original, number of the repeat). They are the repeats with the lowest
+            numbers. For repeats within split 0, the key is (0, 0).
     """
 
     within_splits: dict[int, int] = field(default_factory=dict)
@@ -82,13 +90,15 @@ class RepeatCounts:
         repeat_numbers: Int64s,
         original_numbers: Int64s,
     ) -> None:
-        """Adds records of the second split that equal a record of the first split.
+        """Counts the repeats of one split in another split, or in itself.
+
+        The repeats with the lowest numbers are kept as examples.
 
         Args:
-            original_split: Ordinal of the split with the originals.
-            repeat_split: Ordinal of the split with the repeats.
-            repeat_numbers: Record numbers of the repeats.
-            original_numbers: For each repeat, the record number of its original.
+            original_split: Ordinal of the split that contains the originals.
+            repeat_split: Ordinal of the split that contains the repeats. It may be the same split.
+            repeat_numbers: [repeats] Record number of each repeat. Each number is passed only once.
+            original_numbers: [repeats] Record number of the original of each repeat.
         """
         if not len(repeat_numbers):
             return
@@ -100,7 +110,7 @@ class RepeatCounts:
             self.between_splits[original_split, repeat_split] = self.between_splits.get(
                 (original_split, repeat_split), 0
             ) + len(repeat_numbers)
-        # only the smallest numbers are sorted
+        # Partitioning instead of sorting, because there may be millions of repeats.
         examples = np.argpartition(repeat_numbers, min(_MAX_EXAMPLES, len(repeat_numbers)) - 1)[
             :_MAX_EXAMPLES
         ]
@@ -114,14 +124,17 @@ class RepeatCounts:
 
 
 class ContentDigests:
-    """Table of digests that finds records with equal contents.
+    """A table of content digests that finds records with equal contents.
 
-    Each record has two digests of 64 bits. One of them is keyed by a secret of the table, so
-    unequal records with equal digests can't be constructed.
+    A content is the bytes to compare, such as the payload of a record or one of its images. It has
+    two digests of 64 bits. One of them depends on a random secret of the table, so different
+    contents with equal digests can't be constructed.
+
+    Call `digests` and `add` for all records, then `find_repeats` once, and `close` at the end.
 
     Args:
         num_splits: Number of splits.
-        expected_records: Approximate number of records.
+        expected_records: Approximate number of records. It determines the number of files.
         memory_bytes: Memory that the table may use.
     """
 
@@ -129,11 +142,11 @@ class ContentDigests:
         self.num_splits = num_splits
         self._key = secrets.randbits(63), secrets.randbits(63)
         required_bytes = max(expected_records, 1) * _ROW_DTYPE.itemsize * _SORT_MEMORY_FACTOR
-        # a power of two, so that the upper bits of a digest select the file
+        # A power of two, so that the highest bits of a digest select its file.
         self._file_count = min(
             1 << (-(-required_bytes // memory_bytes) - 1).bit_length(), _MAX_FILES
         )
-        # rows in memory before they are written to the files
+        # If there are several files, at most half of the memory is used for rows that wait.
         self._max_waiting_rows = memory_bytes // 2 // _ROW_DTYPE.itemsize
         self._waiting: list[npt.NDArray[np.void]] = []
         self._rows = 0
@@ -141,10 +154,12 @@ class ContentDigests:
         self._files: list[BinaryIO] = []
 
     def digests(self, data: Bytes, starts: Int64s, ends: Int64s) -> npt.NDArray[np.void]:
-        """Computes the digests of the contents `data[starts[i]:ends[i]]`. Safe on any thread.
+        """Returns the digests of the contents `data[starts[i]:ends[i]]`.
+
+        Several threads may call this at once.
 
         Returns:
-            [contents] Rows for `add`, without record numbers.
+            [contents] Rows for `add`. Their field `record` is not set yet.
         """
         rows = np.empty(len(starts), _ROW_DTYPE)
         starts, ends = np.ascontiguousarray(starts), np.ascontiguousarray(ends)
@@ -153,11 +168,11 @@ class ContentDigests:
         return rows
 
     def add(self, rows: npt.NDArray[np.void], numbers: Int64s, split_id: int) -> None:
-        """Adds digests to the table.
+        """Adds the digests of some records of one split. Not safe on several threads at once.
 
         Args:
-            rows: Result of `digests`. The table keeps and modifies it.
-            numbers: [rows] Record numbers in the data set, below 2^48.
+            rows: The result of `digests`. The table keeps the array and changes it.
+            numbers: [rows] Record number of each row in the data set, below 2^48.
             split_id: Ordinal of the split of these records.
         """
         rows["record"] = numbers.astype(np.uint64) | np.uint64(split_id << _SPLIT_SHIFT)
@@ -173,7 +188,7 @@ class ContentDigests:
                 create_file(join(self._folder, str(file_id))) for file_id in range(self._file_count)
             ]
         rows = self._take()
-        # equal digests go to the same file, so each file can be searched alone
+        # Equal digests go to the same file, so each file can be searched on its own.
         file_ids = (rows["high"] >> np.uint64(64 - self._file_count.bit_length() + 1)).astype(
             np.int64
         )
@@ -188,13 +203,14 @@ class ContentDigests:
         return rows
 
     def find_repeats(self) -> RepeatCounts:
-        """Returns the counts and examples of repeated records."""
+        """Returns the counts and examples of all repeats. The added digests are consumed."""
         counts = RepeatCounts()
         for rows in self._iter_row_sets():
             _add_repeats(rows, self.num_splits, counts)
         return counts
 
     def _iter_row_sets(self) -> Iterator[npt.NDArray[np.void]]:
+        """Yields sets of rows. Equal digests are always in the same set."""
         if self._folder is None:
             yield self._take()
             return
@@ -204,7 +220,7 @@ class ContentDigests:
             yield np.asarray(map_file(join(self._folder, str(file_id))).view(_ROW_DTYPE))
 
     def close(self) -> None:
-        """Frees the memory and removes the files."""
+        """Frees the memory and removes the scratch folder."""
         for file in self._files:
             file.close()
         if self._folder is not None:
@@ -213,8 +229,16 @@ class ContentDigests:
 
 
 def _add_repeats(rows: npt.NDArray[np.void], num_splits: int, counts: RepeatCounts) -> None:
+    """Finds the repeats among some rows, and adds them to `counts`.
+
+    Args:
+        rows: Rows of the table, which contain all rows that are equal to one of them.
+        num_splits: Number of splits.
+        counts: Receives the repeats.
+    """
     high = rows["high"]
-    # Most rows are unique. Only rows with a repeated digest are sorted by all fields.
+    # Most rows are unique, and sorting by one field is fast. Only rows whose first digest occurs
+    # several times are then sorted by all fields.
     order = np.argsort(high, kind="stable")
     ranked = high[order]
     is_equal = ranked[1:] == ranked[:-1]
@@ -222,7 +246,8 @@ def _add_repeats(rows: npt.NDArray[np.void], num_splits: int, counts: RepeatCoun
     is_repeated[1:] |= is_equal
     is_repeated[:-1] |= is_equal
     rows = rows[order[is_repeated]]
-    rows = rows[np.lexsort((rows["record"], rows["low"], rows["high"]))]  # usually few
+    rows = rows[np.lexsort((rows["record"], rows["low"], rows["high"]))]
+    # A group is the rows with equal contents. Within a group, rows are sorted by split and record.
     group = np.cumsum(_starts_group(rows["high"]) | _starts_group(rows["low"])) - 1
     group_count = int(group[-1]) + 1 if len(group) else 0
     split = (rows["record"] >> np.uint64(_SPLIT_SHIFT)).astype(np.int64)
@@ -248,19 +273,19 @@ def _add_repeats(rows: npt.NDArray[np.void], num_splits: int, counts: RepeatCoun
 
 
 def _starts_group(values: U64) -> npt.NDArray[np.bool_]:
-    """Returns a mask of the values that differ from the value before."""
+    """Returns a mask of the values that differ from the value before them. The first one does."""
     return np.concatenate([np.ones(min(len(values), 1), np.bool_), values[1:] != values[:-1]])
 
 
 def _first_numbers(group: Int64s, number: Int64s, count: int) -> Int64s:
-    """Returns the first number of each group, [count]. An empty group has -1.
+    """Returns the first number of each group, [num_groups], or -1 for an empty group.
 
     Args:
-        group: Group of each number.
-        number: The numbers, ascending within each group.
+        group: [numbers] Index of the group of each number.
+        number: [numbers] The numbers, ascending within each group.
         count: Number of groups.
     """
     firsts = np.full(count, -1, np.int64)
-    # of repeated indices, NumPy keeps the last assignment, so the order is reversed
+    # If an index occurs several times, NumPy keeps the last assignment. So the order is reversed.
     firsts[group[::-1]] = number[::-1]
     return firsts

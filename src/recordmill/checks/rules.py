@@ -1,7 +1,8 @@
-"""Rules for a data set, from a YAML file or a mapping.
+"""Rules for the records of a data set, from YAML or a mapping.
 
-Rules limit figures of features, and set thresholds for comparisons. A threshold from the user holds
-exactly. A default threshold leaves room for chance, so that two samples of one distribution pass.
+Rules limit figures of features, such as the share of zeros. They also contain the thresholds for
+comparisons with other statistics. A threshold from the user holds exactly. A default threshold is
+increased by an allowance for chance, so that two samples of the same distribution pass.
 """
 
 from __future__ import annotations
@@ -17,18 +18,20 @@ from recordmill.base.option_names import available_names, did_you_mean, option
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.storage.yaml_file import check_nesting, read_yaml
 
-Bounds = tuple[float | None, float | None]  # lower and upper; None means no bound
-_NUMBER_RULES = ("min", "max", "mean", "zeros", "nan")
+Bounds = tuple[float | None, float | None]  # (lower, upper), both inclusive. None means no bound.
+_NUMBER_RULES = ("min", "max", "mean", "zeros", "nan")  # they make no sense for texts and bytes
+# The rules may contain a boolean as text or number. Statistics count it as "0" or "1".
 _TRUTH_VALUES = {"true": "1", "false": "0", "1": "1", "0": "0"}
 
 
 @dataclass(frozen=True)
 class Threshold:
-    """Limit of a figure in a comparison.
+    """Largest value of a figure that passes a comparison.
 
     Attributes:
-        maximum: The largest figure that passes.
-        is_default: The figure may exceed `maximum` by an amount that chance explains.
+        maximum: The largest value that passes.
+        is_default: True for a threshold of recordmill, and False for one from the user. Comparisons
+            increase a default threshold by the difference that chance may cause.
     """
 
     maximum: float
@@ -40,10 +43,11 @@ class Thresholds:
     """Thresholds for the comparison of two samples. None disables a comparison.
 
     Attributes:
-        jensen_shannon: Divergence of numbers, in bits.
-        l_infinity: Largest difference between the shares of a category.
-        missing: Difference between the shares of records that lack the feature.
-        new_values: Share of values that the other sample does not contain.
+        jensen_shannon: For the Jensen-Shannon divergence of numbers, sizes and lengths, in bits
+            from 0 to 1.
+        l_infinity: For the largest difference between the shares of a value in the two samples.
+        missing: For the difference between the shares of records without the feature.
+        new_values: For the share of values that occur only in the checked sample.
     """
 
     jensen_shannon: Threshold | None = Threshold(0.1, is_default=True)
@@ -54,22 +58,25 @@ class Thresholds:
 
 @dataclass(frozen=True)
 class FeatureRules:
-    """Rules for one feature, in each split. None means no limit.
+    """Rules for one feature. They apply to each split. None means no limit.
 
     Attributes:
-        present: Smallest share of records that have the feature.
+        present: Smallest share of records that must have the feature.
         min: Smallest number that may occur.
         max: Largest number that may occur.
-        mean: Bounds of the mean.
+        mean: Bounds of the mean of the numbers.
         zeros: Largest share of zeros among the values.
         nan: Largest share of NaN among the values.
         distinct: Bounds of the number of different values.
-        values: All allowed values, as texts.
-        other_values: Largest share of other values than `values`.
-        shares: Bounds of the share of a value, by value.
-        drift: Threshold of the distance to another data set. None uses `Rules.drift`.
-        skew: Threshold of the distance to the training split. None uses `Rules.skew`.
-        disabled_checks: "drift" and "skew" if the rules disable them for this feature.
+        values: The expected values, as the texts that statistics use.
+        other_values: Largest share of values that are not in `values`.
+        shares: Bounds of the share of some values, by value.
+        drift: Threshold of the divergence or distance from another data set. It replaces
+            `jensen_shannon` or `l_infinity` of `Rules.drift`.
+        skew: Threshold of the divergence or distance from the training split. It replaces
+            `jensen_shannon` or `l_infinity` of `Rules.skew`.
+        disabled_checks: "drift" if the rules contain `drift: null` for this feature, and "skew"
+            likewise.
     """
 
     present: float | None = None
@@ -89,12 +96,12 @@ class FeatureRules:
 
 @dataclass(frozen=True)
 class ClassRules:
-    """Rules for the classes of the label, in each split. None means no limit.
+    """Rules for the classes of the label. They apply to each split. None means no limit.
 
     Attributes:
-        min_share: Smallest share of records of a class.
-        max_ratio: Largest ratio between the counts of the most frequent and another class.
-        min_records: Smallest number of records of a class.
+        min_share: Smallest share of the records for each class.
+        max_ratio: Largest ratio of the count of the most frequent class to the count of any class.
+        min_records: Smallest number of records of each class.
     """
 
     min_share: float | None = None
@@ -104,15 +111,15 @@ class ClassRules:
 
 @dataclass(frozen=True)
 class RepeatLimits:
-    """Largest shares of repeated records, within a split or between splits.
+    """Largest shares of repeated records, either within a split or between splits.
 
-    None disables a search.
+    None disables a search, and an object without limits is False.
 
     Attributes:
-        records: Share of equal records.
-        images: Share of images with equal bytes.
-        near_images: Share of similar images.
-        keys: Largest share of records with a repeated value, by feature.
+        records: For records with equal bytes.
+        images: For images with equal bytes.
+        near_images: For images that look alike.
+        keys: For records that share the value of a feature, such as a user id. By feature.
     """
 
     records: float | None = None
@@ -126,7 +133,8 @@ class RepeatLimits:
         )
 
 
-NO_REPEATS = RepeatLimits(0.0, 0.0, 0.0)  # default without rules: any repeat is a violation
+# The limits of `recordmill check` without rules: each repeat is a violation.
+NO_REPEATS = RepeatLimits(0.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -134,14 +142,16 @@ class Rules:
     """All rules for a data set.
 
     Attributes:
+        features: Rules for features, by name.
         records: Bounds of the number of records of each split.
-        splits: Bounds of the share of all records, by split.
+        splits: Bounds of the share of all records that a split has, by split.
         classes: Rules for the classes of the label.
-        drift: Thresholds against another data set.
-        skew: Thresholds against the training split. None disables the comparison.
-        leakage: Limits of repeated records between splits.
-        duplicates: Limits of repeated records within a split.
-        source: Name of the rules in messages.
+        drift: Thresholds for comparisons with another data set.
+        skew: Thresholds for comparisons with the training split. None means the default thresholds.
+            A build then compares the splits only if a feature has a rule for skew.
+        leakage: Limits of records that are repeated in another split.
+        duplicates: Limits of records that are repeated within their split.
+        source: Name of the rules in messages, such as the path of their file.
     """
 
     features: Mapping[str, FeatureRules] = field(default_factory=dict)
@@ -155,19 +165,22 @@ class Rules:
     source: str = "rules"
 
     def for_feature(self, name: str) -> FeatureRules:
-        """Returns the rules of a feature, which may be empty."""
+        """Returns the rules of a feature. A feature without rules has no limits."""
         return self.features.get(name, FeatureRules())
 
     def fit_to_schema(self, schema: Schema, splits: tuple[str, ...] | None = None) -> Rules:
-        """Returns the rules for a data set, with classes by number.
+        """Checks the rules against a schema, and converts values to their statistics form.
+
+        In `values` and `shares`, names of classes become class numbers, and true and false become 1
+        and 0.
 
         Args:
             schema: The schema of the data set.
-            splits: Its splits. None skips the check of split names.
+            splits: The names of its splits. None does not check the names of splits in the rules.
 
         Raises:
-            UsageError: A feature, class or split does not exist. Or a rule does not suit the values
-                of its feature.
+            UsageError: The data set has no such feature, class, split or label. Or a rule does not
+                suit the dtype of its feature.
         """
         features = {
             name: _fit_feature_rules(rules, _find_feature(schema, name, self.source), self.source)
@@ -196,11 +209,12 @@ def read_rules(
     """Reads rules from a YAML file or a mapping.
 
     Args:
-        file_or_mapping: Path of the file, or its content.
-        keyword: Name of the option with the path, for messages.
+        file_or_mapping: Path of a YAML file, or its content.
+        keyword: Name of the option that the user set, for messages.
 
     Raises:
-        UsageError: A key or value is invalid. The message has the allowed form.
+        UsageError: The file can't be read, or a key or value is invalid. The message contains the
+            key and the allowed form.
     """
     source = "rules"
     if not isinstance(file_or_mapping, Mapping):
@@ -223,6 +237,11 @@ def _find_feature(schema: Schema, name: str, source: str) -> Feature:
 
 
 def _fit_feature_rules(rules: FeatureRules, feature: Feature, source: str) -> FeatureRules:
+    """Returns the rules of one feature with values as statistics write them.
+
+    Raises:
+        UsageError: A rule does not suit the dtype of the feature, or a class does not exist.
+    """
     place = f"{source}: features: {feature.name}"
     is_bytes = feature.dtype in ("string", "bytes")
     for name in _NUMBER_RULES if is_bytes else ():
@@ -244,7 +263,7 @@ def _fit_feature_rules(rules: FeatureRules, feature: Feature, source: str) -> Fe
     numbers = {name: str(class_number) for class_number, name in enumerate(feature.classes)}
 
     def parse_class(value: str) -> str:
-        # digits are accepted as a class number
+        # A class may also be given by its number. A class name of digits takes precedence.
         if value not in numbers and not value.isdigit():
             raise UsageError(
                 f"{place}: no class {value!r}; {available_names(value, feature.classes or ())}"
@@ -255,6 +274,7 @@ def _fit_feature_rules(rules: FeatureRules, feature: Feature, source: str) -> Fe
 
 
 def _rename_values(rules: FeatureRules, rename: Callable[[str], str]) -> FeatureRules:
+    """Returns the rules with `rename` applied to each value in `values` and `shares`."""
     values = None if rules.values is None else tuple(map(rename, rules.values))
     return replace(
         rules,
@@ -264,7 +284,12 @@ def _rename_values(rules: FeatureRules, rename: Callable[[str], str]) -> Feature
 
 
 def _parse_truth_value(value: str, place: str) -> str:
-    """Returns the text that statistics use for a boolean."""
+    """Returns "1" or "0", which statistics use for true and false.
+
+    Args:
+        value: The value in the rules.
+        place: Name of the rules and the feature, for messages.
+    """
     if value.lower() not in _TRUTH_VALUES:
         raise UsageError(f"{place}: {value!r} is neither true nor false")
     return _TRUTH_VALUES[value.lower()]
@@ -274,10 +299,14 @@ _Parser = Callable[[Any], Any]
 
 
 def _parse_entries(mapping: Any, parsers: Mapping[str, _Parser]) -> dict[str, Any]:
-    """Returns the parsed value of each key.
+    """Parses each value of a mapping with the parser of its key.
+
+    Args:
+        mapping: The mapping. Any other value is an error.
+        parsers: The parser of each allowed key.
 
     Raises:
-        ValueError: A key is unknown or its value is invalid. The message names the key.
+        ValueError: A key is unknown or its value is invalid. The message contains the key.
     """
     if not isinstance(mapping, Mapping):
         raise ValueError(f"{_quote(mapping)} is no mapping of {', '.join(parsers)}")
@@ -295,7 +324,12 @@ def _parse_entries(mapping: Any, parsers: Mapping[str, _Parser]) -> dict[str, An
 
 
 def _mapping_parser(parser: _Parser, description: str) -> _Parser:
-    """Returns a parser of mappings that parses each value with `parser`."""
+    """Returns a parser for mappings with any keys, which parses each value with `parser`.
+
+    Args:
+        parser: The parser of the values.
+        description: The contents of the mapping for messages, such as "features to shares".
+    """
 
     def parse_mapping(mapping: Any) -> dict[str, Any]:
         if not isinstance(mapping, Mapping):
@@ -317,7 +351,7 @@ def _quote(value: object) -> str:
 
 
 def _parse_number(value: Any) -> float:
-    # a bool is an int in Python, but not a number in rules
+    # `True` is an int in Python, but `min: true` is a mistake.
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"{_quote(value)} is no number")
     try:
@@ -326,7 +360,7 @@ def _parse_number(value: Any) -> float:
         raise ValueError(f"{_quote(value)} is larger than any number of a data set") from None
     if is_nan:
         raise ValueError(f"{_quote(value)} is no number")
-    return value  # an int stays an int, since a float can't hold all of them
+    return value  # an int stays an int, because a float can't represent every int64
 
 
 def _parse_finite(value: Any) -> float:
@@ -348,6 +382,8 @@ def _parse_non_negative(value: Any) -> float:
 
 
 def _pair_parser(parser: _Parser) -> _Parser:
+    """Returns a parser for bounds such as `[0, 10]`, in which null means no bound."""
+
     def parse_pair(value: Any) -> Bounds:
         if not isinstance(value, list | tuple) or len(value) != 2:
             raise ValueError(
@@ -370,7 +406,10 @@ def _optional_parser(parser: _Parser) -> _Parser:
 
 
 def _parse_value(value: Any) -> str:
-    """Returns a value as the text that statistics use."""
+    """Returns a category as statistics write it.
+
+    For example, true becomes "1", and 5 becomes "5".
+    """
     if isinstance(value, bool):
         return str(int(value))
     if not isinstance(value, str | int):
@@ -408,7 +447,8 @@ def _parse_feature_rules(mapping: Any) -> FeatureRules:
         and entries["min"] > entries["max"]
     ):
         raise ValueError(f"min: {entries['min']} is above max")
-    # null disables a check, but an absent key uses the thresholds of all features
+    # `drift: null` disables the comparison of a feature. Without the key, the thresholds of the
+    # data set apply.
     disabled_checks = frozenset(
         name for name in ("drift", "skew") if name in entries and entries[name] is None
     )

@@ -1,4 +1,4 @@
-"""Rules from a `schema.pbtxt` of TensorFlow Metadata, and differences between schemas."""
+"""Rules from a `schema.pbtxt` of TensorFlow Metadata, and differences between two schemas."""
 
 from __future__ import annotations
 
@@ -15,22 +15,23 @@ from recordmill.checks.violations import Violation
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.schemas.tfmd import entries_in_use
 
+# Features without a comparator are not compared.
 _NO_LIMITS = Thresholds(None, None, None, None)
 
 
 def rules_from_schema(text: str, names: Collection[str], source: str) -> Rules:
-    """Returns the rules that a schema of TensorFlow Metadata contains.
+    """Converts a schema of TensorFlow Metadata to rules.
 
-    These are presence, domains, and the thresholds of comparators. As in TensorFlow Data
-    Validation, a feature without a comparator is not compared.
+    The presence, the domain and the comparators of each feature become its rules. A feature without
+    a comparator is not compared, as in TensorFlow Data Validation.
 
     Args:
-        text: The schema, which `schemas.tfmd.from_pbtxt` has already accepted.
-        names: Names of the features to use.
+        text: The content of a `schema.pbtxt` that `schemas.tfmd.from_pbtxt` has accepted.
+        names: Names of the features to convert. Other features of the schema are ignored.
         source: Name of the file, for messages.
 
     Raises:
-        UsageError: A threshold is not a share from 0 to 1.
+        UsageError: The threshold of a comparator is not between 0 and 1.
     """
     proto = text_format.Parse(text, schema_pb2.Schema())
     domains = {domain.name: tuple(domain.value) for domain in proto.string_domain}
@@ -52,8 +53,8 @@ def _feature_rules(entry: Any, domains: dict[str, tuple[str, ...]], source: str)
     elif domain == "domain" and entry.domain in domains:
         rules["values"] = domains[entry.domain]
     if "values" in rules and entry.distribution_constraints.HasField("min_domain_mass"):
-        # TensorFlow Metadata limits the share of expected values, and rules limit the share of
-        # others
+        # `min_domain_mass` is the smallest share of expected values. `other_values` is the largest
+        # share of the other ones.
         rules["other_values"] = 1 - float(entry.distribution_constraints.min_domain_mass)
     for name in ("drift", "skew"):
         if (
@@ -64,6 +65,16 @@ def _feature_rules(entry: Any, domains: dict[str, tuple[str, ...]], source: str)
 
 
 def _comparator_threshold(comparator: Any, name: str, source: str) -> Threshold | None:
+    """Returns the threshold of a comparator, or None if it sets none.
+
+    Args:
+        comparator: The drift or skew comparator of a feature.
+        name: Name of the feature, for messages.
+        source: Name of the schema file, for messages.
+
+    Raises:
+        UsageError: The threshold is not between 0 and 1.
+    """
     for measure in ("infinity_norm", "jensen_shannon_divergence"):
         if comparator.HasField(measure):
             maximum = float(getattr(comparator, measure).threshold)
@@ -76,7 +87,10 @@ def _comparator_threshold(comparator: Any, name: str, source: str) -> Threshold 
 
 
 def find_schema_changes(schema: Schema, base: Schema, base_name: str) -> Iterator[Violation]:
-    """Yields the differences between a schema and a base schema.
+    """Yields the differences between the schema of a data set and a base schema.
+
+    Compared are the features, their dtypes, shapes and classes, and the label. It is a difference
+    if a feature became optional, but not if it became required.
 
     Args:
         schema: The schema of the data set.

@@ -1,4 +1,4 @@
-"""`Violation`: the result of a check that failed."""
+"""The result of a failed check."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from recordmill.schemas.feature import Feature
 
 @dataclass(frozen=True)
 class Violation:
-    """A broken expectation, or an expectation that can't be judged.
+    """A rule that is broken, or that can't be judged from the statistics.
 
     Attributes:
-        check: Name of the check, such as `drift`.
-        what: The problem as a sentence, without its place.
-        remedy: The advice to the user.
-        feature: Name of the feature, or None.
-        split: Name of the split, or None.
-        figure: The value that was found.
-        threshold: The limit of the figure.
-        file: Path of the file, or None.
-        record: Number of the record in the file, from 0.
-        is_judged: False if the statistics are not exact enough to judge the rule.
+        check: Name of the check, such as "drift".
+        what: The problem, as a part of a sentence that does not repeat the other fields.
+        remedy: Advice for the user.
+        feature: Name of the feature. None if the check is not about a feature.
+        split: Name of the split. None if the check is not about one split.
+        figure: The value that breaks the rule, or None.
+        threshold: The limit of `figure`, or None.
+        file: Path of the file with the record, or None.
+        record: Number of the record in `file`, counted from 0, or None.
+        is_judged: False if the statistics are too inaccurate to judge the rule.
     """
 
     check: str
@@ -37,7 +37,7 @@ class Violation:
     is_judged: bool = True
 
     def __str__(self) -> str:
-        """Returns the violation as one line for users.
+        """Returns one line with the fields that a user needs.
 
         >>> print(Violation("presence", "12.5 % lack it", "mend them", "fare", "train"))
         train: feature 'fare': presence: 12.5 % lack it; mend them
@@ -53,12 +53,19 @@ class Violation:
         return f"{': '.join(place for place in places if place)}: {self.what}; {self.remedy}"
 
     def to_json(self) -> dict[str, Any]:
-        """Returns all fields, for `--json`."""
+        """Returns all fields by name, for the option `--json`."""
         return asdict(self)
 
 
 def format_value(feature: Feature, value: str) -> str:
-    """Returns a value of statistics for messages, with the name of a class number."""
+    """Returns a value of statistics in quotes, for messages.
+
+    A class number becomes the name of the class.
+
+    Args:
+        feature: The feature.
+        value: The value as statistics write it, such as "3".
+    """
     classes = feature.classes
     is_class = classes is not None and value.isdigit() and int(value) < len(classes)
     return repr(classes[int(value)] if classes is not None and is_class else value)
