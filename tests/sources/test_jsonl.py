@@ -282,6 +282,18 @@ def test_each_remedy_for_values_of_several_forms_takes_what_it_says(tmp_path: Pa
             {"x": True},
             "x: true or false where most are strings: true; --dtype x=string keeps it",
         ),
+        (
+            {"x": True},
+            {"x": 1},
+            "x: a number where most are true or false: 1; --dtype x=string keeps it",
+        ),
+        (
+            {"x": [True]},
+            {"x": [False, 0.5]},
+            "x: a number where most are true or false: 0.5; --dtype x=string keeps it",
+        ),
+        ({"x": True}, {"x": "b"}, "x: 'b' does not fit bool; --dtype x=string keeps it"),
+        ({"x": 3}, {"x": True}, "x: true does not fit int64; --dtype x=string keeps it"),
         ({"x": [1]}, {"x": ["a"]}, "x: ['a'] does not fit int64 [?]; --dtype x=string keeps it"),
     ],
 )
@@ -299,6 +311,33 @@ def test_an_odd_record_is_a_reject(
     assert any(", and 1 time " in note and "(a.jsonl: line 21)" in note for note in source.notes)
     if (said := re.search(r"--dtype '?(\w+=[^ ']+)'? keeps it", message)) is not None:
         assert len(read_all(plan(path, dtypes=dict([said[1].split("=")])))[0]) == 41
+
+
+@pytest.mark.parametrize("unit_bytes", [1, 1 << 20])
+def test_numbers_among_booleans_are_values_if_bool_is_declared(
+    tmp_path: Path, unit_bytes: int
+) -> None:
+    rows = [{"x": value} for value in (True, 1, False, 0.0, 2, "true", "false", None)]
+    path = write(tmp_path / "a.jsonl", *rows)
+    source = plan(path, dtypes={"x": "bool"}, unit_bytes=unit_bytes, parsed_cache_bytes=0)
+    good, rejects = read_all(source)
+    read = [row["x"] for row in values(good)]
+    assert read == [True, True, False, False, True, False, None], read
+    assert [reject.place for reject in rejects] == ["line 5"]
+
+
+def test_text_among_numbers_is_a_value_if_it_is_a_number_and_the_note_says_so(
+    tmp_path: Path,
+) -> None:
+    path = write(tmp_path / "a.jsonl", *({"x": value} for value in (5, "6", 7, "t", 8)))
+    source = plan(path)
+    good, rejects = read_all(source)
+    assert [row["x"] for row in values(good)] == [5, 6, 7, 8]
+    assert [reject.place for reject in rejects] == ["line 4"]
+    assert [in_flags(note) for note in source.notes if note.startswith("x:")] == [
+        "x: a number in most records, and 2 times a string (a.jsonl: line 2), which is rejected "
+        "unless its text is valid for int64; --dtype x=string keeps all as text"
+    ]
 
 
 def test_declared_types(tmp_path: Path) -> None:

@@ -58,6 +58,8 @@ TapeEntries = npt.NDArray[np.int32]  # indices of values on the tape
 # or all scalars are, as they are written.
 TEXT_FROM_STRINGS = "strings"
 TEXT_FROM_SCALARS = "scalars"
+# Rule for a feature that is bool because of its values. Numbers are misfits, even 0 and 1.
+BOOLS_WITHOUT_NUMBERS = "bools"
 
 
 def resolve_base64(common: PlanOptions) -> tuple[PlanOptions, frozenset[str], tuple[str, ...]]:
@@ -129,14 +131,15 @@ class Leaf:
         nodes: The nodes from the record inwards.
         path: The path of the last node.
         is_base64: Whether its strings are base64.
-        text_rule: TEXT_FROM_STRINGS or TEXT_FROM_SCALARS for text. "" if the dtype decides.
+        scalar_rule: TEXT_FROM_STRINGS or TEXT_FROM_SCALARS for text, BOOLS_WITHOUT_NUMBERS for
+            bool. "" if the dtype decides.
     """
 
     feature: Feature
     nodes: tuple[int, ...]
     path: JsonPath
     is_base64: bool = False
-    text_rule: str = ""
+    scalar_rule: str = ""
 
 
 class Misfit(NamedTuple):
@@ -308,37 +311,60 @@ def _build_values(scalars: NodeScalars, leaf: Leaf) -> tuple[pa.Array, Bools | N
     groups = scalars.groups
     is_bad = scalars.group_mask(_OTHER_GROUP)
     num_values = len(scalars.kinds)
-    if leaf.text_rule == TEXT_FROM_STRINGS:
+    if leaf.scalar_rule == TEXT_FROM_STRINGS:
         is_bad = _or_masks(is_bad, scalars.group_mask(_INT_GROUP | _FLOAT_GROUP | _BOOL_GROUP))
         return _build_texts(scalars, _or_masks(is_bad, scalars.null_mask())), is_bad
     numeric_groups = groups & (_INT_GROUP | _FLOAT_GROUP)
     if (
         feature.classes is not None
-        and leaf.text_rule != TEXT_FROM_SCALARS
+        and leaf.scalar_rule != TEXT_FROM_SCALARS
         and groups & (_TEXT_GROUP | _BOOL_GROUP)
         and numeric_groups
     ):
         return _build_class_numbers(scalars, leaf, feature.classes)
     names_classes = feature.classes is not None and not numeric_groups
     is_text = (
-        leaf.text_rule == TEXT_FROM_SCALARS or feature.dtype in ("string", "bytes") or names_classes
+        leaf.scalar_rule == TEXT_FROM_SCALARS
+        or feature.dtype in ("string", "bytes")
+        or names_classes
     )
-    if groups & _BOOL_GROUP and groups & (_INT_GROUP | _FLOAT_GROUP | _TEXT_GROUP) and not is_text:
-        # Booleans among numbers or strings are the misfits.
+    if leaf.scalar_rule == BOOLS_WITHOUT_NUMBERS:
+        is_bad = _or_masks(is_bad, scalars.group_mask(_INT_GROUP | _FLOAT_GROUP))
+        groups &= ~(_INT_GROUP | _FLOAT_GROUP)
+    elif feature.dtype != "bool" and not is_text:
         is_bad = _or_masks(is_bad, scalars.group_mask(_BOOL_GROUP))
         groups &= ~_BOOL_GROUP
-    if groups & _BOOL_GROUP and not is_text and feature.dtype != "bool":
-        return pa.nulls(num_values), _or_masks(is_bad, scalars.group_mask(_BOOL_GROUP))
     groups &= ~_OTHER_GROUP
+    if groups & _BOOL_GROUP and groups & (_INT_GROUP | _FLOAT_GROUP) and not is_text:
+        return _build_bools(scalars, feature, is_bad)
     if groups == 0:
         return pa.nulls(num_values), is_bad
     if groups == _BOOL_GROUP and not is_text:
         return pa.array(
-            scalars.kinds == native.JsonKind.TRUE_VALUE, mask=scalars.null_mask()
+            scalars.kinds == native.JsonKind.TRUE_VALUE,
+            mask=_or_masks(is_bad, scalars.null_mask()),
         ), is_bad
     if groups & ~(_INT_GROUP | _FLOAT_GROUP) or is_text:
         return _build_texts(scalars, _or_masks(is_bad, scalars.null_mask())), is_bad
     return _build_numbers(scalars, feature, is_bad)
+
+
+def _build_bools(
+    scalars: NodeScalars, feature: Feature, is_bad: Bools | None
+) -> tuple[pa.Array, Bools | None]:
+    """Returns bools, numbers and strings of a declared bool feature as texts.
+
+    The numbers 0 and 1 become "false" and "true". Other numbers are misfits.
+    """
+    is_numeric = scalars.group_mask(_INT_GROUP | _FLOAT_GROUP)
+    assert is_numeric is not None
+    numbers, is_wrong = _build_numbers(scalars, feature, is_bad)
+    is_bad = is_wrong | (
+        is_numeric & ~pc.is_in(numbers, pa.array([0, 1])).to_numpy(zero_copy_only=False)
+    )
+    texts = _build_texts(scalars, _or_masks(is_bad, scalars.null_mask()))
+    number_texts = pc.if_else(pc.equal(numbers, 1), "true", "false").cast(texts.type)
+    return pc.if_else(pa.array(is_numeric & ~is_bad), number_texts, texts), is_bad
 
 
 def _build_class_numbers(

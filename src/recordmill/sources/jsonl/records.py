@@ -30,7 +30,13 @@ from recordmill.sources.common.scan_cache import (
     ScanCache,
     ScanCacheWriter,
 )
-from recordmill.sources.jsonl.columns import TEXT_FROM_STRINGS, Leaf, Misfit, build_columns
+from recordmill.sources.jsonl.columns import (
+    BOOLS_WITHOUT_NUMBERS,
+    TEXT_FROM_STRINGS,
+    Leaf,
+    Misfit,
+    build_columns,
+)
 from recordmill.sources.jsonl.schema import (
     Declarations,
     InferredFeatures,
@@ -46,6 +52,8 @@ from recordmill.sources.values.schema_unifier import finish_schema
 
 _MAX_QUOTED_BYTES = 200  # of a value in a message
 _CONTAINER_NAMES = {native.JsonKind.ARRAY: "a list", native.JsonKind.OBJECT: "an object"}
+# The values of features that take only one form, by `Leaf.scalar_rule`.
+_MAJORITY_NAMES = {TEXT_FROM_STRINGS: "strings", BOOLS_WITHOUT_NUMBERS: "true or false"}
 # Why a line is not a record, by native.JsonFault.
 _LINE_ERRORS = (
     "",
@@ -147,11 +155,12 @@ def _explain_misfit(tape: Tape, entry: int, leaf: Leaf) -> tuple[str, str]:
             "type",
             f"{step_name}: {describe_kind(kind)} where {expected_form} is expected: {quote_value(text)}",
         )
-    if leaf.text_rule == TEXT_FROM_STRINGS and kind not in _CONTAINER_NAMES:
+    if leaf.scalar_rule in _MAJORITY_NAMES and kind not in _CONTAINER_NAMES:
+        majority = _MAJORITY_NAMES[leaf.scalar_rule]
         remedy = f"{option('dtypes', {feature.name: 'string'})} keeps it"
         return (
             "type",
-            f"{feature.name}: {describe_kind(kind)} where most are strings: {text[:60]}; {remedy}",
+            f"{feature.name}: {describe_kind(kind)} where most are {majority}: {text[:60]}; {remedy}",
         )
     if feature.dtype == "bytes" and kind not in _CONTAINER_NAMES:
         remedy = f"{option('dtypes', {feature.name: 'bytes'})} keeps text as it is"
@@ -189,13 +198,13 @@ class RecordLayout:
         schema: The features.
         paths: Path of each feature in a record, by feature name.
         base64_features: The features with base64 strings.
-        text_rules: `Leaf.text_rule` by feature name.
+        scalar_rules: `Leaf.scalar_rule` by feature name.
     """
 
     schema: Schema
     paths: Mapping[str, JsonPath]
     base64_features: frozenset[str]
-    text_rules: Mapping[str, str]
+    scalar_rules: Mapping[str, str]
 
     def build_batch(
         self, tape: Tape, scanner: TapeScanner, invalid_bytes: Mapping[int, tuple[int, int]]
@@ -278,7 +287,7 @@ class RecordLayout:
                 feature.classes,
                 self.paths.get(feature.name),
                 feature.name in self.base64_features,
-                self.text_rules.get(feature.name),
+                self.scalar_rules.get(feature.name),
             )
             for feature in self.schema
         ]
@@ -291,7 +300,7 @@ class RecordLayout:
                 nodes=scanner.find_nodes(self.paths[feature.name]),
                 path=self.paths[feature.name],
                 is_base64=feature.name in self.base64_features,
-                text_rule=self.text_rules.get(feature.name, ""),
+                scalar_rule=self.scalar_rules.get(feature.name, ""),
             )
             for feature in self.schema
             if feature.name in self.paths
@@ -384,9 +393,7 @@ def make_layout(
     """
     schema, _ = finish_schema(inferred.schema, (), None, replace(common, label=None), "the files")
     paths = {name: path for name, path in inferred.paths.items() if name in schema}
-    return RecordLayout(
-        schema, paths, base64_features, dict.fromkeys(inferred.string_features, TEXT_FROM_STRINGS)
-    )
+    return RecordLayout(schema, paths, base64_features, inferred.scalar_rules)
 
 
 def _has_new_kinds(counts: ValueCounts, known_counts: ValueCounts | None) -> bool:

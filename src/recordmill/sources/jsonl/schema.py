@@ -5,10 +5,11 @@ JSON values have types, and no type is converted to another:
 * Whole numbers are int64.
 * Whole numbers and decimals together are float32.
 * Numbers are text if some of them are whole and exceed int64.
-* true and false are bool.
-* Strings are text, even if they look like numbers. If all of them are ISO 8601, they are dates or
-  times, because JSON has no type for these. The rules are the same as for CSV, see
-  `schemas.type_lattice`.
+* true and false are bool. Numbers among them are other forms, unless the user declares bool. Then 0
+  and 1 are values, too.
+* Strings are text, even if they look like numbers. Among numbers or booleans, a string is a value
+  if its text is valid for the dtype. If all of them are ISO 8601, they are dates or times, because
+  JSON has no type for these. The rules are the same as for CSV, see `schemas.type_lattice`.
 * A list of scalars is a feature of variable length. A list of objects becomes one list per member.
   A list of lists has the shape `[?, ?]`.
 * Objects are divided into features with dotted names.
@@ -40,6 +41,7 @@ from recordmill.schemas.type_lattice import (
     resolve_dtype,
 )
 from recordmill.sources.common.contract import PlanOptions
+from recordmill.sources.jsonl.columns import BOOLS_WITHOUT_NUMBERS, TEXT_FROM_STRINGS
 from recordmill.sources.jsonl.tape import JsonPath, Tape, check_path_count
 from recordmill.sources.values.schema_unifier import parse_dtype
 
@@ -51,6 +53,8 @@ _KINDS_BY_FORM: Mapping[str, tuple[int, ...]] = {
     "a list": (native.JsonKind.ARRAY,),
 }
 _SCALAR_FORMS = ("true or false", "a number", "a string")
+# The rules for the other scalars of an undeclared feature, by the form of most values.
+_SCALAR_RULES = {"a string": TEXT_FROM_STRINGS, "true or false": BOOLS_WITHOUT_NUMBERS}
 # A whole number of this length (6 digits and a sign) is exact as float32.
 _MAX_EXACT_DIGITS = 7
 # (index of the range, line in it)
@@ -205,15 +209,15 @@ class InferredFeatures:
         paths: Path of each feature in a record, by feature name.
         features_without_values: Features that never have a value.
         notes: Notes for the user.
-        string_features: Undeclared features that are text because of strings. Other scalars do not
-            fit them.
+        scalar_rules: `Leaf.scalar_rule` of the undeclared features that are text because of
+            strings, or bool. Other scalars do not fit them.
     """
 
     schema: Schema
     paths: Mapping[str, JsonPath]
     features_without_values: tuple[str, ...]
     notes: tuple[str, ...]
-    string_features: frozenset[str]
+    scalar_rules: Mapping[str, str]
 
 
 class Declarations:
@@ -291,7 +295,8 @@ def infer_features(
     """
     features: dict[str, Feature] = {}
     paths: dict[str, JsonPath] = {}
-    features_without_values, notes, string_features = [], [], set()
+    features_without_values, notes = [], []
+    scalar_rules: dict[str, str] = {}
     parents = {path[:-1] for path in observations.counts_by_path}
     # The form of each path. A path comes before the paths inside of it.
     forms: dict[JsonPath, str | None] = {(): "an object"}
@@ -324,8 +329,8 @@ def infer_features(
                 f"{_format_path(leaf)}; rename one"
             )
         dtype = _resolve_form_dtype(form, counts)
-        if form == "a string" and name not in declarations:
-            string_features.add(name)
+        if form in _SCALAR_RULES and name not in declarations:
+            scalar_rules[name] = _SCALAR_RULES[form]
         # Each list level is a dimension of unknown size.
         features[name] = Feature(
             name, dtype, (None,) * leaf.count(None), _is_in_every_record(observations, leaf)
@@ -345,7 +350,7 @@ def infer_features(
         paths=paths,
         features_without_values=tuple(features_without_values),
         notes=tuple(notes),
-        string_features=frozenset(string_features),
+        scalar_rules=scalar_rules,
     )
 
 
@@ -488,7 +493,12 @@ def _note_minority_forms(
     )
     are_scalars = all(other_form in _SCALAR_FORMS for other_form in forms)
     remedy = f"; {option('dtypes', {name: 'string'})} keeps all as text" if are_scalars else ""
-    return [f"{name}: {form} in most records, and {other_forms}, which is rejected{remedy}"]
+    # Text is parsed as in CSV, so numbers and booleans may be strings.
+    is_parsed = form in ("true or false", "a number") and "a string" in forms
+    exception = f" unless its text is valid for {_resolve_form_dtype(form, counts)}"
+    return [
+        f"{name}: {form} in most records, and {other_forms}, which is rejected{exception * is_parsed}{remedy}"
+    ]
 
 
 def _format_place(place: JsonPlace, locate_range: Callable[[int], tuple[str, int]]) -> str:

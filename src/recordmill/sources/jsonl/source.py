@@ -239,7 +239,9 @@ def _scan_range(
     return scanned
 
 
-def _label_texts(tape: Tape, scanner: TapeScanner, name: str, text_rule: str) -> Iterator[pa.Array]:
+def _label_texts(
+    tape: Tape, scanner: TapeScanner, name: str, scalar_rule: str
+) -> Iterator[pa.Array]:
     """Yields the values of a label as texts, even from inside of lists."""
     paths = scanner.paths
     for node in [
@@ -249,7 +251,7 @@ def _label_texts(tape: Tape, scanner: TapeScanner, name: str, text_rule: str) ->
         if (
             # In native.JsonKind, all scalars are between null and object.
             ((kinds > native.JsonKind.NULL_VALUE) & (kinds < native.JsonKind.OBJECT)).any()
-            if text_rule == TEXT_FROM_SCALARS
+            if scalar_rule == TEXT_FROM_SCALARS
             else (
                 (kinds == native.JsonKind.STRING) | (kinds == native.JsonKind.ESCAPED_STRING)
             ).any()
@@ -258,7 +260,7 @@ def _label_texts(tape: Tape, scanner: TapeScanner, name: str, text_rule: str) ->
                 Feature(name, "string"),
                 scanner.find_nodes(paths[node]),
                 paths[node],
-                text_rule=text_rule,
+                scalar_rule=scalar_rule,
             )
             texts = build_columns(tape, [leaf])[0].column(0)
             # Each element of a list is a value of the label.
@@ -275,7 +277,7 @@ class JsonlSource:
         files: The input files. STREAMED_COLUMN marks files that can't be divided into ranges.
         paths: Path of each feature in a record, by feature name.
         base64_features: The features with base64 strings.
-        text_rules: `Leaf.text_rule` by feature name.
+        scalar_rules: `Leaf.scalar_rule` by feature name.
         cache: Records that the plan has parsed.
     """
 
@@ -287,7 +289,7 @@ class JsonlSource:
     notes: tuple[str, ...] = ()
     plan_rejects: tuple[Reject, ...] = ()
     base64_features: tuple[str, ...] = ()
-    text_rules: Mapping[str, str] = field(default_factory=dict)
+    scalar_rules: Mapping[str, str] = field(default_factory=dict)
     cache: ScanCache = field(default_factory=ScanCache, compare=False, repr=False)
     memory_bytes: int = DEFAULT_MEMORY_BYTES
     kind: str = "jsonl"
@@ -314,7 +316,7 @@ class JsonlSource:
         """Yields the batches of a file in a unit, if possible from the cache."""
         file, max_line_bytes = self.files[ordinal], self.options.max_line_bytes
         layout = RecordLayout(
-            self.schema, self.paths, frozenset(self.base64_features), self.text_rules
+            self.schema, self.paths, frozenset(self.base64_features), self.scalar_rules
         )
         scanner = TapeScanner(self.memory_bytes)
         start, stop = (unit.start, unit.stop) if unit.stop else (0, file.stat.size_bytes)
@@ -438,7 +440,7 @@ def plan_jsonl(
         paths=final_layout.paths,
         notes=all_notes,
         base64_features=tuple(sorted(base64_features)),
-        text_rules={**label_rules, **final_layout.text_rules},
+        scalar_rules={**label_rules, **final_layout.scalar_rules},
         cache=cache,
         memory_bytes=common.memory_bytes,
     )
