@@ -1,11 +1,12 @@
 """Options of CSV files.
 
-The rules follow Python's `csv` module. A quote opens only at the start of a field, so `5" disk` is
-literal. A doubled quote inside quotes is one quote. CR, LF and CRLF end a row.
+The rules follow Python's `csv` module. A quote opens a quoted field only at the start of the field,
+so the quote in `5" disk` is an ordinary character. A doubled quote inside quotes is one quote. CR,
+LF and CRLF end a row.
 
-Unlike in that module's default mode, a field that continues after its closing quote (`"Foo" bar`)
-is an error, unless `lenient_quotes` is set. Blank lines are not rows. If there is only one column,
-they are nulls.
+There are two differences. A field that continues after its closing quote (`"Foo" bar`) is an error,
+unless `lenient_quotes` is set. Blank lines are not rows, but in a file with a single column they
+are nulls.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from recordmill.sources.csv.sniff_dialect import STRONG_DELIMITERS, WEAK_DELIMIT
 
 # The delimiters that can be detected, in order of preference.
 DELIMITERS = (*STRONG_DELIMITERS, *WEAK_DELIMITERS)
-# Stands for a quote that is detected from the content.
+# Value of the option `quote` that detects the quote from the content.
 AUTO_QUOTE = "told"
 
 # 256 MiB: the arrays of fields store a length in 28 bits.
@@ -35,27 +36,29 @@ class CsvOptions(TableOptions):
     Attributes:
         delimiter: One ASCII character. None detects one of `, ; tab | :` and the blank.
         quote: One ASCII character, None for no quoting, or AUTO_QUOTE. AUTO_QUOTE detects the
-            double quote, the single quote or None. None is right if all rows are complete without a
-            quote, and some are not with it.
+            double quote, the single quote, or no quoting. It selects no quoting if all rows have
+            the same number of fields only without a quote.
         doubled_quote: Whether `""` inside quotes is one quote.
-        lenient_quotes: Whether a field may continue after its closing quote. It is then read
-            without these two quotes.
+        lenient_quotes: Whether a field may continue after its closing quote. Its value does not
+            contain these two quotes.
         escape: One ASCII character that makes the next one literal, or None.
-        encoding: Any encoding that Python knows. A byte order mark of UTF-8, UTF-16 or UTF-32
-            overrides the default `utf-8`.
+        encoding: Any encoding that Python knows. If it is `utf-8`, the default, a byte order mark
+            of UTF-8, UTF-16 or UTF-32 overrides it.
         null_tokens: Texts that are nulls. Without quotes they are nulls in every column. In quotes
-            they are text in a text column (`""` is the empty string, `"NA"` the text NA) and nulls
-            in a column of numbers, booleans or timestamps. So a missing value differs from an empty
+            they are nulls in a column of numbers, booleans or timestamps, but text in a text column
+            (`""` is the empty string, `"NA"` the text NA). So a missing value differs from an empty
             one.
         header: Whether the first row contains the column names. None detects it, or reports an
             error if it is unclear.
-        names: Column names that replace a header or serve as one.
+        names: Column names. They replace those of a header. None uses the header, or column_1,
+            column_2, ... without one.
         comment: One ASCII character. A line that starts with it is ignored.
-        skip_lines: Number of lines before the header or the first row.
-        trim: Whether blanks and tabs around a field are dropped, even before quotes. Otherwise they
-            are part of the value.
-        max_line_bytes: Maximum length of a row. A longer row is a reject, and reading continues at
-            its next line. This limits the damage of a quote that is never closed.
+        skip_lines: Number of lines before the header, or before the first row if there is no
+            header.
+        trim: Whether blanks and tabs around a field are dropped, also those before an opening
+            quote. Otherwise they are part of the value.
+        max_line_bytes: Maximum length of a row in bytes. A longer row is a reject, and reading
+            continues at its second line. This limits the damage of a quote that is never closed.
     """
 
     delimiter: str | None = None

@@ -1,8 +1,8 @@
 """Positions of the fields of CSV rows.
 
-One pass of `native/csv.cpp` finds the start and the length of each field, by column. `read_rows`
-does this block by block for files that can't be divided into ranges: compressed files, and files in
-another encoding than UTF-8.
+`native/csv.cpp` finds the start and the length of each field in one pass, and stores them by
+column. A file that can't be divided into ranges is read block by block with `read_rows`. Such files
+are compressed, or have another encoding than UTF-8.
 """
 
 from __future__ import annotations
@@ -25,26 +25,29 @@ MAX_BAD_ROWS = 4096
 
 @dataclass(frozen=True)
 class TokenizedRows:
-    """Consecutive rows of a buffer.
+    """The fields of consecutive rows in a buffer.
 
-    The arrays are views that the next call of the tokenizer overwrites.
+    The arrays are views that the next call of the tokenizer overwrites. Bad rows have no entry in
+    `starts` to `lines`, only in `bad_rows`.
 
     Attributes:
         starts: [columns, rows] offset of each field in the buffer.
-        infos: [columns, rows] length of each field, combined with FIELD_QUOTED_BIT.
-        widths: [rows] number of fields. It differs from the number of columns only in ragged rows.
-        ordinals: [rows] number of the row within the call. Bad rows count, too.
+        infos: [columns, rows] length of each field in bytes. The bit FIELD_QUOTED_BIT is set if it
+            was in quotes.
+        widths: [rows] number of fields. Only rows that are allowed to be ragged have another number
+            than there are columns.
+        ordinals: [rows] number of the row among all rows of the call, including bad ones.
         lines: [rows] line number where the row starts.
-        bad_rows: [bad rows, 6] ordinal, line, start offset, number of fields or CsvRowFault, offset
-            of the bad field, and 1 if each line would be a row without quotes.
+        bad_rows: [bad rows, 6] ordinal, line, offset of the row, number of fields or CsvRowFault,
+            offset of the bad field, and 1 if each line of the row would be a row without quotes.
         stop: Offset of the next row, or the end of the data.
         stop_line: Line number at `stop`.
         num_rows: Number of rows, including bad ones.
         is_skipping: Whether the buffer ends inside a line that is skipped.
         blank_lines: Number of blank lines that are not rows.
-        quote_counts: Counts of the rows that are not bad: quoted fields, rows that need the quotes
-            to be rows, rows with several lines that would each be a row, and the line of the first
-            one of these.
+        quote_counts: Four numbers about the rows that are not bad. The number of quoted fields. The
+            number of rows that would be bad without quotes. The number of rows with several lines
+            that would each be a row without quotes. The line number of the first one of these.
     """
 
     starts: Int32s
@@ -62,16 +65,17 @@ class TokenizedRows:
 
 
 class Tokenizer:
-    """Finds the fields of rows with a fixed number of columns.
+    """Finds the fields of rows that have a fixed number of columns.
 
-    It owns the arrays of its results, so only one thread may use it at a time.
+    Its results are views of arrays that the next call overwrites, so only one thread may use it at
+    a time.
 
     Args:
         dialect: Options with a delimiter, and a quote or None.
         num_columns: Number of columns.
         max_rows: Maximum number of rows per call.
         allows_ragged_rows: Whether rows with fewer fields are returned instead of listed as bad.
-            The values of the missing fields are undefined.
+            Their missing fields have undefined values in the arrays.
     """
 
     def __init__(
@@ -98,15 +102,15 @@ class Tokenizer:
         line: int = 1,
         is_skipping: bool = False,
     ) -> TokenizedRows:
-        """Returns the rows that start in `data[offset:limit]`, as many as the arrays hold.
+        """Returns the rows that start in `data[offset:limit]`, but at most `max_rows`.
 
         Args:
             data: The buffer. Fields with escapes are changed in place.
-            offset: Start of a row. If `is_skipping` is set, an offset inside a line to skip.
+            offset: Start of a row. If `is_skipping` is set, any offset inside a line to skip.
             limit: Rows that start at or after this offset are left for the next call.
-            is_final: Whether the data ends with a row or with the file. Then the last row is
-                complete, and an open quote is never closed. Otherwise an incomplete row is left for
-                the next call, starting at `stop`.
+            is_final: Whether the data ends at the end of a row, or of the file. If so, its last row
+                is complete, and a quote that is still open is never closed. If not, an incomplete
+                row at the end is left for the next call.
             line: Line number at `offset`.
             is_skipping: Whether `offset` is inside a line to skip.
         """
@@ -138,11 +142,12 @@ class Tokenizer:
 
 
 class RowEnd(NamedTuple):
-    """End of a row, as `find_row_end` returns it.
+    """Result of `find_row_end`.
 
     Attributes:
         stop: Offset after the last complete row or comment.
-        is_skipping: Whether the data ends inside a comment or a line to skip.
+        is_skipping: Whether the data ends inside a comment, or inside a line that is skipped
+            because its row is too long.
         has_too_long_row: Whether a row before `stop` is too long, or has a quote that is never
             closed.
     """
@@ -163,8 +168,17 @@ def find_row_end(
 ) -> RowEnd:
     """Returns the end of the last row that starts in `data[offset:limit]`.
 
-    This is like `Tokenizer.read` without fields, but several times as fast. The data is not
-    changed.
+    This is several times as fast as `Tokenizer.read`, because it does not find the fields. The data
+    is not changed. The search ends after a row that is too long, so the caller may have to continue
+    there.
+
+    Args:
+        data: The buffer.
+        dialect: Options with a delimiter, and a quote or None.
+        offset: As for `Tokenizer.read`.
+        limit: As for `Tokenizer.read`.
+        is_final: As for `Tokenizer.read`.
+        is_skipping: As for `Tokenizer.read`.
     """
     scan = native.CsvScan(position=offset, limit=limit, is_final=is_final, is_skipping=is_skipping)
     native.scan_csv(data, _native_dialect(dialect), scan, None, None, None, np.empty(6, np.int64))
@@ -195,11 +209,11 @@ def _native_dialect(
 
 
 def split_sample(sample: Bytes, dialect: CsvOptions, max_rows: int, is_final: bool) -> DialectTrial:
-    """Splits the first rows of a sample with one dialect.
+    """Splits the first rows of a sample with one delimiter and one quote.
 
     Args:
         sample: Bytes that start with a row. They are not changed.
-        dialect: The delimiter and quote to try.
+        dialect: Options with the delimiter and the quote to try.
         max_rows: Maximum number of rows.
         is_final: Whether the sample ends with the file.
     """
@@ -235,10 +249,10 @@ def split_sample(sample: Bytes, dialect: CsvOptions, max_rows: int, is_final: bo
 def _count_fields(
     sample: Bytes, dialect: CsvOptions, max_rows: int, is_final: bool
 ) -> Sequence[int]:
-    """Returns the number of fields of the first rows.
+    """Returns the number of fields of each of the first rows.
 
-    CsvRowFault.TOO_LONG represents a row with a quote that is never closed. Blank lines are left
-    out, because they are rows only in files with one column.
+    For a row with a quote that is never closed it is CsvRowFault.TOO_LONG. Blank lines have no
+    entry, because they are rows only in files with one column.
     """
     # With one column, all rows with more fields are listed as bad, together with their number of
     # fields.
@@ -280,8 +294,8 @@ def read_rows(
         chunk_bytes: Maximum size of the rows that are yielded together.
 
     Yields:
-        (buffer, rows in it). The rows are empty if there are only blank lines. The buffer holds at
-        most one row more than a block. The caller must use it before it requests the next one.
+        (buffer, rows in it). There may be no row if the buffer has only blank lines. The buffer is
+        at most one row larger than a block. It is valid until the next one is requested.
     """
     data: Bytes | None = np.empty(0, np.uint8)
     # The offset may be after the first block.

@@ -1,4 +1,4 @@
-"""Detection of encoding, dialect and column names from the head of a CSV file."""
+"""Detection of encoding, delimiter, quote and column names from the head of a CSV file."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _LINE_END = re.compile(rb"\r\n?|\n")
 
 @dataclass(frozen=True)
 class CsvHead:
-    """The head of a CSV file.
+    """Properties of a CSV file that were read from its first rows.
 
     Attributes:
         compression: Compression of the file.
@@ -61,12 +61,13 @@ class CsvHead:
         delimiter: The delimiter, one character.
         names: Column names.
         start: Offset of the first data row, or of blank lines before it. It counts bytes of the
-            UTF-8 content. In a plain UTF-8 file the byte order mark counts, too.
-        line: Line number at `start`.
-        generated_names: Names of the columns that had none.
-        quote: One character, or None.
-        dialect_reason: How delimiter and quote were detected. "" if the user has declared them.
-        first_row: The first row, if it is not declared whether it is a header.
+            content as uncompressed UTF-8. In a plain UTF-8 file the byte order mark counts, too.
+        line: Line number at `start`, from 1.
+        generated_names: Those of `names` that replace a missing name, such as column_3.
+        quote: One character, or None for no quoting.
+        dialect_reason: How delimiter and quote were detected, for a note. "" if the user has
+            declared them.
+        first_row: The first row and a guess if it is a header. None if the user has declared this.
         blank_lines: Number of blank lines before the header.
     """
 
@@ -99,7 +100,10 @@ def read_head(file: InputFile, options: CsvOptions) -> CsvHead:
 
 
 class _HeadReader:
-    """Reads a sample of a file until it contains the header or one row."""
+    """Reads as much of a file as is needed to find its header, or its first row.
+
+    The sample, the beginning of the file as UTF-8, grows until it is large enough.
+    """
 
     def __init__(self, file: InputFile, options: CsvOptions) -> None:
         self._file, self._source, self._options = file, file.name, options
@@ -131,7 +135,7 @@ class _HeadReader:
         return self._next is None
 
     def _grow(self) -> None:
-        """At least doubles the sample, unless the file ends."""
+        """Reads more of the file, so that the sample at least doubles or is complete."""
         blocks, added_bytes = [self._sample], 0
         while self._next is not None and added_bytes <= len(self._sample):
             blocks.append(self._next)
@@ -192,7 +196,17 @@ class _HeadReader:
         )
 
     def _detect_dialect(self, start: int) -> tuple[sniff_dialect.DialectTrial, str]:
-        """Returns the sample, split with the detected delimiter and quote, and the reason."""
+        """Detects the delimiter and the quote.
+
+        Args:
+            start: Offset in the sample after the lines to skip.
+
+        Returns:
+            (the sample, split with them; the reason for the notes).
+
+        Raises:
+            DataError: It is unclear which delimiter or quote is right.
+        """
         options = self._options
         trial = self._split_rows(
             start,
@@ -245,7 +259,7 @@ class _HeadReader:
         return mark in (self._options.delimiter, DELIMITERS[0]) or ord(mark) in self._sample
 
     def _choose_quote(self, start: int, delimiter: str) -> sniff_dialect.DialectChoice:
-        """Splits the sample with a delimiter and the quote that suits it best."""
+        """Chooses the quote for a delimiter, and returns the sample split with both."""
         if self._options.quote != AUTO_QUOTE:
             return sniff_dialect.DialectChoice(
                 self._split_rows(start, delimiter, self._options.quote)
@@ -270,7 +284,7 @@ class _HeadReader:
     def _check_escapes(self, start: int, trial: sniff_dialect.DialectTrial) -> None:
         """Raises DataError if quotes seem to be escaped with a backslash.
 
-        Without a declared escape they would be text, so the user must decide.
+        Without a declared escape they would close the field, so the user must decide.
         """
         options = self._options
         if trial.quote is None or options.quote != AUTO_QUOTE or options.escape is not None:
@@ -324,7 +338,7 @@ class _HeadReader:
         return FirstRow(self._source, texts, guess, is_only_row=len(trial.widths) < 2)
 
     def _skip_lines(self) -> tuple[int, int]:
-        """Returns the offset and line number after the lines to skip."""
+        """Returns (offset, line number) of the first line that is not skipped."""
         offset, num_remaining, text = 0, self._options.skip_lines, self._sample.tobytes()
         while num_remaining:
             end = _LINE_END.search(text, offset)
@@ -347,10 +361,16 @@ class _HeadReader:
     def _read_first_row(
         self, start: int, line: int, trial: sniff_dialect.DialectTrial
     ) -> tuple[TokenizedRows, Bytes]:
-        """Reads the first row, even if it is bad.
+        """Reads the first row.
 
-        If the row is not a header, stray quotes in it are allowed, because the scan reports them
-        later.
+        If the first row is data and not a header, stray quotes in it are allowed here, because the
+        scan reports them later.
+
+        Returns:
+            (the row, the buffer of its fields). The row may be a bad one.
+
+        Raises:
+            DataError: The file has no rows.
         """
         dialect = self._options.with_dialect(trial.delimiter, trial.quote)
         # Only the width of a data row matters here, so its quotes may be wrong.
@@ -382,7 +402,14 @@ class _HeadReader:
     def _column_names(
         self, data: Bytes, rows: TokenizedRows
     ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Returns the column names, and the names that were generated for columns without one."""
+        """Determines the names of the columns from the options and the first row.
+
+        Returns:
+            (names of all columns, those of them that were generated for columns without a name).
+
+        Raises:
+            DataError: The names don't fit the first row, two are equal, or one is not UTF-8.
+        """
         width, place = int(rows.widths[0]), f"line {int(rows.lines[0])}"
         user_names = self._options.names
         if user_names is not None:
@@ -436,7 +463,7 @@ def _pad_row(row: list[str], width: int) -> list[str]:
 
 
 def _data_extension(name: str) -> str:
-    """Returns the lower-case extension, without the one of a compression."""
+    """Returns the lower-case extension. An extension of a compression is skipped."""
     parts = name.lower().split(".")
     return (
         parts[-2]

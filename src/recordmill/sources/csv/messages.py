@@ -10,12 +10,12 @@ from recordmill.base.option_names import option
 from recordmill.schemas.feature import Feature
 from recordmill.sources.values.casting import EXAMPLE_LIMIT
 
-# Enough of a value to find it, short enough for one line.
+# Enough of a value to find it in the file, short enough for one line.
 _MAX_SHOWN_CHARACTERS = 60
 
 
 def quote_bytes(value: bytes) -> str:
-    r"""Returns a value in quotes for a message, cut to 60 characters.
+    r"""Formats a value for a message: in quotes, and cut to 60 characters.
 
     Bytes that are not UTF-8 appear as \xNN.
 
@@ -36,7 +36,7 @@ def quote_bytes(value: bytes) -> str:
 
 
 def explain_field(feature: Feature, fault: int, value: bytes) -> tuple[str, str]:
-    """Returns (reason, message) for a field that doesn't fit its column.
+    """Returns (reason of the reject, message) for a field that doesn't fit its column.
 
     Args:
         feature: The feature of the column.
@@ -107,15 +107,15 @@ def quote_first_line(data: Bytes) -> str:
 def explain_row(
     width: int, num_columns: int, quoted_line: str, max_line_bytes: int
 ) -> tuple[str, str]:
-    """Returns (reason, message) for a bad row.
+    """Returns (reason of the reject, message) for a bad row.
 
-    The row is too long, has a field that continues after its closing quote, or has the wrong number
-    of fields.
+    A bad row is too long, has a field that continues after its closing quote, or has the wrong
+    number of fields.
 
     Args:
         width: The number of fields, or a CsvRowFault.
         num_columns: The number of columns of the file.
-        quoted_line: The first line of the bad part, from `quote_first_line`.
+        quoted_line: The first line of the bad part of the row, from `quote_first_line`.
         max_line_bytes: Maximum length of a row.
     """
     if width == native.CsvRowFault.TOO_LONG:
@@ -154,5 +154,5 @@ STRAY_QUOTE_REMEDIES = f"{option('quote', 'none')} if quotes are text, or {optio
 
 
 def dtype_remedy(name: str, dtype: str) -> str:
-    """Returns the option that reads a column with a dtype."""
+    """Returns the option, for a message, that reads a column with another dtype."""
     return option("dtypes", {name: dtype})

@@ -1,10 +1,13 @@
 """Parsing of tokenized rows to a RecordBatch of the planned schema.
 
-No Python object is created per value. Each row that does not fit becomes a reject of its first bad
-column. The message names the column, the value and an option that helps.
+No Python object is created per value. A row with a value that does not fit becomes a reject. Its
+message names the first such column, the value and an option that helps.
 
 `ColumnProfiler` counts the values of each column during the scan. `RowCacheWriter` parses the same
 rows with the predicted schema and keeps them for the build.
+
+In this module a value class is a type that a text can have, such as int64 or bool. Value classes
+are bits of `schemas.type_lattice` and not the classes of a label.
 """
 
 from __future__ import annotations
@@ -45,14 +48,14 @@ from recordmill.sources.values.text_columns import (
 )
 
 _MAX_SHOWN_BYTES = 256  # of a value in a note
-# A column with this many times as many other values as texts is text by accident.
+# A column is text by accident if at most a tenth of its values are text.
 _STRAY_RATIO = 10
-# Distinct texts that may all represent a missing value, such as -, N/A and ?.
+# 4 distinct texts: this many may all represent a missing value, such as -, N/A and ?.
 _MAX_WORDS = 4
-# In a column with few distinct texts, all of them occur among this many.
+# 1,000 texts are inspected first. If they contain many distinct ones, the column has many.
 _WORD_SAMPLE_ROWS = 1000
 # Dtypes of numbers that the inference can return.
-INFERRED_NUMBER_DTYPES = ("int64", "float32")  # the dtypes of numbers that inference gives
+INFERRED_NUMBER_DTYPES = ("int64", "float32")
 
 
 @dataclass(frozen=True)
@@ -60,9 +63,9 @@ class ParseResult:
     """Parsed rows.
 
     Attributes:
-        batch: The rows that fit.
+        batch: The rows that fit the schema.
         good_rows: [rows] whether each row fits. None if all do.
-        rejects: (row, reason, message) of the others.
+        rejects: (row, reason, message) of each row that does not fit.
     """
 
     batch: pa.RecordBatch
@@ -72,7 +75,7 @@ class ParseResult:
 
 @dataclass(frozen=True)
 class ParsedColumn:
-    """Values of a column that were parsed while its type was determined.
+    """Values of a column that were parsed while its values were counted.
 
     Attributes:
         values: int64 or float64 [rows].
@@ -88,7 +91,7 @@ class RowParser:
 
     Args:
         schema: The schema of the batches.
-        column_names: The columns of the file.
+        column_names: The columns of the file, in its order. A feature without a column is null.
         null_tokens: Texts that are nulls.
     """
 
@@ -108,10 +111,11 @@ class RowParser:
         rows: TokenizedRows,
         parsed_columns: Mapping[int, ParsedColumn] = MappingProxyType({}),
     ) -> ParseResult:
-        """Parses rows.
+        """Parses tokenized rows.
 
         Args:
             data: The buffer with the fields.
+            rows: The rows. Bad ones are not included.
             parsed_columns: Columns that are parsed already, by column index.
         """
         count = len(rows.ordinals)
@@ -175,9 +179,9 @@ def _make_batch(arrays: list[pa.Array], schema: pa.Schema, num_rows: int) -> pa.
 
 
 def _mark_missing_values(fields: TextFields) -> int:
-    """Marks nulls in a required column as faults and returns their number.
+    """Marks the nulls of a required column as faults, and returns the number of marked rows.
 
-    Fields with another fault keep it.
+    A null that has another fault keeps it.
     """
     nulls = (fields.valid == 0) & (fields.fault == 0)
     fields.fault[nulls] = native.FieldFault.MISSING
@@ -198,16 +202,19 @@ def _to_class_column(fields: TextFields, classes: Sequence[str]) -> tuple[pa.Arr
 
 @dataclass(frozen=True)
 class UnexpectedValue:
-    """The first text in a column of other values, with counts for a note.
+    """The first text in a column whose other values are numbers, times or booleans.
+
+    The counts refer to the values in which the text was searched. They serve for a note that
+    explains why the column is text.
 
     Attributes:
-        line: Line number of its row, in the counting of the batch.
+        line: Line number of the row with the text, in the numbering of the batch that contains it.
         value: The text, cut to _MAX_SHOWN_BYTES.
         text_count: Number of values that are text.
         value_count: Number of all values.
-        other_classes: Classes of the values that are not text.
+        other_classes: Value classes of the values that are not text.
         word_counts: Number of occurrences of each distinct text. None if there are more than
-            _MAX_WORDS.
+            _MAX_WORDS distinct ones.
     """
 
     line: int
@@ -218,7 +225,7 @@ class UnexpectedValue:
     word_counts: Mapping[bytes, int] | None
 
     def __add__(self, later: UnexpectedValue) -> UnexpectedValue:
-        """Adds later values. The first value of the result is that of `self`."""
+        """Adds the counts of later values. Line and text remain those of `self`."""
         text_count = self.text_count + later.text_count
         value_count = self.value_count + later.value_count
         word_counts = None
@@ -238,26 +245,25 @@ class UnexpectedValue:
 
     @property
     def is_exceptional(self) -> bool:
-        """Whether only a few words or values make the column text."""
+        """Whether the texts look like accidents in a column of another type.
+
+        This is so if there are few distinct ones, or few of all values are text.
+        """
         return self.word_counts is not None or _STRAY_RATIO * self.text_count <= self.value_count
 
 
 class ColumnProfiler:
-    """Counts the classes and nulls of each column of a file.
-
-    It also collects the distinct values of the label.
-
-    The classes come from `schemas.type_lattice`.
+    """Counts the values, value classes and nulls of each column, and collects the label.
 
     Args:
         null_tokens: Texts that are nulls.
-        is_typed: Whether the class of each column matters. Otherwise only values and nulls are
-            counted.
+        is_typed: [columns] Whether the type of the column depends on its values. If not, only
+            values and nulls are counted.
         label_column: Index of the label column, or None.
 
     Attributes:
         labels: The distinct values of the label.
-        unexpected_values: The first text among other values, by column index.
+        unexpected_values: By column index: the first text in a column of other values.
     """
 
     def __init__(
@@ -286,11 +292,13 @@ class ColumnProfiler:
 
         Args:
             data: The buffer with the fields.
-            features_to_parse: Features of the columns to parse during this, by column index.
+            rows: The rows.
+            features_to_parse: By column index: the features of columns that are also parsed, which
+                saves a second pass.
 
         Returns:
-            The parsed columns by column index. A column is missing if one of its values is not of
-            the feature.
+            The parsed columns by column index. A column is missing if one of its values does not
+            fit the feature.
         """
         parsed_columns: dict[int, ParsedColumn] = {}
         for column, counts in enumerate(self._counts):
@@ -327,7 +335,7 @@ class ColumnProfiler:
             self.labels.add(values.filter(fields.fault == 0) if faults else values)
 
     def classes(self) -> list[int]:
-        """Returns the classes of each column so far.
+        """Returns the value classes of each column so far, as bits.
 
         This is 0 for columns that are not typed.
         """
@@ -362,7 +370,7 @@ class ColumnProfiler:
         return UnexpectedValue(line, value[:_MAX_SHOWN_BYTES], *totals)
 
     def text_counts(self) -> list[TextCounts]:
-        """Returns the counts of each column. Untyped columns have no classes."""
+        """Returns the counts of each column. Columns that are not typed have no value classes."""
         result = []
         for counts, nulls, is_typed in zip(
             self._counts, self._nulls.tolist(), self._is_typed, strict=True
@@ -393,13 +401,19 @@ def parse_leading_values(
     counts: native.ColumnCounts,
     nulls: Int64s,
 ) -> tuple[int, ParsedColumn]:
-    """Parses the fields of a column up to the first misfit.
+    """Parses the fields of a column up to the first one that does not fit.
 
-    The parsed fields are added to `counts` and `nulls`. Later fields may have another class, or may
-    not be values of the feature.
+    Args:
+        data: The buffer.
+        starts: [rows] The offset of each field in `data`.
+        infos: [rows] The length of each field and its flag, see `TokenizedRows`.
+        null_tokens: Texts that are nulls.
+        feature: The feature of the column: a number or a time.
+        counts: The parsed fields are added to these counts.
+        nulls: [null tokens] The nulls among the parsed fields are added to these counts.
 
     Returns:
-        (number of parsed fields, their values).
+        (number of parsed fields, their values). The caller must count the remaining fields.
     """
     is_integer = feature.dtype == "int64" or feature.timestamp is not None
     values = allocate(len(starts), np.int64 if is_integer else np.float64)
@@ -411,16 +425,16 @@ def parse_leading_values(
     return num_parsed, ParsedColumn(values, validity)
 
 
-# Maps the classes of the columns so far, by column name, to the predicted schema. None if no schema
-# fits yet.
+# Function of the value classes so far, by column name. It returns the predicted schema, or None if
+# no schema fits yet.
 SchemaPrediction = Callable[[Mapping[str, int]], Schema | None]
 
 
 class RowCacheWriter:
-    """Parses the rows of one range with the predicted schema and caches them.
+    """Parses the rows of one range with the predicted schema, and caches them.
 
     Args:
-        predict_schema: Returns the schema that fits the classes so far.
+        predict_schema: Returns the schema that fits the value classes so far.
         cache: Receives the rows.
         column_names: The columns of the file.
         options: The options of the files.
@@ -444,10 +458,13 @@ class RowCacheWriter:
         self._columns_to_parse: Mapping[int, Feature] = {}
 
     def columns_to_parse(self) -> Mapping[int, Feature]:
-        """Returns the number and time columns that the next rows should be parsed for.
+        """Returns the columns that the profiler should parse in the next rows.
+
+        These are columns of numbers and times.
 
         Returns:
-            Their features by column index. Empty if nothing is cached any more.
+            Their features by column index. Empty if no schema is predicted, or if the rows of this
+            range were discarded.
         """
         # Nothing of this range is cached any more, so parsing is useless.
         if not self._writer.is_active:
@@ -484,8 +501,10 @@ class RowCacheWriter:
 
         Args:
             data: The buffer with the fields.
-            classes: The classes of each column so far.
-            parsed_columns: The columns of `columns_to_parse` that are parsed already.
+            rows: The rows.
+            classes: The value classes of each column so far.
+            parsed_columns: The columns of `columns_to_parse` that are parsed already, by column
+                index.
         """
         if not self._writer.is_active:
             return
@@ -515,10 +534,11 @@ class RowCacheWriter:
 def make_cached_batch(
     data: Bytes, rows: TokenizedRows, parsed: ParseResult, max_line_bytes: int, num_columns: int
 ) -> CachedBatch:
-    """Joins parsed rows and their rejects with the rejects of bad rows.
+    """Joins parsed rows with the rejects of all other rows.
 
     Args:
         data: The buffer with the fields.
+        rows: The tokenized rows. Their bad rows become rejects, too.
         parsed: The parsed rows.
         max_line_bytes: Maximum length of a row, for messages.
         num_columns: Number of columns of the file, for messages.

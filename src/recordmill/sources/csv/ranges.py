@@ -1,9 +1,9 @@
-"""Scan of CSV files: row counts, ranges, and the content of each column.
+"""Scan of CSV files: row counts, ranges, and the types of the values in each column.
 
 The scan reads each row of each file once. Plain files are divided into ranges of complete rows with
-about 32 MiB. One thread finds the ends of the ranges at some GB/s, without a look at fields. The
-other threads scan the rows of several ranges at once. Each other file is one range, read as a
-stream.
+about 32 MiB. One thread finds the ends of the ranges without a look at fields, at some GB/s. The
+other threads scan several ranges at once. A compressed file, or one in another encoding than UTF-8,
+is a single range that is read as a stream.
 """
 
 from __future__ import annotations
@@ -38,9 +38,10 @@ from recordmill.storage.files import check_unchanged, read_range
 ROW_RANGE_STEP_BYTES = 8 << 20
 # 32 MiB: the rows of one unit.
 ROW_RANGE_BYTES = 4 * ROW_RANGE_STEP_BYTES
-# 4 MiB of decoded content at once.
+# 4 MiB: size of the blocks in which a streamed file is read.
 STREAM_BLOCK_BYTES = 4 << 20
-# Fields per call: 8 MiB for their positions, and a chunk of a few MiB.
+# 1,048,576 fields per call of a tokenizer: their positions take 8 MiB, and their rows become a
+# batch of a few MiB.
 _MAX_FIELDS = 1 << 20
 
 
@@ -50,8 +51,8 @@ class ScanSettings:
 
     Attributes:
         options: Options with a delimiter, and a quote or None.
-        untyped_columns: Names of the columns with a dtype that does not depend on their values.
-        label: The column with the label, or None. Its distinct values are collected.
+        untyped_columns: Names of the columns whose dtype does not depend on their values.
+        label: The column with the label, whose distinct values are collected. None collects none.
         range_bytes: Approximate size of a range.
         predict_schema: Returns the schema for parsing rows during the scan.
         cache: Receives the parsed rows.
@@ -70,7 +71,7 @@ class ScanSettings:
 
 @dataclass(frozen=True)
 class RowRange:
-    """Position and size of a scanned range of a file.
+    """Position and size of a range of rows in a file.
 
     Attributes:
         file_ordinal: Index of the file.
@@ -78,7 +79,7 @@ class RowRange:
         stop: Offset after the last row. 0 for a streamed file.
         rows: Number of rows, including bad ones.
         lines: Number of lines. 0 for a streamed file.
-        size_bytes: Size of the decoded content.
+        size_bytes: Size of the range as uncompressed UTF-8.
         blank_lines: Number of blank lines that are not rows.
     """
 
@@ -93,15 +94,17 @@ class RowRange:
 
 @dataclass(frozen=True)
 class ScannedRowRange(RowRange):
-    """Result of scanning one range.
+    """A range of rows with the results of its scan.
 
-    Line numbers count from the first line of the range, or of the file if it is streamed.
+    Line numbers in the results start with 1 at the first line of the range. In a streamed file they
+    are line numbers of the file.
 
     Attributes:
-        column_counts: Counts of each column of the file.
+        column_counts: Counts of the values and nulls of each column, in the order of the file.
         labels: Distinct values of the label.
-        quote_evidence: Evidence about the quote.
-        unexpected_values: The first text among other values, by column index.
+        quote_evidence: Evidence for and against the detected quote.
+        unexpected_values: By column index: the first text in a column that otherwise contains other
+            values, such as numbers.
     """
 
     column_counts: tuple[TextCounts, ...]
@@ -111,24 +114,28 @@ class ScannedRowRange(RowRange):
 
     @property
     def row_range(self) -> RowRange:
-        """The range without the results of its scan."""
+        """The position and size of the range, without the results of its scan."""
         return RowRange(*(getattr(self, name) for name in RowRange.__dataclass_fields__))
 
 
 def max_rows_per_call(num_columns: int) -> int:
-    """Returns the number of rows that are tokenized at once."""
+    """Returns the number of rows that a tokenizer should return at once.
+
+    It is smaller for more columns, which bounds the memory for the positions of fields.
+    """
     return max(1, min(BATCH_ROWS, _MAX_FIELDS // max(num_columns, 1)))
 
 
 @dataclass(frozen=True)
 class _LoadedRange:
-    """Rows of a plain file that are in memory.
+    """Rows of a plain file that were read into memory, but are not scanned yet.
 
     Attributes:
         file_ordinal: Index of the file.
         start: Offset of the first row.
         stop: Offset after the last row.
-        data: The bytes of the rows. The end of a line that is too long for the memory is missing.
+        data: The bytes of the rows. If the last line is skipped because it is too long, its end is
+            missing.
     """
 
     file_ordinal: int
@@ -140,10 +147,16 @@ class _LoadedRange:
 def scan_files(
     files: Sequence[InputFile], heads: Sequence[CsvHead], scan: ScanSettings, threads: int
 ) -> Iterator[ScannedRowRange]:
-    """Scans the ranges of all files on several threads.
+    """Scans the rows of all files on several threads.
+
+    Args:
+        files: The files.
+        heads: The head of each file.
+        scan: Settings of the scan.
+        threads: Number of threads.
 
     Yields:
-        The results, in the order of the ranges.
+        The result for each range, in the order of files and rows.
 
     Raises:
         DataError: A file is damaged, can't be decoded, or has changed since it was listed.
@@ -218,11 +231,12 @@ def _read_bytes(file: InputFile, start: int, size: int) -> Bytes:
 
 
 def _find_line_end(file: InputFile, offset: int, dialect: CsvOptions) -> int:
-    """Returns the start of the line after the one that is skipped.
+    """Returns the start of the line after a line that is skipped.
 
-    At most one block of the skipped line is in memory, however long it is.
+    At most one block of the skipped line is in memory, however long the line is.
 
     Args:
+        file: The file.
         offset: Any offset in the skipped line.
         dialect: The options of the files.
     """
@@ -240,7 +254,7 @@ def _find_line_end(file: InputFile, offset: int, dialect: CsvOptions) -> int:
 
 
 class _RangeScan:
-    """Scan of one range or one streamed file."""
+    """Collects the results for one range, or for one streamed file."""
 
     def __init__(self, head: CsvHead, scan: ScanSettings) -> None:
         column_names = head.names
@@ -268,7 +282,7 @@ class _RangeScan:
     def result(
         self, file_ordinal: int, start: int, stop: int, lines: int, size_bytes: int
     ) -> ScannedRowRange:
-        """Returns the results for all rows, and caches the rows."""
+        """Returns the results for all rows that were added, and caches the parsed rows."""
         self._cache_writer.store(file_ordinal, start)
         profiler = self._profiler
         return ScannedRowRange(
@@ -296,7 +310,7 @@ def _scan_stream(
     for data, rows in read_rows(tokenizer, blocks, head.start, head.line, STREAM_BLOCK_BYTES):
         range_scan.add(data, rows)
     check_unchanged(file.path, file.stat, file.name)
-    # Lines of a streamed file already count from its beginning.
+    # `lines` is only needed to number the lines of a later range, and there is none.
     return range_scan.result(file_ordinal=ordinal, start=0, stop=0, lines=0, size_bytes=blocks.size)
 
 

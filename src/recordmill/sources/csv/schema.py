@@ -1,6 +1,6 @@
 """Schema of a CSV input, and notes about its columns.
 
-Both follow from the scan and the declarations of the user.
+Both follow from the results of the scan and the user's declarations.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ from recordmill.sources.values.labels import ClassNames
 from recordmill.sources.values.schema_unifier import apply_dtypes, check_columns, finish_schema
 from recordmill.storage.file_table import InputFile
 
-_MAX_TOKEN_BYTES = 40  # of a text that may represent a missing value
-# In notes about columns. A list of 3,000 columns would not help.
+# 40 bytes: a longer text does not represent a missing value.
+_MAX_TOKEN_BYTES = 40
+# 20 columns are named in notes. A list of 3,000 columns would not help.
 _MAX_SHOWN_COLUMNS = 20
 
 
@@ -41,8 +42,8 @@ class ColumnSummary:
     Attributes:
         name: The column name.
         counts: Counts of its values.
-        missing_rows: Number of rows in files without the column.
-        unexpected_value: (place, first text among other values), or None.
+        missing_rows: Number of rows in files that lack the column.
+        unexpected_value: (place, first text in a column of other values), or None.
     """
 
     name: str
@@ -54,9 +55,14 @@ class ColumnSummary:
 def unify_dialects(
     files: Sequence[InputFile], heads: Sequence[CsvHead], options: CsvOptions
 ) -> CsvOptions:
-    """Returns the options with the delimiter and quote that all files have.
+    """Returns the options with the delimiter and quote that all files share.
 
-    A file with a single column agrees with any delimiter.
+    Files with a single column are not compared, because they contain no delimiter.
+
+    Args:
+        files: The files.
+        heads: The head of each file.
+        options: The user's options. A declared delimiter or quote is kept.
 
     Raises:
         DataError: The detected dialects of two files differ.
@@ -80,12 +86,18 @@ def unify_dialects(
 
 
 def check_quotes(totals: ScanTotals, quote: str, num_columns: int) -> tuple[str, tuple[str, ...]]:
-    """Decides whether quotes are text, from the evidence of all rows.
+    """Decides whether quotes are ordinary text, from the evidence of all rows.
 
-    It is only called for a detected quote.
+    It is only called for a quote that was detected, not declared.
+
+    Args:
+        totals: Totals of the scan.
+        quote: The detected quote.
+        num_columns: Number of columns of all files.
 
     Returns:
-        (reason why quotes are text, notes). The reason is "" if they are quotes.
+        (reason why quotes are text, notes). The reason is "" if they are not text but enclose
+        fields.
 
     Raises:
         DataError: It is unclear whether quotes are text, or the quotes of some rows are wrong.
@@ -135,15 +147,17 @@ class ScanTotals:
 
     Args:
         column_names: The columns of all files.
+        files: The files.
         heads: The head of each file.
         label: The label column, or None.
 
     Attributes:
         labels: Distinct values of the label.
-        quote_evidence: Evidence of all rows about the quote.
-        stray_quote_file: Name of the first file with a stray quote, or "".
+        quote_evidence: Evidence of all rows for and against the detected quote.
+        stray_quote_file: Name of the first file in which a field continues after its closing quote.
+            "" if there is none.
         across_lines_file: Name of the first file with a quoted field of several lines that could be
-            rows, or "".
+            rows. "" if there is none.
     """
 
     def __init__(
@@ -197,7 +211,14 @@ class ScanTotals:
         scanned: ScannedRowRange,
         first_line: int,
     ) -> None:
-        """Adds a text among other values. The first one of a column is kept for the note."""
+        """Adds a text in a column of other values. The place of the first one is kept.
+
+        Args:
+            name: The column.
+            unexpected_value: The text with its counts.
+            scanned: The range that contains it.
+            first_line: Line number in the file where the range starts.
+        """
         if name not in self._unexpected_values:
             line_number = (
                 unexpected_value.line
@@ -231,8 +252,8 @@ def make_csv_schema(
 
     Args:
         columns: All columns.
-        classes: Distinct values of the label. None leaves out the label, because its values are not
-            known yet.
+        classes: Distinct values of the label. None before they are known: the schema then has no
+            label.
         common: The options of the plan.
 
     Raises:
@@ -274,8 +295,8 @@ def make_csv_schema(
 class SchemaPredictor:
     """Predicts the schema from the values that all threads have seen so far.
 
-    The predicted schema has no classes that depend on the data. Several threads may call the
-    predictor at once.
+    The predicted schema has no label, because its class names are only known after the scan.
+    Several threads may call the predictor at once.
 
     Args:
         column_names: The columns of all files.
@@ -288,14 +309,15 @@ class SchemaPredictor:
         self._schema = self._predict()
 
     def __call__(self, classes_by_column: Mapping[str, int]) -> Schema | None:
-        """Returns the schema after new classes were seen.
+        """Adds the value classes of a range, and returns the schema that fits all values so far.
 
         Args:
-            classes_by_column: The classes so far in one range, by column name.
+            classes_by_column: The value classes in one range so far, by column name. They are bits
+                of `schemas.type_lattice`.
 
         Returns:
-            The schema. It is the same object as before if nothing has changed. None if no schema
-            fits.
+            The schema, or None if no schema fits. As long as no dtype changes, it is the same
+            object, so callers may compare it with `is`.
         """
         if any(classes & ~self._classes[name] for name, classes in classes_by_column.items()):
             # Most calls bring no new class, so they need no lock.
@@ -324,7 +346,7 @@ class SchemaPredictor:
 
 
 def are_parsed_alike(first: Schema, second: Schema) -> bool:
-    """Returns whether rows are parsed in the same way with both schemas.
+    """Returns whether rows are parsed to the same values with both schemas.
 
     `required` is ignored. If it was inferred, it does not affect the parsing. If it was declared,
     it is the same in both.
@@ -342,16 +364,19 @@ def _set_required(feature: Feature, column: ColumnSummary) -> Feature:
 
 
 def columns_without_inference(column_names: Sequence[str], common: PlanOptions) -> frozenset[str]:
-    """Returns the columns with a dtype that does not depend on their values."""
+    """Returns the columns whose dtype does not depend on their values.
+
+    These are declared columns, and columns that are not read.
+    """
     excluded = () if common.columns is None else {*column_names} - {*common.columns}
     return frozenset(column_names if common.schema is not None else {*common.dtypes, *excluded})
 
 
 def note_dialect(dialect_reason: str, header_reason: str, num_files: int) -> tuple[str, ...]:
-    """Returns a note on the detected notation of the files.
+    """Returns a note on the detected delimiter, quote and header, or ().
 
     Args:
-        dialect_reason: `CsvHead.dialect_reason`.
+        dialect_reason: `CsvHead.dialect_reason` of the first file that has one.
         header_reason: Why the first row is a header. "" if the user has declared it.
         num_files: Number of files.
     """
@@ -399,7 +424,7 @@ def note_columns(
 def _note_stray_text(
     column: ColumnSummary, feature: Feature, null_tokens: Sequence[str]
 ) -> Iterator[str]:
-    """Yields a note if only a few values make a column text."""
+    """Yields a note if a column is text only because of a few values."""
     if column.unexpected_value is None or feature.dtype != "string" or feature.classes is not None:
         return
     place, unexpected = column.unexpected_value

@@ -1,8 +1,8 @@
 """Choice of the delimiter and the quote of CSV files.
 
-The first rows of a file are split with several dialects (`DialectTrial`). `choose_quote` and
-`choose_delimiter` pick the best result. They classify fields loosely: decimal commas, percent signs
-and dates in any order count as values.
+The first rows of a file are split with several combinations of both (`DialectTrial`).
+`choose_quote` and `choose_delimiter` pick the best one. For this, fields are classified more
+loosely than in a build: decimal commas, percent signs and dates in any order also count as values.
 
 The first rows may contain no quotes, so the scan also collects evidence from all rows
 (`QuoteEvidence`).
@@ -85,7 +85,7 @@ def classify_cell(text: str) -> str:
 
 
 def is_single_value(text: str) -> bool:
-    """Returns whether an unsplit text is one value despite the delimiters in it.
+    """Returns whether a text is one value, although it contains delimiters.
 
     This is true for a time, a date, a number or an address.
 
@@ -103,7 +103,7 @@ STRONG_DELIMITERS = (",", ";", "\t", "|")
 # They also occur in times and prose, so they need more evidence.
 WEAK_DELIMITERS = (":", " ")
 DELIMITER_BY_EXTENSION = {"tsv": "\t", "tab": "\t", "psv": "|"}
-MAX_SNIFFED_COLUMNS = 512  # fields of a row that are inspected
+MAX_SNIFFED_COLUMNS = 512  # only the first 512 fields of a row are inspected
 # With fewer rows, a quote that is never closed is an error rather than text.
 _MIN_ROWS = 4
 # Two delimiters with scores closer than this are equally good.
@@ -111,10 +111,10 @@ _MIN_SCORE_LEAD = 0.05
 
 
 class Cell(NamedTuple):
-    """One field.
+    """One field of a row.
 
     Attributes:
-        text: Its value.
+        text: Its value, without quotes around it.
         is_quoted: Whether it was in quotes.
     """
 
@@ -154,12 +154,15 @@ class DialectTrial:
 
     @cached_property
     def intact_share(self) -> float:
-        """Average intactness of the fields, at most 1."""
+        """Average over all fields of how intact they look, from -1 to 1."""
         cells = [self._intactness(cell) for row in self.rows for cell in row]
         return sum(cells) / len(cells) if cells else 0.0
 
     def _intactness(self, cell: Cell) -> float:
-        """Returns a score from -1 to 1: whether a field looks like one value."""
+        """Returns how much a field looks like one complete value, from -1 to 1.
+
+        Less than 1 means that it may be a part of a value, or several values.
+        """
         text = cell.text
         other_delimiters = [
             mark for mark in STRONG_DELIMITERS if mark != self.delimiter and mark in cell.text
@@ -194,12 +197,12 @@ class DialectTrial:
 
 @dataclass(frozen=True)
 class DialectChoice:
-    """The chosen dialect.
+    """The dialect that was chosen for the rows of a sample.
 
     Attributes:
         trial: The rows, split with the dialect.
-        reason: Why this dialect was chosen.
-        doubt: Why no dialect can be chosen. Empty if the choice is clear.
+        reason: Why this dialect was chosen, for a note. "" if there is nothing to say.
+        doubt: Why it is unclear which dialect is right, for an error. "" if the choice is clear.
     """
 
     trial: DialectTrial
@@ -211,7 +214,8 @@ def choose_quote(trials: Sequence[DialectTrial]) -> DialectChoice:
     """Chooses the quote for one delimiter.
 
     Args:
-        trials: The rows, split with each quote. The first one has the double quote.
+        trials: The rows, split with this delimiter and each possible quote. The first one has the
+            double quote, and the last one may have none.
     """
     double_quoted = trials[0]
     for trial in trials[1:]:
@@ -231,9 +235,10 @@ def choose_quote(trials: Sequence[DialectTrial]) -> DialectChoice:
 
 
 def _works_without_quotes(double_quoted: DialectTrial, unquoted: DialectTrial) -> bool:
-    """Returns whether all rows are correct only if quotes are text.
+    """Returns whether the rows only agree in their number of fields if quotes are text.
 
-    Quotes in a number column are evidence against this.
+    The result is False if some fields or rows have pairs of quotes, or if a field with an opening
+    quote is in a column of numbers.
     """
     if unquoted.share < 1.0 or double_quoted.share == 1.0 or len(unquoted.rows) < _MIN_ROWS:
         return False
@@ -270,7 +275,10 @@ def _are_mostly_numbers(column: Sequence[Cell]) -> bool:
 
 
 def _both_quotes_work(double_quoted: DialectTrial, single_quoted: DialectTrial) -> bool:
-    """Returns whether both quotes enclose fields, with different numbers of fields."""
+    """Returns whether both quotes split all rows evenly, but into different numbers of fields.
+
+    Each must also enclose some field.
+    """
     has_quoted_cells = (
         any(cell.is_quoted for row in trial.rows for cell in row)
         for trial in (double_quoted, single_quoted)
@@ -283,7 +291,11 @@ def _both_quotes_work(double_quoted: DialectTrial, single_quoted: DialectTrial) 
 
 
 def _works_with_single_quotes(double_quoted: DialectTrial, single_quoted: DialectTrial) -> bool:
-    """Returns whether the single quote suits the rows better, or encloses a complete column."""
+    """Returns whether the single quote suits the rows better than the double quote.
+
+    It does if more rows then have the same number of fields, if a text has single quotes that are
+    doubled inside it, or if all fields of a column are in single quotes.
+    """
     if single_quoted.share < double_quoted.share:
         return False
     # Fields in double quotes speak against the single quote, unless only that one explains all
@@ -328,19 +340,22 @@ def _is_doubled(text: str, quote: str) -> bool:
 
 @dataclass(frozen=True)
 class QuoteEvidence:
-    """Evidence of rows about a detected quote.
+    """Counts of rows for and against a detected quote.
+
+    Without quotes means: if the quote character were an ordinary one. Good rows are those that are
+    not bad with quotes.
 
     Attributes:
         quoted_fields: Number of fields in quotes, in good rows.
-        rows_needing_quotes: Number of good rows that are not rows without quotes.
-        rows_across_lines: Number of good rows with several lines, where each line would be a row
+        rows_needing_quotes: Number of good rows that would be bad without quotes.
+        rows_across_lines: Number of good rows with several lines, each of which would be a good row
             without quotes.
         stray_quote_rows: Number of rows with a field that continues after its closing quote.
-        rows_broken_by_quotes: Number of bad rows with lines that would be rows without quotes. They
-            include rows with stray quotes.
+        rows_broken_by_quotes: Number of bad rows whose lines would all be good rows without quotes.
+            Rows with stray quotes may be among them.
         unusable_rows: Number of rows that are bad with and without quotes.
-        first_stray_quote: (line number, text) of the first stray quote, or None.
-        first_across_line: Line number of the first row in `rows_across_lines`, or None.
+        first_stray_quote: (line number, first line of the text) of the first stray quote, or None.
+        first_across_line: Line number of the first row that `rows_across_lines` counts, or None.
     """
 
     quoted_fields: int = 0
@@ -377,10 +392,11 @@ class QuoteEvidence:
 
     @property
     def quotes_are_text(self) -> bool:
-        """Whether all rows are correct without quotes, but not with them.
+        """Whether the rows are only correct if quotes are ordinary text.
 
-        In addition, few fields may be in quotes without a problem. A quote that is never closed
-        proves nothing by itself, because the file may be cut off.
+        No row may need the quotes, and at least one row must have a stray quote. A quote that is
+        never closed proves nothing by itself, because the file may be cut off. In addition, the
+        fields that quotes enclose correctly must not outnumber the rows that quotes break.
         """
         evidence_against_quotes = self.rows_broken_by_quotes + self.rows_across_lines
         return (
@@ -390,22 +406,22 @@ class QuoteEvidence:
 
     @property
     def quotes_are_doubtful(self) -> bool:
-        """Whether rows with several lines may be several rows.
+        """Whether quoted fields with line breaks may really be several rows.
 
-        This is so if few other rows need the quotes.
+        This is so if at least as many rows have such a field as need the quotes for another reason.
         """
         return self.rows_needing_quotes <= self.rows_across_lines > 0
 
 
 def choose_delimiter(choices: Sequence[DialectChoice], extension: str) -> DialectChoice:
-    """Chooses the delimiter among trials with STRONG_DELIMITERS and WEAK_DELIMITERS.
+    """Chooses the delimiter.
 
     Args:
-        choices: The trial of each delimiter, with its best quote.
-        extension: The extension of the file, as a hint.
+        choices: For each candidate delimiter, the rows split with its best quote.
+        extension: The extension of the file. The delimiter that is usual for it is preferred.
 
     Returns:
-        The choice. It has a doubt if no delimiter is clearly right.
+        One of `choices`, or a new one with a `doubt` if no delimiter is clearly right.
     """
     # A delimiter must yield at least two fields.
     strong_choices = [
@@ -450,7 +466,10 @@ def _rank_trial(trial: DialectTrial, hinted_delimiter: str | None) -> tuple[floa
 
 
 def _is_as_good(best: DialectTrial, rival: DialectTrial, hinted_delimiter: str | None) -> bool:
-    """Returns whether another delimiter splits the rows as well as the best one."""
+    """Returns whether another delimiter splits the rows about as well as the best one.
+
+    The extension of the file decides if it belongs to one of the two.
+    """
     return (
         best.share == rival.share == 1.0
         and len(rival.widths) > 1
@@ -460,9 +479,10 @@ def _is_as_good(best: DialectTrial, rival: DialectTrial, hinted_delimiter: str |
 
 
 def _is_plausible_weak_delimiter(trial: DialectTrial) -> bool:
-    """Returns whether a colon or a blank separates fields.
+    """Returns whether a colon or a blank really separates fields.
 
-    It does if fields are in quotes, or if columns have types and are not parts of times.
+    It does if some fields are in quotes. Otherwise columns must have types, and must not be parts
+    of times or of sentences.
     """
     cells = [cell for row in trial.rows[1:] for cell in row]
     if any(cell.is_quoted for cell in cells):
@@ -488,7 +508,7 @@ def _is_plausible_weak_delimiter(trial: DialectTrial) -> bool:
 
 
 def _is_single_column(trial: DialectTrial) -> bool:
-    """Returns whether each row after the first one is a single value."""
+    """Returns whether each row after the first one would be a single value if it were not split."""
     return all(is_single_value(_join_row(row, trial)) for row in trial.rows[1:])
 
 
@@ -527,9 +547,9 @@ def describe_delimiter(trial: DialectTrial) -> str:
 
 
 def describe_thousands(trial: DialectTrial) -> str:
-    """Describes numbers that may have points as thousands separators, or returns "".
+    """Returns a note if numbers may have points as thousands separators, else "".
 
-    Files with `;` between fields often have such numbers.
+    Files with `;` between fields often have such numbers. They are read with a decimal point.
     """
     if trial.delimiter != ";":
         return ""

@@ -30,12 +30,12 @@ _USUAL_WORDS = frozenset(_USUAL_WORD_LIST.split())
 # Splits at other characters than letters, and between the words of camelCase.
 _WORD_BREAK = re.compile(r"[^A-Za-z]+|(?<=[a-z])(?=[A-Z])")
 _MAX_SHOWN_CHARACTERS = 100  # of a first row in a message
-_MAX_NAME_CHARACTERS = 60
-# In fewer rows, the values of a text column do not show what the next one looks like.
+_MAX_NAME_CHARACTERS = 60  # a longer text is not the name of a column
+# 10 values: fewer values of a text column do not show how the next one would look.
 _MIN_TEXT_ROWS = 10
-# Columns with a text above numbers or times. A data row does not have two such misfits.
+# 2 columns with a text above numbers or times: a data row does not have two such misfits.
 _MIN_TYPED_COLUMNS = 2
-# Of the values of a column. A column of many rows may contain a few misfits.
+# 95 % of the values of a column: among many rows there may be a few misfits.
 _MIN_TYPED_SHARE = 0.95
 
 
@@ -54,11 +54,12 @@ class HeaderGuess:
 
 @dataclass(frozen=True)
 class _Vote:
-    """Evidence of one column or of the complete row.
+    """Evidence of one column, or of the complete first row, for or against a header.
 
     Attributes:
-        weight: Above 0 for a header, below 0 for data. 3 or more decides.
-        reason: Why.
+        weight: Above 0 for a header, below 0 for data. A weight of 3 or more, or -3 or less, can
+            decide alone.
+        reason: The evidence in words, for a note or an error.
         is_repeat: Whether the only evidence is that the text occurs in its column again. Column
             names can do this, too.
     """
@@ -72,7 +73,8 @@ def guess_header(first_row: Sequence[str], other_rows: Sequence[Sequence[str]]) 
     """Guesses whether the first row contains the column names.
 
     Args:
-        other_rows: Other rows with as many fields.
+        first_row: The fields of the first row.
+        other_rows: The fields of other rows, as many in each.
     """
     if not any(name.strip() for name in first_row):
         return HeaderGuess(UNSURE_ROW, "is blank")
@@ -118,7 +120,7 @@ def guess_header(first_row: Sequence[str], other_rows: Sequence[Sequence[str]]) 
 
 
 def _is_title(first_row: Sequence[str], other_rows: Sequence[Sequence[str]]) -> bool:
-    """Returns whether the row is a single text above a row of texts."""
+    """Returns whether only one field of the row is filled, above a row of texts."""
     filled_texts = [text for text in first_row if text.strip()]
     return (
         len(filled_texts) == 1 < len(first_row)
@@ -199,7 +201,11 @@ def _vote_on_column(name: str, texts: Sequence[str]) -> _Vote:
 
 
 def _vote_on_text_column(name: str, values: Sequence[str]) -> _Vote:
-    """Compares a text with the texts below it."""
+    """Compares a text with the texts below it.
+
+    A name usually differs from values in length, in the kinds of its characters, or in that it
+    occurs once.
+    """
     if len(name) > _MAX_NAME_CHARACTERS or name.endswith((".", "!")):
         return _Vote(-2, f"{name[:_MAX_NAME_CHARACTERS]!r} is a sentence")
     if len(values) < _MIN_TEXT_ROWS:
@@ -250,13 +256,13 @@ def _character_pattern(text: str) -> str:
 
 @dataclass(frozen=True)
 class FirstRow:
-    """The first row of one file.
+    """The first row of one file, if the user has not declared whether it is a header.
 
     Attributes:
         file_name: The name of the file.
         fields: The fields of the row.
-        guess: The guess about it.
-        is_only_row: Whether there is no other row.
+        guess: Whether it seems to be a header.
+        is_only_row: Whether the file has no other row.
     """
 
     file_name: str
@@ -270,11 +276,11 @@ def agree_on_header(
     user_names: tuple[str, ...] | None = None,
     option_names: Set[str] = frozenset(),
 ) -> str:
-    """Returns the reason why the first rows are headers.
+    """Returns the reason why the first rows of all files are headers, for a note.
 
-    An unclear row is a header if its names occur in clear headers of other files. Any row is a
-    header if the user's options contain one of its names. An equal first row of another file is not
-    evidence, because rows may repeat.
+    A row whose guess is unsure counts as a header if all its names occur in clear headers of other
+    files, or in `user_names`. Any row counts as a header if it contains a name of `option_names`.
+    An equal first row of another file is not evidence, because rows may repeat.
 
     Args:
         first_rows: The first row of each file.

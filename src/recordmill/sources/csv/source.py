@@ -71,7 +71,7 @@ from recordmill.storage.files import check_unchanged, prefetch_files, read_block
 class CsvSource:
     """A planned CSV input.
 
-    The `first_line` of its units is a physical line number.
+    In its units, `first_row` counts rows from 0, and `first_line` counts lines from 1.
 
     Attributes:
         heads: The head of each file.
@@ -103,7 +103,10 @@ class CsvSource:
         return _join_small_chunks(chunks) if unit.end_file - unit.begin_file > 1 else chunks
 
     def _row_start(self, ordinal: int, unit: Unit) -> int:
-        """Returns the offset of the first row of a unit in a file."""
+        """Returns the offset of the first row of a unit in a file.
+
+        It is 0 for a streamed file, as in the key of the cache.
+        """
         head = self.heads[ordinal]
         return unit.start if unit.stop else 0 if head.is_streamed else head.start
 
@@ -117,11 +120,11 @@ class CsvSource:
         check_unchanged(file.path, file.stat, file.name)
 
     def _parse_batches(self, ordinal: int, unit: Unit) -> Iterator[tuple[int, CachedBatch]]:
-        """Yields the batches of a file in a unit.
+        """Yields the batches of a file in a unit, if possible from the cache.
 
         Yields:
-            (lines, batch). `lines` is the number of lines before the first one that the batch
-            counts.
+            (line offset, batch). The line number of a reject in the file is its `line` plus this
+            offset.
         """
         head, start = self.heads[ordinal], self._row_start(ordinal, unit)
         if (cached_batches := self.cache.take((ordinal, start))) is not None:
@@ -227,8 +230,10 @@ def _to_chunk(
 
     Args:
         ordinal: Index of the file.
+        file: The file, for the rejects.
         first_position: Position of the first row of the batch.
-        lines_before: Number of lines before the first one that the batch counts.
+        lines_before: Added to the line numbers of the batch to get those of the file.
+        batch: The rows.
     """
     rejects = tuple(
         to_reject(
@@ -250,7 +255,7 @@ def _to_chunk(
 
 
 def _join_small_chunks(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
-    """Joins the small chunks of many files into larger ones."""
+    """Joins consecutive small chunks up to BATCH_ROWS and about BATCH_BYTES."""
     pending: list[Chunk] = []
     rows = size = 0
     for chunk in chunks:
@@ -291,7 +296,8 @@ def plan_csv(files: Sequence[InputFile], options: CsvOptions, common: PlanOption
         UsageError: There are no files, a dtype or the label names an unknown column, or an option
             does not fit.
         DataError: A file is empty, is not text, has no usable header, is damaged, or has changed
-            during the plan. Or the files disagree, or there are no rows.
+            during the plan. It is also raised if the dialects of files differ, or if there are no
+            rows.
     """
     options = replace(options, max_line_bytes=common.cap_line_bytes(options.max_line_bytes))
     common = replace(common, columns=options.columns)
@@ -312,9 +318,10 @@ def _plan_with_ranges(
     range_bytes: int,
     quote_reason: str = "",
 ) -> CsvSource:
-    """Plans the files with a given size of ranges.
+    """Plans the files, and plans them again without quoting if quotes turn out to be text.
 
     Args:
+        files: The files.
         options: The options of CSV.
         common: The options of the plan.
         range_bytes: Approximate size of a range.
@@ -423,14 +430,15 @@ def _settle_heads(
     dialect_reasons: list[str],
     first_rows: dict[tuple[tuple[str, ...], str], FirstRow],
 ) -> Iterator[CsvHead]:
-    """Yields the heads without the details of the detection.
+    """Yields the heads without the reasons for the detection, which saves memory.
 
-    This saves memory for large numbers of files. Files with the same columns share one tuple of
-    names.
+    Files with the same columns share one tuple of names.
 
     Args:
-        dialect_reasons: Receives the first `dialect_reason`.
-        first_rows: Receives one of the first rows for each combination of fields and verdict.
+        heads: The head of each file.
+        dialect_reasons: A list that receives the first `dialect_reason`.
+        first_rows: A dict that receives one of the first rows for each combination of its fields
+            and its verdict.
     """
     known_names: dict[tuple[str, ...], tuple[str, ...]] = {}
     for head in heads:
@@ -451,7 +459,7 @@ def _settle_heads(
 def _add_up_ranges(
     scanned_ranges: Iterable[ScannedRowRange], totals: ScanTotals
 ) -> Sequence[RowRange]:
-    """Adds the scanned ranges to the totals and returns them without their results."""
+    """Adds the results of all ranges to the totals, and returns the ranges without them."""
 
     def iter_row_ranges() -> Iterator[RowRange]:
         for scanned_range in scanned_ranges:
@@ -494,9 +502,9 @@ def _count_blank_lines(
 def _make_units(
     heads: Sequence[CsvHead], row_ranges: Iterable[RowRange], unit_bytes: int
 ) -> tuple[Unit, ...]:
-    """Returns the units in order.
+    """Returns the units in the order of files and rows.
 
-    If a file has several units, each one contains the line number at its start.
+    If a file has several units, each contains the line number at its start.
     """
 
     def iter_units() -> Iterator[Unit]:
