@@ -48,7 +48,7 @@ def check_runner(runner: str | None, beam_args: Sequence[str]) -> None:
             "build" if runner is None else option("runner"), "beam", "apache_beam"
         )
     if runner is not None and not is_local(runner):
-        check_name(runner)
+        check_runner_name(runner)
     if beam_args:
         engine_name = None if is_local(runner) else runner
         check_flags(
@@ -111,14 +111,14 @@ def run_pipeline(
         assert runner is not None
         # The job is noted in the run folder itself, even if `name` is a file in it.
         folder = name if os.path.basename(name).startswith(RUN_PREFIX) else os.path.dirname(name)
-        submission = Submission(runner, beam_args, _job_name(kind, folder), folder, detach)
+        submission = Submission(runner, beam_args, _make_job_name(kind, folder), folder, detach)
         with mark_own_pipelines(), registered_progress(name, progress):
             run_on_engine(construct, submission, progress)
         return
     run_locally(construct, beam_args, name, progress)
 
 
-def _job_name(kind: str, folder: str) -> str:
+def _make_job_name(kind: str, folder: str) -> str:
     """Returns a job name that every engine accepts, such as `recordmill-build-flowers-3f2a1b`.
 
     It contains the id of the run, so each run has another name.
@@ -192,7 +192,7 @@ def check_flags(arguments: Sequence[str], runner: str | None) -> None:
         )
 
 
-def check_name(runner: str) -> None:
+def check_runner_name(runner: str) -> None:
     """Raises UsageError if there is no such runner.
 
     A runner is a name that Beam knows, or a class that can be imported.

@@ -37,7 +37,7 @@ from recordmill.pipelines.remote.job_error import EngineError
 from recordmill.pipelines.remote.preflight import ProbeResult, preflight, sample_files
 from recordmill.pipelines.remote.status import RunState, status
 from recordmill.pipelines.remote.submission import MayBeRunning, remove_on_failure
-from recordmill.pipelines.transform import find_transform, with_transform
+from recordmill.pipelines.transform import add_transform, find_transform
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema
 from recordmill.schemas.tfds import tfds_notes
@@ -299,12 +299,14 @@ def _plan_and_run(
             _run_preflight(plan, settings, progress)
             plan = count_classes(plan, progress)
             job_folder = (
-                None if is_local(settings.runner) else _job_folder(plan, settings.storage_requests)
+                None
+                if is_local(settings.runner)
+                else _make_job_folder(plan, settings.storage_requests)
             )
             # From here on, files are written to OUT. They are removed if a step fails.
             with remove_on_failure(job_folder):
                 plan = _move_data_to_out(plan, job_folder)
-                plan = with_transform(plan, settings, progress, job_folder)
+                plan = add_transform(plan, settings, progress, job_folder)
                 # The rules are about the written records, so they need the transformed schema.
                 if plan.rules is not None:
                     plan = replace(
@@ -339,7 +341,7 @@ def _plan_and_run(
         except OSError as error:
             if _is_output_error(error, path):
                 raise RecordmillError(
-                    f"{_failed_location(path, out, error)}: {os.strerror(error.errno or 0)}; {_describe_outcome(run)}"
+                    f"{_describe_location(path, out, error)}: {os.strerror(error.errno or 0)}; {_describe_outcome(run)}"
                 ) from error
             raise
         finally:
@@ -347,7 +349,7 @@ def _plan_and_run(
     return manifest, plan, False
 
 
-def _failed_location(path: Path, out: str, error: OSError) -> str:
+def _describe_location(path: Path, out: str, error: OSError) -> str:
     """Returns the path that failed, for messages.
 
     It is a file in OUT, OUT itself, or the local folder where the output for a store is prepared.
@@ -407,7 +409,7 @@ def make_plan(
     if settings.order.split_at is not None:
         _check_column(planned, "split_at", name := settings.order.split_at[0])
         convert_split_boundaries(settings.order, to_arrow(planned.schema).field(name).type)
-    schema = _without_split_column(planned, settings)
+    schema = _drop_split_column(planned, settings)
     splits = find_split_names(settings.order, planned.files)
     options = settings.shards.scaled_to(planned.files.size_bytes)
     shards = options.num_shards or int(unit_sizes(planned.units).sum()) // options.shard_bytes + 1
@@ -436,7 +438,7 @@ def make_plan(
     return replace(plan, unit_groups=group_units(planned, plan.max_run_buffer_bytes, plan.threads))
 
 
-def _without_split_column(source: Source, settings: BuildOptions) -> Schema:
+def _drop_split_column(source: Source, settings: BuildOptions) -> Schema:
     """Returns the schema of the source without the column that determines the splits.
 
     The column stays in records that are not encoded again (TFRecords), and is passed to a
@@ -467,7 +469,7 @@ def _run_preflight(plan: BuildPlan, settings: BuildOptions, progress: Progress) 
     if settings.runner is None or is_local(settings.runner) or not settings.preflight:
         return
     files = plan.source.files if plan.source is not None else ()
-    probe = ProbeResult(_job_folder(plan).run_path(), sample_files(files))
+    probe = ProbeResult(_make_job_folder(plan).run_path(), sample_files(files))
     preflight(settings.runner, settings.beam_args, probe, progress)
 
 
@@ -511,7 +513,7 @@ def run_build(
     run_pipeline(construct, settings.runner, settings.beam_args, folder, progress, detach=detach)
 
 
-def _job_folder(plan: BuildPlan, requests: int | None = None) -> JobFolder:
+def _make_job_folder(plan: BuildPlan, requests: int | None = None) -> JobFolder:
     """Returns the folder for the files of a build on an engine.
 
     Args:

@@ -58,7 +58,7 @@ class BuildOptions:
 
     Attributes:
         may_lack: The features of the schema that inputs need not have.
-        given: The options as the user has passed them.
+        user_options: The options as the user has passed them.
     """
 
     kind: str | None
@@ -88,7 +88,7 @@ class BuildOptions:
     statistics: bool
     expect: Any
     description: Description
-    given: Mapping[str, Any] = field(repr=False, compare=False)
+    user_options: Mapping[str, Any] = field(repr=False, compare=False)
 
     def source_options(self) -> dict[str, Any]:
         """Returns the options of the source that determine the records.
@@ -117,11 +117,11 @@ def make_options(out: str | os.PathLike[str], **options: Any) -> BuildOptions:
     key_bits = options.pop("key_bits", 64)  # tests use fewer, so that keys collide
     values = fill_defaults("build", options)
     check_applicable("build", options)
-    memory_bytes = _memory(values.memory)
+    memory_bytes = _parse_memory(values.memory)
     dtypes = values.dtypes or {}
     return BuildOptions(
         **{name: getattr(values, name) for name in _UNCHANGED_OPTIONS},
-        kind_options=_kind_options(options),
+        kind_options=_parse_kind_options(options),
         schema=load_schema(values.schema),
         may_lack=frozenset(),
         dtypes=dict(dtypes) if isinstance(dtypes, Mapping) else parse_dtypes(dtypes),
@@ -143,7 +143,7 @@ def make_options(out: str | os.PathLike[str], **options: Any) -> BuildOptions:
         ),
         name=choose_dataset_name(values.name, out),
         budget=RejectBudget.parse(values.max_rejects),
-        threads=_threads(values.threads, memory_bytes),
+        threads=_choose_threads(values.threads, memory_bytes),
         memory_bytes=memory_bytes,
         beam_args=as_flags(values.beam_args),
         transform=parse_local_path(values.transform)
@@ -155,11 +155,11 @@ def make_options(out: str | os.PathLike[str], **options: Any) -> BuildOptions:
         fit_on=DEFAULT_SPLIT if values.fit_on is None else values.fit_on,
         statistics=values.stats,
         description=Description.of({name: getattr(values, name) for name in DESCRIPTION_NAMES}),
-        given=options,
+        user_options=options,
     )
 
 
-def _kind_options(options: Mapping[str, Any]) -> dict[str, Any] | None:
+def _parse_kind_options(options: Mapping[str, Any]) -> dict[str, Any] | None:
     """Returns the options that apply to one kind of input only.
 
     Returns:
@@ -194,14 +194,14 @@ def _to_json_value(value: Any) -> Any:
     return value if value is None or isinstance(value, bool | int | float) else str(value)
 
 
-def _memory(memory: str | int) -> int:
+def _parse_memory(memory: str | int) -> int:
     memory_bytes = parse_size(memory, "memory")
     if memory_bytes < MIN_MEMORY_BYTES:
         raise UsageError(f"{option('memory', memory)}: at least {MIN_MEMORY_BYTES >> 20}MiB")
     return memory_bytes
 
 
-def _threads(threads: int | None, memory_bytes: int) -> int:
+def _choose_threads(threads: int | None, memory_bytes: int) -> int:
     """Returns the number of threads, limited by the memory that each of them needs."""
     count = _to_int(threads, "threads") if threads is not None else 0
     if count < 0:

@@ -67,7 +67,7 @@ def plan_source(source: Any, folder: RunFolder, out: str, settings: BuildOptions
         )
     inputs = _to_paths(source)
     if inputs is None:
-        check_applicable("build", settings.given, inputs=MEMORY_INPUTS)
+        check_applicable("build", settings.user_options, inputs=MEMORY_INPUTS)
     if inputs is None and (records := _find_raw_record_files(source)) is not None:
         listing = list_inputs(records, data_extensions=DATA_EXTENSIONS)
         schema = settings.schema or source.full_schema

@@ -123,7 +123,7 @@ class ReadResult:
     def __repr__(self) -> str:
         splits = ", ".join(f"{name} {count:,}" for name, count in self.records.items())
         rejects = f", {self.rejected:,} rejected" if self.rejected else ""
-        size = format_size(sum(_output_bytes(path) for path in self.paths))
+        size = format_size(sum(_measure_output(path) for path in self.paths))
         return (
             f"<recordmill read to {self.to} in {self.out}: {splits} records{rejects}, "
             f"{format_count(len(self.schema), 'feature')}, {format_count(len(self.paths), 'output')}, {size}>"
@@ -222,13 +222,15 @@ def read(
             plan, folder, finished = _plan_or_resume(
                 resolved_inputs, settings, folder, out, counters, display, allow_guess
             )
-            job_folder = None if settings.runner is None else _job_folder(folder, out, settings)
+            job_folder = (
+                None if settings.runner is None else _make_job_folder(folder, out, settings)
+            )
 
             def should_keep(error: BaseException) -> bool:
                 with suppress(OSError):
                     return (
                         isinstance(error, _RESUMABLE_ERRORS)
-                        and count_finished(folder, _attempts_folder(job_folder)) > 0
+                        and count_finished(folder, _find_attempts_folder(job_folder)) > 0
                     )
                 return False
 
@@ -326,7 +328,9 @@ def _plan_or_resume(
     # The budget may be a share of the records, whose number is known only now.
     plan = replace(plan, max_rejects=settings.budget.max_rejects(plan.records))
     if settings.runner is not None and not is_local(settings.runner) and settings.preflight:
-        probe = ProbeResult(_job_folder(folder, out, settings).run_path(), sample_files(plan.files))
+        probe = ProbeResult(
+            _make_job_folder(folder, out, settings).run_path(), sample_files(plan.files)
+        )
         preflight(settings.runner, settings.beam_args, probe, progress)
     progress.begin("resume")
     folder, finished = resume_read(folder, plan, engine=settings.runner is not None)
@@ -335,7 +339,7 @@ def _plan_or_resume(
 
         finished = replace(
             finished,
-            worker_tasks=find_worker_tasks(plan, folder, _job_folder(folder, out, settings)),
+            worker_tasks=find_worker_tasks(plan, folder, _make_job_folder(folder, out, settings)),
         )
     finished_counts = [] if finished is None else finished.all_counts
     if finished_counts:
@@ -367,7 +371,7 @@ def _create_run_folder(out: str, settings: ReadSettings) -> tuple[RunFolder, int
     return begin_store_publication(out, settings.overwrite)
 
 
-def _job_folder(folder: RunFolder, out: str, settings: ReadSettings) -> JobFolder:
+def _make_job_folder(folder: RunFolder, out: str, settings: ReadSettings) -> JobFolder:
     """Returns the folder for the files of workers.
 
     It is in OUT, also in a store, if the workers belong to an engine. Otherwise it is on this
@@ -461,7 +465,7 @@ def run_tasks(
     return list(thread_map(run_or_reuse, plan.tasks, concurrent_tasks, on_error=progress.cancel))
 
 
-def _attempts_folder(job_folder: JobFolder | None) -> str:
+def _find_attempts_folder(job_folder: JobFolder | None) -> str:
     """Returns the folder in a store that receives the outputs of workers.
 
     Returns:
@@ -482,9 +486,9 @@ def _explain_stop(
     If outputs were finished, its message announces that the same command continues. An OSError
     without a path gets one.
     """
-    if count := count_finished(folder, _attempts_folder(job_folder)):
+    if count := count_finished(folder, _find_attempts_folder(job_folder)):
         folder.release()
-        return _resume_error(error, folder, count)
+        return _make_resume_error(error, folder, count)
     if not isinstance(error, OSError) or error.filename is not None or not error.strerror:
         return error
     location = (
@@ -495,7 +499,7 @@ def _explain_stop(
     return RecordmillError(f"{location}: {error.strerror}; nothing was written")
 
 
-def _resume_error(error: BaseException, folder: RunFolder, count: int) -> BaseException:
+def _make_resume_error(error: BaseException, folder: RunFolder, count: int) -> BaseException:
     """Returns the error of a read that was stopped with finished outputs."""
     remedy = (
         f"{count} finished output{'s are' if count > 1 else ' is'} kept: the same command goes on from there; "
@@ -552,7 +556,7 @@ def _join_name(folder: Path | str, name: str) -> Path | str:
     return folder / name if isinstance(folder, Path) else join(folder, name)
 
 
-def _output_bytes(path: Path | str) -> int:
+def _measure_output(path: Path | str) -> int:
     if is_folder(path):
         return sum(stat(file).size_bytes for file in find_files(path).values())
     return stat(str(path)).size_bytes if exists(path) else 0

@@ -74,7 +74,7 @@ def run_on_beam(
     # A worker has another working folder, so relative paths would name other files.
     plan = replace(plan, files=tuple(map(_with_absolute_paths, plan.files)))
     per_split = plan.options.output.per_split
-    tasks, output = _worker_tasks(plan)
+    tasks, output = _plan_worker_tasks(plan)
     is_local_run = is_local(settings.runner)
     # On an engine, each element is one task, which gets all memory of its worker.
     plan, concurrent_tasks = share_memory(
@@ -121,7 +121,7 @@ def run_on_beam(
     )
 
 
-def _worker_tasks(plan: ReadPlan) -> tuple[Sequence[ReadTask], Output]:
+def _plan_worker_tasks(plan: ReadPlan) -> tuple[Sequence[ReadTask], Output]:
     """Returns (the tasks of workers, the output format that they write)."""
     if plan.options.output.per_split:
         return divide_tasks(plan.split_tasks, plan.files, plan.options.file_bytes), find_output(
@@ -138,7 +138,7 @@ def find_worker_tasks(
     Returns:
         One element for each task, None if it is not finished.
     """
-    return find_finished_tasks(job_folder, folder, *_worker_tasks(plan))
+    return find_finished_tasks(job_folder, folder, *_plan_worker_tasks(plan))
 
 
 def writes_to_store(plan: ReadPlan, job_folder: JobFolder) -> bool:

@@ -163,7 +163,7 @@ def make_settings(**options: Any) -> ReadSettings:
         seed=values.seed,
         output_options=output.parse_options(values),
     )
-    threads, memory_bytes = _threads_and_memory(values.threads or 0, values.memory)
+    threads, memory_bytes = _parse_threads_and_memory(values.threads or 0, values.memory)
     return ReadSettings(
         plan,
         budget,
@@ -178,7 +178,7 @@ def make_settings(**options: Any) -> ReadSettings:
     )
 
 
-def _threads_and_memory(threads: int, memory: str | int) -> tuple[int, int]:
+def _parse_threads_and_memory(threads: int, memory: str | int) -> tuple[int, int]:
     """Returns (number of threads, bytes of memory)."""
     if threads < 0:
         raise UsageError(f"{option('threads', threads)}: 0 (one per core) or more")

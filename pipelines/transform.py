@@ -94,7 +94,7 @@ def find_transform(out: str | os.PathLike[str]) -> SavedTransformOrigin:
     )
 
 
-def with_transform(
+def add_transform(
     plan: BuildPlan, settings: BuildOptions, progress: Progress, job_folder: JobFolder | None
 ) -> BuildPlan:
     """Returns the plan with its transform, if the options name one.

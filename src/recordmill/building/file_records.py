@@ -463,7 +463,7 @@ def write_file_records(
     progress.begin("write", sum(files_by_split))
     totals = FileTotals(plan, progress)
     with (
-        _direct_writer(plan) as direct_writer,
+        _open_direct_writer(plan) as direct_writer,
         SequentialShards(plan, files_by_split, direct_writer) as shards,
     ):
         frame_batches = (
@@ -489,7 +489,7 @@ def write_file_records(
     return [totals.finish()], [shard.rename_to_final() for shard in staged]
 
 
-def _direct_writer(plan: BuildPlan) -> contextlib.AbstractContextManager[DirectFiles | None]:
+def _open_direct_writer(plan: BuildPlan) -> contextlib.AbstractContextManager[DirectFiles | None]:
     """Returns a writer that bypasses the page cache, or None for a store.
 
     Shards for a store are read again at once for the upload, so the page cache helps.
@@ -530,7 +530,7 @@ def _redistribute(
     # The other splits get no shards from this writer.
     counts = [records if number == split_id else 0 for number in range(len(plan.split_names))]
     with (
-        _direct_writer(plan) as direct_writer,
+        _open_direct_writer(plan) as direct_writer,
         SequentialShards(plan, counts, direct_writer) as shards,
     ):
         staged = _sync_all(plan, shards.write(_read_back(split_id, first_version, progress)))

@@ -219,8 +219,8 @@ def make_manifest(
         parts=(part,),
         rejects=rejects,
         fingerprint=compute_fingerprint(plan, outcome),
-        statistics={"notes": notes, **_statistics_entry(outcome.statistics)},
-        run=_run_entry(plan, outcome.run_id),
+        statistics={"notes": notes, **_make_statistics_entry(outcome.statistics)},
+        run=_make_run_entry(plan, outcome.run_id),
         transform={} if plan.transform is None else plan.transform.manifest_entry,
         description={"said": asdict(plan.description), "images": [*_decodable_features(plan)]},
     )
@@ -305,7 +305,7 @@ def write_statistics(
     return statistics
 
 
-def _statistics_entry(statistics: DatasetStatistics | None) -> dict[str, Any]:
+def _make_statistics_entry(statistics: DatasetStatistics | None) -> dict[str, Any]:
     """Returns the manifest's entry for the statistics file, or {} without statistics.
 
     The entry has a summary of the values if there are at most _MAX_SUMMARY_FEATURES features.
@@ -476,7 +476,7 @@ def write_input_list(plan: BuildPlan, folder: Path) -> dict[str, Any]:
     if plan.source is None:
         return {"files": 0, "bytes": 0}
     with atomic_write(folder / INPUTS_NAME) as list_file:
-        for lines in _input_lines(plan.source.files):
+        for lines in _iter_input_lines(plan.source.files):
             write_all(list_file, lines)
     return {
         "files": len(plan.source.files),
@@ -485,7 +485,7 @@ def write_input_list(plan: BuildPlan, folder: Path) -> dict[str, Any]:
     }
 
 
-def _input_lines(files: FileTable) -> Iterator[bytes]:
+def _iter_input_lines(files: FileTable) -> Iterator[bytes]:
     def input_line(file: InputFile) -> bytes:
         entry = {"root": file.root, "name": file.name, "bytes": file.stat.size_bytes}
         entry |= {"etag": file.stat.etag} if file.stat.etag else {"mtime_ns": file.stat.mtime_ns}
@@ -519,7 +519,7 @@ def find_identical_build(plan: BuildPlan) -> Manifest | None:
     with contextlib.suppress(DataError, FileNotFoundError):
         listed_inputs = read_blocks(join(plan.out, part.folder, INPUTS_NAME), 1 << 20)
         if is_same and _compute_digest(listed_inputs) == _compute_digest(
-            _input_lines(plan.source.files)
+            _iter_input_lines(plan.source.files)
         ):
             # This call raises DataError or FileNotFoundError if a shard is missing.
             catalog_inputs(plan.out)
@@ -534,7 +534,7 @@ def _compute_digest(blocks: Iterable[Any]) -> str:
     return digest.text()
 
 
-def _run_entry(plan: BuildPlan, run_id: str) -> dict[str, Any]:
+def _make_run_entry(plan: BuildPlan, run_id: str) -> dict[str, Any]:
     versions = {name: version(name) for name in ("recordmill", "numpy", "pyarrow")}
     finished = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     return {

@@ -213,7 +213,7 @@ class SortedRunIndex:
         # Every 64th record of the entire sorted run gets a row, not of each split or call.
         stride = slice(-self._records % INDEX_STRIDE, None, INDEX_STRIDE)
         rows = np.empty(len(keys[stride]), SPARSE_INDEX_DTYPE)
-        rows["sort_key"] = _sort_keys(entries[stride])
+        rows["sort_key"] = _make_sort_keys(entries[stride])
         rows["bytes"] = ends[:-1][stride] + self._bytes
         self._sparse_index.append(rows)
         self._records, self._bytes = self._records + len(keys), self._bytes + int(ends[-1])
@@ -240,7 +240,7 @@ class SortedRunIndex:
         return begin_bucket, end_bucket
 
 
-def _sort_keys(entries: RunEntries) -> npt.NDArray[np.bytes_]:
+def _make_sort_keys(entries: RunEntries) -> npt.NDArray[np.bytes_]:
     """Returns (key, file, position) of each entry as 20 big-endian bytes."""
     sort_keys = np.empty(len(entries), _SORT_KEY_DTYPE)
     for name in _SORT_KEY_DTYPE.names or ():

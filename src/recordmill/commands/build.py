@@ -53,7 +53,7 @@ def run_build_command(args: argparse.Namespace) -> int:
         return _preview(args)
     if args.out is None:
         raise UsageError(
-            f"--out OUT is needed: the folder of the data set{unknown_flags_hint(args)}"
+            f"--out OUT is needed: the folder of the data set{_explain_unknown_flags(args)}"
         )
     kind, paths = _split_kind(args.inputs)
     if args.detach:
@@ -119,7 +119,7 @@ def _preview(args: argparse.Namespace) -> int:
     return 0
 
 
-def unknown_flags_hint(args: argparse.Namespace) -> str:
+def _explain_unknown_flags(args: argparse.Namespace) -> str:
     """Returns a hint about unknown flags, for the error about a missing flag."""
     from recordmill.options.commands import explain_unknown_flags
 
@@ -169,11 +169,11 @@ def build_summary(result: Any) -> list[str]:
         f"  {format_count(len(result.schema), 'feature')}, {format_size(size)}"
         + (f", label {result.schema.label}" if result.schema.label else "")
     )
-    lines += [*_class_counts(result), *(f"  rejects: {path}" for path in result.rejects)]
+    lines += [*_format_class_counts(result), *(f"  rejects: {path}" for path in result.rejects)]
     return lines
 
 
-def _class_counts(result: Any) -> list[str]:
+def _format_class_counts(result: Any) -> list[str]:
     """Returns a line with the largest classes of the label, over all splits."""
     from recordmill.base.sizes import format_percent
     from recordmill.shards.manifest import read_statistics
@@ -235,7 +235,7 @@ def run_transform(args: argparse.Namespace) -> int:
 
     if "transform_from" not in args:
         raise UsageError(
-            f"--with OUT is needed: the data set whose transform is applied{unknown_flags_hint(args)}"
+            f"--with OUT is needed: the data set whose transform is applied{_explain_unknown_flags(args)}"
         )
     return run_build_command(args)
 

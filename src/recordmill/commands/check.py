@@ -89,8 +89,8 @@ def check(
         standards = _Standards(dataset, recount, counters)
         for standard in against if isinstance(against, list | tuple) else [against]:
             standards.add(standard)
-        repeats = standards.repeats()
-        violations = list(standards.violations(_display_name(inputs)))
+        repeats = standards.duplicate_rules()
+        violations = list(standards.find_all_violations(_format_inputs(inputs)))
         violations += repeat_violations(
             dataset, repeats, memory_bytes, lambda n: counters.advance(records=n)
         )
@@ -145,16 +145,16 @@ class _Standards:
             rules = read_rules(standard if isinstance(standard, Mapping) else name)
             self.rules = rules.fit_to_schema(self.schema, self.dataset.splits)
         elif name.endswith(".pbtxt"):
-            self.schemas.append((*self._schema_of(name), name))
+            self.schemas.append((*self._load_schema(name), name))
         elif name.endswith(".pb"):
-            self.others.append((_statistics_file(name), None, name))
+            self.others.append((_read_statistics_file(name), None, name))
         else:
             dataset = open(name, threads=self.dataset.threads)
             self.others.append(
-                (_statistics(dataset, name, self.recount, self.progress), dataset.schema, name)
+                (_load_statistics(dataset, name, self.recount, self.progress), dataset.schema, name)
             )
 
-    def _schema_of(self, path: str) -> tuple[Schema, Rules]:
+    def _load_schema(self, path: str) -> tuple[Schema, Rules]:
         from recordmill.checks.schema_rules import rules_from_schema
         from recordmill.schemas.tfmd import from_pbtxt
 
@@ -164,7 +164,7 @@ class _Standards:
         names = set(schema.names) & set(self.schema.names)
         return schema, rules_from_schema(text, names, path).fit_to_schema(self.schema)
 
-    def repeats(self) -> Rules:
+    def duplicate_rules(self) -> Rules:
         """Returns the rules of the search for duplicate records.
 
         If the command names no rules, schema or other data set, these are the rules that forbid all
@@ -182,14 +182,14 @@ class _Standards:
         check_image_rules(self.dataset, rules)
         return rules
 
-    def violations(self, dataset_name: str) -> Iterator[Violation]:
+    def find_all_violations(self, dataset_name: str) -> Iterator[Violation]:
         """Yields the violations that the statistics and the schema show."""
         from recordmill.checks.comparison import find_drift, find_skew
         from recordmill.checks.constraints import find_violations
         from recordmill.checks.rules import Rules
         from recordmill.checks.schema_rules import find_schema_changes
 
-        statistics = _statistics(self.dataset, dataset_name, self.recount, self.progress)
+        statistics = _load_statistics(self.dataset, dataset_name, self.recount, self.progress)
         # a schema may contain comparators for skew and drift, which rules of the user replace
         limits = self.rules or next(
             (rules for _, rules, _ in self.schemas if rules is not None), Rules()
@@ -207,7 +207,7 @@ class _Standards:
             yield from find_drift(statistics, other_statistics, self.schema, limits, name)
 
 
-def _display_name(inputs: Any) -> str:
+def _format_inputs(inputs: Any) -> str:
     return (
         os.fspath(inputs)
         if isinstance(inputs, str | os.PathLike)
@@ -215,7 +215,7 @@ def _display_name(inputs: Any) -> str:
     )
 
 
-def _statistics(
+def _load_statistics(
     dataset: Dataset, dataset_name: str, recount: bool, progress: Progress
 ) -> DatasetStatistics:
     """Returns the statistics of the build, or counts them if `recount` is set.
@@ -249,7 +249,7 @@ def _statistics(
     )
 
 
-def _statistics_file(path: str) -> DatasetStatistics:
+def _read_statistics_file(path: str) -> DatasetStatistics:
     from recordmill.base.errors import UsageError
     from recordmill.statistics.dataset_statistics import DatasetStatistics
     from recordmill.storage.listing import list_inputs
@@ -300,14 +300,14 @@ def run_check(args: argparse.Namespace) -> int:
         for violation in violations:
             print(in_flags(violation))
         if not args.quiet:
-            print(_count_text(violations), file=sys.stderr)
+            print(_format_counts(violations), file=sys.stderr)
     return 1 if any(violation.is_judged for violation in violations) else 2 if violations else 0
 
 
-def _count_text(violations: list[Violation]) -> str:
+def _format_counts(violations: list[Violation]) -> str:
     """Returns the number of violations as text.
 
-    >>> _count_text([])
+    >>> _format_counts([])
     'all is as expected'
     """
     unjudged = sum(not violation.is_judged for violation in violations)

@@ -150,13 +150,17 @@ def run(argv: Sequence[str] | None = None) -> int:
     if is_process and "_ARGCOMPLETE" in os.environ:
         _complete_line(os.environ.get("COMP_LINE", ""))
     argv = sys.argv[1:] if argv is None else argv
-    command = _command_name(argv)
+    command = _find_command_name(argv)
     parser = make_parser(command)
     _check_command(parser, command)
     args, unknown = parser.parse_known_args(argv)
     from recordmill.base.option_names import redact_passwords
 
-    if invalid := _stray_words(unknown) if getattr(args, "takes_beam_flags", False) else unknown:
+    if (
+        invalid := _find_stray_words(unknown)
+        if getattr(args, "takes_beam_flags", False)
+        else unknown
+    ):
         from recordmill.options.commands import explain_unknown_flags
 
         parser.error(
@@ -172,7 +176,7 @@ def run(argv: Sequence[str] | None = None) -> int:
     return _run_command(args, is_process)
 
 
-def _command_name(argv: Sequence[str]) -> str:
+def _find_command_name(argv: Sequence[str]) -> str:
     """Returns the first word that is not an option, or ""."""
     return next((word for word in argv if not word.startswith("-")), "")
 
@@ -180,7 +184,7 @@ def _command_name(argv: Sequence[str]) -> str:
 def _complete_line(line: str) -> None:
     """Completes a line of the shell and ends the process, if argcomplete is installed."""
     with contextlib.suppress(ImportError):
-        import_module("argcomplete").autocomplete(make_parser(_command_name(line.split()[1:])))
+        import_module("argcomplete").autocomplete(make_parser(_find_command_name(line.split()[1:])))
 
 
 class SilentImportFinder:
@@ -282,12 +286,12 @@ _LIMIT_MESSAGES = {  # by the exhausted resource
 }
 
 
-def _stray_words(unknown: Sequence[str]) -> list[str]:
+def _find_stray_words(unknown: Sequence[str]) -> list[str]:
     """Returns the words that are neither a Beam flag nor its value.
 
     A stray word may be an INPUT, which must not be lost.
 
-    >>> _stray_words(["--runner", "Flink", "extra"])
+    >>> _find_stray_words(["--runner", "Flink", "extra"])
     ['extra']
     """
     return [

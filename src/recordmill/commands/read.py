@@ -70,10 +70,10 @@ With --runner the same runs as an Apache Beam pipeline; any flag that recordmill
 def _format_help() -> str:
     from recordmill.records.writers.outputs import OUTPUTS
 
-    return _READ_HELP_ALL.format(formats="\n".join(map(_output_help, OUTPUTS)))
+    return _READ_HELP_ALL.format(formats="\n".join(map(_format_output_help, OUTPUTS)))
 
 
-def _output_help(output: Any) -> str:
+def _format_output_help(output: Any) -> str:
     """Returns the name and the description of an output."""
     first, *more_lines = output.description.split("\n")
     return "\n".join([f"  {output.name:7}  {first}", *(f"{'':11}{line}" for line in more_lines)])
