@@ -85,6 +85,12 @@ int64_t rm_hash_spans(Span<const uint64_t> key0, Span<const uint64_t> key1, Span
   return 0;
 }
 
+int64_t rm_mix_words(Span<const uint64_t> words, Span<uint64_t> out) {
+  if (out.size != words.size) return BOUNDS;
+  for (int64_t i = 0; i < words.size; i++) out[i] = mixed(words[i]);
+  return 0;
+}
+
 int64_t rm_permute(IntSpan numbers, IntSpan range_ids, IntSpan edges, uint64_t key, Span<int64_t> out) {
   if (range_ids.size != numbers.size || out.size != numbers.size) return BOUNDS;
   int64_t last_range = -1, begin = 0;

@@ -110,6 +110,10 @@ int64_t rm_copy_spans(Span<const ByteSpan> blocks, Span<const int32_t> block_ids
 int64_t rm_hash_spans(Span<const uint64_t> key0, Span<const uint64_t> key1, Span<const uint32_t> key_ids,
                       int64_t first_key, ByteSpan data, IntSpan starts, IntSpan lengths, Span<uint64_t> hashes);
 
+// Mixes each word by the finaliser of SplitMix64, which is a bijection.
+//   out [n]: receives the mixed words.
+int64_t rm_mix_words(Span<const uint64_t> words, Span<uint64_t> out);
+
 // Permutes numbers inside ranges. Each range has a pseudorandom permutation of its own.
 //   edges [ranges + 1]: range r is [edges[r], edges[r + 1]).
 //   range_ids [n]: the range that each number is in.

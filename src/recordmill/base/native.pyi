@@ -439,6 +439,7 @@ def hash_spans(
     lengths: npt.NDArray[np.int64] | None,
     hashes: npt.NDArray[np.uint64] | None,
 ) -> int: ...
+def mix_words(words: npt.NDArray[np.uint64] | None, out: npt.NDArray[np.uint64] | None) -> int: ...
 def permute(
     numbers: npt.NDArray[np.int64] | None,
     range_ids: npt.NDArray[np.int64] | None,

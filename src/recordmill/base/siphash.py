@@ -1,4 +1,4 @@
-"""SipHash-2-4 of many short inputs at once, and `mix64`.
+"""SipHash-2-4 of many short inputs at once, and SplitMix64.
 
 SipHash is the keyed hash of Aumasson and Bernstein ("SipHash: a fast short-input PRF", 2012). It is
 fast enough for every record. Without the seed, an attacker can't choose inputs that all go to one
@@ -26,9 +26,21 @@ def mix64(words: U64) -> U64:
     It is the finaliser of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number
     generators", 2014).
     """
-    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return words ^ (words >> np.uint64(31))
+    out = np.empty(len(words), np.uint64)
+    native.mix_words(np.ascontiguousarray(words), out)
+    return out
+
+
+def random_shares(key: int, number: int, count: int) -> npt.NDArray[np.float64]:
+    """Returns `count` pseudorandom numbers in [0, 1).
+
+    They are the output of SplitMix64, with an initial state from the key and the number. Equal
+    arguments give equal results.
+    """
+    increments = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(GOLDEN_RATIO)
+    start = np.array([(key + number * GOLDEN_RATIO) & 0xFFFFFFFFFFFFFFFF], np.uint64)
+    # The upper 53 bits are used, as many as a float has.
+    return (mix64(mix64(start) + increments) >> np.uint64(11)) / (1 << 53)
 
 
 def derive_key(seed: int, domain: bytes, *parts: bytes) -> tuple[int, int]:

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recordmill.base.buffers import allocate
+from recordmill.base.siphash import random_shares
 from recordmill.reader.options.images import Floats, Images, RandomCrop
 from recordmill.records.columns.decode_images import (
     MAX_DECODED_PIXELS,
@@ -43,11 +44,7 @@ _MAX_CROP_ATTEMPTS = 10
 _MAX_THREAD_BUFFER_BYTES = 8 << 20
 _thread_local = threading.local()
 _NO_BUFFER = np.empty(0, np.uint8)
-# constants of SplitMix64
-_STATE_INCREMENT = 0x9E3779B97F4A7C15
-_FIRST_MULTIPLIER = 0xBF58476D1CE4E5B9
-_SECOND_MULTIPLIER = 0x94D049BB133111EB
-_WORD_MASK = (1 << 64) - 1
+_NUMBERS_PER_ATTEMPT = 4  # area, ratio, row and column of a random crop
 
 
 def choose_box(height: int, width: int, target: Images, key: int, number: int) -> Box:
@@ -61,7 +58,8 @@ def choose_box(height: int, width: int, target: Images, key: int, number: int) -
         return Box(0, 0, height, width)
     if target.crop == "center":
         return find_center_box(height, width, target.width / target.height)
-    return _choose_random_box(height, width, target.crop, _random_numbers(key, number))
+    shares = random_shares(key, number, _MAX_CROP_ATTEMPTS * _NUMBERS_PER_ATTEMPT)
+    return _choose_random_box(height, width, target.crop, iter(shares.tolist()))
 
 
 def _choose_random_box(
@@ -92,23 +90,7 @@ def is_flipped(key: int, number: int) -> bool:
     `choose_box` has the same arguments. The random numbers are independent of the crop's.
     """
     # the inverted key makes the flip independent of the crop
-    return next(_random_numbers(~key & _WORD_MASK, number)) < 0.5
-
-
-def _random_numbers(key: int, number: int) -> Iterator[float]:
-    """Yields numbers in [0, 1): SplitMix64, with a state from key and number."""
-    state = (key + number * _STATE_INCREMENT) & _WORD_MASK
-    state = _mix_word(state)
-    while True:
-        state = (state + _STATE_INCREMENT) & _WORD_MASK
-        # 53 bits, as many as a float has
-        yield (_mix_word(state) >> 11) / (1 << 53)
-
-
-def _mix_word(word: int) -> int:
-    word = ((word ^ (word >> 30)) * _FIRST_MULTIPLIER) & _WORD_MASK
-    word = ((word ^ (word >> 27)) * _SECOND_MULTIPLIER) & _WORD_MASK
-    return word ^ (word >> 31)
+    return bool(random_shares(~key, number, 1)[0] < 0.5)
 
 
 _COLOUR_SPACES = {
