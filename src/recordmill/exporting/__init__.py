@@ -1,1 +1,1 @@
-"""Exports shards to files of other formats, without Beam."""
+"""Export of TFRecord files to other file formats, without Beam."""

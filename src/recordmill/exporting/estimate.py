@@ -1,8 +1,8 @@
-"""Estimates of the outputs of a read.
+"""Estimate of the outputs of a read, for `--dry-run`.
 
-Records are counted by frame headers. Streams are read completely for that. To estimate the size of
-the outputs, a few pieces are converted and written with the writer of the output format, to
-temporary files.
+Records are counted from the headers of their frames, so streams are read completely. The size of
+the outputs is extrapolated from a few pieces. These are decoded, converted, and written to
+temporary files in the output format.
 """
 
 from __future__ import annotations
@@ -28,22 +28,23 @@ from recordmill.shards.pieces import Piece, Span
 from recordmill.storage.files import stat
 from recordmill.storage.folders import find_files, make_scratch_folder, remove_tree
 
-# Number of decoded pieces. 32 MiB of shards determine the lengths of texts and lists within a few
-# percent.
+# Number of decoded pieces of 8 MiB. With 32 MiB, the average length of texts and lists is known to
+# a few percent.
 _MAX_PIECES = 4
-# If conversions divide a piece, only this many batches are converted: 64 MiB.
+# Conversions to larger values divide a piece into many batches. 4 of them are at most 64 MiB.
 _MAX_BATCHES_PER_PIECE = 4
 _Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True)
 class ColumnEstimate:
-    """Estimate of one column.
+    """Type and shape of one output column.
 
     Attributes:
-        feature: The feature.
-        dtype: NumPy dtype of the values, or "bytes" or "str".
-        shape: Shape [rows, ...]. None for a dimension that differs between rows.
+        feature: The feature of the column.
+        dtype: Name of the NumPy dtype, or "bytes" or "str" for a column of Python objects.
+        shape: Shape of the column with all rows of all splits. For example, (1000, 28, 28) are
+            1,000 images. None for a dimension that differs between rows.
     """
 
     feature: Feature
@@ -53,16 +54,16 @@ class ColumnEstimate:
 
 @dataclass(frozen=True)
 class ReadEstimate:
-    """Estimate of a read.
+    """Estimate of the outputs of a read.
 
     Attributes:
-        to: Output format.
-        records: Number of rows by split. Damaged ranges are left out. Other rejects are included,
-            because only reading finds them.
-        outputs: Number of files, or of folders for npy.
+        to: Name of the output format.
+        records: Number of rows of each split. It does not include damaged ranges of the files. It
+            includes other rejects, because only decoding finds them.
+        outputs: Number of output files, or of output folders for some formats.
         columns: The columns.
-        disk_bytes: Approximate size of all outputs.
-        sampled: Number of rows that the estimate is based on.
+        disk_bytes: Estimated size of all outputs.
+        sampled: Number of rows that were decoded for the estimate.
         memory_bytes: Peak memory of the read without the interpreter.
         notes: Messages for the user.
     """
@@ -81,7 +82,7 @@ class ReadEstimate:
         return sum(self.records.values())
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the estimate in the form of `--json`."""
+        """Returns the estimate in the form that `--json` prints."""
         return {
             "to": self.to,
             "records": self.records,
@@ -103,13 +104,16 @@ class ReadEstimate:
 
 
 def estimate_read(plan: ReadPlan, memory_bytes: int) -> ReadEstimate:
-    """Counts the records of a read and estimates the size of its outputs.
+    """Counts the records of a read, and estimates the size of its outputs.
+
+    If the plan has a filter, the counts are estimates as well.
 
     Args:
-        memory_bytes: Peak memory of the read.
+        plan: The plan.
+        memory_bytes: Peak memory of the read, which becomes a part of the result.
 
     Raises:
-        DataError: A sampled record is damaged and the plan is not lenient.
+        DataError: A decoded record is damaged and the plan is not lenient.
     """
     records = {
         split_task.split: _count_task_records(plan, split_task) for split_task in plan.split_tasks
@@ -121,7 +125,7 @@ def estimate_read(plan: ReadPlan, memory_bytes: int) -> ReadEstimate:
     if plan.options.has_filter:
         num_decoded = sum(decoded.records for decoded in salvaged)
         limit = plan.options.limit
-        # Filters are assumed to keep the same share of all records as of the sampled ones.
+        # The filter is assumed to keep the same share of all records as of the decoded ones.
         records = {
             split: min(
                 round(count * sampled / max(num_decoded, 1)), count if limit is None else limit
@@ -140,7 +144,7 @@ def estimate_read(plan: ReadPlan, memory_bytes: int) -> ReadEstimate:
 
 
 def _measure_output(plan: ReadPlan, batches: Sequence[pa.RecordBatch]) -> int:
-    """Writes the batches to a temporary output and returns its size."""
+    """Writes the batches to temporary files and returns their total size."""
     folder, split = (
         make_scratch_folder("estimate-"),
         plan.split_tasks[0].split if plan.split_tasks else "",
@@ -172,7 +176,10 @@ def _count_piece_records(plan: ReadPlan, piece: Piece | Span) -> int:
 
 
 def _choose_pieces(plan: ReadPlan) -> Sequence[Piece]:
-    """Chooses a few evenly spaced pieces, including the first and the last one."""
+    """Chooses at most _MAX_PIECES pieces, evenly spaced over all records.
+
+    The first and the last piece are among them.
+    """
     candidates = [
         piece
         for split_task in plan.split_tasks
@@ -200,7 +207,10 @@ def _choose_evenly(items: Sequence[_Item]) -> Sequence[_Item]:
 
 
 def _decode_piece(plan: ReadPlan, piece: Piece) -> Iterator[Salvaged]:
-    """Decodes the records of a piece, or of the first block of a stream."""
+    """Yields decoded and converted batches of a piece, at most _MAX_BATCHES_PER_PIECE.
+
+    If the piece is a stream, only its first block is decoded.
+    """
     first_load = itertools.islice(loads(plan.files, [piece], lenient=plan.options.lenient), 1)
     return itertools.islice(read_loads(plan, first_load, 1), _MAX_BATCHES_PER_PIECE)
 

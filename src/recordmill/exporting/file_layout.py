@@ -1,4 +1,4 @@
-"""Layout of `read --to files`: the features that become files and file names."""
+"""Choice of the features that become files and file names in `read --to files`."""
 
 from __future__ import annotations
 
@@ -12,29 +12,34 @@ from recordmill.exporting.infer_conversions import (
 from recordmill.records.writers.files import FileLayout, FileOptions, has_split_folder
 from recordmill.schemas.feature import Feature, Schema
 
-# Feature in which `build` stores the name of the input file of a record.
+# Feature in which `build` stores the path of the file that was the source of a record.
 _SOURCE_FEATURE = "source"
-# Features with these names are only suggested, because they may contain anything.
+# Names of features that usually contain file names. They are only suggested in a note, because
+# their values may be anything.
 _NAME_WORDS = ("filename", "file_name", "path", "file_path", "filepath", "image_name", "image_id")
 
 
 def choose_layout(
     request: FileOptions, schema: Schema, selected: Schema, records: RecordBatches
 ) -> tuple[FileLayout, tuple[str, ...]]:
-    """Chooses the features that become files and file names.
+    """Chooses the features that become the files, their names and their metadata.
+
+    If the user names no feature for the files, it is the only bytes feature with images, or else
+    the only bytes feature. If the user names no feature for the names, it is `source`, unless many
+    records have the same `source`. Without a name, a file gets the number of its record.
 
     Args:
-        request: Options of the user.
-        schema: Features of the records.
-        selected: Features to write.
-        records: Reads some records to decide.
+        request: The options of the user.
+        schema: All features of the records.
+        selected: The features that the user has selected. They become metadata.
+        records: The records. Some of them are read to find images and to inspect names.
 
     Returns:
         The layout, and notes for the user.
 
     Raises:
-        UsageError: A feature does not exist or can't be a file or a name, or several features could
-            be the files.
+        UsageError: A feature does not exist or has an unsuitable type. Or several features could
+            become the files.
     """
     file = (
         _get_feature("file_feature", request.file_feature, schema)
@@ -46,7 +51,7 @@ def choose_layout(
     if request.name_feature:
         name = _get_feature("name_feature", request.name_feature, schema).name
         _check_name(schema[name])
-    # None chooses a feature. An empty name numbers the files.
+    # The option is not set, as an empty `name_feature` asks for numbers.
     elif (
         request.name_feature is None
         and _SOURCE_FEATURE in schema
@@ -71,7 +76,13 @@ def choose_layout(
 
 
 def check_layout(layout: FileLayout, schema: Schema) -> None:
-    """Raises UsageError if conversions have changed the types of the files or names."""
+    """Raises UsageError if the types in the output do not suit the layout.
+
+    Conversions may have changed the types after the layout was chosen.
+
+    Args:
+        schema: Schema of the output.
+    """
     _check_file(schema[layout.file_feature])
     if layout.name_feature is not None:
         _check_name(schema[layout.name_feature])
@@ -101,8 +112,14 @@ def _get_feature(keyword: str, name: str, schema: Schema) -> Feature:
 
 
 def _choose_file_feature(schema: Schema, selected: Schema, records: RecordBatches) -> Feature:
-    """Returns the only bytes feature with images, or else the only bytes feature."""
-    # Features that the user has selected come first.
+    """Returns the feature that becomes the files.
+
+    It is the only bytes feature with images. If there are no images, it is the only bytes feature.
+
+    Raises:
+        UsageError: No feature is suitable, or several are.
+    """
+    # If the user has selected bytes features, only these are candidates.
     selected_names = [feature.name for feature in selected if _is_bytes(feature)]
     candidates = tuple(selected_names or (feature.name for feature in schema if _is_bytes(feature)))
     if not candidates:
@@ -137,8 +154,8 @@ def _inspect_names(name: str, records: RecordBatches) -> tuple[bool, bool]:
     """Inspects the first values of a feature that could name the files.
 
     Returns:
-        Whether all values begin with the folder of their split, and whether at least half of them
-        are distinct.
+        (True if all values begin with a folder that names their split, True if at least half of the
+        values differ).
     """
     splits = {file.path: file.split for file in records.files}
     values: list[tuple[str, str]] = []
@@ -149,6 +166,10 @@ def _inspect_names(name: str, records: RecordBatches) -> tuple[bool, bool]:
 
 
 def _layout_note(layout: FileLayout, schema: Schema) -> str:
+    """Returns a note that names the features of the layout.
+
+    If the files are only numbered, it suggests a feature that looks like a file name.
+    """
     if layout.name_feature is not None:
         return f"the files are {layout.file_feature!r}, named by {layout.name_feature!r}"
     matches = [

@@ -1,6 +1,8 @@
-"""Determines the types that conversions leave open, from some of the records.
+"""Completion of conversions with types that depend on the records.
 
-Also suggests conversions for a read that decodes nothing.
+A conversion of tensors or images needs a dtype, a shape or an image size. If the user does not
+specify them, they are determined from some of the records. This module also suggests conversions
+for features that contain images.
 """
 
 from __future__ import annotations
@@ -29,26 +31,31 @@ from recordmill.shards.loading.batches import Load, decode_load, loads
 from recordmill.shards.loading.salvage import salvage
 from recordmill.shards.pieces import Piece, Span
 
-# Of up to 8 MiB each, which is enough to find every feature that most records have.
+# Pieces that are read to find images or to inspect names. 4 pieces of up to 8 MiB contain a value
+# of each feature that most records have.
 MAX_SNIFFED_LOADS = 4
 
 
 @dataclass(frozen=True)
 class UnresolvedTensor:
-    """Conversion of tensors. The first tensor determines dtype and shape."""
+    """Conversion of the tensors in a feature, with unknown dtype and shape.
+
+    The first tensor of the inputs determines both.
+    """
 
     feature: str
 
 
 @dataclass(frozen=True)
 class UnresolvedImages:
-    """Conversion of images.
+    """Conversion of encoded images to pixels, with unknown features or sizes.
 
     Attributes:
         feature: Name of the feature. None converts all features that contain images.
-        size: (height, width) of the result. None keeps the size of the images.
-        channels: Number of channels.
-        ragged: Images may differ in size.
+        size: (height, width) of all images after the conversion, which resizes them. None keeps the
+            size of each image.
+        channels: Number of channels of the pixels.
+        ragged: True allows images of different sizes. False makes them an error.
     """
 
     feature: str | None
@@ -62,14 +69,14 @@ UnresolvedStep = UnresolvedTensor | UnresolvedImages
 
 @dataclass(frozen=True)
 class RecordBatches:
-    """Records of the inputs, read in order to decide something.
+    """Records of the inputs, for decisions during the plan.
 
     Attributes:
         files: The input files.
         pieces: The pieces of each split.
         schema: Schema of the records.
-        lenient: Damaged records are left out.
-        threads: Number of threads.
+        lenient: True leaves out damaged records. False makes them an error.
+        threads: Number of threads for decoding.
     """
 
     files: Sequence[ShardFile]
@@ -81,14 +88,20 @@ class RecordBatches:
     def read(
         self, names: tuple[str, ...], max_loads: int | None = None
     ) -> Iterator[tuple[str, pa.RecordBatch]]:
-        """Reads some features of the records.
+        """Yields batches with some features, in the order of the records.
+
+        Records are read only as far as the caller consumes the batches.
 
         Args:
             names: Names of the features.
-            max_loads: Maximum number of loads to read. None reads all.
+            max_loads: Maximum number of pieces, or blocks of a stream, to read. None reads
+                everything.
 
         Yields:
             (path of the file, batch).
+
+        Raises:
+            DataError: A record is damaged, and `lenient` is false.
         """
         schema = self.schema.select(names)
 
@@ -112,11 +125,18 @@ class RecordBatches:
 def resolve_steps(
     steps: Sequence[ConversionStep | UnresolvedStep], records: RecordBatches
 ) -> tuple[ConversionStep, ...]:
-    """Returns the steps with all types determined.
+    """Returns the conversions with all types, reading records if necessary.
+
+    Args:
+        steps: The conversions. An `UnresolvedImages` without a feature becomes one step for each
+            feature with images.
+        records: The records before the conversions.
 
     Raises:
-        UsageError: A feature does not exist, or no record has a value.
-        DataError: The first value is not a tensor.
+        UsageError: A feature does not exist, contains no value or no image, or the images differ in
+            size although this is not allowed.
+        DataError: The first value of a tensor feature is not a tensor. If the read is lenient, this
+            is only raised if no value is a tensor.
     """
     resolved: list[ConversionStep] = []
     for step in steps:
@@ -133,12 +153,13 @@ def resolve_steps(
 
 
 def _resolve_tensor(step: UnresolvedTensor, records: RecordBatches) -> DecodeTensor:
+    """Returns the conversion with the dtype and shape of the first tensor."""
     _check_name(step.feature, "decode_tensor", records.schema)
     if records.schema[step.feature].shape or records.schema[step.feature].dtype not in (
         "bytes",
         "string",
     ):
-        # The check of DecodeTensor explains why this feature is not suitable.
+        # The dtype is arbitrary, because the check of `DecodeTensor` refuses this feature.
         return DecodeTensor(step.feature, "uint8", ())
     last_error: DataError | None = None
     for path, batch in records.read((step.feature,)):
@@ -163,7 +184,7 @@ def _resolve_tensor(step: UnresolvedTensor, records: RecordBatches) -> DecodeTen
 
 
 def _choose_image_features(step: UnresolvedImages, records: RecordBatches) -> Sequence[str]:
-    """Returns the feature in the step, or all features with images."""
+    """Returns the feature that the step names, or all features with images."""
     if step.feature is not None:
         _check_name(step.feature, "decode_images", records.schema)
         return [step.feature]
@@ -186,10 +207,13 @@ def _choose_image_features(step: UnresolvedImages, records: RecordBatches) -> Se
 
 
 def find_image_features(candidates: tuple[str, ...], records: RecordBatches) -> Sequence[str]:
-    """Returns the candidates with values that look like images.
+    """Returns the features that contain encoded images.
 
-    Only the first value of each batch is inspected, and only in a few batches. `candidates` are
-    bytes features with one value per record.
+    Only the first value of each batch is inspected, in the first few batches.
+
+    Args:
+        candidates: Names of bytes features with one value per record.
+        records: The records to inspect.
     """
     names_with_images = set()
     for _, batch in records.read(candidates, MAX_SNIFFED_LOADS) if candidates else ():
@@ -201,12 +225,15 @@ def find_image_features(candidates: tuple[str, ...], records: RecordBatches) -> 
 
 
 def _resolve_images(step: UnresolvedImages, name: str, records: RecordBatches) -> DecodeImages:
-    """Determines the size of images. Reads images until two of them differ."""
+    """Returns the conversion with the common size of all images, if they have one.
+
+    Reads images until two sizes differ.
+    """
     if step.size is not None:
         return DecodeImages(name, *step.size, step.channels, resize=True)
     any_size = DecodeImages(name, None, None, step.channels)
     feature = records.schema[name]
-    any_size.output_feature(feature)
+    any_size.output_feature(feature)  # raises an error if the feature can't contain images
     sizes: set[tuple[int, int]] = set()
     for _, batch in records.read((name,)):
         sizes |= read_image_sizes(batch.column(0), feature)
@@ -231,11 +258,16 @@ def _check_name(name: str, keyword: str, schema: Schema) -> None:
 
 
 def suggest_conversions(records: RecordBatches, schema: Schema) -> list[str]:
-    """Returns a note for each bytes feature of the output that contains images."""
+    """Returns a note for each output feature that contains encoded images.
+
+    Args:
+        records: The records before the conversions.
+        schema: Schema of the outputs.
+    """
     names = tuple(
         f.name for f in schema if f.dtype == "bytes" and not f.shape and f.name in records.schema
     )
-    # An error is reported when the records are read.
+    # A damaged record is no error here, because the read itself reports it.
     with contextlib.suppress(DataError):
         image_features = find_image_features(names, records)
         return [

@@ -1,4 +1,8 @@
-"""Plan of a read: its features and one task for each output file."""
+"""Plan of a read: its schema, and one task for each output.
+
+Inputs are either the shards of a data set or other TFRecord files. Records of a shard are addressed
+by a `Span`, and records of another file by a `Piece` (`shards.pieces`).
+"""
 
 from __future__ import annotations
 
@@ -32,33 +36,33 @@ from recordmill.shards.loading.infer_schema import guess_schema, infer_schema
 from recordmill.shards.pieces import PIECE_BYTES, Piece, Span
 from recordmill.storage.walk import READ_SUMMARY_NAME, RUN_PREFIX
 
-# Estimate of the ratio of uncompressed to compressed size. It only affects how many streams share
-# an output.
+# Estimated ratio of the uncompressed to the compressed size of a stream. A wrong estimate only
+# makes outputs larger or smaller.
 _INFLATION_RATIO = 4
-# Larger than any piece.
+# Larger than any file, so that a call returns a single piece.
 _UNLIMITED_BYTES = PIECE_BYTES * 2**40
 REJECTS_FOLDER = "rejects"
-# Files of a result itself. A split with one of these names can't have a folder.
+# Names that each output folder contains. A split of this name can't have a folder next to them.
 RESERVED_NAMES = (READ_SUMMARY_NAME, REJECTS_FOLDER)
-# 512 MiB of uncompressed shards per output: few files, but enough of them for many cores.
+# 512 MiB of uncompressed records per output: few files, but enough of them for many cores.
 DEFAULT_FILE_BYTES = 512 << 20
-# The row group in memory, and the one that is being written.
+# Memory of a read without its threads: the row group in memory, and the one that is being written.
 _BASE_BYTES = 128 << 20
-# A piece, its decoded records (up to 4 times its size), and another batch of these that waits for
-# the writer.
+# Memory of one thread: a piece, its decoded records (up to 4 times its size), and another batch of
+# decoded records that waits for the writer.
 _THREAD_BYTES = 12 * PIECE_BYTES
 
 
 @dataclass(frozen=True)
 class ReadTask:
-    """Work for one output file or folder.
+    """The work for one output, which is a file or a folder.
 
     Attributes:
         split: Name of the split.
-        index: Index of the output in its split, counted from 0.
+        index: Number of the output among the outputs of its split, counted from 0.
         num_tasks: Number of outputs of the split.
-        pieces: Pieces with the records of the output, in order.
-        limit: Maximum number of records of the output. None means all records of the pieces.
+        pieces: Parts of the input files that contain the records of the output, in order.
+        limit: Maximum number of records to write. None writes all.
     """
 
     split: str
@@ -76,17 +80,19 @@ class ReadTask:
 def plan_split_tasks(
     catalog: Catalog, *, lenient: bool, limit: int | None, has_filter: bool
 ) -> tuple[ReadTask, ...]:
-    """Plans one task for each split.
+    """Plans one task for each split, with all records of the split.
 
     Args:
-        catalog: The files.
-        lenient: Damaged bytes become a piece with a fault.
-        limit: Maximum number of records of each split.
-        has_filter: Records may be filtered out. Then all pieces are needed to find `limit` records,
-            else only the first ones.
+        catalog: The input files.
+        lenient: True turns damaged bytes of a file into a piece with a fault. False makes them an
+            error.
+        limit: Maximum number of records to write for each split. None writes all.
+        has_filter: True if records may be filtered out. The tasks then contain all pieces, because
+            it is unknown which ones are needed for `limit` records. Otherwise they contain only the
+            pieces with the first `limit` records.
 
     Raises:
-        DataError: A header is damaged in a file without an index, unless `lenient`.
+        DataError: A file without an index has a damaged header, and `lenient` is false.
     """
     max_records = None if has_filter else limit
     return tuple(
@@ -96,10 +102,13 @@ def plan_split_tasks(
 
 
 def count_records(pieces: Iterable[Piece | Span]) -> int | None:
-    """Returns the number of records of the pieces. A fault counts as one record.
+    """Returns the number of records in some pieces.
+
+    A piece with a fault counts as one record.
 
     Returns:
-        None if the number is unknown before a stream or an index is read.
+        The sum, or None if a number is unknown. It is unknown for a stream, and for a part of a
+        shard, until the stream or the index of the shard is read.
     """
     records = 0
     for piece in pieces:
@@ -113,6 +122,11 @@ def count_records(pieces: Iterable[Piece | Span]) -> int | None:
 def _plan_pieces(
     catalog: Catalog, split: str, lenient: bool, limit: int | None
 ) -> Iterator[Piece | Span]:
+    """Yields the pieces of a split that contain its first `limit` records.
+
+    The last piece is shortened if it has more records than needed. A limit of None yields all
+    pieces.
+    """
     remaining = limit
     for piece in _find_pieces(catalog, split, lenient):
         if remaining is not None:
@@ -127,7 +141,10 @@ def _plan_pieces(
 
 
 def _find_pieces(catalog: Catalog, split: str, lenient: bool) -> Iterator[Piece | Span]:
-    """Yields the pieces of a split. For a data set these are complete shards."""
+    """Yields all pieces of a split.
+
+    For a data set, these are complete shards. Other files are divided into smaller pieces.
+    """
     files = ((ordinal, file) for ordinal, file in enumerate(catalog.files) if file.split == split)
     if catalog.manifest is None:
         yield from cut_files(files, lenient=lenient)
@@ -139,7 +156,16 @@ def _find_pieces(catalog: Catalog, split: str, lenient: bool) -> Iterator[Piece 
 
 
 def _take_first_records(file: ShardFile, piece: Piece | Span, records: int) -> Piece | Span:
-    """Returns a piece with the first records of a piece or shard."""
+    """Returns the beginning of a piece or shard, with its first `records` records.
+
+    Args:
+        file: The file of the piece.
+        piece: A piece or a complete shard that has more than `records` records.
+        records: Number of records, at least 1.
+
+    Returns:
+        A `Piece` for a `Piece`, and a `Span` for a `Span`.
+    """
     access = FileAccess(file, piece.file)
     if isinstance(piece, Piece):
         return next(
@@ -153,9 +179,15 @@ def _take_first_records(file: ShardFile, piece: Piece | Span, records: int) -> P
 def divide_tasks(
     split_tasks: Sequence[ReadTask], files: Sequence[ShardFile], file_bytes: int
 ) -> tuple[ReadTask, ...]:
-    """Divides the tasks of splits into tasks of about `file_bytes` of shards.
+    """Divides the task of each split into several tasks of about `file_bytes`.
 
-    A task with a limit is not divided.
+    Args:
+        split_tasks: One task for each split. A task with a limit or without records stays as it is.
+        files: The input files.
+        file_bytes: Uncompressed size of the records for one task, in bytes.
+
+    Returns:
+        The tasks in the order of the splits and records. A split has consecutive indexes from 0.
     """
     return tuple(
         ReadTask(split_task.split, index, len(pieces_by_task), pieces, split_task.limit)
@@ -168,7 +200,10 @@ def divide_tasks(
 def _divide_task(
     task: ReadTask, files: Sequence[ShardFile], file_bytes: int
 ) -> Sequence[Sequence[Piece | Span]]:
-    """Returns the pieces of each part of a task. Pieces at the boundaries are divided."""
+    """Returns the pieces of each new task.
+
+    A shard may be divided between two tasks. Pieces of other files are not divided.
+    """
     if task.limit is not None or not task.pieces:
         return [task.pieces]
     spans = [piece for piece in task.pieces if isinstance(piece, Span)]
@@ -178,7 +213,11 @@ def _divide_task(
 
 
 def estimate_uncompressed_bytes(piece: Piece | Span, files: Sequence[ShardFile]) -> int:
-    """Returns the uncompressed size of a piece. The size of a stream is an estimate."""
+    """Returns the uncompressed size of a piece, with the frames of its records.
+
+    The size of a stream is estimated from its compressed size. A stream is a compressed file
+    without an index.
+    """
     return (
         files[piece.file].stat.size_bytes * _INFLATION_RATIO
         if piece.stop is None
@@ -189,7 +228,10 @@ def estimate_uncompressed_bytes(piece: Piece | Span, files: Sequence[ShardFile])
 def _group_pieces(
     pieces: Sequence[Piece | Span], files: Sequence[ShardFile], file_bytes: int
 ) -> list[list[Piece | Span]]:
-    """Groups pieces into tasks. A task has as many pieces as fit, but at least one."""
+    """Groups consecutive pieces into tasks.
+
+    A task gets as many pieces as fit into `file_bytes`, but at least one.
+    """
     pieces_by_task: list[list[Piece | Span]] = [[]]
     task_bytes = 0
     for piece in pieces:
@@ -203,23 +245,25 @@ def _group_pieces(
 
 
 def _divide_spans(spans: Sequence[Span], file_bytes: int) -> list[list[Span]]:
-    """Divides spans into tasks of `file_bytes` each; the last one may be smaller.
+    """Divides the shards of a split into tasks of `file_bytes` each.
 
-    Tasks are larger if an average record is larger. A span that is divided has an unknown number of
-    records (None).
+    The last task may be smaller. All tasks are larger if an average record is larger than
+    `file_bytes`. If a shard is divided, the number of records in each part is unknown (None).
     """
     total_bytes, num_records = sum(span.stop - span.start for span in spans), count_records(spans)
-    # A task has at least the size of an average record, so there are not more tasks than records.
+    # A task is at least as large as an average record, so there are not more tasks than records.
     max_task_bytes = max(file_bytes, -(-total_bytes // num_records) if num_records else 1)
     spans_by_task: list[list[Span]] = [[] for _ in range(0, total_bytes, max_task_bytes)]
     span_offset = 0
     for span in spans:
         size = span.stop - span.start
         for begin, end in itertools.pairwise(
-            # The first boundary is where the current part is full.
+            # Boundaries of the tasks in this shard. The first one is where the current task, which
+            # may have begun in an earlier shard, is full.
             [0, *range(max_task_bytes - span_offset % max_task_bytes, size, max_task_bytes), size]
         ):
-            # Only the index knows the number of records in a part of a shard.
+            # The index would tell the number of records in a part of a shard, but reading it here
+            # would open every shard.
             records = span.records if end - begin == size else None
             spans_by_task[(span_offset + begin) // max_task_bytes].append(
                 Span(span.file, span.start + begin, span.start + end, records)
@@ -233,19 +277,22 @@ class ReadOptions:
     """Options that determine the outputs of a read.
 
     Attributes:
-        to: Output format, one of OUTPUT_NAMES.
-        columns: Names of the features to read, in this order. None reads all.
-        split: Name of the only split to read. None reads all.
-        limit: Maximum number of records of each split. Applied after `where` and `sample`.
-        file_bytes: Uncompressed size of the shards for one output. Ignored by formats with one
-            output per split.
-        lenient: Damaged records are rejects instead of errors.
-        steps: Conversions of features, in this order. An `UnresolvedStep` depends on the records.
-        where: Predicate that the records must satisfy.
-        sample: Fraction of the records for a random sample, from 0 to 1.
-        seed: Seed of the sample.
-        output_options: Options of the output format.
-        class_names: Replaces class numbers by names, after all steps.
+        to: Name of the output format, one of OUTPUT_NAMES.
+        columns: Names of the features to write, in this order. None writes all.
+        split: Name of the only split to read. None reads all splits.
+        limit: Maximum number of records to write for each split, after `where` and `sample`. None
+            writes all.
+        file_bytes: Uncompressed size of the records for one output, in bytes. Formats with one
+            output per split ignore it.
+        lenient: True makes damaged records rejects. False makes them an error.
+        steps: Conversions of features, in the order in which they are applied. The types of an
+            `UnresolvedStep` are determined from the records.
+        where: Condition that records must satisfy. None keeps all records.
+        sample: Share of the records to keep at random, from 0 to 1. None keeps all records.
+        seed: Seed of the random sample.
+        output_options: Options of the output format, in a class of its own. None for formats
+            without options.
+        class_names: True replaces class numbers by class names, after all `steps`.
     """
 
     to: str = "parquet"
@@ -263,17 +310,17 @@ class ReadOptions:
 
     @property
     def output(self) -> Output:
-        """Output format."""
+        """The output format."""
         return find_output(self.to)
 
     @property
     def has_filter(self) -> bool:
-        """True if good records may be left out."""
+        """True if records without a fault may be left out."""
         return self.where is not None or self.sample is not None
 
     @property
     def decodes_all(self) -> bool:
-        """True if every record is decoded and a damaged one is an error."""
+        """True if all records are decoded, and a damaged record is an error."""
         return not (self.lenient or self.has_filter) and self.limit is None
 
     def __post_init__(self) -> None:
@@ -292,25 +339,25 @@ class ReadOptions:
 
 @dataclass(frozen=True)
 class ReadPlan:
-    """Plan of a read.
+    """Plan of a read. It determines the outputs, apart from the last four attributes.
 
     Attributes:
-        files: The input files.
-        schema: Schema of the outputs.
+        files: The input files. Pieces refer to them by their index.
+        schema: Schema of the outputs, after all conversions.
         tasks: The tasks, one for each output.
-        split_tasks: One task for each split. `tasks` are parts of these.
+        split_tasks: The tasks before their division, one for each split.
         options: The options.
-        records: Number of records of all tasks. None if it is unknown before a stream is read.
-        decoded: Features that are decoded from the records.
+        records: Number of records that all tasks read. None if it is unknown before they are read.
+        decoded: Features that are decoded from the records, including those for `where`.
         selected: Features that remain after `where` was evaluated.
-        steps: Conversions from `selected` to `schema`.
+        steps: Conversions of the `selected` features to `schema`.
         notes: Messages for the user.
-        layout: Layout of the output, if its format has one.
-        memory_bytes: The option `memory`. 0 means no limit. Does not affect the outputs.
-        image_bytes: Memory for the images of one task. 0 means no limit. Does not affect the
-            outputs.
-        max_rejects: Maximum number of rejects, if known. Does not affect the outputs.
-        guess: The guessed schema that all records must confirm. None if the schema is certain.
+        layout: Features that become files and file names. None for formats other than `files`.
+        memory_bytes: Memory limit of the read, from the option `memory`. 0 means no limit.
+        image_bytes: Memory limit for decoded images of one task. 0 means no limit.
+        max_rejects: Maximum number of rejects of the read. None if there is no known maximum.
+        guess: The schema as it was guessed from the first records. Each record is compared with it.
+            None if the schema is certain.
     """
 
     files: Sequence[ShardFile]
@@ -331,7 +378,12 @@ class ReadPlan:
 
 
 def find_inputs(inputs: Inputs, options: ReadOptions) -> Catalog:
-    """Lists the input files. Raises the errors of `catalog_inputs`."""
+    """Lists the input files.
+
+    Raises:
+        UsageError: See `catalog_inputs`.
+        DataError: See `catalog_inputs`.
+    """
     return catalog_inputs(inputs, options.split, lenient=options.lenient)
 
 
@@ -344,21 +396,22 @@ def plan_read(
     allow_guess: bool = False,
     memory_bytes: int = DEFAULT_MEMORY_BYTES,
 ) -> ReadPlan:
-    """Plans a read.
-
-    Lists the files, infers the schema if necessary, and divides the work.
+    """Plans a read: lists the files, determines the schema, and divides the work.
 
     Args:
-        inputs: The inputs, or a catalog from an earlier call of `find_inputs`.
-        schema: Schema from the user. None uses the schema of the data set, or infers it.
-        threads: Number of threads for inference.
-        allow_guess: Guesses the schema from the first records. Only used if all records are decoded
-            and so confirm it.
-        memory_bytes: Memory limit for inference.
+        inputs: The inputs, or a catalog that `find_inputs` has returned.
+        options: The options.
+        schema: Schema from the user. None uses the schema of the data set. If there is none, the
+            schema is inferred from the records.
+        threads: Number of threads for the inference.
+        allow_guess: True infers the schema from the first records only, and sets `ReadPlan.guess`.
+            This has no effect unless all records will be decoded, because only then they can
+            confirm the guess.
+        memory_bytes: Memory limit of the inference.
 
     Raises:
-        UsageError: Nothing was found, or there is no such split or feature.
-        DataError: A shard is damaged. Only sizes and headers are checked here, and records if the
+        UsageError: There are no input files, or no such split or feature.
+        DataError: A shard is damaged. Only its size and headers are checked, and the records if the
             schema is inferred.
     """
     catalog = inputs if isinstance(inputs, Catalog) else find_inputs(inputs, options)
@@ -370,8 +423,8 @@ def plan_read(
             catalog.files, threads=threads, columns=options.columns, memory_bytes=memory_bytes
         )
         if guess is not None:
-            # The error may be a consequence of a wrong guess. Inference from all records then
-            # decides.
+            # A wrong guess may be the cause of an error. So the schema is then inferred from all
+            # records, and a real error is raised again.
             with contextlib.suppress(DataError, UsageError):
                 return replace(
                     _make_plan(catalog, options, threads, guess.schema, guess.notes), guess=guess
@@ -393,10 +446,12 @@ def _make_plan(
     input_schema: Schema,
     schema_notes: Sequence[str] | None,
 ) -> ReadPlan:
-    """Makes the plan for records of a known schema.
+    """Makes the plan for records with a known schema.
 
-    `schema_notes` are notes on the origin of an inferred schema, or None if the schema was not
-    inferred.
+    Args:
+        input_schema: Schema of the records.
+        schema_notes: Notes for the user about the inference of the schema. None if it was not
+            inferred.
     """
     selected = input_schema
     if options.columns is not None:
@@ -425,7 +480,7 @@ def _make_plan(
         else (None, ())
     )
     if layout is not None:
-        # The names of the files may come from a feature that was not selected.
+        # File names may come from a feature that the user has not selected.
         selected = input_schema.select(dict.fromkeys([*selected.names, *layout.required_features]))
     decoded = (
         selected
@@ -439,7 +494,7 @@ def _make_plan(
         if output.per_split
         else divide_tasks(split_tasks, catalog.files, options.file_bytes)
     )
-    # With a filter and a limit, the number of records that are read depends on the filter.
+    # A task with a filter and a limit stops when it has enough records.
     num_records = (
         None
         if options.has_filter and options.limit is not None
@@ -472,7 +527,7 @@ def _make_plan(
 
 
 def _check_folders(splits: Sequence[str], output_name: str) -> None:
-    """Raises UsageError if the folder of a split has a reserved name."""
+    """Raises UsageError if the folder of a split would have a reserved name."""
     for split in splits:
         if split in RESERVED_NAMES or split.startswith(RUN_PREFIX):
             raise UsageError(
@@ -483,14 +538,15 @@ def _check_folders(splits: Sequence[str], output_name: str) -> None:
 
 
 def choose_threads(threads: int, memory_bytes: int) -> int:
-    """Returns the number of threads for decoding.
+    """Returns the number of threads that decode records.
 
     Args:
-        threads: Requested number. 0 means one per core.
-        memory_bytes: Memory limit. Fewer threads are used if their pieces would not fit.
+        threads: The number that the user wants. 0 means one per core.
+        memory_bytes: Memory limit of the read. If it is too small for all threads, their number is
+            reduced.
 
     Raises:
-        UsageError: The memory is too small for one thread.
+        UsageError: The memory is too small even for one thread.
     """
     requested = threads or core_count()
     max_threads = (memory_bytes - _BASE_BYTES) // _THREAD_BYTES
@@ -503,21 +559,28 @@ def choose_threads(threads: int, memory_bytes: int) -> int:
 
 
 def read_peak_bytes(threads: int) -> int:
-    """Returns the peak memory of a read, without the interpreter."""
+    """Returns the peak memory of a read in bytes, without the interpreter."""
     return _BASE_BYTES + threads * _THREAD_BYTES
 
 
 def share_memory(
     plan: ReadPlan, num_tasks: int, threads: int, memory_bytes: int
 ) -> tuple[ReadPlan, int]:
-    """Divides the memory among concurrent tasks.
+    """Divides threads and memory among the tasks that run at the same time.
 
-    Decoding uses several threads within a task, writing uses one. So two threads per task are best
-    while there are enough tasks. With images, a task gets at least 1 GiB if possible, because a
-    single image may need that.
+    A task decodes on several threads and writes on one. So tasks with two threads each are fastest,
+    if there are enough tasks. If images are decoded, each task gets at least 1 GiB if possible,
+    because a single image may need that much.
+
+    Args:
+        plan: The plan.
+        num_tasks: Number of tasks that this process runs.
+        threads: Number of threads of this process.
+        memory_bytes: Memory limit of this process.
 
     Returns:
-        The plan with the share of one task, and the number of concurrent tasks.
+        The plan with the memory of the process and of one task, and the number of tasks to run at
+        the same time.
     """
     concurrent_tasks = max(1, min(num_tasks, threads // 2))
     plan = replace(plan, memory_bytes=memory_bytes)

@@ -1,11 +1,13 @@
 """Publication of the result of a read in a folder on a disk.
 
-The result is first completed in `DIR/_run-<id>/data` and made durable. Then this folder and DIR
-exchange their names in one step. `_read.json` in it lists the files of the result.
+DIR is the output folder of the read. The result is first completed and made durable in
+`DIR/_run-<id>/data`. Then this folder and DIR exchange their names in one atomic step. The summary
+`_read.json` in DIR lists the files of the result.
 
 An exchange is impossible if DIR is a mount point, contains other files, or existed without a
-result. Then the old summary is set aside, the old files are removed, and the new ones are moved,
-the new summary last. If this is interrupted, the next read into DIR finishes it.
+result. Then the result is moved file by file: the old summary is set aside, the old files are
+removed, and the new files are moved, with the new summary last. If this is interrupted, the next
+read into DIR finishes it.
 """
 
 from __future__ import annotations
@@ -53,7 +55,7 @@ from recordmill.storage.json_fields import Check, load_json
 from recordmill.storage.locks import lock_folder
 from recordmill.storage.walk import READ_SUMMARY_NAME, RUN_PREFIX
 
-# In the run folder: the summary of a result that is being removed.
+# File in the run folder: the summary of the old result while its files are being removed.
 _REPLACED_SUMMARY_NAME = "replaced.json"
 
 
@@ -62,7 +64,9 @@ class _Summary(TypedDict):
 
 
 def is_output_name(name: str) -> bool:
-    """Returns whether a file of a result may have this name, relative to DIR.
+    """Returns whether a summary may list this name as a file of a result.
+
+    Names are relative to DIR. They are checked before files of an old result are removed.
 
     >>> names = ("train-00000-of-00001.parquet", "index", "rejects/a.jsonl", "../a", "rejects")
     >>> [is_output_name(name) for name in names]
@@ -80,13 +84,17 @@ _OutputName = Annotated[str, Check(is_output_name, "the name of what a read writ
 
 
 def begin_publication(out: str | os.PathLike[str], overwrite: bool) -> RunFolder:
-    """Creates the folder of a run in DIR.
+    """Checks DIR, and creates the run folder of a read in it.
 
-    Before that, interrupted publications are finished and dead runs are removed, except for reads
-    that can be resumed.
+    Before that, interrupted publications of earlier reads are finished. Run folders of dead reads
+    are removed, unless the reads can be resumed.
+
+    Args:
+        out: Path of DIR, which may not exist yet.
+        overwrite: True allows an earlier result in DIR, which `publish` replaces.
 
     Raises:
-        UsageError: DIR contains a data set, a result (without `overwrite`), or other files.
+        UsageError: DIR contains a data set, other files, or a result although `overwrite` is false.
     """
     path = Path(parse_local_path(out))
     if is_folder(path):
@@ -94,7 +102,7 @@ def begin_publication(out: str | os.PathLike[str], overwrite: bool) -> RunFolder
             raise UsageError(
                 f"{path} holds a data set of recordmill; name another folder for {option('out')}"
             )
-        # `RunFolder.create` reports a folder without write permission.
+        # A folder without write permission is reported by `RunFolder.create` below.
         with contextlib.suppress(PermissionError):
             with lock_folder(path):
                 _finish_dead_reads(path)
@@ -113,8 +121,8 @@ class DiskPublication(Publication):
     """Publication of a result in a folder on a disk.
 
     Attributes:
-        folder: Folder of the run in the output folder.
-        overwrite: An earlier result may be replaced.
+        folder: Run folder of the read.
+        overwrite: True allows to replace an earlier result.
     """
 
     folder: RunFolder
@@ -128,7 +136,7 @@ class DiskPublication(Publication):
         self, summary: Mapping[str, Any], results: Sequence[OutputCounts]
     ) -> tuple[Path | str, tuple[Path | str, ...]]:
         folder, out = self.folder, self.folder.out
-        # An interrupt is delivered after the publication, which must not stop halfway.
+        # Signals are delivered after this block, so that Ctrl-C does not stop it halfway.
         with lock_folder(out), delay_signals():
             _finish_dead_reads(out)
             old_names = _read_file_names(out / READ_SUMMARY_NAME)
@@ -142,8 +150,8 @@ class DiskPublication(Publication):
                 folder.folder_name,
                 *(name.split("/")[0] for name in old_names or ()),
             }
-            # DIR may be exchanged if it has only files of the old result and of this run, or if
-            # this run has created it.
+            # An exchange replaces DIR completely. So it must contain nothing but the old result and
+            # this run. A DIR that existed without a result belongs to the user.
             is_replaceable = (
                 old_names is not None or folder.created_folders
             ) and own_names.issuperset(list_names(out))
@@ -152,7 +160,7 @@ class DiskPublication(Publication):
                     _move_result(folder)
                 except BaseException:
                     if is_awaiting_publication(folder.path):
-                        # The next read finishes the publication.
+                        # The run folder stays, and the next read finishes the publication.
                         folder.release()
                     raise
             folder.has_committed = True
@@ -160,7 +168,9 @@ class DiskPublication(Publication):
 
 
 def _prepare_result(folder: RunFolder, summary: Mapping[str, Any]) -> list[str]:
-    """Completes the result in the data folder of the run and makes it durable.
+    """Completes the result in the data folder of the run, and makes it durable.
+
+    Moves the reject files there and writes the summary.
 
     Returns:
         The names of the files of the result.
@@ -181,10 +191,10 @@ def _prepare_result(folder: RunFolder, summary: Mapping[str, Any]) -> list[str]:
 
 
 def _exchange_folders(folder: RunFolder) -> bool:
-    """Exchanges DIR and the new result, and removes the old one.
+    """Exchanges DIR and the data folder of the run, and removes the old DIR.
 
     Returns:
-        False if an exchange is impossible. Nothing has changed then.
+        False if an exchange is impossible. DIR and the result are then unchanged.
     """
     real, data = Path(real_path(folder.out)), folder.data
     new = real.with_name(f".{real.name}.{folder.id}.new")
@@ -198,7 +208,7 @@ def _exchange_folders(folder: RunFolder) -> bool:
         try:
             rename(new, data)
         except OSError:
-            # The run ends here, so no later read would find this folder by the run.
+            # The run ends with this error, and no later read would look for this folder.
             remove_tree(new, ignore_errors=True)
             raise
         return False
@@ -210,10 +220,15 @@ def _exchange_folders(folder: RunFolder) -> bool:
 
 
 def _remove_old_result(folder: Path, out: Path, run_name: str) -> None:
-    """Removes the old result and the run folder from the old DIR.
+    """Removes the old result and the run folder after an exchange.
 
-    Other files that appeared in the old DIR are moved to the new one. A folder without the run
-    folder was not exchanged, so it is only removed if it is empty.
+    Files of others that were created in the old DIR during the read are moved to the new one.
+
+    Args:
+        folder: The old DIR, under its temporary name. If it has no run folder, it was not
+            exchanged, and is only removed if it is empty.
+        out: The new DIR.
+        run_name: Name of the run folder.
     """
     if name_exists(folder / run_name):
         _remove_result(folder, folder / READ_SUMMARY_NAME)
@@ -225,6 +240,7 @@ def _remove_old_result(folder: Path, out: Path, run_name: str) -> None:
 
 
 def _remove_result(folder: Path, summary: Path) -> None:
+    """Removes the files that a summary lists, and then the summary."""
     for name in _read_file_names(summary) or ():
         remove(folder / name)
     with contextlib.suppress(OSError):
@@ -233,15 +249,14 @@ def _remove_result(folder: Path, summary: Path) -> None:
 
 
 def _move_result(folder: RunFolder) -> None:
-    """Moves the files of a result to DIR, and removes the old result.
+    """Moves the result to DIR file by file, and removes the old result.
 
-    Files are moved one after the other, the summary last. Continues where an interrupted call has
-    stopped.
+    The summary is moved last. If an earlier call was interrupted, this one continues.
 
     Raises:
         OSError: The result can't be moved, and nothing has changed.
         RecordmillError: The move was interrupted. DIR has no result until the next read finishes
-            it.
+            the move.
     """
     out, data, old_summary = folder.out, folder.data, folder.path / _REPLACED_SUMMARY_NAME
     names = [
@@ -251,7 +266,7 @@ def _move_result(folder: RunFolder) -> None:
     ]
     old_names = _read_file_names(out / READ_SUMMARY_NAME) or _read_file_names(old_summary) or ()
     for name in names:
-        # A file of another origin is never replaced.
+        # A file that is not from the old result is never replaced.
         if name_exists(path := out / name) and name not in old_names:
             raise FileExistsError(
                 errno.EEXIST, "is in the way, and not of the old result; move it", str(path)
@@ -260,8 +275,8 @@ def _move_result(folder: RunFolder) -> None:
         rename(out / READ_SUMMARY_NAME, old_summary)
     try:
         sync_folder(out)
-        # New files may have the names of old ones. The old summary is removed with the old files,
-        # so that a repeated call never removes new files.
+        # New files may have the names of old ones. The old summary is removed before new files are
+        # moved, so a repeated call never takes a new file for an old one.
         _remove_result(out, old_summary)
         sync_folder(folder.path)
         for name in names:
@@ -280,20 +295,20 @@ def _move_result(folder: RunFolder) -> None:
 
 
 def _finish_dead_reads(out: Path) -> None:
-    """Finishes or reverts the publications of dead reads.
+    """Finishes or reverts the publications of reads that were killed.
 
-    The caller holds the lock of DIR.
+    The caller must hold the lock of DIR.
     """
     real = Path(real_path(out))
-    # An exchange was interrupted: `.NAME.<run id>.new` is the new result, or the old one after the
-    # exchange.
+    # `.NAME.<run id>.new` is left from an interrupted exchange: the new result if it was
+    # interrupted before the exchange, and the old DIR if after it.
     for path in list_paths(real.parent, f".*.{'[0-9a-f]' * 12}.new"):
         if path.name[1:-17] != real.name or is_link(path):
             continue
         run = out / f"{RUN_PREFIX}{path.name[-16:-4]}"
         with contextlib.suppress(OSError, UsageError), lock_folder(path, wait=False):
-            # DIR still contains the run, so the folders were not exchanged. The result goes back to
-            # the run.
+            # The run folder is still in DIR, so the folders were not exchanged. The result is moved
+            # back to the run folder.
             if is_folder(run) and not exists(run / "data"):
                 rename(path, run / "data")
             else:
@@ -307,7 +322,7 @@ def _finish_dead_reads(out: Path) -> None:
 
 
 def _read_file_names(summary_path: Path) -> list[str] | None:
-    """Returns the names of the files of a result, or None without a summary.
+    """Returns the names that a summary lists, or None if there is no summary.
 
     Raises:
         UsageError: The summary is invalid.
@@ -323,6 +338,7 @@ def _read_file_names(summary_path: Path) -> list[str] | None:
 
 
 def _check_empty(out: Path) -> None:
+    """Raises UsageError if DIR contains files that are not from a read."""
     other_names = [
         name
         for name in list_names(out)

@@ -1,13 +1,16 @@
-"""Resuming a killed read with the outputs that it has finished.
+"""Resumption of a killed read with the outputs that it has finished.
 
-The record counts of each finished output are saved in a file of the run folder. The file is written
-after the output has its final name and is durable. It is valid as long as the output is unchanged.
+The record counts of each finished output are saved in a file of the run folder. This file is
+written after the output has its final name and is durable. It is valid as long as the output is
+unchanged.
 
-A read is resumed only by a read with the same fingerprint. It includes the sizes and times of the
-inputs, or their ETags in a store, so a change of an input starts the read again. A read of one
-output, or of at most `file_size`, saves nothing, because starting again costs less.
+A read has a fingerprint, which depends on its plan, its options and the state of its input files. A
+killed read is only resumed by a read with the same fingerprint. So a change of an input file starts
+the read again. A read of one output, or of at most `file_size`, saves nothing, because starting
+again is cheap.
 
-Workers of an engine save the counts next to their output files (`exporting.worker_tasks`).
+If workers of an engine write the outputs, they save the counts themselves
+(`exporting.worker_tasks`).
 """
 
 from __future__ import annotations
@@ -52,11 +55,12 @@ from recordmill.storage.json_fields import (
 )
 from recordmill.storage.walk import RUN_PREFIX
 
-# In the run folder: a file with record counts for each finished output.
+# Folder in the run folder. It contains a file with record counts for each finished output.
 COUNTS_FOLDER = "accounts"
-# Suffix of the files with record counts that workers of an engine write next to their outputs.
+# Workers of an engine append this to the name of an output for the file with its record counts.
 COUNTS_SUFFIX = ".account.json"
-# Version of these files and of the division of a read into tasks. Part of the fingerprint.
+# Version of these files and of the division of a read into tasks. It is a part of the fingerprint,
+# so a new version never uses outputs of an older one.
 _FORMAT_VERSION = 8
 
 
@@ -65,14 +69,15 @@ class FinishedOutputs:
     """Outputs that an earlier process of the same read has finished.
 
     Attributes:
-        folder: Folder of the files with record counts.
+        folder: Folder with the files of record counts.
         counts_by_task: Record counts of the outputs on this machine, by the name of the task.
-        worker_tasks: For each task, the `FinishedTask` of a worker of an engine, or None.
+        worker_tasks: For each task, the `FinishedTask` that a worker of an engine has saved, or
+            None. Empty if no workers write the outputs.
     """
 
     folder: Path
     counts_by_task: Mapping[str, OutputCounts] = field(default_factory=dict)
-    # `FinishedTask | None`. `worker_tasks` imports this module.
+    # The type is `FinishedTask | None`. It can't be imported, because its module imports this one.
     worker_tasks: Sequence[Any] = ()
 
     @property
@@ -89,7 +94,15 @@ class FinishedOutputs:
 
     @classmethod
     def create(cls, run: Path, fingerprint: str) -> FinishedOutputs:
-        """Marks a new run folder with the fingerprint of the read."""
+        """Prepares a new run folder for saving counts, and writes the fingerprint into it.
+
+        Args:
+            run: Path of the run folder.
+            fingerprint: Fingerprint of the read.
+
+        Returns:
+            An object without finished outputs.
+        """
         make_folder(run / COUNTS_FOLDER)
         note = {"format": "recordmill read at work", "fingerprint": fingerprint}
         put_bytes(str(run / READ_NOTE_NAME), json.dumps(note).encode())
@@ -98,15 +111,17 @@ class FinishedOutputs:
     def save(self, plan: ReadPlan, task: ReadTask, data: Path, counts: OutputCounts) -> None:
         """Saves the record counts of a finished output.
 
-        Nothing is saved if an input has changed since the read was planned.
+        Nothing is saved if an input file of the task has changed since the plan.
 
         Args:
+            plan: The plan of the read.
+            task: The task of the output.
             data: Folder of the output.
             counts: Record counts of the output.
         """
         if not are_inputs_unchanged(plan, task):
             return
-        # The reject file must be durable before a file refers to it.
+        # The counts refer to the reject file, so it must be durable before they are.
         for path in counts.rejected.files:
             sync_file(path)
         document = {
@@ -118,7 +133,10 @@ class FinishedOutputs:
 
 
 def are_inputs_unchanged(plan: ReadPlan, task: ReadTask) -> bool:
-    """Returns whether the input files of a task are the planned ones."""
+    """Returns whether the input files of a task have not changed since the plan.
+
+    Compares their sizes and times, or their ETags in a store.
+    """
     with contextlib.suppress(OSError):
         return all(
             stat(plan.files[file].path) == plan.files[file].stat
@@ -133,9 +151,9 @@ def counts_file_name(task: ReadTask) -> str:
 
 
 def list_counts_files(run: Path) -> list[Path]:
-    """Returns the files with record counts in a run folder.
+    """Returns the paths of all files with record counts in a run folder.
 
-    Files of workers of an engine are included.
+    They include files that workers of an engine have written there.
     """
     return [
         *list_paths(run / COUNTS_FOLDER, "[!.]*.json"),
@@ -153,7 +171,11 @@ class _SavedIdentity(TypedDict):
 
 
 def read_fingerprint(run: Path) -> str | None:
-    """Returns the fingerprint of the read that a run folder belongs to, or None."""
+    """Returns the fingerprint of the read that created a run folder.
+
+    Returns:
+        None if the run can't be resumed, because it has no fingerprint or an unreadable one.
+    """
     with contextlib.suppress(OSError, DataError):
         fingerprint: str = load_json(_Note, run / READ_NOTE_NAME)["fingerprint"]
         return fingerprint
@@ -161,9 +183,9 @@ def read_fingerprint(run: Path) -> str | None:
 
 
 def output_identity(output: Path) -> tuple[int, ...]:
-    """Returns values that do not change when a finished output is renamed.
+    """Returns numbers that identify the unchanged state of a finished output.
 
-    For a file these are size and time, for a folder its inode.
+    They survive a rename. For a file they are its size and time, for a folder its inode number.
     """
     if is_folder(output):
         return (inode_number(output),)
@@ -172,9 +194,12 @@ def output_identity(output: Path) -> tuple[int, ...]:
 
 
 def saves_progress(plan: ReadPlan, engine: bool = False) -> bool:
-    """Returns whether a read is large enough to save its progress.
+    """Returns whether a read is large enough to save finished outputs.
 
-    `engine` means that workers of an engine make the outputs. They make several, even of one split.
+    Args:
+        plan: The plan of the read.
+        engine: True if workers of an engine write the outputs. They divide a split into several
+            files even if the result is one file.
     """
     size = sum(
         estimate_uncompressed_bytes(piece, plan.files)
@@ -187,10 +212,15 @@ def saves_progress(plan: ReadPlan, engine: bool = False) -> bool:
 def fingerprint_plan(plan: ReadPlan, engine: bool = False) -> str:
     """Returns a hash that is equal for two reads with the same outputs.
 
-    The input files must be unchanged, and finished outputs must be in the same places.
+    It depends on the plan, the state of the input files, and the versions of recordmill and the
+    libraries that write outputs.
 
     Args:
-        engine: Workers of an engine make the outputs.
+        plan: The plan of the read.
+        engine: True if workers of an engine write the outputs. They keep them in another folder.
+
+    Returns:
+        A SHA-256 as 64 hexadecimal digits.
     """
     options = replace(plan.options, where=None)
     predicate = plan.options.where.condition if plan.options.where is not None else None
@@ -218,12 +248,12 @@ def fingerprint_plan(plan: ReadPlan, engine: bool = False) -> str:
 
 
 def is_resumable(run: Path) -> bool:
-    """Returns whether a run folder belongs to a read that may have finished outputs."""
+    """Returns whether a run folder belongs to a read that saves finished outputs."""
     return read_fingerprint(run) is not None
 
 
 def has_stopped_read(out: Path) -> bool:
-    """Returns whether a read into this folder was stopped after it had finished outputs."""
+    """Returns whether DIR contains a stopped read with finished outputs."""
     return any(
         is_resumable(run) and list_counts_files(run) for run in list_paths(out, f"{RUN_PREFIX}*")
     )
@@ -232,17 +262,19 @@ def has_stopped_read(out: Path) -> bool:
 def resume_read(
     folder: RunFolder, plan: ReadPlan, *, engine: bool = False
 ) -> tuple[RunFolder, FinishedOutputs | None]:
-    """Takes over the folder of a dead read with the same plan.
+    """Takes over the run folder of a killed read with the same fingerprint.
 
-    If there is none, the new folder is used. Dead reads with other plans are removed.
+    If no such read exists, the new run folder is used. Other killed reads into the same folder are
+    removed.
 
     Args:
-        folder: Folder of this run. Closed if another one is taken over.
-        engine: Workers of an engine make the outputs.
+        folder: The new run folder. It is closed if another one is used instead.
+        plan: The plan of this read.
+        engine: True if workers of an engine write the outputs.
 
     Returns:
-        The run folder to use, and the finished outputs. None if the read is too small to save its
-        progress.
+        The run folder to use, and the finished outputs. The latter is None if the read is too small
+        to save its progress.
     """
     fingerprint = fingerprint_plan(plan, engine) if saves_progress(plan, engine) else None
     dead_run = _take_over_run(folder.out, fingerprint)
@@ -251,17 +283,17 @@ def resume_read(
     if dead_run is None:
         return folder, FinishedOutputs.create(folder.path, fingerprint)
     try:
-        # The read was killed after it had completed its result, which contains the rejects.
+        # The read was killed after `publish` had moved the rejects into the result.
         if is_folder(dead_run.data / REJECTS_FOLDER):
             rename(dead_run.data / REJECTS_FOLDER, dead_run.rejects)
-        # Workers of an engine check their files themselves, see `worker_tasks`.
+        # The results of workers are loaded by `worker_tasks.find_finished_tasks`.
         finished = (
             FinishedOutputs(dead_run.path / COUNTS_FOLDER)
             if engine
             else _load_finished(dead_run, plan)
         )
     except BaseException:
-        # The finished outputs stay for another attempt.
+        # The run folder stays for another attempt to resume the read.
         dead_run.release()
         raise
     folder.close()
@@ -269,9 +301,14 @@ def resume_read(
 
 
 def count_finished(folder: RunFolder, attempts_folder: str = "") -> int:
-    """Returns the number of finished outputs that an interrupted read could use.
+    """Returns the number of finished outputs of a read that has stopped.
 
-    `attempts_folder` is the folder in a store where workers put their outputs.
+    A repeated read would not write these again.
+
+    Args:
+        folder: The run folder of the read.
+        attempts_folder: URL of the folder in a store that workers write to. Empty if they write to
+            none.
     """
     if not is_resumable(folder.path):
         return 0
@@ -284,14 +321,21 @@ def count_finished(folder: RunFolder, attempts_folder: str = "") -> int:
 
 
 def _take_over_run(out: Path, fingerprint: str | None) -> RunFolder | None:
-    """Takes over the dead read with this fingerprint that has the most finished outputs.
+    """Takes over the killed read with this fingerprint and the most finished outputs.
 
-    All other dead reads are removed.
+    Removes the run folders of all other killed reads. Reads that are still running are left alone.
+
+    Args:
+        out: The output folder.
+        fingerprint: The fingerprint. None removes all killed reads.
+
+    Returns:
+        The run folder, or None if there is no such read.
     """
     best_run: RunFolder | None = None
     for run in sorted(
         filter(is_resumable, list_paths(out, f"{RUN_PREFIX}*")),
-        # The read with the most finished outputs first.
+        # the read with the most finished outputs first
         key=lambda run: (-len(list_counts_files(run)), run),
     ):
         candidate = RunFolder.take_over(run)
@@ -305,7 +349,7 @@ def _take_over_run(out: Path, fingerprint: str | None) -> RunFolder | None:
 
 
 def _load_finished(run: RunFolder, plan: ReadPlan) -> FinishedOutputs:
-    """Loads the counts of unchanged outputs, and removes all other files."""
+    """Loads the counts of unchanged outputs, and removes all other files of the run."""
     loaded = ((task, _load_counts(run, plan, task)) for task in plan.tasks)
     finished = {task.name: (task, counts) for task, counts in loaded if counts is not None}
     remove_unfinished(
@@ -325,16 +369,18 @@ def remove_unfinished(
     outputs: Collection[str] = (),
     rejects: Collection[str] = (),
 ) -> None:
-    """Removes the files of a run that are not finished.
+    """Removes all files of a run, apart from the named ones.
 
-    Files with counts are removed first, so that none remains without its output.
+    Files with record counts are removed first. So an interruption never leaves one without its
+    output.
 
     Args:
-        counts_files: Names of files with record counts to keep.
-        outputs: Names of outputs to keep.
-        rejects: Names of reject files to keep.
+        run: The run folder.
+        counts_files: Names of the files with record counts to keep.
+        outputs: Names of the outputs to keep.
+        rejects: Names of the reject files to keep.
     """
-    # In the order of removal.
+    # The order of removal: counts before the outputs that they describe.
     kept_names = {
         run.path / COUNTS_FOLDER: counts_files,
         run.data: outputs,
@@ -349,7 +395,11 @@ def remove_unfinished(
 
 
 def _load_counts(run: RunFolder, plan: ReadPlan, task: ReadTask) -> OutputCounts | None:
-    """Loads the record counts of a task if its output is unchanged."""
+    """Loads the record counts of a task.
+
+    Returns:
+        None if there are none, or if the output or its reject file has changed.
+    """
     output, rejects = (
         run.data / output_file_name(task, plan.options.output),
         run.rejects / reject_file_name(task),
@@ -361,7 +411,7 @@ def _load_counts(run: RunFolder, plan: ReadPlan, task: ReadTask) -> OutputCounts
         saved = convert_json(_SavedIdentity, value, COUNTS_FOLDER)
         counts: OutputCounts = convert_json(OutputCounts, value, COUNTS_FOLDER)
         reject_bytes = stat(str(rejects)).size_bytes if counts.rejected.total else 0
-        # The reject file is compared, too, because the counts refer to it.
+        # The counts include those of the reject file, so this must be unchanged as well.
         is_unchanged = [*output_identity(output)] == [*saved["identity"]] and reject_bytes == saved[
             "reject_bytes"
         ]

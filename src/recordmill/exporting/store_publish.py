@@ -1,8 +1,9 @@
 """Publication of the result of a read in a store.
 
-Outputs become objects below `data-<id>/`. Files are uploaded as soon as they are finished, folders
-at the end. Then `_reads/<generation>.json` is created, which fails if another read has created it
-first.
+Outputs become objects below `data-<id>/`. An output that is a file is uploaded as soon as it is
+finished. An output that is a folder is uploaded at the end. Then `_reads/<generation>.json` is
+created, which makes the result visible. This step fails if another read has created the same
+generation first.
 """
 
 from __future__ import annotations
@@ -47,22 +48,23 @@ from recordmill.storage.folders import find_files, is_file, join, list_names, re
 from recordmill.storage.json_fields import read_bounded
 from recordmill.storage.walk import DATA_PREFIX, READ_SUMMARY_NAME, READS_FOLDER, RUN_PREFIX
 
-# Maximum number of outputs that are uploaded while others are made.
+# Maximum number of uploads at the same time while other outputs are written.
 _MAX_CONCURRENT_OUTPUTS = 8
 
 
 class Uploads:
-    """Uploads of the outputs of a read, and the run in the store.
+    """Uploads of the outputs that a read has written on this machine.
 
-    A context manager. At the end it removes the uploaded objects unless they were committed.
+    A context manager, which also holds the run in the store. At the end of the `with` block, the
+    uploaded objects are removed unless they were committed.
 
     Args:
-        folder: Folder of the run on this machine.
-        out: URL of the output in the store.
-        finished: Outputs that earlier processes of this read have finished.
-        memory_bytes: Memory for the uploads.
-        concurrency: Number of outputs that are uploaded while others are made. 0 uploads all of
-            them at the end.
+        folder: Run folder of the read on this machine.
+        out: URL of the output folder in the store.
+        finished: Outputs that earlier processes of this read have finished, or None.
+        memory_bytes: Memory that all uploads together may use.
+        concurrency: Maximum number of uploads while other outputs are written. 0 uploads everything
+            after the last output is written.
     """
 
     def __init__(
@@ -81,7 +83,7 @@ class Uploads:
         )
         self.run, self.data_name = StoreRun(out, folder.id), f"{DATA_PREFIX}{folder.id}"
         self.finished = finished
-        # Sizes of the objects that an earlier process of this read has uploaded.
+        # By name, the size of each object that an earlier process of this read has uploaded.
         self._uploaded_sizes: dict[str, int] = {}
         self._uploads_by_key: dict[str, Future[None]] = {}
 
@@ -97,7 +99,15 @@ class Uploads:
         return self
 
     def start_upload(self, path: Path, name: str) -> None:
-        """Starts to upload a finished output in a thread."""
+        """Starts to upload a finished output in the background.
+
+        Does nothing for folders, or if the concurrency is 0. `finish_uploads` then uploads the
+        output.
+
+        Args:
+            path: Path of the output.
+            name: Name of the output in the data folder.
+        """
         if self._concurrency and is_file(path):
             key = f"{self.data_name}/{name}"
             self._uploads_by_key[key] = self._pool.submit(
@@ -105,12 +115,16 @@ class Uploads:
             )
 
     def _remove_other_objects(self, outputs: Set[str]) -> dict[str, int]:
-        """Removes all objects of this read that are not finished outputs.
+        """Removes the objects of this read that are not finished outputs.
 
-        Must be called before an output is made, because it may get the name of an old object.
+        Call this before an output is written, because a new output may have the name of an old
+        object.
+
+        Args:
+            outputs: Names of the finished outputs.
 
         Returns:
-            The size of each remaining object, by name.
+            The size in bytes of each remaining object, by its name relative to the output folder.
         """
         objects = {
             f"{self.data_name}/{item.name}": item
@@ -126,14 +140,14 @@ class Uploads:
         return sizes
 
     def finish_uploads(self) -> tuple[list[str], list[str]]:
-        """Uploads the remaining outputs and rejects, and compares all objects with their files.
+        """Uploads everything that is not uploaded yet, and checks all objects.
 
         Returns:
-            The names of the outputs and of the reject files, relative to the output.
+            (names of the outputs, names of the reject files), relative to the output folder.
 
         Raises:
             OSError: A request failed several times.
-            RecordmillError: An object is missing, or its size differs from its file.
+            RecordmillError: An object is missing, or has another size than its file.
         """
         folder, data_name = self.folder, self.data_name
         names = [name for name in list_names(folder.data) if not name.startswith(".")]
@@ -154,14 +168,15 @@ class Uploads:
         return [f"{data_name}/{name}" for name in names], rejects
 
     def _is_uploaded(self, key: str, path: str) -> bool:
-        """Returns whether a file was uploaded. Waits if its upload has started.
+        """Returns whether a file is uploaded, and waits if its upload is running.
 
-        A failed upload is repeated by `finish_uploads`.
+        An upload that has failed counts as not done, so `finish_uploads` repeats it.
         """
         if self._uploaded_sizes.get(key) == stat(path).size_bytes:
             return True
         future = self._uploads_by_key.get(key)
-        # An upload that has not started yet is done together with the remaining files.
+        # An upload that still waits for a thread is cancelled. `finish_uploads` uploads its file
+        # together with the other remaining files.
         if future is None or future.cancel():
             return False
         with contextlib.suppress(OSError):
@@ -185,10 +200,18 @@ def make_uploads(
 ) -> Uploads:
     """Creates the uploads of a read.
 
-    The number of concurrent uploads depends on the memory that the read does not need.
+    Outputs are uploaded while others are written only if the read leaves enough memory for it.
+
+    Args:
+        plan: The plan of the read.
+        folder: Run folder of the read on this machine.
+        out: URL of the output folder in the store.
+        finished: Outputs that earlier processes of this read have finished, or None.
+        threads: Number of threads that decode records.
+        memory_bytes: Memory limit of the read.
     """
     free_bytes = memory_bytes - read_peak_bytes(threads)
-    # Decoding images may use all of the memory.
+    # Images may take all of the memory (`plan.share_memory`).
     if any(isinstance(step, DecodeImages) for step in plan.steps):
         free_bytes = 0
     return Uploads(
@@ -206,14 +229,19 @@ _log = logging.getLogger(__name__)
 
 
 def begin_store_publication(out: str, overwrite: bool) -> tuple[RunFolder, int]:
-    """Creates the folder of a run on this machine.
+    """Checks the output folder in a store, and creates a local run folder.
+
+    Args:
+        out: URL of the output folder.
+        overwrite: True allows an earlier result there, which `publish` replaces.
 
     Returns:
-        The folder, and the number of the newest result in the store, or 0.
+        The run folder, and the generation of the newest result. The latter is 0 if there is no
+        result.
 
     Raises:
-        UsageError: The output contains a data set, a result (without `overwrite`) or other objects,
-            or it can't be reached.
+        UsageError: The output folder contains a data set, other objects, or a result although
+            `overwrite` is false. Or the store can't be reached.
     """
     try:
         holds_data_set, results = run_both(lambda: is_data_set(out), lambda: list_results(out))
@@ -247,7 +275,8 @@ def begin_store_publication(out: str, overwrite: bool) -> tuple[RunFolder, int]:
             f"{error}: not what a read writes; remove it, or name another folder"
         ) from None
 
-    # A run is not resumed if its result was committed without an answer from the store.
+    # A read may have been killed after its commit, before the store answered. It is not resumed,
+    # because its result is visible.
     def may_resume(run: Path) -> bool:
         return (
             is_resumable(run)
@@ -265,10 +294,10 @@ class StorePublication(Publication):
 
     Attributes:
         run: The run in the store.
-        folder: Folder of the run on this machine.
-        base: Number of the newest result in the store when the read started.
-        uploads: Uploads of the outputs of this machine. None if workers have put all outputs into
-            the data folder.
+        folder: Run folder of the read on this machine.
+        base: Generation of the newest result when the read began, or 0.
+        uploads: Uploads of the outputs that were written on this machine. None if workers of an
+            engine have written all outputs to the store.
     """
 
     run: StoreRun
@@ -292,7 +321,7 @@ class StorePublication(Publication):
         text = format_summary({**summary, "folder": data_name, "files": [*outputs, *rejects]})
 
         def is_complete() -> bool:
-            # A folder is one name here, because outputs may be folders of objects.
+            # An output may be a folder of objects, so only the first part of a name counts.
             uploaded = {item.name.partition("/")[0] for item in list_objects(join(out, data_name))}
             return uploaded >= {name.rpartition("/")[2] for name in outputs}
 
@@ -307,10 +336,10 @@ class StorePublication(Publication):
         return join(out, data_name), tuple(join(out, name) for name in rejects)
 
     def _put_outputs(self, results: Sequence[OutputCounts]) -> tuple[list[str], list[str]]:
-        """Uploads the outputs if they are on this machine.
+        """Uploads the outputs that are on this machine.
 
         Returns:
-            The names of the outputs and of the reject files, relative to the output.
+            (names of the outputs, names of the reject files), relative to the output folder.
         """
         if self.uploads is not None:
             return self.uploads.finish_uploads()
@@ -323,13 +352,22 @@ class StorePublication(Publication):
 
 
 def _tidy_after_commit(folder: RunFolder, out: str, generation: int, text: bytes) -> None:
-    """Finishes a committed result. An error is only logged, because the commit is complete."""
+    """Writes `_read.json` after a commit, and removes older results.
+
+    An error is only logged, because the result is already complete.
+
+    Args:
+        folder: Run folder of the read on this machine.
+        out: URL of the output folder.
+        generation: Generation of the committed result.
+        text: Content of the committed `_reads/<generation>.json`.
+    """
     try:
-        # Without the note the run folder is not resumed any more.
+        # Without this file, no later read resumes the run folder.
         with contextlib.suppress(OSError):
             remove_file(folder.path / READ_NOTE_NAME, missing_ok=True)
         results = list_results(out)
-        # Otherwise a later read finishes its own result.
+        # If a later read has committed meanwhile, it writes the summary of its own result.
         if max(results, default=0) == generation:
             _finish_newest_result(out, results, text)
     except (OSError, RecordmillError) as error:
@@ -337,15 +375,16 @@ def _tidy_after_commit(folder: RunFolder, out: str, generation: int, text: bytes
 
 
 def _finish_newest_result(out: str, results: Mapping[int, str], text: bytes | None = None) -> None:
-    """Writes `_read.json` for the newest result and removes older results.
+    """Writes `_read.json` for the newest result, and removes older results.
 
-    The `_reads/` object of the previous generation is kept. Without it, a read that started earlier
-    could commit under its number.
+    The `_reads/` object of the generation before the newest one is kept. A read that began before
+    the newest result was committed could otherwise create an object of this number.
 
     Args:
-        out: URL of the output.
-        results: Result of `list_results`.
-        text: Content of the newest result object. None reads it, and compares `_read.json` with it.
+        out: URL of the output folder.
+        results: The data folder of each generation, from `list_results`. Not empty.
+        text: Content of the newest `_reads/` object. None reads it from the store, and writes
+            `_read.json` only if that differs.
     """
     generation = max(results)
     if text is None:
@@ -362,6 +401,7 @@ def _finish_newest_result(out: str, results: Mapping[int, str], text: bytes | No
 
 
 def _read_summary(out: str) -> bytes:
+    """Returns the content of `_read.json`, or b"" if it is missing or too large."""
     with contextlib.suppress(FileNotFoundError, DataError):
         return read_bounded(join(out, READ_SUMMARY_NAME))
     return b""

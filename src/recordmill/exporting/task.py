@@ -1,7 +1,8 @@
-"""Runs one `ReadTask`: decodes on threads, writes in order, counts all records.
+"""Execution of one `ReadTask`: reads and decodes records, and writes one output.
 
-This process and the workers of an engine call the same function. An output gets its final name when
-it is complete. A second attempt at a task replaces it with the same bytes.
+Records are decoded on several threads and written in order. This process and the workers of an
+engine call the same function. An output gets its final name when it is complete. If a task runs
+again, its new output replaces the old one and has the same bytes.
 """
 
 from __future__ import annotations
@@ -28,17 +29,18 @@ from recordmill.storage.json_fields import Count
 
 @dataclass(frozen=True, slots=True)
 class OutputCounts:
-    """Record counts of one output, where read = written + rejected.total + filtered.
+    """Record counts of one output.
 
-    Saved as JSON for resuming a read.
+    `read` is always the sum of `written`, `rejected.total` and `filtered`. The counts are saved as
+    JSON, so that a killed read can be resumed.
 
     Attributes:
         split: Name of the split.
-        output: Name of the output in the data folder.
+        output: Name of the output file or folder in the data folder.
         read: Number of records that were read.
-        written: Number of records that were written.
+        written: Number of records in the output.
         rejected: The rejects.
-        filtered: Number of good records that were filtered out.
+        filtered: Number of records without a fault that were left out by a filter.
         notes: Messages for the user.
     """
 
@@ -52,40 +54,58 @@ class OutputCounts:
 
 
 class Publication(Protocol):
-    """Place for the outputs of a read, and the step that publishes them."""
+    """Final location of the outputs of a read.
+
+    It is on a disk or in a store. Outputs are first collected in a run folder, and `publish` then
+    makes them visible.
+    """
 
     def on_output(self, path: Path, name: str) -> None:
-        """Called with the path and the name of each finished output on this machine."""
+        """Receives each output on this machine as soon as it is complete.
+
+        Several threads may call this at once. The default does nothing.
+
+        Args:
+            path: Path of the output.
+            name: Name of the output in the data folder.
+        """
         return
 
     @property
     def is_complete(self) -> bool:
-        """True if the result was published."""
+        """True after `publish` has made the result visible."""
         return False
 
     def publish(
         self, summary: Mapping[str, Any], results: Sequence[OutputCounts]
     ) -> tuple[Path | str, tuple[Path | str, ...]]:
-        """Publishes the result in one step.
+        """Makes all outputs visible at once, with a summary file and the reject files.
+
+        Args:
+            summary: Content of the summary file, see `ReadCounts.summary`.
+            results: Record counts of all outputs.
 
         Returns:
-            The folder of the outputs, and the files that list rejects.
+            The folder or URL of the outputs, and the paths or URLs of the reject files.
 
         Raises:
-            RecordmillError: Another read was faster.
-            OSError: Nothing was published, or this is unknown. Nothing was removed.
+            RecordmillError: Another read has published its result in the meantime.
+            OSError: The result was not published, or it is unknown whether it was. The outputs
+                still exist.
         """
 
 
 @dataclass(frozen=True)
 class ReadCounts:
-    """Record counts of a read, where read = written + rejected + filtered.
+    """Record counts of a complete read.
+
+    `read` is the sum of all written, rejected and filtered records.
 
     Attributes:
         read: Number of records that were read.
         records: Number of records that were written, by split.
-        filtered: Number of good records that were filtered out.
-        rejected: The rejects.
+        filtered: Number of records without a fault that were left out by a filter.
+        rejected: The rejects of all outputs.
     """
 
     read: int
@@ -109,9 +129,13 @@ class ReadCounts:
     def check(self, plan: ReadPlan, budget: RejectBudget) -> None:
         """Compares the counts with the plan and with each other.
 
+        Args:
+            plan: The plan of the read.
+            budget: The number of rejects that the user accepts.
+
         Raises:
-            RecordmillError: The counts do not add up.
-            TooManyRejects: There are more rejects than the limit allows, or there are only rejects.
+            RecordmillError: The counts do not add up, or differ from the plan.
+            TooManyRejects: The rejects exceed the budget, or all records were rejected.
         """
         written, rejected = sum(self.records.values()), self.rejected.total
         if plan.records not in (None, self.read) or self.read != written + rejected + self.filtered:
@@ -124,7 +148,7 @@ class ReadCounts:
             self.rejected.check_any_left(self.read)
 
     def summary(self, plan: ReadPlan) -> dict[str, Any]:
-        """Returns the summary that is written next to the outputs."""
+        """Returns the content of the summary file, without the names of the outputs."""
         return {
             "to": plan.options.to,
             "records": dict(self.records),
@@ -137,7 +161,7 @@ class ReadCounts:
 
 
 def format_summary(summary: Mapping[str, Any]) -> bytes:
-    """Returns the content of the summary file of a result."""
+    """Returns a summary as the bytes of the summary file `_read.json`."""
     document = {"format": "recordmill read", "version": 1, **summary}
     return (json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode(
         "utf-8", "backslashreplace"
@@ -145,9 +169,9 @@ def format_summary(summary: Mapping[str, Any]) -> bytes:
 
 
 def output_file_name(task: ReadTask, output: Output) -> str:
-    """Returns the name of the output of a task.
+    """Returns the name of the output of a task, with its extension.
 
-    It is the name of a file, or of the folder of a split.
+    For formats with one output per split, the name contains the split only.
     """
     return output.file_name(task.split if output.per_split else task.name)
 
@@ -168,22 +192,28 @@ def run_task(
     progress: Progress,
     on_output: Callable[[Path, str], None] | None = None,
 ) -> OutputCounts:
-    """Reads the records of a task and writes its output and its rejects.
+    """Runs a task: writes its output, and a reject file if necessary.
 
     Args:
+        plan: The plan.
+        task: The task.
         data: Folder for the output.
         rejects: Folder for the reject file.
         output: Output format.
-        threads: Number of threads for decoding.
-        progress: Counts the records.
-        on_output: See `write_output`.
+        threads: Number of threads that decode records.
+        progress: Receives the numbers of records and rejects.
+        on_output: Function that receives the path and the name of the finished output, or None.
+
+    Returns:
+        The record counts of the output.
 
     Raises:
         DataError: A record is damaged and the plan is not lenient.
-        TooManyRejects: The rejects exceed the limit, so the read must fail.
+        TooManyRejects: There are more rejects than the read allows.
         RecordmillError: The counts do not add up.
+        OSError: The output or the reject file can't be written.
     """
-    # Attempts at the same task may run at once, so their temporary names differ.
+    # An engine may run two attempts at a task at once, so each has its own temporary names.
     attempt = uuid.uuid4().hex
     reject_file = rejects / reject_file_name(task)
     reject_writer = RejectWriter(
@@ -228,20 +258,21 @@ def write_output(
     attempt: str,
     on_output: Callable[[Path, str], None] | None = None,
 ) -> OutputWriter:
-    """Writes batches to an output.
+    """Writes batches to an output, and renames it when it is complete.
 
-    The file or folder gets its final name when it is complete.
+    After an error, the incomplete output is removed.
 
     Args:
-        path: Path of the output. An earlier attempt is replaced.
-        batches: The records.
+        path: Final path of the output. A file or folder that exists there is replaced.
+        batches: The records, in order.
         output: Output format.
+        plan: The plan, which contains the schema of the batches and the memory limit.
         split: Name of the split.
-        attempt: Id of the attempt, part of the temporary name.
-        on_output: Called with the path and the name of the finished output.
+        attempt: Id of this attempt at the task. It is a part of the temporary name.
+        on_output: Function that receives the path and the name of the finished output, or None.
 
     Returns:
-        The closed writer.
+        The writer, which is closed. It contains the number of rows.
     """
     temporary = path.with_name(f".{path.name}.{attempt}.tmp")
     settings = WriterSettings(plan.layout or plan.options.output_options, split, plan.memory_bytes)
@@ -257,7 +288,7 @@ def write_output(
         writer.abort()
         _remove_output(temporary)
         raise
-    # A rename replaces a file, but not a folder that is not empty.
+    # `rename` replaces a file, but not a folder with files. So that is removed before.
     if is_folder(path):
         remove_tree(path)
     rename(temporary, path)

@@ -1,12 +1,12 @@
-"""Tasks of a read in the workers of an engine.
+"""Execution of read tasks by the workers of an engine.
 
-The plan is in a file of the run folder. Messages contain names only. The files of each attempt have
-names of their own, so an attempt that the engine has given up can't change files that others read.
-The process that publishes the result assigns final names to the files of the attempts that the
-engine has accepted.
+The plan is in a file of the run folder, which all workers see. An engine may run several attempts
+at the same task. Each attempt writes files with names of its own, so it never changes the files of
+another one. Finally the engine accepts one attempt for each task. The process that publishes the
+result moves the files of these attempts to their final names.
 
-Each attempt may save its record counts next to its files. So the same read can use them after its
-driver or its job was killed.
+An attempt may also save its record counts next to its output. If the engine or its job is killed, a
+later read with the same plan can use the output.
 """
 
 from __future__ import annotations
@@ -53,17 +53,17 @@ from recordmill.storage.folders import (
 )
 from recordmill.storage.json_fields import Count, convert_json, matches, parse_json, read_bounded
 
-# Number of files whose sizes are requested at once. On a network disk each request waits.
+# Number of requests to a store or network disk at the same time. Each thread only waits.
 _CONCURRENT_REQUESTS = 32
 _ATTEMPT_FILE_NAME = r"[0-9a-f]{12}-[^/\x00]+"
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptFile:
-    """File of an attempt.
+    """A file that an attempt has written.
 
     Attributes:
-        name: Name in the folder of attempts.
+        name: Name of the file in the folder of all attempts.
         size_bytes: Size of the file.
     """
 
@@ -78,7 +78,7 @@ class FinishedTask:
     Attributes:
         number: Index of the task in the plan.
         output: The output file.
-        rejects: The file with the rejects. None without rejects.
+        rejects: The reject file. None if there are no rejects.
         account: Record counts of the output.
     """
 
@@ -89,20 +89,21 @@ class FinishedTask:
 
     @property
     def files(self) -> tuple[AttemptFile, ...]:
-        """All files of the attempt."""
+        """The output file and, if it exists, the reject file."""
         return (self.output,) if self.rejects is None else (self.output, self.rejects)
 
     @classmethod
     def from_json(cls, value: Any, source: str, tasks: Sequence[ReadTask]) -> FinishedTask:
-        """Checks parsed JSON and converts it.
+        """Converts parsed JSON and checks it.
 
         Args:
             value: The parsed JSON.
-            source: Path of the file, for error messages.
+            source: Path of the JSON file, for messages.
             tasks: The tasks of the read.
 
         Raises:
-            DataError: The value is invalid.
+            DataError: The value is not the JSON of a `FinishedTask`, or its number is not that of a
+                task.
         """
         task: FinishedTask = convert_json(cls, value, source)
         if task.number >= len(tasks):
@@ -114,18 +115,18 @@ class FinishedTask:
 
 @dataclass(frozen=True)
 class ReadRun:
-    """Settings of a read that its workers need.
+    """Everything that workers need to know about a read.
 
     Attributes:
-        plan: The plan, without tasks.
-        tasks: The tasks.
-        output_format: Output format of the tasks.
-        threads: Number of threads per task.
-        concurrent_tasks: Number of concurrent tasks per process.
-        saves_progress: Each attempt saves its record counts.
-        finished_tasks: For each task the result of an earlier attempt, or None. Empty without
-            earlier attempts.
-        results_name: Name of the list of accepted attempts in the shared folder.
+        plan: The plan, without its tasks.
+        tasks: The tasks for the workers.
+        output_format: Name of the format that the workers write.
+        threads: Number of threads that decode the records of a task.
+        concurrent_tasks: Number of tasks that a worker runs at the same time.
+        saves_progress: True saves the record counts of each attempt.
+        finished_tasks: For each task, the result of an earlier read that was killed, or None. Empty
+            if there was no such read.
+        results_name: Name of the file that lists the accepted attempts.
     """
 
     plan: ReadPlan
@@ -139,7 +140,7 @@ class ReadRun:
 
     @property
     def output(self) -> Output:
-        """Output format of the tasks."""
+        """The format that the workers write."""
         return find_output(self.output_format)
 
 
@@ -147,12 +148,22 @@ SharedReadRun = SharedValue[ReadRun]
 
 
 def share_read_run(job_folder: JobFolder, run: ReadRun) -> SharedReadRun:
-    """Creates the folders for the workers and writes the settings of the read there."""
+    """Writes the settings of a read to the run folder, for its workers.
+
+    Also creates the folders that workers write to.
+
+    Args:
+        job_folder: The run folder, as workers see it.
+        run: The settings.
+
+    Returns:
+        A reference to the written settings, small enough for the messages of an engine.
+    """
     for subfolder in () if job_folder.is_remote else (SHARED_VALUES_FOLDER, ATTEMPTS_FOLDER):
         make_folder(job_folder.run_path(subfolder), exist_ok=True)
-    # An earlier attempt at the read may have left a list with another name.
+    # A resumed run folder may contain the list of the killed read, so each list has its own name.
     results = f"results-{uuid.uuid4().hex}.json"
-    # The tasks are in `run`, so the plan does not repeat them.
+    # The tasks are a field of `run`, so the plan does not contain them again.
     plan = replace(
         run.plan,
         files=[file.for_other_hosts() for file in run.plan.files],
@@ -165,13 +176,19 @@ def share_read_run(job_folder: JobFolder, run: ReadRun) -> SharedReadRun:
 def find_finished_tasks(
     job_folder: JobFolder, run: RunFolder, tasks: Sequence[ReadTask], output: Output
 ) -> list[FinishedTask | None]:
-    """Loads the results of earlier attempts at the tasks of this read.
+    """Loads the results that workers of a killed read have saved.
 
-    The caller must check that their files still exist. On a disk, files that already have their
-    final names get the names of their attempts back. All other files of `run` are removed.
+    Files that already have their final names get their attempt names back. All other files of the
+    run are removed. The function does not check that the files of a result still exist.
+
+    Args:
+        job_folder: The run folder, as workers see it.
+        run: The run folder on this machine.
+        tasks: The tasks for the workers.
+        output: The format that the workers write.
 
     Returns:
-        The result of each task, or None.
+        For each task, its result or None.
     """
     folder = job_folder.run_path(ATTEMPTS_FOLDER)
     names = [name for name in list_names_if_present(folder) if name.endswith(COUNTS_SUFFIX)]
@@ -194,6 +211,10 @@ def find_finished_tasks(
 def _move_back(
     job_folder: JobFolder, run: RunFolder, task: ReadTask, output: Output, finished: FinishedTask
 ) -> None:
+    """Renames files of a finished task from their final names to their attempt names.
+
+    Does nothing in a store, where files are copied and not renamed.
+    """
     final_paths = [
         (finished.output, final_path / output_file_name(task, output))
         for final_path in (run.data, run.intermediate)
@@ -209,20 +230,25 @@ def _move_back(
 
 
 def run_shared_task(run: SharedReadRun, number: int, progress: Progress) -> FinishedTask:
-    """Runs a task in a worker, unless an earlier attempt has finished it.
+    """Runs a task in a worker, unless an earlier read has finished it.
+
+    Args:
+        run: The settings of the read.
+        number: Index of the task.
+        progress: Receives the numbers of records and rejects.
 
     Raises:
         DataError: See `run_task`.
         TooManyRejects: See `run_task`.
         RecordmillError: See `run_task`.
-        NotSharedError: This worker does not see the output folder.
+        NotSharedError: This worker does not see the run folder.
     """
     settings, job_folder = run.load(), run.job_folder
     task, finished = (
         settings.tasks[number],
         settings.finished_tasks[number] if settings.finished_tasks else None,
     )
-    # The files of an earlier attempt may have been removed since.
+    # The files of an earlier read may have been removed since its results were loaded.
     if finished is not None and not _find_missing(job_folder, finished.files):
         return finished
     with scratch(job_folder) as folder:
@@ -241,7 +267,7 @@ def run_shared_task(run: SharedReadRun, number: int, progress: Progress) -> Fini
         output = _move_to_shared(job_folder, data / counts.output)
         reject_files = [_move_to_shared(job_folder, Path(path)) for path in counts.rejected.files]
     result = FinishedTask(number, output, reject_files[0] if reject_files else None, counts)
-    # The output of a changed input must not be used by a later read.
+    # If an input has changed since the plan, a later read must not use this output.
     if settings.saves_progress and are_inputs_unchanged(settings.plan, task):
         path = job_folder.run_path(ATTEMPTS_FOLDER, f"{output.name}{COUNTS_SUFFIX}")
         put_bytes(path, json.dumps(asdict(result)).encode())
@@ -249,21 +275,26 @@ def run_shared_task(run: SharedReadRun, number: int, progress: Progress) -> Fini
 
 
 def _move_to_shared(job_folder: JobFolder, path: Path) -> AttemptFile:
+    """Moves a file to the folder of all attempts, under a new unique name."""
     size = stat(str(path)).size_bytes
     return AttemptFile(Path(job_folder.move_in(str(path), ATTEMPTS_FOLDER)).name, size)
 
 
 def write_finished_list(run: SharedReadRun, finished: Iterable[FinishedTask]) -> int:
-    """Writes the list of accepted attempts for the process that publishes them.
+    """Writes the list of the attempts that the engine has accepted.
 
-    The call may be repeated, even by several processes at once. The first list stays. This is safe
-    because every list names complete files.
+    The call may be repeated, even by several processes at once. The first list then stays. This is
+    safe because the files in each list are complete.
+
+    Args:
+        run: The settings of the read.
+        finished: The accepted attempts, one for each task.
 
     Returns:
         The number of attempts.
 
     Raises:
-        NotSharedError: This process does not see the output folder.
+        NotSharedError: This process does not see the run folder.
     """
     entries = [asdict(task) for task in sorted(finished, key=lambda task: task.number)]
     path = run.job_folder.run_path(SHARED_VALUES_FOLDER, run.load().results_name)
@@ -277,22 +308,24 @@ def write_finished_list(run: SharedReadRun, finished: Iterable[FinishedTask]) ->
 
 
 def collect_outputs(run: SharedReadRun, data: str, rejects: str) -> list[OutputCounts]:
-    """Moves the outputs of all tasks to their final names.
+    """Moves the files of all accepted attempts to their final names.
 
-    Files in a store are downloaded, or copied within the store if the target is there.
+    If the attempts are in a store, files are copied within the store, or downloaded if the target
+    is on this machine.
 
     Args:
         run: The settings of the read.
         data: Folder or URL for the outputs.
-        rejects: Prefix of the names of the reject files.
+        rejects: Prefix of the paths or URLs of the reject files. The name of each file is appended.
 
     Returns:
-        The record counts of all outputs.
+        The record counts of all outputs, in the order of the tasks.
 
     Raises:
-        NotSharedError: A file that a worker has written is not visible here. Nothing was moved.
-        RecordmillError: A file has another size, a task is missing, or a task was accepted twice.
-            Nothing was moved.
+        NotSharedError: This machine does not see a file that a worker has written. Nothing was
+            moved.
+        RecordmillError: A file has another size than the worker has written, or some task does not
+            have exactly one attempt. Nothing was moved.
     """
     settings, job_folder = run.load(), run.job_folder
 
@@ -312,7 +345,7 @@ def collect_outputs(run: SharedReadRun, data: str, rejects: str) -> list[OutputC
         path = f"{rejects}{reject_file_name(task)}"
         if finished.rejects is not None:
             move(finished.rejects, path)
-        # The paths from the worker are not trusted. Only the moved file is listed.
+        # A path in the counts of a worker is not trusted. The path of the moved file replaces it.
         return replace(
             counts,
             rejected=replace(counts.rejected, files=() if finished.rejects is None else (path,)),
@@ -328,9 +361,12 @@ def collect_outputs(run: SharedReadRun, data: str, rejects: str) -> list[OutputC
 
 
 def _load_all_finished(run: SharedReadRun) -> list[FinishedTask]:
-    """Loads the list of accepted attempts and checks that it is complete.
+    """Loads the list of accepted attempts, and checks that all their files exist.
 
-    Each task must have one attempt, and all files must exist.
+    Raises:
+        NotSharedError: A file is not visible here.
+        RecordmillError: A file has another size than the worker has written, or some task does not
+            have exactly one attempt.
     """
     settings, job_folder = run.load(), run.job_folder
     finished = _load_finished_list(job_folder, settings)
@@ -355,10 +391,10 @@ def _load_all_finished(run: SharedReadRun) -> list[FinishedTask]:
 def _find_missing(
     job_folder: JobFolder, files: Sequence[AttemptFile]
 ) -> list[tuple[AttemptFile, int | None]]:
-    """Returns the files that are missing, and then the files of another size.
+    """Returns the files that are missing or have another size.
 
     Returns:
-        (file, its actual size). None if it is missing.
+        (file, its actual size or None if it is missing). Missing files come first.
     """
 
     def size(file: AttemptFile) -> int | None:
@@ -375,6 +411,12 @@ def _find_missing(
 
 
 def _load_finished_list(job_folder: JobFolder, run: ReadRun) -> list[FinishedTask]:
+    """Loads the list of accepted attempts.
+
+    Raises:
+        NotSharedError: The list is not visible here.
+        DataError: The list is damaged.
+    """
     path = job_folder.run_path(SHARED_VALUES_FOLDER, run.results_name)
     try:
         entries = parse_json(read_range(path).tobytes(), path)
