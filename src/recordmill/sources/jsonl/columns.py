@@ -3,11 +3,11 @@
 Numbers are parsed, strings are unescaped, and lists get their offsets. Each column has the type of
 its JSON values: bool, int64, float64 or large_string, or large_binary for base64. `conform`
 converts them to the types of the features. A value in a form that the feature can't have (an object
-for a number, true for an int) becomes a null and a `Misfit`.
+for a number, true for an int) becomes a null and is reported as a `Misfit`.
 
-Strings of a feature of bytes are base64, as `read` writes it, or they are taken as UTF-8. `--dtype
-x=base64` and `--dtype x=bytes` choose between the two. If only a declared schema specifies bytes,
-they are base64.
+The strings of a feature of dtype bytes are decoded as base64, which is how `read` writes bytes, or
+their UTF-8 bytes are used. `--dtype x=base64` and `--dtype x=bytes` choose between the two. If only
+a declared schema specifies bytes, they are base64.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from recordmill.sources.values.labels import to_class_numbers
 from recordmill.sources.values.text_columns import MANTISSA_BITS, parse_undecided
 
 BASE64_DTYPE = "base64"
-# Groups of value kinds, as bits.
+# Groups of native.JsonKind that are handled alike, as bits of a mask.
 _INT_GROUP = 1
 _FLOAT_GROUP = 2
 _TEXT_GROUP = 4
@@ -54,8 +54,8 @@ _GROUP_BY_KIND = np.array(
     np.uint8,
 )
 TapeEntries = npt.NDArray[np.int32]  # indices of values on the tape
-# Rules for the scalars of a text feature, or of a label with text classes. Only strings are values,
-# or all scalars are, as they are written.
+# Which scalars are values of a text feature, or of a label with text classes: only strings, or also
+# numbers and booleans, as they are written in the file.
 TEXT_FROM_STRINGS = "strings"
 TEXT_FROM_SCALARS = "scalars"
 # Rule for a feature that is bool because of its values. Numbers are misfits, even 0 and 1.
@@ -63,7 +63,7 @@ BOOLS_WITHOUT_NUMBERS = "bools"
 
 
 def resolve_base64(common: PlanOptions) -> tuple[PlanOptions, frozenset[str], tuple[str, ...]]:
-    """Replaces the dtype base64 by bytes.
+    """Replaces the dtype base64, which is only an option, by bytes.
 
     Returns:
         (options without base64, features with base64 strings, notes). The notes list the features
@@ -100,7 +100,7 @@ def decode_base64(texts: pa.Array) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
         texts: large_string.
 
     Returns:
-        (large_binary, mask of the texts that are not base64).
+        (large_binary, mask of the texts that are not base64). An invalid text becomes null.
     """
     encoded_texts = texts.cast(pa.large_binary()).to_pylist()
     values = [None if text is None else _decode_text(text) for text in encoded_texts]
@@ -122,17 +122,18 @@ def _decode_text(text: bytes) -> bytes | None:
 
 @dataclass(frozen=True)
 class Leaf:
-    """A feature with the nodes on the way to its values.
+    """A feature and the place of its values in the records.
 
-    A list level has two nodes: the array, followed by its elements.
+    Each key of the path has a node. A list level has two nodes: the array, followed by its
+    elements.
 
     Attributes:
         feature: The feature.
-        nodes: The nodes from the record inwards.
-        path: The path of the last node.
+        nodes: The nodes of the path on the tape, from the outermost key to the values.
+        path: The path of the values.
         is_base64: Whether its strings are base64.
-        scalar_rule: TEXT_FROM_STRINGS or TEXT_FROM_SCALARS for text, BOOLS_WITHOUT_NUMBERS for
-            bool. "" if the dtype decides.
+        text_rule: Which scalars are values of a text: TEXT_FROM_STRINGS or TEXT_FROM_SCALARS. "" if
+            the dtype decides.
     """
 
     feature: Feature
@@ -143,11 +144,11 @@ class Leaf:
 
 
 class Misfit(NamedTuple):
-    """Values that do not fit their feature.
+    """Values of one tape that do not fit their feature.
 
     Attributes:
         leaf: The feature.
-        entries: Indices of the values on the tape.
+        entries: Indices of the values in `Tape.entries`.
     """
 
     leaf: Leaf
@@ -155,9 +156,15 @@ class Misfit(NamedTuple):
 
 
 def build_columns(tape: Tape, leaves: list[Leaf]) -> tuple[pa.RecordBatch, list[Misfit]]:
-    """Returns the records of a tape as columns, and the values that don't fit.
+    """Converts the records of a tape to columns.
 
-    The columns have the names of the features.
+    Args:
+        tape: The records.
+        leaves: The features.
+
+    Returns:
+        (columns with the names of the features, values that don't fit their feature). Such a value
+        is null in its column.
     """
     columns: list[pa.Array] = []
     misfits: list[Misfit] = []
@@ -174,13 +181,13 @@ def build_columns(tape: Tape, leaves: list[Leaf]) -> tuple[pa.RecordBatch, list[
 
 
 def _build_column(tape: Tape, leaf: Leaf) -> tuple[pa.Array, TapeEntries]:
-    """Builds the column of a leaf.
+    """Builds the column of one feature.
 
-    The loop goes from the record to the leaf. At each level, `slots` contains the position of each
-    entry in the column or in the innermost list.
+    The loop follows the path from the outermost key to the values. At each level, `slots` contains
+    the position of each value in its column, or in the column of all list elements.
 
     Returns:
-        (column, tape indices of the values that don't fit).
+        (column, indices in `Tape.entries` of the values that don't fit).
     """
     wrappers: list[Callable[[pa.Array], pa.Array]] = []
     misfit_entries: list[TapeEntries] = []
@@ -241,7 +248,15 @@ def _list_wrapper(
     kinds: npt.NDArray[np.uint8],
     num_slots: int,
 ) -> Callable[[pa.Array], pa.Array]:
-    """Returns a function that makes a list column from the column of the elements."""
+    """Returns a function that divides a column of list elements into lists.
+
+    Args:
+        tape: The records.
+        element_node: The node of the elements.
+        slots: The position of each list in the resulting column.
+        kinds: The kind of the value at each of these positions. Only arrays become lists.
+        num_slots: Length of the resulting column. The other positions are null.
+    """
     lengths = np.zeros(num_slots, np.int64)
     if len(slots):
         lengths[slots] = np.bincount(
@@ -258,7 +273,13 @@ def _list_wrapper(
 
 
 def _scatter(values: pa.Array, slots: npt.NDArray[np.int64], num_slots: int) -> pa.Array:
-    """Puts the values at their slots, and nulls elsewhere."""
+    """Returns a column with the values at their slots, and nulls elsewhere.
+
+    Args:
+        values: The values.
+        slots: The position of each value in the column.
+        num_slots: Length of the column.
+    """
     if len(values) == num_slots:
         return values
     value_indices = np.zeros(num_slots, np.int64)
@@ -270,13 +291,13 @@ def _scatter(values: pa.Array, slots: npt.NDArray[np.int64], num_slots: int) -> 
 
 @dataclass(frozen=True)
 class NodeScalars:
-    """The values of one node.
+    """The values of one node that is the end of a path.
 
     Attributes:
         tape: The tape that contains them.
-        node_slice: Their slice of the arrays that are sorted by node.
-        kinds: uint8 [values].
-        groups: The groups of kinds among the values, as a bit mask.
+        node_slice: Their slice of the sorted arrays of the tape.
+        kinds: uint8 [values], native.JsonKind.
+        groups: The groups that occur among the values, as a mask of `_..._GROUP` bits.
     """
 
     tape: Tape
@@ -285,9 +306,10 @@ class NodeScalars:
     groups: int
 
     def group_mask(self, groups: int) -> Bools | None:
-        """Returns a mask of the values in some groups.
+        """Returns a mask of the values that are in one of some groups, or None if no value is.
 
-        Returns None if no value is in them.
+        Args:
+            groups: Bits of the groups.
         """
         return (_GROUP_BY_KIND[self.kinds] & groups) != 0 if self.groups & groups else None
 
@@ -302,10 +324,10 @@ def _or_masks(first: Bools | None, second: Bools | None) -> Bools | None:
 
 
 def _build_values(scalars: NodeScalars, leaf: Leaf) -> tuple[pa.Array, Bools | None]:
-    """Builds the values in the common type of their kinds.
+    """Builds the column of values without base64, in the common type of their kinds.
 
     Returns:
-        (values, mask of the values that don't fit, or None).
+        (values, mask of the values that don't fit, or None if all fit).
     """
     feature = leaf.feature
     groups = scalars.groups
@@ -373,6 +395,14 @@ def _build_class_numbers(
     """Returns class numbers for a column that mixes names and numbers.
 
     Strings and booleans are looked up as names. Numbers are used as they are.
+
+    Args:
+        scalars: The values.
+        leaf: The label.
+        classes: The class names, in the order of their numbers.
+
+    Returns:
+        (class numbers, mask of the values that are not classes, or None).
     """
     other_mask = scalars.group_mask(_OTHER_GROUP)
     is_numeric = scalars.group_mask(_INT_GROUP | _FLOAT_GROUP)
@@ -410,7 +440,12 @@ def _build_base64(scalars: NodeScalars) -> tuple[pa.Array, Bools]:
 
 
 def _build_texts(scalars: NodeScalars, is_missing: Bools | None) -> pa.Array:
-    """Returns unescaped strings, and other scalars as they are written."""
+    """Returns strings without their escapes, and other scalars as they are written in the file.
+
+    Args:
+        scalars: The values.
+        is_missing: Mask of the values that become null. None marks nothing.
+    """
     tape, num_values = scalars.tape, len(scalars.kinds)
     starts, sizes = tape.starts[scalars.node_slice], tape.sizes[scalars.node_slice]
     offsets = allocate(num_values + 1, np.int64)

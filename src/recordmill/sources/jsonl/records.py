@@ -1,8 +1,8 @@
 """Records from tapes of JSON values.
 
-`RecordLayout` determines how records become columns. `LayoutPredictor` predicts the layout from the
-values so far. The scan parses with the predicted layout and caches the result. Each bad line or
-value gets a reason and a message with a remedy.
+`RecordLayout` determines how records become columns. While the types of an input are still being
+inferred, `LayoutPredictor` predicts the layout from the values so far, and `LineCacheWriter` parses
+and caches the records with it. Each bad line or value gets a reason and a message with a remedy.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _MAX_QUOTED_BYTES = 200  # of a value in a message
 _CONTAINER_NAMES = {native.JsonKind.ARRAY: "a list", native.JsonKind.OBJECT: "an object"}
 # The values of features that take only one form, by `Leaf.scalar_rule`.
 _MAJORITY_NAMES = {TEXT_FROM_STRINGS: "strings", BOOLS_WITHOUT_NUMBERS: "true or false"}
-# Why a line is not a record, by native.JsonFault.
+# Why a line is not a record. The index is a native.JsonFault.
 _LINE_ERRORS = (
     "",
     "is no JSON",
@@ -73,12 +73,15 @@ _LINE_ERRORS = (
 
 
 def mark_invalid_lines(block: LineBlock) -> Mapping[int, tuple[int, int]]:
-    """Marks lines that are not UTF-8, so that the scanner rejects them.
+    """Finds lines that are not UTF-8, and overwrites their first byte so that the scanner rejects
+    them.
 
-    The first byte of each such line is overwritten.
+    Args:
+        block: The lines. Changed in place.
 
     Returns:
-        (offset of the first bad byte in the line, that byte), by the start of the line.
+        By offset of each such line in the block: (index of the first bad byte in the line, value of
+        that byte).
     """
     if is_utf8(block.data):
         return {}
@@ -94,10 +97,11 @@ def mark_invalid_lines(block: LineBlock) -> Mapping[int, tuple[int, int]]:
 def explain_line_error(
     tape: Tape, line_error: Sequence[int], invalid_bytes: Mapping[int, tuple[int, int]]
 ) -> tuple[str, str]:
-    """Returns (reason, message) for an entry of `tape.errors`.
+    """Returns (reason of the reject, message) for a bad line.
 
     Args:
-        line_error: The entry.
+        tape: The tape with the line.
+        line_error: The entry of the line in `tape.errors`.
         invalid_bytes: The result of `mark_invalid_lines`.
     """
     _, error_number, offset, line_start = line_error
@@ -126,7 +130,7 @@ def explain_line_error(
 
 
 def explain_long_line(line_bytes: int, max_line_bytes: int) -> tuple[str, str]:
-    """Returns (reason, message) for a line that was skipped because of its length."""
+    """Returns (reason of the reject, message) for a line that was skipped because of its length."""
     problem = f"the line has {line_bytes:,} bytes, more than the {max_line_bytes:,} that"
     return (
         "too_long",
@@ -135,7 +139,11 @@ def explain_long_line(line_bytes: int, max_line_bytes: int) -> tuple[str, str]:
 
 
 def explain_misfits(tape: Tape, misfits: Sequence[Misfit]) -> Iterator[tuple[int, str, str]]:
-    """Yields (record on the tape, reason, message) of each value that does not fit."""
+    """Explains the values that don't fit their features.
+
+    Yields:
+        (number of the record on the tape, reason of the reject, message) of each value.
+    """
     for leaf, entries in misfits:
         for row, entry in zip(tape.find_rows(entries).tolist(), entries.tolist(), strict=True):
             yield row, *_explain_misfit(tape, entry, leaf)
@@ -192,13 +200,14 @@ def _explain_misfit(tape: Tape, entry: int, leaf: Leaf) -> tuple[str, str]:
 
 @dataclass(frozen=True, eq=False)
 class RecordLayout:
-    """Rules that turn records into columns.
+    """The features, and where and how their values are stored in a record.
 
     Attributes:
         schema: The features.
-        paths: Path of each feature in a record, by feature name.
+        paths: Path of each feature in a record, by feature name. A feature without one is null in
+            every record.
         base64_features: The features with base64 strings.
-        scalar_rules: `Leaf.scalar_rule` by feature name.
+        text_rules: `Leaf.text_rule` by feature name.
     """
 
     schema: Schema
@@ -209,14 +218,19 @@ class RecordLayout:
     def build_batch(
         self, tape: Tape, scanner: TapeScanner, invalid_bytes: Mapping[int, tuple[int, int]]
     ) -> CachedBatch:
-        """Returns the records of a tape. Its positions are lines, including blank ones.
+        """Converts the records of a tape to the schema. Bad lines and misfits become rejects.
 
         Args:
-            scanner: The scanner that made it.
+            tape: The records.
+            scanner: The scanner that made the tape.
             invalid_bytes: The result of `mark_invalid_lines`.
 
+        Returns:
+            The records and rejects. Their positions are line numbers, so blank lines count.
+
         Raises:
-            DataError: An entire column has another form than its feature.
+            DataError: An entire column has another structure than its feature, such as lists for a
+                scalar.
         """
         rejects = {
             int(error[0]): explain_line_error(tape, error, invalid_bytes)
@@ -251,10 +265,10 @@ class RecordLayout:
         )
 
     def finish_batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Converts a batch of an earlier layout to this one.
+        """Converts a batch that was parsed with a predicted layout to this one, the final layout.
 
-        Features that are missing become nulls, and class names become class numbers. The layouts
-        must agree, see `agrees_with`.
+        Features that the batch lacks become nulls, and class names become class numbers.
+        `agrees_with` must have accepted this layout.
         """
         columns_by_name = dict(zip(batch.schema.names, batch.columns, strict=True))
         columns = [
@@ -264,12 +278,10 @@ class RecordLayout:
         return pa.RecordBatch.from_arrays(columns, schema=to_arrow(self.schema))
 
     def agrees_with(self, final_layout: RecordLayout) -> bool:
-        """Returns whether parsed records are valid for the final layout.
+        """Returns whether records that were parsed with this layout are valid for the final one.
 
-        They were parsed with this layout.
-
-        The final layout may only have additional features, which the parsed records lack. So none
-        of these may be required.
+        The final layout may have additional features, which the parsed records lack. So none of
+        these may be required.
         """
         names = {*self.schema.names}
         later_features = [feature for feature in final_layout.schema if feature.name not in names]
@@ -293,7 +305,9 @@ class RecordLayout:
         ]
 
     def _leaves(self, scanner: TapeScanner) -> list[Leaf]:
-        """Returns the leaves that occur in a record so far. `conform` adds nulls for the others."""
+        """Returns the features that occurred in a record so far. `conform` adds nulls for the
+        others.
+        """
         leaves = (
             Leaf(
                 feature=feature,
@@ -322,8 +336,8 @@ def _finish_column(column: pa.Array | None, feature: Feature, rows: int) -> pa.A
 class LayoutPredictor:
     """Predicts the layout from the values that all threads have seen so far.
 
-    The predicted layout has no classes that depend on the data. Several threads may use the
-    predictor at once.
+    The predicted layout has no label, because its class names are only known after the scan.
+    Several threads may use the predictor at once.
 
     Args:
         common: The options of the plan.
@@ -337,10 +351,14 @@ class LayoutPredictor:
         self._lock = threading.Lock()
 
     def predict(self, observations: Observations) -> RecordLayout | None:
-        """Returns the layout after new values were seen, or None if no layout fits.
+        """Adds the values of a range, and returns the layout that fits all values so far.
 
         Args:
-            observations: The values so far in one range.
+            observations: All values of one range so far.
+
+        Returns:
+            The layout, or None if no layout fits. As long as no new kind of value appears, it is
+            the same object.
         """
         if any(
             _has_new_kinds(counts, self._counts_by_path.get(path))
@@ -383,9 +401,7 @@ class LayoutPredictor:
 def make_layout(
     inferred: InferredFeatures, common: PlanOptions, base64_features: frozenset[str]
 ) -> RecordLayout:
-    """Returns the layout of inferred features, with the user's declarations.
-
-    The label has no classes yet.
+    """Returns the layout of inferred features, after the user's declarations. It has no label.
 
     Raises:
         UsageError: An option names an unknown column.
@@ -408,9 +424,9 @@ def _has_new_kinds(counts: ValueCounts, known_counts: ValueCounts | None) -> boo
 
 
 def _to_kind_flags(counts: ValueCounts) -> ValueCounts:
-    """Returns the counts with 1 for each kind that occurs.
+    """Returns the counts with 1 instead of each positive number.
 
-    The dtype of a feature depends only on these flags.
+    Dtypes depend only on which kinds occur, so equal flags need no new layout.
     """
     inexact = np.zeros_like(counts.inexact)
     beyond_int64 = native.NumberLoss.BEYOND_INT64
@@ -425,7 +441,12 @@ def _to_kind_flags(counts: ValueCounts) -> ValueCounts:
 
 
 class LineCacheWriter:
-    """Parses the records of one range with the predicted layout and caches them."""
+    """Parses the records of one range with the predicted layout, and caches them.
+
+    Args:
+        predictor: Predicts the layout for all ranges.
+        cache: Receives the records.
+    """
 
     def __init__(self, predictor: LayoutPredictor, cache: ScanCache) -> None:
         self._predictor, self._writer = predictor, ScanCacheWriter(cache)
@@ -437,10 +458,14 @@ class LineCacheWriter:
         invalid_bytes: Mapping[int, tuple[int, int]],
         observations: Observations,
     ) -> None:
-        """Parses the next tape.
+        """Parses the records of the next tape.
+
+        If no layout fits, or another one than for the earlier tapes, the records of the range are
+        discarded.
 
         Args:
-            scanner: The scanner that made it.
+            tape: The records.
+            scanner: The scanner that made the tape.
             invalid_bytes: The result of `mark_invalid_lines`.
             observations: The values of the range so far, including this tape.
         """

@@ -3,21 +3,21 @@
 JSON values have types, and no type is converted to another:
 
 * Whole numbers are int64.
-* Whole numbers and decimals together are float32.
+* A path with whole numbers and decimals is float32.
 * Numbers are text if some of them are whole and exceed int64.
-* true and false are bool. Numbers among them are other forms, unless the user declares bool. Then 0
-  and 1 are values, too.
-* Strings are text, even if they look like numbers. Among numbers or booleans, a string is a value
-  if its text is valid for the dtype. If all of them are ISO 8601, they are dates or times, because
-  JSON has no type for these. The rules are the same as for CSV, see `schemas.type_lattice`.
-* A list of scalars is a feature of variable length. A list of objects becomes one list per member.
-  A list of lists has the shape `[?, ?]`.
+* true and false are bool.
+* Strings are text, even if they look like numbers. If all of them are ISO 8601, they are dates or
+  times, because JSON has no type for these. The rules are the same as for CSV, see
+  `schemas.type_lattice`.
+* A list of scalars is a feature of variable length. A list of objects becomes one list for each key
+  of the objects. A list of lists has the shape `[?, ?]`.
 * Objects are divided into features with dotted names.
 * A feature that never has a value is text, as in CSV.
 
-If a path has values of several forms, the declaration of the user decides, or else the form of most
-values. The records with other forms are rejects. If no form has more than half of the values, the
-user must choose.
+The form of a value is one of: true or false, a number, a string, an object, a list. If a path has
+values of several forms, the declaration of the user decides, or else the form of most values.
+Records with other forms are rejects. If no form has more than half of the values, the user must
+choose.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ _KINDS_BY_FORM: Mapping[str, tuple[int, ...]] = {
 _SCALAR_FORMS = ("true or false", "a number", "a string")
 # The rules for the other scalars of an undeclared feature, by the form of most values.
 _SCALAR_RULES = {"a string": TEXT_FROM_STRINGS, "true or false": BOOLS_WITHOUT_NUMBERS}
-# A whole number of this length (6 digits and a sign) is exact as float32.
+# 7 characters: a whole number of 6 digits and a sign is exact as float32.
 _MAX_EXACT_DIGITS = 7
-# (index of the range, line in it)
+# (index of the range, line number in it from 0)
 JsonPlace = tuple[int, int]
 
 
@@ -66,10 +66,10 @@ class ValueCounts:
     """Counts of the values at one path.
 
     Attributes:
-        counts: Number of values of each kind.
-        first_places: Place of the first value of each kind, or None.
-        inexact: Numbers that float32 or int64 can't represent, by native.NumberLoss.
-        text_classes: Classes of the strings, from `schemas.type_lattice`.
+        counts: Number of values of each native.JsonKind.
+        first_places: Place of the first value of each kind. None if there is no such value.
+        inexact: Number of numbers that float32 or int64 can't represent, by native.NumberLoss.
+        text_classes: Types that the strings could have, as bits of `schemas.type_lattice`.
     """
 
     counts: npt.NDArray[np.int64]
@@ -95,7 +95,7 @@ _NO_VALUES = ValueCounts(
 
 @dataclass
 class Observations:
-    """The values of records, by path.
+    """The kinds of values in some records, by path.
 
     Attributes:
         rows: Number of records.
@@ -109,9 +109,10 @@ class Observations:
         """Adds the records of a tape.
 
         Args:
+            tape: The records.
             paths: The path of each node.
             range_index: Index of the range that contains the tape.
-            first_line: Number of the first line of the tape in its range.
+            first_line: Line number in this range of the first line of the tape.
         """
         self.rows += tape.rows
         for node in np.flatnonzero(tape.kind_masks).tolist():
@@ -140,10 +141,13 @@ def _count_values(
     """Counts the values of a node.
 
     Args:
-        known_counts: Counts of the earlier values at this path. They avoid the search for first
-            places, and the classification of strings that are text anyway.
+        tape: The records.
+        node: The node.
+        known_counts: Counts of the earlier values at this path. If a kind has occurred before, its
+            first place is not searched again. If some earlier string is plain text, strings are not
+            classified again.
         range_index: Index of the range.
-        first_line: Number of the first line of the tape in its range.
+        first_line: Line number in this range of the first line of the tape.
     """
     node_slice, kind_mask = tape.node_slice(node), int(tape.kind_masks[node])
     kinds, number_counts, text_classes = tape.kinds[node_slice], native.ColumnCounts(), 0
@@ -185,7 +189,14 @@ def _count_values(
 def _classify_values(
     tape: Tape, node_slice: slice, mask: Bools, field_kind: int
 ) -> native.ColumnCounts:
-    """Classifies some values of a node and returns their counts."""
+    """Determines which types some values of a node could have, and counts inexact numbers.
+
+    Args:
+        tape: The records.
+        node_slice: The values of the node in the sorted arrays of the tape.
+        mask: Which of these values are classified.
+        field_kind: native.FieldKind of the classification.
+    """
     counts = native.ColumnCounts()
     if mask.any():
         starts, sizes = (
@@ -202,15 +213,15 @@ def _classify_values(
 
 @dataclass(frozen=True)
 class InferredFeatures:
-    """One feature for each leaf of the records.
+    """The features that were inferred, one for each path that ends in scalars.
 
     Attributes:
         schema: The features.
         paths: Path of each feature in a record, by feature name.
         features_without_values: Features that never have a value.
         notes: Notes for the user.
-        scalar_rules: `Leaf.scalar_rule` of the undeclared features that are text because of
-            strings, or bool. Other scalars do not fit them.
+        string_features: Features that are text because most values are strings, and for which the
+            user has not declared a dtype. Other scalars are rejects.
     """
 
     schema: Schema
@@ -224,10 +235,10 @@ class Declarations:
     """The user's declarations about features.
 
     Args:
-        has_shape: Whether each declared feature has a shape, by name. None if its shape is not
-            declared.
-        has_schema: Whether there is a declared schema. It names all features, so no other path can
-            be an error.
+        has_shape: By name of each declared feature: whether it is declared as a list. None if only
+            its dtype is declared.
+        has_schema: Whether the user has declared a complete schema. Paths outside of it are not
+            read, so they can't be errors.
         columns: The columns to read, or None for all.
     """
 
@@ -270,7 +281,7 @@ class Declarations:
         return name in self._has_shape
 
     def is_object(self, name: str) -> bool:
-        """Returns whether only members of the feature are declared."""
+        """Returns whether members of the feature are declared, and not the feature itself."""
         return name in self._parent_names and name not in self._has_shape
 
     def is_list(self, name: str) -> bool:
@@ -286,12 +297,12 @@ def infer_features(
 
     Args:
         observations: The values of all records.
-        declarations: Declared features may have values of several forms.
-        locate_range: Returns the file name and the first line of a range.
+        declarations: The user's declarations, which decide if a path has values of several forms.
+        locate_range: Returns (file name, first line number) of a range, by its index.
 
     Raises:
-        DataError: A path has values of several forms, or two paths have the same name. The message
-            names the places.
+        DataError: A path has values of several forms without a majority, or two paths have the same
+            feature name. The message names the places.
     """
     features: dict[str, Feature] = {}
     paths: dict[str, JsonPath] = {}
@@ -357,7 +368,7 @@ def infer_features(
 def path_to_feature_name(path: JsonPath) -> str:
     """Joins the keys of a path with dots.
 
-    A dot inside a key is kept.
+    List levels add nothing. A dot inside a key is kept.
 
     >>> path_to_feature_name(("box", None, "x.min"))
     'box.x.min'
@@ -370,12 +381,12 @@ def _format_path(path: JsonPath) -> str:
 
 
 def describe_kind(kind: int) -> str:
-    """Returns the name of a kind of value, for messages."""
+    """Returns a phrase for a native.JsonKind, such as `a number`, for messages."""
     return next((form for form, kinds in _KINDS_BY_FORM.items() if kind in kinds), "null")
 
 
 def _find_forms(counts: ValueCounts) -> dict[str, tuple[JsonPlace, int]]:
-    """Returns the forms of some values, ordered by their first places.
+    """Returns the forms that the values at a path have, in the order of their first places.
 
     Returns:
         (place of the first value, number of values) by form.
@@ -393,9 +404,10 @@ def _choose_form(
     declarations: Declarations,
     locate_range: Callable[[int], tuple[str, int]],
 ) -> str | None:
-    """Returns the form for the values of a path.
+    """Chooses the form of the feature at a path.
 
-    Returns None if all values are null.
+    Returns:
+        The form. None if all values are null.
 
     Raises:
         DataError: No form has more than half of the values, and the user has not declared one.
@@ -430,10 +442,15 @@ def _choose_form(
 def _list_choices(
     path: JsonPath, forms: Mapping[str, tuple[JsonPlace, int]], observations: Observations
 ) -> list[tuple[str, str, str]]:
-    """Returns the declarations that would resolve a path with several forms.
+    """Returns declarations, of which the user can choose one, for a path with several forms.
+
+    Args:
+        path: The path.
+        forms: The result of `_find_forms`.
+        observations: The values of all records.
 
     Returns:
-        (name, dtype, effect) of each declaration.
+        (feature name, dtype, effect in words) of each declaration.
     """
     name, scalars = path_to_feature_name(path), [form for form in forms if form in _SCALAR_FORMS]
     if len(scalars) == len(forms):
@@ -482,7 +499,9 @@ def _note_minority_forms(
     declarations: Declarations,
     locate_range: Callable[[int], tuple[str, int]],
 ) -> list[str]:
-    """Returns a note on values in other forms than most."""
+    """Returns a note on the values that are rejected because most values have another form, or
+    [].
+    """
     forms = _find_forms(counts)
     if form not in forms or len(forms) < 2 or name in declarations or declarations.is_object(name):
         return []
@@ -522,9 +541,14 @@ def _resolve_form_dtype(form: str | None, counts: ValueCounts) -> str:
 
 
 def _is_in_every_record(observations: Observations, leaf: JsonPath) -> bool:
-    """Returns whether every record has a value at a leaf.
+    """Returns whether every record has a value that is not null for a feature.
 
-    Inside of lists, every record must have the outermost list.
+    For a feature inside of lists, only the outermost list must exist in every record. It may be
+    empty.
+
+    Args:
+        observations: The values of all records.
+        leaf: The path of the feature.
     """
     # An element of a list need not exist in each record, but the list itself does.
     path = leaf[: leaf.index(None)] if None in leaf else leaf

@@ -1,12 +1,12 @@
 """Plan and reader of JSON Lines: each line is an object and one record.
 
-Features have the names of the keys, and nested ones have dotted paths. The plan scans every line of
-every file once, on all threads, for types and row counts.
+The name of a feature is its key. For a key inside of objects, the keys are joined with dots. The
+plan scans every line of every file once, on all threads, for types and row counts.
 
-The position of a record is its line number, starting at 0. Blank lines are not records, leave a gap
-in the positions and are counted. A line is a reject if it is not a JSON object, has a key twice, or
-has a value that does not fit its feature. A literal dot in a key is kept: `{"a.b": 1}` and `{"a":
-{"b": 1}}` are both `a.b`, and an input with both is refused.
+The position of a record is its line number, from 0. Blank lines are not records, but they count as
+lines. A line is a reject if it is not a JSON object, has a key twice, or has a value that does not
+fit its feature. A literal dot in a key is kept: `{"a.b": 1}` and `{"a": {"b": 1}}` are both `a.b`,
+and an input with both is refused.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ class JsonlOptions(TableOptions):
 
     Attributes:
         encoding: Encoding of all files. Any that Python knows.
-        max_line_bytes: Maximum length of a line. A longer one is a reject, so that no line exhausts
-            the memory.
+        max_line_bytes: Maximum length of a line in bytes. A longer one is a reject, so that no line
+            exhausts the memory.
     """
 
     encoding: str = "utf-8"
@@ -107,13 +107,18 @@ def is_json_array(file: InputFile, encoding: str) -> bool:
 
 
 def stream_records(file: InputFile, encoding: str, max_line_bytes: int) -> Iterator[LineBlock]:
-    """Yields the lines of a streamed file.
+    """Yields the records of a streamed file, one in each line.
 
-    If the file is a JSON array, its elements are the lines.
+    If the file is a JSON array, its elements become the lines.
+
+    Args:
+        file: The file.
+        encoding: The declared encoding.
+        max_line_bytes: Maximum length of a line. Longer lines are skipped and reported.
 
     Raises:
-        DataError: The array has no end, lacks a value, or is followed by something. Other errors
-            are as for `read_utf8_blocks`.
+        DataError: A JSON array has no end, lacks a value between commas, or has more data after its
+            end. Other errors are those of `read_utf8_blocks`.
     """
     if not is_json_array(file, encoding):
         return stream_line_blocks(file, encoding, max_line_bytes)
@@ -148,11 +153,11 @@ def _read_elements(blocks: Iterable[Bytes], source: str) -> Iterator[Bytes]:
 
 @dataclass
 class ScannedLines:
-    """Result of scanning one range.
+    """A range of lines with the results of its scan.
 
     Attributes:
         line_range: The range with its counts.
-        observations: The values at each path.
+        observations: The kinds of values at each path.
         label_classes: Distinct values of the label.
     """
 
@@ -161,7 +166,7 @@ class ScannedLines:
     label_classes: ClassNames = field(default_factory=lambda: ClassNames(""))
 
     def merge(self, later: ScannedLines) -> None:
-        """Adds the result for a later range."""
+        """Adds the results for a later range. The range itself stays that of `self`."""
         self.observations.merge(later.observations)
         self.label_classes += later.label_classes
 
@@ -174,18 +179,19 @@ def scan_jsonl_ranges(
     common: PlanOptions,
     create_cache_writer: Callable[[], LineCacheWriter],
 ) -> Iterator[ScannedLines]:
-    """Scans the ranges of all files.
+    """Scans the lines of all files on several threads.
 
     Args:
+        files: The files.
         encoding: The declared encoding.
         max_line_bytes: Maximum length of a line.
-        label: (name, TEXT_FROM_STRINGS or TEXT_FROM_SCALARS) of the label. The rule selects the
-            values that are classes. None collects no label values.
+        label: (name of the label, TEXT_FROM_STRINGS or TEXT_FROM_SCALARS). The second item
+            determines which of its values are class names. None collects no class names.
         common: The options of the plan.
         create_cache_writer: Creates the writer that caches the records of one range.
 
     Yields:
-        The results, in the order of the ranges.
+        The result for each range, in order.
 
     Raises:
         DataError: A file has changed during the scan, is damaged, or has too many different keys.
@@ -242,7 +248,16 @@ def _scan_range(
 def _label_texts(
     tape: Tape, scanner: TapeScanner, name: str, scalar_rule: str
 ) -> Iterator[pa.Array]:
-    """Yields the values of a label as texts, even from inside of lists."""
+    """Yields the values of a label as arrays of texts.
+
+    If the label is a list, each of its elements is a value.
+
+    Args:
+        tape: The records.
+        scanner: The scanner that made the tape.
+        name: Name of the label.
+        text_rule: See `Leaf.text_rule`.
+    """
     paths = scanner.paths
     for node in [
         node for node, path in enumerate(paths) if node and path_to_feature_name(path) == name
@@ -274,10 +289,11 @@ class JsonlSource:
     """A planned JSON Lines input.
 
     Attributes:
-        files: The input files. STREAMED_COLUMN marks files that can't be divided into ranges.
+        files: The input files. The column STREAMED_COLUMN marks files that can't be divided into
+            ranges.
         paths: Path of each feature in a record, by feature name.
         base64_features: The features with base64 strings.
-        scalar_rules: `Leaf.scalar_rule` by feature name.
+        text_rules: `Leaf.text_rule` by feature name.
         cache: Records that the plan has parsed.
     """
 
@@ -295,10 +311,7 @@ class JsonlSource:
     kind: str = "jsonl"
 
     def read(self, unit: Unit) -> Iterator[Chunk]:
-        """Yields the records of a unit in order.
-
-        A unit with a `stop` of 0 consists of complete files.
-        """
+        """Yields the records of a unit in the order of their lines."""
         for ordinal in prefetch_unit_files(unit, self.files, self.cache):
             file, first_position = self.files[ordinal], unit.first_row
             check_unchanged(file.path, file.stat, file.name)
@@ -309,7 +322,10 @@ class JsonlSource:
             check_unchanged(file.path, file.stat, file.name)
 
     def locate(self, file_ordinal: int, positions: Sequence[int]) -> list[str]:
-        """Returns the places of records, see `sources.common.contract.RecordLocator`."""
+        """Returns the line of each record, such as `line 8`, for messages.
+
+        See `sources.common.contract.RecordLocator`.
+        """
         return [_format_place(position) for position in positions]
 
     def _parse_batches(self, ordinal: int, unit: Unit) -> Iterator[CachedBatch]:
@@ -348,7 +364,11 @@ def _format_place(line: int) -> str:
 def _to_chunk(ordinal: int, file: InputFile, first_line: int, batch: CachedBatch) -> Chunk:
     """Converts a batch to a chunk.
 
-    `first_line` is the number of its first line.
+    Args:
+        ordinal: Index of the file.
+        file: The file, for the rejects.
+        first_line: Line number in the file, from 0, of the first line of the batch.
+        batch: The records.
     """
     rejects = (
         to_reject(cached_reject, file, _format_place(first_line + cached_reject.ordinal))
@@ -366,11 +386,11 @@ def _to_chunk(ordinal: int, file: InputFile, first_line: int, batch: CachedBatch
 def plan_jsonl(
     files: Sequence[InputFile], options: JsonlOptions, common: PlanOptions
 ) -> JsonlSource:
-    """Scans every line of the files for types and row counts.
+    """Scans every line of the files for types and row counts, and plans how to read them.
 
     Raises:
-        DataError: There is no record, a path has values of two forms, or a file is damaged or
-            changes.
+        DataError: There is no record, a path has values of several forms without a majority, or a
+            file is damaged or has changed during the plan.
         UsageError: An option names an unknown column.
     """
     files = FileTable.from_files(files)
@@ -447,11 +467,12 @@ def plan_jsonl(
 
 
 def label_to_collect(common: PlanOptions) -> tuple[str, str] | None:
-    """Returns the label and the rule for its classes.
+    """Returns the label whose class names the scan must collect, with the rule for its values.
 
-    Returns None if the label has no classes to collect.
-
-    All scalars are classes if the label is declared as text.
+    Returns:
+        (name, TEXT_FROM_SCALARS) if the label is declared as text, (name, TEXT_FROM_STRINGS) if its
+        dtype is not declared. None if there is no label, or if its classes can't be texts or are
+        declared in the schema.
     """
     if common.label is None or common.schema is not None:
         return None
@@ -464,7 +485,7 @@ def label_to_collect(common: PlanOptions) -> tuple[str, str] | None:
 def _add_up_ranges(
     scanned_ranges: Iterable[ScannedLines], total: ScannedLines
 ) -> CompactTable[LineRange]:
-    """Adds the results of all ranges to `total` and returns the ranges."""
+    """Adds the results of all ranges to `total`, and returns the ranges."""
 
     def iter_line_ranges() -> Iterator[LineRange]:
         for scanned in scanned_ranges:
@@ -477,7 +498,7 @@ def _add_up_ranges(
 def _find_range_begin(
     range_index: int, files: Sequence[InputFile], line_ranges: Sequence[LineRange]
 ) -> tuple[str, int]:
-    """Returns the file name and the first line of a range."""
+    """Returns (file name, line number from 0 in this file where the range begins)."""
     ordinal, first_line, index = line_ranges[range_index].file_ordinal, 0, range_index
     # Ranges of one file are consecutive, so the lines of the earlier ones add up.
     while index and (previous := line_ranges[index - 1]).file_ordinal == ordinal:
@@ -503,7 +524,7 @@ def _no_record_error(
 ) -> DataError:
     """Returns the error for an input without records.
 
-    It contains the first bad line, if any.
+    The message contains the first bad line. If there is none, the files have no lines.
     """
     ordinal = next(
         (line_range.file_ordinal for line_range in line_ranges if line_range.records), None

@@ -1,4 +1,4 @@
-"""Tapes: the values of some thousand JSON records, sorted by path.
+"""Tapes: the values of some thousand JSON records as arrays, sorted by path.
 
 The scanner is in `native/json.cpp`, which defines the accepted JSON.
 """
@@ -20,14 +20,15 @@ from recordmill.schemas.feature import check_feature_count
 from recordmill.sources.common.contract import BATCH_ROWS
 from recordmill.storage.files import Bytes
 
-# Keys from the record inwards. None represents the elements of a list.
+# Keys from the outermost to the innermost. None stands for the elements of a list: ("a", None, "b")
+# is the path of 1 in {"a": [{"b": 1}]}.
 JsonPath = tuple[str | None, ...]
 
-# More different paths mean that keys are data, such as identifiers, and not names.
+# 20,000 different paths: with more, keys are data such as identifiers, and not names.
 MAX_JSON_PATHS = 20_000
 MAX_KEY_BYTES = 64 << 20  # 64 MiB for all keys together
 _KEYS_ADVICE = "keys that are data can't be features; make them values"
-# Memory for each value of a line: its entry, its position, and the value as text, parsed and
+# 256 bytes for each value of a line: its entry, its position, and the value as text, parsed and
 # encoded.
 MEMORY_BYTES_PER_VALUE = 256
 # 1,048,576 values: 16 MiB, or 65,536 records with 16 values each.
@@ -41,25 +42,25 @@ _VALUE_DTYPE = np.dtype(native.JsonValue)
 
 @dataclass(frozen=True)
 class Tape:
-    """The good records and the bad lines of a block.
+    """The records and the bad lines of a part of a block.
 
-    A node is a place in the trie of keys. The arrays from `entry_ids` to `sizes` are sorted by
-    node, and within a node by the order of the text.
+    Each distinct path of keys has a node, a number. The arrays from `entry_ids` to `sizes` are
+    sorted by node. The values of one node have the order of the text.
 
     Attributes:
-        data: The text. All offsets refer to it.
+        data: The text of the block. All offsets refer to it.
         entries: JsonValue [values] in the order of the text.
-        entry_ids: int32 [values], indices into `entries`.
+        entry_ids: int32 [values], the index of each value in `entries`.
         kinds: uint8 [values], native.JsonKind.
-        parents: int32 [values], number of the enclosing object or array among the values of its
-            node. At the top level, the number of the record.
-        starts: int32 [values], start of the text of the value.
+        parents: int32 [values], where the object or array around the value is: its index among the
+            values of its own node. For a key of the record itself, the number of the record.
+        starts: int32 [values], offset of the text of the value.
         sizes: int32 [values], size of this text in bytes.
-        node_bounds: int64 [nodes + 1], start of the values of each node in these arrays.
+        node_bounds: int64 [nodes + 1], start of the values of each node in the sorted arrays.
         kind_masks: int64 [nodes], one bit for each kind among the values of the node.
-        row_lines: int32 [rows], line of each record.
-        row_entries: int32 [rows], first entry of each record.
-        errors: (line, error number, offset of the error, start of the line) of each bad line.
+        row_lines: int32 [rows], line of each record, from 0 at the start of the tape.
+        row_entries: int32 [rows], index in `entries` of the first value of each record.
+        errors: (line, error number, offset of the error, offset of the line) of each bad line.
         lines: Number of lines, including blank ones.
     """
 
@@ -82,18 +83,25 @@ class Tape:
         return len(self.row_lines)
 
     def node_slice(self, node: int) -> slice:
-        """Returns the slice of a node in the arrays that are sorted by node."""
+        """Returns the slice of the sorted arrays that contains the values of a node.
+
+        It is empty if the tape has no such node.
+        """
         if not 0 <= node < len(self.kind_masks):
             return slice(0)
         return slice(int(self.node_bounds[node]), int(self.node_bounds[node + 1]))
 
     def find_rows(self, entries: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
-        """Returns the record of each entry."""
+        """Returns, for each index in `entries`, the number of the record that contains this
+        value.
+        """
         return np.searchsorted(self.row_entries, entries, side="right") - 1
 
 
 class TapeScanner:
-    """Scans blocks of lines and keeps the trie of keys between them.
+    """Scans blocks of lines to tapes.
+
+    The nodes of all paths so far are kept from one block to the next.
 
     Args:
         memory_bytes: Memory limit. A line with more values than it allows is bad.
@@ -116,7 +124,7 @@ class TapeScanner:
 
     @property
     def paths(self) -> list[JsonPath]:
-        """Path of each node. `paths[0]` is the record itself."""
+        """Path of each node, by its number. `paths[0]` is the record itself."""
         for key, parent in names_in_table(self._names, len(self._paths)):
             path = (
                 (*self._paths[parent], key.decode())
@@ -129,9 +137,9 @@ class TapeScanner:
         return self._paths
 
     def find_nodes(self, path: JsonPath) -> tuple[int, ...]:
-        """Returns the nodes on the way to a path.
+        """Returns the nodes on the way to a path, one for each of its steps.
 
-        The node of a key that no record has so far is -1.
+        A step that no record has so far is -1.
         """
         # Reading `paths` also updates `_node_ids`.
         assert len(self.paths) == len(self._node_ids)
@@ -185,7 +193,9 @@ class TapeScanner:
         return Tape(data, entries, *sorted_arrays, row_lines, row_entries, errors, scan.lines)
 
     def _allocate_tape(self, num_values: int) -> None:
-        """Allocates space for values, in the order of the text and sorted by node."""
+        """Allocates the arrays for `num_values` values, in the order of the text and sorted by
+        node.
+        """
         self._tape = allocate(num_values, _VALUE_DTYPE)
         self._sorted_columns = (
             allocate(num_values, np.int32),
@@ -194,12 +204,12 @@ class TapeScanner:
         )
 
     def _grow(self, full_buffer: int, is_first_line: bool) -> None:
-        """Enlarges the buffer that is full.
+        """Enlarges the buffer in which the scan found no room, if there is one.
 
         Args:
-            full_buffer: native.JsonScanEnd.
-            is_first_line: Whether the next line is the first one on the tape. If it is too large
-                even then, the tape becomes larger.
+            full_buffer: native.JsonScanEnd, the reason why the scan ended.
+            is_first_line: Whether the tape contains no line yet. If the next line does not fit even
+                then, the tape becomes larger.
         """
         if full_buffer == native.JsonScanEnd.NAMES_FULL:
             # Either the nodes or the bytes of their names are exhausted.
@@ -224,7 +234,13 @@ class TapeScanner:
 def check_path_count(
     num_paths: int, example_path: Callable[[], JsonPath], source: str = ""
 ) -> None:
-    """Raises DataError if records have more than MAX_JSON_PATHS different paths."""
+    """Raises DataError if records have more than MAX_JSON_PATHS different paths.
+
+    Args:
+        num_paths: Number of different paths.
+        example_path: Returns one of them, for the message.
+        source: The name of the file, for the message.
+    """
     if num_paths > MAX_JSON_PATHS:
         path_name = ".".join(name for name in example_path() if name is not None)
         raise DataError(

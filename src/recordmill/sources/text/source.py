@@ -1,7 +1,8 @@
 """Plan and reader of text files.
 
-Each line is a record, or each file is one (`text` and `source`, the name of the file). The folder
-of a file can determine its class. Lines are read block by block.
+Each line is a record with the feature `text`. Or each file, called a document, is a record with the
+features `text` and `source`, the name of the file. The folder of a file can determine its class.
+Lines are read block by block.
 """
 
 from __future__ import annotations
@@ -71,16 +72,17 @@ _MAX_MEAN_DOCUMENT_BYTES = 64 << 10
 def _read_line_texts(
     blocks: Iterable[LineBlock], file: InputFile, first_line: int, options: TextOptions
 ) -> Iterator[tuple[pa.Array, npt.NDArray[np.int64], tuple[Reject, ...]]]:
-    """Yields the texts of lines, at most BATCH_ROWS at once.
+    """Converts lines to arrays of texts with at most BATCH_ROWS lines each.
 
     Args:
         blocks: The lines.
         file: The file, for rejects.
-        first_line: Number of the first line, starting at 0.
+        first_line: Line number of the first line, from 0.
         options: The options of the files.
 
     Yields:
-        (texts, line number of each text, rejects).
+        (large_string texts, line number of each text, rejects). Bad lines have no text. Neither
+        have blank lines, unless they are records.
     """
     for block in blocks:
         if block.skipped_line_bytes:
@@ -146,7 +148,7 @@ def _copy_texts(
 
 
 def _are_blank(texts: pa.Array) -> pa.Array:
-    """Returns for each text whether it consists of ASCII white space."""
+    """Returns a boolean array: whether each text is empty or consists of ASCII white space."""
     return pc.or_(pc.ascii_is_space(texts), pc.equal(pc.binary_length(texts), 0))
 
 
@@ -161,7 +163,11 @@ def _count_blank_lines(
 def count_lines(
     files: Sequence[InputFile], options: TextOptions, threads: int
 ) -> CompactTable[LineRange]:
-    """Counts the lines of all files on several threads."""
+    """Divides the files into ranges, and counts the lines of each on several threads.
+
+    Returns:
+        The ranges of all files in order, with their counts.
+    """
 
     def scan(_: int, line_range: LineRange, blocks: Iterator[LineBlock]) -> LineRange:
         lines = num_blank = carriage_returns = content_bytes = 0
@@ -193,9 +199,9 @@ def count_lines(
 def _note_carriage_returns(
     files: Sequence[InputFile], line_ranges: Iterable[LineRange]
 ) -> list[str]:
-    """Returns notes on files that consist of one line with carriage returns.
+    """Returns a note for each file that is one line with carriage returns.
 
-    The carriage returns may be meant as line ends.
+    In such a file they may be meant as line ends.
     """
     explanation = "carriage returns, which end no line here; convert it if they should"
     suspicious_ranges = (
@@ -212,10 +218,11 @@ def _note_carriage_returns(
 def _read_contents(files: Sequence[InputFile], total_bytes: int) -> Iterator[Bytes | None]:
     """Yields the content of each file.
 
-    If all files together are too large for a batch, yields None for each file. A file that has
-    changed since the plan is an error then, too.
+    If all files together are larger than BATCH_BYTES, it yields None for each file, and the caller
+    reads them one by one. In both cases, a file that has changed since the plan is an error.
 
     Args:
+        files: The files.
         total_bytes: Total size of the files.
     """
     if total_bytes <= contract.BATCH_BYTES:
@@ -238,11 +245,10 @@ def _join_texts(texts: Sequence[Bytes]) -> pa.Array:
 
 
 def _read_document(file: InputFile, data: Bytes | None, options: TextOptions) -> Bytes | Reject:
-    """Returns the text of a file, or its reject.
-
-    The text is UTF-8 without a byte order mark.
+    """Returns the text of a file as UTF-8 without a byte order mark, or its reject.
 
     Args:
+        file: The file.
         data: Its bytes, or None to read the file block by block.
         options: The options of the files.
     """
@@ -329,8 +335,9 @@ class TextSource:
     """A planned text input.
 
     Attributes:
-        files: The input files. The CLASS_NAME_FEATURE column contains their classes, if any.
-            STREAMED_COLUMN marks files that can't be divided into ranges.
+        files: The input files. The column CLASS_NAME_FEATURE contains the class of each file, if
+            there are classes. The column STREAMED_COLUMN marks files that can't be divided into
+            ranges.
         mode: LINES_MODE or DOCUMENTS_MODE.
     """
 
@@ -344,10 +351,7 @@ class TextSource:
     kind: str = "text"
 
     def read(self, unit: contract.Unit) -> Iterator[contract.Chunk]:
-        """Yields the records of a unit in order.
-
-        A unit with a `stop` of 0 consists of complete files.
-        """
+        """Yields the records of a unit, in the order of files and lines."""
         if self.mode == DOCUMENTS_MODE:
             yield from self.read_files(range(unit.begin_file, unit.end_file))
             return
@@ -411,7 +415,7 @@ class TextSource:
     def _make_batch(
         self, texts: pa.Array, file_ids: npt.NDArray[np.uint32], names: Sequence[str] | None = None
     ) -> pa.RecordBatch:
-        """Returns the batch of some texts.
+        """Adds the other columns of the schema to some texts.
 
         Args:
             texts: large_string.
@@ -437,8 +441,9 @@ def plan_text(listing: Listing, options: TextOptions, common: contract.PlanOptio
     """Plans a text input: chooses lines or documents, finds classes and counts lines.
 
     Raises:
-        DataError: There is no record, or a file is damaged.
-        UsageError: An option names an unknown column.
+        DataError: There is no record, a file is damaged, or a file lacks the class that the schema
+            requires.
+        UsageError: An option names an unknown column, or does not fit documents.
     """
     listing = filter_kind(listing, "text")
     options = replace(options, max_line_bytes=common.cap_line_bytes(options.max_line_bytes))
@@ -517,6 +522,7 @@ def plan_text(listing: Listing, options: TextOptions, common: contract.PlanOptio
 
 
 def _choose_mode(files: FileTable, layout: FolderLayout, options: TextOptions) -> tuple[str, str]:
+    """Returns (LINES_MODE or DOCUMENTS_MODE, the reason for a note)."""
     if options.mode != AUTO_MODE:
         return options.mode, "as asked"
     if layout.class_names:
@@ -538,7 +544,15 @@ def _choose_mode(files: FileTable, layout: FolderLayout, options: TextOptions) -
 def _resolve_schema(
     mode: str, layout: FolderLayout, common: contract.PlanOptions
 ) -> tuple[Schema, list[str]]:
-    """Returns the features of every record, and notes about a declared schema.
+    """Determines the features of every record.
+
+    Args:
+        mode: LINES_MODE or DOCUMENTS_MODE.
+        layout: The classes of the files.
+        common: The options of the plan.
+
+    Returns:
+        (schema, notes about a declared schema).
 
     Raises:
         UsageError: The declared schema, dtypes or label do not fit text.
@@ -583,9 +597,10 @@ def _resolve_schema(
 
 
 def _check_schema_feature(schema_feature: Feature, text_feature: Feature) -> None:
-    """Raises UsageError if text does not have the declared dtype or shape.
+    """Raises UsageError if a declared feature does not fit the feature of a text input.
 
-    A label may also be text, which is the name of the class.
+    Dtype and shape must be equal, but a label may also be a string, the name of the class. If it is
+    a number, the schema must name its classes.
     """
     if schema_feature.shape or schema_feature.dtype not in (
         {text_feature.dtype, "string"}

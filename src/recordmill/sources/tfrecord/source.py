@@ -1,15 +1,15 @@
 """Plan and reader of TFRecord files.
 
-The records are split, shuffled and sharded again without a change of their payloads. The plan
-divides the files into units. If the records must determine the schema, it also reads them.
+The build splits, shuffles and shards the records again, without a change of their payloads. The
+plan divides the files into units. If the schema must be inferred, it also reads all records.
 
 The schema is declared by the user, or comes from the manifest of a data set, or from a
 `schema.pbtxt` in the folder of the files or its parent. Otherwise it is inferred from all records.
-Records that do not fit the schema are rejects, so that the result can be read.
+Records that do not fit the schema are rejects, so that the result can be read with it.
 
-The position of a record is its number in the file. A record with a wrong CRC is a reject with its
-offset. After a damaged header, reading continues at the next correct header, and the skipped bytes
-are one reject.
+The position of a record is its number in the file. A record with a wrong CRC is a reject, whose
+place is its offset. After a damaged header, reading continues at the next correct header, and the
+skipped bytes are one reject.
 """
 
 from __future__ import annotations
@@ -78,10 +78,10 @@ def choose_piece_bytes(common: PlanOptions) -> int:
 def _read_intact_frames(
     shards: Sequence[ShardFile], piece: Piece, memory_bytes: int
 ) -> Iterator[tuple[int, Recovered]]:
-    """Yields the frames of a piece with correct CRCs.
+    """Yields the frames of a piece whose CRCs are correct, with rejects for the others.
 
     Yields:
-        (offset of the first byte of the data in the file, frames).
+        (offset in the file of the first byte of the data, frames).
     """
     for load in (
         within_memory(load, memory_bytes) for load in loads(shards, [piece], lenient=True)
@@ -92,18 +92,19 @@ def _read_intact_frames(
 def scan_tfrecords(
     shards: Sequence[ShardFile], common: PlanOptions, infers_schema: bool
 ) -> tuple[tuple[Unit, ...], Inference]:
-    """Divides the files into units and infers the schema.
+    """Divides the files into units, and infers the schema if it is needed.
 
-    Records are only read if the schema is to be inferred or the file is compressed. Otherwise the
-    headers are enough.
+    Otherwise records are only read if a file is compressed, because the headers of a plain file are
+    enough.
 
     Args:
         shards: The files.
         common: The options of the plan.
-        infers_schema: Whether the records determine the schema.
+        infers_schema: Whether the schema is inferred from the records.
 
     Returns:
-        (the units of all files in order, the inference of all records).
+        (the units of all files in order, the inference from all records). The inference is empty if
+        `infers_schema` is not set.
     """
     units, total = list[Unit](), Inference()
     scan = partial(
@@ -123,7 +124,7 @@ def _plan_pieces(
 ) -> Iterator[Piece]:
     """Yields the pieces of all files.
 
-    If the records are read anyway, a small file is one piece, without a search for record
+    If the records are read anyway, a small file is one piece and is not searched for record
     boundaries.
     """
     for ordinal, shard in enumerate(shards):
@@ -172,9 +173,10 @@ class TfrecordSource:
     """A planned TFRecord input.
 
     Attributes:
-        shards: The files, as the readers of shards need them.
-        checks_records: Whether records are compared with the schema.
-        checks_class_numbers: Whether this includes the range of class numbers.
+        shards: The same files, as the functions that read shards need them.
+        checks_records: Whether reading compares records with the schema and rejects those that
+            don't fit.
+        checks_class_numbers: Whether records with a class number out of range are rejected, too.
     """
 
     schema: Schema
@@ -189,7 +191,7 @@ class TfrecordSource:
     kind: str = "tfrecord"
 
     def read(self, unit: Unit) -> Iterator[Chunk]:
-        """Yields the payloads of a unit, after a check of their CRCs.
+        """Yields the payloads of a unit whose CRCs are correct.
 
         A unit with a `stop` of 0 is a complete file, which is read as a stream.
         """
@@ -238,7 +240,7 @@ def _to_chunks(frames: Recovered, ordinal: int) -> Iterator[Chunk]:
 def plan_tfrecord(
     files: Sequence[InputFile], options: TfrecordOptions, common: PlanOptions
 ) -> TfrecordSource:
-    """Finds the records by their headers, and determines the schema.
+    """Finds the records and determines the schema.
 
     Raises:
         DataError: There is no record, or several schema files disagree.
@@ -279,10 +281,11 @@ def plan_tfrecord(
 def _select_current_shards(
     files: Sequence[InputFile],
 ) -> tuple[tuple[InputFile, ...], tuple[ShardFile, ...], tuple[str, ...]]:
-    """Removes shards of earlier generations of a data set.
+    """Removes shards that belong to an earlier generation of a data set.
 
     Returns:
-        (files with the splits from their names, the same files as shards, notes).
+        (remaining files, the same files as shards, notes). The split of a file comes from its data
+        set or its name, or else from its folder.
     """
     shards_by_root: dict[str, Mapping[str, ShardFile]] = {}
     current_files: list[InputFile] = []
@@ -337,10 +340,14 @@ def _resolve_schema(
         shards: The files.
         schema_paths: Schema files next to the shards.
         common: The options of the plan.
-        inference: The inference of all records. None if no schema was inferred.
+        inference: The inference from all records. None if the records were not read for it.
 
     Returns:
         (schema, notes about its origin, whether all records are known to fit it).
+
+    Raises:
+        DataError: The schema files differ, or the records have the numbers of other classes.
+        UsageError: The label is not a feature.
     """
     all_fit, classes = False, find_hinted_classes(shards)
     absence_notes: list[str] = []
@@ -382,11 +389,12 @@ def _resolve_schema(
 def _check_class_numbers(
     schema: Schema, classes_by_feature: Mapping[str, Mapping[tuple[str, ...], str]]
 ) -> None:
-    """Raises DataError if records have the numbers of other classes than the schema.
+    """Raises DataError if the class numbers of some records refer to other classes than the schema.
 
     Args:
-        classes_by_feature: The class names that the files of the records contain, each with a path,
-            by feature.
+        schema: The schema.
+        classes_by_feature: By feature: each list of class names that belongs to some of the
+            records, with the path of a file that contains it.
     """
     for feature in schema:
         tables = classes_by_feature.get(feature.name, {}) if feature.kind == INT64_LIST else {}
@@ -406,7 +414,7 @@ def _check_class_numbers(
 
 
 def _find_schema_file(path: str) -> str | None:
-    """Returns the schema file next to a shard, or None.
+    """Returns the path of the schema file for a shard, or None.
 
     It is in the folder of the shard or in the parent of that.
     """
