@@ -58,7 +58,8 @@ TapeEntries = npt.NDArray[np.int32]  # indices of values on the tape
 # numbers and booleans, as they are written in the file.
 TEXT_FROM_STRINGS = "strings"
 TEXT_FROM_SCALARS = "scalars"
-# Rule for a feature that is bool because of its values. Numbers are misfits, even 0 and 1.
+# The rule for a feature that is bool because most of its values are: numbers don't fit, even 0 and
+# 1.
 BOOLS_WITHOUT_NUMBERS = "bools"
 
 
@@ -132,8 +133,8 @@ class Leaf:
         nodes: The nodes of the path on the tape, from the outermost key to the values.
         path: The path of the values.
         is_base64: Whether its strings are base64.
-        text_rule: Which scalars are values of a text: TEXT_FROM_STRINGS or TEXT_FROM_SCALARS. "" if
-            the dtype decides.
+        scalar_rule: Which scalars are values of the feature: TEXT_FROM_STRINGS or TEXT_FROM_SCALARS
+            for text, BOOLS_WITHOUT_NUMBERS for bool. "" if the dtype decides.
     """
 
     feature: Feature
@@ -374,9 +375,12 @@ def _build_values(scalars: NodeScalars, leaf: Leaf) -> tuple[pa.Array, Bools | N
 def _build_bools(
     scalars: NodeScalars, feature: Feature, is_bad: Bools | None
 ) -> tuple[pa.Array, Bools | None]:
-    """Returns bools, numbers and strings of a declared bool feature as texts.
+    """Returns the values of a declared bool feature as texts, which `conform` parses.
 
-    The numbers 0 and 1 become "false" and "true". Other numbers are misfits.
+    Booleans and strings are kept as they are. The numbers 0 and 1 become "false" and "true".
+
+    Returns:
+        (texts, mask of the values that don't fit, or None). Other numbers do not fit.
     """
     is_numeric = scalars.group_mask(_INT_GROUP | _FLOAT_GROUP)
     assert is_numeric is not None

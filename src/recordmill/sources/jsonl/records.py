@@ -73,8 +73,9 @@ _LINE_ERRORS = (
 
 
 def mark_invalid_lines(block: LineBlock) -> Mapping[int, tuple[int, int]]:
-    """Finds lines that are not UTF-8, and overwrites their first byte so that the scanner rejects
-    them.
+    """Finds lines that are not UTF-8, and marks them for the scanner.
+
+    The first byte of each such line is overwritten, so that the scanner rejects the line.
 
     Args:
         block: The lines. Changed in place.
@@ -207,7 +208,7 @@ class RecordLayout:
         paths: Path of each feature in a record, by feature name. A feature without one is null in
             every record.
         base64_features: The features with base64 strings.
-        text_rules: `Leaf.text_rule` by feature name.
+        scalar_rules: `Leaf.scalar_rule` by feature name.
     """
 
     schema: Schema
@@ -305,8 +306,9 @@ class RecordLayout:
         ]
 
     def _leaves(self, scanner: TapeScanner) -> list[Leaf]:
-        """Returns the features that occurred in a record so far. `conform` adds nulls for the
-        others.
+        """Returns the features that occurred in a record so far.
+
+        `conform` adds nulls for the others.
         """
         leaves = (
             Leaf(

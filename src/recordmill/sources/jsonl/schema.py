@@ -5,10 +5,12 @@ JSON values have types, and no type is converted to another:
 * Whole numbers are int64.
 * A path with whole numbers and decimals is float32.
 * Numbers are text if some of them are whole and exceed int64.
-* true and false are bool.
+* true and false are bool. Numbers among them are another form, unless the user declares bool. Then
+  0 and 1 are values, too.
 * Strings are text, even if they look like numbers. If all of them are ISO 8601, they are dates or
   times, because JSON has no type for these. The rules are the same as for CSV, see
   `schemas.type_lattice`.
+* A string among numbers or booleans is a value if its text is valid for their dtype.
 * A list of scalars is a feature of variable length. A list of objects becomes one list for each key
   of the objects. A list of lists has the shape `[?, ?]`.
 * Objects are divided into features with dotted names.
@@ -220,8 +222,8 @@ class InferredFeatures:
         paths: Path of each feature in a record, by feature name.
         features_without_values: Features that never have a value.
         notes: Notes for the user.
-        string_features: Features that are text because most values are strings, and for which the
-            user has not declared a dtype. Other scalars are rejects.
+        scalar_rules: `Leaf.scalar_rule` of features that are text or bool because most values are,
+            and for which the user has not declared a dtype. Other scalars are rejects.
     """
 
     schema: Schema
@@ -499,8 +501,9 @@ def _note_minority_forms(
     declarations: Declarations,
     locate_range: Callable[[int], tuple[str, int]],
 ) -> list[str]:
-    """Returns a note on the values that are rejected because most values have another form, or
-    [].
+    """Returns a note on values that are rejected because most have another form.
+
+    The list is empty if there are none.
     """
     forms = _find_forms(counts)
     if form not in forms or len(forms) < 2 or name in declarations or declarations.is_object(name):

@@ -256,7 +256,7 @@ def _label_texts(
         tape: The records.
         scanner: The scanner that made the tape.
         name: Name of the label.
-        text_rule: See `Leaf.text_rule`.
+        scalar_rule: See `Leaf.scalar_rule`.
     """
     paths = scanner.paths
     for node in [
@@ -293,7 +293,7 @@ class JsonlSource:
             ranges.
         paths: Path of each feature in a record, by feature name.
         base64_features: The features with base64 strings.
-        text_rules: `Leaf.text_rule` by feature name.
+        scalar_rules: `Leaf.scalar_rule` by feature name.
         cache: Records that the plan has parsed.
     """
 

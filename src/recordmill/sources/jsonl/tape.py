@@ -92,8 +92,10 @@ class Tape:
         return slice(int(self.node_bounds[node]), int(self.node_bounds[node + 1]))
 
     def find_rows(self, entries: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
-        """Returns, for each index in `entries`, the number of the record that contains this
-        value.
+        """Returns the number of the record that contains each value.
+
+        Args:
+            entries: Indices of the values in the attribute `entries`.
         """
         return np.searchsorted(self.row_entries, entries, side="right") - 1
 
@@ -193,8 +195,9 @@ class TapeScanner:
         return Tape(data, entries, *sorted_arrays, row_lines, row_entries, errors, scan.lines)
 
     def _allocate_tape(self, num_values: int) -> None:
-        """Allocates the arrays for `num_values` values, in the order of the text and sorted by
-        node.
+        """Allocates arrays for `num_values` values.
+
+        They hold the values in the order of the text, and sorted by node.
         """
         self._tape = allocate(num_values, _VALUE_DTYPE)
         self._sorted_columns = (
