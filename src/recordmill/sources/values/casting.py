@@ -1,9 +1,10 @@
 """Casts of Arrow values to the type of a feature, without loss.
 
 A value that would change is marked as bad. It is never rounded, wrapped or turned into infinity.
-Examples are an integer that a float can't hold, a float out of range, a fraction for an integer, a
-time without the required zone, and text that does not parse. Only decimals may be rounded to the
-declared float dtype, and these are counted.
+Examples of bad values are an integer that a float can't hold exactly, a float out of range, a
+fraction for an integer, a time without the required zone, and text that does not parse. The
+exception are floats and decimals with more digits than the float dtype of the feature: they are
+rounded and counted.
 
 All functions take complete columns of scalars. `conform` handles lists and rows.
 """
@@ -25,7 +26,7 @@ from recordmill.sources.values import text_columns
 
 INT64_MAX = (1 << 63) - 1
 _MAX_TEXT_BYTES = (1 << 31) - 1  # native functions store the start of a text in 32 bits
-# follows a value that does not fit into uint64, in messages
+# In messages, after a value that does not fit a uint64 feature.
 EXAMPLE_LIMIT = " (tf.train.Example holds whole numbers up to 2^63 - 1)"
 
 
@@ -33,7 +34,7 @@ class CastResult(NamedTuple):
     """Result of a cast.
 
     Attributes:
-        values: Array of the feature's type. A bad value is arbitrary.
+        values: Array of the feature's type. The value in a bad row is arbitrary.
         bad_mask: [rows] True where a value can't be cast. None if all values fit.
         rounded_count: Number of floats that lost digits.
     """
@@ -44,7 +45,7 @@ class CastResult(NamedTuple):
 
 
 def cast_values(values: pa.Array, feature: Feature) -> CastResult:
-    """Casts scalar values to the value type of a feature.
+    """Casts a column of scalars to the value type of a feature.
 
     Class names are not looked up here. Use `labels.fit_values` for them.
     """
@@ -67,7 +68,8 @@ def cast_values(values: pa.Array, feature: Feature) -> CastResult:
 def to_plain_array(values: pa.Array) -> pa.Array:
     """Returns the values without dictionary, extension or view types.
 
-    Chunks are combined. Binary values of a fixed size become large_binary.
+    Chunks are combined. Binary values of a fixed size become large_binary. Other arrays are
+    returned as they are.
     """
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
@@ -89,7 +91,7 @@ def is_text_type(kind: pa.DataType) -> bool:
 
 
 def merge_masks(first: Bools | None, second: Bools | None) -> Bools | None:
-    """Returns the union of two masks. None marks nothing."""
+    """Returns a mask of the rows that one of two masks marks. None marks nothing."""
     if first is None or second is None:
         return second if first is None else first
     return first | second
@@ -143,7 +145,12 @@ def _to_float(values: pa.Array, dtype: str) -> CastResult:
 
 
 def _from_text(values: pa.Array, feature: Feature) -> CastResult:
-    """Parses numbers, booleans and times in text, by the grammar of native/numbers.h."""
+    """Parses numbers, booleans and times from texts, by the grammar of native/numbers.h.
+
+    Args:
+        values: string or large_string.
+        feature: The feature of the result.
+    """
     present_texts = pc.cast(values.drop_null(), pa.large_string())
     offsets = np.frombuffer(
         present_texts.buffers()[1], np.int64, len(present_texts) + 1, present_texts.offset * 8
@@ -226,7 +233,7 @@ def _int_to_int(values: pa.Array, target: pa.DataType) -> CastResult:
 
 
 def _arrow_cast(values: pa.Array, target: pa.DataType) -> CastResult:
-    """Casts with Arrow's safe cast, and searches bad values only if it fails."""
+    """Casts with Arrow's safe cast. If that fails, finds the values that can't be cast."""
     try:
         return CastResult(_safe_cast(values, target))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
@@ -252,6 +259,14 @@ def _can_cast(kind: pa.DataType, target: pa.DataType) -> bool:
 def _mark_failures(
     values: pa.Array, rows: npt.NDArray[np.int64], target: pa.DataType, bad: Bools
 ) -> None:
+    """Sets `bad` to True for the values that Arrow can't cast.
+
+    Args:
+        values: The values.
+        rows: The row of each value in `bad`.
+        target: The type of the cast.
+        bad: The mask. Changed in place.
+    """
     if len(values) == 0:
         return
     try:

@@ -1,7 +1,7 @@
 """Columns that are joined to the records of a source.
 
 Folders called `NAME=VALUE` define such columns, as Hive, Spark and Arrow write tables:
-`dt=2024-01-01/country=JP/`. Any other `ColumnJoiner` can add columns, too.
+`dt=2024-01-01/country=JP/`. A `ColumnJoiner` can also add other columns, such as parsed texts.
 
 The values of folders are stored as columns of the file table. If the files have a column of the
 same name, the column of the files is used.
@@ -35,18 +35,20 @@ from recordmill.sources.values.schema_unifier import (
 )
 from recordmill.storage.file_table import FileTable
 
-_FOLDER_PREFIX = "partition/"  # begins the names of file table columns with folder values
+# The name of a file table column with the values of NAME=VALUE folders is this prefix and NAME.
+_FOLDER_PREFIX = "partition/"
 _INTEGER_PATTERN = re.compile(r"0|-?[1-9]\d{0,17}")
 PlanFunction = Callable[[FileTable, PlanOptions], Source]
 
 
 class JoinedRows(NamedTuple):
-    """Records with the columns to join.
+    """Some records of a source, and the columns to join to them.
 
     Attributes:
-        chunk: Records of a source.
+        chunk: The records.
         columns: The columns to join, with one row for each record of `chunk`.
-        bad_rows: (reason, message) of records without values to join, by row of `chunk`.
+        bad_rows: (reason, message) by row of `chunk`, for records without values to join. They
+            become rejects.
     """
 
     chunk: Chunk
@@ -57,7 +59,8 @@ class JoinedRows(NamedTuple):
 class ColumnJoiner(Protocol):
     """Produces columns for the records of a source.
 
-    These columns are added to the columns of the source, or replace columns of the same name.
+    These columns are added to the columns of the source. A column of the source with the same name
+    is replaced.
     """
 
     def join(self, files: FileTable, chunk: Chunk) -> Iterator[JoinedRows]:
@@ -71,6 +74,12 @@ class ColumnJoiner(Protocol):
 
 @dataclass(frozen=True)
 class _FolderColumns:
+    """Joins the values of folders.
+
+    Attributes:
+        fields: Arrow field of each folder column, by its name.
+    """
+
     fields: Mapping[str, pa.Field]
 
     def join(self, files: FileTable, chunk: Chunk) -> Iterator[JoinedRows]:
@@ -80,7 +89,7 @@ class _FolderColumns:
         )
 
     def values(self, files: FileTable, ordinals: Sequence[int]) -> pa.RecordBatch:
-        """Returns the folder values of these files, one row per file."""
+        """Returns the folder values of some files, with one row per file."""
         columns = files.take_columns(
             ordinals, [_FOLDER_PREFIX + name for name in self.fields]
         ).values()
@@ -94,13 +103,18 @@ class _FolderColumns:
 
 @dataclass(frozen=True)
 class JoinedSource:
-    """A source that joins columns to the records of another source.
+    """A source that reads the records of another source, and joins columns to them.
 
     Attributes:
-        base: The source that reads the files, with an empty file table and no units.
+        files: The files.
+        units: The units of the other source.
+        base: The other source, without its files and units. Otherwise a pickled JoinedSource would
+            contain them twice.
         joiner: Produces the joined columns.
         joined_schema: The features of the joined columns.
-        text_label: The label, if it is a joined column and its classes are the texts of its values.
+        kind: Name of the kind of input.
+        text_label: Name of the label if it is a joined column and its class names are the distinct
+            texts in this column, else None.
     """
 
     schema: Schema
@@ -122,13 +136,17 @@ class JoinedSource:
     def read(self, unit: Unit) -> Iterator[Chunk]:
         """Yields the chunks of a unit, with joined columns.
 
-        Records without values to join become rejects.
+        Records without values to join, and records whose joined values don't fit their features,
+        become rejects.
         """
         for chunk in self._reader.read(unit):
             yield from map(self._join_chunk, self.joiner.join(self.files, chunk))
 
     def locate(self, file: int, positions: Sequence[int]) -> list[str]:
-        """Returns the places of records in their file, for messages. See `RecordLocator`."""
+        """Returns where the records are in their file, such as `row 7`, for messages.
+
+        See `RecordLocator`.
+        """
         if isinstance(self._reader, RecordLocator):
             return self._reader.locate(file, positions)
         return [f"row {position}" for position in positions]
@@ -173,9 +191,10 @@ def _columns_by_name(schema: Schema, batch: pa.RecordBatch) -> dict[str, pa.Arra
 def plan_with_partitions(
     files: FileTable, common: PlanOptions, plan: PlanFunction, columns: Sequence[str] | None = None
 ) -> Source:
-    """Plans files with the columns that their folder names define.
+    """Plans files, with the columns that their `NAME=VALUE` folders define.
 
     Args:
+        files: The files.
         common: Options that all kinds of input share.
         plan: The function that plans the files themselves.
         columns: Names of the folder columns to use. None uses all.
@@ -229,10 +248,10 @@ def plan_with_partitions(
 
 
 def _partition_fields(files: FileTable) -> dict[str, pa.Field]:
-    """Returns a field for each folder column.
+    """Returns an Arrow field for each folder column, by its name.
 
-    Its type is int64 if all values are integers as int64 is written, without leading zeros.
-    Otherwise it is string.
+    Its type is int64 if all values are integers without leading zeros. Otherwise it is string, so
+    that `007` is kept.
     """
     fields = {}
     for column in (name for name in files.extra_columns if name.startswith(_FOLDER_PREFIX)):
@@ -246,11 +265,13 @@ def _partition_fields(files: FileTable) -> dict[str, pa.Field]:
 
 
 def options_for_columns(common: PlanOptions, keep: Callable[[str], bool]) -> PlanOptions:
-    """Returns the plan options restricted to some columns.
+    """Restricts the options of a plan to some columns.
+
+    Schema, dtypes, label and droppable features of other columns are removed.
 
     Args:
         common: The options.
-        keep: Predicate of the names of these columns.
+        keep: Returns whether a column, given by its name, is one of them.
     """
     schema = common.schema
     return replace(
@@ -265,18 +286,19 @@ def options_for_columns(common: PlanOptions, keep: Callable[[str], bool]) -> Pla
 def plan_text_columns(
     files: FileTable, common: PlanOptions, plan: PlanFunction, names: Sequence[str], keyword: str
 ) -> Source:
-    """Plans files with some columns as single texts.
+    """Plans files so that some columns are read as single texts.
 
-    The caller converts these texts to something else, for an option.
+    The caller replaces these texts by something else, as an option requires.
 
     Args:
+        files: The files.
         common: Options that all kinds of input share.
         plan: The function that plans the files themselves.
         names: Names of the columns to read as text.
         keyword: Name of the option, for messages.
 
     Raises:
-        UsageError: As `plan` does. Or a name is not a column, or its column contains lists.
+        UsageError: As `plan` does. Also if a name is not a column, or if its column contains lists.
         DataError: As `plan` does.
     """
     dtypes = {**common.dtypes, **dict.fromkeys(names, "string")}
@@ -316,7 +338,7 @@ def join_columns(
     description: str,
     kind: str = "",
 ) -> Source:
-    """Returns a source with joined columns.
+    """Returns a source that joins columns to the records of another source.
 
     If no joined column is a feature, the result is `source` with additional notes.
 
@@ -324,12 +346,12 @@ def join_columns(
         source: The source of the files.
         joiner: Produces the columns.
         unifier: The types of the columns.
-        batches: The values of the columns. They are only read if the label is one of them and is
-            text.
+        batches: The values of the columns. They are only read if the label is one of the columns
+            and is text.
         common: Options for the joined columns only.
         declared_schema: The schema of all features that the user has declared, or None.
         description: Phrase for the columns, for messages.
-        kind: Kind of the result. Empty means the kind of `source`.
+        kind: Kind of the result. "" means the kind of `source`.
 
     Raises:
         UsageError: As `finish_unified_schema`.
@@ -372,12 +394,12 @@ def _exclude_columns(
     may_lack: Mapping[str, pa.Field],
     excluded: Mapping[str, pa.Field] | set[str],
 ) -> PlanOptions:
-    """Returns the options without the dtypes and the label of some columns.
+    """Returns options for planning files that lack some columns.
 
     Args:
         common: The options.
-        may_lack: Columns that the files need not contain.
-        excluded: Names of the columns to exclude.
+        may_lack: Columns that the files need not contain, even if the schema does.
+        excluded: Names of the columns whose dtypes and label are removed.
     """
     return replace(
         common,

@@ -1,8 +1,8 @@
 """Conversion of record batches to a schema, with rejects for rows that don't fit.
 
-A row is bad if a required feature is missing, a list has the wrong length, or the declared dtype
-can't hold a value without loss. Its message names the feature, the value and a remedy. Columns that
-the schema does not name are dropped. The caller has to report them.
+A row does not fit if a required feature is missing, if a list has the wrong length, or if the dtype
+of a feature can't hold a value without loss. Its message names the feature, the value and a remedy.
+Columns that the schema does not name are dropped without a note.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class ConformedBatch(NamedTuple):
 
     Attributes:
         batch: The rows that fit, with the schema `to_arrow(schema)`.
-        good_rows: Row numbers in the input of these rows, ascending.
-        bad_rows: (row number in the input, reason, message) of the other rows, ascending.
-        rounded_counts: Number of rounded floats, by feature name.
+        good_rows: The row number in the input of each of these rows, ascending.
+        bad_rows: (row number in the input, reason, message) of each other row, ascending.
+        rounded_counts: Number of rounded floats, by feature name. Features without any are missing.
     """
 
     batch: pa.RecordBatch
@@ -54,11 +54,12 @@ class ConformedBatch(NamedTuple):
 
 
 class _ValueFitter(NamedTuple):
-    """Casts the values of one column.
+    """How the values of one column are cast to its feature.
 
     Attributes:
-        source_classes: Class names of the numbers in the column, or None.
-        as_text: Numbers without classes are looked up as class names, by their text.
+        source_classes: Class names that the numbers in the column refer to, or None.
+        as_text: Whether numbers, if there are no `source_classes`, are looked up as class names by
+            their text.
     """
 
     source_classes: Sequence[str] | None
@@ -76,16 +77,16 @@ class _FittedColumn(NamedTuple):
 
 
 def conform(batch: pa.RecordBatch, schema: Schema, text_label: str | None = None) -> ConformedBatch:
-    """Casts a batch to a schema, and separates rows that don't fit.
+    """Casts the columns of a batch to the features of a schema, and removes rows that don't fit.
 
-    If the metadata of a column names classes, its numbers are matched to the classes of the schema
-    by name.
+    A feature without a column is null. If the metadata of a column contains class names, its
+    numbers are matched to the classes of the schema by name.
 
     Args:
         batch: The rows, without structs. See `flatten`.
         schema: The features of the result.
-        text_label: Name of the label if its classes are the texts of its own values. Numbers in its
-            column are looked up by their text, too.
+        text_label: Name of the label if its class names are the distinct texts in its column.
+            Numbers in this column are then looked up by their text, too. None otherwise.
 
     Raises:
         DataError: A column has another structure than its feature, such as a list for a scalar.
@@ -119,14 +120,14 @@ def conform_chunk(
 ) -> Chunk:
     """Converts consecutive rows of a file to a chunk.
 
-    Structs are flattened. Rows that don't fit become rejects.
+    Structs are flattened. Rows that don't fit become rejects with the place `row N`.
 
     Args:
         batch: The rows as they were read.
         schema: The features of the chunk.
         text_label: See `conform`.
-        file_id: Ordinal of the file.
-        file_name: Name of the file in rejects.
+        file_id: Index of the file in `Source.files`.
+        file_name: Name of the file, for rejects.
         first_row: Row number in the file of the first row of `batch`.
     """
     fitted = conform(nest_tensors(flatten(batch), schema), schema, text_label)
@@ -145,8 +146,8 @@ def conform_chunk(
 def encode_classes(column: pa.Array, feature: Feature) -> pa.Array:
     """Converts a column of class names to the class numbers of a feature.
 
-    This is for columns that were read as text before the classes were known, so each value is a
-    class. A column that is not text, or a feature without classes, is returned as it is.
+    This is for columns that were read as text before the classes were known. Each value must be a
+    class. A column that is not text, or whose feature has no classes, is returned as it is.
     """
     inner = column.type
     while pa.types.is_nested(inner):
@@ -161,11 +162,12 @@ def encode_classes(column: pa.Array, feature: Feature) -> pa.Array:
 def _fit_all(
     batch: pa.RecordBatch, schema: Schema, text_label: str | None
 ) -> tuple[list[pa.Array], dict[int, tuple[str, str]], dict[str, int]]:
-    """Casts each column once, and collects the first failure of each row.
+    """Casts each column once, and explains why rows don't fit.
 
     Returns:
-        The columns, which are only valid if no row failed. Then (reason, message) by failed row,
-        and the number of rounded floats by feature name.
+        (columns; (reason, message) by row that does not fit; number of rounded floats by feature
+        name). The columns are only valid if all rows fit. Only the first feature that a row does
+        not fit is explained.
     """
     columns: list[pa.Array] = []
     bad: dict[int, tuple[str, str]] = {}
@@ -224,7 +226,7 @@ def _reject_reason(kind: pa.DataType, feature: Feature, bad: Bools | None) -> st
 
 
 def _fit_list(column: pa.Array, feature: Feature, fitter: _ValueFitter) -> _FittedColumn:
-    """Casts the innermost values of lists, and rebuilds the lists around them."""
+    """Casts the innermost values of a column of lists, and rebuilds the lists around them."""
     wraps: list[Callable[[pa.Array], pa.Array]] = []
     parents: list[Int64s] = []  # per level, the index one level up of each value
     inner = column
@@ -259,7 +261,7 @@ def _fit_list(column: pa.Array, feature: Feature, fitter: _ValueFitter) -> _Fitt
         return _FittedColumn(
             None, _mark_rows(bad, parents, len(column)), _reject_reason(inner.type, feature, bad)
         )
-    # from the inside to the outside
+    # The innermost lists are rebuilt first.
     for wrap in reversed(wraps):
         values = wrap(values)
     return _FittedColumn(values, None, rounded_count=rounded_count)
@@ -271,7 +273,7 @@ def _null_mask(values: pa.Array) -> Bools:
 
 
 def _as_lists(values: pa.Array) -> pa.Array:
-    """Returns a column of type null as a column of null lists."""
+    """Returns null lists for a column of type null. Other columns are returned as they are."""
     return (
         # if all lists of a column are empty, Arrow infers the type null for their items
         pa.nulls(len(values), pa.large_list(pa.null())) if pa.types.is_null(values.type) else values
@@ -289,11 +291,12 @@ def _list_lengths(lists: pa.Array, feature: Feature) -> Int64s:
 
 
 def _mark_rows(bad: Bools, parents: list[Int64s], num_rows: int) -> Bools:
-    """Maps a mask of inner values to the rows that contain them.
+    """Returns a mask of the rows that contain a bad inner value.
 
     Args:
-        bad: Mask of the values at the innermost level.
-        parents: For each level from outside to inside, the index one level up of each value.
+        bad: Mask of the values at the innermost level of the lists.
+        parents: For each level, from the outermost to the innermost: the index of the list that
+            contains each value.
         num_rows: Number of rows.
     """
     indices = np.flatnonzero(bad)
@@ -315,10 +318,17 @@ def _ragged_wrapper(lengths: Int64s, like: pa.Array) -> Callable[[pa.Array], pa.
 def _unwrap_fixed(
     tensors: pa.Array, feature: Feature, is_outermost: bool
 ) -> tuple[pa.Array, Bools | None, str]:
-    """Removes the lists of fixed length around the values of tensors.
+    """Checks the lengths of lists that are tensors of a fixed shape, and returns their values.
+
+    Args:
+        tensors: One list for each tensor. It is nested, or has all values of the tensor in one
+            list.
+        feature: The feature, whose `inner_shape` is the shape.
+        is_outermost: Whether each row is a tensor, so that it may be null. Otherwise rows are lists
+            of tensors.
 
     Returns:
-        (values, None, ""), or (tensors, mask of the tensors that don't fit, reason).
+        (values, None, ""). If a tensor does not fit: (tensors, mask of those that don't, reason).
     """
     if not is_outermost and tensors.null_count:
         return tensors, _null_mask(tensors), "null-inside"
@@ -385,13 +395,15 @@ def _fixed_size_lists(
 def explain_bad_value(
     column: pa.Array, row: int, feature: Feature, reason: str, classes: Sequence[str] | None = None
 ) -> tuple[str, str]:
-    """Returns (reason, message) for a value that does not fit its feature.
+    """Returns (reason of the reject, message) for a value that does not fit its feature.
 
     Args:
         column: The column that contains the value.
+        row: The row of the value.
         feature: The feature that it does not fit.
-        reason: Reason from the cast. "null-inside" is reported as "null".
-        classes: Class names of the numbers in the column, or None.
+        reason: Reason from the cast. "null-inside" means a null inside a list, and is reported as
+            "null".
+        classes: Class names that the numbers in the column refer to, or None.
     """
     name, declared = feature.name, feature.describe()
     if reason == "null":
@@ -442,9 +454,9 @@ def quote_value(value: object) -> str:
 
 
 def suggest_remedy(value: object, feature: Feature) -> str:
-    """Returns the cause and the option that keeps such values, for messages.
+    """Returns the end of a message about a value that does not fit: the cause, and an option.
 
-    The text continues a message. It is empty if there is nothing to suggest.
+    The result begins with `:`, `;` or similar. It is "" if there is nothing to suggest.
     """
     if feature.classes is not None:
         return f": none of the {len(feature.classes):,} classes {format_classes(feature.classes)}"
@@ -490,7 +502,7 @@ def _wider_dtype(value: object, feature: Feature) -> str:
 
 
 def _to_number(text: str) -> int | float | str:
-    """Returns the number that a text is, or the text if it is none or beyond float64."""
+    """Converts a text to an int or a finite float if it is one, else returns the text."""
     try:
         return int(text)
     except ValueError:

@@ -1,16 +1,16 @@
 """Flattening of nested columns to scalars and lists of scalars.
 
-* A struct becomes columns with dotted names: `geo: {lat, lon}` becomes `geo.lat` and `geo.lon`. The
-  members of a null struct are null.
-* A list of structs becomes parallel lists: `objects: [{bbox, name}]` becomes `objects.bbox` and
-  `objects.name`, of equal length.
-* A map is handled as a list of structs with `key` and `value`.
+* A struct becomes columns with dotted names: `geo: {lat, lon}` becomes `geo.lat` and `geo.lon`. If
+  a struct is null, its members are null.
+* A list of structs becomes one list for each member: `objects: [{bbox, name}]` becomes
+  `objects.bbox` and `objects.name`. Both lists of a row have the same length.
+* A map is treated as a list of structs with `key` and `value`.
 
 Dots in the original names are kept. Two columns that would have the same name are an error.
 
 Tables of Hugging Face have two more cases (huggingface.co/docs/datasets/about_dataset_features). An
-image `{bytes, path}` becomes its bytes and `NAME.path`. A ClassLabel keeps its class names, and -1
-becomes null.
+image, which is a struct `{bytes, path}`, becomes a column with the bytes, under its own name, and a
+column `NAME.path`. A ClassLabel keeps its class names, and its value -1 becomes null.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MEDIA_FIELDS = {("bytes", "binary"), ("path", "string")}
 
 
 def flatten(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Returns a batch without structs.
+    """Replaces the structs of a batch by their members.
 
     Raises:
         DataError: Two columns would have the same name, or a name is invalid.
@@ -79,14 +79,14 @@ def _with_hugging_face_classes(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def hugging_face_classes(metadata: Mapping[bytes, bytes]) -> dict[str, tuple[str, ...]]:
-    """Reads the names of classes from the metadata that Hugging Face writes.
+    """Reads class names from the metadata that Hugging Face writes into Arrow and Parquet files.
 
     Args:
         metadata: Metadata of an Arrow schema.
 
     Returns:
-        Class names by flattened column name, for class labels and lists of them. It is empty if the
-        metadata has another form.
+        Class names by flattened column name, for class labels and lists of them. It is empty if
+        there is no such metadata or if it has an unknown form.
     """
     try:
         return dict(
@@ -110,10 +110,11 @@ def _iter_class_labels(name: str, feature: Any) -> Iterator[tuple[str, tuple[str
 
 
 def nest_tensors(batch: pa.RecordBatch, schema: Schema) -> pa.RecordBatch:
-    """Rebuilds nested lists from flat tensors if the schema has another shape.
+    """Converts flat tensors to nested lists if the schema has another shape for them.
 
-    `schemas.arrow` describes flat tensors. A tensor stays flat if its own field and the schema have
-    the same shape.
+    A tensor with several dimensions may be stored as one flat list, with its shape in the metadata
+    of the field. As nested lists, its dimensions can be compared with those of the schema. If both
+    shapes are equal, it stays flat.
     """
     for index, field in enumerate(batch.schema):
         if field.name in schema and METADATA_KEY in (field.metadata or {}):
@@ -161,6 +162,7 @@ def check_column_names(names: Sequence[str], source: str = "") -> None:
     """Raises DataError if a column name is invalid or occurs twice.
 
     Args:
+        names: The names.
         source: Name of the input, for messages.
     """
     if invalid := [name for name in names if not is_feature_name(name)]:
@@ -216,7 +218,7 @@ def _flatten_column(
 
 
 def _map_as_list(column: pa.Array) -> pa.Array:
-    """Returns a map as a list of structs with `key` and `value`.
+    """Converts a map to a list of structs with `key` and `value`.
 
     Other columns are returned as they are.
     """

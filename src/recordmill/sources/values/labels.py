@@ -1,10 +1,10 @@
-"""Class labels: the classes of text labels, and class numbers of the input.
+"""Class labels: the class names of text labels, and class numbers of the input.
 
-A text label becomes an int64 feature. Its classes are the distinct values of the complete input,
-sorted by their UTF-8 bytes. So they depend on the data alone, not on the order of reading.
+A text label becomes an int64 feature. Its classes are the distinct values in the complete input,
+sorted by their UTF-8 bytes. So they depend on the data alone, and not on the order of reading.
 
-If the input names its own classes, its class numbers are matched to the classes of the schema by
-name.
+If the input has class names of its own, its class numbers are matched to the classes of the schema
+by name.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from recordmill.sources.values.casting import (
     to_plain_array,
 )
 
-# No usual classifier has more classes. A label with more values is most likely an identifier or a
-# sentence.
+# 65,536 classes: no usual classifier has more. A label with more values is most likely an
+# identifier or a sentence.
 MAX_CLASSES = 1 << 16
 _TEXT_FEATURE, _INTEGER_FEATURE = Feature("", "string"), Feature("", "int64")
 _MAX_SHOWN_CLASSES = 20  # in a message
@@ -50,12 +50,14 @@ class ClassNames:
         self.column, self.names = column, set(names)
 
     def add(self, values: pa.Array, source_classes: Sequence[str] | None = None) -> None:
-        """Adds the values of an array of any type, also of lists.
+        """Adds the values of an array of any type. The items of lists are values.
 
         Values become text as with `--dtype COLUMN=string`. Nulls are ignored.
 
         Args:
-            source_classes: Class names that the numbers refer to, or None.
+            values: The array.
+            source_classes: Class names that the numbers in `values` refer to, or None. The names
+                are added then.
         """
         if len(self.names) > MAX_CLASSES:
             return
@@ -101,7 +103,7 @@ def sort_classes(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def format_classes(classes: Sequence[str]) -> str:
-    """Returns the first classes for a message.
+    """Returns the first classes, for a message.
 
     >>> format_classes(["cat", "dog"])
     "'cat', 'dog'"
@@ -118,12 +120,16 @@ def fit_values(
     *,
     as_text: bool = False,
 ) -> CastResult:
-    """Casts scalar values to the value type of a feature, also by class names.
+    """Casts a column of scalars to a feature, which may have classes.
 
     Args:
-        source_classes: Class names that the numbers refer to, or None. The numbers are then matched
-            by name.
-        as_text: Numbers without `source_classes` are looked up as class names, by their text.
+        values: The values.
+        feature: The feature.
+        source_classes: Class names that the numbers in `values` refer to, or None. The numbers are
+            then matched by name to the classes of the feature, or replaced by the names if the
+            feature is text.
+        as_text: Whether numbers, if there are no `source_classes`, are looked up as class names by
+            their text. Otherwise they are class numbers of the feature.
     """
     if feature.classes is not None:
         if not as_text or source_classes is not None or is_text_type(to_plain_array(values).type):
@@ -145,13 +151,13 @@ def to_class_numbers(
 ) -> CastResult:
     """Converts class names or class numbers to the numbers of the given classes.
 
-    Booleans are looked up as the names `true` and `false`. A value without a class is bad.
+    Booleans are looked up as the names `true` and `false`. A value that is not a class is bad.
 
     Args:
         values: Names or numbers.
-        classes: The classes of the result.
-        source_classes: Class names that the numbers refer to. None means that they refer to
-            `classes`.
+        classes: The classes of the result. The number of a class is its index.
+        source_classes: Class names that the numbers in `values` refer to. None means that they
+            refer to `classes`.
     """
     values = to_plain_array(values)
     if pa.types.is_boolean(values.type):
@@ -182,9 +188,9 @@ def _look_up_names(values: pa.Array, classes: Sequence[str]) -> CastResult:
 
 
 def numbers_may_be_classes(classes: Iterable[str]) -> bool:
-    """Returns whether text with a number may be the number of a class.
+    """Returns whether a text such as `7` may be the number of a class.
 
-    It may not if the name of a class begins with a digit, because the number could be meant as that
+    It may not if the name of a class begins with a digit, because the text could be meant as that
     name.
 
     >>> numbers_may_be_classes(["cat", "dog"]), numbers_may_be_classes(["1", "2"])
@@ -210,7 +216,10 @@ def _good_values(numbers: CastResult) -> pa.Array:
 
 
 def _unmatched_mask(values: pa.Array, matches: pa.Array) -> npt.NDArray[np.bool_] | None:
-    """Returns a mask of the values without a match. None marks nothing."""
+    """Returns a mask of the values, other than nulls, whose match is null.
+
+    None marks nothing.
+    """
     mask: npt.NDArray[np.bool_] = pc.and_(values.is_valid(), matches.is_null()).to_numpy(
         zero_copy_only=False
     )
@@ -218,11 +227,11 @@ def _unmatched_mask(values: pa.Array, matches: pa.Array) -> npt.NDArray[np.bool_
 
 
 def has_text_classes(label: str | None, schema: Schema, classes: ClassNames | None) -> bool:
-    """Returns whether the classes of a label are the texts of its own values.
+    """Returns whether the class names of a label are the distinct texts in its column.
 
     Args:
         label: Name of the label, or None.
-        schema: The schema before the label becomes a class number.
+        schema: The schema before a text label becomes a class number.
         classes: The values of the label. None if the schema is declared.
     """
     return (
@@ -237,9 +246,10 @@ def with_label(schema: Schema, label: str, classes: ClassNames | None) -> Schema
     """Returns the schema with a label.
 
     Args:
+        schema: The schema.
         label: Name of the label.
-        classes: Values of the label, which turn a text label into an int64 feature. None keeps the
-            feature, for a declared schema.
+        classes: Distinct values of the label. A text label then becomes an int64 feature with these
+            classes. None keeps the feature as it is, for a declared schema.
 
     Raises:
         UsageError: There is no such column.
@@ -259,7 +269,7 @@ def with_label(schema: Schema, label: str, classes: ClassNames | None) -> Schema
 
 
 def float_label_notes(schema: Schema, declared_schema: Schema | None) -> tuple[str, ...]:
-    """Returns a note if the label is a float, which has no classes.
+    """Returns a note if the label is a float, which has no classes, else ().
 
     There is no note if the user has declared the schema.
     """

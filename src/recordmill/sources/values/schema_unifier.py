@@ -1,8 +1,9 @@
 """Unification of the schemas of several batches or files, and declared dtypes.
 
-Types widen only if every value survives. Integers become the smallest type that holds both, numbers
-become a float, and timestamps get the finer unit. Tensors of different lengths become lists.
-Different lists of classes become one list, matched by name.
+Types widen only if every value survives. Two integer types become the smallest type that holds all
+values of both, an integer and a float become a float, and timestamps get the finer unit. Tensors of
+different lengths become lists. Different lists of class names become one list, and class numbers
+are matched by name.
 
 Other combinations are an error that names both places: text and numbers, class numbers and plain
 numbers, or scalars and lists. The user then declares a dtype: `--dtype x=float64` or `--dtype
@@ -41,12 +42,13 @@ _DTYPE_PATTERN = re.compile(
 
 
 class SchemaUnifier:
-    """Collects the flattened Arrow schemas of the tables of an input, and unifies them.
+    """Unifies the Arrow schemas of the tables of an input.
 
     A table is a batch or a file.
 
     Args:
-        declared: Dtypes that the user has declared, by column name. Such columns never conflict.
+        declared: Dtypes that the user has declared, by column name. The types of such a column may
+            differ between tables.
     """
 
     def __init__(self, declared: Mapping[str, str] | None = None) -> None:
@@ -58,8 +60,8 @@ class SchemaUnifier:
         self._num_tables = 0
         self._table_counts: dict[str, int] = {}
         self._label: str | None = None
-        # For each column of numbers: the class names of its tables, or None for plain numbers. The
-        # value is the first such table.
+        # By column of numbers, then by the class names that a table has for it (None for plain
+        # numbers): the name of the first such table.
         self._class_sources: defaultdict[str, dict[tuple[str, ...] | None, str]] = defaultdict(dict)
 
     def add(
@@ -68,7 +70,7 @@ class SchemaUnifier:
         """Adds the schema of a table.
 
         Args:
-            schema: The flattened schema.
+            schema: The schema, without structs. See `flatten_schema`.
             source_name: Name of the table, for messages.
             null_counts: Number of nulls of each column, or -1 if it is unknown. Without this
                 argument, a column counts as nullable if its field is.
@@ -114,7 +116,7 @@ class SchemaUnifier:
         becomes text.
 
         Raises:
-            DataError: A column has classes in some tables only.
+            DataError: A column has class numbers in some tables and plain numbers in others.
         """
         structs = self._struct_names()
         features = [
@@ -133,13 +135,13 @@ class SchemaUnifier:
         )
 
     def check_classes(self, schema: Schema) -> tuple[str, ...]:
-        """Returns notes on features that have different classes in different tables.
+        """Returns notes on features whose class names differ between tables.
 
         Args:
             schema: The final schema, which may be declared by the user.
 
         Raises:
-            DataError: Tables have different classes, and the schema uses their numbers as plain
+            DataError: The class names differ, and the schema uses the class numbers as plain
                 numbers.
         """
         notes = []
@@ -183,17 +185,17 @@ class SchemaUnifier:
         )
 
     def empty_columns(self) -> tuple[str, ...]:
-        """Returns the columns without any value."""
+        """Returns the columns without a value in any table."""
         structs = self._struct_names()
         return tuple(
             name for name in self._features if name not in self._typed and name not in structs
         )
 
     def _struct_names(self) -> set[str]:
-        """Returns the names that are a dotted prefix of another column.
+        """Returns the names that are a dotted prefix of another column, such as `geo` of `geo.lat`.
 
-        A struct that is null in one table is a single column there. In other tables its members
-        replace it.
+        If a struct is null in all rows of a table, that table has a single column of its name. In
+        other tables its members replace it.
         """
         prefixes: set[str] = set()
         for name in self._features:
@@ -218,7 +220,13 @@ class SchemaUnifier:
     ) -> Feature:
         """Joins two features if one of them has only nulls or empty lists.
 
-        Such a feature goes with values and with lists that are at least as deep.
+        Such a feature fits any feature of scalars, or of lists that are at least as deep.
+
+        Args:
+            first: The feature so far.
+            second: The feature of a further table.
+            source_name: Name of this table.
+            has_values: Whether `second` has values.
         """
         typed, untyped = (second, first) if has_values else (first, second)
         if first.name in self._typed or has_values:
@@ -256,9 +264,10 @@ class SchemaUnifier:
 
 
 def join_dtypes(first: str, second: str) -> str | None:
-    """Returns the narrowest dtype that holds all values of two dtypes, or None.
+    """Returns the narrowest dtype that holds all values of two dtypes, or None if there is none.
 
-    Integers and floats become a float that holds numbers of this size.
+    For an integer and a float, this is the float dtype if it has more bytes than the integer, else
+    float64.
 
     >>> join_dtypes("int8", "uint8"), join_dtypes("int32", "float32"), join_dtypes("string", "bool")
     ('int16', 'float64', None)
@@ -306,7 +315,7 @@ def is_number_dtype(dtype: str) -> bool:
 def join_shapes(
     first: tuple[int | None, ...], second: tuple[int | None, ...]
 ) -> tuple[int | None, ...] | None:
-    """Returns the shape that holds two shapes, or None if their ranks differ.
+    """Returns the shape that fits values of two shapes, or None if their ranks differ.
 
     A dimension that differs becomes None, and so do all dimensions before it.
 
@@ -343,7 +352,7 @@ def parse_dtype(text: str) -> tuple[str, tuple[int | None, ...] | None]:
     (('float32', (None, 4)), ('string', None))
 
     Returns:
-        (dtype, shape), or (dtype, None) for a text without a shape.
+        (dtype, shape). The shape is None if the text has no shape.
 
     Raises:
         UsageError: The dtype is unknown.
@@ -363,11 +372,11 @@ def parse_dtype(text: str) -> tuple[str, tuple[int | None, ...] | None]:
 
 
 def apply_dtypes(schema: Schema, dtypes: Mapping[str, str]) -> Schema:
-    """Returns the schema with declared dtypes and shapes instead of the inferred ones.
+    """Replaces inferred dtypes and shapes by those that the user has declared.
 
     Args:
         schema: The inferred schema.
-        dtypes: Text such as `uint8[28,28]`, by column name.
+        dtypes: Declarations such as `uint8[28,28]`, by column name.
 
     Raises:
         UsageError: A name is not a column, or a dtype is unknown.
@@ -414,12 +423,15 @@ def _apply_dtype(feature: Feature, text: str) -> Feature:
 def check_declared_schema(
     declared: Schema, inferred: Schema, description: str
 ) -> tuple[Schema, tuple[str, ...]]:
-    """Compares a declared schema with the data, and returns it with notes.
+    """Compares a declared schema with the columns of the data.
 
     Args:
         declared: The schema from the user.
         inferred: The schema of the data.
         description: Phrase for the input, for messages.
+
+    Returns:
+        (`declared`, notes on columns that only one of the two schemas has).
 
     Raises:
         DataError: A required feature is not a column of the data.
@@ -441,7 +453,7 @@ def check_declared_schema(
 
 
 def _class_notes(schema: Schema, inferred: Schema) -> list[str]:
-    """Returns notes on numbers that are used as class numbers of the schema."""
+    """Returns a note for each column of plain numbers that the schema uses as class numbers."""
     return [
         f"{f.name}: numbers in the data are those of the schema's classes: 0 is {f.classes[0]!r}"
         for f in schema
@@ -459,18 +471,22 @@ def finish_schema(
     common: PlanOptions,
     description: str,
 ) -> tuple[Schema, tuple[str, ...]]:
-    """Returns (schema of the records, notes) after applying the user's declarations.
+    """Applies the user's declarations to an inferred schema.
 
     Args:
         inferred: The schema of the data.
         empty_columns: Columns without any value. Each gets a note.
-        classes: Values of the label. Ignored if the schema is declared.
+        classes: Distinct values of the label. They are ignored if the user has declared the schema.
         common: The user's declarations.
         description: Phrase for the input, for messages.
 
+    Returns:
+        (schema of the records, notes).
+
     Raises:
         UsageError: An option names a column that does not exist.
-        DataError: A required feature is not a column of the data.
+        DataError: A required feature is not a column of the data, or a text label has no values or
+            too many.
     """
     notes = [
         f"{name}: no value in any record; kept as {inferred[name].describe()}"
@@ -493,23 +509,24 @@ def finish_schema(
 def finish_unified_schema(
     unifier: SchemaUnifier, batches: Iterable[pa.RecordBatch], common: PlanOptions, description: str
 ) -> tuple[Schema, tuple[str, ...], str | None]:
-    """Finishes the schema of an input of Arrow tables, as `finish_schema` does.
+    """Applies the user's declarations to the unified schema of Arrow tables.
+
+    This is `finish_schema` for inputs that are Arrow tables.
 
     Args:
         unifier: The schemas of all tables.
-        batches: All rows, flattened, with at least the label. They are only read if the label is
-            text.
+        batches: All rows, flattened, with at least the column of the label. They are only read if
+            the label is text.
         common: The user's declarations.
         description: Phrase for the input, for messages.
 
     Returns:
-        (schema, notes, text label). The text label is the label if its classes are the texts of its
-        own values, else None.
+        (schema, notes, text label). The text label is the name of the label if its class names are
+        the distinct texts in its column, else None.
 
     Raises:
         UsageError: As `finish_schema`.
-        DataError: As `finish_schema`. Or the tables don't fit each other, or a text label has no
-            values or too many.
+        DataError: As `finish_schema`. Also if the tables don't fit each other.
     """
     inferred, label = unifier.schema(), common.label
     classes = None if label is None or common.schema is not None else ClassNames(label)
@@ -531,9 +548,9 @@ def finish_unified_schema(
 
 
 def declared_dtypes(common: PlanOptions) -> dict[str, str]:
-    """Returns the dtypes that the user has declared, for a SchemaUnifier.
+    """Returns the dtypes that the user has declared, by column name, for a SchemaUnifier.
 
-    A feature of a declared schema counts as a list, because its column may contain one.
+    The dtypes of a declared schema get a shape, because its columns may also contain lists.
     """
     schema_dtypes = {} if common.schema is None else {f.name: f"{f.dtype}[]" for f in common.schema}
     return {**schema_dtypes, **common.dtypes}

@@ -1,8 +1,8 @@
 """Parsing of columns of text to numbers, booleans, times or text, as Arrow arrays.
 
-native/fields.cpp does the work. Each text without a value gets a fault code. The module also
-narrows numbers to float dtypes, counts rounded numbers, and finds integers that a float dtype can't
-hold.
+native/fields.cpp does the work. A text that has no value of the type gets a fault code. This module
+also casts numbers to narrower float dtypes, counts the rounded ones, and finds integers that a
+float dtype can't hold exactly.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ MANTISSA_BITS = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}
 
 
 def narrow_floats(numbers: npt.NDArray[Any], dtype: str) -> tuple[npt.NDArray[Any], int]:
-    """Casts numbers to a float dtype and counts the rounded ones.
+    """Casts numbers to a float dtype, and counts the floats that were rounded.
 
     Returns:
-        (numbers, number of rounded floats). float32 holds bfloat16. Integers are never counted.
+        (numbers, number of rounded floats). bfloat16 values are returned as float32, because NumPy
+        has no such dtype. Integers are never counted.
     """
     narrow = to_float_dtype(numbers, dtype)
     if narrow is numbers or numbers.dtype.kind != "f":
@@ -36,14 +37,17 @@ def narrow_floats(numbers: npt.NDArray[Any], dtype: str) -> tuple[npt.NDArray[An
 
 
 def to_float_dtype(numbers: npt.NDArray[Any], dtype: str) -> npt.NDArray[Any]:
-    """Casts numbers to a float dtype. float32 holds bfloat16."""
+    """Casts numbers to a float dtype. bfloat16 values are returned as float32."""
     with np.errstate(over="ignore"):
         narrow = numbers.astype("float32" if dtype == "bfloat16" else dtype, copy=False)
     return _round_bfloat16(narrow) if dtype == "bfloat16" else narrow
 
 
 def _round_bfloat16(numbers: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Rounds to the upper 16 bits, to nearest with ties to even. NaN stays NaN."""
+    """Rounds float32 to the precision of bfloat16, to nearest with ties to even.
+
+    The lower 16 bits become 0. NaN stays NaN.
+    """
     bits = np.ascontiguousarray(numbers).view(np.uint32)
     with np.errstate(over="ignore"):
         rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) & np.uint32(
@@ -59,7 +63,7 @@ def _round_bfloat16(numbers: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]
 def find_inexact(numbers: npt.NDArray[Any], dtype: str) -> Bools:
     """Returns a mask of the integers that a float dtype can't hold exactly.
 
-    Such integers have too many significant bits, or are too large.
+    These have too many significant bits, or are too large.
 
     >>> find_inexact(np.array([2048, 2049]), "float16").tolist()
     [False, True]
@@ -85,7 +89,7 @@ def find_inexact(numbers: npt.NDArray[Any], dtype: str) -> Bools:
 _INT_LIMITS = {
     **{f"int{bits}": (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) for bits in (8, 16, 32, 64)},
     **{f"uint{bits}": (0, (1 << bits) - 1) for bits in (8, 16, 32)},
-    "uint64": (0, (1 << 63) - 1),  # largest value of an Example's int64_list
+    "uint64": (0, (1 << 63) - 1),  # an Example's int64_list holds no larger values
 }
 # For each dtype: its significant bits, and the smallest number that rounds to infinity. This number
 # is half a step above the largest value.
@@ -99,7 +103,7 @@ _NANOS_PER = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1000, "ns": 1}
 
 
 class NullTokens(NamedTuple):
-    """The texts that mean null, as native functions take them.
+    """The texts that mean null, in the form that native functions need.
 
     Attributes:
         data: The bytes of all tokens. Token i is `data[ends[i - 1]:ends[i]]`.
@@ -116,7 +120,7 @@ class NullTokens(NamedTuple):
         return cls(data, np.cumsum([len(token) for token in encoded], dtype=np.int64))
 
     def fields(self, data: Bytes, starts: Int32s, infos: Int32s) -> native.TextFields:
-        """Returns texts with these null tokens, as native functions take them.
+        """Combines a column of texts with these null tokens, for a native function.
 
         Args:
             data: The buffer.
@@ -130,15 +134,16 @@ class NullTokens(NamedTuple):
 
 @dataclass(frozen=True)
 class TextFields:
-    """A column of texts in one buffer, with the results of parsing.
+    """A column of texts in one buffer, with the results of parsing it.
 
     Attributes:
         data: The buffer.
         starts: [rows] The offset of each text in `data`.
         infos: [rows] The length in bytes of each text, with the flag FIELD_QUOTED_BIT.
         tokens: The texts that mean null.
-        valid: [rows] 1, or 0 after parsing if the text means null.
-        fault: [rows] 0, or after parsing the reason why a text has no value.
+        valid: [rows] 1. Parsing sets it to 0 if the text means null.
+        fault: [rows] 0. Parsing sets it to a native.FieldFault if the text has no value of the
+            type.
     """
 
     data: Bytes
@@ -150,7 +155,7 @@ class TextFields:
 
     @classmethod
     def create(cls, data: Bytes, starts: Int32s, infos: Int32s, tokens: NullTokens) -> TextFields:
-        """Creates the column before any parsing."""
+        """Creates the column before it is parsed."""
         rows = len(starts)
         return cls(data, starts, infos, tokens, np.ones(rows, np.uint8), np.zeros(rows, np.uint8))
 
@@ -160,15 +165,18 @@ class TextFields:
 
     @property
     def native_fields(self) -> native.TextFields:
-        """The texts and null tokens, as native functions take them."""
+        """The texts and null tokens, in the form that native functions need."""
         return self.tokens.fields(self.data, self.starts, self.infos)
 
     def parse(self, kind: native.FieldType, values: npt.NDArray[Any]) -> int:
-        """Parses the texts into `values`, and returns the number of faults.
+        """Parses the texts into `values`, and sets `valid` and `fault`.
 
         Args:
             kind: The type to parse.
-            values: [rows] Receives the values, in the width that `kind` needs.
+            values: [rows] Receives the values. Its dtype must have the width of this type.
+
+        Returns:
+            The number of faults.
         """
         outputs = values.view(np.uint8), self.valid, self.fault
         native.read_fields(self.native_fields, kind, *outputs, native.ColumnCounts(), None)
@@ -186,10 +194,11 @@ def text_at(data: Bytes, starts: Int32s, infos: Int32s, row: int) -> bytes:
 
 
 def parse_values(fields: TextFields, feature: Feature) -> tuple[pa.Array, int]:
-    """Parses a column to numbers, booleans or times.
+    """Parses a column of texts to numbers, booleans or times.
 
     Returns:
-        (column, number of faults).
+        (column of the feature's type, number of faults). Faults are marked in `fields.fault`, and
+        their values are arbitrary.
     """
     if feature.dtype in _FLOAT_LIMITS:
         floats, faults = parse_floats(fields, feature.dtype)
@@ -227,11 +236,11 @@ def native_field_type(feature: Feature) -> native.FieldType:
 def build_array(
     kind: pa.DataType, fields: TextFields, *buffers: npt.NDArray[np.generic]
 ) -> pa.Array:
-    """Returns an array of an Arrow type, without copying its buffers.
+    """Creates an Arrow array from buffers, without a copy.
 
     Args:
         kind: The type.
-        fields: The column, for the number of rows and the nulls.
+        fields: The column of texts, which determines the number of rows and the nulls.
         *buffers: The buffers of the type after the validity bitmap.
     """
     nulls = fields.rows - int(np.count_nonzero(fields.valid))
@@ -244,10 +253,11 @@ def build_array(
 def build_number_column(
     fields: TextFields, feature: Feature, values: npt.NDArray[np.int64] | npt.NDArray[np.float64]
 ) -> pa.Array:
-    """Returns the column of a feature of numbers or times from parsed values.
+    """Converts parsed values to the column of a feature of numbers or times.
 
     Args:
-        fields: The column of texts, for its nulls.
+        fields: The column of texts, which determines the nulls.
+        feature: The feature.
         values: [rows] int64 or float64.
     """
     if feature.dtype in _FLOAT_LIMITS:
@@ -257,12 +267,12 @@ def build_number_column(
 
 
 def build_text_column(fields: TextFields, *, is_utf8: bool = True) -> tuple[pa.Array, int]:
-    """Copies the texts to a column, with nulls for unquoted null tokens.
+    """Copies the texts to an Arrow column. Unquoted null tokens become null.
 
     Args:
         fields: The texts.
-        is_utf8: Texts that are not UTF-8 get a fault, and the result is large_string. Otherwise the
-            result is large_binary.
+        is_utf8: Whether the column is large_string, and a text that is not UTF-8 gets a fault.
+            Otherwise the column is large_binary.
 
     Returns:
         (column, number of faults).
@@ -294,20 +304,23 @@ def build_text_column(fields: TextFields, *, is_utf8: bool = True) -> tuple[pa.A
 
 
 def classify_texts(fields: TextFields) -> Int64s:
-    """Returns the class of each text (see `schemas.type_lattice`), with 0 for a null."""
+    """Returns the type that each text could have, as a bit of `schemas.type_lattice`.
+
+    It is 0 for a null.
+    """
     classes = allocate(fields.rows, np.int64)
     fields.parse(native.FieldType(), classes)
     return classes
 
 
 def parse_floats(fields: TextFields, dtype: str) -> tuple[npt.NDArray[np.float64], int]:
-    """Parses a column to float64.
+    """Parses a column of texts to float64.
 
-    A value that the float dtype can't hold is a fault, too.
+    A number that the float dtype can't hold is a fault, too.
 
     Args:
         fields: The texts.
-        dtype: The float dtype of the feature.
+        dtype: The float dtype of the feature, for this check.
 
     Returns:
         (values, number of faults).
@@ -332,10 +345,10 @@ def parse_undecided(text: bytes, bits: int, overflow_limit: float) -> tuple[floa
     Args:
         text: The number.
         bits: Significant bits of the float dtype.
-        overflow_limit: Magnitude from which on the dtype has no values.
+        overflow_limit: The smallest magnitude that is out of range for the dtype.
 
     Returns:
-        (value, FieldFault).
+        (value, native.FieldFault). The fault is NONE if the dtype can hold the value.
     """
     value = float(text)
     if abs(value) >= overflow_limit:

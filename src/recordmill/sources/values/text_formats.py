@@ -1,10 +1,13 @@
 """Parsing of text columns in formats that the option `parse` declares.
 
-The formats are numbers, times and lists. A column with a declared format is read as text. Numbers
-are rewritten to the plain grammar of native/numbers.h, still as text, and only then cast to the
-dtype of the column (float64 if none is declared). So they are exact for every dtype, and a number
-that does not fit is a reject. Times become timestamp[s]. A value in another format is a reject.
-Without the option no value is changed, but columns of a CSV get a note if a common format fits.
+The formats are numbers, times and lists, such as `price=decimal(",")`. A column with a declared
+format is first read as text. Numbers are rewritten to the plain grammar of native/numbers.h, still
+as text, and only then cast to the dtype of the column (float64 if none is declared). So they are
+exact for every dtype, and a number that the dtype can't hold is a reject. Times become
+timestamp[s]. A value in another format is a reject.
+
+Without the option no value is changed, but a text column of a CSV file gets a note if a common
+format fits it.
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ from recordmill.sources.values.schema_unifier import SchemaUnifier, declared_dty
 from recordmill.storage.file_table import FileTable
 
 _SYMBOLS = "$€£¥₹"
-# patterns before and after the digits
+# (pattern before the digits, pattern after them), by kind of format.
 _AFFIXES = {
     "decimal": ("", ""),
     "percent": ("", r"\s?%"),
@@ -48,7 +51,7 @@ _ITEM_PATTERNS = {
 }
 _USAGE = """give COLUMN=decimal(","), percent, currency, date("%d.%m.%Y"), datetime("%d.%m.%Y %H:%M"), list("|") or \
 list("|", "int64")"""
-# formats that notes suggest if they read all values
+# Formats that a note suggests if they can parse all values of a column.
 _SUGGESTED_FORMATS = """decimal(",");decimal(",", thousands=".");decimal(".", thousands=",");percent;percent(",");currency
 currency(",", thousands=".");date("%d.%m.%Y");date("%d/%m/%Y");date("%m/%d/%Y");date("%d-%m-%Y");date("%Y/%m/%d")
 date("%d.%m.%y");date("%d/%m/%y");date("%m/%d/%y");datetime("%d.%m.%Y %H:%M");datetime("%d/%m/%Y %H:%M")
@@ -58,7 +61,7 @@ _MAX_NOTES = 10
 
 @dataclass(frozen=True)
 class TextFormat:
-    """The format of the values in a column of text.
+    """The declared format of the values in a column of text.
 
     Attributes:
         text: The declaration, such as `decimal(',')`.
@@ -80,7 +83,7 @@ class TextFormat:
 
     @property
     def type(self) -> pa.DataType:
-        """Arrow type of the column, if no dtype is declared for it."""
+        """Arrow type of the column if the user has not declared a dtype for it."""
         if self.time_format:
             return self.read(pa.nulls(0, pa.string())).type
         return pa.list_(pa.type_for_alias(self.item)) if self.separator else pa.float64()
@@ -137,9 +140,11 @@ class TextFormat:
         return text_format
 
     def read(self, values: pa.Array) -> pa.Array:
-        """Parses texts to timestamp[s], to plain numbers as text, or to lists of texts.
+        """Parses a column of texts in this format.
 
-        A text in another format becomes null.
+        Returns:
+            timestamp[s] for times, lists of texts for lists, and texts in the plain grammar for
+            numbers. A text in another format becomes null.
         """
         values = pc.cast(values, pa.string())
         if self.separator:
@@ -191,9 +196,13 @@ class TextFormat:
 
 
 def _split_offsets(values: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Splits texts into the time and the seconds by which its zone is ahead of UTC.
+    """Splits texts into the time and its UTC offset.
 
-    Offsets are `Z`, `+HHMM` or `+HH:MM`. A text without one becomes null.
+    Offsets are `Z`, `+HHMM` or `+HH:MM`.
+
+    Returns:
+        (time as text, seconds by which its zone is ahead of UTC). Both are null for a text without
+        an offset.
     """
     parts = pc.extract_regex(
         values, r"(?s)^(?P<time>.*?)(?:Z|(?P<sign>[+-])(?P<hours>\d{2}):?(?P<minutes>[0-5]\d))$"
@@ -212,7 +221,11 @@ def _unpadded(texts: pa.Array) -> pa.Array:
 
 @dataclass(frozen=True)
 class _FormattedColumns:
-    """Joins columns of text in their parsed form."""
+    """Replaces columns of text by their parsed form.
+
+    Attributes:
+        formats: The format of each column, by name.
+    """
 
     formats: Mapping[str, TextFormat]
 
@@ -233,16 +246,17 @@ class _FormattedColumns:
 def plan_with_text_formats(
     plan: PlanFunction, options: TableOptions, files: FileTable, common: PlanOptions
 ) -> Source:
-    """Plans files with the text formats that the options declare.
+    """Plans files, and parses the columns whose text formats the option `parse` declares.
 
     Args:
         plan: The function that plans the files themselves.
         options: Options of tables, with the declared formats.
+        files: The files.
         common: Options that all kinds of input share.
 
     Raises:
         DataError: As `plan` does.
-        UsageError: As `plan` does. Or a format is invalid, or its column does not exist.
+        UsageError: As `plan` does. Also if a format is invalid, or if its column does not exist.
     """
     declared_schema, columns_to_read = common.schema, options.columns
     formats = parse_text_formats(options.parse)
@@ -291,7 +305,7 @@ def parse_text_formats(items: Sequence[str]) -> dict[str, TextFormat]:
 
 
 def _format_notes(source: Source, common: PlanOptions) -> Iterator[str]:
-    """Yields notes on columns of text that a common format would parse.
+    """Yields a note for each text column that a common format can parse.
 
     Only the first chunk of the input is inspected.
     """
