@@ -39,6 +39,8 @@ struct Scanner {
   int64_t literal = -1;           // offset of the byte after the last escape, which has no special meaning
   int64_t closed_at = -1;         // offset of the last quote that may be a closing one
   State state = scan.is_skipping ? State::SKIPPING : State::UNQUOTED;
+  // Blanks are both delimiters and trimmed, so a run of them is one delimiter, and those at the ends of a row are none.
+  const bool joins_blanks = dialect.trims && dialect.delimiter == ' ';
 
   uint64_t mask(int64_t base, int64_t byte) const {
     return byte > 255 ? 0 : byte_mask(data.data, base, data.size, static_cast<uint8_t>(byte));
@@ -107,8 +109,8 @@ struct Scanner {
     } else if (state == State::QUOTED) {
       handle_in_quotes(byte, at);
     } else if (state != State::SKIPPING) {
-      if (byte == dialect.delimiter) end_field(at);
-      else handle_outside_quotes(byte, at);
+      if (byte != dialect.delimiter) handle_outside_quotes(byte, at);
+      else if (!joins_blanks || !is_blank_field(at)) end_field(at);
     }
     return Next::CONTINUE;
   }
@@ -156,6 +158,9 @@ struct Scanner {
     return start == stop;
   }
 
+  // Returns whether the field before `at` is not in quotes and consists of blanks.
+  bool is_blank_field(int64_t at) const { return state == State::UNQUOTED && are_blanks(row.field_start, at); }
+
   // Ends the field before `at`.
   RM_INLINE void end_field(int64_t at) {
     int64_t start = row.field_start, stop = at;
@@ -184,8 +189,9 @@ struct Scanner {
       return Next::RETURN;
     }
     if (state != State::SKIPPING) {
-      const bool blank = at == row.start && lines(at);
-      const bool is_row = at > row.start || (blank && dialect.columns == 1);
+      const bool is_empty = at == row.start || (joins_blanks && row.column == 0 && is_blank_field(at));
+      const bool blank = is_empty && lines(at);
+      const bool is_row = !is_empty || (blank && dialect.columns == 1);
       scan.blank_lines += blank && !is_row;
       if (is_row && end_row(at) == Next::RESCAN) return Next::RESCAN;
     }
@@ -200,7 +206,7 @@ struct Scanner {
   // Ends the row before `at`: completes it, or lists it as bad. Returns RESCAN if it was too long.
   Next end_row(int64_t at) {
     if (at - row.start > dialect.max_row_bytes) return skip_long_row();
-    end_field(at);
+    if (!joins_blanks || row.column == 0 || !is_blank_field(at)) end_field(at);
     const int64_t width = row.column, columns = dialect.columns;
     if (!columns) {
       scan.rows++;
@@ -237,7 +243,8 @@ struct Scanner {
         line = at + 1;
         fields = 1;
       } else if (byte == dialect.delimiter) {
-        fields++;
+        // Of a run of blanks inside a line, the last one counts.
+        fields += !joins_blanks || (!are_blanks(line, at) && at + 1 < stop && !is_blank(data[at + 1]) && !is_line_end(data[at + 1]));
       } else if (byte == dialect.escape) {
         at++;
       }

@@ -80,7 +80,7 @@ def test_a_made_file_is_told_or_refused_and_never_wrong(tmp_path: Path) -> None:
     assert counts[RIGHT, True] > 0.6 * sum(n for (_, header), n in counts.items() if header)
 
 
-def test_a_name_may_stand_in_its_column_where_two_others_are_text_above_numbers(
+def test_a_name_may_stand_in_its_column_where_another_is_text_above_numbers(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "in.csv"
@@ -242,7 +242,7 @@ def test_several_files_must_agree(tmp_path: Path) -> None:
     with pytest.raises(
         DataError, match=r"^4\.csv: the first row looks like data.*unlike that of 1\.csv, a header"
     ):
-        plan(paths["1"], paths["4"])
+        plan(paths["4"], paths["1"])
     with pytest.raises(DataError, match=r"^3\.csv: the first row may be a header or data"):
         plan(paths["1"], paths["3"])
 
@@ -284,14 +284,11 @@ REAL_REFUSED = {
     "torture-papaparse/long-sample.csv": "looks like data",
     # a header, and refused: names that stand below again, are numbers, or differ in nothing from
     # what is below
-    "torture-csvkit/join_a.csv": "'b' stands below it again",
     "torture-csvkit/join_a_short.csv": "'b' stands below it again",
-    "torture-csvkit/join_b.csv": "'b' stands below it again",
     "torture-csvkit/join_short.csv": "'b' stands below it again",
     "torture-csvkit/test_join_short_rows.csv": "'b' stands below it again",
     "torture-csvkit/test_empty_columns.csv": "'a' stands below it again",
     "torture-csvkit/test_header_newline.csv": "may be a header or data",
-    "torture-frictionless/issue-1109.csv": "stands below it again",
     "torture-frictionless/issue-825.csv": "'2011' is above a number",
     "torture-frictionless/transpose.csv": "'1' is above a number",
     "torture-frictionless/numeric-labels.csv": "may be a header or data",
@@ -312,7 +309,6 @@ REAL_REFUSED = {
     "torture-csvkit/test_extra_header.csv": "may be a header or data",
     "torture-frictionless/without-rows.csv": "a header and no rows",
     "torture-csvkit/empty.csv": "no rows",
-    "torture-csvkit/null_byte.csv": "NUL",
     "torture-frictionless/empty.csv": "empty",
     "torture-frictionless/issue-811.csv": "--encoding",
     "torture-frictionless/table-with-accents.csv": "--encoding",

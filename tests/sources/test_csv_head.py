@@ -60,7 +60,7 @@ def test_encodings(tmp_path: Path) -> None:
     [
         (b"", {}, r"^in\.csv: the file is empty \(0 bytes\): not even a header$"),
         (b"\n\r\n", {}, r"^in\.csv: it holds no rows, not even a header$"),
-        (b"a,b\n1\0,2\n", {}, r"^in\.csv: byte 5: it holds NUL bytes"),
+        ("a,b\n1,2\n".encode("utf-16-le"), {}, r"^in\.csv: byte 1: it holds NUL bytes"),
         ("a,b\n".encode("utf-16-le"), {}, "utf-16-le"),
         ("a,b\n".encode("utf-16-be"), {}, "utf-16-be"),
         (b"PAR1....PAR1", {}, r"^in\.csv: this is no CSV but a Parquet file; use `build parquet`$"),
@@ -102,7 +102,7 @@ def test_errors(tmp_path: Path, content: bytes, options: dict[str, Any], message
         ({"delimiter": "\n"}, "no line end"),
         ({"quote": "é"}, "quote is 'é'"),
         ({"delimiter": ";", "comment": ";"}, "delimiter and --comment are both ';'"),
-        ({"trim": True, "delimiter": " "}, "trim drops blanks"),
+        ({"trim": True, "comment": " "}, "trim drops blanks"),
         ({"trim": True, "comment": "\t"}, "trim drops tabs"),
         ({"skip_lines": -1}, "--skip-lines -1"),
         ({"max_line_bytes": 0}, "--max-line-bytes 0: it lies"),
@@ -290,3 +290,163 @@ def test_a_file_that_was_cut_in_a_field_does_not_make_quotes_text(tmp_path: Path
     (reject,) = rejects(source)
     assert "is never closed" in str(reject)
     assert len(values(source)) == 150
+
+
+def read_csv(folder: Path, *contents: bytes, **options: Any) -> tuple[CsvSource, list[Any]]:
+    """The plan of files `1.csv`, `2.csv`, ..., and the values of all records."""
+    paths = [folder / f"{number}.csv" for number in range(1, len(contents) + 1)]
+    for path, content in zip(paths, contents, strict=True):
+        path.write_bytes(content)
+    source = plan_csv(input_files(*paths), CsvOptions(**options), PlanOptions())
+    rows, rejects = read_all(source)
+    assert not rejects
+    return source, [tuple(values.values()) for _, _, values in rows]
+
+
+@pytest.mark.parametrize("delimiter", [",", "\t", ";", " "])
+def test_a_header_one_field_short_above_row_names_of_r_names_the_other_columns(
+    tmp_path: Path, delimiter: str
+) -> None:
+    rows = [('"x"', '"y"'), *((f'"{row}"', f"{row}.5", f'"k{row}"') for row in range(1, 9))]
+    content = "".join(delimiter.join(row) + "\n" for row in rows).encode()
+    source, values = read_csv(tmp_path, content)
+    assert source.schema.names == ("column_1", "x", "y")
+    assert values == [(row, row + 0.5, f"k{row}") for row in range(1, 9)]
+    assert "the header has one field fewer than the rows" in " ".join(source.notes)
+    source, _ = read_csv(tmp_path, content, names=("row", "a", "b"))
+    assert source.schema.names == ("row", "a", "b")
+
+
+def test_a_value_with_an_unquoted_comma_in_each_row_is_no_row_name(tmp_path: Path) -> None:
+    path = tmp_path / "in.csv"
+    path.write_bytes(b"who,size\n" + b"".join(b"n%d,1,5\n" % row for row in range(9)))
+    source = plan_csv(input_files(path), CsvOptions(), PlanOptions())
+    assert source.schema.names == ("who", "size")
+    _, rejects = read_all(source)
+    assert len(rejects) == 9
+
+
+def test_a_delimiter_at_the_end_of_each_row_makes_no_column_unless_a_row_has_a_value(
+    tmp_path: Path,
+) -> None:
+    rows = b"".join(b"%d,t%d,\n" % (row, row) for row in range(300))
+    source, values = read_csv(tmp_path, b"a,b\n" + rows)
+    assert source.schema.names == ("a", "b")
+    assert values == [(row, f"t{row}") for row in range(300)]
+    assert any(note.startswith("column 'column_3' is left out") for note in source.notes)
+    source, values = read_csv(tmp_path, b"a,b\n" + rows + b"300,t,7\n")
+    assert values[-1] == (300, "t", 7)
+
+
+def test_runs_of_blanks_are_asked_about_and_are_a_delimiter_with_trim(tmp_path: Path) -> None:
+    content = b'  name    size  "of it"\n\n' + b"".join(
+        b' "a  %d"   %d    z \n' % (row, row) for row in range(20)
+    )
+    path = tmp_path / "in.csv"
+    path.write_bytes(b"name    size\n" + b"".join(b"n%d   %d\n" % (row, row) for row in range(9)))
+    with pytest.raises(DataError) as refused:
+        plan_csv(input_files(path), CsvOptions(), PlanOptions())
+    assert (
+        "runs of blanks split 10 of 10 rows into 2 fields; say --delimiter ' ' and --trim"
+    ) in in_flags(str(refused.value))
+    source, values = read_csv(tmp_path, content, delimiter=" ", trim=True)
+    assert source.schema.names == ("name", "size", "of it")
+    assert values == [(f"a  {row}", row, "z") for row in range(20)]
+
+
+def test_blanks_around_the_fields_of_a_column_are_noted_with_trim(tmp_path: Path) -> None:
+    content = b"id, label\n" + b"".join(b"%d, a%d\n" % (row, row) for row in range(4))
+    source, _ = read_csv(tmp_path, content)
+    assert source.schema.names == ("id", " label")
+    assert any("5 of the first 5 rows have blanks" in note for note in source.notes)
+    source, values = read_csv(tmp_path, content, trim=True)
+    assert values == [(row, f"a{row}") for row in range(4)]
+    assert not any("blanks" in note for note in source.notes)
+
+
+def test_blank_lines_before_the_header_of_one_column_are_no_rows(tmp_path: Path) -> None:
+    rows = b"".join(b"word%d\n" % row for row in range(12))
+    source, values = read_csv(tmp_path, b"\r\n\ntext\n" + rows)
+    assert source.schema.names == ("text",)
+    assert len(values) == 12
+
+
+def test_a_first_row_longer_than_the_sample_is_read_up_to_max_line_bytes(tmp_path: Path) -> None:
+    content = b"a,b\n1," + b"x" * (3 << 20) + b"\n" + b"2,y\n" * 9
+    _, values = read_csv(tmp_path, content)
+    assert len(values) == 10
+    assert values[0] == (1, "x" * (3 << 20))
+    path = tmp_path / "in.csv"
+    path.write_bytes(content)
+    source = plan_csv(input_files(path), CsvOptions(max_line_bytes=2 << 20), PlanOptions())
+    rows, rejects = read_all(source)
+    assert len(rows) == 9
+    assert [reject.reason for reject in rejects] == ["row-bytes"]
+
+
+@pytest.mark.parametrize("first", ['{"a": 1}', "{'a': 1}", "[1, 2]", '["x"]'])
+def test_json_in_the_first_row_is_data(tmp_path: Path, first: str) -> None:
+    path = tmp_path / "in.csv"
+    quoted = first.replace('"', '""')
+    path.write_text("".join(f'"{quoted}",word{row}\n' for row in range(12)))
+    with pytest.raises(DataError, match="is JSON, and not a name"):
+        plan_csv(input_files(path), CsvOptions(), PlanOptions())
+    _, values = read_csv(tmp_path, path.read_bytes(), header=False)
+    assert values[0] == (first, "word0")
+
+
+@pytest.mark.parametrize(
+    "names", [("2020-01-01", "2020-01-02"), ("1/22/20", "1/23/20"), ("Jan 2020", "Feb 2020")]
+)
+def test_dates_above_numbers_are_column_names(tmp_path: Path, names: tuple[str, str]) -> None:
+    content = f"place,{','.join(names)}\n" + "".join(f"p{row},{row},7\n" for row in range(4))
+    source, _ = read_csv(tmp_path, content.encode())
+    assert source.schema.names == ("place", *names)
+
+
+def test_years_in_order_are_column_names_unless_years_are_below(tmp_path: Path) -> None:
+    source, values = read_csv(tmp_path, b"x,1990,1991,1992\np,1,2.5,3\nq,4,5,1950\n")
+    assert source.schema.names == ("x", "1990", "1991", "1992")
+    assert len(values) == 2
+    path = tmp_path / "in.csv"
+    path.write_bytes(b"x,1990,1991,1992\np,1993,1994,1995\n")
+    with pytest.raises(DataError, match="looks like data"):
+        plan_csv(input_files(path), CsvOptions(), PlanOptions())
+
+
+def test_a_class_named_as_its_column_is_no_evidence_against_a_header(tmp_path: Path) -> None:
+    source, values = read_csv(tmp_path, b"x,c\n1,a\n2,b\n3,c\n")
+    assert source.schema.names == ("x", "c")
+    assert values == [(1, "a"), (2, "b"), (3, "c")]
+
+
+def test_a_stray_nul_is_part_of_its_field_wherever_it_is(tmp_path: Path) -> None:
+    rows = [(row, f"t{row}") for row in range(20_000)]
+    for at in (3, 19_999):
+        rows[at] = at, "t\0z"
+        content = "a,b\n" + "".join(f"{number},{text}\n" for number, text in rows)
+        _, values = read_csv(tmp_path, content.encode())
+        assert values[at] == (at, "t\0z")
+    for content, message in (
+        ("a,b\n1,2\n".encode("utf-16-le"), "needs --encoding utf-16-le"),
+        (b"\x00\x01\x02\x03\x04" * 50, "the file is damaged, or it is not text"),
+    ):
+        (tmp_path / "in.csv").write_bytes(content)
+        with pytest.raises(DataError) as refused:
+            read_head(input_files(tmp_path / "in.csv")[0], CsvOptions())
+        assert message in in_flags(str(refused.value))
+
+
+def test_later_parts_without_the_header_of_the_first_have_its_columns(tmp_path: Path) -> None:
+    parts = [b"".join(b"%d,t%d\n" % (row, row) for row in range(k, k + 5)) for k in (0, 5, 10)]
+    source, values = read_csv(tmp_path, b"a,b\n" + parts[0], parts[1], b"7,7\n" + parts[2])
+    assert source.schema.names == ("a", "b")
+    assert sorted(values) == sorted([*((row, f"t{row}") for row in range(15)), (7, "7")])
+    assert any(
+        note.startswith("only the first file has a header") and "2.csv, 3.csv" in note
+        for note in source.notes
+    )
+    # A part in front of the header, or with other columns, is refused.
+    for contents in ((parts[1], b"a,b\n" + parts[0]), (b"a,b\n" + parts[0], b"1,2,3\n4,5,6\n")):
+        with pytest.raises(DataError, match="looks like data"):
+            read_csv(tmp_path, *contents)

@@ -431,7 +431,13 @@ class BuildKeywords(TypedDict, total=False):
         str | None, _csv("lines that start with it are skipped", form=CHARACTER_FORM, metavar="C")
     ]
     skip_lines: Annotated[int, _csv("lines to skip at the start of each file", 0)]
-    trim: Annotated[bool, _csv("drop blanks around fields", False)]
+    trim: Annotated[
+        bool,
+        _csv(
+            "drop blanks around fields; with --delimiter ' ', a run of blanks is one delimiter",
+            False,
+        ),
+    ]
     columns: Annotated[
         ColumnsOption,
         {

@@ -56,7 +56,8 @@ class CsvOptions(TableOptions):
         skip_lines: Number of lines before the header, or before the first row if there is no
             header.
         trim: Whether blanks and tabs around a field are dropped, also those before an opening
-            quote. Otherwise they are part of the value.
+            quote. Otherwise they are part of the value. If the delimiter is a blank, a run of
+            blanks is one delimiter.
         max_line_bytes: Maximum length of a row in bytes. A longer row is a reject, and reading
             continues at its second line. This limits the damage of a quote that is never closed.
     """
@@ -98,9 +99,9 @@ class CsvOptions(TableOptions):
             )
             if same_role:
                 raise UsageError(f"--{name} and --{same_role} are both {value!r}; they must differ")
-        if self.trim and " " in roles.values():
+        if self.trim and " " in (self.quote, self.escape, self.comment):
             raise UsageError(
-                f"{option('trim', True)} drops blanks, so ' ' can't be the delimiter, quote, escape or comment as well"
+                f"{option('trim', True)} drops blanks, so ' ' can't be the quote, escape or comment as well"
             )
         if self.trim and "\t" in (self.quote, self.escape, self.comment):
             raise UsageError(

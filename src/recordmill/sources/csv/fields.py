@@ -228,12 +228,17 @@ def split_sample(sample: Bytes, dialect: CsvOptions, max_rows: int, is_final: bo
     rows = Tokenizer(dialect, max(trial.width, widths[0]), max_rows, allows_ragged_rows=True).read(
         data, 0, len(data), is_final=is_final
     )
+    # With one column, blank lines are rows, too. Those before the first text are not.
+    is_blank = (rows.widths == 1) & (rows.infos[0] == 0)
+    first = int(np.argmin(is_blank)) if len(is_blank) and not is_blank.all() else 0
     first_row = (
-        _extract_cells(data, rows, 0) if len(rows.ordinals) and rows.ordinals[0] == 0 else ()
+        _extract_cells(data, rows, first)
+        if len(rows.ordinals) and rows.ordinals[first] == first
+        else ()
     )
     matching_rows = (
         # Without a width that half of the rows have, no row is typical.
-        np.flatnonzero(rows.widths == trial.width).tolist()
+        (first + np.flatnonzero(rows.widths[first:] == trial.width)).tolist()
         if 2 * widths.count(trial.width) >= len(widths)
         else []
     )

@@ -48,6 +48,12 @@ MAX_SAMPLE_ROWS = 100
 # 1 MiB, for files with such long rows that a sample has fewer than _MIN_SAMPLE_ROWS.
 _MAX_SAMPLE_BYTES = 1 << 20
 _MIN_SAMPLE_ROWS = 4
+# Of the bytes of a sample. Text as UTF-16 has more, a damaged file fewer.
+_MAX_NUL_SHARE = 0.25
+# Control characters besides white space, SUB and ESC.
+_BINARY_CONTROLS = [byte for byte in range(1, 32) if byte not in b"\t\n\v\f\r\x1a\x1b"]
+# A column without a name, if the header has one field less than the rows.
+_FIRST_COLUMN, _LAST_COLUMN = "first", "last"
 _LINE_END = re.compile(rb"\r\n?|\n")
 
 
@@ -64,7 +70,9 @@ class CsvHead:
             content as uncompressed UTF-8. In a plain UTF-8 file the byte order mark counts, too.
         line: Line number at `start`, from 1.
         generated_names: Those of `names` that replace a missing name, such as column_3.
+        trailing_name: The generated name of the last column if the header has no field for it.
         quote: One character, or None for no quoting.
+        blanks_note: A note on blanks around most fields of a column. "" if there are none.
         dialect_reason: How delimiter and quote were detected, for a note. "" if the user has
             declared them.
         first_row: The first row and a guess if it is a header. None if the user has declared this.
@@ -78,7 +86,9 @@ class CsvHead:
     start: int
     line: int
     generated_names: tuple[str, ...] = ()
+    trailing_name: str = ""
     quote: str | None = '"'
+    blanks_note: str = field(default="", compare=False)
     dialect_reason: str = field(default="", compare=False)
     first_row: FirstRow | None = field(default=None, compare=False)
     blank_lines: int = field(default=0, compare=False)
@@ -144,18 +154,13 @@ class _HeadReader:
         self._sample = np.concatenate(blocks)
 
     def read(self) -> CsvHead:
-        if 0 in self._sample:
-            offset = int(np.argmin(self._sample != 0))
-            # In ASCII text, the high byte of each character is 0.
-            is_big_endian = np.count_nonzero(self._sample[0::2]) < np.count_nonzero(
-                self._sample[1::2]
-            )
-            raise DataError(
-                "it holds NUL bytes, so it is no CSV in this encoding; UTF-16 without a byte order mark "
-                f"needs {option('encoding', 'utf-16-be' if is_big_endian else 'utf-16-le')}",
-                source=self._source,
-                place=f"byte {offset}",
-            )
+        # A stray NUL is part of its field. Many are another encoding, or the file is not text.
+        num_nuls = int(np.count_nonzero(self._sample == 0))
+        controls = np.isin(self._sample, _BINARY_CONTROLS) if num_nuls else self._sample[:0]
+        if num_nuls > _MAX_NUL_SHARE * len(self._sample) or 100 * controls.sum() > len(
+            self._sample
+        ):
+            raise self._nul_error()
         start, line = self._skip_lines()
         trial, dialect_reason = self._detect_dialect(start)
         rows, data = self._read_first_row(start, line, trial)
@@ -171,11 +176,29 @@ class _HeadReader:
                 rows, data = self._read_first_row(start, line, trial)
         if len(rows.bad_rows):
             raise self._first_row_error(data, rows)
-        names, generated_names = self._column_names(data, rows)
-        dialect_reason = "; ".join(
-            filter(None, (dialect_reason, sniff_dialect.describe_thousands(trial)))
-        )
-        first_row = self._guess_header(trial) if self._options.header is None else None
+        unnamed = "" if self._options.header is False else _find_unnamed_column(trial)
+        first_row = None
+        if self._options.header is None:
+            first_row = replace(
+                self._guess_header(trial, unnamed),
+                width=int(rows.widths[0]) + bool(unnamed),
+                start=start + self._mark_bytes,
+                line=line,
+            )
+        try:
+            names, generated_names = self._column_names(data, rows, trial, unnamed)
+        except DataError as error:
+            if first_row is None or first_row.guess.verdict != DATA_ROW:
+                raise
+            # A row of data after a header in another file may have equal fields.
+            names, generated_names = _number_names(first_row.width), ()
+            first_row = replace(first_row, name_error=error)
+        descriptions = [dialect_reason, sniff_dialect.describe_thousands(trial)]
+        if unnamed:
+            descriptions.append(
+                f"the header has one field fewer than the rows, so the {unnamed} column has no name"
+            )
+        dialect_reason = "; ".join(filter(None, descriptions))
         num_blank_lines = 0
         if self._options.header is not False:
             start, line, num_blank_lines = rows.stop, rows.stop_line, rows.blank_lines
@@ -189,10 +212,29 @@ class _HeadReader:
             start=start,
             line=line,
             generated_names=generated_names,
+            trailing_name=names[-1] if unnamed == _LAST_COLUMN and generated_names else "",
             quote=trial.quote,
+            blanks_note="" if self._options.trim else _note_blanks(trial),
             dialect_reason=dialect_reason,
             first_row=first_row,
             blank_lines=num_blank_lines,
+        )
+
+    def _nul_error(self) -> DataError:
+        """Returns the error for a sample with many NUL bytes."""
+        # In ASCII text as UTF-16, the high byte of each character is 0.
+        even, odd = (int(np.count_nonzero(self._sample[first::2])) for first in (0, 1))
+        encoding = "utf-16-be" if even < odd else "utf-16-le"
+        is_utf16 = self._encoding == UTF8_ENCODING and 4 * min(even, odd) < max(even, odd)
+        remedy = (
+            f"UTF-16 without a byte order mark needs {option('encoding', encoding)}"
+            if is_utf16
+            else "the file is damaged, or it is not text"
+        )
+        return DataError(
+            f"it holds NUL bytes, so it is no CSV in this encoding; {remedy}",
+            source=self._source,
+            place=f"byte {int(np.argmin(self._sample != 0))}",
         )
 
     def _detect_dialect(self, start: int) -> tuple[sniff_dialect.DialectTrial, str]:
@@ -213,10 +255,13 @@ class _HeadReader:
             options.delimiter or DELIMITERS[0],
             '"' if options.quote == AUTO_QUOTE else options.quote,
         )
-        while (
-            len(trial.widths) < _MIN_SAMPLE_ROWS
-            and not self._is_complete
-            and len(self._sample) < _MAX_SAMPLE_BYTES
+        # A header alone shows nothing, so the row after it is read whatever its length.
+        while not self._is_complete and (
+            (len(trial.widths) < _MIN_SAMPLE_ROWS and len(self._sample) < _MAX_SAMPLE_BYTES)
+            or (
+                sum(width != native.CsvRowFault.TOO_LONG for width in trial.widths) < 2
+                and len(self._sample) < _MAX_SAMPLE_BYTES + 2 * options.max_line_bytes
+            )
         ):
             self._grow()
             trial = self._split_rows(start, trial.delimiter, trial.quote)
@@ -241,8 +286,9 @@ class _HeadReader:
             if options.delimiter
             else sniff_dialect.choose_delimiter(choices, _data_extension(self._source))
         )
-        if choice.doubt:
-            raise DataError(choice.doubt, source=self._source)
+        doubt = choice.doubt or self._find_blank_runs_doubt(start, choice.trial)
+        if doubt:
+            raise DataError(doubt, source=self._source)
         self._check_escapes(start, choice.trial)
         descriptions = (
             [sniff_dialect.describe_delimiter(choice.trial)]
@@ -251,10 +297,23 @@ class _HeadReader:
         )
         return choice.trial, "; ".join([*descriptions, *filter(None, (choice.reason,))])
 
+    def _find_blank_runs_doubt(self, start: int, trial: sniff_dialect.DialectTrial) -> str:
+        """Returns why a file with one column may have more, or ""."""
+        options = self._options
+        used_marks = (options.quote, options.escape, options.comment)
+        if options.delimiter is not None or trial.width > 1 or " " in used_marks:
+            return ""
+        dialect = replace(options.with_dialect(" ", trial.quote), trim=True, lenient_quotes=True)
+        sample = self._sample[start : start + SAMPLE_BYTES]
+        runs_trial = split_sample(
+            sample, dialect, MAX_SAMPLE_ROWS, self._is_complete and len(sample) < SAMPLE_BYTES
+        )
+        return sniff_dialect.find_blank_runs_doubt(runs_trial, sample.tobytes())
+
     def _is_candidate(self, mark: str) -> bool:
         """Returns whether a character can be the delimiter of this file."""
         used_marks = (self._options.quote, self._options.escape, self._options.comment)
-        if mark in used_marks or (mark == " " and self._options.trim):
+        if mark in used_marks:
             return False
         return mark in (self._options.delimiter, DELIMITERS[0]) or ord(mark) in self._sample
 
@@ -306,13 +365,14 @@ class _HeadReader:
                 source=self._source,
             )
 
-    def _guess_header(self, trial: sniff_dialect.DialectTrial) -> FirstRow:
+    def _guess_header(self, trial: sniff_dialect.DialectTrial, unnamed: str) -> FirstRow:
         texts = tuple(cell.text for cell in trial.first_row)
         is_usual_width = trial.widths[:1] == (trial.width,)
+        names = (*[""] * (unnamed == _FIRST_COLUMN), *texts, *[""] * (unnamed == _LAST_COLUMN))
         other_rows = [
-            _pad_row([cell.text for cell in row], len(texts)) for row in trial.rows[is_usual_width:]
+            _pad_row([cell.text for cell in row], len(names)) for row in trial.rows[is_usual_width:]
         ]
-        guess = guess_header(texts, other_rows)
+        guess = guess_header(names, other_rows)
         # The second row may be the header, below a title.
         looks_like_names = trial.rows and all(
             sniff_dialect.classify_cell(cell.text) == sniff_dialect.TEXT_CELL
@@ -400,7 +460,11 @@ class _HeadReader:
         return DataError(problem, source=self._source, place=f"line {line}")
 
     def _column_names(
-        self, data: Bytes, rows: TokenizedRows
+        self,
+        data: Bytes,
+        rows: TokenizedRows,
+        trial: sniff_dialect.DialectTrial,
+        unnamed: str,
     ) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Determines the names of the columns from the options and the first row.
 
@@ -413,17 +477,20 @@ class _HeadReader:
         width, place = int(rows.widths[0]), f"line {int(rows.lines[0])}"
         user_names = self._options.names
         if user_names is not None:
-            if len(user_names) != width:
+            # Names for a column more than the header has are right if all other rows have it.
+            if len(user_names) != width and not (
+                self._options.header is not False
+                and len(user_names) == trial.width == width + 1
+                and trial.has_short_header
+            ):
                 raise DataError(
                     f"{len(user_names)} names are given, but the first row has {width} fields",
                     source=self._source,
                     place=place,
                 )
             return user_names, ()
-        # Columns without a name are numbered from 1.
-        numbered_names = tuple(f"column_{index}" for index in range(1, width + 1))
         if self._options.header is False:
-            return numbered_names, ()
+            return _number_names(width), ()
         fields = [
             data[start : start + (info & native.FIELD_LENGTH_MASK)].tobytes()
             for start, info in zip(
@@ -439,10 +506,12 @@ class _HeadReader:
                 source=self._source,
                 place=place,
             ) from None
+        names = (*[""] * (unnamed == _FIRST_COLUMN), *names, *[""] * (unnamed == _LAST_COLUMN))
+        numbered_names = _number_names(len(names))
         filled_names = tuple(
             name or number for name, number in zip(names, numbered_names, strict=True)
         )
-        if len(set(filled_names)) < width:
+        if len(set(filled_names)) < len(names):
             duplicate = next(name for name in filled_names if filled_names.count(name) > 1)
             columns = [index + 1 for index, name in enumerate(filled_names) if name == duplicate]
             raise DataError(
@@ -456,6 +525,54 @@ class _HeadReader:
         return filled_names, tuple(
             number for name, number in zip(names, numbered_names, strict=True) if not name
         )
+
+
+def _number_names(width: int) -> tuple[str, ...]:
+    """Returns names for columns without one. They count from 1."""
+    return tuple(f"column_{number}" for number in range(1, width + 1))
+
+
+def _find_unnamed_column(trial: sniff_dialect.DialectTrial) -> str:
+    """Finds the column that a header with one field less than the rows does not name.
+
+    It is the last one if all rows end with a delimiter. It is the first one if that has the names
+    of rows, as R writes them.
+
+    Returns:
+        _FIRST_COLUMN, _LAST_COLUMN, or "" if no column can be the one.
+    """
+    if not trial.has_short_header or trial.width > sniff_dialect.MAX_SNIFFED_COLUMNS:
+        return ""
+    last_cells, row_names = ([row[index] for row in trial.rows] for index in (-1, 0))
+    if not any(cell.text or cell.is_quoted for cell in last_cells):
+        return _LAST_COLUMN
+    texts = [cell.text for cell in row_names]
+    if any(row[-1].text[:1] == " " for row in trial.rows) or len(set(texts)) < len(texts):
+        return ""  # a value with a delimiter in it also makes rows longer
+    # A comma is often part of a value, so here only numbers in order or quotes show names of rows.
+    is_named = (
+        trial.delimiter != ","
+        or all(cell.is_quoted for cell in row_names)
+        or texts == [str(number) for number in range(1, len(texts) + 1)]
+    )
+    return _FIRST_COLUMN if is_named else ""
+
+
+def _note_blanks(trial: sniff_dialect.DialectTrial) -> str:
+    """Returns a note if most fields of a column have blanks around them, or ""."""
+    rows = [[cell.text != cell.text.strip(" \t") for cell in row] for row in trial.rows]
+    columns = [
+        column
+        for column in range(min(trial.width, sniff_dialect.MAX_SNIFFED_COLUMNS))
+        if 2 * sum(row[column] for row in rows) > len(rows)
+    ]
+    num_rows = sum(any(row[column] for column in columns) for row in rows)
+    if not num_rows:
+        return ""
+    return (
+        f"{num_rows} of the first {len(rows)} rows have blanks around fields, which are part of the "
+        f"values and of column names: {option('trim', True)} drops them"
+    )
 
 
 def _pad_row(row: list[str], width: int) -> list[str]:

@@ -403,7 +403,8 @@ def note_columns(
     """Returns notes on columns: generated names, nulls, lost digits, and missing columns."""
     notes = []
     if generated_names := sorted(
-        {name for head in heads for name in head.generated_names},
+        {name for head in heads for name in head.generated_names}
+        & {column.name for column in columns},
         key=lambda name: (len(name), name),
     ):
         notes.append(

@@ -153,6 +153,12 @@ class DialectTrial:
         return self.widths.count(self.width) / len(self.widths) if self.widths else 0.0
 
     @cached_property
+    def has_short_header(self) -> bool:
+        """Whether the first row has one field less than all others, which are at least two."""
+        first_width, *other_widths = self.widths or (0,)
+        return len(other_widths) > 1 and set(other_widths) == {first_width + 1}
+
+    @cached_property
     def intact_share(self) -> float:
         """Average over all fields of how intact they look, from -1 to 1."""
         cells = [self._intactness(cell) for row in self.rows for cell in row]
@@ -445,7 +451,8 @@ def choose_delimiter(choices: Sequence[DialectChoice], extension: str) -> Dialec
         if (
             choice.trial.delimiter in WEAK_DELIMITERS
             and choice.trial.width > 1
-            and choice.trial.share == 1.0 < len(choice.trial.widths)
+            and (choice.trial.share == 1.0 or choice.trial.has_short_header)
+            and len(choice.trial.widths) > 1
         ):
             if choice.doubt or _is_plausible_weak_delimiter(choice.trial):
                 return choice
@@ -456,6 +463,27 @@ def choose_delimiter(choices: Sequence[DialectChoice], extension: str) -> Dialec
                 )
                 return DialectChoice(choice.trial, doubt=f"{doubt}, or ',' for one column")
     return choices[0]
+
+
+def find_blank_runs_doubt(trial: DialectTrial, sample: bytes) -> str:
+    """Returns the doubt if runs of blanks may separate the fields of a file, or "".
+
+    Args:
+        trial: The rows, split at runs of blanks.
+        sample: The text of the rows.
+    """
+    lines = [line.strip() for line in sample.splitlines() if line.strip()]
+    has_runs = 2 * sum(b"  " in line for line in lines) >= len(lines)
+    is_split = trial.width > 1 and (trial.share == 1.0 or trial.has_short_header)
+    if not (has_runs and is_split and len(trial.widths) > 1):
+        return ""
+    fields = (
+        describe_delimiter(trial).replace(repr(" "), "runs of blanks", 1).replace("splits", "split")
+    )
+    return (
+        f"there is one column, or {fields}; say {option('delimiter', ' ')} and {option('trim', True)}, "
+        f"or {option('delimiter', ',')} for one column"
+    )
 
 
 def _rank_trial(trial: DialectTrial, hinted_delimiter: str | None) -> tuple[float, int]:

@@ -10,10 +10,11 @@ import re
 from collections import Counter
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
+from itertools import pairwise
 
 from recordmill.base.errors import DataError
 from recordmill.base.option_names import option
-from recordmill.sources.csv.sniff_dialect import NULL_CELL, TEXT_CELL, classify_cell
+from recordmill.sources.csv.sniff_dialect import NULL_CELL, TEXT_CELL, TIME_CELL, classify_cell
 
 HEADER_ROW, DATA_ROW, UNSURE_ROW = "header", "data", "unsure"
 
@@ -33,8 +34,12 @@ _MAX_SHOWN_CHARACTERS = 100  # of a first row in a message
 _MAX_NAME_CHARACTERS = 60  # a longer text is not the name of a column
 # 10 values: fewer values of a text column do not show how the next one would look.
 _MIN_TEXT_ROWS = 10
-# 2 columns with a text above numbers or times: a data row does not have two such misfits.
-_MIN_TYPED_COLUMNS = 2
+# 3 rows below a text above numbers or times. With fewer, a name that occurs again may be a value.
+_MIN_TYPED_ROWS = 3
+# Names of columns that are years lie in this range. At least 3 of them are in order.
+_YEARS, _MIN_YEARS = range(1800, 2200), 3
+# The start of an object or of a nested list as JSON and Python write them, or a list of numbers.
+_JSON_VALUE = re.compile(r"\s*(\{\s*[\"']|\[\s*[\[{\"']|\{\s*\}\s*$|\[[\s\d.,eE+-]*\]\s*$)")
 # 95 % of the values of a column: among many rows there may be a few misfits.
 _MIN_TYPED_SHARE = 0.95
 
@@ -95,9 +100,12 @@ def guess_header(first_row: Sequence[str], other_rows: Sequence[Sequence[str]]) 
         _vote_on_column(name, [row[column] for row in other_rows])
         for column, name in enumerate(first_row)
     ]
-    if sum(vote.weight >= 3 for vote in votes) >= _MIN_TYPED_COLUMNS:
-        # With two typed columns the row is a header, even if one of its names occurs as a value.
+    if len(other_rows) >= _MIN_TYPED_ROWS and any(vote.weight >= 3 for vote in votes):
+        # The text above numbers makes the row a header, even if one of its names occurs as a value.
         votes = [vote for vote in votes if not vote.is_repeat]
+    if year_columns := _find_year_columns(first_row, other_rows):
+        votes = [vote for column, vote in enumerate(votes) if column not in year_columns]
+        votes.append(_Vote(3, f"{first_row[year_columns[0]]!r} is the first of years in order"))
     votes += _vote_on_row(first_row)
     negative_votes = [vote for vote in votes if vote.weight < 0]
     total_weight = sum(vote.weight for vote in votes)
@@ -117,6 +125,30 @@ def guess_header(first_row: Sequence[str], other_rows: Sequence[Sequence[str]]) 
     return HeaderGuess(
         UNSURE_ROW, "may be a header or data: all of it is text, and so is what is below it"
     )
+
+
+def _find_year_columns(first_row: Sequence[str], other_rows: Sequence[Sequence[str]]) -> range:
+    """Returns the adjacent columns with years in order above values that are no years.
+
+    The range is empty if there are none.
+    """
+    years = [_to_year(text) for text in first_row]
+    start = next((column for column, year in enumerate(years) if year), len(years))
+    stop = next((column for column in range(start, len(years)) if not years[column]), len(years))
+    steps = {later - earlier for earlier, later in pairwise(years[start:stop])}
+    if stop - start < _MIN_YEARS or len(steps) != 1 or not -10 <= min(steps) <= 10 or 0 in steps:
+        return range(0)
+    is_like_them = any(
+        all(_to_year(text) for text in row[start:stop] if classify_cell(text) != NULL_CELL)
+        for row in other_rows
+        if any(classify_cell(text) != NULL_CELL for text in row[start:stop])
+    )
+    return range(0) if is_like_them else range(start, stop)
+
+
+def _to_year(text: str) -> int:
+    text = text.strip()
+    return int(text) if text.isdecimal() and len(text) == 4 and int(text) in _YEARS else 0
 
 
 def _is_title(first_row: Sequence[str], other_rows: Sequence[Sequence[str]]) -> bool:
@@ -181,22 +213,25 @@ def _vote_on_column(name: str, texts: Sequence[str]) -> _Vote:
         return _Vote(0)
     class_counts = Counter(classify_cell(text) for text in values)
     num_typed = len(values) - class_counts[TEXT_CELL]
+    typed_counts = class_counts - Counter({TEXT_CELL: class_counts[TEXT_CELL]})
+    is_typed_column = bool(values) and (
+        num_typed == len(values)
+        or (num_typed >= _MIN_TYPED_SHARE * len(values) and len(values) >= 20)
+    )
+    if name_class == TIME_CELL and is_typed_column and not class_counts[TIME_CELL]:
+        common_class = typed_counts.most_common(1)[0][0].removeprefix("a ")
+        return _Vote(3, f"a time ({name!r}) is above {common_class}s")
     if name_class != TEXT_CELL:
         if 2 * num_typed >= len(values) and class_counts[name_class]:
             return _Vote(-3, f"{name!r} is above {name_class} like it")
         return _Vote(-2, f"{name!r} is {name_class}")
+    if _JSON_VALUE.match(name):
+        return _Vote(-3, f"{name[:_MAX_NAME_CHARACTERS]!r} is JSON, and not a name")
     if name in values:
         return _Vote(-3, f"{name[:_MAX_NAME_CHARACTERS]!r} stands below it again", is_repeat=True)
-    if values and (
-        num_typed == len(values)
-        or (num_typed >= _MIN_TYPED_SHARE * len(values) and len(values) >= 20)
-    ):
-        common_class = (class_counts - Counter({TEXT_CELL: class_counts[TEXT_CELL]})).most_common(
-            1
-        )[0][0]
-        return _Vote(
-            3, f"text ({name[:_MAX_NAME_CHARACTERS]!r}) is above {common_class.removeprefix('a ')}s"
-        )
+    if is_typed_column:
+        common_class = typed_counts.most_common(1)[0][0].removeprefix("a ")
+        return _Vote(3, f"text ({name[:_MAX_NAME_CHARACTERS]!r}) is above {common_class}s")
     return _vote_on_text_column(name, values)
 
 
@@ -263,12 +298,28 @@ class FirstRow:
         fields: The fields of the row.
         guess: Whether it seems to be a header.
         is_only_row: Whether the file has no other row.
+        width: Number of its columns.
+        start: Offset of the row, as `CsvHead.start`.
+        line: Line number at `start`.
+        name_error: Why its fields can't be names, or None.
     """
 
     file_name: str
     fields: tuple[str, ...]
     guess: HeaderGuess
     is_only_row: bool = False
+    width: int = 0
+    start: int = 0
+    line: int = 1
+    name_error: DataError | None = None
+
+    def is_data(self, user_names: tuple[str, ...] | None, option_names: Set[str]) -> bool:
+        """Returns whether the row looks like data, and the user's options do not contradict."""
+        return (
+            self.guess.verdict == DATA_ROW
+            and self.fields != user_names
+            and option_names.isdisjoint(self.fields)
+        )
 
 
 def agree_on_header(
@@ -280,7 +331,9 @@ def agree_on_header(
 
     A row whose guess is unsure counts as a header if all its names occur in clear headers of other
     files, or in `user_names`. Any row counts as a header if it contains a name of `option_names`.
-    An equal first row of another file is not evidence, because rows may repeat.
+    An equal first row of another file is not evidence, because rows may repeat. A row of data is
+    permitted if the first file has a header with as many columns, and no file has another header:
+    its file is a later part of the table.
 
     Args:
         first_rows: The first row of each file.
@@ -297,8 +350,16 @@ def agree_on_header(
     doubtful_rows = [row for row in doubtful_rows if option_names.isdisjoint(row.fields)]
     clear_headers = [row for row in first_rows if row.guess.verdict == HEADER_ROW]
     known_names = {name for row in clear_headers for name in row.fields} | set(user_names or ())
+    headers = {row.fields for row in first_rows if row.guess.verdict != DATA_ROW}
+    has_parts = user_names is None and len(headers) == 1 and first_rows[0] in clear_headers
     for row in doubtful_rows:
-        if row.guess.verdict == DATA_ROW or not known_names.issuperset(row.fields):
+        if row.guess.verdict == DATA_ROW:
+            is_part = has_parts and row.width == first_rows[0].width
+            if not is_part and row.name_error is not None:
+                raise row.name_error
+        else:
+            is_part = known_names.issuperset(row.fields)
+        if not is_part:
             raise _header_error(
                 row,
                 clear_headers,

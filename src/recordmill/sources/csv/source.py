@@ -11,7 +11,7 @@ count, and neither do blank lines in files with several columns.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
@@ -50,6 +50,7 @@ from recordmill.sources.csv.ranges import (
     scan_files,
 )
 from recordmill.sources.csv.schema import (
+    ColumnSummary,
     ScanTotals,
     SchemaPredictor,
     are_parsed_alike,
@@ -65,6 +66,9 @@ from recordmill.sources.values.conform import encode_classes
 from recordmill.sources.values.text_columns import NullTokens
 from recordmill.storage.file_table import FileTable, InputFile
 from recordmill.storage.files import check_unchanged, prefetch_files, read_blocks, read_range
+
+# Attributes of heads that differ in each file.
+_COUNTS_OF_HEADS = ("start", "line", "blank_lines")
 
 
 @dataclass(frozen=True)
@@ -333,16 +337,25 @@ def _plan_with_ranges(
     # Uses fewer threads if the memory does not hold four ranges for each.
     threads = max(1, min(common.threads, common.memory_bytes // (4 * range_bytes)))
     prefetched_files = prefetch_files(files, lambda file: (file.path, file.stat))
+    blanks_notes = list[str]()
     dialect_reasons, first_rows = list[str](), dict[tuple[tuple[str, ...], str], FirstRow]()
     unsettled_heads = thread_map(lambda file: read_head(file, options), prefetched_files, threads)
+    option_names, later_parts = _names_in_options(common), dict[int, tuple[int, int]]()
     heads = CompactTable.from_items(
-        _settle_heads(unsettled_heads, dialect_reasons, first_rows),
-        ("start", "line", "blank_lines"),
+        _settle_heads(
+            unsettled_heads,
+            dialect_reasons,
+            blanks_notes,
+            first_rows,
+            later_parts,
+            lambda row: row.is_data(options.names, option_names),
+        ),
+        _COUNTS_OF_HEADS,
     )
     dialect = unify_dialects(files, heads, options)
-    header_reason = agree_on_header(
-        [*first_rows.values()], options.names, _names_in_options(common)
-    )
+    header_reason = agree_on_header([*first_rows.values()], options.names, option_names)
+    if later_parts:
+        heads = _use_first_header(heads, later_parts)
     # Files may lack columns, and have them in any order.
     column_names = tuple(
         dict.fromkeys(
@@ -388,6 +401,8 @@ def _plan_with_ranges(
                 "; ".join([*dialect_reasons[:1], are_text]),
             )
     columns = totals.summarize_columns()
+    trailing_name = _find_trailing_column(columns, heads, common, option_names)
+    columns = tuple(column for column in columns if column.name != trailing_name)
     schema, notes = make_csv_schema(columns, totals.labels, common)
     # The schema of the cached rows has no classes that depend on the data.
     parsing_schema, _ = make_csv_schema(columns, None, common)
@@ -399,6 +414,9 @@ def _plan_with_ranges(
             len(files),
         ),
         *quote_notes,
+        *blanks_notes,
+        *_note_later_parts(files, later_parts),
+        *_note_trailing_column(trailing_name),
         *note_columns(columns, schema, heads, options.null_tokens),
         *_note_empty_files(files, row_ranges),
         *note_blank_lines(_count_blank_lines(files, heads, row_ranges)),
@@ -428,7 +446,10 @@ def _names_in_options(common: PlanOptions) -> set[str]:
 def _settle_heads(
     heads: Iterable[CsvHead],
     dialect_reasons: list[str],
+    blanks_notes: list[str],
     first_rows: dict[tuple[tuple[str, ...], str], FirstRow],
+    later_parts: dict[int, tuple[int, int]],
+    is_data: Callable[[FirstRow], bool],
 ) -> Iterator[CsvHead]:
     """Yields the heads without the reasons for the detection, which saves memory.
 
@@ -437,23 +458,61 @@ def _settle_heads(
     Args:
         heads: The head of each file.
         dialect_reasons: A list that receives the first `dialect_reason`.
+        blanks_notes: A list that receives the first `blanks_note`.
         first_rows: A dict that receives one of the first rows for each combination of its fields
             and its verdict.
+        later_parts: A dict that receives (start, line) of the first row, by file ordinal, if the
+            row is data.
+        is_data: Whether a first row is data.
     """
     known_names: dict[tuple[str, ...], tuple[str, ...]] = {}
-    for head in heads:
+    for ordinal, head in enumerate(heads):
         if head.dialect_reason and not dialect_reasons:
             dialect_reasons.append(head.dialect_reason)
+        if head.blanks_note and not blanks_notes:
+            blanks_notes.append(head.blanks_note)
         if head.first_row is not None:
             first_rows.setdefault(
                 (head.first_row.fields, head.first_row.guess.verdict), head.first_row
             )
+            if is_data(head.first_row):
+                later_parts[ordinal] = head.first_row.start, head.first_row.line
         yield replace(
             head,
             names=known_names.setdefault(head.names, head.names),
             dialect_reason="",
+            blanks_note="",
             first_row=None,
         )
+
+
+def _use_first_header(
+    heads: Sequence[CsvHead], later_parts: Mapping[int, tuple[int, int]]
+) -> CompactTable[CsvHead]:
+    """Gives the columns of the first file to the files without a header.
+
+    Args:
+        heads: The heads. Those without a header use their first row as one.
+        later_parts: (start, line) of the first row of each file without a header, by ordinal.
+    """
+    names, generated_names = heads[0].names, heads[0].generated_names
+
+    def iter_heads() -> Iterator[CsvHead]:
+        for ordinal, head in enumerate(heads):
+            if ordinal in later_parts:
+                start, line = later_parts[ordinal]
+                head = replace(
+                    head,
+                    names=names,
+                    generated_names=generated_names,
+                    trailing_name=heads[0].trailing_name,
+                    start=start,
+                    line=line,
+                    blank_lines=0,
+                )
+            yield head
+
+    return CompactTable.from_items(iter_heads(), _COUNTS_OF_HEADS)
 
 
 def _add_up_ranges(
@@ -467,6 +526,49 @@ def _add_up_ranges(
             yield scanned_range.row_range
 
     return CompactTable.from_items(iter_row_ranges(), tuple(RowRange.__dataclass_fields__))
+
+
+def _find_trailing_column(
+    columns: Sequence[ColumnSummary],
+    heads: Sequence[CsvHead],
+    common: PlanOptions,
+    option_names: Collection[str],
+) -> str:
+    """Returns the name of the column that a delimiter at the end of each row makes, or "".
+
+    The header has no field for it, and no row has a value.
+    """
+    names = {head.trailing_name for head in heads}
+    used_names = {*option_names, *(common.columns or ())}
+    if len(names) > 1 or names <= used_names:
+        return ""
+    return next(
+        (
+            column.name
+            for column in columns
+            if column.name in names and column.counts.values + column.counts.soft_nulls == 0
+        ),
+        "",
+    )
+
+
+def _note_trailing_column(name: str) -> tuple[str, ...]:
+    if not name:
+        return ()
+    return (
+        f"column {name!r} is left out: each row ends with a delimiter, and nothing is after it",
+    )
+
+
+def _note_later_parts(files: Sequence[InputFile], ordinals: Collection[int]) -> tuple[str, ...]:
+    if not ordinals:
+        return ()
+    shown = ", ".join(files[ordinal].name for ordinal in [*ordinals][:3])
+    count = f" and {len(ordinals) - 3:,} more" if len(ordinals) > 3 else ""
+    return (
+        f"only the first file has a header, so its columns are those of all files: {files[0].name} "
+        f"(without a header: {shown}{count})",
+    )
 
 
 def _note_empty_files(
