@@ -1,9 +1,11 @@
 """Conversion between a `Schema` and a `pyarrow.Schema`.
 
-All code uses this one mapping. A scalar is a scalar, and a variable dimension is a `large_list`.
-Fixed dimensions are one flat `fixed_size_list` in row-major order. Strings and bytes have 64-bit
-offsets. The metadata of a field contains properties that the Arrow type can't express, such as the
-shape. A table that `read` has written therefore becomes the same Examples in `build`.
+The conversion is the same in all of recordmill. A variable dimension becomes a `large_list`. All
+fixed dimensions together become one `fixed_size_list` in row-major order. Texts and bytes have
+64-bit offsets.
+
+The metadata of an Arrow field stores the properties that its type lacks, such as the shape.
+Therefore `build` makes the same Examples of a table that `read` has written.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ import pyarrow as pa
 from recordmill.base.errors import DataError
 from recordmill.schemas.feature import Feature, Schema
 
-# Key of our metadata: a field has its Feature as JSON, a schema has the label and the message.
+# Key of our metadata in Arrow. In a field, the value is the Feature as JSON. In a schema, it is the
+# label and the message as JSON.
 METADATA_KEY = b"recordmill"
 
 _VALUE_TYPES: Mapping[str, pa.DataType] = {
@@ -37,14 +40,14 @@ _VALUE_TYPES: Mapping[str, pa.DataType] = {
     "string": pa.large_string(),
     "bytes": pa.large_binary(),
 }
-# Without metadata, a float32 column is a float32 feature.
+# bfloat16 and float32 have the same Arrow type. Without metadata, this type means float32.
 _DTYPES = {arrow_type: dtype for dtype, arrow_type in _VALUE_TYPES.items() if dtype != "bfloat16"}
 
 
 def value_type(feature: Feature) -> pa.DataType:
-    """Returns the Arrow type of one value of a feature.
+    """Returns the Arrow type of a single value of a feature, without its dimensions.
 
-    Arrow has no bfloat16, so these values are float32.
+    Arrow has no bfloat16, so such values are float32.
     """
     if feature.timestamp:
         return pa.timestamp(*feature.timestamp)
@@ -52,13 +55,15 @@ def value_type(feature: Feature) -> pa.DataType:
 
 
 def format_time(time: pa.TimestampScalar) -> str:
-    """Returns a point in time as text.
+    """Returns a point in time as text, for messages.
 
-    It is in UTC if its type has a time zone. A time outside of Arrow's calendar is shown as a
-    number.
+    The text ends in Z if the type has a time zone, because the value is in UTC. A time that Arrow
+    can't print becomes a number.
 
     >>> format_time(pa.scalar(1, pa.timestamp("s")))
     '1970-01-01 00:00:01'
+    >>> format_time(pa.scalar(1, pa.timestamp("s", "UTC")))
+    '1970-01-01 00:00:01Z'
     >>> format_time(pa.scalar(10**15, pa.timestamp("s")))
     '1000000000000000 s since 1970'
     """
@@ -70,12 +75,21 @@ def format_time(time: pa.TimestampScalar) -> str:
 
 
 def format_ticks(ticks: float, feature: Feature) -> str:
-    """Returns a value of a timestamp feature as text."""
+    """Returns a number of units since 1970 as text, see `format_time`.
+
+    Args:
+        ticks: The number, in the unit of the feature.
+        feature: A timestamp feature.
+    """
     return format_time(pa.scalar(int(ticks), value_type(feature)))
 
 
 def arrow_type(feature: Feature) -> pa.DataType:
-    """Returns the Arrow type of the column of a feature."""
+    """Returns the Arrow type of the column of a feature.
+
+    >>> str(arrow_type(Feature("x", "int64", (None, 4))))
+    'large_list<item: fixed_size_list<item: int64>[4]>'
+    """
     result = value_type(feature)
     if feature.inner_shape:
         result = pa.list_(result, feature.inner_size)
@@ -85,9 +99,9 @@ def arrow_type(feature: Feature) -> pa.DataType:
 
 
 def to_arrow_field(feature: Feature) -> pa.Field:
-    """Returns a feature as an Arrow field.
+    """Converts a feature to an Arrow field.
 
-    Its metadata contains the dtype, the shape, the classes and `per_step`.
+    The metadata of the field stores the dtype, the shape, the classes and `per_step`.
     """
     metadata: dict[str, object] = {"dtype": feature.dtype, "shape": list(feature.shape)}
     if feature.classes is not None:
@@ -103,11 +117,11 @@ def to_arrow_field(feature: Feature) -> pa.Field:
 
 
 def to_arrow(schema: Schema) -> pa.Schema:
-    """Returns the Arrow schema of a RecordBatch with these features.
+    """Returns the Arrow schema of batches with these features.
 
-    The result is cached in the Schema, because every batch needs it.
+    It is cached in the Schema, because every batch needs it.
     """
-    # `vars` writes to the instance although the class is frozen.
+    # The class is frozen, so the cache is written to the dict of the instance.
     arrow_schema: pa.Schema | None = vars(schema).get("_arrow")
     if arrow_schema is None:
         metadata = {"label": schema.label, "message": schema.message}
@@ -120,14 +134,14 @@ def to_arrow(schema: Schema) -> pa.Schema:
 
 
 def from_arrow_field(field: pa.Field) -> Feature:
-    """Returns the feature of an Arrow column.
+    """Returns the feature for an Arrow column.
 
-    The metadata of the field is used if it fits the type. Otherwise the type determines the
-    feature.
+    If the field has metadata from `to_arrow_field` that suits its type, the metadata determines the
+    feature. Otherwise the type does.
 
     Raises:
-        DataError: The type has no counterpart (struct, map, decimal or union, for example), or the
-            metadata is damaged. The message contains the field, and the type if that is the reason.
+        DataError: The type can't be a feature, such as a struct, map, decimal or union. Or the
+            metadata is damaged. The message contains the name of the field.
     """
     metadata = (field.metadata or {}).get(METADATA_KEY)
     if metadata is not None:
@@ -147,11 +161,11 @@ def from_arrow_field(field: pa.Field) -> Feature:
             inner = inner.value_type
         else:
             break
-    # A tensor type can only be innermost, and has several fixed dimensions at once.
+    # This type has several fixed dimensions at once, and can only be the innermost one.
     if isinstance(inner, pa.FixedShapeTensorType):
         shape.extend(inner.shape)
         inner = inner.value_type
-    # `sorted` is stable: it moves the variable dimensions to the front and changes nothing else.
+    # `sorted` is stable, so it only moves the variable dimensions to the front.
     if None in shape and shape != sorted(shape, key=lambda size: size is not None):
         raise DataError(
             f"column {field.name!r} of type {field.type}: a variable list inside a fixed one can't be a feature"
@@ -162,9 +176,13 @@ def from_arrow_field(field: pa.Field) -> Feature:
 
 
 def class_names_in_metadata(field: pa.Field) -> tuple[str, ...] | None:
-    """Returns the class names in the metadata of a field, or None.
+    """Returns the class names in the metadata of a field.
 
-    The values of the column are the numbers of these classes.
+    Returns:
+        None if the metadata contains none. Otherwise the values of the column are class numbers.
+
+    Raises:
+        DataError: The metadata is damaged.
     """
     return from_arrow_field(field).classes if METADATA_KEY in (field.metadata or {}) else None
 
@@ -200,12 +218,12 @@ def _damaged_metadata(owner: str, error: Exception) -> DataError:
 
 
 def from_arrow(schema: pa.Schema) -> Schema:
-    """Returns the Schema of an Arrow schema.
+    """Converts an Arrow schema to a Schema.
 
-    The label and the message come from its metadata, if present.
+    The metadata of the Arrow schema determines the label and the message, if it contains them.
 
     Raises:
-        DataError: A column has no counterpart, or the metadata is damaged.
+        DataError: The type of a column can't be a feature, or the metadata is damaged.
     """
     message = _schema_metadata(schema).get("message", "Example")
     features = tuple(from_arrow_field(field) for field in schema)
@@ -216,7 +234,14 @@ def from_arrow(schema: pa.Schema) -> Schema:
 
 
 def label_in_metadata(schema: pa.Schema) -> str | None:
-    """Returns the label in the metadata of an Arrow schema, if that column exists."""
+    """Returns the label in the metadata of an Arrow schema.
+
+    Returns:
+        None if the metadata contains no label, or if the label is not a column.
+
+    Raises:
+        DataError: The metadata is damaged.
+    """
     label = _schema_metadata(schema).get("label")
     return label if isinstance(label, str) and label in schema.names else None
 

@@ -1,11 +1,11 @@
-"""The description of a data set, and its `croissant.json` for search engines and loaders.
+"""Description of a data set, and its `croissant.json` for search engines.
 
-The file is JSON-LD of Croissant 1.1
+The file is JSON-LD in the format of Croissant 1.1
 (https://docs.mlcommons.org/croissant/docs/croissant-spec-1.1.html).
 
 Two things differ from other Croissant files. The shards are a FileSet with a pattern, because a
 FileObject needs a SHA-256 or MD5 digest and ours are BLAKE3. The fields only name the features,
-because Croissant has no type for Examples. A reader of TFRecord decodes them.
+because Croissant has no type for Examples. A reader of TFRecord must decode them.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from recordmill.schemas.feature import OPAQUE_BYTES, Feature, Schema
 
 CROISSANT_NAME = "croissant.json"
 CONFORMS_TO = "http://mlcommons.org/croissant/1.1"
-# The identifiers of https://spdx.org/licenses that are common for data sets.
+# Identifiers from https://spdx.org/licenses that are common for data sets.
 _SPDX = re.compile(
     r"CC0-1\.0|CC-BY(-NC)?(-ND|-SA)?-[1-4]\.[05]|ODbL-1\.0|ODC-By-1\.0|PDDL-1\.0|CDLA-Permissive-[12]\.0|"
     r"CDLA-Sharing-1\.0|[CO]-UDA-1\.0|MIT|Apache-2\.0|BSD-[23]-Clause|[AL]?GPL-[23]\.[01]-(only|or-later)|MPL-2\.0"
 )
-# Croissant requires these in addition to the URL, and only the user knows them.
+# Options that Croissant requires together with `url`. No default would be correct.
 _REQUIRED_WITH_URL = ("description", "license", "creator")
-# ids of the file set and of the two record sets
+# Ids of the file set with the shards, and of the record sets with the records and the splits.
 _SHARDS, _RECORDS, _SPLITS = "shards", "records", "splits"
 _URL = re.compile(r"https?://[^\s/]+(/\S*)?")
-# Class names in the description of a feature. More are only counted.
+# Class names that the description of a feature lists. Others are only counted.
 _MAX_LISTED_CLASSES = 20
 _CROISSANT_TERMS = (
     "arrayShape",
@@ -85,18 +85,18 @@ _DTYPES = {"bool": "sc:Boolean", "string": "sc:Text", "bytes": "sc:Text", "bfloa
 
 @dataclass(frozen=True)
 class Description:
-    """The description of a data set by its author. An empty text is not written.
+    """Description of a data set by its author. Empty texts are not written.
 
     Attributes:
         description: A sentence or two about the data set.
-        license: An SPDX identifier, a URL or a name.
-        citation: How to cite the data set.
-        url: The web page of the data set. With it, the data set gets a `croissant.json`.
-        creator: The name of an organization or a person.
+        license: An SPDX identifier, a URL, or the name of a license.
+        citation: The text that users should cite.
+        url: The web page of the data set. A data set with a page gets a `croissant.json`.
+        creator: The name of an organization or person.
 
     Raises:
-        UsageError: `url` is not a web address, or a text that Croissant requires in addition to it
-            is missing.
+        UsageError: `url` is not a web address. Or `url` is set, and a text that Croissant then
+            requires is empty.
     """
 
     description: str = ""
@@ -121,10 +121,16 @@ class Description:
 
     @classmethod
     def of(cls, texts: Mapping[str, str | None]) -> Description:
-        """Creates a description from the options, without surrounding spaces.
+        """Creates a description from the options of the command line.
+
+        Surrounding spaces are removed.
+
+        Args:
+            texts: The value of each option, by the name of the attribute. None if it is not set.
 
         Raises:
-            UsageError: A text is blank, or a check of the class fails.
+            UsageError: A text is blank. Or `url` is not valid, or texts that it requires are
+                missing.
         """
         for name, value in texts.items():
             if value is not None and (not isinstance(value, str) or not value.strip()):
@@ -144,16 +150,17 @@ def croissant_json(
     published: str,
     images: Collection[str] = (),
 ) -> dict[str, Any]:
-    """Returns the contents of `croissant.json`.
+    """Returns the content of `croissant.json`.
 
     Args:
-        name: The name of the data set.
-        description: Its description, with a URL.
-        schema: Its features.
-        patterns: Split to the glob of its shards, relative to the file.
-        version: The version of the data set, three numbers.
-        published: The date in ISO 8601.
-        images: The names of the bytes features that contain images.
+        name: Name of the data set.
+        description: Description with a URL.
+        schema: The schema.
+        patterns: Pattern of the shard names of each split, by split. Relative to the folder of the
+            file.
+        version: Three numbers, such as `1.0.0`.
+        published: Date of publication in ISO 8601.
+        images: Names of bytes features that contain images.
     """
     content: dict[str, Any] = {
         "@context": dict(_CONTEXT),
@@ -188,7 +195,7 @@ def croissant_json(
 
 
 def _license_value(text: str) -> Any:
-    """Returns a license as a URL if possible, as Croissant recommends."""
+    """Returns a license as a URL if possible, because Croissant recommends URLs."""
     if _URL.fullmatch(text):
         return text
     if _SPDX.fullmatch(text):
@@ -213,11 +220,11 @@ def _splits_record_set(patterns: Mapping[str, str]) -> dict[str, Any]:
 def _feature_record_set(
     schema: Schema, patterns: Mapping[str, str], images: Collection[str]
 ) -> dict[str, Any]:
-    """Returns the record set with one field per feature, and one for the split.
+    """Returns the record set of the records, with a field for each feature.
 
-    The field of the split is taken from the name of the shard.
+    It has one more field for the split of a record, which is a part of the name of its shard.
     """
-    # The name of a field must be unique, so a feature named `split` keeps its name.
+    # Names of fields must be unique. If a feature is named `split`, it keeps the name.
     name = "split"
     while name in schema:
         name += "_"
@@ -267,8 +274,8 @@ def _feature_field(feature: Feature, is_image: bool, label: str | None) -> dict[
 def _data_type(feature: Feature) -> str:
     """Returns the Croissant type of a feature.
 
-    For example, uint8 is `cr:UInt8` and float32 is `cr:Float32`. A timestamp is an integer in its
-    unit.
+    For example, uint8 is `cr:UInt8`, and float32 is `cr:Float32`. A timestamp has the type of
+    int64.
     """
     dtype = "int64" if feature.timestamp else feature.dtype
     for prefix, name in (("uint", "UInt"), ("int", "Int"), ("float", "Float")):
@@ -278,7 +285,7 @@ def _data_type(feature: Feature) -> str:
 
 
 def _remarks(feature: Feature) -> Iterator[str]:
-    """Yields the properties of a feature that its Croissant type does not contain."""
+    """Yields properties of a feature that its Croissant type does not express."""
     if feature.dtype == "bytes":
         yield "bytes"
     if feature.timestamp is not None:

@@ -1,8 +1,7 @@
-"""Schemas of records: the features of a data set and their storage in Examples.
+"""Schema of records: the features of a data set and their storage in Examples.
 
-A `Feature` has the dtype and shape of the user's data, such as `uint8 [28, 28]`. A
-`tf.train.Example` has only three kinds of lists. `Feature.storage` returns the entries of an
-Example that contain the feature.
+A `Feature` has the dtype and shape that users see, such as `uint8 [28, 28]`. A `tf.train.Example`
+can only store lists of int64, float32 or bytes. `Feature.storage` maps a feature to these lists.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from recordmill.base.errors import DataError
 from recordmill.base.option_names import option
 from recordmill.base.utf8 import BAD_NAME_MESSAGE, is_feature_name
 
-# the lists of a tf.train.Feature: int64_list, float_list, bytes_list
+# Kinds of entries of an Example: int64_list, float_list and bytes_list.
 INT64_LIST, FLOAT_LIST, BYTES_LIST = ("int64", "float", "bytes")
 
 _INT_DTYPES = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
@@ -23,6 +22,7 @@ _FLOAT_DTYPES = ("float16", "bfloat16", "float32")
 _BYTES_DTYPES = ("string", "bytes")
 _TIMESTAMP_PATTERN = re.compile(r"timestamp\[(s|ms|us|ns)(?:, (UTC))?\]")
 DTYPES = (*_INT_DTYPES, *_FLOAT_DTYPES, "float64", *_BYTES_DTYPES)
+# Size in bytes of a value in memory, for all dtypes of fixed size.
 ITEM_BYTES = {
     "bool": 1,
     "int8": 1,
@@ -39,29 +39,34 @@ ITEM_BYTES = {
     "float64": 8,
 }
 
-# With more features than 65,536, the names are data themselves.
+# With more than 65,536 features, names are certainly data, such as ids.
 MAX_FEATURES = 1 << 16
-# 1,024 features, which take 20 MiB, are allowed with any memory: no table made by hand has more.
+# 1,024 features are allowed with any memory limit. They take 20 MiB, and few tables have more.
 _MIN_FEATURE_LIMIT = 1 << 10
-# 20 KiB for a feature of Parquet with statistics. CSV and JSON Lines take 14 KiB, Examples 11 KiB.
+# Memory of a feature in a build from Parquet with statistics. Others need less: CSV and JSON Lines
+# 14 KiB, Examples 11 KiB.
 _BYTES_PER_FEATURE = 20 << 10
 
-# kinds of records: a protobuf message, or bytes that are not parsed
+# Kinds of records: two protobuf messages, and bytes that are not parsed.
 EXAMPLE, SEQUENCE_EXAMPLE, OPAQUE_BYTES = ("Example", "SequenceExample", "bytes")
 
 
 def max_feature_count(memory_bytes: int) -> int:
-    """Returns the largest number of features that this memory allows."""
+    """Returns the largest number of features for this memory limit.
+
+    >>> max_feature_count(256 << 20), max_feature_count(64 << 30)
+    (13107, 65536)
+    """
     return min(MAX_FEATURES, max(memory_bytes // _BYTES_PER_FEATURE, _MIN_FEATURE_LIMIT))
 
 
 def check_feature_count(features: int, memory_bytes: int, source: str = "") -> None:
-    """Raises DataError if the records have more features than the memory allows.
+    """Raises DataError if records have too many features for the memory limit.
 
     Args:
-        features: The number of features so far.
-        memory_bytes: The memory of the build or read.
-        source: The input, for the error message.
+        features: The number of features that were found so far.
+        memory_bytes: The memory limit of the build or read.
+        source: Path of the input, for the message.
     """
     if features <= (max_features := max_feature_count(memory_bytes)):
         return
@@ -80,14 +85,14 @@ def check_feature_count(features: int, memory_bytes: int, source: str = "") -> N
 
 @dataclass(frozen=True)
 class Storage:
-    """An entry of the feature map of an Example.
+    """One entry of the feature map of an Example.
 
     Attributes:
         name: The key of the entry.
         kind: The list that contains the values: `int64`, `float` or `bytes`.
-        length: The number of values in each record, or None if it varies.
-        raw: The entry is one bytes value, the little-endian memory of a tensor, as
-            `tf.io.decode_raw` reads it.
+        length: The number of values in each record. None if it varies.
+        raw: True if the entry is one bytes value with all values of a tensor as little-endian
+            numbers, which `tf.io.decode_raw` reads.
     """
 
     name: str
@@ -101,20 +106,22 @@ class Feature:
     """A named column of a data set.
 
     Attributes:
-        name: The key in the Example: UTF-8 text without NUL.
+        name: The name, which is also the key in the Example. UTF-8 text without NUL characters.
         dtype: One of `DTYPES`, or `timestamp[UNIT]` or `timestamp[UNIT, UTC]`. UNIT is s, ms, us or
-            ns, and the value is an int64 since 1970.
-        shape: `()` is a scalar, `(28, 28)` a fixed tensor in row-major order and `(None,)` a list
-            of variable length. `(None, None)` is a list of lists and `(None, 4)` a list of vectors.
-            Variable dimensions come first.
-        required: Every record has the feature. Otherwise a record without it has a null, which is
-            neither empty nor a default value.
-        classes: The name of class 0, 1 and so on, for an int64 scalar or list.
-        per_step: The feature is in the feature_lists of a SequenceExample. The first dimension of
-            its shape is then the step, and None. If its name ends in `/sequence`, the list has the
-            name without this suffix (`step_feature_name`).
-        found: The (name, value) pairs that the fit of a transform has computed: mean, variance,
-            min, max, and vocabulary, which is the size of the vocabulary.
+            ns. A timestamp is stored as an int64, the number of units since 1970.
+        shape: The shape of the values of one record. `()` is a single value, `(28, 28)` a fixed
+            tensor in row-major order, and `(None,)` a list of any length. `(None, None)` is a list
+            of lists, and `(None, 4)` a list of vectors. Variable dimensions (None) come first.
+        required: True if every record has the feature. False allows nulls: records without the
+            feature, which differ from records with an empty list.
+        classes: Names of the classes, if the values are class numbers: `classes[0]` is the name of
+            class 0. Only for int64.
+        per_step: True if the feature is in the feature_lists of a SequenceExample. The first
+            dimension of its shape is then None, and counts the steps. The feature list may have a
+            shorter name, see `step_feature_name`.
+        found: Constants that the fit of a transform has computed for this feature, as (name,
+            value). The names are mean, variance, min, max, and vocabulary, which is the vocabulary
+            size.
 
     Raises:
         DataError: The name is not valid.
@@ -137,7 +144,7 @@ class Feature:
                 f"feature {self.name!r}: unknown dtype {self.dtype!r}; one of {', '.join(DTYPES)}, "
                 "timestamp[us], timestamp[us, UTC]"
             )
-        # `type` instead of `isinstance`, which would accept True and False.
+        # `isinstance` would accept True and False as sizes.
         if (
             not all(size is None or type(size) is int for size in self.shape)
             or len(self.shape) > 64
@@ -170,7 +177,10 @@ class Feature:
 
     @property
     def ragged_rank(self) -> int:
-        """Number of leading dimensions that vary from record to record."""
+        """Number of variable dimensions, which are the first ones.
+
+        For example, it is 2 for the shape (None, None, 4).
+        """
         rank = 0
         while rank < len(self.shape) and self.shape[rank] is None:
             rank += 1
@@ -178,14 +188,18 @@ class Feature:
 
     @property
     def inner_shape(self) -> tuple[int, ...]:
-        """The fixed dimensions after the variable ones."""
+        """The fixed dimensions, which come after the variable ones.
+
+        For example, it is (4,) for the shape (None, None, 4).
+        """
         return tuple(size for size in self.shape[self.ragged_rank :] if size is not None)
 
     @property
     def inner_size(self) -> int:
-        """Number of values in one item of the innermost variable dimension.
+        """Product of the fixed dimensions; 1 if there are none.
 
-        Without a variable dimension, this is the number of all values.
+        For the shape (None, 4), it is the number of values of each list item. For a shape without
+        variable dimensions, it is the number of values of a record.
         """
         size = 1
         for dimension in self.inner_shape:
@@ -194,13 +208,16 @@ class Feature:
 
     @property
     def timestamp(self) -> tuple[str, str | None] | None:
-        """(unit, time zone or None) of a timestamp, or None for other dtypes."""
+        """Unit and time zone of a timestamp, such as ("us", "UTC") or ("s", None).
+
+        None for other dtypes.
+        """
         match = _TIMESTAMP_PATTERN.fullmatch(self.dtype)
         return (match[1], match[2]) if match else None
 
     @property
     def kind(self) -> str:
-        """The list of tf.train.Feature that contains the values: `int64`, `float` or `bytes`."""
+        """The list of an Example that contains the values: `int64`, `float` or `bytes`."""
         if self.raw or self.dtype in _BYTES_DTYPES:
             return BYTES_LIST
         return FLOAT_LIST if self.dtype in _FLOAT_DTYPES else INT64_LIST
@@ -209,19 +226,21 @@ class Feature:
     def raw(self) -> bool:
         """True if the values are stored as little-endian bytes.
 
-        These are float64, and fixed tensors of uint8 and uint64. The number lists of an Example are
-        int64 and float32.
+        This applies to float64, and to fixed tensors of uint8 and uint64, because an Example only
+        has lists of int64 and float32 numbers.
         """
         return self.dtype == "float64" or (
             self.dtype in ("uint8", "uint64") and bool(self.shape) and not self.ragged_rank
         )
 
     def storage(self) -> tuple[Storage, ...]:
-        """Returns the entries of an Example that contain this feature, in reading order.
+        """Returns the entries of an Example that contain this feature.
 
-        Nested lists use the names of TensorFlow Datasets (example_serializer._add_ragged_fields).
+        A nested list has several entries: its values, and then the lengths of its lists, from the
+        outermost to the innermost. They are named as in TensorFlow Datasets (`_add_ragged_fields`
+        in example_serializer.py).
 
-        >>> print(*(s.name for s in Feature("x", "int64", (None, None)).storage()))
+        >>> print(*(entry.name for entry in Feature("x", "int64", (None, None)).storage()))
         x/ragged_flat_values x/ragged_row_lengths_0
         """
         if self.per_step:
@@ -239,7 +258,7 @@ class Feature:
         return (values, *lengths)
 
     def describe(self) -> str:
-        """Returns the dtype and shape as text, such as `uint8 [28, 28]` or `int64 [?]`."""
+        """Returns dtype and shape for messages, such as `uint8 [28, 28]` or `int64 [?]`."""
         if not self.shape:
             return self.dtype
         return (
@@ -251,14 +270,15 @@ _STEPS_SUFFIX = "/sequence"
 
 
 def step_feature_name(entry: str, is_taken: bool) -> str:
-    """Returns the name of the feature for a feature list of a SequenceExample.
+    """Returns the feature name for a feature list of a SequenceExample.
 
-    The name gets the suffix `/sequence` if a feature of the context has it already, or if it ends
-    in that suffix.
+    A SequenceExample may use one name in its context and in its feature lists, but the names of
+    features must differ. So the feature list gets the suffix `/sequence` in this case. It also gets
+    the suffix if its name already ends in it. So the original name can be restored.
 
     Args:
         entry: The name of the feature list.
-        is_taken: A feature of the context has this name.
+        is_taken: True if a feature of the context has this name.
 
     >>> step_feature_name("frames", False), step_feature_name("frames", True)
     ('frames', 'frames/sequence')
@@ -270,20 +290,20 @@ def step_feature_name(entry: str, is_taken: bool) -> str:
 
 @dataclass(frozen=True)
 class Schema:
-    """The features of a data set and its label.
+    """The features of the records of a data set, and the label.
 
-    A schema is a collection of its features: it can be iterated, and `schema["name"]` is one of
-    them.
+    A schema is a collection of features: `for feature in schema`, `"name" in schema` and
+    `schema["name"]` work.
 
     Attributes:
         features: The features, in the order of the columns.
-        label: The name of the label, or None.
-        message: `Example` or `SequenceExample`. Records of another kind have `bytes`, and one
-            feature named `record`.
+        label: Name of the feature that a model should predict. None if it is not known.
+        message: The kind of the records: `Example`, `SequenceExample`, or `bytes` for records that
+            are not parsed. In the last case, the only feature is named `record`.
 
     Raises:
-        ValueError: Two features have one name or need one entry of the Example, or the label or
-            message is unknown.
+        ValueError: Two features have one name, or need the same entry of an Example. Or the label
+            or message is not valid.
     """
 
     features: tuple[Feature, ...]
@@ -303,7 +323,8 @@ class Schema:
         if self.message not in (EXAMPLE, SEQUENCE_EXAMPLE, OPAQUE_BYTES):
             raise ValueError(f"message {self.message!r} is none of Example, SequenceExample, bytes")
         object.__setattr__(self, "_by_name", by_name)  # the class is frozen
-        # An entry of the context and a feature list may have the same name.
+        # The context and the feature lists of a SequenceExample are two maps, so a name may occur
+        # in both.
         entries: dict[tuple[str, bool], str] = {}
         for feature in self.features:
             for storage in feature.storage():
@@ -315,7 +336,7 @@ class Schema:
                     )
 
     def __reduce__(self) -> tuple[object, ...]:
-        # without derived attributes, such as the cached Arrow schema
+        # Derived attributes, such as the cached Arrow schema, are not pickled.
         return Schema, (self.features, self.label, self.message)
 
     def __iter__(self) -> Iterator[Feature]:
@@ -338,9 +359,9 @@ class Schema:
         return tuple(self._by_name)
 
     def select(self, names: Iterable[str]) -> Schema:
-        """Returns a schema of only these features, in this order.
+        """Returns a schema of some features, in the given order.
 
-        The label is kept if it is one of them.
+        The label is kept only if it is one of these features.
 
         Raises:
             KeyError: A name is not a feature.

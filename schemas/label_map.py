@@ -1,4 +1,7 @@
-"""The label map of TensorFlow's Object Detection API: class names by number, as text."""
+"""The label map of TensorFlow's Object Detection API.
+
+A label map is a text file that assigns class names to class numbers.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,16 @@ from recordmill.schemas.feature import Schema
 
 LABEL_MAP_NAME = "label_map.pbtxt"
 _OBJECT_LABEL = "image/object/class/label"
-_BACKGROUND = "background"  # number 0 of the API, which label maps leave out
+_BACKGROUND = "background"  # class 0 of the API, which a label map does not list
 
 
 def label_map_files(schema: Schema) -> dict[str, str]:
-    """Returns the label map by its file name, or nothing for records without classes of objects.
+    """Returns the label map of a schema, as {file name: content}.
 
-    The numbers are those in the records.
+    The class numbers of the records are used.
+
+    Returns:
+        An empty dict if the schema has no object classes.
     """
     classes = schema[_OBJECT_LABEL].classes if _OBJECT_LABEL in schema else None
     if not classes:

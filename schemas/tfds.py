@@ -1,7 +1,9 @@
 """Conversion between schemas and the metadata files of TensorFlow Datasets (TFDS).
 
-A data set gets the files that `tfds.builder_from_directory(OUT)` needs. In the other direction, the
-`features.json` of any data set becomes the Features that its Examples contain.
+A data set of recordmill gets the files that `tfds.builder_from_directory` needs. In the other
+direction, the `features.json` of a data set of TFDS is converted to the features of its Examples.
+
+TFDS describes each feature by a feature connector, such as `Tensor` or `ClassLabel`.
 """
 
 from __future__ import annotations
@@ -19,11 +21,13 @@ FILEPATH_TEMPLATE = "{SPLIT}-{SHARD_X_OF_Y}.{FILEFORMAT}"
 
 _CONNECTOR_PACKAGE = "tensorflow_datasets.core.features"
 LABELS_SUFFIX = ".labels.txt"
-# File systems allow 255 bytes, and the file first has a longer, temporary name.
+# File systems allow names of 255 bytes, and the file has a longer temporary name while it is
+# written.
 _MAX_FILE_NAME_BYTES = 200
-# features that a note lists
+# Features that a note lists by name. Others are only counted.
 _MAX_LISTED_FEATURES = 5
-# Features of files in class folders. They reveal the label, so they are not inputs to learn from.
+# Features of a data set from class folders. They contain the class, so a model must not learn from
+# them.
 _LABEL_REVEALING = ("class_name", "source")
 
 
@@ -33,7 +37,7 @@ class SplitSizes:
 
     Attributes:
         shard_lengths: The number of records of each shard, in order.
-        num_bytes: The total size of the shards.
+        num_bytes: The total size of all shards in bytes.
     """
 
     shard_lengths: Sequence[int]
@@ -41,14 +45,14 @@ class SplitSizes:
 
 
 def to_features_json(schema: Schema, images: Collection[str] = ()) -> dict[str, Any]:
-    """Returns the contents of `features.json`.
+    """Converts a schema to the content of `features.json`.
 
-    It omits the features that TFDS can't read (`tfds_limitations`).
+    Features that TFDS can't read are left out, see `tfds_limitations`.
 
     Args:
-        schema: The features.
-        images: The names of bytes features that contain JPEG or PNG files. TFDS decodes them to
-            uint8 [height, width, 3].
+        schema: The schema.
+        images: Names of bytes features that contain JPEG or PNG images. TFDS decodes these to uint8
+            [height, width, 3].
     """
     features = {
         feature.name: _IMAGE_CONNECTOR if feature.name in images else _connector(feature)
@@ -66,18 +70,18 @@ def dataset_info_json(
     schema: Schema | None = None,
     description: Description | None = None,
 ) -> dict[str, Any]:
-    """Returns the contents of `dataset_info.json`.
+    """Returns the content of `dataset_info.json`.
 
     Args:
-        name: The name of the data set.
+        name: Name of the data set.
         version: Three numbers, such as `1.0.0`.
-        splits: Split to the sizes of its shards.
-        filepath_template: The name of a shard in the syntax of TFDS, relative to the folder of the
-            file.
-        schema: If it has a label, `as_supervised=True` returns (inputs, label). The input is the
-            feature `image` if it exists. Otherwise it contains all features that do not reveal the
-            class.
-        description: The description by the author.
+        splits: Sizes of the shards of each split, by name.
+        filepath_template: Template of the names of the shards, relative to the folder of the file.
+        schema: The schema, or None. If it has a label, the content defines the pairs (inputs,
+            label) of `as_supervised=True`. The input is the feature `image`, if it exists.
+            Otherwise it is a dict of all features, without `class_name` and `source`, which contain
+            the class.
+        description: The description by the author of the data set, or None.
     """
     info: dict[str, Any] = {
         "name": name,
@@ -102,7 +106,7 @@ def dataset_info_json(
 
 
 def _description_fields(description: Description) -> dict[str, Any]:
-    """Returns a description as fields of DatasetInfo, without empty texts."""
+    """Returns a description as fields of DatasetInfo. Empty texts are left out."""
     texts = {"description": description.description, "citation": description.citation}
     fields: dict[str, Any] = {name: text for name, text in texts.items() if text}
     if description.url:
@@ -113,14 +117,14 @@ def _description_fields(description: Description) -> dict[str, Any]:
 
 
 def label_files(schema: Schema) -> dict[str, str]:
-    """Returns the files with class names that TFDS expects next to `features.json`.
+    """Returns the files with class names that TFDS reads next to `features.json`.
 
-    Some features get no file, and TFDS then shows numbers. One reason is a file name that is too
-    long or that two features share. Another is a class name that the file can't contain: an empty
-    or repeated one, or one with a line break or surrounding spaces.
+    TFDS shows class numbers if a feature has no such file. A feature gets none if the name of the
+    file would be too long, or that of another feature as well. It also gets none if a class name is
+    empty, occurs twice, has a line break, or begins or ends with a space.
 
     Returns:
-        File name to contents, with one class name per line.
+        The content of each file, by file name. It has one class name per line.
     """
     labelled = [feature for feature in _supported_features(schema) if feature.classes]
     file_names = Counter(_label_file(feature) for feature in labelled)
@@ -134,9 +138,13 @@ def label_files(schema: Schema) -> dict[str, str]:
 
 
 def tfds_limitations(schema: Schema, compression: str = "none") -> list[str]:
-    """Returns a sentence for each feature that TFDS can't read, for `inspect`.
+    """Returns a sentence for each feature that TFDS can't read.
 
-    If TFDS can't read the records at all, the only sentence explains this.
+    If TFDS can't read the records at all, there is only one sentence, with the reason.
+
+    Args:
+        schema: The schema.
+        compression: Compression of the shards, as in the option.
     """
     if compression != "none":
         return [
@@ -152,7 +160,10 @@ def tfds_limitations(schema: Schema, compression: str = "none") -> list[str]:
 
 
 def tfds_notes(schema: Schema) -> list[str]:
-    """Returns at most one note, about the features that TFDS does not show."""
+    """Returns a note for the user about the features that TFDS can't read.
+
+    The list is empty if TFDS can read all features, and has one note otherwise.
+    """
     refused = [feature for feature in schema if _limitation(feature) is not None]
     if schema.message == OPAQUE_BYTES or not refused:
         return []
@@ -174,8 +185,8 @@ def _supported_features(schema: Schema) -> list[Feature]:
 
 
 def _limitation(feature: Feature) -> str | None:
-    """Returns the reason why TFDS can't read the values of a feature, or None."""
-    # TFDS reads the context of a SequenceExample like the features of an Example.
+    """Returns the reason why TFDS can't read a feature, or None."""
+    # TFDS reads the context of a SequenceExample as an Example, and nothing else of it.
     if feature.per_step:
         return "it is a feature list: TFDS reads the context of SequenceExamples only"
     if not feature.required:
@@ -204,7 +215,7 @@ def _connector(feature: Feature) -> dict[str, Any]:
 
 
 def _item_connector(feature: Feature) -> dict[str, Any]:
-    """Returns the feature connector of one item of the innermost variable dimension."""
+    """Returns the feature connector for the values without variable dimensions."""
     if feature.inner_shape:
         return _tensor_connector(feature.inner_shape, _tfds_dtype(feature))
     if feature.classes:
@@ -272,30 +283,31 @@ def _fit_in_label_file(names: Sequence[str]) -> bool:
     )
 
 
-# takes the name of a label file and returns its class names
+# Takes the name of a label file. Returns its class names, or None if it does not exist.
 ClassNameReader = Callable[[str], tuple[str, ...] | None]
 
-# dtypes of TFDS in a list of an Example, for features that we would store as raw bytes
+# A `Feature` of these dtypes is stored as raw bytes, but TFDS may store it in a list of an Example.
+# Then the dtype of the list is used.
 _LIST_DTYPES = {"float64": "float32", "uint64": "int64", "uint8": "int64"}
 
 
 def from_features_json(
     content: Mapping[str, Any], read_class_names: ClassNameReader = lambda file: None
 ) -> list[Feature]:
-    """Returns the features that the Examples of a TFDS data set contain.
+    """Converts the `features.json` of TFDS to the features of its Examples.
 
-    Connectors of unknown kinds are left out.
+    Features with unknown connectors are left out.
 
     Args:
-        content: The contents of `features.json`.
-        read_class_names: Returns the class names in a label file, or None if the file does not
-            exist.
+        content: The parsed JSON.
+        read_class_names: Function that returns the class names in a label file, or None if the file
+            does not exist. Its argument is the file name.
 
     >>> number = {"tensor": {"shape": {}, "dtype": "int32", "encoding": "none"}}
     >>> from_features_json({"featuresDict": {"features": {"n": number}}})  # doctest: +ELLIPSIS
     [Feature(name='n', dtype='int32', shape=(), ...)]
     """
-    # FeaturesDict.to_json writes the features one level deeper.
+    # `FeaturesDict.to_json` of TFDS writes the features one level deeper, below `content`.
     legacy_content = content.get("content")
     features = content.get(
         "featuresDict", legacy_content if isinstance(legacy_content, Mapping) else {}
@@ -314,17 +326,19 @@ def _label_file_stem(name: str) -> str:
 def _parse_connector(
     name: str, file_stem: str, connector: Mapping[str, Any], read_class_names: ClassNameReader
 ) -> Iterator[Feature]:
-    """Yields the features of a feature connector, or none if it is not supported.
+    """Yields the features of a feature connector.
+
+    A dict of connectors yields several features. An unknown or damaged connector yields none.
 
     Args:
-        name: The name of the feature.
-        file_stem: The name of its label file, without the suffix.
-        connector: The connector, as JSON.
-        read_class_names: As in `from_features_json`.
+        name: Name of the feature.
+        file_stem: Name of its label file without the suffix.
+        connector: The connector as parsed JSON.
+        read_class_names: See `from_features_json`.
     """
     try:
         yield from _parse_known_connector(name, file_stem, connector, read_class_names)
-    # Feature has refused the values, or the JSON has another structure.
+    # The JSON has another structure than expected, or `Feature` does not accept its values.
     except (ValueError, TypeError, KeyError, AttributeError):
         return
 
@@ -377,5 +391,5 @@ def _parse_tensor(name: str, tensor: Mapping[str, Any]) -> Iterator[Feature]:
 
 
 def _as_list_entry(feature: Feature) -> Feature:
-    """Returns the feature with the dtype of its list in an Example."""
+    """Returns the feature with the dtype that a list of an Example can store."""
     return replace(feature, dtype=_LIST_DTYPES[feature.dtype]) if feature.raw else feature

@@ -1,8 +1,13 @@
 """Conversion between a `Schema` and the `schema.pbtxt` of TensorFlow Metadata.
 
-A Schema that is written and read again is exactly the same. In a file of another writer, the
-entries themselves determine the dtype, the shape and the presence. An entry without a counterpart
-is an error with its name.
+A `schema.pbtxt` is the text of a `tensorflow_metadata.proto.v0.Schema` message. Its `Feature`
+messages are called entries here. An entry describes one entry of an Example, so a `Feature` of
+recordmill may need several of them.
+
+A Schema that is written and read again is exactly the same. Properties that the message can't
+express are annotation tags, such as `recordmill:dtype=uint8`. For files of other writers, the type,
+domain, shape and presence of an entry determine the feature. An entry that can't be a feature is an
+error.
 """
 
 from __future__ import annotations
@@ -43,7 +48,8 @@ _TIME_UNITS = {
     "UNIX_MICROSECONDS": "us",
     "UNIX_NANOSECONDS": "ns",
 }
-# TensorFlow's tools ignore the same stages (tfx_bsl tensor_representation_util).
+# Entries in these stages are not features. TensorFlow's tools ignore the same stages, see
+# tensor_representation_util.py of tfx_bsl.
 _UNUSED_STAGES = {
     schema_pb2.DEPRECATED,
     schema_pb2.DISABLED,
@@ -55,7 +61,13 @@ _UNUSED_STAGES = {
 
 
 def entries_in_use(entries: Iterable[Any]) -> Iterator[Any]:
-    """Returns the entries that are not deprecated or otherwise out of use."""
+    """Returns the entries that are neither deprecated nor in an unused stage.
+
+    Entries in the stages PLANNED, ALPHA and DEBUG_ONLY, for example, are not used.
+
+    Args:
+        entries: `Feature` messages.
+    """
     return (
         entry
         for entry in entries
@@ -64,7 +76,13 @@ def entries_in_use(entries: Iterable[Any]) -> Iterator[Any]:
 
 
 def check_struct_features(proto: Any) -> None:
-    """Raises DataError for struct features that no Feature can represent."""
+    """Raises DataError if the struct entries of a schema can't be features.
+
+    Only one struct without inner structs is supported: the feature lists of a SequenceExample.
+
+    Args:
+        proto: The `Schema` message.
+    """
     structs = [entry for entry in entries_in_use(proto.feature) if entry.type == schema_pb2.STRUCT]
     if len(structs) > 1:
         raise DataError(
@@ -81,10 +99,15 @@ def check_struct_features(proto: Any) -> None:
 
 
 def entry_dtype(entry: Any, proto: Any | None) -> str:
-    """Returns the dtype of an entry, from its type and domain.
+    """Returns the dtype for an entry, from its type and its domain.
+
+    For example, INT is `int64`, INT with a `bool_domain` is `bool`, and BYTES with a
+    `string_domain` is `string`.
 
     Args:
-        proto: The schema, which contains the shared domains; None if there are none.
+        entry: The `Feature` message.
+        proto: The `Schema` message, if the entry may refer to a string domain of the schema. None
+            if it does not.
 
     Raises:
         DataError: The entry has no type.
@@ -118,18 +141,22 @@ def entry_dtype(entry: Any, proto: Any | None) -> str:
 
 
 def entry_shape(entry: Any, *, per_step: bool) -> tuple[int | None, ...]:
-    """Returns the shape of an entry, from its `shape` or `value_count`.
+    """Returns the shape for an entry, from its `shape` or `value_count`.
+
+    An entry without both is a list of any length, (None,).
 
     Args:
-        per_step: The entry is in a feature list, so the step is the first dimension.
+        entry: The `Feature` message.
+        per_step: True if the entry is in a feature list. Its shape then describes one step, and
+            None is added as the first dimension.
 
     Raises:
         DataError: The entry has nested value counts.
     """
     step: tuple[int | None, ...] = (None,) if per_step else ()
     kind = entry.WhichOneof("shape_type")
-    # A negative size means that the dimension varies.
     if kind == "shape":
+        # A negative size means that the dimension varies.
         return step + tuple(dim.size if dim.size >= 0 else None for dim in entry.shape.dim)
     if kind == "value_counts":
         raise DataError(
@@ -143,12 +170,15 @@ def entry_shape(entry: Any, *, per_step: bool) -> tuple[int | None, ...]:
 
 
 def dense_tensor_shapes(proto: Any) -> dict[str, tuple[int | None, ...]]:
-    """Returns the shapes of the dense tensors in the default representation group.
+    """Returns the shapes of all dense tensors in the default representation group.
 
-    tf.Transform writes them for features with a default value.
+    tf.Transform writes dense tensors for features with a default value.
+
+    Args:
+        proto: The `Schema` message.
 
     Returns:
-        Column name to shape.
+        The shape of each tensor, by the name of its entry. None for dimensions that vary.
     """
     if "" not in proto.tensor_representation_group:
         return {}
@@ -181,13 +211,15 @@ _TIME_UNIT_NAMES = {
 
 
 def to_pbtxt(schema: Schema, representations: Mapping[str, Any] | None = None) -> str:
-    """Returns the schema as the text of a `schema.pbtxt`.
+    """Converts a schema to the text of a `schema.pbtxt`.
 
     Args:
-        representations: Feature name to a TensorRepresentation that replaces the usual one.
+        schema: The schema.
+        representations: `TensorRepresentation` messages by tensor name. They replace the usual ones
+            of these tensors.
 
     Raises:
-        ValueError: The records are not SequenceExamples, but a feature is in a feature list.
+        ValueError: A feature is in a feature list, but the records are not SequenceExamples.
     """
     proto = schema_pb2.Schema(represent_variable_length_as_ragged=True)
     proto.annotation.tag.append(f"{_TAG_PREFIX}message={schema.message}")
@@ -206,7 +238,8 @@ def to_pbtxt(schema: Schema, representations: Mapping[str, Any] | None = None) -
                 name=FEATURE_LISTS_STRUCT, type=schema_pb2.STRUCT, struct_domain=domain
             )
         )
-        # The proto has the feature lists at its end, so another order needs a tag.
+        # The message has the feature lists after all other entries. Another order of the features
+        # needs a tag.
         if schema.names != tuple(f.name for f in sorted(schema, key=lambda f: f.per_step)):
             proto.annotation.tag.append(f"{_TAG_PREFIX}order={json.dumps(schema.names)}")
     elif steps:
@@ -224,18 +257,22 @@ def to_pbtxt(schema: Schema, representations: Mapping[str, Any] | None = None) -
 
 
 def extend_pbtxt(text: str, features: Iterable[Feature]) -> str:
-    """Adapts a schema that tf.Transform has written to our records, and returns it.
+    """Adapts the text of a schema by tf.Transform to the data set.
 
-    The values of each RaggedTensor get the name of the tensor. The features that the transform has
-    only copied are added.
+    The entry with the values of a ragged tensor gets the name of the tensor. The copied features
+    are added.
 
     Args:
-        text: The schema that tf.Transform has written.
-        features: The copied features, which tf.Transform does not know.
+        text: A `schema.pbtxt` that tf.Transform has written.
+        features: Features that the transform copies without a change. tf.Transform does not know
+            them.
+
+    Returns:
+        The text of the new `schema.pbtxt`.
     """
     proto = text_format.Parse(text, schema_pb2.Schema())
     group = proto.tensor_representation_group
-    # Access by key would create the group, so it is tested first.
+    # Access to a missing key of a protobuf map creates it.
     tensors = group[""].tensor_representation if "" in group else {}
     for name, representation in tensors.items():
         path = representation.ragged_tensor.feature_path.step
@@ -250,17 +287,18 @@ def extend_pbtxt(text: str, features: Iterable[Feature]) -> str:
 
 
 def from_pbtxt(text: str | bytes, source: str = "") -> Schema:
-    """Returns the Schema of a `schema.pbtxt` by any writer.
+    """Converts the text of a `schema.pbtxt` to a Schema.
 
-    The parts of a sparse feature become one list feature each.
+    Any program may have written the file. The parts of a sparse feature become one list feature
+    each.
 
     Args:
-        text: The contents of the file.
-        source: The name of the file, for messages.
+        text: The content of the file.
+        source: The path of the file, for messages.
 
     Raises:
-        DataError: The text is not a schema, or a feature has no counterpart. The message contains
-            the feature.
+        DataError: The text is not a schema, or an entry can't be a feature. The message contains
+            the name of the entry.
     """
     try:
         proto = text_format.Parse(
@@ -277,7 +315,7 @@ def from_pbtxt(text: str | bytes, source: str = "") -> Schema:
         AttributeError,
         ArithmeticError,
         RecursionError,
-    ) as error:  # raised by the checks of Feature and Schema, or by damaged tags
+    ) as error:  # from the checks of Feature and Schema, or from damaged tags
         raise DataError(
             error.reason if isinstance(error, DataError) else str(error)[:300], source=source
         ) from error
@@ -298,7 +336,7 @@ def _parse_schema(proto: Any) -> Schema:
                 )
             )
     context = [entry for entry in entries_in_use(proto.feature) if entry.type != schema_pb2.STRUCT]
-    # Features of the context come first, unless a tag has another order.
+    # The features of the context come before the feature lists, unless a tag has another order.
     features[:0] = _parse_features(context, dense_shapes, proto, per_step=False)
     if not features and not schema_tags:
         raise DataError("the schema has no features")
@@ -317,9 +355,19 @@ def _parse_features(
     *,
     per_step: bool,
 ) -> Iterator[Feature]:
-    """Yields the features of entries.
+    """Yields the features of a list of entries.
 
-    The entries of a nested list are one feature, any other entry is a feature of its own.
+    Usually an entry is a feature. A nested list of recordmill has several entries: one with its
+    values, which becomes the feature, and one for each level of row lengths, which is skipped.
+
+    Args:
+        entries: `Feature` messages, either of the context or of the feature lists.
+        dense_shapes: Shapes by entry name, which take precedence over the shapes in the entries.
+        proto: The `Schema` message.
+        per_step: True if the entries are feature lists of a SequenceExample.
+
+    Raises:
+        DataError: An entry can't be a feature, or its tags contradict it.
     """
     entries = list(entries)
     entry_names = {entry.name for entry in entries}
@@ -327,7 +375,7 @@ def _parse_features(
     for entry in entries:
         tags = _recordmill_tags(entry)
         if "part_of" in tags:
-            continue  # the row lengths of a nested list, which belong to its values
+            continue  # row lengths of a nested list: the entry with its values is the feature
         name = tags.get(
             "feature",
             step_feature_name(entry.name, entry.name in context_names) if per_step else entry.name,
@@ -358,9 +406,14 @@ def _parse_features(
 
 
 def _check_entries(feature: Feature, entry: Any, entry_names: set[str]) -> None:
-    """Raises DataError if the tags of a feature contradict its entries.
+    """Raises DataError if the tags of an entry contradict the entries of the schema.
 
-    Users edit these files, so the two may differ.
+    Users edit these files, so a tag may not match any more.
+
+    Args:
+        feature: The feature according to the tags.
+        entry: The entry that has the tags.
+        entry_names: The names of all entries.
     """
     for storage in feature.storage():
         if storage.name not in entry_names:
@@ -397,7 +450,7 @@ def _make_value_entry(feature: Feature, storage: Storage) -> Any:
             size = 1 if storage.raw else feature.inner_size
             entry.value_count.min = entry.value_count.max = size
     elif storage.length is not None:
-        # TensorFlow's tools refuse a shape if a record may lack the feature.
+        # TensorFlow's tools refuse a `shape` for an optional feature, but not a `value_count`.
         if feature.required:
             sizes = feature.shape if not storage.raw and not feature.ragged_rank else ()
             entry.shape.SetInParent()
@@ -418,7 +471,7 @@ def _make_value_entry(feature: Feature, storage: Storage) -> Any:
 
 
 def _add_tags(entry: Any, feature: Feature) -> None:
-    """Adds annotation tags for the properties that the proto can't express."""
+    """Adds annotation tags for all properties that the entry does not express."""
     tags = []
     if entry.name != feature.name:
         tags.append(f"feature={feature.name}")
@@ -432,7 +485,7 @@ def _add_tags(entry: Any, feature: Feature) -> None:
         tags.append(f"found={json.dumps(dict(feature.found))}")
     entry.annotation.tag.extend(_TAG_PREFIX + tag for tag in tags)
     if not tags:
-        entry.ClearField("annotation")  # `entry.annotation` above has created an empty message
+        entry.ClearField("annotation")  # the access to `entry.annotation` above has created it
 
 
 def _mark_required(entry: Any, required: bool) -> None:
@@ -441,7 +494,14 @@ def _mark_required(entry: Any, required: bool) -> None:
 
 
 def _make_representations(feature: Feature, message: str) -> dict[str, Any]:
-    """Returns the TensorRepresentations that TensorFlow's tools would not infer, by tensor name."""
+    """Returns the TensorRepresentations of a feature, by tensor name.
+
+    Only those are returned that TensorFlow's tools would not infer from the entries.
+
+    Args:
+        feature: The feature.
+        message: The kind of the records.
+    """
     values, *lengths = feature.storage()
     tensor = schema_pb2.TensorRepresentation.RaggedTensor
     nested = not values.raw and not feature.per_step
@@ -458,7 +518,7 @@ def _make_representations(feature: Feature, message: str) -> dict[str, Any]:
         }
     if message != SEQUENCE_EXAMPLE:
         return {}
-    # tfx-bsl does not infer representations for SequenceExamples.
+    # tfx-bsl infers no representations for SequenceExamples, so each tensor needs one.
     if feature.per_step:
         return {feature.name: _make_step_representation(feature, values)}
     return {
@@ -483,7 +543,13 @@ def _make_step_representation(feature: Feature, storage: Storage) -> Any:
 
 
 def _recordmill_tags(proto: Any) -> dict[str, str]:
-    """Returns the annotation tags of this project, by key."""
+    """Returns the annotation tags with the prefix `recordmill:`, by key.
+
+    >>> _recordmill_tags(
+    ...     schema_pb2.Feature(annotation={"tag": ["recordmill:dtype=uint8", "other"]})
+    ... )
+    {'dtype': 'uint8'}
+    """
     tag_parts = (
         tag[len(_TAG_PREFIX) :].partition("=")
         for tag in proto.annotation.tag

@@ -1,17 +1,19 @@
 """Inference of the dtype of a column of text from its values.
 
-The values come from all rows, files and threads. The native library (native/numbers.cpp) assigns
-classes to each text, such as bool, int64 or a timestamp in seconds. A class is one bit.
-`resolve_dtype` turns the classes of a column into a dtype, for CSV and JSON Lines alike:
+The native library (native/numbers.cpp) determines for each text the classes that it belongs to,
+such as bool, int64 or a timestamp in seconds. A class is one bit. Counts from all rows, files and
+threads are added up, and `resolve_dtype` turns the classes of a column into its dtype. The rules
+are the same for CSV and JSON Lines:
 
-* Only nulls are `string`.
-* Only `true` and `false` are `bool`.
-* Only whole numbers that fit are `int64`. Whole numbers beyond int64 are text.
-* Whole numbers mixed with decimals are `float32`.
-* Only timestamps are `timestamp[UNIT]` or `timestamp[UNIT, UTC]`, with the finest unit of all
-  values. Timestamps with and without a time zone together are `string`. So are nanoseconds together
-  with a date that an int64 of nanoseconds since 1970 can't represent.
-* Any other mixture, and any other text, is `string`.
+* A column of nulls is `string`.
+* A column of `true` and `false` is `bool`.
+* A column of whole numbers is `int64`. If one of them does not fit, it is `string`.
+* A column of whole numbers and decimals is `float32`.
+* A column of timestamps is `timestamp[UNIT]`, or `timestamp[UNIT, UTC]` if they have a time zone.
+  The unit is the finest one of all values. The column is `string` if only some of them have a time
+  zone. It is also `string` if some have nanoseconds, and others can't be represented as an int64 of
+  nanoseconds since 1970.
+* Any other column is `string`.
 """
 
 from __future__ import annotations
@@ -62,19 +64,19 @@ _TIME_CLASS_UNITS = (
 class TextCounts:
     """Classes and counts of the texts of one column.
 
-    The sum `a + b` has the counts of both, in any order, and `TextCounts()` is the zero of this
-    sum. Threads count separately and add up their results.
+    Each thread counts separately, and the results are added with `+`, in any order. `TextCounts()`
+    is the result for no values.
 
     Attributes:
         classes: The classes of all values, joined by bitwise or.
-        values: The number of values, without nulls.
-        nulls: The number of nulls for each way to write a null, by the name of that way.
-        soft_nulls: The number of values that are text in a text column and null in any other
-            column: quoted null tokens. They have no class.
+        values: The number of values that are not null.
+        nulls: The number of nulls for each way to write them, such as an empty cell or `NA`.
+        soft_nulls: The number of values that are null unless the column is text, such as a quoted
+            "NA". They are counted in `values`, but have no class.
         inexact_decimals: The number of values with a point or an exponent that lose digits as
             float32. See native/numbers.cpp.
         inexact_integers: The number of whole numbers that float32 can't represent exactly.
-        overflows: The number of values above the largest float32.
+        overflows: The number of values that are too large for float32.
     """
 
     classes: int = 0
@@ -102,7 +104,7 @@ class TextCounts:
 
     @property
     def dtype(self) -> str:
-        """The dtype that can hold every value.
+        """The dtype that can hold every value of the column.
 
         >>> (TextCounts(INT64_CLASS) + TextCounts(FLOAT32_CLASS)).dtype
         'float32'
@@ -114,16 +116,19 @@ class TextCounts:
         return resolve_dtype(self.classes)
 
     def null_count(self, dtype: str) -> int:
-        """Returns the number of nulls of the column if read as this dtype."""
+        """Returns the number of nulls if the column is read as this dtype."""
         return sum(self.nulls.values()) + (0 if dtype in ("string", "bytes") else self.soft_nulls)
 
 
 def resolve_dtype(classes: int) -> str:
-    """Returns the dtype that can hold texts of all these classes.
+    """Returns the dtype for a column with texts of all these classes.
 
-    The docstring of the module lists the rules.
+    The docstring of this module lists the rules.
+
+    Args:
+        classes: Classes, joined by bitwise or.
     """
-    # Kinds of values never mix: a column has one dtype only if it has one kind.
+    # A column of two kinds of values, such as numbers and times, is text.
     kinds = [kind for kind in (BOOL_CLASS, _NUMBER_CLASSES, _TIME_CLASSES) if classes & kind]
     if classes & TEXT_CLASS or len(kinds) != 1:
         return "string"
