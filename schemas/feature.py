@@ -237,8 +237,8 @@ class Feature:
         """Returns the entries of an Example that contain this feature.
 
         A nested list has several entries: its values, and then the lengths of its lists, from the
-        outermost to the innermost. They are named as in TensorFlow Datasets (`_add_ragged_fields`
-        in example_serializer.py).
+        outermost to the innermost. They are named as in TensorFlow Datasets
+        (example_serializer._add_ragged_fields).
 
         >>> print(*(entry.name for entry in Feature("x", "int64", (None, None)).storage()))
         x/ragged_flat_values x/ragged_row_lengths_0
