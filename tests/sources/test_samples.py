@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import tarfile
+import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -278,3 +279,20 @@ def test_images_of_samples_are_written_anew_as_loose_ones_are(tmp_path: Path) ->
         recordmill.build(
             tar(tmp_path / "b.tar", members(range(3), "")), tmp_path / "other", resize="8x8"
         )
+
+
+@pytest.mark.parametrize(
+    ("endings", "kind"),
+    [(("jpg", "cls"), "webdataset"), (("jpg", "xml"), "images")],
+)
+def test_samples_in_a_zip_are_detected_by_their_class_files(
+    endings: tuple[str, ...], kind: str, tmp_path: Path
+) -> None:
+    data = {"jpg": image_samples.encoded("JPEG"), "cls": b"1", "xml": b"<annotation/>"}
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        for number in range(4):
+            for ending in endings:
+                archive.writestr(f"{number}.{ending}", data[ending])
+    assert detect_input_kind(list_inputs([str(tmp_path / "a.zip")]))[0] == kind
+    if kind == "webdataset":
+        assert recordmill.build(tmp_path / "a.zip", tmp_path / "out").records == {"train": 4}

@@ -7,6 +7,8 @@ import gzip
 import io
 import lzma
 import os
+import subprocess
+import sys
 import tarfile
 import zipfile
 from pathlib import Path
@@ -19,7 +21,7 @@ import pytest
 from kit import zstd
 
 import recordmill
-from recordmill.base.errors import RecordmillError
+from recordmill.base.errors import RecordmillError, UsageError
 from recordmill.shards.manifest import load_manifest
 from recordmill.storage import archives
 from recordmill.storage.files import map_file, read_blocks, read_range, stat
@@ -91,7 +93,7 @@ def shards(out: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("write", [images, csv, jsonl, records, parquet, arrays])
 @pytest.mark.parametrize(
-    "how", ["tar", "tar.gz", "tar.bz2", "tar.xz", "tar.zst", "not deflated", "deflated", "streamed"]
+    "how", ["tar", "tar.gz", "tar.bz2", "tar.xz", "tar.zst", "not deflated", "deflated", "large"]
 )
 def test_an_archive_is_as_its_folder(
     write: Any, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -99,13 +101,7 @@ def test_an_archive_is_as_its_folder(
     (tmp_path / "in").mkdir()
     write(tmp_path / "in")
     recordmill.build(tmp_path / "in", tmp_path / "expected", name="x", seed=3)
-    if how == "streamed":
-        if write in (
-            images,
-            parquet,
-            arrays,
-        ):  # which are no streams: larger members are refused by the kind
-            return
+    if how == "large":
         monkeypatch.setattr(archives, "_MAX_INFLATED_BYTES", 10)
     method = zipfile.ZIP_STORED if how == "not deflated" else zipfile.ZIP_DEFLATED
     path = pack(tmp_path / "in", tmp_path / f"a.{how if 'tar' in how else 'zip'}", method)
@@ -359,17 +355,17 @@ def test_a_tar_is_decompressed_once_a_build_into_a_file_that_goes_with_it(
     csv(tmp_path / "in")
     paths = [pack(tmp_path / "in", tmp_path / f"{name}.tar.gz") for name in ("a", "b")]
     calls = []
-    monkeypatch.setattr(archives, "_MAX_DECOMPRESSED_TARS", 1)
+    monkeypatch.setattr(archives, "_MAX_DECOMPRESSED_FILES", 1)
     recordmill.build(str(tmp_path / "?.tar.gz"), tmp_path / "expected", name="x")
     monkeypatch.undo()
-    decompressed = archives._decompress_tar
+    decompressed = archives._decompress
     monkeypatch.setattr(
-        archives, "_decompress_tar", lambda *args: calls.append(args[0]) or decompressed(*args)
+        archives, "_decompress", lambda *args: calls.append(args[0]) or decompressed(*args)
     )
     for _ in range(2):
         recordmill.build(str(tmp_path / "?.tar.gz"), tmp_path / "out", name="x", overwrite=True)
         assert shards(tmp_path / "out") == shards(tmp_path / "expected")
-        assert not archives._decompressed_tars
+        assert not archives._decompressed_files
     assert sorted(calls) == sorted([str(path) for path in paths] * 2)
     monkeypatch.setattr(
         archives, "write_all", lambda *_: os.write(os.open("/dev/full", os.O_WRONLY), b"x")
@@ -379,3 +375,151 @@ def test_a_tar_is_decompressed_once_a_build_into_a_file_that_goes_with_it(
         match=r"No space left on device in .* \(of TMPDIR\), where it is decompressed",
     ):
         recordmill.build(paths, tmp_path / "out", overwrite=True)
+
+
+def csv_tar(*rows: int, folder: str = "d/") -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        for row in rows:
+            data = f"a,b\n{row},{row}\n".encode()
+            (info := tarfile.TarInfo(f"{folder}{row}.csv")).size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    return buffer.getvalue()
+
+
+def zip_of(names: list[str], path: Path, content: bytes = b"a,b\n1,2\n") -> Path:
+    with zipfile.ZipFile(path, "w") as archive:
+        for name in names:
+            archive.writestr(zipfile.ZipInfo(name), content)
+    return path
+
+
+@pytest.mark.parametrize("name", ["a.tar", "a.tar.gz"])
+def test_joined_tars_have_the_members_of_both(name: str, tmp_path: Path) -> None:
+    pack_bytes = gzip.compress if name.endswith("gz") else bytes
+    (tmp_path / name).write_bytes(pack_bytes(csv_tar(0, 1)) + pack_bytes(csv_tar(2, 3, 4)))
+    recordmill.build(tmp_path / name, tmp_path / "out", shuffle=False)
+    assert recordmill.open(tmp_path / "out").to_numpy()["a"].tolist() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("rest", [b"garbage", b"x" * 512, csv_tar(7)[:1024] + b"x" * 600])
+def test_a_tar_with_something_else_after_its_end_is_refused(rest: bytes, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(csv_tar(0, 1) + rest)
+    with pytest.raises(UsageError, match=r"a.tar: can't be read as an archive: at byte \d+ no "):
+        recordmill.build(tmp_path / "a.tar", tmp_path / "out")
+
+
+def test_members_of_a_zip_with_backslashes_and_doubled_slashes_are_in_folders(
+    tmp_path: Path,
+) -> None:
+    image = image_samples.encoded("PNG")
+    names = ["in\\cat\\", "in\\cat\\0.png", "in/cat//1.png", "in/./dog/2.png", "./in/dog/3.png"]
+    zip_of(names, tmp_path / "a.zip", image)
+    ds = recordmill.open(recordmill.build(tmp_path / "a.zip", tmp_path / "out").out)
+    assert sorted(ds.to_numpy()["source"].tolist()) == [
+        "in/cat/0.png",
+        "in/cat/1.png",
+        "in/dog/2.png",
+        "in/dog/3.png",
+    ]
+    assert ds.schema["label"].classes == ("cat", "dog")
+
+
+@pytest.mark.parametrize("name", ["..\\a.csv", "b\\..\\..\\a.csv", "\\a.csv", "b//../../a.csv"])
+def test_names_outside_with_backslashes_are_left_out(name: str, tmp_path: Path) -> None:
+    zip_of(["b.csv", name], tmp_path / "a.zip")
+    result = recordmill.build(tmp_path / "a.zip", tmp_path / "out")
+    assert sum(result.records.values()) == 1
+    notes = load_manifest(result.out).statistics["notes"]
+    assert any("outside of the archive" in note for note in notes)
+
+
+def test_a_cut_zip_is_named_as_cut(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    csv(tmp_path / "in")
+    path = pack(tmp_path / "in", tmp_path / "a.zip")
+    path.write_bytes(path.read_bytes()[:-300])
+    for given in (path, str(tmp_path / "*.zip")):
+        with pytest.raises(UsageError, match=r"a\.zip: the ZIP archive is cut off .* download it"):
+            recordmill.build(given, tmp_path / "out")
+
+
+@pytest.mark.parametrize("ending", ["tar", "tar.gz", "zip"])
+def test_an_archive_in_parts_has_the_classes_of_its_folder(ending: str, tmp_path: Path) -> None:
+    (tmp_path / "parts").mkdir()
+    for part in range(3):
+        for folder in ("cat", "dog"):
+            path = tmp_path / f"in{part}" / folder / f"{part}.png"
+            path.parent.mkdir(parents=True)
+            path.write_bytes(image_samples.encoded("PNG", seed=part))
+        pack(tmp_path / f"in{part}", tmp_path / "parts" / f"part-{part}.{ending}")
+    files = sorted((tmp_path / "parts").iterdir())
+    (tmp_path / "list.txt").write_text("".join(f"parts/{path.name}\n" for path in files))
+    for number, given in enumerate(
+        (files, tmp_path / "parts", str(tmp_path / "parts" / "*"), f"@{tmp_path / 'list.txt'}")
+    ):
+        result = recordmill.build(given, tmp_path / f"out{number}")
+        ds = recordmill.open(result.out)
+        assert ds.schema["label"].classes == ("cat", "dog")
+        assert sum(result.records.values()) == 6
+        assert sorted(ds.to_numpy()["label"].tolist()) == [0, 0, 0, 1, 1, 1]
+
+
+@pytest.mark.parametrize("ending", ["tar.gz", "zip"])
+def test_archives_of_one_class_each_are_named_like_the_class(ending: str, tmp_path: Path) -> None:
+    (tmp_path / "parts").mkdir()
+    for name in ("cat", "dog"):
+        path = tmp_path / name / "a.png"
+        path.parent.mkdir()
+        path.write_bytes(image_samples.encoded("PNG"))
+        pack(tmp_path / name, tmp_path / "parts" / f"{name}.{ending}")
+    for number, given in enumerate((sorted((tmp_path / "parts").iterdir()), tmp_path / "parts")):
+        ds = recordmill.open(recordmill.build(given, tmp_path / f"out{number}").out)
+        assert ds.schema["label"].classes == ("cat", "dog")
+
+
+def test_archives_called_like_splits_are_splits(tmp_path: Path) -> None:
+    images(tmp_path / "in")
+    (tmp_path / "parts").mkdir()
+    for split in ("train", "test"):
+        pack(tmp_path / "in" / split, tmp_path / "parts" / f"{split}.zip")
+    result = recordmill.build(tmp_path / "parts", tmp_path / "out")
+    assert result.records == {"train": 2, "test": 2}
+    assert recordmill.open(result.out).schema["label"].classes == ("cat", "dog")
+
+
+def test_archives_of_one_name_and_two_formats_keep_both_contents(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    csv(tmp_path / "in")
+    (tmp_path / "parts").mkdir()
+    for ending in ("zip", "tar"):
+        pack(tmp_path / "in", tmp_path / "parts" / f"a.{ending}")
+    result = recordmill.build(tmp_path / "parts", tmp_path / "out")
+    assert sum(result.records.values()) == 12_000
+
+
+def test_many_compressed_tars_are_read_with_few_file_descriptors(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for number in range(80):
+        (tmp_path / "in" / f"{number:02d}.tar.gz").write_bytes(gzip.compress(csv_tar(number)))
+    command = (
+        f"ulimit -n 64; exec {sys.executable} -m recordmill build {tmp_path / 'in'} --out"
+        f" {tmp_path / 'out'}"
+    )
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert len(recordmill.open(tmp_path / "out")) == 80
+
+
+def test_a_damaged_large_member_is_refused_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "in").mkdir()
+    parquet(tmp_path / "in")
+    path = pack(tmp_path / "in", tmp_path / "a.zip")
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    monkeypatch.setattr(archives, "_MAX_INFLATED_BYTES", 10)
+    with pytest.raises(RecordmillError, match=r"a\.parquet.*is damaged"):
+        recordmill.build(path, tmp_path / "out")

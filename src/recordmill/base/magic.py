@@ -187,6 +187,21 @@ def sniff_file_format(head: bytes) -> FileFormat | None:
     return None if match is None or (not match.is_sure and may_be_text(head)) else match
 
 
+def needs_random_access(head: bytes) -> bool:
+    """Returns whether a file must be read at arbitrary offsets, judged by its first bytes.
+
+    Text, TFRecord files and compressed files are read from start to end.
+
+    Args:
+        head: The first FORMAT_HEAD_BYTES of a file, or all of a shorter one.
+    """
+    if sniff_image(head) is not None or sniff_unsupported_image(head) is not None:
+        return True
+    file_format = sniff_file_format(head)
+    # The formats without a description are compressions.
+    return file_format is not None and bool(file_format.description)
+
+
 def may_be_text(head: bytes) -> bool:
     """Returns whether the first FORMAT_HEAD_BYTES have no control characters.
 

@@ -7,9 +7,10 @@ stored:
 * A deflated member of at most 16 MiB is inflated when it is opened.
 * A larger deflated member is read as a gzip file with the same deflate stream. So text and TFRecord
   files of any size can be streamed.
-* A compressed tar has no random access. Each process that reads one decompresses it once, into an
-  unnamed file in the folder for temporary files. The file is removed when the last build or read of
-  the process ends.
+* A larger deflated member in a format that needs random access, such as Parquet or an image, is
+  decompressed once by each process that reads it. A compressed tar is, too. Their content is kept
+  in unnamed files in the folder for temporary files. These files are removed when the last build or
+  read of the process ends.
 
 Sources: PKWARE's APPNOTE.TXT (4.3.7, 4.4.5), RFC 1952, and the POSIX pax format as Python's
 `tarfile` reads it.
@@ -21,6 +22,7 @@ import contextlib
 import errno
 import os
 import re
+import resource
 import stat as modes
 import tarfile
 import tempfile
@@ -28,7 +30,7 @@ import threading
 import zipfile
 import zlib
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import BinaryIO, cast
 
@@ -36,6 +38,7 @@ import numpy as np
 
 from recordmill.base.buffers import Bytes
 from recordmill.base.errors import DataError, UsageError
+from recordmill.base.magic import FORMAT_HEAD_BYTES, needs_random_access
 from recordmill.base.progress import Progress
 from recordmill.base.threads import ForkSafeLock
 from recordmill.storage.codecs import BZ2, CODECS, GZIP, MAX_RATIO, XZ, ZSTD, Codec
@@ -55,8 +58,10 @@ _TAR_CODECS = (GZIP, BZ2, XZ, ZSTD)
 _HEAD_BYTES = 16  # enough for the magic bytes of these codecs
 _MAX_INFLATED_BYTES = 16 << 20  # 16 MiB: larger deflated members are streamed
 _MAX_HEADER_BYTES = 1 << 20  # 1 MiB: `tarfile` reads a header into memory, whatever its size
-# Each decompressed tar takes a file descriptor, and a process often has only 1,024.
-_MAX_DECOMPRESSED_TARS = 200
+# Each decompressed file takes a descriptor. A process often has 1,024, sometimes 256 or fewer, and
+# needs most of them for other files.
+_MAX_DECOMPRESSED_FILES, _MIN_DECOMPRESSED_FILES, _DESCRIPTORS_PER_FILE = 200, 4, 4
+_BLOCK_BYTES = 1 << 20  # 1 MiB: compressed bytes, or zeros after a tar, that are read at a time
 # Directories stay cached until both limits are exceeded, so many small archives may stay.
 _MAX_CACHED_ARCHIVES, _MAX_CACHED_MEMBERS = 8, 1 << 18
 # A minimal gzip header: deflate, no flags, no time, unknown operating system.
@@ -64,6 +69,7 @@ _GZIP_HEADER = np.frombuffer(b"\x1f\x8b\x08\0\0\0\0\0\0\xff", np.uint8)
 # The local header of a ZIP member has 30 bytes. Its last 4 bytes are the lengths of the name and of
 # the extra field, which follow it.
 _ZIP_HEADER_BYTES, _ZIP_LENGTH_FIELDS = 30, slice(26, 30)
+_ZIP_MAGIC = b"PK\x03\x04"
 _DAMAGED_MESSAGE = "is damaged: it is not what the archive's directory says"
 OUTSIDE_ARCHIVE, LINK_IN_ARCHIVE = "outside of the archive", "link or device in the archive"
 
@@ -80,6 +86,7 @@ class _Member:
         packed_bytes: The size in the archive.
         size_bytes: The size of the content.
         crc: CRC32 of the content. None in a tar, which has no checksum of the content.
+        is_streamed: Whether the member is read as a gzip file, because its content is large.
     """
 
     offset: int
@@ -87,6 +94,12 @@ class _Member:
     size_bytes: int
     crc: int | None = None
     is_deflated: bool = False
+    is_streamed: bool = False
+
+    @property
+    def is_large(self) -> bool:
+        """Whether the member is too large to be inflated in memory."""
+        return self.is_deflated and self.size_bytes > _MAX_INFLATED_BYTES
 
 
 @dataclass(frozen=True)
@@ -118,15 +131,13 @@ class ArchiveMembers:
         Raises:
             UsageError: The archive has a member of this name already.
         """
-        name = name.removeprefix("./")  # `tar` writes this prefix if it packs the current folder
+        is_outside = name.startswith("/") or "\\" in name or ".." in name.split("/")
+        if not is_outside:
+            # `a//b` and `./a/b` are `a/b`, as for every other tool.
+            name = "/".join(part for part in name.split("/") if part not in ("", "."))
         # The name becomes a path, so it must not be absolute and must not contain `..` or a
         # backslash.
-        if (
-            not name
-            or name[0] == "/"
-            or "\\" in name
-            or not {"..", "."}.isdisjoint(name.split("/"))
-        ):
+        if is_outside or not name:
             self.ignored.append((OUTSIDE_ARCHIVE, name))
         elif member is None:
             self.ignored.append((LINK_IN_ARCHIVE, name))
@@ -147,12 +158,23 @@ def is_archive(path: str) -> bool:
 
     A compressed tar is recognized by the magic bytes of its compression. It is not decompressed for
     this.
+
+    Raises:
+        UsageError: The file is the beginning of a ZIP archive.
     """
     if _ARCHIVE.search(path) is None or not _storage_of_archive(path).is_file(path):
         return False
     with ReaderFile(_storage_of_archive(path).open(path)) as file:
         if not is_tar(path):
-            return zipfile.is_zipfile(cast(BinaryIO, file))
+            if zipfile.is_zipfile(cast(BinaryIO, file)):
+                return True
+            file.seek(0)
+            if file.read(len(_ZIP_MAGIC)) == _ZIP_MAGIC:
+                raise UsageError(
+                    f"{path}: the ZIP archive is cut off or damaged: the directory at its end is missing; "
+                    "copy or download it again"
+                )
+            return False
         return _detect_tar_codec(file) is not None or tarfile.is_tarfile(cast(BinaryIO, file))
 
 
@@ -163,6 +185,15 @@ def is_tar(path: str) -> bool:
     [True, True, True, True, False, False]
     """
     return TAR_SUFFIX.search(path) is not None
+
+
+def archive_name(path: str) -> str:
+    """Returns the path of an archive without its extension.
+
+    >>> [archive_name(path) for path in ("a/b.tar.gz", "b.ZIP", "b.csv")]
+    ['a/b', 'b', 'b.csv']
+    """
+    return _ARCHIVE.sub("", path)
 
 
 def _detect_tar_codec(file: ReaderFile) -> Codec | None:
@@ -177,9 +208,9 @@ def _detect_tar_codec(file: ReaderFile) -> Codec | None:
 _lock = ForkSafeLock()
 # Both caches are keyed by the path of the archive, with the most recently used one at the end.
 _cached_members: OrderedDict[str, ArchiveMembers] = OrderedDict()
-# (state of the tar when it was decompressed, its content)
-_decompressed_tars: OrderedDict[str, tuple[Stat, BinaryIO]] = OrderedDict()
-_active_users: list[None] = []  # one entry for each `keep_decompressed_tars` block in progress
+# (state of the archive when the tar or member was decompressed, the content)
+_decompressed_files: OrderedDict[str, tuple[Stat, BinaryIO]] = OrderedDict()
+_active_users: list[None] = []  # one entry for each `keep_decompressed_files` block in progress
 
 
 def read_members(path: str) -> ArchiveMembers:
@@ -220,10 +251,12 @@ def _read_archive(path: str, archive_stat: Stat) -> ArchiveMembers:
                 return archive_members
             with zipfile.ZipFile(cast(BinaryIO, file)) as archive:
                 for info in archive.infolist():
-                    if not info.is_dir():
+                    # Some tools of Windows write backslashes, although the format forbids them.
+                    name = info.filename.replace("\\", "/")
+                    if not name.endswith("/"):
                         is_link = modes.S_ISLNK(info.external_attr >> 16)
                         archive_members.add(
-                            info.filename, None if is_link else _zip_member(info, path), path
+                            name, None if is_link else _zip_member(archive, info, path), path
                         )
         except (UsageError, DataError):
             raise
@@ -261,8 +294,19 @@ def _read_tar(archive_members: ArchiveMembers, path: str) -> None:
         _HeaderFile(_open_archive(path, archive_members)) as file,
         tarfile.open(fileobj=cast(BinaryIO, file), mode="r:") as tar,
     ):
-        header = tar.next()
-        while header is not None:
+        size, header = file.seek(0, os.SEEK_END), tar.next()
+        while True:
+            if header is None:
+                # Another tar may follow the zeros at the end of the first one.
+                start = _find_content(file, tar.offset)
+                if start is None:
+                    break
+                file.seek(start)
+                tar.offset = start
+                try:
+                    header = tarfile.TarInfo.fromtarfile(tar)
+                except tarfile.HeaderError:
+                    raise tarfile.ReadError(f"at byte {start} no member begins") from None
             if not header.isdir():
                 is_plain_file = header.isreg() and not header.issparse()
                 archive_members.add(
@@ -278,19 +322,28 @@ def _read_tar(archive_members: ArchiveMembers, path: str) -> None:
                 header = tarfile.TarInfo.fromtarfile(tar)
             except tarfile.HeaderError:  # the regular end of the archive, or damage
                 header = None
-        # The position and the content of the last block distinguish damage from the regular end.
-        if tar.offset > file.seek(0, os.SEEK_END):
+        if tar.offset > size:
             raise tarfile.ReadError("unexpected end of data")
-        file.seek(tar.offset)
-        if file.read(tarfile.BLOCKSIZE).strip(b"\0"):
-            raise tarfile.ReadError(f"at byte {tar.offset} no member begins")
+
+
+def _find_content(file: _HeaderFile, start: int) -> int | None:
+    """Returns the offset of the first block of a tar, from `start` on, that is not zeros."""
+    while True:
+        file.seek(start)
+        data = file.read(_BLOCK_BYTES)
+        if not data:
+            return None
+        num_zeros = len(data) - len(data.lstrip(b"\0"))
+        if num_zeros < len(data):
+            return start + num_zeros // tarfile.BLOCKSIZE * tarfile.BLOCKSIZE
+        start += len(data)
 
 
 @contextlib.contextmanager
-def keep_decompressed_tars() -> Iterator[None]:
-    """Keeps decompressed tars in the `with` block, so that each is decompressed only once.
+def keep_decompressed_files() -> Iterator[None]:
+    """Keeps decompressed files in the `with` block, so that each is decompressed only once.
 
-    Blocks may overlap. The tars are dropped at the end of the last one.
+    Blocks may overlap. The files are dropped at the end of the last one.
     """
     _active_users.append(None)
     try:
@@ -299,35 +352,58 @@ def keep_decompressed_tars() -> Iterator[None]:
         _active_users.pop()
         Progress.activity = ""
         if not _active_users:
-            _decompressed_tars.clear()
+            _decompressed_files.clear()
 
 
 def _open_archive(path: str, archive: ArchiveMembers) -> Reader:
     """Opens an archive. Decompresses a compressed tar unless a current copy exists."""
     if archive.codec is None:
         return _storage_of_archive(path).open(path)
+    blocks = archive.codec.algorithm.decompress_file(path, path, MAX_RATIO)
+    return _open_decompressed(path, path, archive.archive_stat, blocks)
+
+
+def _open_decompressed(
+    path: str, archive: str, archive_stat: Stat, blocks: Iterable[bytes]
+) -> Reader:
+    """Opens the decompressed content of a tar or member. Decompresses it if there is no copy.
+
+    Args:
+        path: The path of the tar or member.
+        archive: The path of the archive.
+        archive_stat: State of the archive when its directory was read.
+        blocks: The content, which is only consumed if there is no copy.
+    """
     with _lock:
-        known_stat, file = _decompressed_tars.pop(path, (None, None))
-        if known_stat is None or file is None or known_stat.is_changed(archive.archive_stat):
-            file = _decompress_tar(path, archive.codec)
-        _decompressed_tars[path] = archive.archive_stat, file
-        # Readers have a descriptor of their own, so a dropped tar stays readable for them.
-        if len(_decompressed_tars) > _MAX_DECOMPRESSED_TARS:
-            _decompressed_tars.popitem(last=False)
-        if archive.archive_stat.is_changed(_storage_of_archive(path).last_known_stat(path)):
-            raise DataError("changed while it was read; start again", source=path)
+        known_stat, file = _decompressed_files.pop(path, (None, None))
+        if known_stat is None or file is None or known_stat.is_changed(archive_stat):
+            file = _decompress(path, blocks)
+        _decompressed_files[path] = archive_stat, file
+        # Readers have a descriptor of their own, so a dropped file stays readable for them.
+        while len(_decompressed_files) > _max_decompressed_files():
+            _decompressed_files.popitem(last=False)
+        if archive_stat.is_changed(_storage_of_archive(archive).last_known_stat(archive)):
+            raise DataError("changed while it was read; start again", source=archive)
         descriptor_copy = os.dup(file.fileno())
     return _MemberReader(
         LocalReader(path, descriptor_copy),
         os.fstat(descriptor_copy).st_size,
         0,
-        archive_stat=archive.archive_stat,
+        archive_stat=archive_stat,
     )
 
 
-def _decompress_tar(path: str, codec: Codec) -> BinaryIO:
+def _max_decompressed_files() -> int:
+    max_descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if max_descriptors == resource.RLIM_INFINITY:
+        return _MAX_DECOMPRESSED_FILES
+    num_files = max(max_descriptors // _DESCRIPTORS_PER_FILE, _MIN_DECOMPRESSED_FILES)
+    return min(num_files, _MAX_DECOMPRESSED_FILES)
+
+
+def _decompress(path: str, blocks: Iterable[bytes]) -> BinaryIO:
     file = cast(BinaryIO, tempfile.TemporaryFile(prefix="recordmill-", buffering=0))  # noqa: SIM115
-    for block in codec.algorithm.decompress_file(path, path, MAX_RATIO):
+    for block in blocks:
         try:
             write_all(file, block)
         except OSError as error:
@@ -340,7 +416,7 @@ def _decompress_tar(path: str, codec: Codec) -> BinaryIO:
     return file
 
 
-def _zip_member(info: zipfile.ZipInfo, path: str) -> _Member:
+def _zip_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: str) -> _Member:
     if info.flag_bits & 1 or info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         problem = (
             "encrypted"
@@ -348,14 +424,20 @@ def _zip_member(info: zipfile.ZipInfo, path: str) -> _Member:
             else f"packed by method {info.compress_type}, which is not deflate"
         )
         raise UsageError(f"{path}: {info.filename!r} is {problem}; unpack it, and give the folder")
-    is_deflated = info.compress_type == zipfile.ZIP_DEFLATED
-    return _Member(
+    member = _Member(
         offset=info.header_offset,
         packed_bytes=info.compress_size,
         size_bytes=info.file_size,
         crc=info.CRC,
-        is_deflated=is_deflated,
+        is_deflated=info.compress_type == zipfile.ZIP_DEFLATED,
     )
+    if not member.is_large:
+        return member
+    head = b""
+    # Damage of a member is reported when the member is read.
+    with contextlib.suppress(zipfile.BadZipFile, zlib.error, EOFError), archive.open(info) as file:
+        head = file.read(FORMAT_HEAD_BYTES)
+    return replace(member, is_streamed=not needs_random_access(head))
 
 
 def is_archive_member(path: str) -> bool:
@@ -390,9 +472,10 @@ def _split_path(path: str) -> tuple[str, str]:
 def is_streamed_member(path: str) -> bool:
     """Returns whether a path names a member that is read as a gzip file.
 
-    These are the deflated members with more than 16 MiB of content.
+    These are the deflated members with more than 16 MiB of content, unless their format needs
+    random access.
     """
-    return is_archive_member(path) and _is_streamed(_find_member(path)[1])
+    return is_archive_member(path) and _find_member(path)[1].is_streamed
 
 
 class ArchiveStorage:
@@ -419,7 +502,14 @@ class ArchiveStorage:
             start += _ZIP_HEADER_BYTES + int(header.view("<u2").sum())
             if not member.is_deflated:
                 return _MemberReader(reader, member.size_bytes, start, crc=member.crc, path=path)
-            if _is_streamed(member):
+            if member.is_large and not member.is_streamed:
+                blocks = _inflate_blocks(reader, start, member, path)
+                content_reader = _open_decompressed(
+                    path, archive_path(path), archive_members.archive_stat, blocks
+                )
+                reader.close()
+                return content_reader
+            if member.is_streamed:
                 # The trailer of a gzip file: CRC32 and size modulo 2**32.
                 trailer = np.array([member.crc, member.size_bytes & 0xFFFFFFFF], "<u4").view(
                     np.uint8
@@ -547,14 +637,37 @@ def _find_member(path: str) -> tuple[ArchiveMembers, _Member]:
         raise FileNotFoundError(errno.ENOENT, "is no member of the archive", path) from None
 
 
-def _is_streamed(member: _Member) -> bool:
-    return member.is_deflated and member.size_bytes > _MAX_INFLATED_BYTES
-
-
 def _size_as_file(member: _Member) -> int:
-    return (
-        member.packed_bytes + len(_GZIP_HEADER) + 8 if _is_streamed(member) else member.size_bytes
-    )
+    return member.packed_bytes + len(_GZIP_HEADER) + 8 if member.is_streamed else member.size_bytes
+
+
+def _inflate_blocks(reader: Reader, start: int, member: _Member, path: str) -> Iterator[bytes]:
+    """Yields the content of a deflated member.
+
+    Args:
+        reader: The reader of the archive.
+        start: Offset of the deflate stream.
+        member: The member. Its size and CRC are checked.
+        path: The path of the member, for messages.
+    """
+    stream, num_bytes, crc = zlib.decompressobj(-zlib.MAX_WBITS), 0, 0
+    buffer = np.empty(_BLOCK_BYTES, np.uint8)
+    for offset in range(0, member.packed_bytes, _BLOCK_BYTES):
+        block = reader.fill(buffer[: member.packed_bytes - offset], start + offset)
+        data, content = block.tobytes(), b""
+        # A full output block may leave content in the stream although all input is consumed.
+        while data or len(content) == _BLOCK_BYTES:
+            try:
+                content = stream.decompress(data, _BLOCK_BYTES)
+            except zlib.error as error:
+                raise OSError(errno.EIO, f"is damaged: {error}", path) from None
+            num_bytes, crc = num_bytes + len(content), zlib.crc32(content, crc)
+            if num_bytes > member.size_bytes:
+                raise OSError(errno.EIO, _DAMAGED_MESSAGE, path)
+            yield content
+            data = stream.unconsumed_tail
+    if num_bytes != member.size_bytes or crc != member.crc:
+        raise OSError(errno.EIO, _DAMAGED_MESSAGE, path)
 
 
 def _inflate_member(data: Bytes, member: _Member, path: str) -> Bytes:

@@ -78,23 +78,26 @@ class Xz(Algorithm):
             content = stream.decompress(head, max_bytes)
         except Exception:  # LZMAError, but `lzma` is not imported here
             return b"", False
-        return content, stream.eof and not stream.unused_data
+        return content, stream.eof and not stream.unused_data.strip(b"\0")
 
     def decompress_file(
         self, path: str, source: str, max_ratio: int | None
     ) -> Generator[bytes, None, None]:
-        ratio, stream, stream_start, offset = (
-            RatioLimit(source, max_ratio),
-            _xz_decompressor(),
-            0,
-            0,
-        )
+        ratio, stream = RatioLimit(source, max_ratio), _xz_decompressor()
+        stream_start = offset = num_zeros = 0
         for block in read_blocks(path, _BLOCK_BYTES):
             data, offset = block.tobytes(), offset + len(block)
             # An output block is limited, so one input block may need several calls.
             while data or not (stream.needs_input or stream.eof):
-                if stream.eof:  # another stream follows
-                    stream, stream_start = _xz_decompressor(), offset - len(data)
+                if stream.eof:
+                    # Padding between and after streams: zeros, as multiples of four bytes.
+                    rest = data.lstrip(b"\0")
+                    num_zeros += len(data) - len(rest)
+                    if not (data := rest):
+                        break
+                    _check_xz_padding(num_zeros, offset, source)
+                    # Another stream follows.
+                    stream, stream_start, num_zeros = _xz_decompressor(), offset - len(data), 0
                 try:
                     content = stream.decompress(data, _BLOCK_BYTES)
                 except Exception as error:  # LZMAError, but `lzma` is not imported here
@@ -105,6 +108,12 @@ class Xz(Algorithm):
                     yield content
         if not stream.eof:
             raise truncated_error(XZ, stream_start, offset, source)
+        _check_xz_padding(num_zeros, offset, source)
+
+
+def _check_xz_padding(num_zeros: int, offset: int, source: str) -> None:
+    if num_zeros % 4:
+        raise _to_data_error(OSError(f"{num_zeros} zeros are no padding"), XZ, offset, source)
 
 
 def _xz_decompressor() -> Any:

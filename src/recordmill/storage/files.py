@@ -138,13 +138,13 @@ def limit_requests(requests: int | None) -> None:
 def limit_block_memory(memory_bytes: int) -> Iterator[None]:
     """Bounds the memory for cached blocks of stores in the `with` block.
 
-    If several blocks overlap, the smallest bound applies. Decompressed tars are dropped at the end
-    of the last one.
+    If several blocks overlap, the smallest bound applies. Decompressed tars and members are
+    dropped at the end of the last one.
 
     Args:
         memory_bytes: The memory of the caller in all. Cached blocks take a part of it.
     """
-    with _OBJECT_STORAGE.limit_block_memory(memory_bytes), archives.keep_decompressed_tars():
+    with _OBJECT_STORAGE.limit_block_memory(memory_bytes), archives.keep_decompressed_files():
         yield
 
 

@@ -11,6 +11,7 @@ import contextlib
 import os
 import re
 import stat as modes
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -43,20 +44,28 @@ class InputRoot:
     Attributes:
         argument: The INPUT as the user typed it.
         path: The path that names of its files are relative to.
-        is_folder: Whether the INPUT itself is a folder.
+        is_folder: Whether the INPUT itself is a folder or an archive.
+        archives: Names of the archives in a folder, glob or list. The names of their members begin
+            with one of them and a slash.
     """
 
     argument: str
     path: str
     is_folder: bool
+    archives: frozenset[str] = frozenset()
 
     @property
     def label(self) -> str:
-        """Name of the folder as typed, or "" for other INPUTs.
+        """Name of the folder or archive as typed, or "" for other INPUTs.
 
-        For example, `data/cats/` has the label `cats`. It may name a class or a split.
+        For example, `data/cats/` and `cats.tar.gz` have the label `cats`. It may name a class or a
+        split.
         """
-        return os.path.basename(os.path.abspath(self.argument)) if self.is_folder else ""
+        if not self.is_folder:
+            return ""
+        name = os.path.basename(os.path.abspath(self.argument))
+        is_archive = self.path.endswith(archives.MEMBER_SEPARATOR[0])
+        return archives.archive_name(name) if is_archive else name
 
 
 @dataclass(frozen=True)
@@ -232,7 +241,22 @@ def _resolve(
     is_folder_like = not is_single and (
         is_folder(path) or base.endswith(archives.MEMBER_SEPARATOR[0])
     )
-    return InputRoot(argument, base, is_folder_like), files, None if is_single else ()
+    archives_inside = frozenset[str]()
+    if not base.endswith(archives.MEMBER_SEPARATOR[0]):
+        archives_inside = _find_archives(files)
+    root = InputRoot(argument, base, is_folder_like, archives_inside)
+    return root, files, None if is_single else ()
+
+
+def _find_archives(files: Iterable[walk.FileEntry]) -> frozenset[str]:
+    """Returns `InputRoot.archives` of listed files."""
+    names = set[str]()
+    for file in files:
+        if archive := archives.archive_path(file.path):
+            # The name ends with the path of the member in the archive.
+            member = file.path[len(archive) + len(archives.MEMBER_SEPARATOR) :]
+            names.add(file.name.rsplit("/", member.count("/") + 1)[0])
+    return frozenset(names)
 
 
 def _expand(
@@ -262,21 +286,27 @@ def _expand(
     files = {file.name: file for file in walk.walk_disk(root, pattern, follow_links, ignored)}
     if not files:
         raise _no_files_error(argument, pattern is not None, ignored)
-    return os.path.realpath(root), _expand_tars(list(files.values()), argument, ignored), False
+    return os.path.realpath(root), _expand_archives(list(files.values()), argument, ignored), False
 
 
-def _expand_tars(
+def _expand_archives(
     files: list[walk.FileEntry], argument: str, ignored: walk.IgnoredFiles
 ) -> list[walk.FileEntry]:
-    """Replaces the files by their members, if all files are tars.
+    """Replaces the files by their members, if all files are archives.
 
-    The names of the members begin with a folder that is named like the tar.
+    The names of the members begin with a folder that is named like the archive.
     """
-    if not all(archives.is_tar(file.name) and archives.is_archive(file.path) for file in files):
+    if not all(archives.is_archive(file.path) for file in files):
         return files
-    return [
-        replace(member, name=f"{archives.TAR_SUFFIX.sub('', file.name)}/{member.name}")
+    counts = Counter(archives.archive_name(file.name) for file in files)
+    folders = (
+        # `a.tar` and `a.zip` keep their extensions, so that no two files have one name.
+        name if counts[name := archives.archive_name(file.name)] == 1 else file.name
         for file in files
+    )
+    return [
+        replace(member, name=f"{folder}/{member.name}")
+        for file, folder in zip(files, folders, strict=True)
         for member in _archive_files(file.path, argument, ignored)
     ]
 
@@ -344,7 +374,7 @@ def _expand_in_store(
         is_glob = walk.has_wildcard(path) and not is_folder(path)
         base, pattern = _split_glob(path) if is_glob else (path, None)
         files = list(walk.walk_store(base, pattern, ignored))
-        expanded = _expand_tars(files, argument, ignored)
+        expanded = _expand_archives(files, argument, ignored)
     except OSError as error:
         raise UsageError(f"{argument}: {error.strerror}") from error
     if not files:
@@ -428,7 +458,8 @@ def _read_list(
         replace(file, name=unquote_name(os.path.relpath(file.path, base), file.path))
         for file in all_files
     ]
-    return InputRoot(argument, base, False), all_files, explicit_paths if has_patterns else None
+    root = InputRoot(argument, base, False, _find_archives(all_files))
+    return root, all_files, explicit_paths if has_patterns else None
 
 
 def _read_lines(argument: str, list_path: str) -> Iterator[bytes]:

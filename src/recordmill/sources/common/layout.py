@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from urllib.parse import unquote
 
@@ -19,7 +19,7 @@ import pyarrow as pa
 from recordmill.base.errors import Reject, UsageError
 from recordmill.base.option_names import option
 from recordmill.schemas.splits import SPLIT_WORDS, detect_split
-from recordmill.storage.archives import MEMBER_SEPARATOR
+from recordmill.storage.archives import MEMBER_SEPARATOR, archive_name
 from recordmill.storage.file_table import (
     FileTable,
     InputFile,
@@ -98,6 +98,7 @@ def read_layout(
     remaining_components: dict[FolderKey, tuple[str, ...]] = {
         key: tuple(key[1].split("/")) if key[1] else () for key in folders.keys
     }
+    archive_by_folder = _find_archive_names(folders.keys, roots)
     splits, notes = _assign_splits(table, folders, remaining_components, roots, split_from)
     classes = null_column(len(table))
     class_names: tuple[str, ...] = ()
@@ -115,7 +116,7 @@ def read_layout(
             )
     elif class_from != NO_LAYOUT:
         # The split folders are no longer among the remaining components here.
-        classes_by_folder = _assign_classes(remaining_components, roots)
+        classes_by_folder = _assign_classes(remaining_components, archive_by_folder, roots)
         class_names = tuple(
             sorted({name for name in classes_by_folder.values() if name is not None})
         )
@@ -446,26 +447,57 @@ def _splits_by_root(roots: Sequence[InputRoot]) -> list[str] | None:
     )
 
 
+def _find_archive_names(
+    keys: Iterable[FolderKey], roots: Sequence[InputRoot]
+) -> dict[FolderKey, str]:
+    """Returns the path component that is an archive, for each folder inside of an archive."""
+    names: dict[FolderKey, str] = {}
+    for root, folder in keys:
+        path = ""
+        for component in folder.split("/") if roots[root].archives else ():
+            path = f"{path}/{component}" if path else component
+            if path in roots[root].archives:
+                names[root, folder] = component
+                break
+    return names
+
+
 def _assign_classes(
-    remaining_components: Mapping[FolderKey, tuple[str, ...]], roots: Sequence[InputRoot]
+    remaining_components: Mapping[FolderKey, tuple[str, ...]],
+    archive_by_folder: Mapping[FolderKey, str],
+    roots: Sequence[InputRoot],
 ) -> dict[FolderKey, str | None]:
     """Returns the class of each folder.
 
     The class is the path without the folders that all files share. For example, if there are files
     in data/cats/a and in data/cats/b, the classes are a and b. The class is None if nothing is
-    left of the path.
+    left of the path. The name of an archive is not part of the path, so that an archive in several
+    parts has the same classes as its folder.
 
     If the user has named several folders as inputs and all files are directly in them, the names of
-    these inputs are the classes.
+    these inputs are the classes. The names of archives are classes in the same way.
+
+    Args:
+        remaining_components: The path components of each folder, without those of splits.
+        archive_by_folder: The result of `_find_archive_names`.
+        roots: The inputs.
     """
-    labels = [root.label for root in roots]
+    labels = {key: roots[key[0]].label for key in remaining_components}
+    inner_components = dict(remaining_components)
+    for key, archive in archive_by_folder.items():
+        # The archive is no longer among the components if it names a split.
+        if archive in (components := remaining_components[key]):
+            index = components.index(archive)
+            inner_components[key] = components[:index] + components[index + 1 :]
+            labels[key] = archive_name(archive.removesuffix(MEMBER_SEPARATOR[0]))
+    remaining_components = inner_components
     if (
-        len(set(labels)) > 1
-        and all(labels)
+        len(set(labels.values())) > 1
+        and all(labels.values())
         and not any(remaining_components.values())
         and _splits_by_root(roots) is None
     ):
-        return {key: labels[key[0]] for key in remaining_components}
+        return dict(labels)
     # Folders that all files share, such as `data/images/`, are not part of the class. `zip` stops
     # at the shortest path.
     num_shared = 0

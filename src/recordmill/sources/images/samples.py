@@ -63,9 +63,10 @@ from recordmill.storage.listing import Listing
 
 SAMPLES_KIND = "webdataset"
 _LABEL_FEATURE, _JSON_FEATURE = "label", "json"
+_CLASS_ENDING = "cls"
 # features that do not have the name of their ending
 _FEATURES_BY_ENDING = {
-    "cls": _LABEL_FEATURE,
+    _CLASS_ENDING: _LABEL_FEATURE,
     "txt": "text",
     "jsn": _JSON_FEATURE,
 }
@@ -312,12 +313,19 @@ class _MemberColumns:
 def detect_samples(listing: Listing) -> tuple[str, str] | None:
     """Returns (kind, reason) if a listing contains samples, else None.
 
-    Only members of tars are detected, and several of them must have the same name.
+    Only members of archives are detected, and several of them must have the same name. Other tools
+    also write ZIP archives of images with a file beside each. So members of ZIP archives also need
+    the extension of WebDataset's labels.
     """
-    if not all(is_tar(archive_path(file.path)) for file in listing.files):
+    archives = dict.fromkeys(archive_path(file.path) for file in listing.files)
+    if not all(archives):
         return None
     samples, _ = _group_by_stem(listing.files)
     multi_file_samples = [sample for sample in samples if len(sample) > 1]
+    if not all(map(is_tar, archives)) and not any(
+        _CLASS_ENDING in sample for sample in multi_file_samples
+    ):
+        return None
     if len(multi_file_samples) < 2 or sum(map(len, multi_file_samples)) < _MIN_SAMPLE_SHARE * len(
         listing.files
     ):
