@@ -516,25 +516,27 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     )
 
 
-def test_what_is_replaced_is_removed_when_the_new_result_stands(tmp_path: Path) -> None:
+def test_a_read_that_is_killed_while_it_replaces_a_result_is_finished_by_the_next(
+    tmp_path: Path,
+) -> None:
     out, to = made(tmp_path, ["a/1.jpg", "b.jpg"]), tmp_path / "to"
     read(out, to, to="files")
     (to / "train" / "b.jpg").unlink()  # by somebody else
     source = f"""
-import os, recordmill.exporting.publish as replacing, recordmill.pipelines.read as module
-replacing._remove_result = lambda *args: os.kill(os.getpid(), 9)
+import os, recordmill.exporting.publish as publish, recordmill.pipelines.read as module
+publish._remove_result = lambda *args: os.kill(os.getpid(), 9)
 module.read({str(out)!r}, {str(to)!r}, to="files", name_feature="", overwrite=True)
 """
     assert subprocess.run([sys.executable, "-c", source], check=False).returncode == -signal.SIGKILL
-    assert json.loads((to / "_read.json").read_text())["files"] == ["train"]
+    assert not (to / "_read.json").exists()
+    (to / "mine.txt").write_text("put there by somebody")
+    with pytest.raises(UsageError, match="already holds the result of a read"):
+        read(out, to, to="files")
     assert sorted(tree(to / "train")) == ["00000000.jpg", "00000001.jpg", "metadata.jsonl"]
     assert not list(to.glob("_run-*"))
-    assert list(tmp_path.glob(".to.*.new/train/a/1.jpg"))
-    (next(tmp_path.glob(".to.*.new")) / "mine.txt").write_text("put there by somebody")
     read(out, to, to="files", overwrite=True)
     assert (to / "mine.txt").read_text() == "put there by somebody"
     (to / "mine.txt").unlink()
-    assert not list(tmp_path.glob(".to.*"))
     assert sorted(tree(to)) == [
         "_read.json",
         "train/a/1.jpg",

@@ -1,13 +1,12 @@
 """Publication of the result of a read in a folder on a disk.
 
-DIR is the output folder of the read. The result is first completed and made durable in
-`DIR/_run-<id>/data`. Then this folder and DIR exchange their names in one atomic step. The summary
-`_read.json` in DIR lists the files of the result.
+DIR is the output folder of the read. The result is first completed in `DIR/_run-<id>/data` and made
+durable. Its summary `_read.json` lists its files. Then it is moved to DIR: the old summary is set
+aside, the old files are removed, and the new files are moved, the new summary last. So DIR has a
+summary only while all files of a result are there. If the move is interrupted, the next read into
+DIR finishes it.
 
-An exchange is impossible if DIR is a mount point, contains other files, or existed without a
-result. Then the result is moved file by file: the old summary is set aside, the old files are
-removed, and the new files are moved, with the new summary last. If this is interrupted, the next
-read into DIR finishes it.
+DIR itself is never renamed, because it may be a mount point or contain files of others.
 """
 
 from __future__ import annotations
@@ -36,19 +35,13 @@ from recordmill.shards.manifest import is_data_set
 from recordmill.shards.run import RunFolder
 from recordmill.storage.files import parse_local_path, put_bytes, sync_file, sync_folder
 from recordmill.storage.folders import (
-    copy_mode,
-    exchange_names,
-    exists,
     is_folder,
-    is_link,
     list_names,
     list_paths,
     make_folder,
     name_exists,
-    real_path,
     remove,
     remove_empty_folder,
-    remove_tree,
     rename,
 )
 from recordmill.storage.json_fields import Check, load_json
@@ -145,24 +138,13 @@ class DiskPublication(Publication):
                     f"{out}: another read wrote its result there while this one ran; nothing of this one was kept"
                 )
             names = _prepare_result(folder, summary)
-            own_names = {
-                READ_SUMMARY_NAME,
-                folder.folder_name,
-                *(name.split("/")[0] for name in old_names or ()),
-            }
-            # An exchange replaces DIR completely. So it must contain nothing but the old result and
-            # this run. A DIR that existed without a result belongs to the user.
-            is_replaceable = (
-                old_names is not None or folder.created_folders
-            ) and own_names.issuperset(list_names(out))
-            if not (is_replaceable and _exchange_folders(folder)):
-                try:
-                    _move_result(folder)
-                except BaseException:
-                    if is_awaiting_publication(folder.path):
-                        # The run folder stays, and the next read finishes the publication.
-                        folder.release()
-                    raise
+            try:
+                _move_result(folder)
+            except BaseException:
+                if is_awaiting_publication(folder.path):
+                    # The run folder stays, and the next read finishes the publication.
+                    folder.release()
+                raise
             folder.has_committed = True
         return out, tuple(out / name for name in names if name.startswith(f"{REJECTS_FOLDER}/"))
 
@@ -188,55 +170,6 @@ def _prepare_result(folder: RunFolder, summary: Mapping[str, Any]) -> list[str]:
     # The summary is written last. So a data folder with a summary is a complete result.
     put_bytes(str(data / READ_SUMMARY_NAME), format_summary({**summary, "files": names}))
     return names
-
-
-def _exchange_folders(folder: RunFolder) -> bool:
-    """Exchanges DIR and the data folder of the run, and removes the old DIR.
-
-    Returns:
-        False if an exchange is impossible. DIR and the result are then unchanged.
-    """
-    real, data = Path(real_path(folder.out)), folder.data
-    new = real.with_name(f".{real.name}.{folder.id}.new")
-    try:
-        # The new DIR gets the permissions of the old one.
-        copy_mode(data, real)
-        rename(data, new)
-    except OSError:
-        return False
-    if not exchange_names(new, real):
-        try:
-            rename(new, data)
-        except OSError:
-            # The run ends with this error, and no later read would look for this folder.
-            remove_tree(new, ignore_errors=True)
-            raise
-        return False
-    folder.has_committed = True
-    with contextlib.suppress(OSError):
-        sync_folder(real.parent)
-        _remove_old_result(new, real, folder.folder_name)
-    return True
-
-
-def _remove_old_result(folder: Path, out: Path, run_name: str) -> None:
-    """Removes the old result and the run folder after an exchange.
-
-    Files of others that were created in the old DIR during the read are moved to the new one.
-
-    Args:
-        folder: The old DIR, under its temporary name. If it has no run folder, it was not
-            exchanged, and is only removed if it is empty.
-        out: The new DIR.
-        run_name: Name of the run folder.
-    """
-    if name_exists(folder / run_name):
-        _remove_result(folder, folder / READ_SUMMARY_NAME)
-        for path in list_paths(folder):
-            if path.name != run_name and not name_exists(out / path.name):
-                rename(path, out / path.name)
-        remove_run_folder(folder / run_name)
-    remove_empty_folder(folder)
 
 
 def _remove_result(folder: Path, summary: Path) -> None:
@@ -295,24 +228,7 @@ def _move_result(folder: RunFolder) -> None:
 
 
 def _finish_dead_reads(out: Path) -> None:
-    """Finishes or reverts the publications of reads that were killed.
-
-    The caller must hold the lock of DIR.
-    """
-    real = Path(real_path(out))
-    # `.NAME.<run id>.new` is left from an interrupted exchange: the new result if it was
-    # interrupted before the exchange, and the old DIR if after it.
-    for path in list_paths(real.parent, f".*.{'[0-9a-f]' * 12}.new"):
-        if path.name[1:-17] != real.name or is_link(path):
-            continue
-        run = out / f"{RUN_PREFIX}{path.name[-16:-4]}"
-        with contextlib.suppress(OSError, UsageError), lock_folder(path, wait=False):
-            # The run folder is still in DIR, so the folders were not exchanged. The result is moved
-            # back to the run folder.
-            if is_folder(run) and not exists(run / "data"):
-                rename(path, run / "data")
-            else:
-                _remove_old_result(path, real, run.name)
+    """Finishes the publications of reads that were killed. The caller holds the lock of DIR."""
     with claim_dead_runs(
         run for run in list_paths(out, f"{RUN_PREFIX}*") if is_awaiting_publication(run)
     ) as dead_runs:

@@ -8,7 +8,6 @@ raise OSError if the system call fails.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import os
 import shutil
@@ -30,7 +29,6 @@ from recordmill.storage.files import (
 )
 
 Pathlike = str | os.PathLike[str]
-_RENAME_EXCHANGE, _AT_FDCWD = 2, -100  # from <linux/fs.h> and <fcntl.h>
 _COPY_BLOCK_BYTES = 8 << 20  # 8 MiB: the part of a copied file in memory
 
 
@@ -255,28 +253,6 @@ def remove(path: Pathlike) -> None:
             shutil.rmtree(path)
         else:
             os.unlink(path)
-
-
-def copy_mode(folder: Pathlike, model: Pathlike) -> None:
-    """Sets the permissions of `folder` to the permissions of `model`."""
-    os.chmod(folder, stat.S_IMODE(os.stat(model).st_mode))
-
-
-def exchange_names(first: Pathlike, second: Pathlike) -> bool:
-    """Exchanges two names atomically, with renameat2 of Linux.
-
-    Returns:
-        False if the system or the file system can't do this. Then nothing has changed.
-    """
-    # Python has no function for this system call.
-    renameat2 = getattr(ctypes.CDLL(None), "renameat2", None)
-    return (
-        renameat2 is not None
-        and renameat2(
-            _AT_FDCWD, os.fsencode(first), _AT_FDCWD, os.fsencode(second), _RENAME_EXCHANGE
-        )
-        == 0
-    )
 
 
 def copy_tree(
