@@ -1,7 +1,7 @@
-"""Rows of one annotation file: its images and boxes, as the file states them.
+"""Images and boxes of one annotation file, as the file states them.
 
-A parser fills `AnnotationRows`. It knows its format and nothing else. `box_columns` matches the
-images, decides the unit and builds columns. `boxes` compares sizes, converts and clips.
+The parser of a format only fills `AnnotationRows`. `box_columns` then matches the images, decides
+the unit and builds columns. `boxes` compares sizes, converts and clips when an image is read.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from recordmill.storage.json_fields import format_json_value
 PIXELS, SHARES, AUTO_UNIT = "pixels", "shares", "auto"
 BOX_REASON = "box"  # the reason of rejected boxes
 MAX_ANNOTATION_BYTES = 16 << 20  # 16 MiB: of an XML or text file with the objects of one image
-MAX_CLASSES = 1 << 16  # class numbers in files are smaller
-BYTES_PER_BYTE = 8  # largest memory of Python objects per byte of JSON
+MAX_CLASSES = 1 << 16  # 65,536: class numbers in files must be smaller
+BYTES_PER_BYTE = 8  # Python objects take up to 8 bytes of memory per byte of JSON
 _MAX_EDGE = 1e9  # in pixels. float32 has enough digits for images of this size
 _MAX_FLOAT32 = 3.4e38
 _MAX_MESSAGE_CHARS = 280
@@ -39,11 +39,12 @@ class ImageRow:
 
     Attributes:
         name: Path, URL or id.
-        place: Position in the annotation file.
-        size: Stated (width, height) in pixels, or None.
-        source_id: Id of the image in the annotation file.
-        is_stem: The name has no extension, because it is the name of the annotation file.
-        other_name: A second name, for the case that the first one is unknown.
+        place: Where in the annotation file the image is, for messages.
+        size: (width, height) in pixels that the file states, or None.
+        source_id: Id of the image in the annotation file, or None.
+        is_stem: Whether `name` is the name of the annotation file without its extension, because
+            the format does not name the image.
+        other_name: A second name, to be tried if no image has the first one. "" if there is none.
     """
 
     name: str
@@ -61,9 +62,11 @@ class ParseSettings:
     Attributes:
         unit: PIXELS, SHARES or AUTO_UNIT, as the user chose.
         memory_bytes: Memory that a JSON document may use.
-        class_names: Names of class numbers, from a file next to the annotations.
-        names_file: That file.
-        keypoint_shape: (key points per box, values per key point) of YOLO files.
+        class_names: Class names by class number, from a file next to YOLO annotations. None if
+            there is no such file.
+        names_file: Name of that file.
+        keypoint_shape: (key points per box, values per key point) of YOLO files. None if boxes have
+            no key points.
     """
 
     unit: str
@@ -76,22 +79,24 @@ class ParseSettings:
 class AnnotationRows:
     """Images and boxes of one annotation file.
 
+    Edges and key points are in pixels, or in shares of the width and height of the image.
+
     Args:
         source: Name of the file, for messages.
 
     Attributes:
         images: The images.
-        owners: [boxes] Index of the image.
-        edges: [boxes * 4] Left, top, right and bottom, in `unit`.
+        owners: [boxes] The index in `images` of the image of each box.
+        edges: [boxes * 4] Left, top, right and bottom.
         texts: [boxes] Class names.
-        places: [boxes] Position in the file.
-        keypoints: [boxes] Key points, in `unit`.
+        places: [boxes] Where in the file the box is, for messages.
+        keypoints: [boxes] Key points.
         extras: [boxes] Further values, by feature name.
-        unit: Unit that the format prescribes. None if the format permits both.
-        classes: Classes by number, or None if only the names of the boxes are known.
-        has_numbers: Class names are numbers, and are used as they are.
+        unit: PIXELS or SHARES, if the format prescribes it. None if the format permits both.
+        classes: Class names by class number. None if the file only has the names of its boxes.
+        has_numbers: Whether the class names are numbers, which are used as class numbers.
         rejects: Boxes and images that can't be used.
-        counts: Counts for notes.
+        counts: Number of boxes for each message to the user.
     """
 
     def __init__(self, source: str) -> None:
@@ -129,12 +134,12 @@ class AnnotationRows:
             image: Index of its image.
             edges: Left, top, right and bottom.
             text: Class name.
-            place: Position in the file.
-            keypoints: Its key points, or nothing.
-            extras: Further values. Each box of a file has the same names.
+            place: Where in the file the box is.
+            keypoints: Its key points. Empty if there are none.
+            extras: Further values by feature name. All boxes of a file have the same names.
 
         Raises:
-            BadRow: The edges are no box.
+            BadRow: The edges are not finite numbers, or the box has no area.
         """
         left, top, right, bottom = edges
         if not all(abs(edge) <= _MAX_EDGE for edge in edges):  # also false if an edge is NaN
@@ -153,14 +158,25 @@ class AnnotationRows:
             self.extras.setdefault(name, []).append(value)
 
     def reject(self, place: str, message: str, image: str = "", reason: str = BOX_REASON) -> None:
-        """Adds a reject."""
+        """Adds a reject for a box or an image.
+
+        Args:
+            place: Where in the file the box or image is.
+            message: What is wrong.
+            image: Name of the image, for the message.
+            reason: Short name of the reason, by which rejects are counted.
+        """
         where = f" (image {image[:100]!a})" if image else ""
         message = message[: _MAX_MESSAGE_CHARS - len(where)] + where
         self.rejects.append(Reject(self.source, place, reason, message))
 
 
 def to_number(value: Any, name: str) -> float:
-    """Returns a number from JSON, CSV or text as a float.
+    """Converts a value from JSON, CSV or text to a float.
+
+    Args:
+        value: The value.
+        name: Name of the value, for messages. The same holds for the functions below.
 
     Raises:
         BadRow: The value is not a finite number.
@@ -176,17 +192,21 @@ def to_number(value: Any, name: str) -> float:
 
 
 def to_float32(value: Any, name: str) -> float:
-    """Returns a number that float32 can hold. Raises BadRow for any other value."""
+    """Converts a value to a float, which must be in the range of float32.
+
+    Raises:
+        BadRow: The value is not a finite number, or is out of range.
+    """
     if abs(number := to_number(value, name)) > _MAX_FLOAT32:
         raise BadRow(f"{name} is {number:g}, more than float32 holds")
     return number
 
 
 def to_whole(value: Any, name: str, maximum: int = 2**63 - 1) -> int:
-    """Returns a whole number from 0 to a maximum. Booleans are 0 and 1.
+    """Converts a value to an int from 0 to `maximum`. Booleans become 0 and 1.
 
     Raises:
-        BadRow: The value is another one.
+        BadRow: The value is not a whole number in this range.
     """
     if isinstance(value, bool):
         return int(value)
@@ -198,14 +218,22 @@ def to_whole(value: Any, name: str, maximum: int = 2**63 - 1) -> int:
 
 
 def to_class(value: Any) -> str:
-    """Returns a class name. Raises BadRow if there is none, or if it is not a text or number."""
+    """Converts a value to a class name.
+
+    Raises:
+        BadRow: The value is missing or blank, or is not a text or number.
+    """
     if value is None or (isinstance(value, str) and not value.strip()):
         raise BadRow("has no class")
     return to_text(value, "the class")
 
 
 def to_text(value: Any, name: str) -> str:
-    """Returns a text or number as a text. Raises BadRow if it can't be written as UTF-8."""
+    """Converts a text or number to a text.
+
+    Raises:
+        BadRow: The value has another type, or can't be written as UTF-8.
+    """
     if not isinstance(value, str | int | float) or (
         isinstance(value, int) and value.bit_length() > 200
     ):
@@ -217,7 +245,10 @@ def to_text(value: Any, name: str) -> str:
 
 
 def to_size(width: Any, height: Any) -> tuple[float, float] | None:
-    """Returns a stated size, or None if it is not stated: less than a pixel, or empty.
+    """Converts a stated size of an image to (width, height) in pixels.
+
+    Returns:
+        The size. None if a value is missing or empty, less than 1, or too large to be true.
 
     Raises:
         BadRow: A value is not a number.

@@ -1,8 +1,8 @@
-"""Columns with the boxes of annotation files, aligned with the images.
+"""Columns with the boxes of annotation files, one list for each image.
 
-Annotations are COCO's JSON, Pascal VOC's XML, YOLO's text files, or tables. A parser per format
-returns `AnnotationRows`. This module matches their images, decides the unit of the edges and builds
-the columns. `boxes` fits them to the images when these are read.
+Annotations are COCO's JSON, Pascal VOC's XML, YOLO's text files, or tables. The parser of each
+format returns `AnnotationRows`. This module matches their images, decides the unit of the edges and
+builds the columns. `boxes` fits the boxes to the images when these are read.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ EDGE_NAMES = tuple(f"{OBJECT_PREFIX}bbox/{edge}" for edge in ("xmin", "ymin", "x
 OBJECT_LABEL = f"{OBJECT_PREFIX}class/label"
 _OBJECT_TEXT = f"{OBJECT_PREFIX}class/text"
 KEYPOINT_NAMES = tuple(f"{OBJECT_PREFIX}keypoint/{name}" for name in ("x", "y", "visibility"))
-# columns of the file table that are no features
+# Columns of the file table that do not become features.
 STATED_WIDTH, STATED_HEIGHT = "annotation/width", "annotation/height"
 ANNOTATION_FILE, BOX_PLACES = "annotation/file", "annotation/places"
 BOX_PIXELS = "annotation/in_pixels"
@@ -64,7 +64,8 @@ _TYPES = {
     "truncated": pa.int64(),
     "view": pa.large_string(),
 }
-# endings of annotation files, the most certain first, and the name of the format
+# Name of the format of annotation files, by ending. If a folder has files of several endings, the
+# first one is used.
 _FORMAT_NAMES = {
     "xml": "Pascal VOC",
     "txt": "YOLO",
@@ -75,22 +76,24 @@ _FORMAT_NAMES = {
 }
 _TABLES = ("csv", "tsv", "jsonl")
 _NO_BOX_TABLES = ("_classes.csv",)  # Roboflow's classes of whole images
-# Edges of shares may be outside of the image by so much. Larger numbers are pixels.
+# Edges in shares may be outside of the image by half of its size. Larger numbers are pixels.
 _SHARE_MARGIN = 0.5
 
 
 @dataclass(frozen=True)
 class BoxColumns:
-    """Object features of all files.
+    """Object features of all image files.
 
     Attributes:
         columns: [files] A list for each file, by feature name.
-        hidden: [files] Columns that are no features, see HIDDEN_COLUMNS.
-        classes: Classes of OBJECT_LABEL.
+        hidden: [files] Columns of the file table that do not become features, see HIDDEN_COLUMNS.
+        classes: Class names of OBJECT_LABEL. The number of a class is its index.
         keep: [files] Mask of the images to use. The others have an annotation file that can't be
             read.
         rejects: Boxes and annotations that can't be used.
-        folder: Folder of Pascal VOC's annotations, which may be next to lists of splits.
+        notes: Notes for the user.
+        folder: Folder of Pascal VOC's annotations, which may have lists of splits next to it. ""
+            for other formats.
     """
 
     columns: Mapping[str, pa.Array]
@@ -119,11 +122,12 @@ def box_columns(
         roots: The inputs.
         first_label: Number of the first class.
         memory_bytes: Memory that a JSON document may use.
-        unit: PIXELS or SHARES. AUTO_UNIT takes the unit of the format, or detects it per table.
+        unit: PIXELS or SHARES. AUTO_UNIT uses the unit of the format, or detects the unit of each
+            table.
 
     Raises:
         UsageError: There are no annotations, none belongs to an image, or a table mixes units.
-        DataError: A file with the annotations of many images can't be read.
+        DataError: A file with the annotations of many images can't be read, or no box can be used.
     """
     # an empty YOLO file is an image without objects
     listing = list_inputs([path], data_extensions=("txt",))
@@ -189,7 +193,7 @@ def _may_have_boxes(name: str) -> bool:
 
 
 class _Collector:
-    """Boxes of all annotation files, with their images.
+    """Collects the boxes of all annotation files, and finds their images.
 
     Args:
         files: The images.
@@ -209,7 +213,7 @@ class _Collector:
         self._annotation_files: dict[int, str] = {}
         self._classes: list[str] | None = None
         self._has_numbers = False
-        self._unclear: list[tuple[int, int]] = []  # ranges of boxes whose unit is unclear
+        self._unclear: list[tuple[int, int]] = []  # (begin, end) of boxes whose unit is unclear
         self._table_units: set[str] = set()
         self._unmatched = ""  # the first name without an image
         self._dropped: set[int] = set()
@@ -230,7 +234,10 @@ class _Collector:
         return found
 
     def is_no_label(self, rows: AnnotationRows, file: InputFile, folder: str, label: str) -> bool:
-        """Returns whether a text file of no image is a list of files, such as train.txt."""
+        """Returns whether a text file is a list of files, such as train.txt, and not YOLO's boxes.
+
+        This is so if no image has its name and its lines look like paths.
+        """
         if self._find(rows.images[0], rows.source, folder, label) >= 0 or not is_file_list(file):
             return False
         self._notes.append(f"boxes: {file.name} lists files and is left out")
@@ -239,7 +246,14 @@ class _Collector:
     def add_unreadable(
         self, rows: AnnotationRows, error: DataError, folder: str, label: str
     ) -> None:
-        """Rejects the image of a file that can't be read."""
+        """Rejects an annotation file that can't be read, and excludes its image from the build.
+
+        Args:
+            rows: The rows of the file, without boxes.
+            error: Why it can't be read.
+            folder: Folder of the file.
+            label: Name of the annotations folder, which may determine a split.
+        """
         stem = rows.source.rpartition("/")[2].rpartition(".")[0]
         owner = self._find(ImageRow(stem, is_stem=True), rows.source, folder, label)
         name = self._files[owner].name if owner >= 0 else ""
@@ -249,7 +263,15 @@ class _Collector:
             self._dropped.add(owner)
 
     def add(self, rows: AnnotationRows, folder: str, label: str, unit: str) -> None:
-        """Adds the rows of a file.
+        """Adds the rows of an annotation file.
+
+        Boxes of images that are unknown or have another stated size become rejects.
+
+        Args:
+            rows: The rows.
+            folder: Folder of the file.
+            label: Name of the annotations folder, which may determine a split.
+            unit: PIXELS, SHARES or AUTO_UNIT, as the user chose.
 
         Raises:
             UsageError: The file mixes pixels and shares.
@@ -315,6 +337,11 @@ class _Collector:
 
     def to_columns(self, path: str, format_name: str, first_label: int) -> BoxColumns:
         """Returns the columns of all boxes.
+
+        Args:
+            path: The option of the user, for messages.
+            format_name: Name of the format, for notes.
+            first_label: Number of the first class.
 
         Raises:
             UsageError: No box belongs to an image.
@@ -387,9 +414,14 @@ class _Collector:
     def _keypoint_columns(
         self, order: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]
     ) -> dict[str, pa.Array]:
-        """Returns flat lists with equally many key points for each box.
+        """Returns the key points of all boxes as flat lists, one for each image.
 
-        Missing ones are (0, 0) with visibility 0, as in the Object Detection API.
+        Each box has the same number of key points. Missing ones are (0, 0) with visibility 0, as in
+        the Object Detection API.
+
+        Args:
+            order: The indices of the boxes, sorted by image.
+            counts: [files] Number of boxes of each image.
         """
         if not (most := max(map(len, self._keypoints))):
             return {}
@@ -419,7 +451,14 @@ class _Collector:
     def _describe(
         self, format_name: str, classes: Sequence[str], bare: int, first_label: int
     ) -> list[str]:
-        """Returns the notes."""
+        """Returns notes on the boxes that were read.
+
+        Args:
+            format_name: Name of the format.
+            classes: The class names.
+            bare: Number of images without boxes.
+            first_label: Number of the first class.
+        """
         boxes = len(self._owners)
         notes = [f"boxes: {boxes:,} of {len(classes):,} classes, as {format_name} has them"]
         shares = boxes - int(np.count_nonzero(self._pixels))
@@ -449,7 +488,10 @@ _DEFAULTS: dict[str, Any] = {
 
 
 def detect_unit(rows: AnnotationRows) -> str | None:
-    """Returns PIXELS or SHARES, or None if all edges are 0 or 1, which both units have.
+    """Detects the unit of the edges in a table.
+
+    Returns:
+        PIXELS or SHARES. None if all edges are 0 or 1, which is possible in both units.
 
     Raises:
         UsageError: Some boxes are in pixels, and others in shares.

@@ -1,7 +1,7 @@
 """Parser of tables of boxes: CSV, TSV and JSON Lines, as several tools write them.
 
-A row is a box, or an image with all its boxes (`objects`, as in Hugging Face's metadata.jsonl). A
-row without any value next to the name is an image without boxes.
+A row is a box, or an image with all its boxes in the column `objects`, as in Hugging Face's
+metadata.jsonl. A row with the name of an image and no other value is an image without boxes.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ Row = tuple[str, Mapping[str, Any]]  # place and values
 def parse_table(
     rows: AnnotationRows, file: InputFile, settings: ParseSettings, finder: ImageFinder, folder: str
 ) -> None:
-    """Reads a table.
+    """Reads the boxes of a table.
 
     Args:
         rows: Receives the boxes.
@@ -139,14 +139,14 @@ def _format_size(size: tuple[float, float] | None) -> str:
 
 
 class _TableColumns:
-    """Columns of a table that have boxes, classes and sizes.
+    """Finds the columns of a table that contain boxes, classes and sizes.
 
     Args:
         names: Names of all columns.
         name: Name of the file, for messages.
 
     Raises:
-        UsageError: There are no boxes or classes.
+        UsageError: There are no columns of boxes or classes.
     """
 
     def __init__(self, names: Sequence[str], name: str) -> None:
@@ -179,13 +179,20 @@ class _TableColumns:
         return None
 
     def stated_size(self, values: Mapping[str, Any]) -> tuple[float, float] | None:
-        """Returns the size of the image that a row states."""
+        """Returns (width, height) of the image according to a row, or None.
+
+        Raises:
+            BadRow: A value is not a number.
+        """
         if self._size is None:
             return None
         return to_size(values.get(self._size[0]), values.get(self._size[1]))
 
     def check_sizes(self, table: Iterable[Row]) -> None:
-        """Ignores width and height if they are those of the box in each row."""
+        """Detects if the columns width and height belong to the box, and then ignores them.
+
+        They belong to the image if they differ from the size of the box in some row.
+        """
         if self._size is None or self._corners is None:
             return
         for _, values in table:
@@ -203,7 +210,18 @@ class _TableColumns:
     def boxes(
         self, values: Mapping[str, Any], place: str, rows: AnnotationRows, name: str
     ) -> Iterator[tuple[str, Any, Any]]:
-        """Yields the place of each box, and functions that return its edges and its class."""
+        """Yields the boxes of a row.
+
+        Args:
+            values: The row, by column.
+            place: Where the row is, for messages.
+            rows: The rows of the file.
+            name: Name of the image.
+
+        Yields:
+            (place of the box, a function that returns its edges, its class or a function that
+            returns it). The functions raise BadRow if the values are not usable.
+        """
         if self._objects is not None:
             yield from self._object_boxes(values.get(self._objects), place)
             return
@@ -276,7 +294,7 @@ class _TableColumns:
 
 
 def span_edges(values: Any) -> tuple[float, float, float, float]:
-    """Returns the edges of a box from x, y, width and height.
+    """Returns left, top, right and bottom of a box from a list [x, y, width, height].
 
     Raises:
         BadRow: The values are not four numbers, or the size is negative.
@@ -291,7 +309,11 @@ def span_edges(values: Any) -> tuple[float, float, float, float]:
 
 
 def _parse_cell(cell: Any, name: str) -> Any:
-    """Returns the JSON value in a cell of text."""
+    """Parses JSON in the text of a cell. A value that is not text is returned as it is.
+
+    Raises:
+        BadRow: The text is not JSON.
+    """
     if not isinstance(cell, str):
         return cell
     try:
@@ -326,7 +348,7 @@ def _path_column(
     """Returns the first column with names of images.
 
     Raises:
-        UsageError: No column has them.
+        UsageError: There is no such column.
     """
     keys = [key for key in (*PATH_COLUMNS, *_MORE_PATH_COLUMNS) if key in columns.by_lower]
     candidates = [columns.by_lower[key] for key in keys]
@@ -344,7 +366,10 @@ def _path_column(
 
 
 class _CsvTable:
-    """Rows of a CSV file. They become Python values in slices, each time they are iterated over."""
+    """The rows of a CSV file.
+
+    They become Python values in slices, each time they are iterated over.
+    """
 
     def __init__(self, rows: AnnotationRows, file: InputFile) -> None:
         names = _missing_header(file)

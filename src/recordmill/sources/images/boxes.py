@@ -35,7 +35,7 @@ from recordmill.sources.images.box_columns import (
 _ROUNDING = 1e-6  # error of a share from float32 or from decimals in text
 _INVERSE_ORIENTATIONS = {6: 8, 8: 6}  # of EXIF. The others are their own inverse
 _EXIF_BYTES = 1 << 16  # EXIF data of a JPEG begins in its first 64 KiB
-# the image's own features under the names of the Object Detection API
+# The image's own feature for each feature name of the Object Detection API.
 OBJECT_NAMES = {
     "image/encoded": "image",
     "image/format": "format",
@@ -48,14 +48,16 @@ OBJECT_NAMES = {
 
 
 class Frame(NamedTuple):
-    """The image that an annotation describes.
+    """The image that an annotation describes, if it differs from the stored image.
+
+    A tool may have shown the image upright, according to its EXIF data, or in another size.
 
     Attributes:
         width: In pixels.
         height: In pixels.
-        orientation: EXIF orientation that turns this image into the stored one. 1 if it is turned
-            like the stored one.
-        note: What differs from the stored image, for messages. Empty if nothing does.
+        orientation: EXIF orientation that turns the annotated image into the stored one. 1 if
+            neither is turned.
+        note: How it differs from the stored image, for messages. Empty if it does not.
     """
 
     width: float
@@ -67,17 +69,17 @@ class Frame(NamedTuple):
 def find_frame(
     width: float, height: float, file: str, header: ImageHeader, data: npt.NDArray[np.uint8]
 ) -> Frame:
-    """Compares the stated size of an annotation with its image.
+    """Determines which image an annotation describes, from the size that it states.
 
     Args:
-        width: Stated width, or 0.
-        height: Stated height, or 0.
+        width: Stated width in pixels, or 0.
+        height: Stated height in pixels, or 0.
         file: Name of the annotation file.
         header: Header of the image.
         data: Bytes of the image. EXIF data is only parsed if it can matter.
 
     Raises:
-        BadImage: The annotation is of an image of another shape.
+        BadImage: The stated size has another ratio than the image, so it belongs to another image.
     """
     stored = (float(header.width), float(header.height))
     is_stated = width > 0 and height > 0
@@ -109,7 +111,7 @@ def _orientation(header: ImageHeader, data: npt.NDArray[np.uint8]) -> int:
 
 
 def _is_same_ratio(width: float, height: float, own_width: float, own_height: float) -> bool:
-    """Returns whether one size is the other one scaled, and rounded to whole pixels."""
+    """Returns whether two sizes have the same ratio, except for rounding to whole pixels."""
     most = max(width, height, own_width, own_height)
     return abs(width * own_height - height * own_width) < most
 
@@ -121,21 +123,21 @@ def fit_boxes(
     placements: Sequence[Placement],
     names: Sequence[str],
 ) -> tuple[dict[str, pa.Array], Counter[str], list[Reject]]:
-    """Converts object lists to shares of the image sizes, clipped at the borders.
+    """Converts boxes, key points and shapes to shares of the stored or rewritten images.
 
-    Boxes beyond the border are rejects. Boxes beyond the part that a crop keeps are left out and
-    counted.
+    Boxes are clipped at the border of the image. A box that is completely outside is a reject. A
+    box that is completely in the part that a crop removes is left out and counted.
 
     Args:
         columns: The columns of the images, by name, with BOX_PLACES and BOX_PIXELS.
         headers: The header of each image.
         frames: The image that the annotation of each image describes.
-        placements: Placement of each rewritten image. Objects follow it. Empty if images are not
-            rewritten.
+        placements: How each image was turned, cropped and resized when it was rewritten. Empty if
+            images are not rewritten.
         names: Names of the image files, for rejects.
 
     Returns:
-        (lists by feature name, counts for messages, rejects).
+        (lists by feature name, number of images or boxes for each message to the user, rejects).
     """
     objects = [name for name in columns if name.startswith(OBJECT_PREFIX)]
     if not objects:
@@ -220,13 +222,15 @@ def _fit_points(
     frames: Sequence[Frame],
     placements: Sequence[Placement],
 ) -> npt.NDArray[np.float64]:
-    """Returns points as shares of the written images. Nothing is clipped.
+    """Converts points of the annotated images to shares of the written images.
+
+    Nothing is clipped.
 
     Args:
         points: [points, 2] Shares of the annotated images.
-        rows: [points] Image of each point.
+        rows: [points] Index of the image of each point.
         frames: The annotated image of each image.
-        placements: Placement of each rewritten image, or empty.
+        placements: See `fit_boxes`.
     """
     turns = [np.array([frame.orientation for frame in frames], np.int64)]
     turns += [np.array([one.orientation for one in placements], np.int64)] if placements else []
@@ -247,9 +251,18 @@ def _fit_keypoints(
     frames: Sequence[Frame],
     placements: Sequence[Placement],
 ) -> dict[str, pa.Array]:
-    """Returns the key points of the boxes that are kept, as shares.
+    """Returns the key points of the boxes that are kept, in shares of the written images.
 
-    Points without a visibility stay (0, 0).
+    Points with visibility 0 are (0, 0).
+
+    Args:
+        columns: The columns of the images, by name.
+        rows: [boxes] Index of the image of each box.
+        is_kept: [boxes] Whether the box is kept.
+        in_pixels: [boxes] Whether the box is in pixels.
+        headers: See `fit_boxes`.
+        frames: See `fit_boxes`.
+        placements: See `fit_boxes`.
     """
     flat = [columns[name].flatten().to_numpy() for name in KEYPOINT_NAMES]
     per_box = len(flat[0]) // len(rows) if len(rows) else 0
@@ -276,7 +289,7 @@ def _fit_keypoints(
 
 
 def _to_float32(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
-    """Returns the values as float32. Those beyond its range become its largest value."""
+    """Casts to float32. Values beyond its range become its largest or smallest value."""
     limit = np.finfo(np.float32).max
     return np.clip(values, -limit, limit).astype(np.float32)
 
@@ -289,15 +302,18 @@ def _transform_shapes(
     placements: Sequence[Placement],
     counts: Counter[str],
 ) -> dict[str, pa.Array]:
-    """Returns COCO's areas and polygons in pixels of the written images.
+    """Converts COCO's areas and polygons to pixels of the written images.
 
     Args:
-        flat: Object features.
-        rows: [objects] Image of each object.
-        headers: Header of each file.
-        frames: The annotated image of each image.
-        placements: Placement of each rewritten image, or empty.
-        counts: Receives the number of run-length masks, which can't be transformed.
+        flat: Values of all objects, by feature name.
+        rows: [objects] Index of the image of each object.
+        headers: See `fit_boxes`.
+        frames: See `fit_boxes`.
+        placements: See `fit_boxes`.
+        counts: Receives the number of run-length masks, which can't be converted.
+
+    Returns:
+        The converted features by name. Empty if no image needs a conversion.
     """
     stored = [Frame(header.width, header.height) for header in headers]
     is_same = np.array(
@@ -348,13 +364,15 @@ def _transform_shapes(
 
 
 def object_features(features: Sequence[Feature], names: Sequence[str]) -> tuple[Feature, ...]:
-    """Returns the image's own features under the names of the Object Detection API.
-
-    Features in `names` are left out, and a mask keeps its name.
+    """Renames the image's own features as in the Object Detection API.
 
     Args:
         features: The image's own features.
-        names: Names of features that come from annotations.
+        names: Names of features that come from annotations. An own feature of this name is left
+            out.
+
+    Returns:
+        The image, the mask under its own name if there is one, and the other renamed features.
     """
     dtypes = {feature.name: feature.dtype for feature in features}
     first, *renamed_features = (

@@ -32,10 +32,12 @@ _LISTS = ("images", "annotations", "categories")
 
 
 def parse_coco(rows: AnnotationRows, file: InputFile, settings: ParseSettings) -> None:
-    """Reads a COCO document, or another JSON document that `foreign_annotations` knows.
+    """Reads the boxes of a COCO document.
+
+    Other JSON documents that `foreign_annotations` knows are read as well.
 
     Raises:
-        DataError: The document is not one of them, or takes too much memory.
+        DataError: The document has another form, or takes too much memory.
     """
     document = read_json(file, settings)
     if read_foreign_json(rows, document, file.name):
@@ -72,7 +74,9 @@ def parse_coco(rows: AnnotationRows, file: InputFile, settings: ParseSettings) -
 
 
 def read_json(file: InputFile, settings: ParseSettings) -> Any:
-    """Returns the value of a JSON file. NaN and infinity become floats, and a BOM is ignored.
+    """Returns the value of a JSON file.
+
+    NaN and infinity become floats, and a byte order mark is ignored.
 
     Raises:
         DataError: The file is not JSON, or takes too much memory.
@@ -89,7 +93,10 @@ def read_json(file: InputFile, settings: ParseSettings) -> Any:
 
 
 def _read_categories(rows: AnnotationRows, entries: Sequence[Any]) -> dict[Any, str]:
-    """Returns the class names by id, in the order of the ids."""
+    """Returns the class names by category id, in the order of the ids.
+
+    A category that can't be used becomes a reject.
+    """
     names: dict[Any, str] = {}
     for position, entry in enumerate(entries):
         place = _place("category", position, entry)
@@ -106,7 +113,11 @@ def _read_categories(rows: AnnotationRows, entries: Sequence[Any]) -> dict[Any, 
 
 
 def _read_images(rows: AnnotationRows, entries: Sequence[Any]) -> tuple[dict[Any, int], set[Any]]:
-    """Returns the indices of the images by id, and the ids of images that can't be used."""
+    """Adds the images to `rows`. An image that can't be used becomes a reject.
+
+    Returns:
+        (index in `rows.images` by image id, ids of images that can't be used).
+    """
     images: dict[Any, int] = {}
     dropped: set[Any] = set()
     for position, entry in enumerate(entries):

@@ -1,4 +1,4 @@
-"""Columns of tables that name files, for the content of these files.
+"""Replacement of file names in the columns of tables by the content of these files.
 
 The option is `--file-column photo=image`. Paths are relative to the folder of the table, and only
 files below the input are read. An image keeps the name of its column, and adds `NAME/format`,
@@ -65,7 +65,8 @@ _MAX_TABLE_UNITS, _MIN_UNIT_BYTES = (
     4 << 10,
 )
 
-# the file of each row, by column name; None for a row without a value
+# By column name, for each row: its file, BadImage if the path can't be used, or None if the value
+# is null.
 _FilesByColumn = Mapping[str, Sequence[InputFile | BadImage | None]]
 
 
@@ -74,10 +75,10 @@ class _FileColumns:
     """Joins the content of files to the rows that name them.
 
     Attributes:
-        forms: Form of the files, by column name.
-        max_bytes: Largest size of a file.
-        follow_links: Links may lead out of the input.
-        arrays: Features of the columns with arrays.
+        forms: How the files of a column are read, by column name: one of _FORMS.
+        max_bytes: Maximum size of a file.
+        follow_links: Whether links may lead out of the input.
+        arrays: Features of the columns with arrays, by column name.
     """
 
     forms: Mapping[str, str]
@@ -86,7 +87,7 @@ class _FileColumns:
     arrays: Mapping[str, Feature]
 
     def join(self, files: FileTable, chunk: Chunk) -> Iterator[JoinedRows]:
-        """Yields rows with the content of their files, about BATCH_BYTES at once."""
+        """Yields slices of a chunk with the content of their files, each of about BATCH_BYTES."""
         for rows, files_by_column in self.find_files(files, chunk):
             ends, begin = np.cumsum(_sizes(files_by_column, rows.rows)), 0
             while begin < max(rows.rows, 1):
@@ -102,7 +103,10 @@ class _FileColumns:
                 begin = end
 
     def find_files(self, files: FileTable, chunk: Chunk) -> Iterator[tuple[Chunk, _FilesByColumn]]:
-        """Yields slices of a chunk, each with the files that its rows name."""
+        """Yields slices of at most BATCH_FILES rows, each with the files that its rows name.
+
+        A path that can't be used is a BadImage instead of a file.
+        """
         for begin in range(0, max(chunk.rows, 1), BATCH_FILES):
             rows, files_by_column = (
                 _slice(chunk, begin, begin + BATCH_FILES),
@@ -239,17 +243,23 @@ class _FileColumns:
         file: InputFile,
         image: tuple[int, int] | None,
     ) -> Any:
-        """Returns the header of an image, an array, or None for other files.
+        """Checks the content of a file, and decodes it if it is an image or array.
 
         Args:
             name: Name of the column.
             encoded: The bytes of all files.
             index: Index of the file in `encoded`.
-            image: (height, width) that a mask must have, or None.
+            file: The file, for messages.
+            image: (height, width) that a mask must have. None accepts any size.
+
+        Returns:
+            The header of an image, the values of an array, or None for other files.
 
         Raises:
-            BadImage: The file is not an image of this form.
+            BadImage: The file is not an image, or a mask has another size.
             DataError: The file is not text or an array of this form.
+            ValueError: An array can't be cast. OverflowError and ArrowException are raised for the
+                same reason.
         """
         form = self.forms[name]
         if form in (IMAGE_FORM, MASK_FORM):
@@ -271,7 +281,7 @@ class _FileColumns:
     def to_columns(
         self, name: str, data: pa.Array, decoded: Sequence[Any], names: Sequence[str]
     ) -> Iterator[tuple[pa.Field, pa.Array]]:
-        """Yields the (field, column) pairs of one column of paths.
+        """Yields the (field, column) of each feature that one column of file names becomes.
 
         Args:
             name: Name of the column.
@@ -329,7 +339,12 @@ def _cast_array(array: np.ndarray[Any, Any], feature: Feature) -> np.ndarray[Any
 
 
 def _sizes(files_by_column: _FilesByColumn, rows: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Returns the total bytes of the files that each row names, [rows]."""
+    """Returns the total bytes of the files that each row names, [rows].
+
+    Args:
+        files_by_column: The file of each row, by column name.
+        rows: Number of rows.
+    """
     sizes = np.zeros(rows, np.int64)
     for column_files in files_by_column.values():
         sizes += [
@@ -339,7 +354,10 @@ def _sizes(files_by_column: _FilesByColumn, rows: int) -> np.ndarray[Any, np.dty
 
 
 def _slice(chunk: Chunk, begin: int, end: int) -> Chunk:
-    """Returns some rows of a chunk. Rejects and counts go to the first rows."""
+    """Returns the rows [begin, end) of a chunk.
+
+    Only the slice with the first row gets the rejects and note counts.
+    """
     assert isinstance(chunk.records, pa.RecordBatch)
     rows = slice(begin, end)
     rest = () if begin else (chunk.rejects, chunk.note_counts)
@@ -353,19 +371,19 @@ def plan_file_columns(
     files: FileTable,
     common: PlanOptions,
 ) -> Source:
-    """Plans files with the content of the files that columns name.
+    """Plans tables, and the files that some of their columns name.
 
     Args:
         plan: The function that plans the tables themselves.
         options: Options of tables, with the columns and their forms.
-        follow_links: Links may lead out of the input.
+        follow_links: Whether links may lead out of the input.
         files: The tables.
         common: Options that all kinds of input share.
 
     Raises:
-        DataError: As `plan` does. Or the arrays of a column do not have one type.
-        UsageError: As `plan` does. Or an option is invalid or names a column that does not exist,
-            or two features have the same name.
+        DataError: As `plan` does. Also if the arrays of a column do not have one type.
+        UsageError: As `plan` does. Also if an option is invalid or names a column that does not
+            exist, or if two features have the same name.
     """
     declared_schema, selected = common.schema, options.columns
     forms = dict(map(_parse_file_column, options.file_columns))
@@ -423,9 +441,9 @@ def plan_file_columns(
 
 
 def _units_with_file_sizes(source: Source, columns: _FileColumns) -> Iterator[Unit]:
-    """Yields the units with estimated bytes of the files that their rows name.
+    """Yields the units, with the files that their rows name added to their size.
 
-    The estimate is from the first rows.
+    The size of these files is estimated from the first rows.
     """
     bytes_per_row = 0
     for chunk in islice(source.read(source.units[0]), 1):
@@ -436,7 +454,10 @@ def _units_with_file_sizes(source: Source, columns: _FileColumns) -> Iterator[Un
 
 
 def _parse_file_column(item: str) -> tuple[str, str]:
-    """Returns (column, form) of `emb=npy`, or of `photo`, which is an image.
+    """Parses an item of the option to (column, form).
+
+    `emb=npy` is the column emb of arrays. An item without a form, such as `photo`, is a column of
+    images.
 
     Raises:
         UsageError: The form is unknown.
@@ -452,10 +473,10 @@ def _parse_file_column(item: str) -> tuple[str, str]:
 def _array_feature(
     name: str, source: Source, columns: _FileColumns, column_options: PlanOptions, threads: int
 ) -> Feature:
-    """Returns the feature of a column with arrays.
+    """Determines the feature of a column with arrays.
 
-    A declared schema, or a declared dtype with a shape, determines it. Otherwise the headers of
-    all files do.
+    It comes from a declared schema, or from a declared dtype with a shape. Otherwise the headers of
+    all files are read.
     """
     if column_options.schema is not None and name in column_options.schema:
         return column_options.schema[name]

@@ -1,6 +1,7 @@
-"""Recognition of annotation formats that tools use next to COCO, VOC, YOLO and tables.
+"""Recognition of annotation formats other than COCO, VOC, YOLO and tables.
 
-LabelMe and CVAT's XML are read. Others are named, with a format that their tool exports, too.
+LabelMe is read, and so are the shapes of CVAT's XML. For other formats, an error names the format,
+and one that the same tool can export and that is read.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _LABELME_KEYS = {"shapes", "imagePath"}
 
 
 def read_foreign_json(rows: AnnotationRows, document: Any, name: str) -> bool:
-    """Reads a LabelMe document. Returns whether it is one.
+    """Reads the boxes of a LabelMe document, and returns whether the document is one.
 
     Args:
         rows: Receives the boxes.
@@ -31,7 +32,8 @@ def read_foreign_json(rows: AnnotationRows, document: Any, name: str) -> bool:
         name: Name of the file, for messages.
 
     Raises:
-        DataError: The document has another known format, which is not read.
+        DataError: The document has another known format that is not read, or is a damaged LabelMe
+            document.
     """
     if isinstance(document, Mapping) and document.keys() >= _LABELME_KEYS:
         _read_labelme(rows, document, name)
@@ -91,10 +93,14 @@ def _read_labelme(rows: AnnotationRows, document: Mapping[str, Any], name: str) 
 def shape_edges(
     kind: Any, points: Sequence[tuple[float, float]]
 ) -> tuple[float, float, float, float]:
-    """Returns the edges of the box around a rectangle or polygon.
+    """Returns left, top, right and bottom of the box around a rectangle or polygon.
+
+    Args:
+        kind: Kind of the shape, as the file names it.
+        points: (x, y) of its corners.
 
     Raises:
-        BadRow: The shape has another kind, such as a point or a line.
+        BadRow: The shape has another kind, such as a point or a line, or too few points.
     """
     if kind not in ("rectangle", "polygon") or len(points) < (2 if kind == "rectangle" else 3):
         raise BadRow(f"{str(kind)[:40]!a} of {len(points)} points is no box")

@@ -16,7 +16,7 @@ from recordmill.storage.folders import join, real_path
 from recordmill.storage.listing import InputRoot
 
 UNKNOWN, AMBIGUOUS = -1, -2
-# folders that tell images and annotations apart, and nothing else
+# Folder names that only separate images from annotations, so they are ignored.
 _KIND_FOLDERS = frozenset(
     [
         "images",
@@ -34,16 +34,18 @@ _KIND_FOLDERS = frozenset(
     ]
 )
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
-_UPLOAD_PREFIX = re.compile(r"[0-9a-f]{8}-(?=.)")  # of files that Label Studio stores
+_UPLOAD_PREFIX = re.compile(r"[0-9a-f]{8}-(?=.)")  # Label Studio puts it before stored file names
 
 
 class ImageFinder:
     """Finds images by the names in annotation files.
 
-    A name may be a path relative to the annotation file or to an input. Else the file name decides,
-    and folders choose among several images of this name. A folder in front that no image has is
-    ignored. Backslashes separate folders. Upper and lower case, and NFC and NFD, only matter if
-    images differ by nothing else.
+    A name may be a path relative to the annotation file or to an input. If no image has this path,
+    the file name decides. Among several images of one file name, the folders in the name choose.
+    Leading folders of the name that no image has are ignored. Backslashes separate folders.
+
+    Upper and lower case, and the Unicode forms NFC and NFD, are only distinguished if images differ
+    by nothing else.
 
     Args:
         files: The images.
@@ -77,13 +79,17 @@ class ImageFinder:
         return self._bases[0] if self._bases else ""
 
     def find(self, name: str, folder: str, annotation: str, *, is_stem: bool = False) -> int:
-        """Returns the ordinal of an image, UNKNOWN, or AMBIGUOUS if several images have the name.
+        """Finds the image of a name.
 
         Args:
             name: The name in the annotation file.
             folder: Folder of the annotation file, for relative paths.
-            annotation: Name of the annotation file, which may have a folder of a split.
-            is_stem: The name is a file name without its extension.
+            annotation: Name of the annotation file. Its folders may name a split, as those of the
+                image do.
+            is_stem: Whether the name is a file name without its extension.
+
+        Returns:
+            The index of the image, UNKNOWN, or AMBIGUOUS if several images have the name.
         """
         if not name or "\0" in name:
             return UNKNOWN
@@ -118,7 +124,10 @@ class ImageFinder:
         return self._by_path.get(name)
 
     def _same_names(self, base: str, is_stem: bool) -> list[int]:
-        """Returns the images with the most similar file name."""
+        """Returns the images with the most similar file name.
+
+        Equal names come first, then names that differ in case, then names without extension.
+        """
         folded, stem = base.casefold(), _stem(base).casefold()
         candidates = list[int]()
         for key in dict.fromkeys((folded, stem)):
@@ -143,7 +152,14 @@ class ImageFinder:
         return []
 
     def _fits(self, file_id: int, hints: Sequence[str]) -> bool:
-        """Returns whether no folder says that this is the image of another split or class."""
+        """Returns whether the folders permit that a name belongs to an image.
+
+        They do not if they name another split than those of the image, or another class.
+
+        Args:
+            file_id: Index of the image.
+            hints: Folders of the annotation file and of the name.
+        """
         own = self._folders[file_id]
         splits = [
             next(filter(None, map(detect_split, reversed(parts))), None) for parts in (own, hints)
@@ -153,7 +169,10 @@ class ImageFinder:
         return not (hints and hints[-1] in self._last_folders and hints[-1] not in own)
 
     def _nearest(self, candidates: Sequence[int], hints: Sequence[str]) -> int:
-        """Returns the image that shares most of its last folders with the name."""
+        """Returns the image whose last folders agree most with those of the name.
+
+        Returns AMBIGUOUS if several images agree equally.
+        """
         scores = []
         for file_id in candidates:
             pairs = zip(reversed(self._folders[file_id]), reversed(hints), strict=False)
@@ -165,13 +184,16 @@ class ImageFinder:
 
 
 def _folders(name: str) -> tuple[str, ...]:
-    """Returns the folders of a path that may tell images of one name apart."""
+    """Returns the folders of a path, in lower case, that can distinguish images of one name.
+
+    Folders called like `images` or `labels` can't.
+    """
     parts = unicodedata.normalize("NFC", name).casefold().split("/")[:-1]
     return tuple(part for part in parts if part not in ("", ".", "..", *_KIND_FOLDERS))
 
 
 def _format(base: str) -> str | None:
-    """Returns the image format that an extension promises: jpg and jpeg are the same."""
+    """Returns the image format of an extension, or None. jpg and jpeg are the same."""
     return FORMATS_BY_EXTENSION.get(base.rpartition(".")[2].lower())
 
 

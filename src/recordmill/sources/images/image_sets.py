@@ -17,13 +17,15 @@ _MAX_LIST_BYTES = 256 << 20  # 256 MiB: more than 10^7 names
 
 
 def image_set_splits(folder: str, files: FileTable) -> tuple[pa.DictionaryArray | None, list[str]]:
-    """Returns the split of each image, and notes.
-
-    The splits are None if there are no lists, or if some image is in none or in several.
+    """Reads the split of each image from the lists of Pascal VOC.
 
     Args:
-        folder: Folder of the annotations, next to `ImageSets`, or the folder above.
+        folder: Folder of the annotations, which is next to `ImageSets`, or the folder above.
         files: The images.
+
+    Returns:
+        (split of each image, notes). The splits are None if there are no lists, or if some image is
+        in none or in several of them.
     """
     above = folder.rstrip("/").rpartition("/")[0]
     lists = {

@@ -1,8 +1,7 @@
-"""Labels files for images, with a row per image.
+"""Labels files for images: tables with one or more rows per image.
 
-A labels file is a .csv, .tsv, .txt or .jsonl file.
-
-The paths in the file are matched to the images. Messages name the lines of the file.
+A labels file is a .csv, .tsv, .txt or .jsonl file. One of its columns contains paths, which are
+matched to the images. Messages name the lines of the file.
 """
 
 from __future__ import annotations
@@ -46,13 +45,13 @@ PATH_COLUMNS = _PATH_NAMES.split()  # names of path columns, the most certain fi
 
 @dataclass(frozen=True)
 class LabelRows:
-    """The rows of a labels file.
+    """All rows of a labels file.
 
     Attributes:
-        table: The columns.
-        places: Place of each row in the file, such as `line 7`.
-        time_dtypes: dtypes of text columns that contain only times. They stay text, because a path
-            may look like a date.
+        table: The columns, with one row for each row of the file.
+        places: Where each row is in the file, such as `line 7`.
+        time_dtypes: Dtypes of columns that contain only times, by column name. In `table` these
+            columns are text, because a path may look like a date.
     """
 
     table: pa.RecordBatch
@@ -95,10 +94,11 @@ def read_label_rows(
     Args:
         plan: Plans the table with given options.
         file: The table.
-        rejects: Receives malformed rows. None makes each one an error.
+        rejects: A list that receives malformed rows. None makes the first one an error.
 
     Raises:
-        DataError: The table is malformed, or has a malformed row without `rejects`.
+        DataError: The table is malformed or has no row, or `rejects` is None and a row is
+            malformed.
     """
     source = plan(file, PlanOptions())
     time_dtypes = {feature.name: feature.dtype for feature in source.schema if feature.timestamp}
@@ -125,19 +125,23 @@ def read_label_rows(
 
 
 def _plain_dtype(dtype: str) -> str:
-    """Returns the dtype that replaces an inferred dtype. It is empty to keep it."""
+    """Returns the dtype in which a column is read instead of its inferred one, or "".
+
+    float32 is read as float64, and a time as text, so that no digit of a value or path is lost.
+    """
     return "float64" if dtype == "float32" else "string" if dtype.startswith("timestamp") else ""
 
 
 @dataclass(frozen=True)
 class LabelRequest:
-    """The labels file of a build.
+    """The user's options for a labels file.
 
     Attributes:
+        path: The labels file.
         path_column: Its column of paths. None detects it.
         label: Name of the label column. None uses the column `label`, if it exists.
-        reject: Rows without a file and files without a row are rejects.
-        reserved_names: Names of features that come from elsewhere.
+        reject: Whether rows without a file, and files without a row, are rejects.
+        reserved_names: Names of features that do not come from the labels file.
     """
 
     path: str
@@ -149,13 +153,14 @@ class LabelRequest:
 
 @dataclass(frozen=True)
 class LabelColumns:
-    """Columns of a labels file, aligned with the files.
+    """Columns of a labels file, with one value for each image file.
 
     Attributes:
         columns: [files] Values by feature name.
         keep: [files] Mask of the files to use.
-        time_dtypes: dtypes of text columns that contain times, by feature name.
+        time_dtypes: By feature name: the dtypes of text columns that contain times.
         rejects: Rows without a file, and files without a row.
+        notes: Notes for the user.
     """
 
     columns: Mapping[str, pa.Array]
@@ -168,10 +173,13 @@ class LabelColumns:
 def label_columns(
     request: LabelRequest, files: FileTable, roots: Sequence[InputRoot]
 ) -> LabelColumns:
-    """Reads a labels file, and aligns its columns with the files.
+    """Reads a labels file, and arranges its rows by image file.
+
+    If some file has several rows, all values become lists.
 
     Raises:
-        UsageError: The file or a column does not exist, or no path is one of the files.
+        UsageError: The labels file or a column does not exist, or no path is one of the image
+            files.
         DataError: The labels file is malformed.
     """
     path = parse_input_path(request.path)
@@ -211,12 +219,17 @@ def label_columns(
 def _without_repeats(
     rows: LabelRows, owner: npt.NDArray[np.int64]
 ) -> tuple[LabelRows, npt.NDArray[np.int64], int]:
-    """Drops rows that equal the first row of their file.
+    """Drops rows that repeat the first row of their image file.
 
-    Nothing is dropped if a row of any file differs from the first row of that file.
+    If any row differs from the first row of its file, all rows are kept, because the rows are then
+    lists of values.
+
+    Args:
+        rows: The rows.
+        owner: [rows] Index of the image file of each row, or -1.
 
     Returns:
-        The rows, the file of each row, and the number of dropped rows.
+        (remaining rows, image file of each, number of dropped rows).
     """
     _, first, first_ids = np.unique(owner, return_index=True, return_inverse=True)
     repeats = np.flatnonzero((first[first_ids] != np.arange(len(owner))) & (owner >= 0))
@@ -236,7 +249,7 @@ def _without_repeats(
 
 
 class LabelFinder:
-    """Finds the images that the columns of one labels file name.
+    """Finds the images that a labels file names.
 
     Args:
         files: The images.
@@ -255,7 +268,7 @@ class LabelFinder:
         return self._finder.example
 
     def owners(self, values: pa.Array) -> npt.NDArray[np.int64]:
-        """Returns the ordinal of the image that each value names, [rows], or -1."""
+        """Returns, for each value, the index of the image that it names, or -1."""
         found = [
             self._finder.find(value, self._folder, self._name) if value else UNKNOWN
             for value in _texts(values)
@@ -272,10 +285,16 @@ def _texts(values: pa.Array) -> Iterator[str | None]:
 
 
 def path_column(declared: str | None, table: pa.RecordBatch, finder: LabelFinder, name: str) -> str:
-    """Returns the declared column of paths, or detects it by its name and values.
+    """Returns the column with the paths of images.
+
+    Args:
+        declared: The column that the user has declared. None detects it by its name and values.
+        table: The labels.
+        finder: Finds the images.
+        name: Name of the labels file, for messages.
 
     Raises:
-        UsageError: There is no such column.
+        UsageError: There is no such column, or no value in it is an image.
     """
     names = table.schema.names
     if declared is not None:
@@ -303,7 +322,10 @@ def path_column(declared: str | None, table: pa.RecordBatch, finder: LabelFinder
 
 
 def _show_names(column: str, table: pa.RecordBatch, finder: LabelFinder) -> str:
-    """Returns a name in the column and the name of an image, to compare."""
+    """Returns a phrase with a value of the column and the name of an image.
+
+    It lets the user compare both.
+    """
     value = next((text for text in _texts(table.column(column)) if text), "")
     return f"{column} has {value[:100]!a}, and an image is {finder.example[:100]!a}"
 
@@ -311,13 +333,16 @@ def _show_names(column: str, table: pa.RecordBatch, finder: LabelFinder) -> str:
 def _rename_columns(
     request: LabelRequest, table: pa.RecordBatch, name: str
 ) -> tuple[dict[str, pa.Array], dict[str, str]]:
-    """Renames columns to their feature names.
+    """Renames the columns of a labels file to feature names.
 
-    The label comes first. Columns with the name of an image feature get a prefix.
+    The label comes first. A column with the name of an image feature gets the prefix `labels_`.
 
     Returns:
-        The columns by feature name, and the original names by feature name. The label has no
-        original name here.
+        (columns by feature name, names in the labels file by feature name). The second item lacks
+        the label.
+
+    Raises:
+        UsageError: There is no label column, or two columns would have the same name.
     """
     columns = dict(zip(table.schema.names, table.columns, strict=True))
     label = request.label if request.label is not None else "label" if "label" in columns else None
@@ -374,7 +399,20 @@ def _report_unmatched(
     files: FileTable,
     name: str,
 ) -> tuple[list[Reject], list[str]]:
-    """Returns rejects or notes for rows without a file and files without a row."""
+    """Reports rows without an image file, and image files without a row.
+
+    Args:
+        request: The user's options.
+        rows: The rows.
+        column: The column of paths.
+        owner: [rows] Index of the image file of each row, or -1.
+        counts: [files] Number of rows of each image file.
+        files: The image files.
+        name: Name of the labels file.
+
+    Returns:
+        (rejects, notes). One of both is empty, as the user's options require.
+    """
     unmatched, unlabelled = np.flatnonzero(owner < 0).tolist(), np.flatnonzero(counts == 0).tolist()
     if not request.reject:
         notes = [f"{name}: {len(unmatched)} row(s) without a file left out"] if unmatched else []
@@ -400,9 +438,18 @@ def _report_unmatched(
 def _align(
     columns: Mapping[str, pa.Array], owner: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]
 ) -> tuple[dict[str, pa.Array], npt.NDArray[np.int64] | None]:
-    """Returns columns with a row per file, and the files with nulls in lists.
+    """Arranges the rows of a labels file by image file.
 
-    Values are scalars if no file has two rows. Otherwise they are lists.
+    Values are scalars if no image file has two rows. Otherwise they are lists.
+
+    Args:
+        columns: Columns with one value per row.
+        owner: [rows] Index of the image file of each row, or -1.
+        counts: [files] Number of rows of each image file.
+
+    Returns:
+        (columns with one value per image file, image files whose lists would contain a null). The
+        second item is None if values are scalars.
     """
     # rows with a file, grouped by file, in their original order
     order = np.argsort(owner, kind="stable")[int((owner < 0).sum()) :]

@@ -16,11 +16,11 @@ from recordmill.base.option_names import option
 from recordmill.schemas.feature import Feature
 from recordmill.storage.file_table import FileTable, InputFile
 
-PARTNER_COLUMN = "partner"  # column of the images with the ordinal of their partner
+PARTNER_COLUMN = "partner"  # file table column: the index of the mask of each image
 
 
 def pair_feature(pair: str) -> Feature:
-    """Returns the feature of the second files. It has the name of their folder.
+    """Returns the feature for the files of the second folder. It has the name of this folder.
 
     >>> pair_feature("images,data/masks").name
     'masks'
@@ -36,11 +36,10 @@ def pair_files(
     Args:
         files: The files of both folders.
         pair: `IMAGES,MASKS`, the names of the folders. They may occur anywhere in the paths.
-        reserved_names: Names of other features.
+        reserved_names: Names of other features, which the second folder must not have.
 
     Returns:
-        The images with PARTNER_COLUMN, their partners, and a reject for each file without a
-        partner.
+        (images with PARTNER_COLUMN, their partners, a reject for each file without a partner).
 
     Raises:
         UsageError: `pair` does not name two folders, a file is in neither of them, no file has a
@@ -91,7 +90,10 @@ def pair_files(
 
 
 def _pair_key(file: InputFile, folders: Sequence[str]) -> tuple[int, str]:
-    """Returns (index of the folder, path without this folder and without the extension)."""
+    """Returns (index of the folder, path without this folder and without the extension).
+
+    An image and its mask have the same second item.
+    """
     stem = file.path.rpartition(".")[0]
     for folder_index, folder in enumerate(folders):
         # `//` replaces the name of the folder, so that an image and its mask have equal keys
@@ -104,9 +106,13 @@ def _pair_key(file: InputFile, folders: Sequence[str]) -> tuple[int, str]:
 
 
 def append_partners(files: FileTable, partners: FileTable | None) -> FileTable:
-    """Returns the images, followed by their partners.
+    """Returns the images, followed by their partners, as one file table.
 
-    Images may have been removed since `pair_files`. Their partners are then left out, too.
+    If images have been removed since `pair_files`, their partners are left out, too.
+
+    Args:
+        files: The images.
+        partners: The partners from `pair_files`. None returns `files`.
     """
     if partners is None:
         return files
@@ -117,7 +123,7 @@ def append_partners(files: FileTable, partners: FileTable | None) -> FileTable:
 
 
 def record_sizes(files: FileTable, partners: FileTable | None) -> npt.NDArray[np.int64]:
-    """Returns the bytes of each image and its partner, [images]."""
+    """Returns the bytes of each image and its partner together, [images]."""
     if partners is None:
         return files.sizes
     sizes: npt.NDArray[np.int64] = (

@@ -1,6 +1,7 @@
 """Reading of image files into chunks, with the columns from folders and labels files.
 
-The bytes of files are read into one Arrow buffer, and checked there. A `RewriteRule` rewrites them.
+The bytes of files are read into one Arrow buffer, and checked there. If there is a `RewriteRule`,
+the images are then resized or encoded in another format.
 """
 
 from __future__ import annotations
@@ -55,11 +56,12 @@ _REWRITE_BATCH_FILES, _REWRITE_BATCH_BYTES = (
     32,
     BATCH_BYTES // 8,
 )
-FEATURE_PREFIX = "feature/"  # begins the names of file table columns with features
+# The name of a file table column with the values of a feature is this prefix and the feature name.
+FEATURE_PREFIX = "feature/"
 
 
 def feature_names(files: FileTable) -> list[str]:
-    """Returns the names of the features that the file table contains."""
+    """Returns the names of the features that are stored as columns of the file table."""
     return [
         name.removeprefix(FEATURE_PREFIX)
         for name in files.extra_columns
@@ -68,9 +70,10 @@ def feature_names(files: FileTable) -> list[str]:
 
 
 def with_features(files: FileTable, columns: Mapping[str, pa.Array]) -> FileTable:
-    """Returns the files with additional features.
+    """Adds features to the file table.
 
     Args:
+        files: The files.
         columns: [files] Values by feature name.
     """
     for name, values in columns.items():
@@ -79,21 +82,21 @@ def with_features(files: FileTable, columns: Mapping[str, pa.Array]) -> FileTabl
 
 
 def without_features(files: FileTable) -> FileTable:
-    """Returns the files without features, but with their splits."""
+    """Removes all features from the file table. The splits are kept."""
     return files.drop_columns([FEATURE_PREFIX + name for name in feature_names(files)])
 
 
 def with_folder_labels(files: FileTable, layout: FolderLayout) -> FileTable:
-    """Returns the files with `label` and `class_name` from their folders, if these name classes."""
+    """Adds `label` and `class_name` to the file table, if folders determine classes."""
     return with_features(
         files, dict.fromkeys(("label", "class_name"), layout.classes) if layout.class_names else {}
     )
 
 
 def column_feature(files: FileTable, name: str) -> Feature:
-    """Returns the feature of a column in the file table.
+    """Returns the feature for a column of the file table.
 
-    float64 becomes float32, and a text label becomes classes.
+    float64 becomes float32. A label of text becomes an int64 feature whose classes are its values.
     """
     column = files.dictionary_values(FEATURE_PREFIX + name)
     feature = from_arrow_field(pa.field(name, column.type, nullable=column.null_count > 0))
@@ -110,10 +113,11 @@ def conform_columns(files: FileTable, schema: Schema) -> tuple[FileTable, list[R
     """Casts the features in the file table to a schema, and drops all others.
 
     Args:
+        files: The files.
         schema: Schema of these features.
 
     Returns:
-        The files that fit, rejects for the others, and notes on rounded floats.
+        (files whose values fit, rejects for the others, notes on rounded floats).
     """
     listed_files, columns = without_features(files), dict[str, pa.Array]()
     if not len(schema) or not files:
@@ -168,9 +172,9 @@ def conform_columns(files: FileTable, schema: Schema) -> tuple[FileTable, list[R
 
 
 def _batches_to_conform(files: FileTable, schema: Schema) -> list[tuple[pa.RecordBatch, list[str]]]:
-    """Returns batches of values to cast, each with the names of its features.
+    """Returns the values to cast, as batches with the names of their features.
 
-    A dictionary-encoded column is a batch of its own, with its distinct values only.
+    A dictionary-encoded column is a batch of its own, which contains each distinct value once.
     """
     present = [name for name in schema.names if name in feature_names(files)]
     encoded = [name for name in present if files.is_dictionary_encoded(FEATURE_PREFIX + name)]
@@ -203,14 +207,14 @@ def read_images(
 
     Args:
         files: All files of the source.
-        ordinals: Ordinals of the files to read, in this order.
+        ordinals: Indices of the files to read, in this order.
         schema: The features of the chunks.
         decode_bytes: Memory that all threads together may use to decode images.
         max_pixels: An image with more pixels is a reject.
-        decode: Checks images by decoding all their frames.
-        with_pixels: Sums up the pixels of decoded images in `Chunk.pixels`.
-        pair: Name of the feature of the partners.
-        rule: Rewrites the images. None keeps their bytes.
+        decode: Whether images are checked by decoding all their frames.
+        with_pixels: Whether the pixels of decoded images are summed up for `Chunk.pixel_sums`.
+        pair: Name of the feature of the masks. "" without masks.
+        rule: How images are rewritten. None keeps their bytes.
 
     Raises:
         DataError: A file has changed since it was listed, or can't be read.
@@ -242,7 +246,13 @@ def read_images(
 def _next_files(
     files: FileTable, ordinals: Sequence[int], max_bytes: int
 ) -> tuple[Sequence[InputFile], Sequence[InputFile]]:
-    """Returns the first of these files, of about `max_bytes` in total, and their partners."""
+    """Returns the files for the next chunk, and their masks.
+
+    Args:
+        files: All files of the source.
+        ordinals: Indices of the candidates. The first ones are returned, at least one.
+        max_bytes: Approximate size of the returned files.
+    """
     if PARTNER_COLUMN not in files.extra_columns:
         return take_file_batch(files, ordinals, max_bytes)[0], ()
     images, partners = (
@@ -263,9 +273,10 @@ _shared_budget = functools.cache(MemoryBudget)  # one per process, for all threa
 
 
 def _memory_reserver(decode_bytes: int) -> ReserveMemory:
-    """Returns a function that reserves memory for decoding, from the share of all threads.
+    """Returns a function that reserves memory while an image is decoded.
 
-    The function raises BadImage if the image needs more than `decode_bytes`.
+    All threads share `decode_bytes`. The function waits until its memory is free, and raises
+    BadImage if the image needs more than `decode_bytes`.
     """
 
     def reserve(takes: int) -> AbstractContextManager[None]:
@@ -288,11 +299,12 @@ def _add_pixels(header: ImageHeader, sums: list[PixelSums], image: Image.Image) 
 
 
 def describe_traits(header: ImageHeader, name: str) -> Iterator[str]:
-    """Yields properties of an image that users should know, as phrases.
+    """Yields phrases about unusual properties of an image, such as `JPEG with CMYK`.
 
     Args:
         header: Header of the image.
-        name: Name of its file, to compare the extension. Empty for a rewritten image.
+        name: Name of its file, to compare the extension with the format. Empty for a rewritten
+            image.
     """
     yield from (f"{header.format} with {trait}" for trait in header.traits())
     if header.tensorflow_issue:
@@ -328,7 +340,7 @@ class EncodedFiles:
 
     @functools.cached_property
     def headers(self) -> list[ImageHeader | BadImage]:
-        """The header of each file, or the fault of a bad image."""
+        """The header of each file, or the reason why it is not an image."""
         return list(check_structures(self._bytes, self._ends, self._max_pixels))
 
     def data(self, row: int) -> Bytes:
@@ -342,14 +354,14 @@ class EncodedFiles:
         max_pixels: int,
         sums: list[PixelSums] | None = None,
     ) -> ImageHeader:
-        """Returns the header of a file, if the file is a complete image.
+        """Returns the header of a file, after a check that it is a complete image.
 
         Args:
             row: Index of the file.
-            decode_bytes: Memory that all threads together may use to decode images. None does not
-                decode.
+            decode_bytes: Memory that all threads together may use to decode images. None checks
+                without decoding.
             max_pixels: An image with more pixels is bad.
-            sums: Receives the pixel sums of the image if it is decoded.
+            sums: A list that receives the pixel sums of the image if it is decoded.
 
         Raises:
             BadImage: The file is not a complete image.
@@ -363,9 +375,9 @@ class EncodedFiles:
         return header
 
     def column(self, rows: Sequence[int]) -> pa.Array:
-        """Returns a column with the bytes of some files, without a copy.
+        """Returns a column with the bytes of some files, without a copy of the buffer.
 
-        Bytes of other files are overwritten, so this must be the last call.
+        The bytes of the other files are overwritten, so this must be the last call.
 
         Args:
             rows: Indices of the files, ascending.
@@ -380,7 +392,10 @@ class EncodedFiles:
 
 
 class _StatedSizes:
-    """Sizes that annotations state of the images of one batch. Nothing, if there are no boxes."""
+    """The sizes of the images of one batch according to their annotations.
+
+    There are none if the source has no boxes.
+    """
 
     def __init__(self, files: FileTable, ordinals: Sequence[int]) -> None:
         names = (STATED_WIDTH, STATED_HEIGHT, ANNOTATION_FILE)
@@ -390,7 +405,16 @@ class _StatedSizes:
             self._widths, self._heights, self._files = (columns[name].to_pylist() for name in names)
 
     def find_frame(self, row: int, header: ImageHeader, images: EncodedFiles) -> Frame | None:
-        """Returns the image that the annotation describes. Raises BadImage if it is another one."""
+        """Returns the image that the annotation describes. None without boxes.
+
+        Args:
+            row: Index of the image in the batch.
+            header: Header of the image.
+            images: The bytes of all images.
+
+        Raises:
+            BadImage: The annotation describes another image.
+        """
         if not self._has_boxes:
             return None
         return find_frame(
@@ -433,7 +457,7 @@ class _ImageBatch:
         self._pixels: list[PixelSums] = []
 
     def check(self, decode_bytes: int, max_pixels: int, decode: bool, with_pixels: bool) -> None:
-        """Keeps the files that are complete images, and applies the rule."""
+        """Checks the files, rewrites them if there is a rule, and rejects the bad ones."""
         check_bytes, reserve = decode_bytes if decode else None, _memory_reserver(decode_bytes)
         for row, file in enumerate(self._images.files):
             sums: list[PixelSums] = []
@@ -531,7 +555,7 @@ class _ImageBatch:
         )
 
     def _own_column(self, name: str) -> pa.Array:
-        """Returns a column from the image itself. A feature of unknown origin is null."""
+        """Returns a feature that comes from the image itself."""
         feature_name = OBJECT_NAMES.get(name, name)
         is_partner = self._partners is not None and name == self._partner
         if self._rule is not None and (feature_name == "image" or is_partner):

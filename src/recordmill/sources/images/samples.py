@@ -1,15 +1,16 @@
 """Source of samples, as WebDataset writes them.
 
-Files with the same name before the first dot form a record, such as `7.jpg`, `7.json` and `7.cls`.
-They are in a tar or in a folder.
+Files whose names are equal up to the first dot form a sample, which is one record: for example
+`7.jpg`, `7.json` and `7.cls`. They are in a tar or in a folder. The ending of a file is the part
+after the first dot.
 
-The ending determines the features of a file. The first image has the features of images. Other
-images are bytes. `cls` becomes `label`, the members of `json` become features of their own, `txt`
-becomes `text`, and `npy` becomes a tensor. All other files become bytes, named after their ending.
+The ending determines the features. The first image has the features of images. Other images are
+bytes. `cls` becomes `label`, each key of the object in `json` becomes a feature, `txt` becomes
+`text`, and `npy` becomes a tensor. All other files become bytes, named after their ending.
 
 JSON, texts, numbers and arrays are read twice: for their types, and for the records. Nothing is
-unpickled. If a JSON member has values of several forms, the form of the majority is used as in JSON
-Lines, and other samples are rejects.
+unpickled. If a JSON key has values of several forms, the form of the majority is used as in JSON
+Lines, and samples with other forms are rejects.
 
 Source: github.com/webdataset/webdataset, tariterators.py and autodecode.py.
 """
@@ -70,7 +71,8 @@ _FEATURES_BY_ENDING = {
     "txt": "text",
     "jsn": _JSON_FEATURE,
 }
-# begins the names of columns of the first files, with the ordinal of another file of the sample
+# The name of a member column is this prefix and an ending. For the first file of each sample it
+# contains the index of the file of the sample that has this ending.
 _MEMBER_PREFIX = "member/"
 _BYTES_COLUMN = "sample/bytes"  # column with the bytes of all files of a sample
 # forms of JSON values, for messages
@@ -81,7 +83,7 @@ _FORM_NAMES = {
     dict: "an object",
 }
 _MAX_ENDINGS = 100  # each ending is a column in memory
-# samples are detected if this share of the tar members is in samples of several files
+# Samples are detected if 90 % of the tar members are in samples of several files.
 _MIN_SAMPLE_SHARE = 0.9
 
 
@@ -105,9 +107,14 @@ def _parse_json_object(data: bytes, file: InputFile) -> Any:
 
 
 def _value_forms(value: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str, str]]:
-    """Yields (path, form) of each value in a JSON object or list.
+    """Yields (path, form) of each value in a JSON object or list, such as (`a.b`, "a string").
 
-    Values of one form can have a common type.
+    Only values of the same form can have a common type. Null has no form.
+
+    Args:
+        value: The object or list.
+        path: Path of `value` itself. "" for the outermost one.
+        depth: Number of enclosing objects and lists.
     """
     for name, item in (
         value.items() if isinstance(value, dict) else (("[]", element) for element in value)
@@ -159,7 +166,7 @@ class SampleOptions:
 
 @dataclass(frozen=True)
 class _NameSource:
-    """A source of files that reads only their names."""
+    """A source whose records are the names of files, for samples without images."""
 
     schema: Schema
     files: FileTable
@@ -177,14 +184,18 @@ class _NameSource:
 
 @dataclass(frozen=True)
 class _MemberColumns:
-    """Joins the features of sample files other than the images.
+    """Joins the features of the other files of each sample.
+
+    The source itself reads the first image of a sample, or the name of its first file.
 
     Attributes:
-        endings: The endings of these files.
-        reserved_names: Names of other features.
-        as_text: JSON is kept as text.
-        with_bytes: Reads files that become bytes. Otherwise their values are empty.
-        forms: Required form of JSON values by path, for paths with several forms.
+        endings: The endings of these other files.
+        reserved_names: Names of other features. A JSON key of this name gets a prefix.
+        as_text: Whether JSON is kept as text.
+        with_bytes: Whether files that become bytes are read. Otherwise their values are empty,
+            which is enough to determine types.
+        forms: The form that JSON values must have, by path. It contains only paths with several
+            forms.
     """
 
     endings: tuple[str, ...]
@@ -194,13 +205,22 @@ class _MemberColumns:
     forms: Mapping[str, str] = field(default_factory=dict)
 
     def join(self, files: FileTable, chunk: Chunk) -> Iterator[JoinedRows]:
-        """Yields the chunk with the features of its samples. Each sample has a file of its own."""
+        """Yields the chunk with the features of the other files of its samples."""
         yield JoinedRows(chunk, *self.values(files, chunk.file_ids.tolist()))
 
     def values(
         self, files: FileTable, ordinals: Sequence[int]
     ) -> tuple[pa.RecordBatch, dict[int, tuple[str, str]]]:
-        """Returns (a row for each sample, reasons for bad rows)."""
+        """Reads the other files of some samples.
+
+        Args:
+            files: All files. The member columns of the first file of a sample refer to its other
+                files.
+            ordinals: Indices of the first files of the samples.
+
+        Returns:
+            (a row for each sample, (reason, message) by row that can't be used).
+        """
         columns, bad = dict[str, list[Any]](), dict[int, tuple[str, str]]()
         for ending in self.endings:
             name, values, faults = (
@@ -229,11 +249,12 @@ class _MemberColumns:
         """Returns these columns with the majority form of each JSON value.
 
         Args:
-            files: The first files of the samples.
-            ranges: Ordinals of these files, for reading in parts.
+            files: All files.
+            ranges: Indices of the first files of the samples, in parts that are read at once.
 
         Returns:
-            The columns, or None if all values of a path have one form or some path has no majority.
+            The columns. None if all values of each path have one form, or if some path has no form
+            with more than half of its values.
         """
         form_counts = defaultdict[str, Counter[str]](Counter)
         for ordinals, ending in product(ranges, filter(self._is_expanded, self.endings)):
@@ -259,7 +280,12 @@ class _MemberColumns:
     def _decode_members(
         self, files: FileTable, ordinals: Sequence[int], ending: str
     ) -> tuple[list[Any], dict[int, tuple[str, str]]]:
-        """Returns (content of the files with an ending, reasons for bad rows)."""
+        """Reads and decodes the files with one ending.
+
+        Returns:
+            (value for each sample, (reason, message) by row that can't be used). The value is None
+            if a sample has no such file.
+        """
         decode, bad = _DECODERS.get(ending.rpartition(".")[2]), dict[int, tuple[str, str]]()
         if self.as_text and decode is _parse_json_object:
             decode = _DECODERS["txt"]
@@ -298,9 +324,9 @@ class _MemberColumns:
         return values, bad
 
     def _json_members(self, values: Sequence[dict[str, Any] | None]) -> dict[str, list[Any]]:
-        """Returns the members of JSON objects as columns.
+        """Returns a column for each key of JSON objects.
 
-        A reserved name gets the prefix `json_`.
+        A key with a reserved name gets the prefix `json_`.
         """
         keys = dict.fromkeys(chain.from_iterable(value for value in values if value is not None))
         names = {key: f"json_{key}" if key in self.reserved_names else key for key in keys}
@@ -311,11 +337,14 @@ class _MemberColumns:
 
 
 def detect_samples(listing: Listing) -> tuple[str, str] | None:
-    """Returns (kind, reason) if a listing contains samples, else None.
+    """Detects if a listing contains samples.
 
-    Only members of archives are detected, and several of them must have the same name. Other tools
-    also write ZIP archives of images with a file beside each. So members of ZIP archives also need
-    the extension of WebDataset's labels.
+    Only members of archives are detected, and most of them must be in samples of several files.
+    Other tools also write ZIP archives of images, each with another file of the same name. So the
+    members of a ZIP archive must also include an ending of WebDataset's labels.
+
+    Returns:
+        (SAMPLES_KIND, the reason for a note), or None.
     """
     archives = dict.fromkeys(archive_path(file.path) for file in listing.files)
     if not all(archives):
@@ -344,7 +373,11 @@ def _is_image(ending: str) -> bool:
 
 
 def _group_by_stem(files: FileTable) -> tuple[list[dict[str, int]], list[int]]:
-    """Returns (for each sample its ordinals by ending, ordinals of files without a sample)."""
+    """Groups files by folder and by their name up to the first dot.
+
+    Returns:
+        (for each sample: index of each file by its ending; indices of files without a sample).
+    """
     samples, ungrouped = dict[tuple[int, str, str], dict[str, int]](), list[int]()
     for ordinal, (root, name) in enumerate(files.roots_and_names()):
         folder, _, base = name.rpartition("/")
@@ -362,7 +395,7 @@ def _group_by_stem(files: FileTable) -> tuple[list[dict[str, int]], list[int]]:
 def plan_samples(listing: Listing, options: SampleOptions, common: PlanOptions) -> Source:
     """Groups files by their names, and plans the samples.
 
-    Files are read if their names do not determine the types.
+    Files whose endings do not determine the types of their features are read for this.
 
     Raises:
         UsageError: There are no samples, or an option does not fit.
@@ -490,7 +523,17 @@ def plan_samples(listing: Listing, options: SampleOptions, common: PlanOptions) 
 def _plan_first_files(
     listing: Listing, has_images: bool, options: SampleOptions, common: PlanOptions
 ) -> tuple[Source, PlanOptions]:
-    """Returns (source of the first files, options for the features of the other files)."""
+    """Plans the first files of the samples: their images or, without images, their names.
+
+    Args:
+        listing: The first file of each sample.
+        has_images: Whether samples have images.
+        options: Options of samples.
+        common: Options that all kinds of input share.
+
+    Returns:
+        (source of the first files, options for the features of the other files).
+    """
     declared, names = (
         common.schema,
         {feature.name for feature in (OWN_FEATURES if has_images else OWN_FEATURES[-1:])},
@@ -522,9 +565,14 @@ def _plan_first_files(
 
 
 def _append_members(files: FileTable, all_files: FileTable, endings: Sequence[str]) -> FileTable:
-    """Returns the files, followed by the other files of their samples.
+    """Returns the first files of the samples, followed by the other files.
 
-    The member columns of these endings then refer to the new positions.
+    The member columns of the result refer to the new positions of these files.
+
+    Args:
+        files: The first files. Their member columns are indices into `all_files`.
+        all_files: All files of the listing.
+        endings: The endings of the other files.
     """
     columns = {_MEMBER_PREFIX + ending: files.column(_MEMBER_PREFIX + ending) for ending in endings}
     member_ids = np.unique(

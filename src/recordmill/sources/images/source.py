@@ -1,7 +1,7 @@
 """Source of image files, with labels from folders and labels files.
 
-The plan inspects names. It reads only the first bytes of files with an unclear extension. Each
-image is read once, by `reading`.
+The plan inspects the names of files. If an extension is unclear, it also reads the first bytes of
+the file. `reading` then reads each image once, during the build.
 
 Every record has the features `image` (the original bytes), `format`, `height`, `width`, `channels`,
 and `source` (name of the file relative to its input). If folders or a labels file contain classes,
@@ -76,7 +76,7 @@ REJECT_MISSING, IGNORE_MISSING = "reject", "ignore"
 # One chunk per unit. A unit has no setup costs, and small units are distributed more evenly over
 # the threads.
 IMAGE_UNIT_BYTES = BATCH_BYTES
-IMAGE_UNIT_FILES = 8192  # bounds the Python objects of a unit with tiny images
+IMAGE_UNIT_FILES = 8192  # files per unit: bounds the Python objects of a unit with tiny images
 # 2 GiB less 1 MiB, since a serialized Example must be smaller than 2 GiB
 MAX_IMAGE_BYTES = (1 << 31) - (1 << 20)
 
@@ -141,28 +141,29 @@ class ImageOptions:
 
     Attributes:
         labels: A .csv, .tsv or .jsonl file with one or more rows per image.
-        labels_path_column: Its column of paths. None detects it.
+        labels_path_column: The column of this file that contains the paths of images. None detects
+            it.
         pair: `IMAGES,MASKS`: two folders. Files of the same name form one record.
         boxes: Annotations of objects: a file, or a folder of files.
-        box_unit: Unit of the edges of boxes: `pixels`, `shares`, or `auto` for that of the format.
-            The unit of a table is detected.
+        box_unit: Unit of the edges of boxes: `pixels`, `shares` of the width and height, or `auto`
+            for that of the format. `auto` detects the unit of a table from its numbers.
         label_offset: Number of the first object class. 1 makes 0 the background.
         missing: For labels without a file and files without labels. `reject` makes both rejects.
             `ignore` drops these labels, and keeps these files without labels.
         check: `structure` checks the container without decoding. `decode` decodes every frame with
             Pillow, which takes 4 to 12 bytes of memory per pixel.
-        max_pixels: Largest height x width. A larger image is a reject, known from its header before
-            it is decoded.
+        max_pixels: Largest height x width. A larger image is a reject. Its header is enough to know
+            this, so it is not decoded.
         resize: `HxW`, or (height, width), for images, masks and boxes. None keeps the pixels.
-        resize_mode: `stretch`, or to keep the ratio `crop` (around the middle) or `pad` (with
-            black).
+        resize_mode: `stretch` changes the ratio of the sides. `crop` (around the middle) and `pad`
+            (with black) keep it.
         reencode: Format to write: `jpeg:QUALITY`, `webp:QUALITY` or `png`. None keeps the format of
             each image.
-        class_from: Origin of classes: `auto`, `folders` or `none`.
+        class_from: Where classes come from: `auto`, `folders` or `none`.
         label_regex: Regular expression for file names, with a group around the class.
-        split_from: Origin of splits: `auto`, `folders`, `names` or `none`. See
+        split_from: Where splits come from: `auto`, `folders`, `names` or `none`. See
             `sources.common.layout`.
-        unlabelled: Treatment of files next to class folders. See `sources.common.layout`.
+        unlabelled: Treatment of files outside of class folders. See `sources.common.layout`.
     """
 
     labels: str | None = None
@@ -204,7 +205,7 @@ class ImageSource:
     Attributes:
         files: The files. Their columns contain the features that do not come from the image itself.
         memory_bytes: Memory of the build.
-        statistics: Pixels of images that the check decodes are summed up.
+        statistics: Whether the pixels of images that a check decodes are summed up.
     """
 
     schema: Schema
@@ -236,7 +237,11 @@ class ImageSource:
         return options.pair is None and options.rule is None and options.boxes is None
 
     def read_files(self, ordinals: Sequence[int]) -> Iterator[Chunk]:
-        """Yields the images of these files, in this order. Raises DataError as `read`."""
+        """Yields the images of some files, in the order of `ordinals`.
+
+        Raises:
+            DataError: A file has changed since it was listed, or can't be read.
+        """
         options = self.options
         yield from read_images(
             self.files,
@@ -257,9 +262,9 @@ def plan_images(
     """Plans the images of a listing.
 
     Raises:
-        UsageError: There is no image, an option does not fit, or only a part of the files is in
-            folders of splits.
-        DataError: The labels file can't be read, or does not fit the schema.
+        UsageError: There is no image, an option does not fit, or only some of the files are in
+            folders called like splits.
+        DataError: The labels file or the annotations can't be read, or don't fit the schema.
     """
     options, common = options or ImageOptions(), common or PlanOptions()
     annotations_path = options.labels if options.boxes is None else options.boxes
@@ -384,10 +389,14 @@ def _select_images(listing: Listing, annotations_path: str | None) -> tuple[File
 
     Args:
         listing: All files.
-        annotations_path: A file or folder with labels or boxes, which is not reported as left out.
+        annotations_path: A file or folder with labels or boxes, which the notes do not mention.
+            None if there is none.
 
     Returns:
-        The images, and notes on the other files.
+        (images, notes on the other files).
+
+    Raises:
+        UsageError: There is no image.
     """
     files, skipped, annotation_candidates = listing.files, Counter[str](), list[InputFile]()
     endings = map(full_extension, files.names())
@@ -427,7 +436,13 @@ def _select_images(listing: Listing, annotations_path: str | None) -> tuple[File
 def _unread_annotation_notes(
     listing: Listing, files: FileTable, candidates: Sequence[InputFile]
 ) -> Iterator[str]:
-    """Yields notes on annotation files that no option reads."""
+    """Yields notes on files that look like annotations but that no option reads.
+
+    Args:
+        listing: All files.
+        files: The images.
+        candidates: Files that may be annotations.
+    """
     names = (
         [file.name.rpartition("/")[2].encode() for file in files[:_MAX_SEARCHED_NAMES]]
         if candidates
@@ -458,7 +473,7 @@ def _unread_annotation_notes(
 
 
 def _check_class_folders(classes: Sequence[str]) -> None:
-    """Raises UsageError if two classes are folders of images and of masks.
+    """Raises UsageError if two class folders look like images and their masks.
 
     The message names both folders, and the two options to choose from.
     """
@@ -483,12 +498,13 @@ def _looks_like_image(file: InputFile) -> bool:
 def reject_oversized(
     files: FileTable, sizes: npt.NDArray[np.int64], common: PlanOptions
 ) -> tuple[npt.NDArray[np.bool_], list[Reject]]:
-    """Finds files with records above a quarter of the memory.
+    """Rejects files whose record is larger than a quarter of the memory, or than MAX_IMAGE_BYTES.
 
-    Each record is in memory as a whole. The limit is at most MAX_IMAGE_BYTES.
+    A record is in memory as a whole.
 
     Args:
-        sizes: [files] Bytes of each record.
+        files: The files.
+        sizes: [files] Bytes of the record of each file.
         common: Options that all kinds of input share.
 
     Returns:
@@ -518,10 +534,14 @@ def _build_schema(
 
     Args:
         files: The files, with the features of their columns.
-        time_dtypes: dtypes of text columns that contain times.
+        time_dtypes: By feature name: the dtypes of text columns that contain times.
         common: Options that all kinds of input share.
         own_features: Features that come from the image itself.
-        classes: Classes of object features.
+        classes: Class names of object features, by feature name.
+
+    Raises:
+        UsageError: A declared dtype or schema does not fit images.
+        DataError: A required feature is missing.
     """
     column_features = [column_feature(files, name) for name in feature_names(files)]
     column_features = [

@@ -1,6 +1,7 @@
-"""Parser of Pascal VOC's XML, and of CVAT's. Sources: the development kit of VOC2012.
+"""Parser of Pascal VOC's XML, and of CVAT's.
 
-Pixels of VOC count from 1, and the last one is inside the box.
+VOC counts pixels from 1, and the box includes its last pixel. Sources: the development kit of
+VOC2012.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _MAX_DEPTH = 64
 
 
 def parse_voc(rows: AnnotationRows, file: InputFile, settings: ParseSettings) -> None:
-    """Reads an XML file with the objects of one image, or CVAT's with those of many.
+    """Reads the boxes of an XML file of VOC, with one image, or of CVAT, with many.
 
     Raises:
         DataError: The file is not such XML.
@@ -116,7 +117,11 @@ def _child_text(element: Any, name: str) -> str:
 
 
 def _parse_xml(data: bytes, name: str) -> Any:
-    """Returns the root element. Entities are refused in every encoding."""
+    """Returns the root element of an XML document.
+
+    Raises:
+        DataError: The document is not XML, declares entities, or is nested too deeply.
+    """
     from xml.etree.ElementTree import TreeBuilder
     from xml.parsers import expat
 

@@ -33,21 +33,24 @@ _YAML_NAMES = ("data.yaml", "dataset.yaml", "data.yml")
 _TEXT_NAMES = ("classes.txt", "obj.names", "names.txt", "predefined_classes.txt")
 _MAX_YAML_FILES = 8  # that are searched for names
 _MAX_KEYPOINTS = 1024  # per box
-_MAX_SHARE = 2  # a larger number is in pixels
+_MAX_SHARE = 2  # a number above twice the width or height is in pixels
 _CONFIDENCE_NOTE = "confidences of boxes, left out"
 
 
 def is_label_name(name: str) -> bool:
-    """Returns whether a text file may have the boxes of an image, by its name."""
+    """Returns whether a text file may contain the boxes of an image, according to its name.
+
+    Files such as classes.txt or a readme don't.
+    """
     base = name.rpartition("/")[2].lower()
     return base not in _TEXT_NAMES and not base.startswith("readme")
 
 
 def parse_yolo(rows: AnnotationRows, file: InputFile, settings: ParseSettings) -> None:
-    """Reads a text file with a box per line.
+    """Reads the boxes of a text file with one box per line.
 
     Raises:
-        DataError: The file is not UTF-8, or lists files.
+        DataError: The file is not UTF-8.
     """
     try:
         text = read_bounded(file.path, MAX_ANNOTATION_BYTES).decode("utf-8-sig")
@@ -125,10 +128,17 @@ def _add_line(
 
 
 def find_yolo_names(folder: str) -> tuple[list[str] | None, str, tuple[int, int] | None]:
-    """Returns class names, the file with them, and the shape of key points.
+    """Finds the file with the class names of YOLO annotations.
 
-    The file is in the folder of the annotations, or up to two folders above. A YAML file that has
-    `names` may have any name.
+    It is in the folder of the annotations, or up to two folders above. A YAML file may have any
+    name if it contains `names`.
+
+    Args:
+        folder: Folder of the annotations.
+
+    Returns:
+        (class names by class number or None, name of the file or "", (key points per box, values
+        per key point) or None).
 
     Raises:
         UsageError: A file is malformed, or has too many names.

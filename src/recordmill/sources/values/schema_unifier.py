@@ -192,10 +192,10 @@ class SchemaUnifier:
         )
 
     def _struct_names(self) -> set[str]:
-        """Returns the names that are a dotted prefix of another column, such as `geo` of `geo.lat`.
+        """Returns the names that are a dotted prefix of another column.
 
-        If a struct is null in all rows of a table, that table has a single column of its name. In
-        other tables its members replace it.
+        If a struct called geo is null in all rows of a table, that table has a single column geo.
+        In other tables its members replace it, such as geo.lat.
         """
         prefixes: set[str] = set()
         for name in self._features:
