@@ -86,7 +86,9 @@ struct Floats {
   RM_INLINE Number scan(ByteSpan text) const { return scan_number(text); }
   RM_INLINE FieldFault convert(const Number &number, Value &value) const {
     if (number.kind == NumberKind::NONE) return FieldFault::WRONG_TYPE;
-    const Rounded rounded = magnitude(number);
+    Rounded rounded = magnitude(number);
+    if (RM_UNLIKELY(can_round_twice(rounded.value, mantissa_bits)) && rounded.is_decided)
+      rounded = round_to_odd(number, rounded.value);
     value = number.is_negative ? -rounded.value : rounded.value;
     if (number.kind == NumberKind::WORD) return FieldFault::NONE;
     const bool is_whole = number.kind == NumberKind::WHOLE;

@@ -240,6 +240,38 @@ Rounded magnitude(const Number &number) {
   return {value, scale_exactly(number.digits + 1, number.power) == value};
 }
 
+namespace {
+
+constexpr int64_t MAX_FIVE = 27;  // 5^27 is the largest power of five that fits 64 bits
+
+// Returns the sign of digits * 10^power - value, for the nearest value.
+// power: -MAX_FIVE to MAX_FIVE. value: a normal float64.
+int compare(uint64_t digits, int64_t power, double value) {
+  const uint64_t bits = load<uint64_t>(reinterpret_cast<const uint8_t *>(&value));
+  const uint64_t mantissa = (bits & ((uint64_t{1} << 52) - 1)) | uint64_t{1} << 52;
+  const int zeros = __builtin_ctzll(mantissa);
+  // digits * 5^power * 2^power is compared with (mantissa >> zeros) * 2^exponent. Both are nearly equal, so that neither
+  // product exceeds 128 bits.
+  const int64_t exponent = static_cast<int64_t>(bits >> 52) - 1075 + zeros;
+  Wide left = digits, right = mantissa >> zeros;
+  for (int64_t at = 0; at < power; at++) left *= 5;
+  for (int64_t at = 0; at > power; at--) right *= 5;
+  if (power > exponent) left <<= power - exponent;
+  else right <<= exponent - power;
+  return (left > right) - (left < right);
+}
+
+}  // namespace
+
+Rounded round_to_odd(const Number &number, double value) {
+  if (number.power < -MAX_FIVE || number.power > MAX_FIVE) return {value, false};
+  int order = compare(number.digits, number.power, value);
+  if (number.is_cut && order >= 0) order = 1;  // the digits that were left out make the number larger
+  else if (number.is_cut && compare(number.digits + 1, number.power, value) > 0) return {value, false};
+  const uint64_t bits = load<uint64_t>(reinterpret_cast<const uint8_t *>(&value)) + order;
+  return {load<double>(reinterpret_cast<const uint8_t *>(&bits)), true};
+}
+
 void normalize_power(Number &number) {
   if (number.digits == 0) number.power = 0;
   for (; number.power < 0 && number.digits % 10 == 0; number.power++) number.digits /= 10;

@@ -47,6 +47,20 @@ struct Timestamp {
 Number scan_number(ByteSpan text);
 // Returns the float64 of a number without its sign.
 Rounded magnitude(const Number &number);
+// Returns whether a float with a shorter mantissa can round a float64 differently than the number that it was rounded from.
+// So it is if the float64 is halfway between two of these floats. Below the smallest normal float, others return true, too.
+// value: not negative.
+RM_INLINE bool can_round_twice(double value, int64_t mantissa_bits) {
+  if (mantissa_bits >= 53) return false;
+  const uint64_t half = uint64_t{1} << (52 - mantissa_bits), bits = load<uint64_t>(reinterpret_cast<const uint8_t *>(&value));
+  const double smallest_normal = mantissa_bits == 11 ? 0x1p-14 : 0x1p-126;  // of float16; of float32 and bfloat16
+  if (RM_LIKELY(value >= smallest_normal)) return (bits & (2 * half - 1)) == half;
+  return value > 0x1p-1022 && (bits & (half - 1)) == 0;
+}
+// Replaces a float64 that can_round_twice by its neighbor towards the number, unless it is the number. The mantissa of the
+// neighbor is odd, so that rounding it to a shorter mantissa rounds the number.
+// value: the magnitude of the number.
+Rounded round_to_odd(const Number &number, double value);
 // Brings the power as near to 0 as possible without changing the number: 50e-1 becomes 5e0.
 void normalize_power(Number &number);
 // Returns 1 for true, 0 for false (in lower, upper or capital case), -1 for any other text.

@@ -521,7 +521,9 @@ struct FieldType {
   int64_t low;            // INTEGERS: values are in [low, high], however they are written (5, 5.0, 5e0)
   uint64_t high;
   double overflow_limit;  // FLOATS: values of this magnitude or more are OUT_OF_RANGE
-  int64_t mantissa_bits;  // FLOATS: whole numbers that need more significant bits are INEXACT
+  // FLOATS: the significant bits of the column's type. Whole numbers that need more are INEXACT. A value that the type would
+  // round in another way than the number becomes the neighbor that it rounds right.
+  int64_t mantissa_bits;
   int64_t nanos_per_unit, is_aware;  // TIMESTAMPS: the unit since 1970, and 1 if there must be a time zone
 };
 

@@ -123,7 +123,7 @@ def test_hostile_and_broken_rows_are_rejects(tmp_path: Path) -> None:
         ),
         "../files/wide.npy": (
             "emb",
-            "files/wide.npy: an array of float64[2, 3], where float32 [2, 3]",
+            "files/wide.npy: 1e+300 in an array of float64[2, 3] does not fit float32",
         ),
         "../files/long.npy": ("emb", "has not the shape of float32 [2, 3]"),
         "../files/point.npy": ("emb", "files/point.npy: an array of <U1[1]"),
@@ -216,6 +216,38 @@ def test_arrays_have_the_type_that_holds_all(
         assert np.array_equal(
             np.asarray(found["x"]).reshape(array.shape).astype(array.dtype), array
         )
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "message"),
+    [
+        (np.array([0.5, 1]), np.array([2**53 + 1, 1]), "9007199254740993 in an array of int64[2]"),
+        (np.array([0.5]), np.array([2**64 - 1], np.uint64), "18446744073709551615 in an array"),
+        (np.array(0.5), np.array(-(2**53) - 1), "-9007199254740993 in an array of int64[]"),
+    ],
+)
+def test_whole_numbers_that_float64_cannot_hold_are_rejects(
+    first: Any, second: Any, message: str, tmp_path: Path
+) -> None:
+    files = {"tables/0.npy": npy(first), "tables/1.npy": npy(second)}
+    tables = lay_out(tmp_path, files, [{"x": "0.npy"}, {"x": "1.npy"}])
+    build(tables / "t.csv", tmp_path / "out", "x=npy", max_rejects=1)
+    assert np.array_equal(recordmill.open(tmp_path / "out")[0]["x"], first)
+    (rejects,) = (tmp_path / "out" / "rejects").iterdir()
+    assert message in rejects.read_text()
+    assert "does not fit float64" in rejects.read_text()
+
+
+def test_an_array_that_is_nat_is_null(tmp_path: Path) -> None:
+    times = np.array(["2020-01-01", "NaT"], "M8[D]")
+    files = {f"tables/{at}.npy": npy(times[at, ...]) for at in range(2)}
+    tables = lay_out(tmp_path, files, [{"x": "0.npy"}, {"x": "1.npy"}])
+    build(tables / "t.csv", tmp_path / "out", "x=npy")
+    assert [row["x"] for row in recordmill.open(tmp_path / "out")] == [times[0], None]
+    schema = Schema((Feature("x", "timestamp[s]", required=True),))
+    build(tables / "t.csv", tmp_path / "out2", "x=npy", schema=schema, max_rejects=1)
+    (rejects,) = (tmp_path / "out2" / "rejects").iterdir()
+    assert "is NaT" in rejects.read_text()
 
 
 def test_a_schema_and_options_hold_for_files(tmp_path: Path) -> None:

@@ -491,3 +491,14 @@ def test_times_of_any_unit(tmp_path: Path, unit: str) -> None:
     times = np.array(["2021-03-04T05:06", "NaT"], f"datetime64[{unit}]")
     rows, rejects = read_all(plan({"a": times}, tmp_path))
     assert (values(rows)[0]["a"], rejects) == (times.astype("datetime64[ms]")[0].item(), [])
+
+
+@pytest.mark.parametrize("unit", ["D", "s", "ns"])
+def test_nat_among_times_of_rows_is_null(tmp_path: Path, unit: str) -> None:
+    times = list(np.array(["2021-03-04", "NaT"], f"datetime64[{unit}]"))
+    for number, column in enumerate((times, [*times, None])):
+        spool = tmp_path / str(number)
+        spool.mkdir()
+        rows, rejects = read_all(plan({"a": column}, spool))
+        assert [row["a"] is None for row in values(rows)] == [False, True, True][: len(column)]
+        assert not rejects

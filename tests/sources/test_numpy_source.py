@@ -81,15 +81,33 @@ def test_rows_of_memory(
         source = plan(folder / "a.npz")
         assert len(source.units) == 1 or how is np.savez
         rows, rejects = read_all(source)
-    times = {
-        name for name, array in found.items() if array.dtype.kind == "M"
-    }  # of which no header tells about NaT
-    assert {k: v.rstrip("!") if k in times else v for k, v in features(ours).items()} == features(
-        source
-    )
+    assert features(ours) == features(source)
     assert not rejects
     assert [row[1] for row in rows] == list(range(len(rows)))
     assert repr(values(rows)) == repr(values(read_all(ours)[0]))
+
+
+@pytest.mark.parametrize("unit", ["Y", "W", "D", "h", "s", "ms", "us", "ns"])
+@pytest.mark.parametrize("how", ["npy", "savez", "savez_compressed", "fields"])
+def test_nat_is_null_in_every_unit_and_times_without_it_are_required(
+    tmp_path: Path, unit: str, how: str
+) -> None:
+    times = np.array(["2020-01-01", "NaT", "1969-12-31"], f"datetime64[{unit}]")
+    for array, kind in ((times, ""), (times[::2], "!")):
+        if how == "npy":
+            np.save(path := tmp_path / "t.npy", array)
+        elif how == "fields":
+            rows = np.zeros(len(array), [("t", array.dtype), ("i", "i4")])
+            rows["t"] = array
+            np.save(path := tmp_path / "r.npy", rows)
+        else:
+            path = save(tmp_path / "a.npz", getattr(np, how), t=array)
+        source = plan(path)
+        assert features(source)["t"].endswith("]" + kind)
+        rows, rejects = read_all(source)
+        read = [None if row["t"] is None else np.datetime64(row["t"]) for row in values(rows)]
+        assert read == [None if np.isnat(time) else time for time in array.tolist() and array]
+        assert not rejects
 
 
 def test_one_array_is_called_as_its_file(tmp_path: Path) -> None:

@@ -6,6 +6,8 @@ import struct
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from decimal import ROUND_HALF_EVEN, Context, Decimal
+from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,17 +17,20 @@ from csv_oracle import EPOCH, expected_class, expected_moment
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+import recordmill
 from recordmill.base import native
 from recordmill.schemas.feature import Feature
 from recordmill.schemas.type_lattice import AWARE_CLASS, FLOAT32_CLASS, NANOS_CLASS, TEXT_CLASS
 from recordmill.sources.csv.dialect import CsvOptions
 from recordmill.sources.csv.fields import Tokenizer
 from recordmill.sources.csv.parse import ColumnProfiler, ParsedColumn
+from recordmill.sources.values.casting import cast_values
 from recordmill.sources.values.text_columns import (
     NullTokens,
     TextFields,
     build_number_column,
     parse_values,
+    to_float_dtype,
 )
 
 NO_LOSS, INEXACT_DECIMAL, INEXACT_INTEGER, OVERFLOW = (0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1)
@@ -149,6 +154,69 @@ def test_halves_go_to_even() -> None:
     wholes = random.integers(2**52, 2**53, 2000).tolist()
     texts = [str(2 * whole + 1) for whole in wholes] + [f"{whole}.5" for whole in wholes]
     assert floats(*texts) == list(map(float, texts))
+
+
+def nearest(number: Fraction, digits: int, smallest: int) -> float:
+    """The nearest float of `digits` bits, with ties to even. Its normal floats begin at
+    2^smallest.
+    """
+    exponent = -1100
+    while Fraction(2) ** (exponent + 1) <= number:
+        exponent += 1
+    step = Fraction(2) ** (max(exponent, smallest) - digits + 1)
+    return float(round(number / step) * step)
+
+
+FLOATS = {"float32": (24, -126), "float16": (11, -14), "bfloat16": (8, -126)}
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_numbers_near_the_middle_of_two_floats_are_rounded_once(dtype: str) -> None:
+    (digits, smallest), random, exact = FLOATS[dtype], np.random.default_rng(5), Context(prec=300)
+    texts: list[str] = []
+    for exponent in range(smallest - digits - 5, 30 if smallest < -99 else 5):
+        odd = 2 * int(random.integers(1 << (digits - 1), 1 << digits)) + 1
+        middle = format(exact.divide(Decimal(odd), exact.power(2, -exponent)), "f")
+        middle = middle if "." in middle else middle + ".0"
+        tiny = Decimal(10) ** -(len(middle.partition(".")[2]) + int(random.integers(1, 9)))
+        texts += [middle, *(str(exact.add(Decimal(middle), off)) for off in (tiny, -tiny))]
+    feature = Feature("x", dtype)
+    parsed, faults = parse_values(column(*texts), feature)
+    expected = [nearest(Fraction(Decimal(text)), digits, smallest) for text in texts]
+    both = zip(texts, parsed.to_pylist(), expected, strict=True)
+    assert faults == 0
+    assert [row for row in both if row[1] != row[2]] == []
+    # Parquet's decimals have the same values
+    short = [row for row, text in enumerate(texts) if len(text) < 50 and 0 < expected[row] < 1e9]
+    decimals = pa.array([Decimal(texts[row]) for row in short], pa.decimal256(76, 58))
+    assert len(short) > 20
+    cast = cast_values(decimals, feature)
+    assert cast.bad_mask is None
+    assert cast.values.to_pylist() == [expected[row] for row in short]
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_float64_is_rounded_once(dtype: str) -> None:
+    (digits, smallest), random = FLOATS[dtype], np.random.default_rng(6)
+    middles = (2 * random.integers(1 << (digits - 1), 1 << digits, 400) + 1) * 2.0 ** (
+        random.integers(-12, 3, 400) - digits
+    )
+    numbers = np.concatenate([np.nextafter(middles, np.inf), middles, np.nextafter(middles, 0)])
+    expected = [nearest(Fraction(number), digits, smallest) for number in numbers.tolist()]
+    assert to_float_dtype(numbers, dtype).tolist() == expected
+    assert to_float_dtype(-numbers, dtype).tolist() == [-value for value in expected]
+    odd = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0])
+    assert np.array_equal(to_float_dtype(odd, dtype), odd, equal_nan=True)
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_files_of_text_round_decimals_once(tmp_path: Path, kind: str) -> None:
+    # just above the middle of 1 and the next float32
+    text = "1.00000005960464477539062500000000001"
+    lines = f"x,y\n{text},1\n" if kind == "csv" else f'{{"x": {text}, "y": 1}}\n'
+    (tmp_path / f"a.{kind}").write_text(lines)
+    recordmill.build(tmp_path / f"a.{kind}", tmp_path / "out", dtypes={"x": "float32"})
+    assert recordmill.open(tmp_path / "out")[0]["x"] == np.nextafter(np.float32(1), np.float32(2))
 
 
 def test_every_power_of_ten_is_rounded_as_python_rounds() -> None:

@@ -3,9 +3,9 @@
 Each array is a feature, and each index of its first dimension is a record. Nothing is unpickled, so
 no code from a file is run.
 
-The headers contain dtypes and shapes, so the plan reads no values except those of the label. The
-build reads rows as byte ranges of the file. A compressed member of a .npz can only be read as a
-stream. The position of a record is its row number.
+The headers contain dtypes and shapes. So the plan reads no values except those of the label, and
+times, because NaT is null. The build reads rows as byte ranges of the file. A compressed member of
+a .npz can only be read as a stream. The position of a record is its row number.
 
 If a .npz has arrays called x_train and x_test, they become the feature `x` of two splits. Several
 .npy files of a folder are parts of one array if their names differ in a number, such as x_1.npy and
@@ -531,12 +531,28 @@ def _unify_schemas(tables: Sequence[Sequence[_StoredArray]], common: PlanOptions
                 else f"has {differences[0]!r}, unlike"
             )
             raise DataError(f"{problem} {first_file}; {advice}, or {_SAVE_TOGETHER}", source=name)
-        if first_array.shape[0]:  # times may contain NaT, which becomes null
-            null_counts = {
-                field.name: -1 if "timestamp" in str(field.type) else 0 for field in fields
-            }
+        if first_array.shape[0]:
+            null_counts = dict.fromkeys(names, 0)
+            for array in arrays:
+                null_counts.update(_count_missing_times(array, max_batch_bytes(common)))
             unifier.add(pa.schema(fields), name, null_counts)
     return unifier
+
+
+def _count_missing_times(array: _StoredArray, batch_bytes: int) -> dict[str, int]:
+    """Counts NaT, which becomes null, in each feature of an array that is one time per row."""
+    fields = [array.dtype[name] for name in array.dtype.names or ()] or [array.dtype]
+    if array.shape[1:] or not any(field.kind == "M" for field in fields):
+        return {}
+    counts = Counter[str]()
+    for batch in _read_batches([array], 0, array.shape[0], batch_bytes):
+        counts.update(
+            {
+                field.name: column.null_count
+                for field, column in zip(batch.schema, batch.columns, strict=True)
+            }
+        )
+    return counts
 
 
 def _iter_units(ordinal: int, arrays: Sequence[_StoredArray]) -> Iterator[Unit]:

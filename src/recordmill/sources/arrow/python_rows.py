@@ -247,7 +247,17 @@ def _scalars_to_array(values: Sequence[Any]) -> pa.Array:
         return pa.array([None if value is None else value.item() for value in values])
     dense = np.zeros(len(values), joined)
     dense[~missing] = [value for value in values if value is not None]
-    return pa.array(dense, mask=missing)
+    return _to_nullable_array(dense, missing)
+
+
+def _to_nullable_array(
+    values: np.ndarray[Any, Any], missing: np.ndarray[Any, Any] | None
+) -> pa.Array:
+    """Converts a one-dimensional array. NaT is null, as are the values that `missing` marks."""
+    # with a mask, Arrow would read NaT as a time
+    if missing is not None and values.dtype.kind == "M":
+        missing = missing | np.isnat(values)
+    return pa.array(values, mask=missing)
 
 
 _FAMILIES: dict[str, tuple[type, ...]] = {
@@ -348,7 +358,7 @@ def tensors_to_column(
     flat = np.ascontiguousarray(dense.reshape(-1)).astype(dense.dtype.newbyteorder("="), copy=False)
     values = pa.array(flat.tolist() if dense.dtype.kind in "OSU" else flat)
     if not shape:
-        column = values if missing is None else pa.array(flat, mask=missing)
+        column = values if missing is None else _to_nullable_array(flat, missing)
     elif values.type == pa.null() or not np.prod(shape):
         column = pa.FixedSizeListArray.from_buffers(
             pa.list_(values.type, int(np.prod(shape))), rows, [None], children=[values]

@@ -41,6 +41,7 @@ from recordmill.sources.common.contract import (
 )
 from recordmill.sources.images.reading import EncodedFiles, describe_traits
 from recordmill.sources.images.source import MAX_IMAGE_BYTES, OWN_FEATURES
+from recordmill.sources.values.casting import cast_values
 from recordmill.sources.values.column_join import (
     JoinedRows,
     JoinedSource,
@@ -322,17 +323,24 @@ def _cast_array(array: np.ndarray[Any, Any], feature: Feature) -> np.ndarray[Any
     """
     is_number, kind = feature.dtype in ITEM_BYTES, array.dtype.kind
     kinds = "biuf" if is_number else {"string": "U", "bytes": "S"}.get(feature.dtype, "M")
-    cast = array
-    if kind in kinds and is_number and feature.dtype != "bfloat16":
-        with np.errstate(all="ignore"):
-            cast = array.astype(feature.dtype, copy=False)
-        both_floats = kind == cast.dtype.kind == "f"
-        fits = np.isinf(cast) == np.isinf(array) if both_floats else cast == array
-        kinds = kinds if cast is array or fits.all() else ""
     if kind not in kinds or array.ndim != len(feature.shape):
         raise DataError(
             f"an array of {array.dtype}{[*array.shape]}, where {feature.describe()} is needed"
         )
+    cast = array
+    if is_number and feature.dtype not in ("bfloat16", array.dtype.name):
+        flat = np.ascontiguousarray(array.reshape(-1))
+        fitted = cast_values(
+            pa.array(flat.astype(flat.dtype.newbyteorder("="), copy=False)), feature
+        )
+        if fitted.bad_mask is not None:
+            value = flat[np.argmax(fitted.bad_mask)]
+            raise DataError(
+                f"{value} in an array of {array.dtype}{[*array.shape]} does not fit {feature.dtype}"
+            )
+        cast = fitted.values.to_numpy(zero_copy_only=False).reshape(array.shape)
+    if kind == "M" and array.ndim == 0 and feature.required and np.isnat(array):
+        raise DataError("is NaT, but the schema requires a time")
     if not is_number:  # the conversion fails for invalid texts and times
         objects_to_column(feature.name, [array])
     return cast
@@ -412,7 +420,14 @@ def plan_file_columns(
             if form == NPY_FORM
             else form_fields
         )
-        fields += [field.with_nullable(not source.schema[name].required) for field in form_fields]
+        # a .npy file with a single time may contain NaT, which is null
+        fields += [
+            field.with_nullable(
+                not source.schema[name].required
+                or (form == NPY_FORM and pa.types.is_timestamp(field.type))
+            )
+            for field in form_fields
+        ]
     if conflicts := [
         field.name for field in fields if field.name in source.schema and field.name not in forms
     ]:

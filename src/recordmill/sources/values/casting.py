@@ -130,6 +130,10 @@ def _to_float(values: pa.Array, dtype: str) -> CastResult:
         narrow, _ = text_columns.narrow_floats(numbers, dtype)
         is_inexact = text_columns.find_inexact(numbers, dtype)
         return CastResult(_to_arrow(narrow, values), is_inexact if is_inexact.any() else None)
+    if pa.types.is_decimal(kind):
+        # Arrow's cast is often wrong in the last bit, and would be rounded again for float32.
+        texts = pc.cast(values, pa.large_string())
+        return _from_text(texts, Feature("", dtype), rounds_integers=True)
     bad: Bools | None = None
     if not pa.types.is_floating(kind):
         cast = _arrow_cast(values, pa.float64())
@@ -144,12 +148,13 @@ def _to_float(values: pa.Array, dtype: str) -> CastResult:
     )
 
 
-def _from_text(values: pa.Array, feature: Feature) -> CastResult:
+def _from_text(values: pa.Array, feature: Feature, *, rounds_integers: bool = False) -> CastResult:
     """Parses numbers, booleans and times from texts, by the grammar of native/numbers.h.
 
     Args:
         values: string or large_string.
         feature: The feature of the result.
+        rounds_integers: Whole numbers that a float can't hold are rounded. Otherwise they are bad.
     """
     present_texts = pc.cast(values.drop_null(), pa.large_string())
     offsets = np.frombuffer(
@@ -170,6 +175,9 @@ def _from_text(values: pa.Array, feature: Feature) -> CastResult:
     rounded_count = 0
     if feature.dtype in text_columns.MANTISSA_BITS:
         wide, faults = text_columns.parse_floats(fields, feature.dtype)
+        if rounds_integers:
+            fields.fault[fields.fault == native.FieldFault.INEXACT] = native.FieldFault.NONE
+            faults = int(np.count_nonzero(fields.fault))
         narrow, rounded_count = text_columns.narrow_floats(wide, feature.dtype)
         column = pa.array(narrow)
     else:

@@ -7,8 +7,11 @@ float dtype can't hold exactly.
 
 from __future__ import annotations
 
+import math
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,10 +40,32 @@ def narrow_floats(numbers: npt.NDArray[Any], dtype: str) -> tuple[npt.NDArray[An
 
 
 def to_float_dtype(numbers: npt.NDArray[Any], dtype: str) -> npt.NDArray[Any]:
-    """Casts numbers to a float dtype. bfloat16 values are returned as float32."""
+    """Casts numbers to a float dtype, with one rounding. bfloat16 is returned as float32."""
     with np.errstate(over="ignore"):
         narrow = numbers.astype("float32" if dtype == "bfloat16" else dtype, copy=False)
-    return _round_bfloat16(narrow) if dtype == "bfloat16" else narrow
+    if dtype != "bfloat16":
+        return narrow
+    return _round_bfloat16(
+        _round_to_odd(numbers, narrow) if numbers.dtype == np.float64 else narrow
+    )
+
+
+def _round_to_odd(numbers: npt.NDArray[Any], narrow: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Makes the mantissa of each rounded float32 odd.
+
+    So the next rounding, to bfloat16, has the result of a single one.
+
+    Args:
+        numbers: float64.
+        narrow: The numbers, rounded to float32.
+    """
+    bits = np.ascontiguousarray(narrow).view(np.uint32)
+    is_even = (narrow != numbers) & ~np.isnan(numbers) & (bits & np.uint32(1) == 0)
+    step = np.where(np.abs(narrow) < np.abs(numbers), 1, -1)
+    result: npt.NDArray[Any] = (bits + np.where(is_even, step, 0).astype(np.uint32)).view(
+        np.float32
+    )
+    return result
 
 
 def _round_bfloat16(numbers: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
@@ -314,9 +339,10 @@ def classify_texts(fields: TextFields) -> Int64s:
 
 
 def parse_floats(fields: TextFields, dtype: str) -> tuple[npt.NDArray[np.float64], int]:
-    """Parses a column of texts to float64.
+    """Parses a column of texts to float64, for a cast to the float dtype.
 
-    A number that the float dtype can't hold is a fault, too.
+    The cast rounds each value as it would round the number in the text. A number that the float
+    dtype can't hold is a fault, too.
 
     Args:
         fields: The texts.
@@ -339,6 +365,20 @@ def parse_floats(fields: TextFields, dtype: str) -> tuple[npt.NDArray[np.float64
     return values, int(np.count_nonzero(fields.fault))
 
 
+def _round_float_to_odd(text: bytes) -> float:
+    """Returns the float64 nearest to a number, or its neighbor if only that has an odd mantissa.
+
+    A number that float64 holds is returned as it is.
+    """
+    value = float(text)
+    if value == 0 or not math.isfinite(value):
+        return value
+    exact = Decimal(text.decode())
+    if exact == value or struct.unpack("<q", struct.pack("<d", value))[0] & 1:
+        return value
+    return math.nextafter(value, math.inf if exact > value else -math.inf)
+
+
 def parse_undecided(text: bytes, bits: int, overflow_limit: float) -> tuple[float, int]:
     """Rounds a number that the native parser left undecided, with Python's float().
 
@@ -348,9 +388,10 @@ def parse_undecided(text: bytes, bits: int, overflow_limit: float) -> tuple[floa
         overflow_limit: The smallest magnitude that is out of range for the dtype.
 
     Returns:
-        (value, native.FieldFault). The fault is NONE if the dtype can hold the value.
+        (value, native.FieldFault). The fault is NONE if the dtype can hold the value. A dtype with
+        fewer bits than float64 rounds the value as it would round the number.
     """
-    value = float(text)
+    value = _round_float_to_odd(text) if bits < MANTISSA_BITS["float64"] else float(text)
     if abs(value) >= overflow_limit:
         return value, native.FieldFault.OUT_OF_RANGE
     digits = text.lstrip(b"+-")
