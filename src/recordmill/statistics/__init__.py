@@ -1,5 +1,5 @@
 """Statistics of the values of a data set, by split and feature.
 
-Sketches count values batch by batch, and two sketches can be added exactly. The statistics are
-computed from them. Nothing here reads record files.
+Sketches count the values of batches, and the statistics are computed from the sketches. Two
+sketches can be added. The code in this package does not read record files.
 """

@@ -1,11 +1,11 @@
 """Sketches that count the values of a data set batch by batch.
 
-A sketch depends only on the records, and not on their order or batches. The sum of two sketches is
-equal, to the bit, to the sketch of all their records.
+A sketch depends only on the records, and not on their order or their division into batches. The sum
+of two sketches is equal, to the bit, to the sketch of all their records.
 
-Only one figure can be an estimate: the counts of texts, if a feature has too many different texts
-to keep. These counts come from a sample of the occurrences, which is selected by the keys of the
-records.
+All counts are exact, with two exceptions. If a feature has many different values, their number is
+an estimate. If it has many different texts, the counts of the most frequent ones are estimated from
+a sample of their occurrences. The keys of the records determine the sample.
 """
 
 from __future__ import annotations
@@ -30,42 +30,47 @@ from recordmill.statistics import value_sketch
 from recordmill.statistics.number_sketch import NumberSketch
 from recordmill.statistics.pixel_sketch import PixelSketch
 
-# Limits of the number of different values that a feature keeps with their counts. The same limits
-# hold for the sampled occurrences of texts.
+# Largest and smallest number of different values that a sketch of a feature keeps. The sample of
+# the occurrences of texts has half this size.
 MAX_VALUES, MIN_VALUES = 4096, 64
-# Values of a label. Up to this number, all of them are kept.
+# Number of different values that are kept for a label.
 MAX_LABEL_VALUES = 1 << 16
-# Values of all features and splits together. They bound the memory of a sketch, see SKETCH_BYTES.
+# Number of values that all features and splits keep together. This bounds the memory of a sketch,
+# see SKETCH_BYTES.
 _MAX_TEXTS_IN_SKETCH, _MAX_NUMBERS_IN_SKETCH = 1 << 17, 1 << 18
 # This many columns of numbers take at most as much memory as one column of texts.
 _NUMBER_COLUMNS_PER_TEXT_COLUMN = 4
-# 120 MiB: the size of a sketch of long texts that are all different. Numbers take at most 30 MiB.
+# Memory of a sketch in the worst case: long texts that are all different. Numbers take at most 30
+# MiB.
 SKETCH_BYTES = 120 << 20
-# Features times splits, up to which a sketch stays within SKETCH_BYTES.
+# Number of features times splits. With more of them, a sketch takes more than SKETCH_BYTES, because
+# each of them keeps MIN_VALUES.
 MAX_SKETCHED_COLUMNS = _MAX_TEXTS_IN_SKETCH // MIN_VALUES
-# sketches of a pool that exist at the same time
+# Maximum number of sketches in a pool.
 _MAX_SKETCHES = 4
-# Distinguishes the values of one record in the keys of their occurrences.
+# The key of an occurrence is the key of its record plus this step times its position in the record.
+# So the occurrences of a text in one record have different keys.
 _KEY_STEP = np.uint64(0x9E3779B97F4A7C15)
-# Values that are hashed at once. It bounds the arrays of positions, hashes and keys.
+# Number of values that are counted at once. This bounds the arrays of positions, hashes and keys.
 _BLOCK_VALUES = 1 << 16
-# values of a feature that are collected before they are counted together
+# Maximum number of values that a feature collects before they are counted.
 _MAX_PENDING_TEXTS, _MAX_PENDING_NUMBERS = MAX_VALUES, 4 * MAX_VALUES
 
 _NO_PIXELS: Mapping[str, PixelSums] = {}
 
-# the attributes of a FeatureSketch that are sketches
+# The attributes of a FeatureSketch that are sketches or None.
 _SKETCH_NAMES = ("lengths", "numbers", "sizes", "values", "sample", "pixels")
 
 
 def max_values_per_column(columns: int, are_texts: bool) -> int:
-    """Returns the number of values that are kept for each column.
+    """Returns the number of different values to keep for each column.
 
-    It is a power of two, limited so that the memory of all columns is bounded.
+    It is a power of two from MIN_VALUES to MAX_VALUES. It decreases with the number of columns, so
+    that the memory of a sketch is bounded.
 
     Args:
-        columns: The number of columns, in all splits.
-        are_texts: The columns contain texts.
+        columns: The number of features times the number of splits.
+        are_texts: True if the columns contain texts, which take more memory than numbers.
 
     >>> [max_values_per_column(columns, False) for columns in (12, 40, 1_000)]
     [4096, 4096, 256]
@@ -79,21 +84,25 @@ def max_values_per_column(columns: int, are_texts: bool) -> int:
 class FeatureSketch:
     """Sketch of one feature in one split.
 
+    Small batches are collected before they are counted. `flush` counts them, and must be called
+    before the attributes are read.
+
     Args:
-        max_values: The number of different values to keep.
-        is_label: The feature is the label, so more of its values are kept.
-        pixels: A sketch for the images of a bytes feature, or None.
+        feature: The feature.
+        max_values: The number of different values to keep with their counts.
+        is_label: True if the feature is the label. More of its values are kept.
+        pixels: Sketch for the images in a bytes feature, or None.
 
     Attributes:
         present: The number of records that have the feature.
         missing: The number of records without it.
-        lengths: The number of values of each record, or None if it does not vary.
-        numbers: The values of a numeric feature, else None.
-        sizes: The bytes of each text or binary value, else None.
-        values: The number of occurrences of each value, or None for numeric tensors of more than
-            one value.
-        sample: A sample of the occurrences of texts, else None.
-        pixels: The pixels of images, else None.
+        lengths: Sketch of the number of values per record. None if it is the same for all records.
+        numbers: Sketch of the numbers. None for texts and binary values.
+        sizes: Sketch of the sizes in bytes of texts or binary values. None for numbers.
+        values: Counts of the different values. None for numeric features with several fixed values
+            per item, such as images or vectors.
+        sample: A sample of the occurrences of texts. None for other features.
+        pixels: Sketch of the pixels of images, or None.
     """
 
     def __init__(
@@ -120,7 +129,7 @@ class FeatureSketch:
             value_sketch.ValueSketch(min(max_values, MAX_VALUES) // 2) if self.is_text else None
         )
         self.pixels = pixels
-        if is_float:  # a value of a float feature is rarely frequent
+        if is_float:  # few floats occur often, so fewer counts are worth their memory
             max_values //= 4
         self.values = (
             value_sketch.ValueSketch(max_values)
@@ -136,7 +145,7 @@ class FeatureSketch:
             self._pending_texts = value_sketch.PendingTexts(pending_texts, self._count_texts)
             self._pending.append(self._pending_texts)
         elif self.sizes is not None and self.values is not None:
-            # Binary values are never shown, so only their hashes and sizes are counted.
+            # Binary values are never shown, so their hashes are counted without the values.
             self._pending_sizes = value_sketch.PendingNumbers(pending, self.sizes.add)
             self._pending_hashes = value_sketch.PendingNumbers(pending, self.values.add)
             self._pending += [self._pending_sizes, self._pending_hashes]
@@ -147,13 +156,15 @@ class FeatureSketch:
     def add(
         self, flat: FlatEntry, keys: U64, rows: Int64s | None, sums: PixelSums | None = None
     ) -> None:
-        """Counts the values of a column.
+        """Counts the values of one column of a batch.
 
         Args:
             flat: The column.
-            keys: The key of each record in the batch.
-            rows: The records to count, ascending; None counts all.
-            sums: [records, SUMS] The pixel sums of images that were already decoded, or None.
+            keys: [records] The key of each record of the batch. They determine the sampled
+                occurrences.
+            rows: The indexes of the records to count, ascending. None counts all records.
+            sums: [records, NUM_PIXEL_SUMS] The pixel sums of the images, if the caller has decoded
+                them. None decodes a sample of the images.
         """
         count = flat.rows if rows is None else len(rows)
         if flat.valid is not None:
@@ -176,7 +187,7 @@ class FeatureSketch:
                 self._pending_numbers.add(_numbers(flat, self.feature)[indices])
 
     def flush(self) -> None:
-        """Counts all values that wait to be counted together with others."""
+        """Counts the values that were collected from small batches."""
         for pending in self._pending:
             pending.flush()
 
@@ -186,7 +197,8 @@ class FeatureSketch:
         if self.values is None:
             return
         if self.is_float:
-            numbers = numbers[~np.isnan(numbers)].astype(np.float64) + 0.0  # -0.0 becomes 0.0
+            # `+ 0.0` turns -0.0 into 0.0. NaN is counted in `numbers` only.
+            numbers = numbers[~np.isnan(numbers)].astype(np.float64) + 0.0
         self.values.add(value_sketch.hash_numbers(numbers))
 
     def _add_texts(
@@ -211,7 +223,8 @@ class FeatureSketch:
         assert self.values is not None
         assert self.sample is not None
         self.sizes.add(sizes)
-        # Each occurrence has a hash of its own, so the lowest hashes are a random sample.
+        # Each occurrence has a hash of its own, from the text and its key. The occurrences with the
+        # lowest hashes are a random sample that does not depend on the order of the records.
         occurrences = value_sketch.hash_numbers(hashes ^ value_sketch.hash_numbers(keys))
         for name, sketch, sketch_hashes in (
             ("values", self.values, hashes),
@@ -224,16 +237,21 @@ class FeatureSketch:
                 self._texts[name].keep(sketch.smallest()[0])
 
     def texts(self, name: str) -> dict[int, bytes]:
-        """Returns the beginning of each kept text, by its hash.
+        """Returns the texts that a sketch has kept, by their hashes.
+
+        Long texts are cut after MAX_TEXT_BYTES + 1 bytes.
 
         Args:
-            name: "values" or "sample", the sketch with the hashes.
+            name: The name of the sketch: "values" or "sample".
         """
         hashes, _ = getattr(self, name).smallest()
         return dict(zip(hashes.tolist(), self._texts[name].keep(hashes).to_pylist(), strict=True))
 
     def merge(self, source: FeatureSketch) -> None:
-        """Adds the counts of another sketch of the same feature."""
+        """Adds the counts of another sketch of the same feature.
+
+        Both sketches must have been flushed.
+        """
         self.present, self.missing = self.present + source.present, self.missing + source.missing
         for name in _SKETCH_NAMES:
             own_part, source_part = getattr(self, name), getattr(source, name)
@@ -252,14 +270,14 @@ class FeatureSketch:
 
 
 class DatasetSketch:
-    """Sketches of all features of a schema, for each split.
+    """Sketches of all features in all splits.
 
     Args:
-        schema: The features to count.
+        schema: The features.
         splits: The names of the splits.
 
     Attributes:
-        records: The number of counted records of each split.
+        records: The number of counted records of each split, in the order of `splits`.
     """
 
     def __init__(self, schema: Schema, splits: Sequence[str]) -> None:
@@ -287,7 +305,7 @@ class DatasetSketch:
 
     @property
     def features(self) -> list[list[FeatureSketch]]:
-        """The sketches by split and feature, with all values that were added."""
+        """The sketches as `features[split][feature]`, with all values counted."""
         for features in self._features:
             for feature in features:
                 feature.flush()
@@ -303,12 +321,12 @@ class DatasetSketch:
         """Counts the records of a batch.
 
         Args:
-            batch: The records, with the features of the schema as columns.
+            batch: The records. The features of the schema are among its columns.
             keys: [records] The key of each record.
-            splits: [records] The index of the split of each record. None puts all records into the
-                first split.
-            pixels: Feature name to the pixel sums [records, SUMS] of its images, if they were
-                already decoded.
+            splits: [records] The index of the split of each record. None means that all records
+                belong to the first split.
+            pixels: The pixel sums [records, NUM_PIXEL_SUMS] of image features, by name, if the
+                caller has decoded the images.
         """
         flats = [flatten_column(batch.column(feature.name), feature)[0] for feature in self.schema]
         self.add_flat(flats, keys, splits, pixels or {})
@@ -320,7 +338,14 @@ class DatasetSketch:
         splits: npt.NDArray[np.integer[Any]] | None = None,
         pixels: Mapping[str, PixelSums] = _NO_PIXELS,
     ) -> None:
-        """Counts the records of a batch with flat columns; see `add`."""
+        """Counts the records of a batch in the form of flat columns.
+
+        Args:
+            flats: The columns, in the order of the schema.
+            keys: See `add`.
+            splits: See `add`.
+            pixels: See `add`.
+        """
         for split_id, features in enumerate(self._features):
             rows = (
                 None
@@ -352,15 +377,16 @@ class DatasetSketch:
 class SketchPool:
     """A few sketches that several threads share.
 
-    Each thread counts in a sketch of its own, and waits if all sketches are in use.
+    A thread borrows a sketch and counts in it alone. It waits if all sketches are borrowed. At the
+    end, the sketches are added.
 
     Args:
         schema: The features to count.
         splits: The names of the splits.
-        memory_bytes: The memory of the run. The sketches take at most an eighth of it, or the
-            memory of one sketch.
-        max_sketches: The largest number of sketches. Each one costs time to create and to merge.
-            Threads that do little else than counting need more of them.
+        memory_bytes: Memory limit of the run. All sketches together take at most an eighth of it,
+            but there is always one.
+        max_sketches: Maximum number of sketches. Each one takes time to create and to add. Threads
+            that do little else than counting need more of them.
     """
 
     def __init__(
@@ -378,7 +404,7 @@ class SketchPool:
 
     @contextmanager
     def borrow(self) -> Iterator[DatasetSketch]:
-        """Yields a sketch that only this thread uses inside the `with` block."""
+        """Lends a sketch to this thread inside the `with` block."""
         with self._room:
             try:
                 sketch = self._free.pop()
@@ -388,9 +414,10 @@ class SketchPool:
             self._free.append(sketch)
 
     def total(self) -> DatasetSketch:
-        """Returns the sum of all sketches.
+        """Returns the sum of all sketches, and empties the pool.
 
-        All threads must have returned their sketches, and the pool is empty afterwards.
+        No thread may have a sketch at this time. Without counted records, the result is an empty
+        sketch.
         """
         total = self._free.pop() if self._free else self._new()
         while self._free:
@@ -399,21 +426,23 @@ class SketchPool:
 
 
 def payloads_to_flat(data: npt.NDArray[np.uint8], offsets: Int64s, schema: Schema) -> FlatEntry:
-    """Returns records that are not parsed as the only column of their schema.
+    """Returns unparsed records as the only column of their schema.
 
     Args:
-        data: The payloads, one after the other.
+        data: The payloads of the records, one after the other.
         offsets: [records + 1] The begin of each payload, and the end of the last one.
-        schema: The schema, with one bytes feature.
+        schema: A schema with a single bytes feature.
     """
     (feature,) = schema
     return FlatEntry(feature.storage()[0], len(offsets) - 1, data, value_splits=offsets)
 
 
 def _row_splits(flat: FlatEntry, feature: Feature) -> tuple[Int64s | None, int]:
-    """Returns (splits, 0) if the rows have different lengths, else (None, length).
+    """Returns the boundaries between the rows in the array of all values.
 
-    Row r contains the values from splits[r] to splits[r + 1].
+    Returns:
+        (splits, 0) if the rows have different lengths. Row r then has the values from splits[r] to
+        splits[r + 1]. Otherwise (None, number of values of each row).
     """
     if not feature.raw:
         return flat.splits, flat.length
@@ -439,20 +468,22 @@ def _value_blocks(
     *,
     with_records: bool,
 ) -> Iterator[tuple[slice | Int64s, slice | Int64s | None, U64 | int]]:
-    """Yields the values of some rows in blocks of at most _BLOCK_VALUES.
+    """Yields the positions of the values of some rows, block by block.
+
+    A block has at most _BLOCK_VALUES values.
 
     Args:
-        splits: [rows + 1] The first value of each row, or None if all rows have `length` values.
-        length: The number of values of each row.
+        splits: [rows + 1] The first value of each row. None if each row has `length` values.
+        length: The number of values of each row, if `splits` is None.
         rows: The number of rows.
-        selected_rows: The rows to yield, ascending; None means all.
-        with_records: Yield records and positions, too.
+        selected_rows: The rows to use, ascending. None uses all.
+        with_records: True yields the row and the position of each value, too.
 
     Yields:
-        (index of each value, its record, its position in the record). Without `with_records`, the
-        last two are undefined.
+        (index of each value in the array of all values, its row, its position in the row). Ignore
+        the last two if `with_records` is false.
     """
-    # The common case of scalars needs no arrays: the number of a value is that of its row.
+    # Scalars are the common case: the index of a value is the index of its row.
     if splits is None and length == 1:
         for begin in range(0, rows if selected_rows is None else len(selected_rows), _BLOCK_VALUES):
             part = (
@@ -471,7 +502,7 @@ def _value_blocks(
     total = int(ends[-1]) if len(ends) else 0
     for begin in range(0, total, _BLOCK_VALUES):
         end = min(begin + _BLOCK_VALUES, total)
-        # Rows with values in this block. The first and the last may also be in other blocks.
+        # The rows with values in this block. A long row may continue in the next blocks.
         row_range = slice(
             int(np.searchsorted(ends, begin, "right")), int(np.searchsorted(ends, end, "left")) + 1
         )
@@ -481,7 +512,7 @@ def _value_blocks(
         position = np.repeat(first_in_record - np.cumsum(counts) + counts, counts) + np.arange(
             end - begin
         )
-        # The values of all rows are contiguous, the values of selected rows are not.
+        # The values of all rows are contiguous, so a slice is enough. Those of some rows are not.
         indices: slice | Int64s = slice(int(starts[0]) + begin, int(starts[0]) + end)
         if selected_rows is not None:
             indices = np.repeat(starts[row_range], counts) + position

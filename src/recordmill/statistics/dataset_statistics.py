@@ -1,4 +1,4 @@
-"""Statistics of a data set (`DatasetStatistics`), from a `DatasetFeatureStatisticsList`."""
+"""Statistics of a data set, from a `DatasetFeatureStatisticsList` message."""
 
 from __future__ import annotations
 
@@ -30,6 +30,11 @@ _MAX_SHOWN_VALUES, _MAX_SHOWN_CLASSES, _MAX_TEXT_WIDTH, _MAX_JSON_VALUES = 3, 10
 class DatasetStatistics(Mapping[str, Mapping[str, FeatureStatistics]]):
     """Statistics by split and feature, as in `statistics["train"]["fare"].mean`.
 
+    Args:
+        proto: A `DatasetFeatureStatisticsList` message.
+        schema: The schema, or None. If it is passed, tables show class names instead of class
+            numbers, and timestamps as times.
+
     >>> DatasetStatistics.from_bytes(b"")
     <statistics of 0 records>
     """
@@ -41,15 +46,15 @@ class DatasetStatistics(Mapping[str, Mapping[str, FeatureStatistics]]):
     def from_bytes(
         cls, data: bytes, source: str = "statistics.pb", schema: Schema | None = None
     ) -> DatasetStatistics:
-        """Returns the statistics in the contents of a file.
+        """Parses the content of a statistics file.
 
         Args:
-            data: The contents of the file.
-            source: The name of the file, for messages.
-            schema: If it is passed, classes are shown by name and timestamps as times.
+            data: The content.
+            source: Path of the file, for messages.
+            schema: See the class.
 
         Raises:
-            DataError: The contents are not statistics.
+            DataError: The content is not a `DatasetFeatureStatisticsList`.
         """
         try:
             return cls(statistics_pb2.DatasetFeatureStatisticsList.FromString(data), schema)
@@ -60,7 +65,7 @@ class DatasetStatistics(Mapping[str, Mapping[str, FeatureStatistics]]):
 
     @classmethod
     def from_sketch(cls, sketch: DatasetSketch) -> DatasetStatistics:
-        """Returns the statistics of a sketch."""
+        """Computes the statistics of a sketch."""
         return cls(to_proto(sketch), sketch.schema)
 
     def to_proto(self) -> Any:
@@ -68,7 +73,7 @@ class DatasetStatistics(Mapping[str, Mapping[str, FeatureStatistics]]):
         return self._proto
 
     def to_bytes(self) -> bytes:
-        """Returns the contents of a statistics file, equal for equal statistics."""
+        """Returns the content of a statistics file. Equal statistics become equal bytes."""
         return to_bytes(self._proto)
 
     @cached_property
@@ -83,7 +88,7 @@ class DatasetStatistics(Mapping[str, Mapping[str, FeatureStatistics]]):
 
     @property
     def records(self) -> dict[str, int]:
-        """Split to its number of records."""
+        """Number of records of each split, by name."""
         return {dataset.name: int(dataset.num_examples) for dataset in self._proto.datasets}
 
     def select(
@@ -92,8 +97,11 @@ class DatasetStatistics(Mapping[str, Mapping[str, FeatureStatistics]]):
         """Returns the statistics of some splits and features.
 
         Args:
-            splits: The splits to keep.
-            features: The features to keep, in this order. None keeps all.
+            splits: Names of the splits. Unknown names are ignored.
+            features: Names of the features, in the order of the result. None keeps all.
+
+        Raises:
+            KeyError: A feature does not exist.
         """
         proto = statistics_pb2.DatasetFeatureStatisticsList()
         proto.datasets.extend(dataset for dataset in self._proto.datasets if dataset.name in splits)
@@ -106,11 +114,12 @@ class DatasetStatistics(Mapping[str, Mapping[str, FeatureStatistics]]):
     def select_checked(
         self, split: str | None, columns: Sequence[str] | str | None
     ) -> DatasetStatistics:
-        """Returns the statistics of one split and some features, as options select them.
+        """Returns the statistics of one split and some features, for command-line options.
 
         Args:
-            split: The split; None selects all.
-            columns: The features, also as a text with commas; None selects all.
+            split: Name of the split. None selects all splits.
+            columns: Names of the features, as a sequence or as a text with commas. None selects
+                all.
 
         Raises:
             UsageError: The split or a feature does not exist.
@@ -136,7 +145,7 @@ class DatasetStatistics(Mapping[str, Mapping[str, FeatureStatistics]]):
         return len(self._splits)
 
     def to_json(self) -> dict[str, Any]:
-        """Returns all figures by split."""
+        """Returns all figures by split, in the form that `--json` prints."""
         return {
             split: {
                 "records": self.records[split],
@@ -146,14 +155,18 @@ class DatasetStatistics(Mapping[str, Mapping[str, FeatureStatistics]]):
         }
 
     def summary(self) -> dict[str, Any]:
-        """Returns the figures that a manifest contains."""
+        """Returns the figures that a manifest contains, by split and feature."""
         return {
             split: {name: feature.summary() for name, feature in features.items()}
             for split, features in self.items()
         }
 
     def lines(self) -> Iterator[str]:
-        """Yields the lines of two tables for each split: figures and most frequent values."""
+        """Yields the lines of two tables for each split.
+
+        The first table has the figures of each feature. The second one has the most frequent
+        values.
+        """
         for split_index, (split, features) in enumerate(self.items()):
             yield from [""] * (split_index > 0)
             yield f"{split}: {self.records[split]:,} records"

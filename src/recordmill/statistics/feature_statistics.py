@@ -1,4 +1,4 @@
-"""Statistics of one feature (`FeatureStatistics`), read from a `FeatureNameStatistics` message."""
+"""Statistics of one feature, from a `FeatureNameStatistics` message."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from recordmill.statistics.dataset_sketch import MAX_VALUES
 from recordmill.statistics.protobuf import MIN_SAMPLED_OCCURRENCES
 
 _MAX_SHOWN_VALUES, _MAX_SHOWN_CLASSES, _MAX_TEXT_WIDTH, _MAX_JSON_VALUES = 3, 10, 24, 20
+# The columns of a table that are never broken into several lines.
 UNBROKEN_COLUMNS = ("MISSING", "DISTINCT", "MEAN", "STD")
 # The columns of `FeatureStatistics.row`.
 COLUMNS = (
@@ -33,15 +34,15 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class ColourStatistics:
-    """The colours of all images of a feature.
+    """Colours of the images in a bytes feature.
 
-    The pixels are as `decode_images` returns them: red, green and blue, from 0 to 255.
+    Pixels are red, green and blue values from 0 to 255, as `decode_images` returns them.
 
     Attributes:
-        images: The number of decoded images, a sample or all.
-        pixels: The number of their pixels.
-        mean: [3] The mean of each colour.
-        std_dev: [3] The population standard deviation of each colour.
+        images: Number of decoded images. They are all images of the feature, or a sample.
+        pixels: Number of pixels of these images.
+        mean: [3] Mean of the red, the green and the blue values.
+        std_dev: [3] Population standard deviation of the red, the green and the blue values.
     """
 
     images: int
@@ -54,42 +55,43 @@ class ColourStatistics:
 class FeatureStatistics:
     """Statistics of one feature in one split.
 
-    None means that the type of the feature does not have this figure. Histograms are `Histogram`
-    messages of TensorFlow Metadata.
+    A figure is None if the type of the feature has no such figure, or if the statistics lack it.
+    Histograms are `Histogram` messages of TensorFlow Metadata.
 
     Attributes:
-        name: The name of the feature.
+        name: Name of the feature.
         type: INT, FLOAT, STRING or BYTES.
         present: Number of records that have the feature.
         missing: Number of records without the feature.
-        values: Number of values of all records.
-        lengths: Smallest, mean and largest number of values of a record that has the feature.
-        length_histogram: The number of values of a record, in buckets of equally many records.
-        length_counts: Lengths in ascending order, and the number of records for each. A count
-            includes the records that are longer than the previous length and not longer than this
-            one. The lengths are quantiles of the number of values of a record.
-        sizes: Smallest, mean and largest size of a text or binary value in bytes.
-        size_histogram: The sizes of texts or binary values, in buckets of equally many values.
-        min: The smallest finite number.
-        max: The largest finite number.
+        values: Number of values in all records.
+        lengths: Smallest, mean and largest number of values per record that has the feature.
+        length_histogram: Number of values per record, in buckets of equally many records.
+        length_counts: (lengths, counts), a finer histogram of the number of values per record. The
+        lengths ascend.
+            `counts[i]` is the number of records that are longer than `lengths[i - 1]` and at most
+            as long as `lengths[i]`.
+        sizes: Smallest, mean and largest size of a text or binary value, in bytes.
+        size_histogram: Sizes of texts or binary values, in buckets of equally many values.
+        min: Smallest finite number.
+        max: Largest finite number.
         mean: Mean of the finite numbers.
         std_dev: Population standard deviation of the finite numbers.
         variance: Population variance of the finite numbers.
         zeros: Number of zeros.
-        nans: Number of values that are NaN.
-        infinities: Numbers of values that are minus infinity and plus infinity.
-        quantiles: The finite numbers at the shares 0, 1/10, ... and 1. Empty without finite
-            numbers.
+        nans: Number of NaN values.
+        infinities: Number of -inf values, and number of inf values.
+        quantiles: The finite numbers at the shares 0, 0.1, 0.2 and so on up to 1. Empty without
+            finite numbers.
         quantile_error: Largest error of the rank of a quantile, as a share of the values.
-        value_histogram: The finite numbers, in buckets of equal width.
-        quantile_histogram: The finite numbers, in buckets of equally many values.
+        value_histogram: Finite numbers, in buckets of equal widths.
+        quantile_histogram: Finite numbers, in buckets of equally many values.
         distinct: Number of different values. It is exact if `distinct_error` is 0.
         distinct_error: Relative standard error of `distinct`.
-        top_values: Value as text to its number of occurrences, the most frequent first. Integers,
-            texts and floats with few different values have top values. If they are estimates, only
-            values are listed that are frequent enough in the sample.
-        top_values_are_exact: False if `top_values` are estimated from a sample of the occurrences.
-        colours: Colours of encoded images; None for other features.
+        top_values: Most frequent values, as text, and the number of their occurrences. The most
+            frequent value is the first one. Empty for floats with many different values and for
+            binary values.
+        top_values_are_exact: False if the counts in `top_values` were estimated from a sample.
+        colours: Colours of encoded images. None for other features.
     """
 
     name: str
@@ -107,7 +109,7 @@ class FeatureStatistics:
     top_values: Mapping[str, int]
     top_values_are_exact: bool
     colours: ColourStatistics | None
-    # The other figures are those of numbers.
+    # The following figures exist for numbers only.
     min: float | int | None = None
     max: float | int | None = None
     mean: float | None = None
@@ -123,7 +125,7 @@ class FeatureStatistics:
 
     @classmethod
     def from_proto(cls, proto: Any) -> FeatureStatistics:
-        """Returns the statistics in a `FeatureNameStatistics` message, of any writer."""
+        """Converts a `FeatureNameStatistics` message. Any program may have written it."""
         kind = proto.WhichOneof("stats") or "num_stats"
         stats = getattr(proto, kind)
         common = stats.common_stats
@@ -177,7 +179,7 @@ class FeatureStatistics:
 
     @property
     def lists_all_values(self) -> bool:
-        """True if `top_values` contains all values, with exact counts."""
+        """True if `top_values` contains all different values, with exact counts."""
         return (
             self.top_values_are_exact
             and bool(self.top_values)
@@ -188,7 +190,7 @@ class FeatureStatistics:
     def unlisted(self) -> float:
         """Largest possible share of a value that is not in `top_values`.
 
-        It is 0 if all values are listed.
+        It is 0 if all different values are listed.
         """
         top_values = self.top_values
         if self.sampled is not None:
@@ -199,13 +201,19 @@ class FeatureStatistics:
 
     @property
     def sampled(self) -> int | None:
-        """Number of sampled occurrences of texts for `top_values`; None if they are exact."""
+        """Number of sampled text occurrences, if `top_values` were estimated from a sample.
+
+        None if the counts are exact.
+        """
         if self.top_values_are_exact:
             return None
         return min(round(1 / (self.distinct_error or 1) ** 2), MAX_VALUES) // 2
 
     def to_json(self) -> dict[str, Any]:
-        """Returns all figures, for `--json`."""
+        """Returns the figures in the form that `--json` prints.
+
+        Of `top_values`, it has the first 20.
+        """
         colours = {} if self.colours is None else {"colours": asdict(self.colours)}
         return {
             "name": self.name,
@@ -230,7 +238,10 @@ class FeatureStatistics:
         }
 
     def summary(self) -> dict[str, Any]:
-        """Returns the figures that a manifest contains."""
+        """Returns the figures that a manifest contains, as JSON values.
+
+        Figures that do not exist or are not finite are left out.
+        """
         figures: dict[str, Any] = {
             "missing": self.missing,
             "min": self.min,
@@ -252,11 +263,11 @@ class FeatureStatistics:
         }
 
     def row(self, feature: Feature | None = None) -> tuple[str, ...]:
-        """Returns the cells of the feature in a table.
+        """Returns the cells of the feature in the table with the columns `COLUMNS`.
 
         Args:
-            feature: The feature, if it is known. Then classes are shown by name and timestamps as
-                times.
+            feature: The feature, or None. If it is passed, class names replace class numbers, and
+                timestamps are shown as times.
         """
         total = self.present + self.missing
         distinct_prefix = "" if self.distinct_error in (0, None) else "~"
@@ -311,7 +322,7 @@ def _read_integer(custom: Mapping[str, Any], name: str) -> int | None:
 
 
 def _read_numbers(proto: Any, custom: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the fields of `FeatureStatistics` that only numbers have."""
+    """Returns the fields of `FeatureStatistics` that only numeric features have."""
     stats = proto.num_stats
     figures: dict[str, Any] = {
         "zeros": int(stats.num_zeros),
@@ -343,7 +354,8 @@ def _read_numbers(proto: Any, custom: Mapping[str, Any]) -> dict[str, Any]:
 def _find_histogram(histograms: Iterable[Any], kind: int) -> Any | None:
     """Returns the first histogram of a type.
 
-    If there is none, returns one without buckets, which counts the NaNs if all numbers are NaN.
+    If there is none, the result is a histogram without buckets, which counts NaN. None if there is
+    no such histogram either.
     """
     matching = [histogram for histogram in histograms if histogram.type == kind]
     return (matching or [histogram for histogram in histograms if not histogram.buckets] or [None])[
@@ -382,7 +394,11 @@ def _format_value(value: str, feature: Feature | None) -> str:
 
 
 def format_class_value(value: str, classes: Sequence[str] | None) -> str:
-    """Returns a value of the statistics as text, and a class as its name.
+    """Returns a value of statistics as text for a table. A class number becomes a name.
+
+    Args:
+        value: The value as statistics write it.
+        classes: The class names, or None for other features.
 
     >>> format_class_value("1", ("cat", "dog")), format_class_value("7", ("cat", "dog"))
     ('dog', '7')

@@ -1,13 +1,14 @@
-"""Sketch of the numbers of a feature.
+"""Sketch of the numbers of a feature, in bounded memory.
 
-A sketch depends only on the multiset of the values, and the sum of two sketches is exact to the
-bit. For this, sums are exact integers and values are counted in bins.
+A sketch depends only on the values and not on their order, and the sum of two sketches is exact to
+the bit. For this, all sums are exact integers, and values are counted in bins.
 
-Up to `max_bins` different values, each bin is one value, and quantiles and histograms are exact.
-With more values, the float64 numbers are divided into ranges of equal sign and exponent, and
-similar size. In each range, values that are equal except for their lowest bits share a bin. Each
-range drops as few bits as possible, so that no range has more bins than the common limit. A few
-values of other magnitudes therefore do not reduce the resolution of the others.
+While there are at most `max_bins` different values, each bin is one value, and quantiles are exact.
+With more values, a bin contains several similar values. The float64 numbers are divided into fixed
+ranges. A range has numbers of one sign, one exponent, and the same first two bits of the mantissa.
+In a range, values that differ only in their lowest bits share a bin. Each range drops as few of
+these bits as possible, so that no range has more than `max_range_bins` bins. So some values of
+another magnitude do not make the bins of the other values wider.
 """
 
 from __future__ import annotations
@@ -31,30 +32,34 @@ _EXPONENT_SUM_DTYPE = np.dtype(native.ExponentSum)
 _DIGIT_BITS = 22
 _DIGIT = (1 << _DIGIT_BITS) - 1
 _SIGN_BIT = np.uint64(1 << 63)
-# A range has one sign, one exponent and the same first two bits of the mantissa: 14 bits of a key.
+# The highest 14 bits of a key determine its range: the sign, 11 bits of the exponent, and the first
+# two bits of the mantissa.
 _RANGE_COUNT = 1 << 14
 _RANGE_SHIFT = np.uint64(50)
 
 
 class NumberSketch:
-    """Counts of numbers.
+    """Exact sums and binned counts of numbers.
 
     Args:
-        is_int: The values are integers.
+        is_int: True if the values are integers.
         max_bins: The largest number of bins.
 
     Attributes:
-        is_int: The values are integers, so their sums are integers, too.
+        is_int: True if the values are integers.
         max_bins: The largest number of bins.
-        minimum: The smallest finite value, or None.
-        maximum: The largest finite value, or None.
-        total: The sum of the finite values, in units of 2^-1074 for floats.
-        squares: The sum of their squares, in units of 2^-2148 for floats.
-        max_range_bins: The largest number of bins of a range.
-        dropped_bits: [ranges] The number of low bits that each range drops. None means that each
-            bin is one value.
-        keys: [bins] The bits of the bins, ascending in the order of their values (see
-            `_keys_of_values`).
+        zeros: The number of zeros.
+        nans: The number of NaN values.
+        plus_infinities: The number of inf values.
+        minus_infinities: The number of -inf values.
+        minimum: The smallest finite value. None if there is none.
+        maximum: The largest finite value. None if there is none.
+        total: The exact sum of the finite values. For floats, in units of 2^-1074.
+        squares: The exact sum of their squares. For floats, in units of 2^-2148.
+        max_range_bins: The largest number of bins in a range. It only decreases.
+        dropped_bits: [ranges] The number of low bits that are dropped in each range. None means
+            that each bin is one value.
+        keys: [bins] The lowest key of each bin, ascending. `_keys_of_values` explains keys.
         counts: [bins] The number of values in each bin.
     """
 
@@ -76,11 +81,11 @@ class NumberSketch:
 
     @property
     def count(self) -> int:
-        """Number of all values."""
+        """Number of all values, with infinite values and NaN."""
         return self.finite + self.nans + self.plus_infinities + self.minus_infinities
 
     def add(self, values: npt.NDArray[Any]) -> None:
-        """Counts an array of numbers of any dtype of a feature."""
+        """Counts an array of numbers. The dtype is that of any numeric feature."""
         for begin in range(0, len(values), _BLOCK_VALUES):
             block = values[begin : begin + _BLOCK_VALUES]
             if self.is_int:
@@ -129,13 +134,13 @@ class NumberSketch:
         self._add_keys(_keys_of_values(wide.astype(np.float64)))
 
     def _add_products(self, values: npt.NDArray[Any], largest: int) -> None:
-        """Adds integers and their squares to the sums.
+        """Adds integers to `total` and their squares to `squares`, without overflow.
 
-        The integers are divided into digits of 22 bits, so that no sum of _BLOCK_VALUES products
-        overflows.
+        The integers are divided into digits of 22 bits. A sum of _BLOCK_VALUES products of two
+        digits fits into an int64.
 
         Args:
-            values: The integers.
+            values: The integers, as int64 or uint64.
             largest: The largest absolute value.
         """
         shifts = range(0, largest.bit_length() + 1, _DIGIT_BITS)
@@ -145,7 +150,7 @@ class NumberSketch:
         for row, digit in enumerate(digits):
             self.total += int(digit.sum()) << shifts[row]
             self.squares += int(digit @ digit) << 2 * shifts[row]
-            # (a + b)^2 = a^2 + 2ab + b^2: each pair of digits counts twice.
+            # (a + b)^2 = a^2 + 2ab + b^2, so each product of two different digits counts twice.
             for column in range(row):
                 self.squares += int(digit @ digits[column]) << (shifts[row] + shifts[column] + 1)
 
@@ -158,17 +163,23 @@ class NumberSketch:
         self._merge_bins(keys, None)
 
     def _merge_bins(self, keys: U64, counts: Int64s | None) -> None:
-        """Adds bins with ascending keys; without `counts`, each key counts once."""
+        """Adds bins to the sketch. Drops more bits if there are too many bins.
+
+        Args:
+            keys: Keys, ascending. They may be equal.
+            counts: The number of values of each key. None means one each.
+        """
         keys, counts = _sum_equal_keys(self._floor_keys(keys), counts)
         keys, counts = np.concatenate([self.keys, keys]), np.concatenate([self.counts, counts])
-        order = np.argsort(keys, kind="stable")  # fast, because both halves are ascending
+        # Both halves are ascending, so a stable sort is fast.
+        order = np.argsort(keys, kind="stable")
         self.keys, self.counts = _sum_equal_keys(keys[order], counts[order])
         ranges = self.keys >> _RANGE_SHIFT
         starts = _group_starts(ranges)
         ranges, sizes = ranges[starts], np.diff(starts, append=len(self.keys))
         drops_bits = False if self.dropped_bits is None else self.dropped_bits[ranges] > 0
-        # The sum is an upper bound of the bins that only grows when values are added. The limit per
-        # range is therefore the same for any order of the values.
+        # This sum is at least the number of bins. It only grows when values are added, even if bins
+        # are joined. So `max_range_bins` does not depend on the order of the values.
         while (
             np.where(drops_bits, self.max_range_bins, np.minimum(sizes, self.max_range_bins)).sum()
             > self.max_bins
@@ -183,21 +194,25 @@ class NumberSketch:
         )
         for range_index in full_ranges.tolist():
             range_keys = self.keys[starts[range_index] : starts[range_index] + sizes[range_index]]
-            # The exponent of an XOR: dropping this many low bits would merge two neighbours.
+            # Neighbouring keys become equal if all bits up to the highest one that differs are
+            # dropped. `frexp` returns the number of these bits.
             differing_bits = np.frexp((range_keys[1:] ^ range_keys[:-1]).astype(np.float64))[1]
-            # remaining[n]: the number of bins if n low bits are dropped
+            # remaining[n] is the number of bins if n low bits are dropped.
             remaining = sizes[range_index] - np.cumsum(np.bincount(differing_bits))
             dropped_bits[ranges[range_index]] = np.argmax(remaining <= self.max_range_bins)
         self.dropped_bits = dropped_bits
         self.keys, self.counts = _sum_equal_keys(self._floor_keys(self.keys), self.counts)
 
     def _floor_keys(self, keys: U64) -> U64:
-        """Returns the keys of the bins that contain these keys."""
+        """Returns the keys with the dropped bits of their ranges set to 0.
+
+        The results are the lowest keys of the bins that contain these keys.
+        """
         dropped = self._dropped_bits_of(keys)
         return keys if dropped is None else keys >> dropped << dropped
 
     def _dropped_bits_of(self, keys: U64) -> U64 | None:
-        """Returns the number of low bits that each key drops.
+        """Returns the number of low bits that are dropped of each key.
 
         None means that no range drops bits.
         """
@@ -208,7 +223,7 @@ class NumberSketch:
         )
 
     def merge(self, source: NumberSketch) -> None:
-        """Adds the counts of another sketch."""
+        """Adds the counts of another sketch with the same `is_int` and `max_bins`."""
         assert (self.is_int, self.max_bins) == (source.is_int, source.max_bins)
         self.zeros, self.nans = self.zeros + source.zeros, self.nans + source.nans
         self.plus_infinities += source.plus_infinities
@@ -229,28 +244,29 @@ class NumberSketch:
 
     @property
     def exact_sum(self) -> Fraction:
-        """The exact sum of the finite values."""
+        """The exact sum of the finite values, as a fraction."""
         return Fraction(self.total, 1 if self.is_int else 1 << _UNIT_EXPONENT)
 
     @property
     def mean(self) -> float:
-        """Mean of the finite values, correctly rounded; NaN without values."""
+        """Mean of the finite values, correctly rounded. NaN if there are none."""
         return _to_float(self.exact_sum / self.finite) if self.finite else math.nan
 
     @property
     def variance(self) -> float:
-        """Population variance of the finite values, correctly rounded; NaN without values."""
+        """Population variance of the finite values, correctly rounded. NaN if there are none."""
         return _to_float(self._variance()) if self.finite else math.nan
 
     @property
     def standard_deviation(self) -> float:
-        """Square root of the variance, even if float64 can't represent the variance.
+        """Population standard deviation of the finite values. NaN if there are none.
 
-        NaN without values.
+        It is accurate even if the variance is too large or too small for float64.
         """
         if not self.finite:
             return math.nan
-        # Scaling by a power of 4 brings the variance into the range of float64.
+        # The variance is divided by a power of 4 to fit into float64. The root is then multiplied
+        # by the same power of 2.
         variance = self._variance()
         half = (variance.numerator.bit_length() - variance.denominator.bit_length()) // 2
         return math.ldexp(math.sqrt(variance / Fraction(4) ** half), half)
@@ -260,9 +276,10 @@ class NumberSketch:
         return squares / self.finite - (self.exact_sum / self.finite) ** 2
 
     def edges(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        """Returns the lowest and the highest value that each bin can contain.
+        """Returns the lowest and the highest value of each bin, as two arrays.
 
-        They are limited to the range of the finite values.
+        A bin may contain all values between them. They are limited to `minimum` and `maximum`, and
+        rounded inwards for integers.
         """
         if self.minimum is None or self.maximum is None:
             return np.empty(0), np.empty(0)
@@ -277,20 +294,21 @@ class NumberSketch:
         return low, high
 
     def quantile(self, share: float) -> float:
-        """Returns the quantile at a share from 0 to 1; see `quantiles`."""
+        """Returns the quantile at a share from 0 to 1, see `quantiles`."""
         return self.quantiles([share])[0]
 
     def quantiles(self, shares: Sequence[float | Fraction]) -> list[float]:
-        """Returns the finite values at the ranks `ceil(share * finite)`.
+        """Returns the quantiles at some shares from 0 to 1.
 
-        If a bin contains several values, the result is the middle of the bin. Shares of 0 and 1 are
-        the exact minimum and maximum. Without values, all results are NaN.
+        The quantile at 0.5 is the median. Shares of 0 and 1 are the exact minimum and maximum. A
+        quantile is the value of rank `ceil(share * finite)`. If this value is in a bin with several
+        values, the result is the middle of the bin. Without finite values, all results are NaN.
         """
         if self.minimum is None or self.maximum is None:
             return [math.nan] * len(shares)
         finite, (low, high) = self.finite, self.edges()
         middle = low + (high - low) / 2 if not self.is_int else np.floor(low + (high - low) / 2)
-        # In a bin that contains zero, zero is more likely than tiny numbers.
+        # A bin that contains zero also contains tiny numbers, but zero is more likely.
         middle[(low <= 0) & (high >= 0)] = 0.0
         ranks = [min(max(math.ceil(share * finite), 1), finite) for share in shares]
         values = middle[np.searchsorted(np.cumsum(self.counts), ranks)].tolist()
@@ -302,9 +320,9 @@ class NumberSketch:
 
     @property
     def quantile_error(self) -> float:
-        """Largest error of the rank of a quantile, as a share of the values.
+        """Largest error of the rank of a quantile.
 
-        It is 0 while each bin is one value.
+        The unit is a share of the finite values. It is 0 while each bin is one value.
         """
         dropped = self._dropped_bits_of(self.keys)
         return (
@@ -313,16 +331,25 @@ class NumberSketch:
 
 
 def _group_starts(keys: U64) -> Int64s:
-    """Returns the index of the first of each group of equal keys."""
+    """Returns the index of the first key of each group of equal keys.
+
+    >>> _group_starts(np.array([3, 3, 5, 9, 9], np.uint64))
+    array([0, 2, 3])
+    """
     is_first = np.ones(len(keys), bool)
     np.not_equal(keys[1:], keys[:-1], out=is_first[1:])
     return np.flatnonzero(is_first)
 
 
 def _sum_equal_keys(keys: U64, counts: Int64s | None) -> tuple[U64, Int64s]:
-    """Merges equal ascending keys and adds up their counts.
+    """Joins equal keys and adds up their counts.
 
-    Without `counts`, each key counts once.
+    Args:
+        keys: Keys, ascending.
+        counts: The count of each key. None means one each.
+
+    Returns:
+        (different keys, the count of each).
     """
     starts = _group_starts(keys)
     totals = (
@@ -332,9 +359,10 @@ def _sum_equal_keys(keys: U64, counts: Int64s | None) -> tuple[U64, Int64s]:
 
 
 def _keys_of_values(values: npt.NDArray[np.float64]) -> U64:
-    """Returns integers in the order of the values, made from their bits.
+    """Returns a 64-bit key for each number. Keys have the order of the numbers.
 
-    The bits of negative values are inverted, and the sign bit of the others is set.
+    A key has the bits of the float64 number. To have the right order, all bits of negative numbers
+    are inverted, and the sign bit of other numbers is set.
     """
     keys = (values.view(np.int64) >> 63).view(np.uint64)
     keys |= _SIGN_BIT
@@ -343,11 +371,12 @@ def _keys_of_values(values: npt.NDArray[np.float64]) -> U64:
 
 
 def _values_of_keys(keys: U64) -> npt.NDArray[np.float64]:
-    """Returns the values of keys: the inverse of `_keys_of_values`."""
+    """Returns the numbers with these keys. This is the inverse of `_keys_of_values`."""
     return np.where(keys & _SIGN_BIT, keys ^ _SIGN_BIT, ~keys).view(np.float64)
 
 
 def _to_float(value: Fraction) -> float:
+    """Returns the nearest float64, or an infinity if the fraction is too large."""
     try:
         return float(value)  # Python rounds a quotient of integers correctly
     except OverflowError:

@@ -1,11 +1,11 @@
 """Sketch of the colours of encoded images.
 
-If the build has decoded every image to check it, all images count. Otherwise a sample is decoded:
-the images with the lowest hashes. The sample has one of SAMPLE_RATIO images, at least MIN_DECODED
-of a data set and at most MAX_DECODED of a split.
+If the build has decoded all images to check them, all images count. Otherwise a sample is decoded:
+the images with the lowest hashes of their bytes. The sample has one of SAMPLE_RATIO images, but at
+least MIN_DECODED for a data set, and at most MAX_DECODED for a split.
 
-The bytes of the images alone decide about the sample, and an image that occurs several times counts
-as often. Therefore two sketches add up to the sketch of all images. Sums are exact integers.
+Only the bytes of the images determine the sample, and each occurrence of an image counts. Therefore
+the sum of two sketches is the sketch of all their images. All sums are exact integers.
 """
 
 from __future__ import annotations
@@ -20,15 +20,17 @@ from recordmill.base.magic import IMAGE_HEAD_BYTES, sniff_image
 from recordmill.base.siphash import U64
 from recordmill.records.images.pixels import NUM_PIXEL_SUMS, PixelSums, sum_encoded_pixels
 
-# One of 256 images is decoded. Decoding takes five times as long as all other work on an image.
+# One of 256 images is decoded, because decoding takes five times as long as all other work on an
+# image.
 SAMPLE_RATIO = 256
-# Decoded images of a data set and of a split. They take 2 % of the time of a build of 2,000 images.
+# Smallest number of decoded images of a data set, and of a split. They take 2 % of the time of a
+# build of 2,000 images.
 MIN_DECODED = 8
 MIN_DECODED_OF_SPLIT = 4
-# Decoded images of a split. The means of images vary by about 40, so the error of their mean is
-# usually below 1.3.
+# Largest number of decoded images of a split. The mean colours of images vary by about 40, so the
+# error of their mean is usually below 40 / sqrt(1024) = 1.3.
 MAX_DECODED = 1024
-# 4 MiB of encoded images may wait until it is clear that they are in the sample.
+# Size of the encoded images that may wait to be decoded, in all sketches of a data set.
 MAX_PENDING_BYTES = 4 << 20
 _NO_PIXELS: PixelSums = np.zeros(NUM_PIXEL_SUMS, np.int64)
 _ALL_HASHES = (1 << 64) - 1
@@ -37,12 +39,12 @@ _SAMPLE_HASH = np.uint64(_ALL_HASHES // SAMPLE_RATIO)
 
 @dataclass(slots=True)
 class _Image:
-    """An image of the sample.
+    """An image in the sample, which may not be decoded yet.
 
     Attributes:
-        count: The number of its occurrences.
-        sums: The sums of its pixels, once it is decoded.
-        data: The encoded image, until it is decoded. None for values that are not images.
+        count: The number of occurrences of the image.
+        sums: The sums of its pixels. 0 while it is not decoded, and if it can't be decoded.
+        data: The encoded image. None once it is decoded, or if the value is not an image.
     """
 
     count: int
@@ -55,11 +57,11 @@ class PixelTotal:
     """Sums of the pixels of all decoded images.
 
     Attributes:
-        images: The number of images.
-        is_complete: All images were decoded, and not only a sample.
+        images: The number of decoded images.
+        is_complete: True if all images were decoded. False if only a sample was.
         pixels: The number of pixels.
-        sums: The sum of the values of red, green and blue.
-        squares: The sum of the squares of red, green and blue.
+        sums: [3] The sums of the red, the green and the blue values.
+        squares: [3] The sums of the squares of these values.
     """
 
     images: int
@@ -70,25 +72,33 @@ class PixelTotal:
 
     @classmethod
     def from_sums(cls, images: int, is_complete: bool, totals: list[int]) -> PixelTotal:
-        """Creates the total from a list in the order of NUM_PIXEL_SUMS."""
+        """Creates the total from a list of NUM_PIXEL_SUMS numbers.
+
+        Args:
+            images: The number of decoded images.
+            is_complete: True if all images were decoded.
+            totals: The number of pixels, the three sums, and the three sums of squares.
+        """
         middle = 1 + NUM_PIXEL_SUMS // 2
         return cls(images, is_complete, totals[0], tuple(totals[1:middle]), tuple(totals[middle:]))
 
 
 @dataclass
 class PixelSketch:
-    """Sketch of the pixels of a bytes feature in one split.
+    """Sketch of the images in a bytes feature of one split.
 
     Attributes:
-        min_images: The smallest number of images in the sample.
+        min_images: The smallest number of images in the sample. If the split has fewer images, all
+            of them are in the sample.
         max_images: The largest number of images in the sample.
-        max_pending_bytes: The encoded bytes of images that may wait to be decoded.
+        max_pending_bytes: The encoded bytes that may wait to be decoded. Waiting is useful, because
+            an image may leave the sample before it is decoded.
     """
 
     min_images: int
     max_images: int
     max_pending_bytes: int
-    # the number and the sums of images that were decoded by the caller (`add_sums`)
+    # The number of images that the caller has decoded (`add_sums`), and the sums of their pixels.
     _decoded_totals: list[int] = field(default_factory=lambda: [0] * (1 + NUM_PIXEL_SUMS))
     _images: dict[int, _Image] = field(default_factory=dict)  # the sample, by hash
     _max_hash: int = _ALL_HASHES  # images with a higher hash are not in the sample
@@ -96,24 +106,24 @@ class PixelSketch:
 
     @classmethod
     def of_features(cls, count: int, splits: int, max_values: int) -> PixelSketch:
-        """Creates a sketch for one of several features.
+        """Creates the sketch for one bytes feature of one split.
 
         Args:
-            count: The number of bytes features in all splits, which share the memory.
+            count: The number of such sketches, which share MAX_PENDING_BYTES.
             splits: The number of splits.
-            max_values: The number of values that each feature keeps.
+            max_values: The number of different values that a sketch of a feature keeps.
         """
         min_images = max(MIN_DECODED // splits, MIN_DECODED_OF_SPLIT)
         return cls(min_images, min(MAX_DECODED, max_values // 4), MAX_PENDING_BYTES // count)
 
     def add(self, hashes: U64, data: Bytes, starts: Int64s, ends: Int64s) -> None:
-        """Counts binary values. Some of them may be images.
+        """Counts binary values. Values that are not images are ignored.
 
         Args:
-            hashes: The hash of each value.
+            hashes: [values] The hash of each value.
             data: The bytes of all values.
-            starts: The first byte of each value in `data`.
-            ends: The end of each value in `data`.
+            starts: [values] The begin of each value in `data`.
+            ends: [values] The end of each value in `data`.
         """
         candidates = np.flatnonzero(hashes <= np.uint64(self._max_hash))
         if not len(candidates):
@@ -134,16 +144,16 @@ class PixelSketch:
                 continue
             value = data[starts[index] : ends[index]]
             is_image = sniff_image(value[:IMAGE_HEAD_BYTES].tobytes()) is not None
-            # The copy is needed because `data` belongs to the batch.
+            # `data` belongs to the batch, so the image is copied.
             self._put(hash_, _Image(count, _NO_PIXELS, value.copy() if is_image else None))
         self._decode(self.max_pending_bytes)
 
     def add_sums(self, sums: PixelSums) -> None:
-        """Counts images that were already decoded.
+        """Counts images that the caller has decoded.
 
         Args:
-            sums: [images, NUM_PIXEL_SUMS] The sums of each image. Images without pixels could not
-                be decoded and are ignored.
+            sums: [images, NUM_PIXEL_SUMS] The pixel sums of each image. A row with 0 pixels is an
+                image that could not be decoded, and is ignored.
         """
         decoded = sums[sums[:, 0] > 0]
         self._decoded_totals[0] += len(decoded)
@@ -153,13 +163,16 @@ class PixelSketch:
             self._decoded_totals[column] += total
 
     def _keep(self, new_hashes: U64) -> U64:
-        """Updates the sample for new hashes, and returns its hashes, ascending.
+        """Drops images that leave the sample when images with new hashes are added.
 
-        Images that leave the sample are dropped. The new ones are not added yet.
+        The new images are not added yet.
+
+        Returns:
+            The hashes of the new sample, ascending.
         """
         own_hashes = np.fromiter(self._images, np.uint64, len(self._images))
         hashes = np.union1d(own_hashes, new_hashes)
-        # the images below the hash that one of SAMPLE_RATIO images has
+        # Hashes are uniform, so about one of SAMPLE_RATIO images has a hash up to _SAMPLE_HASH.
         sampled_count = int(np.searchsorted(hashes, _SAMPLE_HASH, "right"))
         kept_hashes = hashes[: min(max(sampled_count, self.min_images), self.max_images)]
         if sampled_count < self.min_images <= len(hashes) or len(kept_hashes) == self.max_images:
@@ -175,10 +188,10 @@ class PixelSketch:
         self._pending_bytes += _pending_size(image)
 
     def _decode(self, max_pending_bytes: int) -> None:
-        """Decodes waiting images until at most half of `max_pending_bytes` wait.
+        """Decodes waiting images, if they have more than `max_pending_bytes`.
 
-        Nothing happens while `max_pending_bytes` are not exceeded. Images with the lowest hashes
-        are decoded first, because they are the most likely to stay in the sample.
+        Stops when at most half of this is waiting. The images with the lowest hashes are decoded
+        first, because they are most likely to stay in the sample.
         """
         if self._pending_bytes <= max_pending_bytes:
             return
@@ -191,7 +204,7 @@ class PixelSketch:
                     return
 
     def merge(self, source: PixelSketch) -> None:
-        """Adds the counts of another sketch, which must not be used afterwards."""
+        """Adds another sketch with the same limits. It must not be used afterwards."""
         assert (self.min_images, self.max_images) == (source.min_images, source.max_images)
         self._decoded_totals = [
             own_total + source_total
@@ -216,7 +229,10 @@ class PixelSketch:
         return self.__dict__
 
     def total(self) -> PixelTotal | None:
-        """Returns the sums of all decoded images, or None if no image was decoded."""
+        """Returns the sums of all decoded images. None if no image was decoded.
+
+        Waiting images are decoded now.
+        """
         if self._decoded_totals[0]:
             return PixelTotal.from_sums(self._decoded_totals[0], True, self._decoded_totals[1:])
         self._decode(0)

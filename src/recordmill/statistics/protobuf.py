@@ -3,17 +3,21 @@
 TensorFlow Data Validation writes, shows and compares a `DatasetFeatureStatisticsList`. It has one
 `DatasetFeatureStatistics` per split. Equal sketches become equal bytes.
 
-Figures without a field in this message are in `custom_stats`:
+Some figures have no field in this message. They are in `custom_stats`, by these names:
 
-* `variance` of numbers.
-* `distinct` of numbers, and `distinct_error`, its relative standard error (0 means exact).
-* `quantile_error`, the error of the ranks of quantiles as a share of the values.
-* `top_values` of numbers, and `top_values_are_estimates`.
-* `plus_infinities` and `minus_infinities`.
-* `min` and `max` of integers that float64 can't represent.
-* `lengths` of lists, with more buckets than `num_values_histogram`.
-* `min_bytes`, `max_bytes` and `bytes`, a histogram, of texts and binary values.
-* `decoded_images`, `decoded_pixels`, `mean_red`, `std_dev_red` and so on of images.
+* `variance`: Of numbers.
+* `distinct`: The number of different numbers.
+* `distinct_error`: The relative standard error of the number of different values. 0 means that it
+  is exact.
+* `quantile_error`: The largest error of the rank of a quantile, as a share of the values.
+* `top_values`: The most frequent numbers, with their counts.
+* `top_values_are_estimates`: Present if the counts of the most frequent texts are estimates.
+* `plus_infinities`, `minus_infinities`: The number of these values, unless it is 0.
+* `min`, `max`: Of integers that float64 can't represent, as text.
+* `lengths`: A histogram of the lengths of lists, with more buckets than `num_values_histogram`.
+* `min_bytes`, `max_bytes`, `bytes`: The smallest and largest size of texts or binary values, and a
+  histogram of the sizes.
+* `decoded_images`, `decoded_pixels`, `mean_red`, `std_dev_red` and so on: Of images.
 """
 
 from __future__ import annotations
@@ -35,18 +39,20 @@ from recordmill.statistics.number_sketch import NumberSketch
 from recordmill.statistics.pixel_sketch import PixelTotal
 from recordmill.statistics.value_sketch import MAX_TEXT_BYTES, ValueSketch, unhash_numbers
 
-# buckets of a histogram
+# Number of buckets of a histogram.
 _BUCKET_COUNT = 10
-# Buckets of the histogram of lengths. It can be divided into 6, 8, 10, 12, 15, 20 and so on equal
-# parts.
+# Number of buckets of the histogram `lengths`. It has many divisors, so the buckets can be joined
+# to 6, 8, 10, 12, 15 or 20 larger ones of equal counts.
 _LENGTH_BUCKET_COUNT = 120
-# values in the field `top_values`
+# Largest number of values in the field `top_values` of texts. `rank_histogram` may have more.
 _MAX_TOP_VALUES = 20
-# Occurrences of a text in the sample, from which its share is known to a quarter of itself.
+# Smallest number of sampled occurrences for the estimate of a count. The standard error of the
+# count is then at most a quarter of it.
 MIN_SAMPLED_OCCURRENCES = 16
-# Distinct floats up to which all are listed. With more, hardly any value is frequent.
+# The values of a float feature are listed if there are at most 256 different ones. If there are
+# more, hardly any value is frequent.
 _MAX_LISTED_FLOATS = 256
-# A quarter of the kept values is ranked. All values of a label are ranked.
+# One quarter of the kept values is listed in `rank_histogram`, but all values of a label are.
 _RANKED_DIVISOR = 4
 
 _INT, _FLOAT, _STRING, _BYTES = (
@@ -56,7 +62,10 @@ _INT, _FLOAT, _STRING, _BYTES = (
 
 
 def to_proto(sketch: DatasetSketch) -> Any:
-    """Returns the `DatasetFeatureStatisticsList` of all splits that have records."""
+    """Converts a sketch to a `DatasetFeatureStatisticsList` message.
+
+    Splits without records are left out.
+    """
     statistics = statistics_pb2.DatasetFeatureStatisticsList()
     for number, features in enumerate(sketch.features):
         if not sketch.records[number]:
@@ -72,7 +81,7 @@ def to_proto(sketch: DatasetSketch) -> Any:
 
 
 def to_bytes(proto: Any) -> bytes:
-    """Returns the message as bytes, equal for equal messages."""
+    """Serializes a message. Equal messages become equal bytes."""
     data: bytes = proto.SerializeToString(deterministic=True)
     return data
 
@@ -219,7 +228,7 @@ def _put_pixels(proto: Any, total: PixelTotal) -> None:
 
 
 def _put_size_range(proto: Any, sizes: NumberSketch) -> None:
-    """Adds the sizes of texts or binary values."""
+    """Adds the smallest size, the largest size and a histogram of the sizes."""
     if sizes.minimum is not None and sizes.maximum is not None:
         _put_custom_stat(proto, "min_bytes", sizes.minimum)
         _put_custom_stat(proto, "max_bytes", sizes.maximum)
@@ -227,19 +236,19 @@ def _put_size_range(proto: Any, sizes: NumberSketch) -> None:
 
 
 def _top_texts(feature: FeatureSketch) -> list[tuple[bytes, int]]:
-    """Returns (text, count) pairs, the most frequent first.
+    """Returns (text, count) of the most frequent texts, the most frequent first.
 
-    If the sketch does not contain all texts, counts are estimated from the sample of occurrences.
-    Kept texts have exact counts. Texts that are too rare are left out, because chance would decide
-    their order.
+    If the sketch contains all different texts, these are all of them, with exact counts. Otherwise
+    the counts of texts that it lacks are estimated from the sample of occurrences. Rare texts are
+    then left out, because chance would determine their order.
     """
     assert feature.values is not None
     assert feature.sizes is not None
     assert feature.sample is not None
     texts = feature.texts("values")
     exact = {texts[hash_]: count for hash_, count in feature.values.most_frequent()}
-    # Among many rare texts, chance would decide the order. So the count of a text, exact or
-    # estimated, must correspond to a minimum number of sampled occurrences.
+    # A kept text has an exact count, and other texts have estimates. Both must have a minimum
+    # count, so that no rare text is listed although more frequent ones are missing.
     if not feature.values.is_complete:
         sampled, texts = Counter[bytes](), feature.texts("sample")
         for hash_, count in feature.sample.most_frequent():
@@ -285,16 +294,23 @@ def _distinct_error(values: ValueSketch) -> float:
 
 
 def _put_quantiles(histogram: Any, numbers: NumberSketch, count: int = _BUCKET_COUNT) -> None:
-    """Fills a histogram with `count` buckets of equally many values."""
+    """Fills a histogram with buckets that contain equally many values.
+
+    Args:
+        histogram: The `Histogram` message to fill.
+        numbers: The values.
+        count: The number of buckets.
+    """
     histogram.type = statistics_pb2.Histogram.QUANTILES
     edges = numbers.quantiles([Fraction(number, count) for number in range(count + 1)])
     _put_buckets(histogram, edges, [numbers.finite / count] * count)
 
 
 def _put_equal_widths(histogram: Any, numbers: NumberSketch) -> None:
-    """Fills a histogram with buckets of equal width.
+    """Fills a histogram with buckets of equal widths.
 
-    The values of a bin are assumed to be spread evenly within the bin.
+    The values in a bin of the sketch are assumed to be spread evenly. The histogram stays empty if
+    the difference between the maximum and the minimum is infinite in float64.
     """
     histogram.type = statistics_pb2.Histogram.STANDARD
     assert numbers.minimum is not None
@@ -306,7 +322,7 @@ def _put_equal_widths(histogram: Any, numbers: NumberSketch) -> None:
         minimum + (maximum - minimum) * number / _BUCKET_COUNT for number in range(_BUCKET_COUNT)
     ] + [maximum]
     low, high = numbers.edges()
-    # A narrower bin is treated as one value, which is on one side of each edge.
+    # A very narrow bin is treated as one value. Dividing by its width would be inaccurate.
     widths = np.where(high - low > (maximum - minimum) / 2**40, high - low, 0)
     cumulative_counts = [0.0]
     for edge in edges[1:-1]:

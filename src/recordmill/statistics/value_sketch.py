@@ -1,8 +1,9 @@
-"""Sketch of the values with the lowest hashes.
+"""Counts of different values, in bounded memory.
 
-The values alone decide which of them are kept, so two sketches add up to the sketch of all values.
-If there are not more different values than the limit, all of them are kept. Otherwise the sketch
-estimates the number of different values.
+Each value has a 64-bit hash. A `ValueSketch` keeps the values with the lowest hashes. So it depends
+only on the values and not on their order, and two sketches can be added. If there are at most
+`max_values` different values, all of them are kept. Otherwise the number of different values is
+estimated from the highest hash that was kept.
 
 The estimate is from Bar-Yossef et al., "Counting distinct elements in a data stream", 2002, and
 Beyer et al., "On synopses for distinct-value estimation", 2007. Its standard error is 1 /
@@ -24,12 +25,14 @@ from recordmill.base.siphash import GOLDEN_RATIO, U64, mix64
 
 _ALL_HASHES = (1 << 64) - 1
 _MIN_SLOTS = 64
-# Arrays of a ValueTexts. Later batches have fewer and fewer new texts, so the arrays become small.
+# Maximum number of arrays in a ValueTexts. Later batches have fewer and fewer new texts, so their
+# arrays are small.
 _MAX_TEXT_BLOCKS = 16
-# Bytes of a text that are kept. The hash and the size are of the complete text.
+# Number of bytes of a text that are kept. Its hash and its size are computed from all bytes.
 MAX_TEXT_BYTES = 100
 
-# takes (hashes, keys, sizes, data, starts, ends)
+# Takes (hashes, keys, sizes, data, starts, ends) of texts. `data[starts[i]:ends[i]]` may be only
+# the beginning of a text, and `sizes[i]` is its complete size.
 CountTexts = Callable[..., None]
 
 
@@ -39,12 +42,12 @@ class ValueSketch:
     The hashes are in a table with open addressing, which the native library fills.
 
     Args:
-        max_values: The number of values to keep.
+        max_values: The number of different values to keep.
 
     Attributes:
-        max_values: The number of values to keep.
-        threshold: Values with a higher hash are not counted. It is the largest hash while all
-            values are kept.
+        max_values: The number of different values to keep.
+        threshold: Values with a higher hash are not counted. While all values are kept, it is the
+            largest 64-bit number.
     """
 
     def __init__(self, max_values: int) -> None:
@@ -55,12 +58,12 @@ class ValueSketch:
             np.empty(0, np.int64),
             np.empty(0, np.int32),
         )
-        # All tables have a power of two of slots.
+        # The size of a table is a power of two, as `native.count_hashes` requires.
         self._max_slots = max(_MIN_SLOTS, 1 << (4 * max_values - 1).bit_length())
         self._reset_table(_MIN_SLOTS)
 
     def _reset_table(self, slots: int) -> None:
-        if slots == len(self._slots):  # new memory would take longer than all other work here
+        if slots == len(self._slots):  # allocating memory would take most of the time here
             self._slots[:], self._counts[:], self._positions[:] = 0, 0, -1
             return
         self._slots = np.zeros(slots, np.uint64)
@@ -68,10 +71,14 @@ class ValueSketch:
         self._positions = np.full(slots, -1, np.int32)
 
     def add(self, hashes: U64) -> tuple[U64, npt.NDArray[np.int32]]:
-        """Counts the values of these hashes.
+        """Counts values by their hashes.
+
+        Args:
+            hashes: [values] The hash of each value, from `hash_numbers` or `hash_texts`.
 
         Returns:
-            (hashes that are new and kept, index of the first occurrence of each in `hashes`).
+            (hashes that were added to the sketch, index in `hashes` of the first occurrence of
+            each).
         """
         start = 0
         while True:
@@ -84,12 +91,14 @@ class ValueSketch:
                 self._counts,
                 self._positions,
             )
-            # The function stops early if the table has no room for more hashes.
+            # The upper 32 bits are the slots in use, the lower ones the number of counted hashes.
+            # The function stops early if the table has no room for another hash.
             self._used_slots, start = result >> 32, result & 0xFFFFFFFF
             if start == len(hashes):
                 break
             self._make_room()
-        # Surplus hashes are dropped in bulk, when there are 1.5 times as many as the limit.
+        # Dropping hashes rebuilds the table. So it is done for many of them at once, when there are
+        # 1.5 times as many as the limit.
         if 2 * self._used_slots > 3 * self.max_values:
             self._drop_largest()
         is_new = self._positions >= 0
@@ -109,7 +118,7 @@ class ValueSketch:
             )
 
     def _drop_largest(self) -> None:
-        """Drops all but the `max_values` lowest hashes."""
+        """Keeps only the `max_values` lowest hashes, and lowers the threshold."""
         used_slots = np.flatnonzero(self._slots)
         hashes = self._slots[used_slots]
         self.threshold = int(np.partition(hashes, self.max_values - 1)[self.max_values - 1])
@@ -123,7 +132,7 @@ class ValueSketch:
         return self._slots[used_slots], self._counts[used_slots], self._positions[used_slots]
 
     def _fill(self, hashes: U64, counts: Int64s, positions: npt.NDArray[np.int32]) -> None:
-        # At most a third of the slots are used.
+        # At most a third of the slots are in use afterwards, so that hashes are found quickly.
         size = max(_MIN_SLOTS, 1 << (3 * len(hashes)).bit_length())
         self._reset_table(min(size, self._max_slots))
         native.count_hashes(hashes, 0, _ALL_HASHES, 0, self._slots, self._counts, self._positions)
@@ -133,22 +142,25 @@ class ValueSketch:
         self._used_slots = len(hashes)
 
     def smallest(self) -> tuple[U64, Int64s]:
-        """Returns the kept hashes in ascending order, and the count of each."""
+        """Returns the kept hashes in ascending order, and their counts."""
         hashes, counts, _ = self._sorted_table()
         return hashes[: self.max_values], counts[: self.max_values]
 
     @property
     def is_complete(self) -> bool:
-        """True if all values are kept."""
+        """True if all different values are kept."""
         return self.threshold == _ALL_HASHES and self._used_slots <= self.max_values
 
     def distinct(self) -> int:
-        """Returns the number of different values, estimated if not all are kept."""
+        """Returns the number of different values.
+
+        It is an estimate if the sketch is not complete.
+        """
         hashes, _ = self.smallest()
         return len(hashes) if self.is_complete else ((self.max_values - 1) << 64) // int(hashes[-1])
 
     def merge(self, source: ValueSketch) -> None:
-        """Adds the counts of another sketch."""
+        """Adds the counts of another sketch with the same `max_values`."""
         assert self.max_values == source.max_values
         (own_hashes, own_counts), (source_hashes, source_counts) = (
             self.smallest(),
@@ -163,12 +175,12 @@ class ValueSketch:
         self.set_smallest(hashes, counts, is_complete)
 
     def set_smallest(self, hashes: U64, counts: Int64s, is_complete: bool) -> None:
-        """Replaces all counts.
+        """Replaces the contents of the sketch.
 
         Args:
-            hashes: The hashes, ascending. Only the first `max_values` are kept.
+            hashes: The new hashes, ascending. Only the first `max_values` are kept.
             counts: The count of each hash.
-            is_complete: These are the hashes of all values.
+            is_complete: True if no value was dropped before.
         """
         if len(hashes) > self.max_values:
             hashes, counts, is_complete = (
@@ -186,15 +198,22 @@ class ValueSketch:
     def from_smallest(
         cls, max_values: int, hashes: U64, counts: Int64s, is_complete: bool
     ) -> ValueSketch:
-        """Creates a sketch from the result of `smallest`."""
+        """Creates a sketch from the result of `smallest`.
+
+        Args:
+            max_values: The number of different values to keep.
+            hashes: The hashes, ascending.
+            counts: The count of each hash.
+            is_complete: True if no value was dropped before.
+        """
         sketch = cls(max_values)
         sketch.set_smallest(hashes, counts, is_complete)
         return sketch
 
     def most_frequent(self) -> Iterator[tuple[int, int]]:
-        """Yields (hash, count), the most frequent first.
+        """Yields (hash, count) of the kept values, the most frequent first.
 
-        Equally frequent values are in the order of their hashes.
+        Values with equal counts are in the order of their hashes.
         """
         hashes, counts = self.smallest()
         order = np.argsort(-counts, kind="stable")
@@ -202,9 +221,13 @@ class ValueSketch:
 
 
 def hash_numbers(values: npt.NDArray[Any]) -> U64:
-    """Returns the hash of each float64 number or integer.
+    """Returns a 64-bit hash of each number.
 
-    The hash determines the number again, see `unhash_numbers`.
+    No hash is 0, because a 0 is an empty slot in `ValueSketch`. `unhash_numbers` turns hashes into
+    numbers again.
+
+    Args:
+        values: float64 numbers, or integers of any dtype. float32 numbers must be converted before.
     """
     bits = np.ascontiguousarray(
         values if values.dtype in (np.float64, np.uint64) else values.astype(np.int64)
@@ -213,11 +236,19 @@ def hash_numbers(values: npt.NDArray[Any]) -> U64:
 
 
 def unhash_numbers(hashes: U64) -> Int64s:
-    """Returns the bits of the numbers with these hashes, as int64."""
+    """Returns the numbers that `hash_numbers` has hashed, as int64.
+
+    If the numbers were float64 or uint64, the result has their bits, and `view` restores them.
+
+    >>> unhash_numbers(hash_numbers(np.array([7, -1])))
+    array([ 7, -1])
+    >>> unhash_numbers(hash_numbers(np.array([0.5]))).view(np.float64)
+    array([0.5])
+    """
     first, second = (
         pow(factor, -1, 1 << 64) for factor in (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
     )
-    # Each step inverts one step of `mix64`, from the last to the first.
+    # `mix64` multiplies and shifts. Each line inverts one of its steps, the last one first.
     word = hashes ^ (hashes >> np.uint64(31)) ^ (hashes >> np.uint64(62))
     word = word * np.uint64(second)
     word = word ^ (word >> np.uint64(27)) ^ (word >> np.uint64(54))
@@ -227,25 +258,24 @@ def unhash_numbers(hashes: U64) -> Int64s:
 
 
 def hash_texts(data: Bytes, starts: Int64s, ends: Int64s) -> U64:
-    """Returns the hash of each text `data[starts[i]:ends[i]]`."""
+    """Returns a 64-bit hash of each text `data[starts[i]:ends[i]]`. No hash is 0."""
     hashes = np.empty(len(starts), np.uint64)
     native.hash_texts(data, starts, ends, hashes)
     return hashes
 
 
 def gather_texts(data: Bytes, starts: Int64s, ends: Int64s) -> tuple[Int64s, Bytes]:
-    """Copies texts into one array, and cuts long ones.
+    """Copies texts to one array without gaps, and cuts long texts.
 
-    A text of more than MAX_TEXT_BYTES is cut after one byte more, so that a reader can detect the
-    cut.
+    A long text keeps MAX_TEXT_BYTES + 1 bytes. The additional byte shows that it was cut.
 
     Args:
-        data: The bytes of the texts.
-        starts: The first byte of each text in `data`.
-        ends: The end of each text in `data`.
+        data: The bytes that contain the texts.
+        starts: [texts] The begin of each text in `data`.
+        ends: [texts] The end of each text in `data`.
 
     Returns:
-        (offsets [texts + 1], bytes of the texts).
+        (offsets [texts + 1], bytes). Text i is `bytes[offsets[i]:offsets[i + 1]]`.
     """
     sizes = np.minimum(ends - starts, MAX_TEXT_BYTES + 1)
     offsets = np.concatenate([[0], np.cumsum(sizes)])
@@ -254,16 +284,19 @@ def gather_texts(data: Bytes, starts: Int64s, ends: Int64s) -> tuple[Int64s, Byt
         and int(offsets[-1]) == ends[-1] - starts[0]
         and np.array_equal(starts[1:], ends[:-1])
     ):
-        # The texts are contiguous in `data`, and none is cut.
+        # The texts are contiguous in `data`, and no text is cut: one copy is enough.
         return offsets, data[starts[0] : ends[-1]].copy()
     return offsets, data[np.repeat(starts - offsets[:-1], sizes) + np.arange(int(offsets[-1]))]
 
 
 class ValueTexts:
-    """The texts of a sketch by their hashes, cut after MAX_TEXT_BYTES.
+    """The texts of the values in a sketch, by their hashes.
+
+    Long texts are cut (`gather_texts`). The owner calls `keep` from time to time, because the
+    sketch drops values later.
 
     Attributes:
-        count: The number of stored texts. Some may no longer be needed, see `keep`.
+        count: The number of stored texts.
     """
 
     def __init__(self) -> None:
@@ -272,15 +305,16 @@ class ValueTexts:
         self.count = 0
 
     def is_full(self, max_texts: int) -> bool:
-        """Returns whether the texts should be reduced with `keep`.
+        """Returns whether the owner should call `keep` to free memory.
 
-        They should be if there are more than `max_texts`. Many small arrays are a reason, too,
-        because they take more memory than the texts.
+        Args:
+            max_texts: The number of texts that may be stored. Many small arrays are a reason as
+                well, because they take more memory than their texts.
         """
         return self.count > max_texts or len(self._texts) > _MAX_TEXT_BLOCKS
 
     def put(self, hashes: U64, data: Bytes, starts: Int64s, ends: Int64s) -> None:
-        """Stores the texts `data[starts[i]:ends[i]]` under `hashes[i]`."""
+        """Stores each text `data[starts[i]:ends[i]]` under `hashes[i]`. The texts are copied."""
         offsets, gathered = gather_texts(data, starts, ends)
         buffers = [None, pa.py_buffer(offsets), pa.py_buffer(gathered)]
         self.put_texts(
@@ -288,13 +322,20 @@ class ValueTexts:
         )
 
     def put_texts(self, hashes: U64, texts: pa.Array) -> None:
-        """Stores an array of texts under these hashes."""
+        """Stores each text of an Arrow array under a hash. The array is kept."""
         self._hashes.append(hashes)
         self._texts.append(texts)
         self.count += len(hashes)
 
     def keep(self, kept_hashes: U64) -> pa.Array:
-        """Drops the texts of other hashes, and returns the rest in this order."""
+        """Drops all texts except the ones with these hashes.
+
+        Args:
+            kept_hashes: The hashes to keep. A text was stored for each of them.
+
+        Returns:
+            The remaining texts, in the order of `kept_hashes`.
+        """
         hashes = np.concatenate(self._hashes)
         order = np.argsort(hashes, kind="stable")
         positions = (
@@ -313,13 +354,13 @@ class ValueTexts:
 
 
 class PendingNumbers:
-    """Collects numbers of small batches, so that they can be counted together.
+    """A buffer that collects numbers of small batches until there are enough to count.
 
-    Counting 4,096 values takes hardly longer than counting 60.
+    A call that counts 4,096 values takes hardly longer than one that counts 60.
 
     Args:
-        max_values: The number of values to collect.
-        count: The function that counts an array of values. It must not keep the array.
+        max_values: The size of the buffer.
+        count: Function that counts an array of values. It must not keep the array.
     """
 
     def __init__(self, max_values: int, count: Callable[..., object]) -> None:
@@ -327,7 +368,11 @@ class PendingNumbers:
         self._buffer: npt.NDArray[Any] | None = None
 
     def add(self, values: npt.NDArray[Any]) -> None:
-        """Counts these values, now or later."""
+        """Adds values to the buffer, and counts the buffer first if it would overflow.
+
+        If there are at least `max_values` of them, they are counted at once. The caller may change
+        the array afterwards.
+        """
         if self._size + len(values) > self._max_count:
             self.flush()
         if len(values) >= self._max_count:
@@ -340,7 +385,7 @@ class PendingNumbers:
         self._size += len(values)
 
     def flush(self) -> None:
-        """Counts the collected values."""
+        """Counts the values in the buffer, and empties it."""
         if self._size and self._buffer is not None:
             pending_values, self._size = self._buffer[: self._size], 0
             self._count(pending_values)
@@ -351,13 +396,13 @@ class PendingNumbers:
 
 
 class PendingTexts:
-    """Collects texts of small batches, so that they can be counted together.
+    """A buffer that collects texts of small batches until there are enough to count.
 
-    It stores the hashes, the keys of their records, the sizes, and the beginning of each text.
+    It contains the hash, the key, the size, and the first bytes of each text.
 
     Args:
-        max_texts: The number of texts to collect.
-        count: The function that counts texts. It must not keep the arrays.
+        max_texts: The number of texts in a full buffer.
+        count: Function that counts texts, see `CountTexts`. It must not keep the arrays.
     """
 
     def __init__(self, max_texts: int, count: CountTexts) -> None:
@@ -367,14 +412,17 @@ class PendingTexts:
         self._data = np.empty(0, np.uint8)
 
     def add(self, hashes: U64, keys: U64, data: Bytes, starts: Int64s, ends: Int64s) -> None:
-        """Counts texts, now or later.
+        """Adds texts to the buffer, and counts the buffer first if it would overflow.
+
+        If there are at least `max_texts` of them, they are counted at once. The caller may change
+        all arrays afterwards.
 
         Args:
             hashes: [texts] The hash of each text.
             keys: [texts] The key of each occurrence.
-            data: The bytes of the texts.
-            starts: The first byte of each text in `data`.
-            ends: The end of each text in `data`.
+            data: The bytes that contain the texts.
+            starts: [texts] The begin of each text in `data`.
+            ends: [texts] The end of each text in `data`.
         """
         count = len(hashes)
         if self._size + count > self._max_count:
@@ -402,7 +450,7 @@ class PendingTexts:
         self._size = end_row
 
     def flush(self) -> None:
-        """Counts the collected texts."""
+        """Counts the texts in the buffer, and empties it."""
         if self._size and self._numbers is not None:
             size, self._size = self._size, 0
             hashes, keys, sizes, positions = self._numbers
