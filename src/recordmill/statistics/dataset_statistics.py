@@ -23,9 +23,6 @@ from recordmill.statistics.feature_statistics import (
 )
 from recordmill.statistics.protobuf import to_bytes, to_proto
 
-_NUMBER_STATS, _TEXT_STATS, _BINARY_STATS = "num_stats", "string_stats", "bytes_stats"
-_MAX_SHOWN_VALUES, _MAX_SHOWN_CLASSES, _MAX_TEXT_WIDTH, _MAX_JSON_VALUES = 3, 10, 24, 20
-
 
 class DatasetStatistics(Mapping[str, Mapping[str, FeatureStatistics]]):
     """Statistics by split and feature, as in `statistics["train"]["fare"].mean`.
