@@ -78,6 +78,7 @@ class BucketHistogram:
 
     @property
     def total(self) -> float:
+        """Number of all values."""
         return math.fsum(
             [*self.counts.tolist(), *self.points.values(), self.infinite_count, self.nan_count]
         )
@@ -427,6 +428,17 @@ def _compare_features(
     split: str,
     base_name: str,
 ) -> Iterator[Violation]:
+    """Compares all features that both samples have, and yields the violations.
+
+    Args:
+        check: DRIFT_CHECK or SKEW_CHECK. It selects the thresholds in the rules.
+        features: Statistics of the sample to check, by feature.
+        base_features: Statistics of the other sample, by feature.
+        schema: Schema of the data set to check.
+        rules: The rules.
+        split: Name of the split to check.
+        base_name: Name of the other sample in messages.
+    """
     limits = (
         rules.drift
         if check == DRIFT_CHECK
@@ -691,6 +703,7 @@ def _read_histogram(statistics: FeatureStatistics, of_quantiles: bool) -> Bucket
 
 
 def _is_category(statistics: FeatureStatistics, is_label: bool) -> bool:
+    """Returns whether values are compared one by one, and not as a distribution of numbers."""
     if statistics.type == "STRING":
         return True
     return statistics.lists_all_values and (

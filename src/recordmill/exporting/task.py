@@ -115,6 +115,7 @@ class ReadCounts:
 
     @classmethod
     def from_outputs(cls, results: Sequence[OutputCounts]) -> ReadCounts:
+        """Adds up the counts of all outputs of a read."""
         splits = dict.fromkeys(result.split for result in results)
         return cls(
             sum(result.read for result in results),

@@ -67,9 +67,8 @@ class FeatureStatistics:
         lengths: Smallest, mean and largest number of values per record that has the feature.
         length_histogram: Number of values per record, in buckets of equally many records.
         length_counts: (lengths, counts), a finer histogram of the number of values per record. The
-        lengths ascend.
-            `counts[i]` is the number of records that are longer than `lengths[i - 1]` and at most
-            as long as `lengths[i]`.
+            lengths ascend. `counts[i]` is the number of records that are longer than `lengths[i -
+            1]` and at most as long as `lengths[i]`.
         sizes: Smallest, mean and largest size of a text or binary value, in bytes.
         size_histogram: Sizes of texts or binary values, in buckets of equally many values.
         min: Smallest finite number.

@@ -454,9 +454,14 @@ def quote_value(value: object) -> str:
 
 
 def suggest_remedy(value: object, feature: Feature) -> str:
-    """Returns the end of a message about a value that does not fit: the cause, and an option.
+    """Returns the end of an error message about a value that does not fit a feature.
 
-    The result begins with `:`, `;` or similar. It is "" if there is nothing to suggest.
+    It names the cause, or the option that makes such values fit. For example, it is '; dtypes={"x":
+    "float64"} keeps it' for the value 0.5 and the int64 feature x. It is empty if no option helps.
+
+    Args:
+        value: The value, or a list that contains it.
+        feature: The feature.
     """
     if feature.classes is not None:
         return f": none of the {len(feature.classes):,} classes {format_classes(feature.classes)}"
