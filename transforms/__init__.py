@@ -3,8 +3,8 @@
 Only this room and `pipelines` use Beam.
 
 `WriteShards`, `ReadShards` and `BatchDicts` are for users' own pipelines. Importing one of them
-imports apache_beam. `local_build` and `build_stages` contain the stages of `recordmill build`. The
-stages of `recordmill read` are in `read_shards`.
+imports apache_beam. `local_build` and `build_stages` contain the stages of `recordmill build`.
+`read_shards` contains the stages of `recordmill read`.
 """
 
 from __future__ import annotations

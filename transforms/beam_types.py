@@ -1,7 +1,7 @@
 """Classes and functions of Beam that the modules of this room use.
 
-Beam's annotations fail under strict checking, so its classes have the type Any for type checkers. A
-comment at each `expand` names the type of the elements.
+Beam's annotations fail under strict checking, so type checkers see its classes as Any. A comment at
+each `expand` names the types of the input and output elements.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from recordmill.base.errors import UsageError
 _Step = TypeVar("_Step")
 
 counter = Metrics.counter
-# Elements that a bundle outputs when it ends need a window.
+# Elements that a step outputs when a bundle ends must name their window. This wraps an element so.
 in_global_window = GlobalWindows.windowed_value
 
 
 def is_global(collection: PCollection) -> bool:
-    """Returns whether a collection is bounded and entirely in the global window."""
+    """Returns whether a collection is bounded, and not divided into windows."""
     return bool(collection.is_bounded) and isinstance(collection.windowing.windowfn, GlobalWindows)
 
 
@@ -62,7 +62,7 @@ def get_row_fields(collection: PCollection) -> list[tuple[str, Any]]:
 
 
 def make_row_type(fields: Iterable[tuple[str, Any]]) -> Any:
-    """Returns the type of rows with these (name, type) fields."""
+    """Returns the type of rows that have the given fields, as (name, type)."""
     return RowTypeConstraint.from_fields(list(fields))
 
 

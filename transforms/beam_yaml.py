@@ -1,7 +1,7 @@
 """Transforms of `beam_yaml_provider.yaml`, for data sets in Beam YAML.
 
-The collections of Beam YAML contain rows with named and typed fields. `WriteToShards` writes rows
-to a data set. `ReadFromShards` reads data sets or other TFRecord files as rows.
+The elements of Beam YAML are rows with named and typed fields. `WriteToShards` writes rows to a
+data set. `ReadFromShards` reads data sets or other TFRecord files as rows.
 """
 
 from __future__ import annotations
@@ -88,12 +88,10 @@ class WriteToShards(PTransform):
 
 @dataclass
 class ReadFromShards(PTransform):
-    """Reads the records of a data set as rows.
+    """Reads the records of a data set as rows, with one field for each feature.
 
-    A row has one field for each feature.
-
-    The headers of the files are read while the pipeline is constructed, because the rows need their
-    types then.
+    The headers of the files are read while the pipeline is constructed, because Beam needs the
+    types of the rows then.
 
     Args:
         inputs: See `ReadShards`.
@@ -117,10 +115,13 @@ class ReadFromShards(PTransform):
 
 
 def schema_from_fields(fields: Iterable[tuple[str, Any]]) -> Schema:
-    """Returns the schema for rows with these (name, type) fields.
+    """Returns the schema for rows with the given fields.
+
+    Args:
+        fields: (name, type) of each field. A type such as `list[int]` or `int | None` is possible.
 
     Raises:
-        UsageError: A type has no corresponding feature.
+        UsageError: No feature corresponds to a type.
     """
     return Schema(tuple(_make_feature(name, hint) for name, hint in fields))
 

@@ -1,10 +1,10 @@
 """Stages of a build by workers that share only the output folder.
 
-Each stage calls one function of `building.workers`. The elements stay small, because the records
-are in files of the output folder.
+Each stage calls one function of `building.workers`. Records never are elements of the pipeline.
+They are in files of the output folder, so that the elements stay small.
 
-All counters have the namespace `recordmill`. They are for users only: elements carry everything
-that a commit depends on.
+All counters have the namespace `recordmill`. They are for users only: everything that a commit
+depends on is in the elements.
 """
 
 from __future__ import annotations
@@ -52,7 +52,10 @@ BUILD_NAMESPACE = "recordmill"
 def increment_counters(**amounts: int) -> None:
     """Adds to counters of the job.
 
-    Only the thread that Beam runs the step on may call this.
+    Only the thread on which Beam runs the step may call this.
+
+    Args:
+        amounts: The increment of each counter, by its name.
     """
     for name, amount in amounts.items():
         beam_types.counter(BUILD_NAMESPACE, name).inc(amount)
@@ -65,9 +68,9 @@ def generate_numbers(_: bytes, count: int) -> Iterator[int]:
 
 @dataclass
 class ElementNumbers(beam_types.PTransform):
-    """Produces the numbers 0, 1, ..., count - 1, distributed over the workers.
+    """Outputs the numbers 0, 1, ..., count - 1, distributed over the workers.
 
-    The graph that is sent to the engine contains none of them, so it stays small.
+    The numbers are generated when the job runs, so that the graph for the engine stays small.
     """
 
     count: int
@@ -84,8 +87,8 @@ class ElementNumbers(beam_types.PTransform):
 class IngestUnitGroup(beam_types.DoFn):
     """Ingests unit groups, and outputs their results.
 
-    The histograms are added up within a bundle. Their sum is a second output, with the tag
-    HISTOGRAMS.
+    A second output with the tag HISTOGRAMS contains one histogram for each bundle, the sum of its
+    unit groups.
     """
 
     def start_bundle(self) -> None:
@@ -110,9 +113,10 @@ class IngestUnitGroup(beam_types.DoFn):
 
 
 def add_histograms(histograms: Iterable[Histogram | None]) -> Histogram | None:
-    """Returns the sum of histograms, or None without any.
+    """Returns the sum of histograms, or None if there is none.
 
-    None is the empty histogram, because its shape would require the plan.
+    None stands for an empty histogram, because the shape of one is only known from the plan. A None
+    among the inputs is skipped.
     """
     total = None
     for histogram in histograms:
@@ -123,13 +127,22 @@ def add_histograms(histograms: Iterable[Histogram | None]) -> Histogram | None:
 def plan_all_shards(
     histogram: Histogram | None, results: Iterable[SharedIngestResult], plan: SharedPlanHandle
 ) -> ShardPlan:
-    """Plans the shards from the results of all unit groups."""
+    """Plans the shards from the results of all unit groups.
+
+    Args:
+        histogram: The histogram of all records, or None without records.
+        results: The result of each unit group.
+        plan: The handle of the plan.
+    """
     with plan.job_folder.open_run().keep_alive():
         return plan_shards(plan, results, histogram)
 
 
 def list_merges(shard_plan: ShardPlan) -> Iterator[MergeTask]:
-    """Yields the merges that are necessary before the shards, usually none."""
+    """Yields the merges of sorted runs that must come before the shards are written.
+
+    Usually there are none.
+    """
     if shard_plan.num_merges:
         yield from plan_merges(shard_plan.layout.load())
 
@@ -137,7 +150,7 @@ def list_merges(shard_plan: ShardPlan) -> Iterator[MergeTask]:
 def run_merge_task(
     merge: MergeTask, shard_plan: ShardPlan, plan: SharedPlanHandle
 ) -> SortedRunTable:
-    """Merges a block of sorted runs to one, within a range of keys."""
+    """Merges several sorted runs into one, within a range of keys."""
     with plan.job_folder.open_run().keep_alive():
         return merge_sorted_runs(plan, shard_plan, merge, find_progress(plan.job_folder.run_path()))
 
@@ -145,15 +158,17 @@ def run_merge_task(
 def replace_merged_runs(
     shard_plan: ShardPlan, merged: Iterable[SortedRunTable], plan: SharedPlanHandle
 ) -> ShardPlan:
-    """Returns the shard plan with the sorted runs that the shards are written from."""
+    """Returns the shard plan with merged sorted runs in place of those that they contain."""
     return use_merged_runs(plan.job_folder, shard_plan, merged)
 
 
 def pack_shard_numbers(shard_plan: ShardPlan, local: bool) -> Iterator[tuple[int, ...]]:
-    """Yields the numbers of the shards in tuples.
+    """Yields tuples with the numbers of the shards.
 
-    If `local`, one tuple contains all of them, for the threads of one process. Otherwise each
-    number has its own tuple.
+    Args:
+        shard_plan: The plan of the shards.
+        local: Whether one tuple contains all numbers, for the threads of one process. Otherwise
+            each number is in a tuple of its own, for the workers of an engine.
     """
     numbers = range(shard_plan.num_shards)
     yield from [tuple(numbers)] if local else ((number,) for number in numbers)
@@ -162,7 +177,13 @@ def pack_shard_numbers(shard_plan: ShardPlan, local: bool) -> Iterator[tuple[int
 def write_shard_attempts(
     numbers: tuple[int, ...], shard_plan: ShardPlan, plan: SharedPlanHandle
 ) -> Iterator[ShardAttempt]:
-    """Writes shards on the threads of the plan and yields the attempts."""
+    """Writes shards on the threads of the plan, and yields an attempt for each.
+
+    Args:
+        numbers: The numbers of the shards.
+        shard_plan: The plan of the shards.
+        plan: The handle of the plan.
+    """
     progress = find_progress(plan.job_folder.run_path())
     progress.begin("write", shard_plan.records)
     with plan.job_folder.open_run().keep_alive():
@@ -179,7 +200,7 @@ def write_shard_attempts(
 
 
 def list_empty_shards(attempt: ShardAttempt) -> Iterator[tuple[int, int]]:
-    """Yields (split_id, index) if the shard is empty."""
+    """Yields (split_id, index) of the shard of an attempt if it is empty."""
     if (gap := empty_shard_id(attempt)) is not None:
         yield gap
 
@@ -187,9 +208,14 @@ def list_empty_shards(attempt: ShardAttempt) -> Iterator[tuple[int, int]]:
 def finalize_shard(
     attempt: ShardAttempt, empty_shards: Iterable[tuple[int, int]], plan: SharedPlanHandle
 ) -> Iterator[FinalShard]:
-    """Renames the files of an accepted attempt to their final names.
+    """Renames the files of an attempt that the engine has accepted to their final names.
 
-    It yields nothing if the shard is empty.
+    Yields nothing if the shard is empty.
+
+    Args:
+        attempt: The accepted attempt.
+        empty_shards: (split_id, index) of each empty shard. Later shards take their numbers.
+        plan: The handle of the plan.
     """
     if (final_shard := rename_to_final_names(plan.job_folder, attempt, empty_shards)) is not None:
         yield final_shard
@@ -204,9 +230,9 @@ def commit_build(
 
 
 def clear_run(manifest: Manifest, plan: SharedPlanHandle) -> Manifest:
-    """Removes the files that only the build needed.
+    """Removes the files that only the build needed, and returns the manifest.
 
-    It is a step of its own, so that a repeated commit still finds these files.
+    It is a step of its own. If the engine repeats the commit, that step still finds these files.
     """
     plan.job_folder.open_run().remove_work_files()
     return manifest
@@ -217,19 +243,18 @@ class ShardStages(beam_types.PTransform):
     """Stages from sorted runs to a committed data set.
 
     The input is a mapping with the collections INGEST_RESULTS and HISTOGRAMS, see `pair_outputs`.
-    The output is the manifest, as a single element.
+    The output has the manifest as its single element.
 
     Args:
-        plan: The handle of the plan, or a PCollection with it.
+        plan: The handle of the plan, or a PCollection that contains it.
         local: Whether all shards are one element, and are written on threads of one process.
     """
 
     plan: SharedPlanHandle | beam_types.PCollection
     local: bool = False
 
-    def expand(
-        self, ingested: Any
-    ) -> beam_types.PCollection:  # {ACCOUNTS: Account, HISTOGRAMS: Histogram} -> Manifest
+    def expand(self, ingested: Any) -> beam_types.PCollection:
+        # {INGEST_RESULTS: SharedIngestResult, HISTOGRAMS: Histogram} -> Manifest
         plan = (
             self.plan if isinstance(self.plan, SharedValue) else beam_types.AsSingleton(self.plan)
         )
@@ -253,8 +278,8 @@ class ShardStages(beam_types.PTransform):
         merged_plan = shard_plan | "ListRuns" >> beam_types.Map(
             replace_merged_runs, beam_types.AsIter(merged), plan
         )
-        # One number per shard. The files have names of the attempt until the engine has accepted
-        # it.
+        # One number per shard. Until the engine has accepted an attempt, its files have temporary
+        # names.
         attempts = (
             merged_plan
             | "Shards" >> beam_types.FlatMap(pack_shard_numbers, self.local)
@@ -290,5 +315,5 @@ class BuildStages(beam_types.PTransform):
 
 
 def pair_outputs(ingested: Any) -> Any:
-    """Returns the two outputs of an ingestion, as `ShardStages` takes them."""
+    """Returns the two outputs of an ingestion by name, as `ShardStages` takes them."""
     return {name: ingested[name] for name in (INGEST_RESULTS, HISTOGRAMS)}

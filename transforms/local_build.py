@@ -27,9 +27,9 @@ from recordmill.shards.manifest import Manifest
 from recordmill.statistics.dataset_sketch import SketchPool
 from recordmill.transforms.beam_types import Map, PCollection, PTransform
 
-# These threads only wait for the disk, so that the others need not.
+# 4 threads that only wait for the disk, so that the merging threads need not.
 _SYNC_THREADS = 4
-# Each thread gets at least this many ranges, so that all threads end at about the same time.
+# Each thread gets at least 8 ranges of shards, so that all threads end at about the same time.
 _MIN_TURNS_PER_THREAD = 8
 # The slice bounds of several shards may take 1/64 of the memory.
 _SLICE_BOUNDS_DIVISOR = 64
@@ -37,9 +37,13 @@ _SLICE_BOUNDS_DIVISOR = 64
 
 @dataclass
 class LocalBuild(PTransform):
-    """Turns an impulse into a committed data set, and outputs its manifest.
+    """Builds the data set of a plan, and outputs its manifest.
 
-    It is a single transform, because each further one costs Beam 10 ms.
+    The input is an impulse, a single element without meaning. The build is a single transform,
+    because each further one costs Beam 10 ms.
+
+    Attributes:
+        plan: The handle of the plan.
     """
 
     plan: PlanHandle
@@ -49,9 +53,13 @@ class LocalBuild(PTransform):
 
 
 def build_locally(_: bytes, plan_handle: PlanHandle) -> Manifest:
-    """Ingests all unit groups, writes the shards and commits them.
+    """Runs a complete build in this process.
 
-    Errors are also passed to the progress, because runners forward only their text.
+    It ingests all unit groups, writes the shards and commits them. If an earlier attempt has
+    already committed the run, the manifest of that is returned.
+
+    Args:
+        plan_handle: The handle of the plan.
     """
     plan = plan_handle.load()
     progress, sketches = find_progress(plan.folder), create_sketches(plan)
@@ -101,10 +109,15 @@ def ingest_all(
 def plan_shard_slices(
     plan: BuildPlan, sorted_runs: Sequence[SortedRun], histogram: Histogram
 ) -> Iterator[tuple[ShardRange, list[RunSlice]]]:
-    """Yields ranges of shards with the slices that contain their records.
+    """Yields ranges of shards, each with the run slices that contain their records.
 
     Small shards are combined in one range, so that a sorted run is not read for a few records at a
-    time. Yields nothing without records.
+    time. Yields nothing if there are no records.
+
+    Args:
+        plan: The plan.
+        sorted_runs: All sorted runs.
+        histogram: The histogram of all records.
     """
     boundaries = add_key_bounds(
         compute_boundaries(histogram, plan.shard_options, plan.split_names), histogram, sorted_runs
@@ -126,10 +139,14 @@ def plan_shard_slices(
 def write_all_shards(
     plan: BuildPlan, slices_by_range: Iterable[tuple[ShardRange, list[RunSlice]]]
 ) -> Iterator[FinishedShard]:
-    """Merges the shards from their slices and yields them when they are durable.
+    """Writes the shards by merging their run slices. Yields each shard when it is durable.
 
-    The threads of the plan merge, and other threads wait for the disk. Shards for a store are not
-    synced.
+    The threads of the plan merge, and other threads wait for the disk. If the data set goes to a
+    store, the local shards are not synced.
+
+    Args:
+        plan: The plan.
+        slices_by_range: Ranges of shards with their run slices.
     """
     progress, folder = find_progress(plan.folder), Path(plan.folder)
 

@@ -1,10 +1,11 @@
-"""Runs a Beam pipeline in this process, in a thread of its own.
+"""Runs a Beam pipeline in this process, on a thread of its own.
 
-This process is either the command itself, or a worker of an engine that runs a small pipeline.
+The process is either the command itself, or a worker of an engine that runs a small pipeline within
+a task.
 
-Beam's FnApiRunner is named directly. `DirectRunner` would first try to download Prism, and would
-run a failed job a second time. Beam is imported only when a pipeline runs, because importing it
-takes seconds.
+Beam's FnApiRunner is selected by its own name. `DirectRunner` would first try to download Prism,
+and would run a failed job a second time. Beam is imported only when a pipeline runs, because
+importing it takes seconds.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from recordmill.base.threads import shared_context
 if TYPE_CHECKING:
     from recordmill.transforms.beam_types import Pipeline
 
-# Whether the current pipeline is one of ours.
+# Whether the current thread or context runs a pipeline of recordmill, not of the user.
 _is_own_pipeline: ContextVar[bool] = ContextVar("ours", default=False)
-# How long to wait for code that can't be stopped, such as TensorFlow's executor or a function of
-# the user's that sleeps.
+# 7 seconds: how long to wait for code that can't be stopped, such as TensorFlow's executor or a
+# function of the user that sleeps.
 _MAX_STOP_WAIT_SEC = 7
 
 
@@ -34,7 +35,7 @@ _MAX_STOP_WAIT_SEC = 7
 def mark_own_pipelines() -> Iterator[None]:
     """Marks pipelines that this thread creates inside of the `with` block as recordmill's own.
 
-    In a notebook, Beam looks for all other pipelines in the cells, see `_skip_notebook_lookup`.
+    In a notebook, Beam then does not search the cells for them, see `_skip_notebook_lookup`.
     """
     with _configured_beam():
         token = _is_own_pipeline.set(True)
@@ -47,11 +48,12 @@ def mark_own_pipelines() -> Iterator[None]:
 def run_locally(
     construct: Callable[[Pipeline], None], beam_args: Sequence[str], name: str, progress: Progress
 ) -> None:
-    """Runs a pipeline in this process until it ends.
+    """Runs a pipeline in this process, and waits until it ends.
 
-    After KeyboardInterrupt, this function waits a few seconds for the pipeline, or until a commit
-    has ended. Code that can't be interrupted may still run then. It finds the progress cancelled
-    when it next reports to it.
+    After KeyboardInterrupt, this function waits at most _MAX_STOP_WAIT_SEC for the pipeline, or
+    until a commit that has begun is finished. Code that can't be interrupted may still run
+    afterwards. The next time it reports to `progress`, it gets an error because of the
+    cancellation.
 
     Args:
         construct: Adds the stages to the pipeline.
@@ -60,7 +62,7 @@ def run_locally(
         progress: The progress of the job.
 
     Raises:
-        BaseException: The error of a stage itself, and not one that Beam has made from it.
+        BaseException: The error that a stage has raised, and not one that Beam has made from it.
     """
     with silence_beam_logging():
         import apache_beam as beam
@@ -144,12 +146,12 @@ def silence_beam_logging() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _skip_notebook_lookup() -> Iterator[None]:
-    """Keeps Beam from looking for our pipelines in the cells of a notebook.
+    """Prevents Beam from searching the cells of a notebook for our pipelines.
 
-    Under IPython, Beam looks for pipelines among the user's variables, to put the number of the
-    cell into their labels. It imports `apache_beam.dataframe` for that. This import fails with
-    pandas 3 and takes seconds with other versions. Beam also leaves a temporary folder of the
-    pipeline there. The user's own pipelines are looked up as before.
+    Under IPython, Beam searches the user's variables for pipelines, to put the number of the cell
+    into their labels. It imports `apache_beam.dataframe` for this. This import fails with pandas 3
+    and takes seconds with other versions. Beam also leaves a temporary folder of the pipeline
+    there. For the user's own pipelines Beam still does this.
     """
     from apache_beam import pipeline
     from apache_beam.utils import interactive_utils

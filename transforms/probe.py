@@ -1,7 +1,7 @@
 """Probes of the workers of an engine, before a job is submitted.
 
-Each probed worker reports the packages that are installed, and whether it sees the files that it
-will need. The answer is the name of a counter, because every engine returns counters.
+Each probed worker reports its versions of the packages, and whether it sees the files that it will
+need. The report is the name of a counter, because counters are what every engine returns.
 """
 
 from __future__ import annotations
@@ -28,17 +28,18 @@ from recordmill.transforms.beam_types import (
 PROBE_NAMESPACE = "recordmill.preflight"
 PACKAGES = ("recordmill", "apache-beam", "numpy", "pyarrow", "tensorflow-metadata")
 MUST_MATCH = ("python", "recordmill", "apache-beam", "numpy", "pyarrow")
-_MAX_MESSAGE_LENGTH = 300
+_MAX_MESSAGE_LENGTH = 300  # characters: a report must fit into the name of a counter
 
 
 @dataclass(frozen=True)
 class ProbeRequest:
-    """Questions for a worker.
+    """What a worker must check.
 
     Attributes:
-        token: A file in the run's folder, or "" for none.
-        text: The expected contents of this file.
-        inputs: (path, bytes) of files that the worker should see.
+        token: Path of a file in the run's folder that the worker must be able to read, or "" for
+            none.
+        text: The expected content of this file.
+        inputs: (path, size in bytes) of input files that the worker must see.
     """
 
     token: str = ""
@@ -47,7 +48,7 @@ class ProbeRequest:
 
 
 def find_versions() -> dict[str, str]:
-    """Returns the installed versions by package name.
+    """Returns the installed version of Python and of each of PACKAGES, by name.
 
     The version of Python is only "major.minor". The version of a missing package is "".
     """
@@ -61,9 +62,11 @@ def find_versions() -> dict[str, str]:
 
 
 def probe_worker(_: int, request: ProbeRequest) -> dict[str, Any]:
-    """Returns the versions and findings of this process.
+    """Checks this process, and returns its report.
 
-    The values `out` and `inputs` are error messages, or "" if nothing is wrong.
+    Returns:
+        `host`, `pid`, the versions by package name, and the results for the files: `out` and
+        `inputs` are error messages, or "" if nothing is wrong.
     """
     return {
         "host": socket.gethostname(),
@@ -100,20 +103,27 @@ def _check_inputs(request: ProbeRequest) -> str:
 
 
 def report_probe(probe_number: int, request: ProbeRequest) -> Iterator[int]:
-    """Probes this worker, and reports the answer as a counter."""
+    """Probes this worker, and yields the number of the probe.
+
+    The report becomes the name of a counter, as JSON. The value of the counter has no meaning.
+
+    Args:
+        probe_number: Any number. It makes Beam distribute the probes.
+        request: What the worker must check.
+    """
     counter(PROBE_NAMESPACE, json.dumps(probe_worker(probe_number, request), sort_keys=True)).inc()
     yield probe_number
 
 
 def probe_workers(pipeline: Pipeline, request: ProbeRequest, count: int) -> PCollection:
-    """Probes the workers `count` times, distributed over them."""
+    """Adds `count` probes to a pipeline, distributed over its workers."""
     return pipeline | Create(range(count)) | Reshuffle() | FlatMap(report_probe, request)
 
 
 def collect_probe_results(metrics: Any) -> list[dict[str, Any]]:
-    """Returns the answers of the workers from the metrics of a finished job.
+    """Returns the reports of the workers from the metrics of a finished job.
 
-    There is one answer for each process.
+    There is one report for each process, even if it was probed several times.
     """
     by_process = {}
     for result in metrics.query()["counters"]:

@@ -1,6 +1,6 @@
 """Reads data sets, or other TFRecord files, in Beam pipelines.
 
-`ReadShards` is for users' own pipelines. `ReadTasks` has the stages of `recordmill read` on an
+`ReadShards` is for users' own pipelines. `ReadTasks` contains the stages of `recordmill read` on an
 engine.
 """
 
@@ -39,15 +39,19 @@ from recordmill.transforms.build_stages import increment_counters
 
 
 def wrap_number(task_number: int) -> tuple[int, ...]:
-    """Returns a pack with this single task."""
+    """Returns a tuple that contains only this task."""
     return (task_number,)
 
 
 def read_task_pack(task_numbers: Iterable[int], run: SharedReadRun) -> Iterator[FinishedTask]:
-    """Runs the tasks of a pack and yields their results.
+    """Runs several tasks of a read, and yields their results.
 
-    The run determines how many tasks run at once. An error is also passed to the progress of the
-    run.
+    The plan of the run determines how many tasks run at once. An error is also passed to the
+    progress of the run.
+
+    Args:
+        task_numbers: The tasks.
+        run: The handle of the run.
     """
     progress = find_progress(run.job_folder.run_path())
 
@@ -72,15 +76,18 @@ def read_task_pack(task_numbers: Iterable[int], run: SharedReadRun) -> Iterator[
 
 
 def list_finished_tasks(_: None, finished_tasks: Iterable[FinishedTask], run: SharedReadRun) -> int:
-    """Writes the list of all finished tasks, and returns their number."""
+    """Writes the list of all finished tasks to the run's folder, and returns their number."""
     return write_finished_list(run, finished_tasks)
 
 
 @dataclass
 class ReadTasks(PTransform):
-    """Runs packs of tasks, and outputs the number of files.
+    """Runs the tasks of a read, and outputs the number of files.
 
     The input elements are tuples of task numbers. The output is a single element.
+
+    Attributes:
+        run: The handle of the run.
     """
 
     run: SharedReadRun
@@ -101,7 +108,7 @@ class ReadTasks(PTransform):
         )
 
 
-# 64 MiB of uncompressed shards: what one worker reads before another may take over.
+# 64 MiB of uncompressed shards per task, so that the work can be distributed evenly.
 TASK_BYTES = 64 << 20
 
 
@@ -110,9 +117,9 @@ TASK_BYTES = 64 << 20
 class ReadShards(PTransform):
     """Reads records as RecordBatches, with one column for each feature.
 
-    The batches have no order, as usual in PCollections. A value that a record lacks is null.
-    Nothing is opened while the graph is constructed. When the pipeline runs, a missing input,
-    feature or split raises UsageError. A damaged record raises DataError with its file and number.
+    The batches have no order, as usual in PCollections. A value that a record lacks is null. No
+    file is opened while the graph is constructed. When the pipeline runs, a missing input, feature
+    or split raises UsageError. A damaged record raises DataError with its file and number.
 
     Args:
         inputs: The output of a build, or files, folders, globs or `@list.txt`. They are on a disk
@@ -145,9 +152,9 @@ class ReadShards(PTransform):
 
 
 def _make_absolute(text: str) -> str:
-    """Returns an input path as workers can find it.
+    """Returns an input path that is valid on all workers.
 
-    Workers have other working folders, so it is absolute, unless it is in a store.
+    Workers have other working folders, so a local path becomes absolute.
     """
     path = parse_input_path(text)
     if path[:1] == "@" and not exists(path):
@@ -156,7 +163,7 @@ def _make_absolute(text: str) -> str:
 
 
 def plan_inputs(request: ReadShards) -> ReadPlan:
-    """Finds the input files, divides them into tasks, and finds their schema."""
+    """Plans the read: finds the input files and their schema, and divides the files into tasks."""
     columns = None if request.columns is None else tuple(request.columns)
     options = ReadOptions(to="arrow", columns=columns, split=request.split, file_bytes=TASK_BYTES)
     return plan_read(request.inputs, options, schema=request.schema)

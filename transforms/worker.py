@@ -1,12 +1,13 @@
 """The program `recordmill-worker`: a Python worker for engines that start one as a process.
 
-Such engines run with `--environment_type=PROCESS`. The program gets the engine's endpoints, and
-becomes the SDK harness of Beam. Nothing of recordmill runs here.
+Such engines run with `--environment_type=PROCESS`. The program receives the engine's endpoints, and
+becomes Beam's SDK harness, the process that runs the Python code of a job. No code of recordmill
+runs here.
 
 Beam's container starts its harness by a program named `boot`, which no Python package contains.
-This program does the same where recordmill is installed already. A worker pool names its workers
-per TaskManager. This program instead serves any number of TaskManagers on one host, and it ends
-with the TaskManager that started it.
+This program does the same on a host where recordmill is installed already. Beam's worker pool has
+one set of worker names per TaskManager of Flink. In contrast, this program can serve several
+TaskManagers on one host, and it ends with the TaskManager that started it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,13 @@ from collections.abc import Sequence
 
 
 def run_worker(argv: Sequence[str] | None = None) -> None:
-    """Replaces this process by the SDK harness that the engine requested. It does not return."""
+    """Replaces this process by the SDK harness that the engine requested.
+
+    It does not return.
+
+    Args:
+        argv: The flags from the engine. None means those of this process.
+    """
     import grpc
     from apache_beam.portability.api import beam_provision_api_pb2 as api
     from apache_beam.portability.api import beam_provision_api_pb2_grpc as services

@@ -1,7 +1,7 @@
 """Writes RecordBatches of a user's own pipeline to a committed data set.
 
-The result is the same as that of `build`. The pipeline runs in this process, or in workers that
-share only the output folder.
+The shards have the same form as those of `build`. The pipeline runs in this process, or in workers
+that share only the output folder.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ _LOCAL_RUNNERS = ("FnApiRunner", "DirectRunner", "BundleBasedDirectRunner", "Swi
 
 @dataclass
 class BatchDicts(beam_types.PTransform):
-    """Turns dicts of values by feature name into RecordBatches.
+    """Converts dicts of values by feature name to RecordBatches.
 
-    A missing value is absent or None.
+    A missing value is None, or its key is absent.
 
     Args:
         batch_rows: Number of rows of a batch.
@@ -95,7 +95,7 @@ class BatchDicts(beam_types.PTransform):
         )
 
 
-# In the metadata of batches from dicts. A missing column of such a batch means missing values.
+# Metadata of batches from dicts. If such a batch lacks a column, its values are missing.
 _DICT_METADATA = {b"recordmill.dicts": b""}
 
 
@@ -107,8 +107,9 @@ def _make_batches(rows: Sequence[Mapping[str, Any]]) -> Iterator[pa.RecordBatch]
 def check_batch(batch: pa.RecordBatch, schema: Schema) -> None:
     """Raises DataError if the columns of a batch do not fit the schema.
 
-    The columns must have the names of the schema. Columns for text must contain text or bytes,
-    since numbers and times are not converted to it.
+    Each column must be a feature of the schema, and each feature must have a column unless the
+    batch comes from dicts. Columns for text must contain text or bytes, since numbers and times are
+    not converted to it.
     """
     names = batch.schema.names
     if unknown := [name for name in names if name not in schema]:
@@ -184,7 +185,7 @@ class WriteShards(beam_types.PTransform):
         max_rejects: The number of rejects that are allowed, or a share such as `1%`.
         overwrite: Whether to replace the data set in `out`.
         name: The name of the data set. None derives it from `out`.
-        threads: The threads of a process, if the pipeline runs in this one.
+        threads: Number of threads, if the pipeline runs in this process.
         memory: The memory of each worker.
     """
 
@@ -243,8 +244,8 @@ class WriteShards(beam_types.PTransform):
                 "(beam.WindowInto(beam.window.GlobalWindows()))"
             )
         is_local = type(batches.pipeline.runner).__name__ in _LOCAL_RUNNERS
-        # Engines keep the result of a shuffle. If the start is repeated nevertheless, nobody uses
-        # the second run.
+        # Engines keep the result of a shuffle. If the start is repeated nevertheless, the second
+        # run is not used.
         plan_handle = (
             batches.pipeline
             | "Start" >> beam_types.Create([self])
@@ -261,9 +262,10 @@ class WriteShards(beam_types.PTransform):
 
 
 def start_run(options: WriteShards) -> SharedPlanHandle:
-    """Starts a new run, and returns the handle of its plan.
+    """Starts a new run in the output folder, and returns the handle of its plan.
 
-    If an engine repeats this step, the abandoned run is removed when its lease has expired.
+    If an engine repeats this step, there are two runs. The abandoned one is removed when its lease
+    has expired.
     """
     is_store = is_remote(options.out)
     base_generation = check_output_folder(options.out, options.overwrite)
@@ -293,12 +295,12 @@ def start_run(options: WriteShards) -> SharedPlanHandle:
 
 
 class _IngestBatches(beam_types.DoFn):
-    """Collects the batches of a bundle in one SortedRunWriter.
+    """Sorts the records of a bundle with one SortedRunWriter.
 
-    It outputs results when sorted runs are written, and at the end of the bundle.
+    It outputs a result whenever sorted runs are written, and at the end of the bundle.
     """
 
-    # The workspace of the current bundle.
+    # The temporary folder of the current bundle. None between bundles.
     _workspace: contextlib.AbstractContextManager[BuildPlan] | None = None
 
     def start_bundle(self) -> None:
@@ -381,9 +383,11 @@ class _IngestBatches(beam_types.DoFn):
     def _share_results(
         self, sorted_runs: tuple[SortedRun, ...], rejected: RejectSummary
     ) -> SharedIngestResult:
-        """Shares the results since the last call.
+        """Returns the results since the last call, after moving their files to the output folder.
 
-        The rejects are part of the last result of a bundle.
+        Args:
+            sorted_runs: The sorted runs that were written.
+            rejected: The rejects of the bundle, for its last result. Otherwise empty.
         """
         records_read, self._records_read = self._records_read, 0
         result = share_results(
@@ -397,7 +401,7 @@ class _IngestBatches(beam_types.DoFn):
         return result
 
     def _close_workspace(self) -> None:
-        """Closes the workspace, even that of a bundle that failed."""
+        """Closes the temporary folder of a bundle, also of one that has failed."""
         local_plan, self._workspace = self._workspace, None
         if local_plan is not None:
             local_plan.__exit__(None, None, None)

@@ -1,5 +1,5 @@
 """Fits transforms with tf.Transform. No other room uses tf.Transform.
 
-The preprocessing function is declared, or the user's own. The records of a split become a saved
-graph in the run's folder. TensorFlow and tf.Transform are imported when a fit begins.
+The preprocessing function is declared, or is the user's own. The result of a fit is a saved graph
+in the run's folder. TensorFlow and tf.Transform are imported when a fit begins.
 """

@@ -3,11 +3,11 @@
 The result is a saved graph in the run's folder. In a single process, `FitTransform` does
 everything.
 
-Workers share only the output folder, possibly in a store. tf.Transform, however, keeps graphs and
-vocabularies in a folder on a disk that all workers must see. So each worker analyzes unit groups by
-pipelines in its own process (`AnalyzeUnitGroups`). The results are small, and each is a file in the
-output folder: a JSON object with the keys of tf.Transform's cache and their elements, all in hex.
-One process fits the transform from them (`FitFromAnalyses`).
+On an engine, workers share only the output folder, possibly in a store. But tf.Transform keeps
+graphs and vocabularies in a folder on a disk that all workers must see. So each worker analyzes
+unit groups by pipelines in its own process (`AnalyzeUnitGroups`). Each result is a small file in
+the output folder: a JSON object with the keys of tf.Transform's cache and their elements, all in
+hex. One process then fits the transform from these files (`FitFromAnalyses`).
 """
 
 from __future__ import annotations
@@ -72,9 +72,15 @@ def read_split_batches(
     split_name: str,
     inputs: Schema,
 ) -> Iterator[pa.RecordBatch]:
-    """Yields the records of a split in some unit groups.
+    """Yields the records of one split from some unit groups.
 
     Each column is a list, as tf.Transform's adapter requires.
+
+    Args:
+        unit_groups: Indices of the unit groups.
+        plan_handle: The handle of the plan.
+        split_name: The split.
+        inputs: The features to read.
     """
     plan = plan_handle.load()
     progress, split_id = find_progress(plan.folder), plan.split_names.index(split_name)
@@ -95,14 +101,16 @@ def read_split_batches(
 
 @dataclass
 class FitTransform(PTransform):
-    """Fits a transform from packs of unit group indices, and outputs its folder.
+    """Fits a transform to the records of a split, and outputs the folder of the saved transform.
+
+    The input elements are tuples of unit group indices. Together they contain all unit groups.
 
     Attributes:
         plan: The handle of the plan.
         split: The split to analyze.
         inputs: The features that the function receives.
         function: The preprocessing function.
-        target: The folder for the saved transform. An existing one is kept.
+        target: The folder for the saved transform. If it exists, it is kept as it is.
     """
 
     plan: shared_files.PlanHandle
@@ -123,7 +131,14 @@ class FitTransform(PTransform):
 def collect_split(
     packs: PCollection, plan: shared_files.PlanHandle, split_name: str, inputs: Schema
 ) -> PCollection:
-    """Returns the batches of `read_split_batches` for packs of unit group indices."""
+    """Adds the step that reads the records of a split.
+
+    Args:
+        packs: Tuples of unit group indices.
+        plan: The handle of the plan.
+        split_name: The split.
+        inputs: The features to read.
+    """
     return packs | "Read" >> FlatMap(
         read_split_batches, plan, split_name, inputs
     ).with_output_types(pa.RecordBatch)
@@ -137,7 +152,14 @@ def make_adapter_config(inputs: Schema) -> Any:
 def publish_result(
     pipeline: Pipeline, target: str, model: PCollection, metadata: Any
 ) -> PCollection:
-    """Writes the result of an analysis to the folder of the saved transform."""
+    """Adds the step that moves the result of an analysis to the folder of the saved transform.
+
+    Args:
+        pipeline: The pipeline.
+        target: The folder.
+        model: The path of the saved model, as a single element.
+        metadata: The metadata from tf.Transform.
+    """
     publish = Map(
         publish_transform_folder,
         AsSingleton(model),
@@ -150,10 +172,16 @@ def publish_result(
 def publish_transform_folder(
     target: str, model: str, metadata: Any, asset_map: dict[str, str]
 ) -> str:
-    """Moves the saved transform to its folder, completely or not at all.
+    """Moves the saved transform to its folder, completely or not at all, and returns the folder.
 
     It is copied under a unique name and then renamed. If the folder exists already, another attempt
     was first, and its result is kept.
+
+    Args:
+        target: The folder.
+        model: The path of the saved model.
+        metadata: The metadata from tf.Transform.
+        asset_map: File names of the vocabularies, by name in tf.Transform.
     """
     attempt = Path(f"{target}.{uuid.uuid4().hex}")
     copy_tree(
@@ -173,7 +201,7 @@ def publish_transform_folder(
 
 
 def analysis_context(folder: str) -> Any:
-    """Returns the context in which the analysis keeps its files in the run's folder."""
+    """Returns the context manager of tf.Transform that puts its temporary files into `folder`."""
     return tft_beam.Context(temp_dir=make_scratch_folder("tft-", folder))
 
 
@@ -186,7 +214,13 @@ _DATASET = DatasetKey("split")
 class AnalyzeUnitGroups(PTransform):
     """Analyzes unit groups on workers, and outputs the number of analyses.
 
-    The analyses are files in the output folder. For the attributes see `FitTransform`.
+    The input elements are indices of unit groups. The analyses are files in the output folder.
+
+    Attributes:
+        plan: The handle of the plan.
+        split: The split to analyze.
+        inputs: The features that the function receives.
+        function: The preprocessing function.
     """
 
     plan: shared_files.SharedPlanHandle
@@ -217,9 +251,17 @@ def analyze_unit_group(
     inputs: Schema,
     function: PreprocessingFunction,
 ) -> Iterator[tuple[int, str]]:  # (group, name of the file among those of attempts)
-    """Analyzes a unit group, and yields its index and a file name.
+    """Analyzes one unit group by a pipeline in this process.
 
-    Yields nothing if the unit group has no record of the split.
+    Yields (index of the unit group, name of the file with the analysis). Yields nothing if the unit
+    group has no record of the split.
+
+    Args:
+        unit_group: Its index.
+        plan: The handle of the plan.
+        split_name: The split to analyze.
+        inputs: The features that the function receives.
+        function: The preprocessing function.
     """
     job_folder = plan.job_folder
     with job_folder.open_run().keep_alive(), shared_files.task_workspace(plan) as local_plan:
@@ -285,9 +327,13 @@ def write_analysis(path: str, keys: Sequence[bytes], elements: Iterable[tuple[st
 def write_analysis_list(
     _: None, named_analyses: Iterable[tuple[int, str]], plan: shared_files.SharedPlanHandle
 ) -> int:
-    """Writes the list of the analyses that the engine accepted, and returns their number.
+    """Writes the list of the analyses that the engine has accepted, and returns their number.
 
-    If a list exists, it is kept.
+    If a list exists already, it is kept.
+
+    Args:
+        named_analyses: (index of the unit group, file name) of each analysis.
+        plan: The handle of the plan.
     """
     names = [name for _, name in sorted(named_analyses)]
     put_if_absent(
@@ -300,9 +346,12 @@ def write_analysis_list(
 def read_analyses(job_folder: shared_files.JobFolder) -> list[dict[str, list[str]]]:
     """Reads the analyses of the workers.
 
+    Returns:
+        For each analysis, the elements by cache key, all in hex.
+
     Raises:
         NotSharedError: A file is missing.
-        DataError: A file was not written by this build.
+        DataError: A file was not written by this build, or the workers had different transforms.
     """
 
     def load(*names: str) -> Any:
@@ -326,10 +375,10 @@ def read_analyses(job_folder: shared_files.JobFolder) -> list[dict[str, list[str
 
 @dataclass
 class FitFromAnalyses(PTransform):
-    """Fits a transform from the analyses of workers, and outputs its folder.
+    """Fits a transform from the analyses of workers, and outputs the folder of the saved transform.
 
-    Some analyzers need the result of others, or are not cached by tf.Transform. For these the
-    records are read again.
+    Some analyzers need the result of others, or are not cached by tf.Transform. If there are such
+    analyzers, the records are read again.
 
     Attributes:
         plan: The handle of the plan.

@@ -1,7 +1,7 @@
-"""Preprocessing function of tf.Transform for a `Declaration`.
+"""The preprocessing function of tf.Transform for a `Declaration`.
 
-The function turns a dict of tensors into a dict of tensors. The results of the analyzers pass
-through operations named `fitted_COLUMN_RESULT`. So the manifest can list them by name. Numbers are
+The function converts a dict of tensors to a dict of tensors. Each result of an analyzer passes
+through an operation named `fitted_COLUMN_RESULT`, by which the manifest can list it. Numbers are
 computed in float64 and returned as float32, so that the results are the same as in NumPy.
 """
 
@@ -30,7 +30,10 @@ from recordmill.preprocessing.declaration import (
 
 @dataclass(frozen=True)
 class DeclaredFunction:
-    """The preprocessing function of a declaration. It can be pickled."""
+    """The preprocessing function of a declaration.
+
+    It can be pickled.
+    """
 
     declaration: Declaration
 
@@ -53,7 +56,7 @@ def _make_tensor(tensor: Any, column: DeclaredColumn, column_number: int) -> Any
 
 @dataclass(frozen=True)
 class _ResultNames:
-    """Names for the results of one step.
+    """Names for the results of one step, in the graph and in files.
 
     Attributes:
         number: Index of the column.
@@ -66,7 +69,7 @@ class _ResultNames:
     place: int
 
     def mark(self, result: str, tensor: Any) -> Any:
-        """Returns the same tensor from an operation that names it."""
+        """Returns the same tensor from an operation whose name contains the column and `result`."""
         return tf.identity(tensor, name=f"fitted_{self.number}_{result}")
 
     @property
@@ -91,7 +94,10 @@ def _map_values(tensor: Any, function: Callable[[Any], Any]) -> Any:
 
 
 def _flat_values(tensor: Any) -> Any:
-    """Returns the values of a dense, sparse or ragged tensor."""
+    """Returns the values of a dense, sparse or ragged tensor.
+
+    A dense tensor is returned as it is.
+    """
     return getattr(tensor, "flat_values", getattr(tensor, "values", tensor))
 
 
@@ -100,7 +106,14 @@ def _to_float64(tensor: Any) -> Any:
 
 
 def _finite_values(tensor: Any, results: _ResultNames) -> Any:
-    """Returns the finite values, [n], which the analyzers use. Marks the number of other values."""
+    """Returns the values without NaN and infinity, as a tensor [n]. Analyzers use only these.
+
+    For floats, it also counts the other values, as the result NONFINITE_RESULT.
+
+    Args:
+        tensor: A dense, sparse or ragged tensor of numbers.
+        results: Names the result.
+    """
     values = tf.reshape(_flat_values(tensor), [-1])
     if not values.dtype.is_floating:
         return values
@@ -145,10 +158,10 @@ def _bucketize(tensor: Any, step: TransformStep, results: _ResultNames) -> Any:
 
 
 def _quantiles(values: Any, count: int) -> Any:
-    """Returns [1, count - 1] boundaries, as `tft.quantiles` does, but in float64.
+    """Returns the boundaries between `count` buckets of equal frequency, [1, count - 1].
 
-    The sketches of `tft.quantiles` are in float64, but it rounds the result to float32. Large
-    numbers would then become equal.
+    `tft.quantiles` does the same, but rounds the result to float32 although its sketches are in
+    float64. Large numbers would then become equal.
     """
     # tf.Transform distinguishes analyzers by this scope.
     with tf.compat.v1.name_scope(None, "quantiles"):
@@ -222,9 +235,9 @@ def _impute(tensor: Any, step: TransformStep, results: _ResultNames) -> Any:
 
 
 def _fill_missing(tensor: Any, filling: Any) -> Any:
-    """Returns the values, [rows], of a SparseTensor, with missing ones filled.
+    """Converts a SparseTensor to a dense tensor [rows], with `filling` for missing values.
 
-    The tensor has at most one value per row.
+    The SparseTensor has at most one value per row.
     """
     if tf.is_tensor(filling):
         default = tf.cast(filling, tensor.dtype)

@@ -1,7 +1,7 @@
 """The user's own preprocessing function.
 
-It is loaded from a file by its path, and guarded so that errors show the user's own line. It is
-sent to workers by value.
+It is loaded from a file, and wrapped so that errors show the user's own line. Workers don't have
+the file, so the code of the function is sent to them.
 """
 
 from __future__ import annotations
@@ -25,11 +25,14 @@ DEFAULT_FUNCTION_NAME = "preprocessing_fn"
 
 
 def load_function(option_value: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """Loads the function of `FILE.py[:NAME]`.
+    """Loads the function that the option `transform` names.
+
+    Args:
+        option_value: `FILE.py:NAME`, or `FILE.py` for a function called DEFAULT_FUNCTION_NAME.
 
     Raises:
-        UsageError: The file or the function does not exist, or importing the file fails. The
-            message has the line.
+        UsageError: The file or the function does not exist, or importing the file fails. In the
+            last case the message contains the line.
     """
     path, _, name = option_value.partition(".py:")
     path, name = (path + ".py", name) if name else (option_value, DEFAULT_FUNCTION_NAME)
@@ -65,9 +68,12 @@ def load_function(option_value: str) -> Callable[[dict[str, Any]], dict[str, Any
 def describe_user_error(error: BaseException, path: str) -> str:
     """Returns an error message with the line of the user's file that failed.
 
-    This is the last line of that file in the traceback.
+    This is the innermost line of that file in the traceback. The message contains no values of
+    records, because there are none when the function is traced.
 
-    The message contains no values of records, because there are none when the function is traced.
+    Args:
+        error: The error.
+        path: The user's file.
     """
     path = os.path.abspath(path)
     lines = [
@@ -89,12 +95,15 @@ def describe_user_error(error: BaseException, path: str) -> str:
 class GuardedFunction:
     """Calls the user's function, and checks its result.
 
-    Integers are returned as int64 and other numbers as float32, the types that tf.Transform
-    describes.
+    Integers and booleans are returned as int64, and other numbers as float32. tf.Transform supports
+    no other types of numbers.
+
+    Attributes:
+        function: The user's function.
 
     Raises:
-        UsageError: The function raises an error or returns an invalid result. The message has the
-            user's own line.
+        UsageError: The function raises an error or returns an invalid result. The message contains
+            the user's own line.
     """
 
     function: Callable[[dict[str, Any]], dict[str, Any]]
@@ -155,9 +164,7 @@ def _describe_type(value: Any) -> str:
 
 
 def register_pickling_by_value(function: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-    """Makes Beam's pickler send the module of the function by value.
-
-    Workers do not have this module.
+    """Makes Beam's pickler send the code of the function, because workers don't have its module.
 
     Raises:
         UsageError: The function uses a value that can't be pickled. The message names it.
@@ -179,7 +186,11 @@ def register_pickling_by_value(function: Callable[[dict[str, Any]], dict[str, An
 
 
 def _unpicklable(function: Any, pickler: Any) -> str:
-    """Returns the global name or the closure variable that can't be pickled."""
+    """Returns a phrase for the error: the variable because of which a function can't be pickled.
+
+    Global names and closure variables that the function uses are tried one by one. The phrase is
+    only the name of the function if none of them fails.
+    """
     code = getattr(function, "__code__", None)
     if code is None:
         return repr(function)

@@ -1,7 +1,9 @@
 """Transforms that are declared as YAML or a dict.
 
-A `Declaration` lists the outputs. Each output is made from one raw feature by a sequence of steps.
-This module also contains the steps: the values that they accept, their arguments, and the type of
+A `Declaration` lists the outputs. Each output is computed from one raw feature by a sequence of
+steps. A raw feature is a feature of the records before the transform.
+
+This module also defines the steps: the values that they accept, their arguments, and the type of
 their result.
 """
 
@@ -24,27 +26,27 @@ from recordmill.storage.yaml_file import check_nesting, read_yaml
 NUMBER_VALUE, TEXT_VALUE, BYTES_VALUE = "numbers", "text", "bytes"
 _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 _FLOAT32_MAX, _FLOAT64_MAX = (2 - 2**-23) * 2.0**127, sys.float_info.max
-# Results of an analysis: the number of values that it left out.
+# Names of results of an analysis. They count the values that the analysis left out.
 NONFINITE_RESULT = "nonfinite"
 UNLISTED_RESULT = "unlisted"
 # The bucket of NaN after bucketize.
 NAN_BUCKET = -1
-# Classes of one_hot: for more of them, an embedding is the right tool.
+# 65,536 classes of one_hot: for more of them, an embedding is the right tool.
 MAX_ONE_HOT_CLASSES = 1 << 16
-# Buckets of bucketize: the manifest has a boundary for each, and the sketch several values.
+# 65,536 buckets of bucketize: the manifest has a boundary for each, and the sketch several values.
 _MAX_BUCKETS = 1 << 16
 
 
 @dataclass(frozen=True)
 class StepValue:
-    """Type of a value between two steps.
+    """Type of a value before, between or after steps.
 
     Attributes:
         dtype: int64, float32, string or bytes.
         shape: As in `Feature`.
-        required: The value is never missing.
-        size: The int64 values are in [0, size), or in [-1, size) for words that a vocabulary does
-            not contain. None if it is unknown.
+        required: Whether every record has the value.
+        size: The int64 values are in [0, size), or in [-1, size) if -1 stands for words that a
+            vocabulary does not contain. None if the range is unknown.
     """
 
     dtype: str
@@ -54,7 +56,7 @@ class StepValue:
 
     @classmethod
     def from_feature(cls, feature: Feature) -> StepValue:
-        """Returns the type of the values that steps receive from a raw feature."""
+        """Returns the type of the values that the first step receives from a raw feature."""
         dtype = {"string": "string", "bytes": "bytes"}.get(feature.dtype)
         if dtype is None:
             dtype = "float32" if feature.kind == "float" or feature.dtype == "float64" else "int64"
@@ -72,11 +74,12 @@ class StepValue:
 
 @dataclass(frozen=True)
 class TransformStep:
-    """A declared step.
+    """A step of one output, after the check of its argument.
 
     Attributes:
-        name: Name of the step.
-        argument: The checked argument, as plain JSON values. Omitted parts have their defaults.
+        name: Name of the step, such as `bucketize`.
+        argument: The argument as plain JSON values. Parts that the user has left out have their
+            defaults.
     """
 
     name: str
@@ -85,13 +88,14 @@ class TransformStep:
 
 @dataclass(frozen=True)
 class _StepKind:
-    """A kind of step.
+    """The rules of one kind of step.
 
     Attributes:
-        value_kinds: The kinds of values that the step accepts.
-        check_argument: Returns the checked argument with its defaults, or raises ValueError.
-        make_value: Returns the type of the result for a value and a checked argument, or raises
+        value_kinds: The kinds of values that the step accepts, such as NUMBER_VALUE.
+        check_argument: Takes the declared argument, and returns it with its defaults or raises
             ValueError.
+        make_value: Takes the type of the input and the checked argument, and returns the type of
+            the result or raises ValueError.
         usage: An example of the step, for messages.
     """
 
@@ -102,10 +106,18 @@ class _StepKind:
 
 
 def check_step(value: StepValue, name: str, argument: Any) -> tuple[TransformStep, StepValue]:
-    """Returns the checked step, and the type of its result.
+    """Checks a declared step, and determines the type of its result.
+
+    Args:
+        value: Type of the value that the step receives.
+        name: Name of the step.
+        argument: Its declared argument. None if there is none.
+
+    Returns:
+        (checked step, type of its result).
 
     Raises:
-        ValueError: The step is unknown, or does not fit the value or the argument. The message
+        ValueError: The step is unknown, or does not accept the value or the argument. The message
             lists the choices.
     """
     if name not in _STEP_KINDS:
@@ -162,9 +174,18 @@ def _check_number(argument: Any) -> int | float:
 
 
 def _check_mapping(argument: Any, **checkers: Callable[[Any], Any]) -> dict[str, Any]:
-    """Returns the checked value of each key in `checkers`.
+    """Checks the values of a mapping.
 
-    The value is None for a key that the mapping lacks.
+    Args:
+        argument: The mapping. None or True is an empty one.
+        checkers: For each permitted key: a function that returns the checked value or raises
+            ValueError.
+
+    Returns:
+        The checked value of each permitted key. None if the mapping lacks it.
+
+    Raises:
+        ValueError: It is not a mapping, or has another key or value.
     """
     items = {} if argument in (None, True) else argument
     if not isinstance(items, Mapping):
@@ -259,7 +280,7 @@ def is_whole_number(number: Any) -> bool:
 
 
 def _check_range(number: int | float, dtype: str) -> None:
-    """Raises ValueError if int64 or float32 can't contain a number."""
+    """Raises ValueError if a number is out of the range of int64 or float32."""
     is_too_large = math.isfinite(number) and abs(number) > _FLOAT32_MAX
     if is_too_large if dtype == "float32" else not _INT64_MIN <= number <= _INT64_MAX:
         raise ValueError(f"{number} is beyond {dtype}")
@@ -268,9 +289,9 @@ def _check_range(number: int | float, dtype: str) -> None:
 def round_bounds(
     low: int | float | None, high: int | float | None
 ) -> tuple[int | None, int | None]:
-    """Returns the smallest and the largest integer within the bounds.
+    """Returns the smallest and the largest integer between two bounds.
 
-    A bound of None, or one that int64 sets anyway, becomes None.
+    A bound that excludes no int64 becomes None, like one that is None.
 
     >>> round_bounds(0.5, None)
     (1, None)
@@ -413,7 +434,7 @@ TRANSFORM_STEPS = tuple(_STEP_KINDS)
 
 @dataclass(frozen=True)
 class DeclaredColumn:
-    """An output that is made by steps.
+    """An output that steps compute.
 
     Attributes:
         name: Name of the output.
@@ -430,11 +451,11 @@ class DeclaredColumn:
 
 @dataclass(frozen=True)
 class Declaration:
-    """A declared transform.
+    """A declared transform, after its check against a schema.
 
     Attributes:
-        columns: The outputs that are made by steps.
-        copied: (output name, raw name) of the features that stay as they are.
+        columns: The outputs that steps compute.
+        copied: (output name, raw name) of each feature that stays as it is.
     """
 
     columns: tuple[DeclaredColumn, ...]
@@ -463,12 +484,14 @@ def declare_transform(declaration: Mapping[str, Any], schema: Schema) -> Declara
     """Checks a declaration against the schema of the records.
 
     Args:
-        declaration: A step, a list of steps, or a mapping of steps to arguments, for each feature.
+        declaration: By name of a feature: a step, a list of steps, or a mapping of steps to
+            arguments. For example `{"age": "zscore", "city": {"hash": 100}}`. Features that it does
+            not mention stay as they are.
         schema: The schema of the raw records.
 
     Raises:
-        UsageError: The declaration does not fit. The message names the feature, the step and the
-            choices.
+        UsageError: The declaration does not fit the schema. The message names the feature, the step
+            and the choices.
     """
     try:
         check_nesting(declaration)
@@ -502,7 +525,15 @@ def declare_transform(declaration: Mapping[str, Any], schema: Schema) -> Declara
 
 
 def _iter_steps(name: str, steps: Any) -> Iterator[tuple[str, Any]]:
-    """Yields (step name, argument) of each step in order."""
+    """Yields (step name, argument) of each step of an entry, in order.
+
+    Args:
+        name: Name of the entry, for messages.
+        steps: A step, or a list or mapping of steps. The argument of a step without one is None.
+
+    Raises:
+        UsageError: `steps` has another type.
+    """
     if isinstance(steps, str):
         yield steps, None
     elif isinstance(steps, Mapping):
@@ -520,11 +551,22 @@ def _iter_steps(name: str, steps: Any) -> Iterator[tuple[str, Any]]:
 def _declare_output(
     name: str, step_items: list[tuple[str, Any]], schema: Schema
 ) -> DeclaredColumn | tuple[str, str] | None:
-    """Returns the output that one entry declares.
+    """Returns the output that one entry of a declaration describes.
+
+    For example, `{"age": "zscore"}` computes age, `{"age": {"rename": "years"}}` copies age under
+    another name, and `{"age": "drop"}` removes it.
+
+    Args:
+        name: Key of the entry.
+        step_items: (step name, argument) of each of its steps, including the PLACEMENT_WORDS.
+        schema: The schema of the raw records.
 
     Returns:
-        A column that is made, or (output name, raw name) of one that is kept, or None if the
-        feature is dropped.
+        A DeclaredColumn for an output that steps compute. (output name, raw name) for a feature
+        that is copied. None for a feature that is dropped.
+
+    Raises:
+        UsageError: There is no such feature, or a step does not fit.
     """
     source, output = name, name
     steps: list[tuple[str, Any]] = []

@@ -1,4 +1,4 @@
-"""Analysis of the graph of a saved transform.
+"""Analysis of the TensorFlow graph of a saved transform.
 
 It finds the inputs that each output needs, the outputs that are unchanged inputs, and the constants
 that the analyzers computed.
@@ -18,16 +18,16 @@ from recordmill.base.errors import DataError
 from recordmill.base.machine import exhausted_limit
 from recordmill.storage.folders import is_folder, list_names
 
-# The name of an operation that marks a declared result.
+# Name of an operation that marks the result of a declared step: column number and result.
 FITTED_OPERATION = re.compile(r"(?:.*/)?fitted_(\d+)_([a-z0-9]+)(?:_\d+)?")
-# The name of its input, which remains if no output needs the result.
+# Name of the input of such an operation. It remains in the graph if no output needs the result.
 _UNUSED_OPERATION = re.compile(FITTED_OPERATION.pattern + "_input")
 
 
 class GraphError(DataError):
     """TensorFlow can't load a saved transform.
 
-    The cause is TensorFlow's error.
+    The `__cause__` is TensorFlow's error.
     """
 
 
@@ -63,9 +63,12 @@ def load_graph(folder: str) -> Any:
 class TransformGraph:
     """The traced function of a saved transform.
 
+    Args:
+        function: The function `transform_fn` of a loaded model.
+
     Attributes:
-        inputs: The tensors of each input, one for each of its components, by name.
-        outputs: The tensors of each output, likewise.
+        inputs: By name of each input: its tensors. A SparseTensor or RaggedTensor has several.
+        outputs: By name of each output: its tensors.
         specs: The TypeSpec of each output, by name.
     """
 
@@ -103,7 +106,7 @@ class TransformGraph:
         }
 
     def find_passed_input(self, output: str) -> str | None:
-        """Returns the name of the input that an output passes on unchanged, or None."""
+        """Returns the name of the input that an output returns unchanged, or None."""
         components = [
             self._inputs_by_operation.get(_skip_identities(tensor.op).name)
             for tensor in self.outputs[output]
@@ -120,17 +123,18 @@ class TransformGraph:
         )
 
     def find_sparse_source(self, output: str) -> str | None:
-        """Returns the name of the input with the same indices as a sparse output.
+        """Returns the name of the input whose indices a sparse output has, or None.
 
-        Returns None if the output has indices of its own.
+        Such an output has one value wherever the input has one.
         """
         component = self._inputs_by_operation.get(_skip_identities(self.outputs[output][0].op).name)
         return component[0] if component is not None and component[1] == 0 else None
 
     def read_constants(self) -> dict[str, Any]:
-        """Returns the constants that the analyzers computed, by the operation that uses them.
+        """Returns the constants that the analyzers computed.
 
-        Tables and paths of assets are left out.
+        The key is the name of the operation that uses the constant. Lookup tables and paths of
+        asset files are left out.
         """
         arrays = {}
         for name, value in self._captured.items():
@@ -141,9 +145,12 @@ class TransformGraph:
         return arrays
 
     def read_fitted_values(self) -> dict[tuple[int, str], Any]:
-        """Returns the fitted values by (number of the column, name of the result).
+        """Returns the results of analyzers that a declared transform has named.
 
-        They are found by operations with the name `fitted_NUMBER_NAME`.
+        They are found by operations called `fitted_NUMBER_NAME`.
+
+        Returns:
+            The values by (index of the declared column, name of the result).
         """
         results = {}
         for op in self._graph.get_operations():
@@ -162,7 +169,8 @@ class TransformGraph:
     def _fold_constant(self, op: Any) -> Any:
         """Returns the value of an operation if it is a constant, else None.
 
-        It also follows subtractions, because tf.Transform computes a minimum as 0 - x.
+        A difference of constants is a constant, too, because tf.Transform computes a minimum as 0 -
+        x.
         """
         if op.name in self._captured:
             return self._captured[op.name].numpy()
@@ -179,7 +187,10 @@ class TransformGraph:
 
 
 def list_vocabulary_files(folder: str) -> list[str]:
-    """Returns the paths of the vocabularies of a saved transform. They have one word per line."""
+    """Returns the paths of the vocabularies of a saved transform.
+
+    A vocabulary has one word per line.
+    """
     assets = os.path.join(folder, "transform_fn", "assets")
     return [os.path.join(assets, name) for name in list_names(assets)] if is_folder(assets) else []
 
@@ -212,12 +223,15 @@ def _iter_ancestors(ops: Sequence[Any]) -> Iterator[Any]:
 
 
 def _to_array(value: Any) -> npt.NDArray[Any]:
-    """Returns a tensor as an array. TensorFlow alone does not make one from a scalar string."""
+    """Converts a tensor to an array. A string becomes an array of dtype object.
+
+    `numpy()` alone does not return an array for a scalar string.
+    """
     return np.asarray(value.numpy(), object if value.dtype.name == "string" else None)
 
 
 def _asset_name(text: Any) -> bytes:
-    """Returns the file name in the path of an asset, or b"" for other texts."""
+    """Returns the file name in a path of an asset, or b"" for any other text."""
     return (
         bytes(text).rpartition(b"/transform_fn/assets/")[2]
         if b"/transform_fn/assets/" in text

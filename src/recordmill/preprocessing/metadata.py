@@ -1,8 +1,8 @@
 """Metadata of a saved transform, and the schema of transformed records.
 
-The manifest describes a transform by its origin, its inputs and outputs, the results of its
-analyzers, and a digest of all these. The files of a SavedModel contain temporary paths and random
-numbers, so they differ between two fits with equal results.
+The manifest contains where a transform comes from, its inputs and outputs, the results of its
+analyzers, and a digest of all these. The digest does not cover the files of the SavedModel, because
+these contain temporary paths and random numbers and differ between two fits with equal results.
 """
 
 from __future__ import annotations
@@ -46,14 +46,24 @@ def make_declared_outputs(declaration: Declaration) -> Schema:
 
 
 def trace_outputs(graph: TransformGraph, raw: Schema) -> Schema:
-    """Returns the features that the graph of a user's function returns, by name.
+    """Determines the features that the graph of a user's function returns.
 
     An output that is an unchanged input keeps the dtype and the classes of the raw feature. A
-    SparseTensor or RaggedTensor becomes a list. A SparseTensor is instead a single value that may
-    be missing if it has one column, or the indices of a raw feature without a shape.
+    tensor becomes a feature of its shape, and a RaggedTensor becomes a list.
+
+    A SparseTensor becomes a single value that may be missing in two cases: if it has only one
+    column, or if it has the indices of a raw feature that is a single value. Otherwise it becomes a
+    list.
+
+    Args:
+        graph: The graph.
+        raw: The schema of the raw records.
+
+    Returns:
+        The features, sorted by name.
 
     Raises:
-        UsageError: A feature can't represent an output.
+        UsageError: No feature can represent an output.
     """
     return Schema(tuple(_trace_output(name, graph, raw) for name in sorted(graph.specs)))
 
@@ -98,7 +108,16 @@ def _dtype(name: str, dtype: str, raw: Schema) -> str:
 def find_passthrough_features(
     raw: Schema, copied: Iterable[tuple[str, str]]
 ) -> tuple[tuple[str, str], ...]:
-    """Returns (output name, raw name) for all raw features that no output keeps as they are."""
+    """Returns the outputs that must be added to keep all raw features.
+
+    Args:
+        raw: The schema of the raw records.
+        copied: (output name, raw name) of the features that outputs keep as they are.
+
+    Returns:
+        (output name, raw name) of each other raw feature. The output name has the prefix
+        RAW_PREFIX.
+    """
     copied_names = {source for _, source in copied}
     return tuple(
         (RAW_PREFIX + feature.name, feature.name)
@@ -112,13 +131,14 @@ def make_transformed_schema(
 ) -> Schema:
     """Returns the schema of the transformed records.
 
-    Each output is at the position of its raw feature, and outputs without one are at the end.
+    Each output takes the position of its raw feature. Outputs whose raw feature is unknown are at
+    the end.
 
     Args:
         raw: The schema of the raw records.
         outputs: The features that the graph returns.
         copied: (output name, raw name) of the features that stay as they are.
-        sources: Raw name by output name, if known.
+        sources: Raw name by output name, for outputs that come from one raw feature.
 
     Raises:
         UsageError: Two outputs have the same name.
@@ -161,16 +181,16 @@ _NOTES_BY_RESULT = {
     NONFINITE_RESULT: "values are NaN or infinite, and nothing is fitted by them",
     UNLISTED_RESULT: "words are empty or hold a line break: no vocabulary lists them, and they count as unknown",
 }
-# Numbers of one result in the manifest, which is for users only.
+# 1,000 numbers of one result: larger ones are left out of the manifest, where only users read them.
 _MAX_NUMBERS = 1000
 
 
 @dataclass(frozen=True)
 class FitOrigin:
-    """The origin of a fitted transform.
+    """What a fitted transform was made from.
 
     Attributes:
-        raw: The schema of the records read.
+        raw: The schema of the raw records.
         inputs: The features that the function receives.
         declaration: The declaration, or None for a user's function.
         definition: The declared mapping, or the name of the user's function.
@@ -189,14 +209,14 @@ class FitOrigin:
 def describe_transform(folder: str, origin: FitOrigin) -> SavedTransform:
     """Returns the saved transform of a folder, with its entry for the manifest.
 
-    It also completes the metadata files that readers of tf.Transform expect.
+    Metadata files that readers of tf.Transform expect are added to the folder.
 
     Args:
         folder: The folder of the saved transform.
-        origin: The origin of the transform.
+        origin: What the transform was made from.
 
     Raises:
-        UsageError: A feature can't represent an output, or two outputs have the same name.
+        UsageError: No feature can represent an output, or two outputs have the same name.
     """
     graph = TransformGraph(load_graph(folder).transform_fn)
     declaration = origin.declaration
@@ -265,7 +285,7 @@ def describe_transform(folder: str, origin: FitOrigin) -> SavedTransform:
 
 
 def describe_uncounted_records(saved: SavedTransform) -> tuple[str, ...]:
-    """Returns notes about the values that the analyzers left out."""
+    """Returns a note for each feature with values that the analyzers left out."""
     results_of = (
         saved.manifest_entry["found"].items()
         if isinstance(saved.manifest_entry["given"], Mapping)
@@ -282,10 +302,16 @@ def describe_uncounted_records(saved: SavedTransform) -> tuple[str, ...]:
 def _write_tft_metadata(
     folder: str, inputs: Schema, copied: Iterable[Feature], results_of: Mapping[str, Any]
 ) -> None:
-    """Writes files that `tft.TFTransformOutput` expects and tf.Transform does not write.
+    """Writes files that `tft.TFTransformOutput` expects but that tf.Transform does not write.
 
-    These are the schema to parse raw records, the schema of the transformed records with the kept
-    features, and the vocabularies by feature name.
+    These are the schema for parsing raw records, the schema of the transformed records with the
+    copied features, and the vocabularies by feature name.
+
+    Args:
+        folder: The folder of the saved transform.
+        inputs: The features that the graph takes.
+        copied: The features that are copied.
+        results_of: The results of the analyzers, by output.
     """
     make_folder(os.path.join(folder, "metadata"), exist_ok=True)
     _write(
@@ -314,7 +340,12 @@ def _write(path: str, text: str) -> None:
 
 
 def _add_results(feature: Feature, results: Any) -> Feature:
-    """Returns the feature with its fitted numbers, as readers get it."""
+    """Returns the feature with the numbers that the analyzers computed for it.
+
+    Args:
+        feature: The feature.
+        results: Its results by name, or None.
+    """
     if not isinstance(results, Mapping):
         return feature
     numbers = tuple(
@@ -327,8 +358,8 @@ def restore_transform(folder: str, entry: Mapping[str, Any], schema: Schema) -> 
     """Returns the transform that a manifest describes.
 
     Args:
-        folder: The folder with its files.
-        entry: The manifest's entry for the transform.
+        folder: The folder with the files of the transform.
+        entry: The entry of the manifest for the transform.
         schema: The schema of the transformed records.
 
     Raises:
@@ -356,7 +387,12 @@ def restore_transform(folder: str, entry: Mapping[str, Any], schema: Schema) -> 
 
 
 def check_transform_files(folder: str, entry: Mapping[str, Any]) -> None:
-    """Raises DataError unless the folder contains all files of the manifest, unchanged."""
+    """Raises DataError if a file of the transform is missing or has changed.
+
+    Args:
+        folder: The folder with the files of the transform.
+        entry: The entry of the manifest for the transform.
+    """
     files = dict(_hash_files(folder))
     for name, expected in entry["files"].items():
         if files.get(name) != expected:
@@ -380,9 +416,11 @@ def _hash_files(folder: str) -> Iterator[tuple[str, dict[str, Any]]]:
 def _collect_results(
     folder: str, graph: TransformGraph, declaration: Declaration | None
 ) -> dict[str, Any]:
-    """Returns the results of the analyzers, and the number of words of each vocabulary.
+    """Collects the results of the analyzers, and the number of words of each vocabulary.
 
-    The keys are names of outputs. For a user's function they are names of operations and assets.
+    Returns:
+        For a declared transform, the results of each output by name. For a user's function, the
+        constants by name of their operation, and the vocabularies by name of their file.
     """
     results: dict[str, Any] = {}
     if declaration is None:
@@ -414,10 +452,7 @@ def _collect_results(
 
 
 def _to_json_value(value: Any) -> Any:
-    """Returns an array as JSON values.
-
-    Numbers that JSON does not have become strings.
-    """
+    """Converts an array to JSON values. NaN and infinity become strings."""
     flat = value.tolist()
     if isinstance(flat, list) and len(flat) == 1:
         # Boundaries have the shape [1, n].

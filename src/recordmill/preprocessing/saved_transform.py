@@ -1,7 +1,8 @@
 """A fitted transform as it is saved and applied.
 
-It turns a RecordBatch into another one, and returns the rows that it refuses. A row becomes the
-same bits in any batch. So threads, memory and serving do not change the result.
+It converts a RecordBatch of raw records to one of transformed records, and refuses rows for which
+it has no result. The bits of a result don't depend on the other rows of the batch. So they are the
+same for any number of threads, any memory, and in serving.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from recordmill.preprocessing.tensors import column_from_tensor, make_batch, mak
 from recordmill.schemas.feature import Schema
 from recordmill.schemas.tfmd import from_pbtxt
 
-# Rows of one batch that are searched for one by one. More of them are not an accident of the data.
+# 1,000 rows of one batch: each takes several runs of the graph to find, and more of them are not an
+# accident of the data.
 MAX_REFUSED_ROWS = 1000
 _NODE = re.compile(r"\{\{(?:function_)?node ([^}]+)\}\}")
 _load_lock, _load_cached = threading.Lock(), functools.lru_cache(maxsize=4)(load_graph)
@@ -39,11 +41,11 @@ class SavedTransform:
         folder: The folder that contains `transform_fn/`.
         inputs: The raw features that the graph takes.
         outputs: The features that the graph returns.
-        copied: (output name, raw name) of columns that stay as they are.
-        schema: The schema of the transformed records: outputs and copied columns in order.
-        digest: Digest of the declaration or the function's name, the schemas, and the fitted
-            results.
-        manifest_entry: The entry in the manifest.
+        copied: (output name, raw name) of the features that stay as they are.
+        schema: The schema of the transformed records: outputs and copied features in their order.
+        digest: Digest of the declaration or the function's name, the schemas, and the results of
+            the analyzers.
+        manifest_entry: The entry of the manifest for the transform.
     """
 
     folder: str
@@ -55,9 +57,9 @@ class SavedTransform:
     manifest_entry: Mapping[str, Any] = field(default_factory=dict)
 
     def drop_features(self, names: Collection[str]) -> SavedTransform:
-        """Returns the transform for records without some raw features.
+        """Returns the transform for records that lack some raw features.
 
-        Outputs that need one of them are left out.
+        Outputs that need one of these features are left out.
 
         Args:
             names: The raw features that the records lack.
@@ -92,8 +94,8 @@ class SavedTransform:
         """Transforms a batch.
 
         Returns:
-            (records, refused): The transformed records without the refused ones, and a message by
-            row number for the refused ones.
+            (transformed records, message by row number for each refused row). Refused rows are not
+            among the records.
 
         Raises:
             DataError: More than MAX_REFUSED_ROWS rows are refused, or the graph returns values that
@@ -118,7 +120,7 @@ class SavedTransform:
 
     @functools.cached_property
     def _declared_columns(self) -> tuple[DeclaredColumn, ...]:
-        """The columns of a declared transform that the graph still returns as declared."""
+        """The columns of a declared transform whose type in the graph is still the declared one."""
         if not isinstance(self.manifest_entry.get("given"), Mapping):
             return ()
         columns = declare_transform(
@@ -133,7 +135,7 @@ class SavedTransform:
         )
 
     def _find_misfits(self, raw: pa.RecordBatch, output: pa.RecordBatch) -> dict[int, str]:
-        """Returns a message for each row that a step has no valid result for."""
+        """Returns a message for each row for which a step has no valid result, by row number."""
         reasons: dict[int, str] = {}
         for declared_column in (
             declared_column
@@ -157,14 +159,18 @@ class SavedTransform:
     def _apply(
         self, batch: pa.RecordBatch, first_row: int, refused: dict[int, str]
     ) -> pa.RecordBatch:
-        """Returns the graph's outputs for the rows that it accepts.
+        """Runs the graph, and finds the rows that it refuses.
 
-        If it fails for a batch, the batch is halved until the row is found.
+        If the graph fails for a batch, the halves of the batch are tried, until the refused rows
+        are found.
 
         Args:
             batch: The records.
             first_row: The row number of the first record.
-            refused: Receives a message for each refused row.
+            refused: A dict that receives a message by row number for each refused row.
+
+        Returns:
+            The outputs for the other rows.
         """
         import tensorflow as tf
 
@@ -218,7 +224,7 @@ _NO_ROWS: npt.NDArray[np.int64] = np.empty(0, np.int64)
 def find_misfits(
     declared_column: DeclaredColumn, raw: pa.Array, output: pa.Array
 ) -> tuple[npt.NDArray[np.int64], str]:
-    """Returns the rows that the steps of a declared column have no value for.
+    """Finds rows for which the steps of a declared column have no valid result.
 
     Args:
         declared_column: The column.
@@ -226,7 +232,7 @@ def find_misfits(
         output: The values that the graph returned.
 
     Returns:
-        (rows, reason): The row numbers, and the error message for all of them.
+        (row numbers, the message for all of them).
     """
     steps = [step.name for step in declared_column.steps]
     # A vocabulary's unknown words have no class, and that is no misfit.
@@ -270,13 +276,16 @@ def _flatten_column(column: pa.Array) -> tuple[npt.NDArray[Any], npt.NDArray[np.
 
 
 def load_transform(folder: str) -> Any:
-    """Returns the saved graph of a folder. Each process loads it once."""
+    """Loads the saved model of a folder.
+
+    A process keeps the models that it used last, so each is loaded once.
+    """
     with _load_lock:
         return _load_cached(folder)
 
 
 def _describe_error(error: Any) -> str:
-    """Returns which operation failed.
+    """Returns the type of a TensorFlow error and the operation that failed.
 
     TensorFlow's own message is left out, because it may contain values of features.
     """

@@ -1,11 +1,11 @@
-"""The transform of a data set as a Keras 3 layer.
+"""The transform of a data set as a Keras 3 layer, for serving.
 
 The layer takes raw features and returns transformed ones, with the same bits as the reader. It is
-part of `.keras` files and of `model.export`.
+saved as a part of `.keras` files and by `model.export`.
 
-Features have the form of `Dataset.to_tf`: dense tensors, lists as RaggedTensors, and `NAME/valid`
-in addition to a feature that may be missing. Keras and TensorFlow are imported when the layer is
-made.
+Features have the form of `Dataset.to_tf`. They are dense tensors, and lists are RaggedTensors. A
+feature that may be missing has an additional mask called `NAME/valid`. Keras and TensorFlow are
+imported when the layer is made.
 """
 
 from __future__ import annotations
@@ -81,11 +81,13 @@ def _layer_class() -> Any:
 
     @keras.saving.register_keras_serializable(package="recordmill")
     class TransformLayer(keras.layers.Layer):  # type: ignore[misc]
-        """Keras layer that applies the transform. It has no graph until `load`.
+        """Keras layer that applies the transform of a data set.
+
+        A new layer knows its inputs and outputs, but it can't compute them until `load` was called.
 
         Args:
-            about: The manifest's `transform`.
-            schema: The text of its schema.pbtxt.
+            about: The entry of the manifest for the transform.
+            schema: The schema of the transformed records, as text of a schema.pbtxt.
         """
 
         def __init__(self, about: dict[str, Any], schema: str, **settings: Any) -> None:
@@ -95,8 +97,15 @@ def _layer_class() -> Any:
             self._folder: str | None = None
 
         def load(self, folder: str) -> None:
-            """Loads the graph of a folder."""
-            # This checks the files.
+            """Checks the files of a saved transform, and loads its graph.
+
+            Args:
+                folder: The folder that contains `transform_fn/`. The layer needs it until the end.
+
+            Raises:
+                DataError: A file is missing or differs from the manifest, or can't be loaded.
+            """
+            # This raises an error if a file differs from the manifest. Its result is not needed.
             restore_transform(folder, self._about, self._schema)
             self._folder, self._graph = folder, load_graph(folder)
 
@@ -130,7 +139,11 @@ def _layer_class() -> Any:
             self.load(folder)
 
         def compute_output_spec(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-            """Returns the output without the graph, which a .keras file loads later."""
+            """Returns the types of the outputs.
+
+            They come from the schema, because Keras calls this before the graph of a .keras file is
+            loaded.
+            """
             specs = {}
             for feature in self._given(inputs):
                 dtype = "string" if feature.kind == "bytes" and not feature.raw else _dtype(feature)
@@ -142,7 +155,7 @@ def _layer_class() -> Any:
             return specs
 
         def _given(self, inputs: Mapping[str, Any]) -> list[Feature]:
-            """Returns the features that can be computed from these inputs."""
+            """Returns the transformed features whose raw features are all among the inputs."""
             copied = {name: [source] for name, source in self._about["kept"]}
             needs = {**copied, **self._about["needs"]}
             return [f for f in self._schema if all(name in inputs for name in needs[f.name])]
@@ -179,10 +192,13 @@ def _dtype(feature: Feature) -> str:
 
 
 def _inputs(keras: Any, feature: Feature, taken_names: Set[str]) -> dict[str, Any]:
-    """Returns Keras inputs by their names in the records.
+    """Returns the Keras inputs of a feature by their names in records.
+
+    They are its value and, if the feature may be missing, its mask.
 
     Args:
         keras: The module.
+        feature: The feature.
         taken_names: Names of other Keras inputs. Keras accepts only words, and needs unique ones.
     """
     word = re.sub(r"\W", "_", feature.name)
@@ -206,15 +222,22 @@ def _inputs(keras: Any, feature: Feature, taken_names: Set[str]) -> dict[str, An
 
 
 def _pick_rows(tf: Any, inputs: Mapping[str, Any]) -> Any:
-    """Returns a tensor with one element per row."""
+    """Returns a tensor whose first dimension is the number of rows."""
     value = next(iter(inputs.values()))
     return value.row_lengths() if isinstance(value, tf.RaggedTensor) else value
 
 
 def _pad_feature(tf: Any, feature: Feature, inputs: Mapping[str, Any], rows: Any) -> Any:
-    """Returns a feature as the graph takes it, padded as in `tensors.flatten_values`.
+    """Converts a feature from the form of the layer to the tensor that the graph takes.
 
-    A missing input becomes empty values.
+    The tensor is padded like `tensors.flatten_values` does it, because the bits of a result depend
+    on the padding. If the inputs lack the feature, its values are empty or zero.
+
+    Args:
+        tf: The module.
+        feature: The raw feature.
+        inputs: The inputs of the layer.
+        rows: The number of rows, as a scalar int64 tensor.
     """
     dtype = tf.as_dtype(tensor_dtype(feature))
     num_padding = tf.where(rows > 0, -rows % PAD_ROWS + PAD_ROWS, tf.zeros_like(rows))
@@ -245,9 +268,18 @@ def _pad_feature(tf: Any, feature: Feature, inputs: Mapping[str, Any], rows: Any
 
 
 def _pad_values(tf: Any, values: Any, splits: Any, num_padding: Any) -> tuple[Any, Any]:
-    """Pads the number of values to a multiple of PAD_ROWS.
+    """Adds values until their number is a multiple of PAD_ROWS, and rows that contain them.
 
     The first of the added rows get one value each, and the others are empty.
+
+    Args:
+        tf: The module.
+        values: The flat values.
+        splits: [rows + 1] The begin of the values of each row, and the end.
+        num_padding: The number of rows to add.
+
+    Returns:
+        (padded values, padded splits).
     """
     count = tf.size(values, out_type=tf.int64)
     num_extra = -count % PAD_ROWS
@@ -256,7 +288,17 @@ def _pad_values(tf: Any, values: Any, splits: Any, num_padding: Any) -> tuple[An
 
 
 def _pass_feature(tf: Any, raw: Feature, name: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a feature that stays as it is."""
+    """Returns a raw feature that the transform copies, as outputs of the layer.
+
+    Args:
+        tf: The module.
+        raw: The raw feature.
+        name: Name of the output.
+        inputs: The inputs of the layer.
+
+    Returns:
+        The value by its output name. If the feature may be missing, also its mask.
+    """
     value = inputs[raw.name]
     if isinstance(value, tf.RaggedTensor) or raw.ragged_rank:
         return {name: value}
@@ -270,7 +312,20 @@ def _pass_feature(tf: Any, raw: Feature, name: str, inputs: Mapping[str, Any]) -
 
 
 def _finish_output(tf: Any, feature: Feature, output: Any, rows: Any) -> dict[str, Any]:
-    """Returns an output of the graph, without padding, as the reader returns it."""
+    """Converts an output of the graph to the form of the layer, without the padding rows.
+
+    A SparseTensor of lists becomes a RaggedTensor. Any other SparseTensor becomes a dense tensor
+    and a mask.
+
+    Args:
+        tf: The module.
+        feature: The transformed feature.
+        output: The tensor that the graph returned.
+        rows: The number of rows without padding.
+
+    Returns:
+        The value by feature name, and perhaps its mask.
+    """
     if isinstance(output, tf.SparseTensor) and feature.ragged_rank:
         output = tf.RaggedTensor.from_sparse(output)
     if not isinstance(output, tf.SparseTensor):

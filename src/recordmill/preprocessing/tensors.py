@@ -1,12 +1,13 @@
-"""Conversion of raw features to the tensors of a transform, and back to columns.
+"""Conversion of raw features to the tensors of a transform, and of its results to columns.
 
-A feature that is never missing is a dense tensor of its shape. A feature that may be missing is a
+A feature that every record has is a dense tensor of its shape. A feature that may be missing is a
 SparseTensor with at most one value per row. A list is a RaggedTensor, and a missing list is empty.
-Integers are int64, except tensors of uint8. Text and bytes are strings.
+Integers are int64, except that tensors of uint8 stay uint8. Text and bytes are strings.
 
-tf.Transform's own adapter takes only lists, so the analysis uses `to_list_columns`. The saved graph
-gets the tensors of this module. They are padded to a multiple of 16 rows and 16 values, because the
-last bits of log and exp depend on the position of a value in its batch.
+During the analysis, tf.Transform makes the tensors with an adapter that takes only lists, so the
+analysis uses `to_list_columns`. The saved graph gets the tensors of this module. They are padded to
+a multiple of 16 rows and 16 values, because the last bits of log and exp depend on the position of
+a value in its batch.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from tensorflow_metadata.proto.v0 import schema_pb2
 from recordmill.schemas.arrow import arrow_type, value_type
 from recordmill.schemas.feature import Feature, Schema
 
-# Rows and values of a batch are padded to multiples of this. No vector unit computes more at once.
+# Rows and values of a batch are padded to multiples of 16, because no vector unit computes more
+# values at once.
 PAD_ROWS = 16
 DENSE_LAYOUT, SPARSE_LAYOUT, RAGGED_LAYOUT = "dense", "sparse", "ragged"
 
@@ -37,7 +39,7 @@ _ARROW = {
 
 
 def explain_unfit(feature: Feature) -> str | None:
-    """Returns why a transform can't take a feature, or None if it can."""
+    """Returns why a transform can't take a feature, or None if it can take it."""
     if feature.ragged_rank > 1 or (feature.ragged_rank and feature.inner_shape):
         return f"it is {feature.describe()}, and a transform takes no lists of lists"
     if feature.shape and not feature.required and not feature.ragged_rank:
@@ -46,7 +48,7 @@ def explain_unfit(feature: Feature) -> str | None:
 
 
 def choose_tensor_layout(feature: Feature) -> str:
-    """Returns DENSE_LAYOUT, SPARSE_LAYOUT or RAGGED_LAYOUT."""
+    """Returns the kind of tensor for a feature: DENSE_LAYOUT, SPARSE_LAYOUT or RAGGED_LAYOUT."""
     return (
         RAGGED_LAYOUT
         if feature.ragged_rank
@@ -70,16 +72,16 @@ def tensor_dtype(feature: Feature) -> str:
 
 
 def to_list_columns(batch: pa.RecordBatch, schema: Schema) -> pa.RecordBatch:
-    """Returns a batch in the form that tf.Transform's adapter takes.
+    """Converts a batch to the form that tf.Transform's adapter takes.
 
-    Each column is a large_list, and a missing row is an empty list.
+    Each column is a large_list with the dtype of its tensor. A missing value is an empty list.
     """
     columns = [_to_lists(batch.column(feature.name), feature) for feature in schema]
     return pa.RecordBatch.from_arrays(columns, schema=make_list_schema(schema))
 
 
 def make_list_schema(schema: Schema) -> pa.Schema:
-    """Returns the Arrow schema of `to_list_columns`."""
+    """Returns the Arrow schema of the batches from `to_list_columns`."""
     return pa.schema(
         [(feature.name, pa.large_list(_tensor_arrow_type(feature))) for feature in schema]
     )
@@ -88,7 +90,8 @@ def make_list_schema(schema: Schema) -> pa.Schema:
 def make_representations(schema: Schema) -> dict[str, Any]:
     """Returns the TensorRepresentation of each feature, by name.
 
-    tfx-bsl uses these to make the tensors that the module describes.
+    tf.Transform's adapter (tfx-bsl) makes tensors according to these. They are the same tensors as
+    those of this module.
     """
     by_name = {}
     for feature in schema:
@@ -112,12 +115,13 @@ def make_representations(schema: Schema) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class TensorValues:
-    """The values of a feature in a batch, flat.
+    """The values of a feature in a batch, as flat arrays.
 
     Attributes:
-        values: [rows * inner size] for a dense feature, otherwise only the values that are not
+        values: For a dense feature, [rows * values per row]. Otherwise only the values that are not
             missing.
-        splits: [rows + 1] begin of the values of each row, and the end. None for a dense feature.
+        splits: [rows + 1] The begin of the values of each row, and the end. None for a dense
+            feature.
     """
 
     values: npt.NDArray[Any]
@@ -125,10 +129,10 @@ class TensorValues:
 
 
 def count_padded_rows(rows: int) -> int:
-    """Returns the number of rows that a batch is padded to.
+    """Returns the number of rows of a batch after padding.
 
-    It is a multiple of PAD_ROWS, with at least PAD_ROWS additional rows. These contain the values
-    that sparse and ragged features are padded with.
+    It is a multiple of PAD_ROWS, and at least PAD_ROWS more than `rows`. The added rows contain the
+    values that sparse and ragged features are padded with.
 
     >>> count_padded_rows(1), count_padded_rows(16), count_padded_rows(17)
     (32, 32, 48)
@@ -137,7 +141,10 @@ def count_padded_rows(rows: int) -> int:
 
 
 def flatten_values(column: pa.Array, feature: Feature) -> TensorValues:
-    """Returns the values of a column, padded to `count_padded_rows`."""
+    """Converts a column to flat values, padded to `count_padded_rows` rows.
+
+    The number of values of a sparse or ragged feature is padded to a multiple of PAD_ROWS.
+    """
     lists = _to_lists(column, feature)
     offsets = np.asarray(lists.offsets)
     flat = _to_numpy(lists.values.slice(offsets[0], offsets[-1] - offsets[0]))
@@ -156,9 +163,10 @@ def flatten_values(column: pa.Array, feature: Feature) -> TensorValues:
 
 
 def make_tensors(batch: pa.RecordBatch, schema: Schema) -> dict[str, Any]:
-    """Returns a batch as the tensors that the graph takes, with padding.
+    """Converts a batch to the padded tensors that the graph takes, by feature name.
 
-    A feature without a column is empty, or zeros or "" if it is dense.
+    If the batch lacks the column of a feature, its values are missing. For a dense feature they are
+    0 or "".
     """
     column_names = {*batch.schema.names}
     columns = {
@@ -171,7 +179,7 @@ def make_tensors(batch: pa.RecordBatch, schema: Schema) -> dict[str, Any]:
 
 
 def _make_missing_column(feature: Feature, rows: int) -> pa.Array:
-    """Returns the column of a feature that no record has."""
+    """Returns the column for a feature that the batch lacks."""
     if choose_tensor_layout(feature) != DENSE_LAYOUT:
         return pa.nulls(rows, arrow_type(feature))
     values, count = value_type(feature), rows * feature.inner_size
@@ -198,10 +206,11 @@ def _make_tensor(flat: TensorValues, feature: Feature) -> Any:
 
 
 def column_from_tensor(tensor: Any, feature: Feature, rows: int) -> pa.Array:
-    """Returns the first rows of a tensor as the column of its feature.
+    """Converts a tensor that the graph returned to the column of its feature.
 
     Args:
-        tensor: A tensor that the graph returned.
+        tensor: The tensor, with padding rows at its end.
+        feature: The feature.
         rows: The number of rows without padding.
 
     Raises:
@@ -229,9 +238,13 @@ def column_from_tensor(tensor: Any, feature: Feature, rows: int) -> pa.Array:
 def _flatten_tensor(
     tensor: Any, rows: int
 ) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64] | None]:
-    """Returns (values, splits) of the first rows.
+    """Returns the flat values and the splits of the first rows of a tensor.
 
-    The splits of a dense tensor are None.
+    Returns:
+        (values, splits), as in `TensorValues`.
+
+    Raises:
+        ValueError: A sparse tensor has gaps between the values of a row.
     """
     import tensorflow as tf
 
@@ -275,9 +288,9 @@ def _tensor_arrow_type(feature: Feature) -> pa.DataType:
 
 
 def _to_lists(array: pa.Array, feature: Feature) -> pa.LargeListArray:
-    """Returns a column as lists with the dtype of its tensor.
+    """Converts a column to lists with the dtype of its tensor.
 
-    A missing row becomes an empty list.
+    A missing value becomes an empty list.
     """
     if feature.ragged_rank:
         lists = array.fill_null([]) if array.null_count else array
@@ -310,7 +323,12 @@ def _to_numpy(values: pa.Array) -> npt.NDArray[Any]:
 
 
 def make_batch(arrays: Mapping[str, pa.Array], schema: Schema) -> pa.RecordBatch:
-    """Returns the columns as a batch, in the order of the schema."""
+    """Returns a batch of columns, in the order of the schema.
+
+    Args:
+        arrays: The columns by feature name. Additional ones are ignored.
+        schema: The schema, for the names and their order.
+    """
     return pa.RecordBatch.from_arrays(
         [arrays[name] for name in schema.names], names=list(schema.names)
     )
