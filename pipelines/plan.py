@@ -25,11 +25,11 @@ from recordmill.sources.common.layout import (
     note_unused_partitions,
     read_layout,
 )
-from recordmill.sources.images.file_columns import plan_file_columns
+from recordmill.sources.images.file_columns import join_named_files
 from recordmill.sources.images.samples import detect_samples
 from recordmill.sources.registry import DATA_EXTENSIONS, Kind, find_kind
-from recordmill.sources.values.column_join import plan_with_partitions
-from recordmill.sources.values.text_formats import plan_with_text_formats
+from recordmill.sources.values.column_join import PlanFunction, PlanStep, join_folder_columns
+from recordmill.sources.values.text_formats import join_parsed_texts
 from recordmill.storage.file_table import FileTable
 from recordmill.storage.files import is_remote
 from recordmill.storage.folders import real_path
@@ -182,17 +182,21 @@ def _plan(
     options = dict(options or {})
     files, notes = _choose_table_files(kind.name, listing, options.pop("split_from", AUTO_LAYOUT))
     kind_options = _make_kind_options(kind, options)
-    if kind.has_partitions:
 
-        def plan_tables(files: FileTable, common: PlanOptions) -> Source:
-            source: Source = kind.planner(files, kind_options, common)
-            return source
+    def plan_tables(files: FileTable, common: PlanOptions) -> Source:
+        source: Source = kind.planner(files, kind_options, common)
+        return source
 
-        plan_texts = partial(plan_with_text_formats, plan_tables, kind_options)
-        plan_files = partial(plan_file_columns, plan_texts, kind_options, follow_links)
-        planned = plan_with_partitions(files, common, plan_files, kind_options.columns)
-    else:
-        planned = kind.planner(files, kind_options, common)
+    plan: PlanFunction = plan_tables
+    # Each step joins columns to the records of the steps before.
+    steps: tuple[PlanStep, ...] = (
+        partial(join_parsed_texts, options=kind_options),
+        partial(join_named_files, options=kind_options, follow_links=follow_links),
+        partial(join_folder_columns, options=kind_options),
+    )
+    for step in steps if kind.has_partitions else ():
+        plan = partial(step, plan)
+    planned = plan(files, common)
     notes = (*notes, *planned.notes, *note_unused_partitions(files, planned.schema.names))
     with_notes: Source = replace(planned, notes=notes)  # type: ignore[type-var]
     return with_notes

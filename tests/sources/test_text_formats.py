@@ -26,7 +26,7 @@ from recordmill.sources.common.contract import PlanOptions
 from recordmill.sources.csv.dialect import CsvOptions
 from recordmill.sources.csv.source import CsvSource, plan_csv
 from recordmill.sources.values.conform import conform
-from recordmill.sources.values.text_formats import TextFormat, plan_with_text_formats
+from recordmill.sources.values.text_formats import TextFormat, join_parsed_texts
 from recordmill.storage.file_table import FileTable
 
 BAD = None
@@ -34,9 +34,8 @@ BAD = None
 
 def plan_files(paths: list[Path], parse: tuple[str, ...], **common: Any) -> Any:
     options, files = CsvOptions(parse=parse), FileTable.from_files(input_files(*paths))
-    return plan_with_text_formats(
-        lambda *given: plan_csv(given[0], options, given[1]), options, files, PlanOptions(**common)
-    )
+    plan = lambda files, common: plan_csv(files, options, common)  # noqa: E731
+    return join_parsed_texts(plan, files, PlanOptions(**common), options=options)
 
 
 def day(*parts: int) -> datetime.datetime:

@@ -372,21 +372,22 @@ def _slice(chunk: Chunk, begin: int, end: int) -> Chunk:
     return Chunk(chunk.records[rows], chunk.file_ids[rows], chunk.positions[rows], *rest)
 
 
-def plan_file_columns(
+def join_named_files(
     plan: PlanFunction,
-    options: TableOptions,
-    follow_links: bool,
     files: FileTable,
     common: PlanOptions,
+    *,
+    options: TableOptions,
+    follow_links: bool,
 ) -> Source:
     """Plans tables, and the files that some of their columns name.
 
     Args:
         plan: The function that plans the tables themselves.
-        options: Options of tables, with the columns and their forms.
-        follow_links: Whether links may lead out of the input.
         files: The tables.
         common: Options that all kinds of input share.
+        options: Options of tables, with the columns and their forms.
+        follow_links: Whether links may lead out of the input.
 
     Raises:
         DataError: As `plan` does. Also if the arrays of a column do not have one type.

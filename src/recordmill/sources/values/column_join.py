@@ -23,7 +23,14 @@ from recordmill.base.errors import Reject, UsageError
 from recordmill.base.option_names import option
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema
-from recordmill.sources.common.contract import Chunk, PlanOptions, RecordLocator, Source, Unit
+from recordmill.sources.common.contract import (
+    Chunk,
+    PlanOptions,
+    RecordLocator,
+    Source,
+    TableOptions,
+    Unit,
+)
 from recordmill.sources.common.layout import read_partitions
 from recordmill.sources.values.conform import conform
 from recordmill.sources.values.flatten import nest_tensors
@@ -39,6 +46,8 @@ from recordmill.storage.file_table import FileTable
 _FOLDER_PREFIX = "partition/"
 _INTEGER_PATTERN = re.compile(r"0|-?[1-9]\d{0,17}")
 PlanFunction = Callable[[FileTable, PlanOptions], Source]
+# Plans files by the function that is its first argument, and joins columns to the records.
+PlanStep = Callable[[PlanFunction, FileTable, PlanOptions], Source]
 
 
 class JoinedRows(NamedTuple):
@@ -188,16 +197,16 @@ def _columns_by_name(schema: Schema, batch: pa.RecordBatch) -> dict[str, pa.Arra
     return dict(zip(schema.names, batch.columns, strict=True))
 
 
-def plan_with_partitions(
-    files: FileTable, common: PlanOptions, plan: PlanFunction, columns: Sequence[str] | None = None
+def join_folder_columns(
+    plan: PlanFunction, files: FileTable, common: PlanOptions, *, options: TableOptions
 ) -> Source:
     """Plans files, with the columns that their `NAME=VALUE` folders define.
 
     Args:
+        plan: The function that plans the files themselves.
         files: The files.
         common: Options that all kinds of input share.
-        plan: The function that plans the files themselves.
-        columns: Names of the folder columns to use. None uses all.
+        options: Options of tables, with the columns to use.
 
     Raises:
         UsageError: As `plan` does, and for a folder column as for a column of the files.
@@ -208,7 +217,7 @@ def plan_with_partitions(
     fields = {
         name: field
         for name, field in _partition_fields(files).items()
-        if columns is None or name in columns
+        if options.columns is None or name in options.columns
     }
     if not fields:
         return plan(files, common)

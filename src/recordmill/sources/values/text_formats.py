@@ -243,16 +243,16 @@ class _FormattedColumns:
         yield JoinedRows(chunk, pa.RecordBatch.from_pydict(columns), bad)
 
 
-def plan_with_text_formats(
-    plan: PlanFunction, options: TableOptions, files: FileTable, common: PlanOptions
+def join_parsed_texts(
+    plan: PlanFunction, files: FileTable, common: PlanOptions, *, options: TableOptions
 ) -> Source:
     """Plans files, and parses the columns whose text formats the option `parse` declares.
 
     Args:
         plan: The function that plans the files themselves.
-        options: Options of tables, with the declared formats.
         files: The files.
         common: Options that all kinds of input share.
+        options: Options of tables, with the declared formats.
 
     Raises:
         DataError: As `plan` does.
