@@ -333,7 +333,7 @@ def _plan_or_resume(
         )
         preflight(settings.runner, settings.beam_args, probe, progress)
     progress.begin("resume")
-    folder, finished = resume_read(folder, plan, engine=settings.runner is not None)
+    folder, finished = resume_read(folder, plan, uses_engine=settings.runner is not None)
     if finished is not None and settings.runner is not None:
         from recordmill.pipelines.read_beam import find_worker_tasks
 

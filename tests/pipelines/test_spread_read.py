@@ -206,7 +206,7 @@ def test_what_an_earlier_attempt_has_left_is_taken_and_what_is_gone_is_made_agai
     shutil.copytree(damaged, inputs)
     plan = plan_read(str(inputs), settings.plan, threads=1)
     folder = RunFolder.create(tmp_path / "out", index=False)
-    FinishedOutputs.create(folder.path, fingerprint_plan(plan, engine=True))
+    FinishedOutputs.create(folder.path, fingerprint_plan(plan, uses_engine=True))
     place = JobFolder(out if remote else str(folder.out), folder.id)
 
     def attempt(

@@ -183,9 +183,10 @@ def read_fingerprint(run: Path) -> str | None:
 
 
 def output_identity(output: Path) -> tuple[int, ...]:
-    """Returns numbers that identify the unchanged state of a finished output.
+    """Returns numbers that change if a finished output is modified.
 
-    They survive a rename. For a file they are its size and time, for a folder its inode number.
+    A rename does not change them. For a file they are its size and time, for a folder its inode
+    number.
     """
     if is_folder(output):
         return (inode_number(output),)
@@ -193,23 +194,23 @@ def output_identity(output: Path) -> tuple[int, ...]:
     return state.size_bytes, state.mtime_ns
 
 
-def saves_progress(plan: ReadPlan, engine: bool = False) -> bool:
+def saves_progress(plan: ReadPlan, uses_engine: bool = False) -> bool:
     """Returns whether a read is large enough to save finished outputs.
 
     Args:
         plan: The plan of the read.
-        engine: True if workers of an engine write the outputs. They divide a split into several
-            files even if the result is one file.
+        uses_engine: True if workers of an engine write the outputs. They divide a split into
+            several files even if the result is one file.
     """
     size = sum(
         estimate_uncompressed_bytes(piece, plan.files)
         for split_task in plan.split_tasks
         for piece in split_task.pieces
     )
-    return size > plan.options.file_bytes and (engine or len(plan.tasks) > 1)
+    return size > plan.options.file_bytes and (uses_engine or len(plan.tasks) > 1)
 
 
-def fingerprint_plan(plan: ReadPlan, engine: bool = False) -> str:
+def fingerprint_plan(plan: ReadPlan, uses_engine: bool = False) -> str:
     """Returns a hash that is equal for two reads with the same outputs.
 
     It depends on the plan, the state of the input files, and the versions of recordmill and the
@@ -217,7 +218,8 @@ def fingerprint_plan(plan: ReadPlan, engine: bool = False) -> str:
 
     Args:
         plan: The plan of the read.
-        engine: True if workers of an engine write the outputs. They keep them in another folder.
+        uses_engine: True if workers of an engine write the outputs. Finished outputs are then in
+            another folder, so a read without an engine can't use them.
 
     Returns:
         A SHA-256 as 64 hexadecimal digits.
@@ -226,7 +228,7 @@ def fingerprint_plan(plan: ReadPlan, engine: bool = False) -> str:
     predicate = plan.options.where.condition if plan.options.where is not None else None
     digest = hashlib.sha256()
     for text in [
-        f"{_FORMAT_VERSION} {engine} {[version(name) for name in ('recordmill', 'numpy', 'pyarrow', 'pillow')]}",
+        f"{_FORMAT_VERSION} {uses_engine} {[version(name) for name in ('recordmill', 'numpy', 'pyarrow', 'pillow')]}",
         predicate
         if isinstance(predicate, str)
         else repr(
@@ -253,14 +255,14 @@ def is_resumable(run: Path) -> bool:
 
 
 def has_stopped_read(out: Path) -> bool:
-    """Returns whether DIR contains a stopped read with finished outputs."""
+    """Returns whether an output folder contains a stopped read with finished outputs."""
     return any(
         is_resumable(run) and list_counts_files(run) for run in list_paths(out, f"{RUN_PREFIX}*")
     )
 
 
 def resume_read(
-    folder: RunFolder, plan: ReadPlan, *, engine: bool = False
+    folder: RunFolder, plan: ReadPlan, *, uses_engine: bool = False
 ) -> tuple[RunFolder, FinishedOutputs | None]:
     """Takes over the run folder of a killed read with the same fingerprint.
 
@@ -270,13 +272,13 @@ def resume_read(
     Args:
         folder: The new run folder. It is closed if another one is used instead.
         plan: The plan of this read.
-        engine: True if workers of an engine write the outputs.
+        uses_engine: True if workers of an engine write the outputs.
 
     Returns:
         The run folder to use, and the finished outputs. The latter is None if the read is too small
         to save its progress.
     """
-    fingerprint = fingerprint_plan(plan, engine) if saves_progress(plan, engine) else None
+    fingerprint = fingerprint_plan(plan, uses_engine) if saves_progress(plan, uses_engine) else None
     dead_run = _take_over_run(folder.out, fingerprint)
     if fingerprint is None:
         return folder, None
@@ -289,7 +291,7 @@ def resume_read(
         # The results of workers are loaded by `worker_tasks.find_finished_tasks`.
         finished = (
             FinishedOutputs(dead_run.path / COUNTS_FOLDER)
-            if engine
+            if uses_engine
             else _load_finished(dead_run, plan)
         )
     except BaseException:

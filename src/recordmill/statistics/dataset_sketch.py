@@ -291,7 +291,7 @@ class DatasetSketch:
         max_numbers = max_values_per_column(columns, False)
         binary_columns = sum(feature.dtype == "bytes" for feature in schema) * len(self.splits)
 
-        def sketch_of(feature: Feature) -> FeatureSketch:
+        def make_sketch(feature: Feature) -> FeatureSketch:
             is_binary = feature.dtype == "bytes"
             pixels = (
                 PixelSketch.of_features(binary_columns, len(self.splits), max_numbers)
@@ -301,7 +301,7 @@ class DatasetSketch:
             max_values = max_texts if feature.dtype == "string" else max_numbers
             return FeatureSketch(feature, max_values, feature.name == schema.label, pixels)
 
-        self._features = [[sketch_of(feature) for feature in schema] for _ in self.splits]
+        self._features = [[make_sketch(feature) for feature in schema] for _ in self.splits]
 
     @property
     def features(self) -> list[list[FeatureSketch]]:
@@ -398,14 +398,14 @@ class SketchPool:
     ) -> None:
         self._new = functools.partial(DatasetSketch, schema, splits)
         self._free: list[DatasetSketch] = []
-        self._room = threading.Semaphore(
+        self._available = threading.Semaphore(
             max(min(memory_bytes // 8 // SKETCH_BYTES, max_sketches, _MAX_SKETCHES), 1)
         )
 
     @contextmanager
     def borrow(self) -> Iterator[DatasetSketch]:
         """Lends a sketch to this thread inside the `with` block."""
-        with self._room:
+        with self._available:
             try:
                 sketch = self._free.pop()
             except IndexError:

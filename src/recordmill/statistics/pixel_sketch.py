@@ -38,7 +38,7 @@ _SAMPLE_HASH = np.uint64(_ALL_HASHES // SAMPLE_RATIO)
 
 
 @dataclass(slots=True)
-class _Image:
+class _SampledImage:
     """An image in the sample, which may not be decoded yet.
 
     Attributes:
@@ -100,7 +100,7 @@ class PixelSketch:
     max_pending_bytes: int
     # The number of images that the caller has decoded (`add_sums`), and the sums of their pixels.
     _decoded_totals: list[int] = field(default_factory=lambda: [0] * (1 + NUM_PIXEL_SUMS))
-    _images: dict[int, _Image] = field(default_factory=dict)  # the sample, by hash
+    _images: dict[int, _SampledImage] = field(default_factory=dict)  # the sample, by hash
     _max_hash: int = _ALL_HASHES  # images with a higher hash are not in the sample
     _pending_bytes: int = 0
 
@@ -145,7 +145,7 @@ class PixelSketch:
             value = data[starts[index] : ends[index]]
             is_image = sniff_image(value[:IMAGE_HEAD_BYTES].tobytes()) is not None
             # `data` belongs to the batch, so the image is copied.
-            self._put(hash_, _Image(count, _NO_PIXELS, value.copy() if is_image else None))
+            self._put(hash_, _SampledImage(count, _NO_PIXELS, value.copy() if is_image else None))
         self._decode(self.max_pending_bytes)
 
     def add_sums(self, sums: PixelSums) -> None:
@@ -183,7 +183,7 @@ class PixelSketch:
             self._pending_bytes -= _pending_size(self._images.pop(hash_))
         return kept_hashes
 
-    def _put(self, hash_: int, image: _Image) -> None:
+    def _put(self, hash_: int, image: _SampledImage) -> None:
         self._images[hash_] = image
         self._pending_bytes += _pending_size(image)
 
@@ -245,5 +245,5 @@ class PixelSketch:
         return PixelTotal.from_sums(images, False, totals) if images else None
 
 
-def _pending_size(image: _Image) -> int:
+def _pending_size(image: _SampledImage) -> int:
     return 0 if image.data is None else len(image.data)
