@@ -371,6 +371,7 @@ int64_t rm_json_array_to_lines(Span<uint8_t> data, JsonArray &array) {
       array.elements++;
       array.element_has_begun = 0;
       array.depth = byte == ']' ? -1 : 1;
+      array.stop = at + 1;
       data[at] = '\n';
     } else {
       array.element_has_begun = 1;
@@ -380,6 +381,43 @@ int64_t rm_json_array_to_lines(Span<uint8_t> data, JsonArray &array) {
     }
   }
   return 0;
+}
+
+int64_t rm_find_json_member(ByteSpan data, int64_t start, ByteSpan name, JsonMember &member) {
+  if (start < 0 || start > data.size) return BOUNDS;
+  for (int64_t at = start; at < data.size && member.depth >= 0; at++) {
+    const uint8_t byte = data[at];
+    if (member.in_string) {
+      const bool ends = byte == '"' && !member.is_escaped;
+      if (member.in_key) {
+        if (ends) member.has_name = member.matched == name.size, member.in_key = 0;
+        else if (member.matched >= 0) member.matched = member.matched < name.size && name[member.matched] == byte ? member.matched + 1 : -1;
+      }
+      member.is_escaped = byte == '\\' && !member.is_escaped;
+      member.in_string = !ends;
+    } else if (byte == '\n' || byte == '\r' || byte == '\t' || byte == ' ') {
+      continue;
+    } else if (member.depth == 0) {
+      if (byte != '{') return -1;
+      member.depth = member.expects_key = 1;
+    } else if (member.depth == 1 && member.expects_value) {
+      member.expects_value = 0;
+      if (member.has_name) return at;
+      at--;  // the value is passed over
+    } else if (member.depth == 1 && (byte == ':' || byte == ',')) {
+      member.expects_value = byte == ':';
+      member.expects_key = byte == ',';
+    } else {
+      if (byte == '"') {
+        member.in_string = 1;
+        member.in_key = member.depth == 1 && member.expects_key;
+        member.matched = member.expects_key = 0;
+      }
+      member.depth += (byte == '{' || byte == '[') - (byte == '}' || byte == ']');
+      if (member.depth == 0) member.depth = -1;
+    }
+  }
+  return data.size;
 }
 
 int64_t rm_sort_json_values(Span<const JsonValue> tape, Span<int64_t> positions, Span<int64_t> kind_bits,

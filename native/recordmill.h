@@ -382,10 +382,27 @@ struct JsonArray {
   int64_t in_string, is_escaped;
   int64_t element_has_begun;
   int64_t elements;
+  int64_t stop;              // offset after the end of the array in its last block
 };
 
 // Rewrites a block of a file that is one JSON array in place, as lines of one element. Returns a JsonArrayFault.
 int64_t rm_json_array_to_lines(Span<uint8_t> data, JsonArray &array);
+
+// The state of rm_find_json_member between blocks. All fields are 0 at the start.
+struct JsonMember {
+  int64_t depth;  // of open brackets; -1 after the end of the object
+  int64_t in_string, is_escaped;
+  int64_t in_key;         // the string is a key of the object
+  int64_t expects_key;    // the next string of the object is a key
+  int64_t expects_value;  // the next byte of the object begins a value
+  int64_t matched;        // bytes of the key that equal the name; -1 after a difference
+  int64_t has_name;       // the last key equals the name
+};
+
+// Finds the value of a member in a JSON object that is read in blocks. Keys are compared byte by byte, so a key with
+// escapes is never found. Returns the offset of the first byte of the value from `start` on, data.size if it is not in
+// this block, or -1 if the text is not an object.
+int64_t rm_find_json_member(ByteSpan data, int64_t start, ByteSpan name, JsonMember &member);
 
 // Groups the values of a tape by node, in the order of the tape. The output arrays have an element per value.
 //   positions [nodes]: the index of each node's first value in the output; is moved on.

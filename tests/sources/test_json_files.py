@@ -6,6 +6,7 @@ import base64
 import datetime
 import gzip
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,14 @@ from hypothesis import strategies as st
 from source_reading import input_files, read_all, values
 
 import recordmill
-from recordmill.base.errors import DataError
+from recordmill.base.errors import DataError, RecordmillError, UsageError
 from recordmill.options.commands import in_flags
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.common.content import detect_kind, filter_kind
 from recordmill.sources.common.contract import PlanOptions
+from recordmill.sources.jsonl.arrays import read_elements
 from recordmill.sources.jsonl.columns import decode_base64
-from recordmill.sources.jsonl.source import JsonlOptions, JsonlSource, _read_elements, plan_jsonl
+from recordmill.sources.jsonl.source import JsonlOptions, JsonlSource, plan_jsonl
 from recordmill.storage.listing import list_inputs
 
 TEXT = 'a ] "quoted" [ \\ , {\n}'
@@ -75,7 +77,7 @@ def test_blocks_of_any_size_give_the_same_lines(
         json.dumps(rows, indent=indent, ensure_ascii=data.draw(st.booleans())).encode(), np.uint8
     )
     cuts = sorted(data.draw(st.lists(st.integers(0, len(content)), max_size=4)))
-    text = b"".join(block.tobytes() for block in _read_elements(np.split(content, cuts), "f"))
+    text = b"".join(block.tobytes() for block in read_elements(np.split(content, cuts), "f"))
     assert [json.loads(line) for line in text.split(b"\n") if line.strip()] == rows
 
 
@@ -300,3 +302,88 @@ def test_base64_is_what_python_takes_and_gives_back(texts: list[Any]) -> None:
         right = wanted is not None and base64.b64encode(wanted).decode() == text
         assert bad == (not right)
         assert bad or value == wanted
+
+
+def put(path: Path, text: str) -> Path:
+    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+    return path
+
+
+@pytest.mark.parametrize("name", ["in.json", "in.json.gz"])
+def test_an_array_is_detected_compressed_or_not(tmp_path: Path, name: str) -> None:
+    path = put(tmp_path / name, json.dumps(ROWS))
+    assert detect_kind(list_inputs([path]))[0] == "jsonl"
+    recordmill.build(path, tmp_path / "out", shuffle=False)
+    assert recordmill.open(tmp_path / "out").to_numpy()["a"].tolist() == list(range(50))
+
+
+DOCUMENTS: list[tuple[Any, str]] = [
+    ({"version": "1", "data": ROWS}, "data"),
+    ({"data": ROWS, "after": {"data": [1]}, "x": '{"data": ['}, "data"),
+    ({"a": {"result": [0]}, "result": {"n": 1, "records": ROWS}, "z": 1}, "result.records"),
+    ({'q"uoted': [{"data": 1}], "x": "data", "data": ROWS}, "data"),
+    ({"datas": 1, "dat": 2, "data": ROWS}, "data"),
+]
+
+
+@pytest.mark.parametrize(("document", "keys"), DOCUMENTS)
+@pytest.mark.parametrize("indent", [None, 1])
+def test_records_of_a_member_of_a_document(
+    tmp_path: Path, document: Any, keys: str, indent: int | None
+) -> None:
+    text = json.dumps(document, indent=indent)
+    for name in ("in.json", "in.json.gz"):
+        path = put(tmp_path / name, text)
+        recordmill.build(
+            path, tmp_path / "out", kind="jsonl", record_path=keys, shuffle=False, overwrite=True
+        )
+        assert recordmill.open(tmp_path / "out").to_numpy()["a"].tolist() == list(range(50))
+    content = np.frombuffer(text.encode(), np.uint8)
+    for size in (1, 2, 3, 7, 100):
+        blocks = np.split(content, range(size, len(content), size))
+        lines = b"".join(block.tobytes() for block in read_elements(blocks, "f", keys.split(".")))
+        assert [json.loads(line) for line in lines.split(b"\n") if line.strip()] == ROWS
+
+
+@pytest.mark.parametrize(
+    ("text", "keys", "message"),
+    [
+        ('{"a": [{"x": 1}]}', "data", r"in\.json: the JSON document has no member 'data'"),
+        ('{"a": {"b": 1}}', "a.data", r"the member 'a' has no member 'data'"),
+        ('{"data": {}}', "data", r"the member 'data' is not an array"),
+        ('{"a": 1}', "a.data", r"the member 'a' is not an object"),
+        ('[{"data": 1}]', "data", r"the JSON document is not an object"),
+        ('{"data": [{"x": 1}], "data": [{"x": 2}]}', "data", r"two members are called 'data'"),
+        ('{"data": [{"x": 1}], "b": [', "data", r"the JSON document has no end"),
+        ('{"data": [{"x": 1}, {"x"', "data", r"element 1: the JSON array has no end"),
+        ('{"data": [{"x": 1},]}', "data", r"a value is missing between commas"),
+        ('{"data": [{"x": 1}]}', ".", r"^--record-path \.: give the key"),
+        ("", "data", r"no member 'data'|holds no data|in\.json"),
+    ],
+)
+def test_a_member_that_can_not_be_read_is_named(
+    tmp_path: Path, text: str, keys: str, message: str
+) -> None:
+    path = put(tmp_path / "in.json", text)
+    with pytest.raises(RecordmillError) as found:
+        recordmill.build(path, tmp_path / "out", kind="jsonl", record_path=keys)
+    assert re.search(message, in_flags(str(found.value))), str(found.value)
+
+
+@pytest.mark.parametrize(("document", "keys"), DOCUMENTS[:3])
+@pytest.mark.parametrize("name", ["in.json", "in.json.gz"])
+def test_a_document_is_refused_with_the_option_for_its_member(
+    tmp_path: Path, document: Any, keys: str, name: str
+) -> None:
+    path = put(tmp_path / name, json.dumps(document))
+    with pytest.raises(UsageError) as found:
+        recordmill.build(path, tmp_path / "out")
+    assert f"its member '{keys}' is an array of objects: `recordmill build jsonl`" in str(
+        found.value
+    )
+    assert f"with --record-path {keys} reads it" in in_flags(str(found.value))
+
+
+def test_an_object_with_an_empty_object_is_a_record_without_features(tmp_path: Path) -> None:
+    path = put(tmp_path / "in.jsonl", '{"data": {}}\n{"data": {}}\n')
+    assert recordmill.build(path, tmp_path / "out").records == {"train": 2}

@@ -276,6 +276,18 @@ class JsonArray:
     is_escaped: int
     element_has_begun: int
     elements: int
+    stop: int
+    def __init__(self, *args: float, **fields: float) -> None: ...
+
+class JsonMember:
+    depth: int
+    in_string: int
+    is_escaped: int
+    in_key: int
+    expects_key: int
+    expects_value: int
+    matched: int
+    has_name: int
     def __init__(self, *args: float, **fields: float) -> None: ...
 
 class CsvDialect:
@@ -533,6 +545,12 @@ def scan_json(
     scan: JsonScan,
 ) -> int: ...
 def json_array_to_lines(data: npt.NDArray[np.uint8 | np.bool_] | None, array: JsonArray) -> int: ...
+def find_json_member(
+    data: npt.NDArray[np.uint8 | np.bool_] | None,
+    start: int,
+    name: npt.NDArray[np.uint8 | np.bool_] | None,
+    member: JsonMember,
+) -> int: ...
 def sort_json_values(
     tape: npt.NDArray[Any] | None,
     positions: npt.NDArray[np.int64] | None,

@@ -502,6 +502,14 @@ class BuildKeywords(TypedDict, total=False):
             kinds=("text", "jsonl", "csv"),
         ),
     ]
+    record_path: Annotated[
+        str | None,
+        _text(
+            "the member of a JSON document whose array has the records, as `data` or `result.records`",
+            metavar="KEY",
+            kinds=("jsonl",),
+        ),
+    ]
     stats: Annotated[bool, _run("do not count what the values are like (statistics.pb)", True)]
     expect: Annotated[
         Mapping[str, Any] | str | os.PathLike[str] | None,

@@ -46,6 +46,7 @@ UNKNOWN_FORMAT = "no text and no format known here"
 # Read as data only if a listing has no other data. Otherwise it most likely describes the data.
 JSON_ARRAY_FORMAT = "a JSON array of objects"
 JSON_DOCUMENT_FORMAT = "one JSON document, neither an object a line nor an array of objects"
+_MAX_KEY_DEPTH = 8  # keys that lead to an array of objects in a JSON document
 # 64 KiB: some hundred rows of a table, and one readahead of the disk.
 HEAD_BYTES = 64 << 10
 # Extensions of files without records of any kind: documents, markup, settings, code, logs, and
@@ -174,11 +175,7 @@ def sniff_kind(head: bytes, name: str, size_bytes: int) -> Content:
             is_textual=False,
         ) or _detect_foreign_format(head)
         if content is not None:
-            # The compression belongs to the description, before a remedy that may follow.
-            description, _, remedy = content.detail.partition(";")
-            return Content(
-                content.kind, f"{description} in {compression}{';' * bool(remedy)}{remedy}"
-            )
+            return _add_compression(content, compression)
     text = _decode_head(head, is_complete=is_complete)
     if text is None:
         return Content(hint or BINARY_CONTENT, UNKNOWN_FORMAT)
@@ -191,11 +188,15 @@ def sniff_kind(head: bytes, name: str, size_bytes: int) -> Content:
     if main_extension in NO_DATA_EXTENSIONS and not is_objects:
         return Content(OTHER_CONTENT, f"a .{extension} file")
     content = content or Content(OTHER_CONTENT, _detect_document_format(sample))
-    return (
-        Content(content.kind, f"{content.detail} in {compression}")
-        if compression != UNCOMPRESSED
-        else content
-    )
+    return _add_compression(content, compression)
+
+
+def _add_compression(content: Content, compression: str) -> Content:
+    """Adds the compression to a description, before a remedy that may follow."""
+    if compression == UNCOMPRESSED:
+        return content
+    description, semicolon, remedy = content.detail.partition(";")
+    return Content(content.kind, f"{description} in {compression}{semicolon}{remedy}")
 
 
 def _match_kinds(sample: ContentSample, *, is_textual: bool) -> Content | None:
@@ -319,8 +320,49 @@ def _detect_document_format(sample: ContentSample) -> str:
     if start[:1] == "[" and start[1:].lstrip()[:1] == "{":
         return JSON_ARRAY_FORMAT
     if start[:1] in ("{", "["):
-        return JSON_DOCUMENT_FORMAT
+        path = _find_record_path(start)
+        if path is None:
+            return JSON_DOCUMENT_FORMAT
+        remedy = f"`recordmill build jsonl` with {option('record_path', path)} reads it"
+        return f"{JSON_DOCUMENT_FORMAT}; its member {path!r} is an array of objects: {remedy}"
     return "markup" if start[:1] == "<" and sample.hint is None else ""
+
+
+def _find_record_path(text: str) -> str | None:
+    """Returns the path of the first array of objects in a JSON document, or None.
+
+    >>> _find_record_path('{"v": 1, "result": {"data": [{"a": 1}, {"a":')
+    'result.data'
+
+    Args:
+        text: The beginning of the document.
+    """
+    decoder, keys, position = json.JSONDecoder(), list[str](), 0
+    try:
+        while len(keys) < _MAX_KEY_DEPTH:
+            position = _skip_json_space(text, position + 1)  # after `{` or `,`
+            key, position = decoder.raw_decode(text, position)
+            position = _skip_json_space(text, _skip_json_space(text, position) + 1)
+            if text[position] == "{":
+                # The array may be in this object. If it is not, the text after it is not searched.
+                keys.append(key)
+                continue
+            if text[position] == "[" and text[_skip_json_space(text, position + 1)] == "{":
+                return ".".join([*keys, key])
+            _, position = decoder.raw_decode(text, position)
+            position = _skip_json_space(text, position)
+            while text[position] == "}":
+                keys.pop()
+                position = _skip_json_space(text, position + 1)
+    except (ValueError, IndexError, TypeError, RecursionError):
+        return None  # the text ends, or it is not JSON
+    return None
+
+
+def _skip_json_space(text: str, position: int) -> int:
+    while text[position] in " \t\r\n":
+        position += 1
+    return position
 
 
 def _count_json_objects(text: str, *, is_complete: bool) -> int:
@@ -429,20 +471,23 @@ def detect_kind(listing: Listing) -> tuple[str, str]:
     files_by_kind = {kind: counts[kind] for kind in KIND_NAMES if counts[kind] > 0}
     if not files_by_kind and (
         array_group := next(
-            (group for group in groups if group.example.detail == JSON_ARRAY_FORMAT), None
+            (group for group in groups if group.example.detail.startswith(JSON_ARRAY_FORMAT)), None
         )
     ):
         return JSONL_CONTENT, f"{JSONL_CONTENT}: {array_group.example_name} is {JSON_ARRAY_FORMAT}"
     if (
         not files_by_kind
         and counts[OTHER_CONTENT] > 0
-        and not any(group.example.detail == JSON_DOCUMENT_FORMAT for group in groups)
+        and not any(group.example.detail.startswith(JSON_DOCUMENT_FORMAT) for group in groups)
     ):
         return TEXT_CONTENT, f"text: nothing but {_describe_extensions(groups, (OTHER_CONTENT,))}"
     if not files_by_kind:
         example_group = max(
             groups,
-            key=lambda group: (group.example.detail == JSON_DOCUMENT_FORMAT, group.num_files),
+            key=lambda group: (
+                group.example.detail.startswith(JSON_DOCUMENT_FORMAT),
+                group.num_files,
+            ),
         )
         raise UsageError(
             f"no data that is known here among {len(listing.files)} file(s): "
@@ -485,7 +530,9 @@ def filter_kind(listing: Listing, kind: str) -> Listing:
     groups = _group_by_extension(listing.files)
     matching_groups = [group for group in groups if group.kind == kind]
     if not matching_groups and kind == JSONL_CONTENT:
-        matching_groups = [group for group in groups if group.example.detail == JSON_ARRAY_FORMAT]
+        matching_groups = [
+            group for group in groups if group.example.detail.startswith(JSON_ARRAY_FORMAT)
+        ]
     if not matching_groups and is_textual:
         matching_groups = [group for group in groups if group.kind in _TEXTUAL_KINDS]
     keys = {(group.extension, group.is_documentation) for group in matching_groups}

@@ -47,7 +47,13 @@ from recordmill.sources.jsonl.schema import (
     path_to_feature_name,
 )
 from recordmill.sources.jsonl.tape import MEMORY_BYTES_PER_VALUE, JsonPath, Tape, TapeScanner
-from recordmill.sources.values.conform import conform, encode_classes, quote_value, suggest_remedy
+from recordmill.sources.values.conform import (
+    build_batch,
+    conform,
+    encode_classes,
+    quote_value,
+    suggest_remedy,
+)
 from recordmill.sources.values.schema_unifier import finish_schema
 
 _MAX_QUOTED_BYTES = 200  # of a value in a message
@@ -276,7 +282,7 @@ class RecordLayout:
             _finish_column(columns_by_name.get(feature.name), feature, batch.num_rows)
             for feature in self.schema
         ]
-        return pa.RecordBatch.from_arrays(columns, schema=to_arrow(self.schema))
+        return build_batch(columns, to_arrow(self.schema), batch.num_rows)
 
     def agrees_with(self, final_layout: RecordLayout) -> bool:
         """Returns whether records that were parsed with this layout are valid for the final one.

@@ -44,6 +44,7 @@ from recordmill.sources.common.lines import (
 )
 from recordmill.sources.common.scan_cache import CachedBatch, ScanCache
 from recordmill.sources.common.tables import CompactTable
+from recordmill.sources.jsonl.arrays import is_json_array, parse_record_path, read_elements
 from recordmill.sources.jsonl.columns import (
     TEXT_FROM_SCALARS,
     TEXT_FROM_STRINGS,
@@ -68,11 +69,8 @@ from recordmill.sources.jsonl.tape import JsonPath, Tape, TapeScanner
 from recordmill.sources.values.conform import conform
 from recordmill.sources.values.labels import ClassNames, has_text_classes
 from recordmill.sources.values.schema_unifier import check_columns, finish_schema
-from recordmill.storage.compression import COMPRESSED_HEAD_BYTES
 from recordmill.storage.file_table import FileTable, InputFile
-from recordmill.storage.files import Bytes, check_unchanged
-
-_JSON_SPACE = b" \t\r\n"
+from recordmill.storage.files import check_unchanged
 
 
 @dataclass(frozen=True)
@@ -83,72 +81,44 @@ class JsonlOptions(TableOptions):
         encoding: Encoding of all files. Any that Python knows.
         max_line_bytes: Maximum length of a line in bytes. A longer one is a reject, so that no line
             exhausts the memory.
+        record_path: Keys that lead to the array with the records in each file, with dots between
+            them. None means that a file is lines or an array.
     """
 
     encoding: str = "utf-8"
     max_line_bytes: int = MAX_LINE_BYTES
+    record_path: str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "encoding", normalize_encoding(self.encoding))
+        parse_record_path(self.record_path)
         if not 1 <= self.max_line_bytes <= 1 << 30:
             raise UsageError(
                 f"{option('max_line_bytes', self.max_line_bytes)}: it lies between 1 and {1 << 30}"
             )
 
 
-def is_json_array(file: InputFile, encoding: str) -> bool:
-    """Returns whether a file begins like an array of objects: `[` and then `{`."""
-    head = next(read_utf8_blocks(file, encoding, COMPRESSED_HEAD_BYTES), np.empty(0, np.uint8))[
-        :COMPRESSED_HEAD_BYTES
-    ]
-    text = head.tobytes().lstrip(_JSON_SPACE)
-    return text.startswith(b"[") and text[1:].lstrip(_JSON_SPACE).startswith(b"{")
-
-
-def stream_records(file: InputFile, encoding: str, max_line_bytes: int) -> Iterator[LineBlock]:
+def stream_records(file: InputFile, options: JsonlOptions) -> Iterator[LineBlock]:
     """Yields the records of a streamed file, one in each line.
 
     If the file is a JSON array, its elements become the lines.
 
-    Args:
-        file: The file.
-        encoding: The declared encoding.
-        max_line_bytes: Maximum length of a line. Longer lines are skipped and reported.
-
     Raises:
-        DataError: A JSON array has no end, lacks a value between commas, or has more data after its
-            end. Other errors are those of `read_utf8_blocks`.
+        DataError: A JSON array can't be read, see `read_elements`. Other errors are those of
+            `read_utf8_blocks`.
     """
-    if not is_json_array(file, encoding):
-        return stream_line_blocks(file, encoding, max_line_bytes)
+    if not _is_array(file, options):
+        return stream_line_blocks(file, options.encoding, options.max_line_bytes)
+    blocks = prefetch_one(read_utf8_blocks(file, options.encoding, BATCH_BYTES))
     return align_to_lines(
-        _read_elements(prefetch_one(read_utf8_blocks(file, encoding, BATCH_BYTES)), file.name),
-        max_line_bytes,
+        read_elements(blocks, file.name, parse_record_path(options.record_path)),
+        options.max_line_bytes,
     )
 
 
-def _read_elements(blocks: Iterable[Bytes], source: str) -> Iterator[Bytes]:
-    array = native.JsonArray()
-    for block in blocks:
-        # A copy, because the native function rewrites the block in place.
-        lines = np.array(block)
-        error = native.json_array_to_lines(lines, array)
-        if error:
-            is_after = error == native.JsonArrayFault.DATA_AFTER_ARRAY
-            problem = (
-                "something stands behind the JSON array's end"
-                if is_after
-                else "a value is missing between commas"
-            )
-            raise DataError(problem, source=source, place=f"element {array.elements}")
-        yield lines
-    if array.depth >= 0:
-        raise DataError(
-            "the JSON array has no end: the file is cut off",
-            source=source,
-            place=f"element {array.elements}",
-        )
+def _is_array(file: InputFile, options: JsonlOptions) -> bool:
+    return options.record_path is not None or is_json_array(file, options.encoding)
 
 
 @dataclass
@@ -173,8 +143,7 @@ class ScannedLines:
 
 def scan_jsonl_ranges(
     files: Sequence[InputFile],
-    encoding: str,
-    max_line_bytes: int,
+    options: JsonlOptions,
     label: tuple[str, str] | None,
     common: PlanOptions,
     create_cache_writer: Callable[[], LineCacheWriter],
@@ -183,8 +152,7 @@ def scan_jsonl_ranges(
 
     Args:
         files: The files.
-        encoding: The declared encoding.
-        max_line_bytes: Maximum length of a line.
+        options: The options of the files.
         label: (name of the label, TEXT_FROM_STRINGS or TEXT_FROM_SCALARS). The second item
             determines which of its values are class names. None collects no class names.
         common: The options of the plan.
@@ -206,12 +174,12 @@ def scan_jsonl_ranges(
         return scanned
 
     def stream(file: InputFile) -> Iterator[LineBlock]:
-        return stream_records(file, encoding, max_line_bytes)
+        return stream_records(file, options)
 
     ranges = plan_line_ranges(
-        files, encoding, lambda file: is_json_array(file, encoding), common.unit_bytes
+        files, options.encoding, lambda file: _is_array(file, options), common.unit_bytes
     )
-    return scan_ranges(files, ranges, scan, stream, max_line_bytes, common.threads)
+    return scan_ranges(files, ranges, scan, stream, options.max_line_bytes, common.threads)
 
 
 def _scan_range(
@@ -346,7 +314,7 @@ class JsonlSource:
             return
         is_streamed = self.files.has_flag(STREAMED_COLUMN, ordinal)
         for block in (
-            stream_records(file, self.options.encoding, max_line_bytes)
+            stream_records(file, self.options)
             if is_streamed
             else read_line_blocks(file, start, stop, max_line_bytes)
         ):
@@ -402,8 +370,7 @@ def plan_jsonl(
     predictor = LayoutPredictor(common, base64_features)
     scanned = scan_jsonl_ranges(
         files,
-        options.encoding,
-        options.max_line_bytes,
+        options,
         label,
         common,
         create_cache_writer=lambda: LineCacheWriter(predictor, cache),

@@ -99,7 +99,7 @@ def conform(batch: pa.RecordBatch, schema: Schema, text_label: str | None = None
         columns, failures, rounded_counts = _fit_all(batch, schema, text_label)
         if not failures:
             return ConformedBatch(
-                batch=_build_batch(columns, to_arrow(schema), batch.num_rows),
+                batch=build_batch(columns, to_arrow(schema), batch.num_rows),
                 good_rows=good,
                 bad_rows=sorted(bad),
                 rounded_counts=rounded_counts,
@@ -190,7 +190,8 @@ def _fit_all(
     return columns, bad, rounded_counts
 
 
-def _build_batch(columns: list[pa.Array], target: pa.Schema, rows: int) -> pa.RecordBatch:
+def build_batch(columns: list[pa.Array], target: pa.Schema, rows: int) -> pa.RecordBatch:
+    """Returns a batch that has the given number of rows even without columns."""
     if columns:
         return pa.RecordBatch.from_arrays(columns, schema=target)
     # only a struct keeps the number of rows if there are no columns
