@@ -156,8 +156,8 @@ def croissant_json(
         name: Name of the data set.
         description: Description with a URL.
         schema: The schema.
-        patterns: Pattern of the shard names of each split, by split. Relative to the folder of the
-            file.
+        patterns: By split, a pattern such as `train-*` for the paths of its shards. Relative to the
+            folder of `croissant.json`.
         version: Three numbers, such as `1.0.0`.
         published: Date of publication in ISO 8601.
         images: Names of bytes features that contain images.
@@ -222,7 +222,7 @@ def _feature_record_set(
 ) -> dict[str, Any]:
     """Returns the record set of the records, with a field for each feature.
 
-    It has one more field for the split of a record, which is a part of the name of its shard.
+    One more field is the split of a record, which Croissant derives from the name of its shard.
     """
     # Names of fields must be unique. If a feature is named `split`, it keeps the name.
     name = "split"

@@ -52,7 +52,7 @@ EXAMPLE, SEQUENCE_EXAMPLE, OPAQUE_BYTES = ("Example", "SequenceExample", "bytes"
 
 
 def max_feature_count(memory_bytes: int) -> int:
-    """Returns the largest number of features for this memory limit.
+    """Returns the largest number of features that a memory limit allows.
 
     >>> max_feature_count(256 << 20), max_feature_count(64 << 30)
     (13107, 65536)
@@ -87,12 +87,14 @@ def check_feature_count(features: int, memory_bytes: int, source: str = "") -> N
 class Storage:
     """One entry of the feature map of an Example.
 
+    A feature is stored in one or more entries, see `Feature.storage`.
+
     Attributes:
         name: The key of the entry.
         kind: The list that contains the values: `int64`, `float` or `bytes`.
         length: The number of values in each record. None if it varies.
-        raw: True if the entry is one bytes value with all values of a tensor as little-endian
-            numbers, which `tf.io.decode_raw` reads.
+        raw: True if the entry is a single bytes value with all numbers of a tensor, little-endian,
+            as `tf.io.decode_raw` reads them.
     """
 
     name: str
@@ -273,8 +275,9 @@ def step_feature_name(entry: str, is_taken: bool) -> str:
     """Returns the feature name for a feature list of a SequenceExample.
 
     A SequenceExample may use one name in its context and in its feature lists, but the names of
-    features must differ. So the feature list gets the suffix `/sequence` in this case. It also gets
-    the suffix if its name already ends in it. So the original name can be restored.
+    features must differ. In this case, the feature list gets the suffix `/sequence`. A feature list
+    with a name that already ends in `/sequence` gets it, too. So the name without the last suffix
+    is always the name of the feature list.
 
     Args:
         entry: The name of the feature list.

@@ -15,7 +15,7 @@ _BACKGROUND = "background"  # class 0 of the API, which a label map does not lis
 def label_map_files(schema: Schema) -> dict[str, str]:
     """Returns the label map of a schema, as {file name: content}.
 
-    The class numbers of the records are used.
+    The ids in the map are the class numbers of the records.
 
     Returns:
         An empty dict if the schema has no object classes.

@@ -119,9 +119,10 @@ def _description_fields(description: Description) -> dict[str, Any]:
 def label_files(schema: Schema) -> dict[str, str]:
     """Returns the files with class names that TFDS reads next to `features.json`.
 
-    TFDS shows class numbers if a feature has no such file. A feature gets none if the name of the
-    file would be too long, or that of another feature as well. It also gets none if a class name is
-    empty, occurs twice, has a line break, or begins or ends with a space.
+    TFDS shows class numbers if a feature has no such file. Two things prevent a file:
+
+    * Its name would be too long, or two features need the same file name.
+    * A class name is empty, occurs twice, contains a line break, or begins or ends with a space.
 
     Returns:
         The content of each file, by file name. It has one class name per line.
@@ -160,7 +161,7 @@ def tfds_limitations(schema: Schema, compression: str = "none") -> list[str]:
 
 
 def tfds_notes(schema: Schema) -> list[str]:
-    """Returns a note for the user about the features that TFDS can't read.
+    """Returns a note for the user that names the features that TFDS can't read.
 
     The list is empty if TFDS can read all features, and has one note otherwise.
     """
@@ -215,7 +216,7 @@ def _connector(feature: Feature) -> dict[str, Any]:
 
 
 def _item_connector(feature: Feature) -> dict[str, Any]:
-    """Returns the feature connector for the values without variable dimensions."""
+    """Returns the feature connector for one item of the innermost list."""
     if feature.inner_shape:
         return _tensor_connector(feature.inner_shape, _tfds_dtype(feature))
     if feature.classes:
@@ -391,5 +392,8 @@ def _parse_tensor(name: str, tensor: Mapping[str, Any]) -> Iterator[Feature]:
 
 
 def _as_list_entry(feature: Feature) -> Feature:
-    """Returns the feature with the dtype that a list of an Example can store."""
+    """Returns the feature with a dtype that a list of an Example can store.
+
+    For example, float64 becomes float32, and uint8 [28, 28] becomes int64 [28, 28].
+    """
     return replace(feature, dtype=_LIST_DTYPES[feature.dtype]) if feature.raw else feature

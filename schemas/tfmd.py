@@ -257,7 +257,7 @@ def to_pbtxt(schema: Schema, representations: Mapping[str, Any] | None = None) -
 
 
 def extend_pbtxt(text: str, features: Iterable[Feature]) -> str:
-    """Adapts the text of a schema by tf.Transform to the data set.
+    """Adapts a `schema.pbtxt` of tf.Transform to the records that recordmill writes.
 
     The entry with the values of a ragged tensor gets the name of the tensor. The copied features
     are added.
@@ -494,9 +494,9 @@ def _mark_required(entry: Any, required: bool) -> None:
 
 
 def _make_representations(feature: Feature, message: str) -> dict[str, Any]:
-    """Returns the TensorRepresentations of a feature, by tensor name.
+    """Returns the TensorRepresentation messages of a feature, by tensor name.
 
-    Only those are returned that TensorFlow's tools would not infer from the entries.
+    A tensor is left out if TensorFlow's tools infer its representation from the entries.
 
     Args:
         feature: The feature.

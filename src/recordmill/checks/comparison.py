@@ -104,7 +104,7 @@ class BucketHistogram:
     def with_infinities_and_zeros(
         self, infinities: tuple[int, int], zeros: float, is_non_negative: bool
     ) -> BucketHistogram:
-        """Returns a copy that counts infinite values in `points`, and usually also zeros.
+        """Returns a copy that counts infinite values and zeros in `points`.
 
         Two histograms are compared exactly at their points. So infinite values match each other. A
         quantile bucket contains a tenth of the values, so it would show the number of zeros
@@ -263,8 +263,8 @@ def l_infinity_distance(
     """Returns the largest difference between the shares of a value in two samples.
 
     The share of a value is its number of occurrences, divided by the number of all values.
-    Statistics may list only the most frequent values. If only one sample lists a value, its
-    difference is the smallest possible one.
+    Statistics may list only the most frequent values. If only one sample lists a value, its share
+    in the other sample is between 0 and `unlisted`, and the smallest possible difference is used.
 
     Args:
         first_counts: Number of occurrences of each listed value of the first sample.
@@ -297,12 +297,12 @@ def l_infinity_distance(
 def share_allowance(sample_sizes: tuple[float, float], num_figures: int = 1) -> float:
     """Returns the largest difference between two shares that chance explains.
 
-    If both samples have the same distribution, the largest difference exceeds the result once in a
-    million times. This is Hoeffding's bound for the difference of two means.
+    If both samples have the same distribution, a difference exceeds the result once in a million
+    times. This is Hoeffding's bound for the difference of two means.
 
     Args:
         sample_sizes: Number of independent observations in each sample.
-        num_figures: Number of differences. The caller judges only the largest one.
+        num_figures: Number of differences, if only the largest of several ones is judged.
     """
     inverse = _inverse_sum(sample_sizes)
     return math.sqrt(inverse * math.log(2 * max(num_figures, 1) / _FALSE_ALARM_PROBABILITY) / 2)
@@ -486,15 +486,16 @@ def _compare_features(
 class _FeatureComparison:
     """Comparison of one feature in two samples.
 
-    Each `compare_...` method yields a violation if a figure exceeds its threshold. A threshold of
-    None disables the comparison.
+    Each `compare_...` method computes a figure, such as a difference of two shares. It yields a
+    violation if the figure exceeds the limit. A limit of None disables the comparison.
 
     Attributes:
         sample: Statistics of the sample to check.
         base: Statistics of the sample that it is compared with.
         base_name: Name of `base` in messages.
-        is_categorical: The shares of single values are compared. Otherwise distributions are.
-        both_list_all_values: The statistics of both samples list all different values.
+        is_categorical: True if the shares of single values are compared. False compares
+            distributions.
+        both_list_all_values: True if the statistics of both samples list all different values.
         sample_sizes: Number of independent observations in `sample` and `base`.
     """
 
@@ -584,7 +585,7 @@ class _FeatureComparison:
             yield self.make_violation(message, gap, max_gap)
 
     def compare_new_values(self, limit: Threshold | None) -> Iterator[Violation]:
-        """Compares the share of values that do not occur in `base` with the limit.
+        """Judges the share of the values that do not occur in `base`.
 
         Does nothing unless the statistics of both samples list all values.
         """
@@ -611,7 +612,8 @@ class _FeatureComparison:
     def compare_numbers(self, limit: Threshold | None) -> Iterator[Violation]:
         """Compares the distributions of numbers.
 
-        If the statistics list all numbers, these are compared, and histograms otherwise.
+        If the statistics of both samples list all numbers, their counts are compared. Otherwise
+        histograms are compared.
         """
         means = [statistics.mean for statistics in (self.sample, self.base)]
         details = "" if None in means else f" (mean {means[0]:.5g}, there {means[1]:.5g})"
@@ -703,7 +705,11 @@ def _read_histogram(statistics: FeatureStatistics, of_quantiles: bool) -> Bucket
 
 
 def _is_category(statistics: FeatureStatistics, is_label: bool) -> bool:
-    """Returns whether values are compared one by one, and not as a distribution of numbers."""
+    """Returns whether the values of a feature are compared one by one.
+
+    This is so for texts, and for numbers with few different values or the label, if the statistics
+    list all of them.
+    """
     if statistics.type == "STRING":
         return True
     return statistics.lists_all_values and (
@@ -722,8 +728,9 @@ def _sample_size(statistics: FeatureStatistics) -> float:
 
 
 def _max_figure(limit: Threshold, allowance: float) -> float:
-    """Returns the largest figure that passes.
+    """Returns the largest figure that passes a comparison.
 
-    A default threshold is increased by the allowance for chance, but not above 1.
+    It is the threshold. A default threshold is increased by the allowance for chance, but not above
+    1.
     """
     return min(limit.maximum + allowance, 1.0) if limit.is_default else limit.maximum

@@ -32,7 +32,10 @@ _SIGMAS = 5.0
 def find_violations(
     statistics: DatasetStatistics, schema: Schema, rules: Rules
 ) -> Iterator[Violation]:
-    """Yields the violations of all rules except those for drift, skew and repeated records.
+    """Yields the violations of the rules that a single set of statistics can break.
+
+    These are all rules, apart from the thresholds for drift and skew and the limits of repeated
+    records.
 
     Args:
         statistics: Statistics of the data set.
@@ -352,7 +355,11 @@ def _share_interval(statistics: FeatureStatistics, share: float) -> Interval:
 
 
 def _distinct_interval(statistics: FeatureStatistics) -> Interval:
-    """Returns the smallest and the largest number of different values that the estimate allows."""
+    """Returns the smallest and the largest number of different values that is plausible.
+
+    Both are the exact number if it is known. Otherwise they differ from the estimate by 5 standard
+    errors.
+    """
     error = _SIGMAS * (statistics.distinct_error or 0)
     distinct = float(statistics.distinct or 0)
     return max(distinct * (1 - error), 0.0), min(distinct * (1 + error), float(statistics.values))
@@ -418,7 +425,7 @@ def read_expectations(file_or_mapping: Mapping[str, Any] | str | os.PathLike[str
     """Reads the rules of the build option `expect`.
 
     Args:
-        file_or_mapping: Path of a YAML file, or the content of one.
+        file_or_mapping: Path of a YAML file, or its content.
 
     Raises:
         UsageError: The rules are invalid. Or a rule is only for `recordmill check`, because it

@@ -203,14 +203,17 @@ class ContentDigests:
         return rows
 
     def find_repeats(self) -> RepeatCounts:
-        """Returns the counts and examples of all repeats. The added digests are consumed."""
+        """Returns the counts and examples of all repeats.
+
+        Call it once, after all digests were added.
+        """
         counts = RepeatCounts()
         for rows in self._iter_row_sets():
             _add_repeats(rows, self.num_splits, counts)
         return counts
 
     def _iter_row_sets(self) -> Iterator[npt.NDArray[np.void]]:
-        """Yields sets of rows. Equal digests are always in the same set."""
+        """Yields all rows in several arrays. Rows with equal digests are in the same array."""
         if self._folder is None:
             yield self._take()
             return
@@ -273,7 +276,11 @@ def _add_repeats(rows: npt.NDArray[np.void], num_splits: int, counts: RepeatCoun
 
 
 def _starts_group(values: U64) -> npt.NDArray[np.bool_]:
-    """Returns a mask of the values that differ from the value before them. The first one does."""
+    """Returns a mask of the values that begin a group of equal values.
+
+    >>> _starts_group(np.array([3, 3, 5], np.uint64))
+    array([ True, False,  True])
+    """
     return np.concatenate([np.ones(min(len(values), 1), np.bool_), values[1:] != values[:-1]])
 
 

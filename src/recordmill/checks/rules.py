@@ -26,10 +26,10 @@ _TRUTH_VALUES = {"true": "1", "false": "0", "1": "1", "0": "0"}
 
 @dataclass(frozen=True)
 class Threshold:
-    """Largest value of a figure that passes a comparison.
+    """Limit of a compared figure, such as a difference of two shares.
 
     Attributes:
-        maximum: The largest value that passes.
+        maximum: The largest figure that passes.
         is_default: True for a threshold of recordmill, and False for one from the user. Comparisons
             increase a default threshold by the difference that chance may cause.
     """
@@ -43,11 +43,11 @@ class Thresholds:
     """Thresholds for the comparison of two samples. None disables a comparison.
 
     Attributes:
-        jensen_shannon: For the Jensen-Shannon divergence of numbers, sizes and lengths, in bits
-            from 0 to 1.
-        l_infinity: For the largest difference between the shares of a value in the two samples.
-        missing: For the difference between the shares of records without the feature.
-        new_values: For the share of values that occur only in the checked sample.
+        jensen_shannon: Limit of the Jensen-Shannon divergence of numbers, sizes or lengths. In
+            bits, from 0 to 1.
+        l_infinity: Limit of the largest difference between the shares of a value.
+        missing: Limit of the difference between the shares of records without the feature.
+        new_values: Limit of the share of values that occur only in the checked sample.
     """
 
     jensen_shannon: Threshold | None = Threshold(0.1, is_default=True)
@@ -116,10 +116,11 @@ class RepeatLimits:
     None disables a search, and an object without limits is False.
 
     Attributes:
-        records: For records with equal bytes.
-        images: For images with equal bytes.
-        near_images: For images that look alike.
-        keys: For records that share the value of a feature, such as a user id. By feature.
+        records: Largest share of records with equal bytes.
+        images: Largest share of images with equal bytes.
+        near_images: Largest share of images that look alike.
+        keys: For some features, such as a user id, the largest share of records with a value that
+            occurs in another record.
     """
 
     records: float | None = None

@@ -315,7 +315,7 @@ class ReadOptions:
 
     @property
     def has_filter(self) -> bool:
-        """True if records without a fault may be left out."""
+        """True if undamaged records may be left out."""
         return self.where is not None or self.sample is not None
 
     @property
@@ -339,7 +339,9 @@ class ReadOptions:
 
 @dataclass(frozen=True)
 class ReadPlan:
-    """Plan of a read. It determines the outputs, apart from the last four attributes.
+    """Plan of a read.
+
+    The attributes `memory_bytes`, `image_bytes` and `max_rejects` do not affect the outputs.
 
     Attributes:
         files: The input files. Pieces refer to them by their index.
@@ -348,7 +350,7 @@ class ReadPlan:
         split_tasks: The tasks before their division, one for each split.
         options: The options.
         records: Number of records that all tasks read. None if it is unknown before they are read.
-        decoded: Features that are decoded from the records, including those for `where`.
+        decoded: Features that are decoded from the records, including the features of `where`.
         selected: Features that remain after `where` was evaluated.
         steps: Conversions of the `selected` features to `schema`.
         notes: Messages for the user.

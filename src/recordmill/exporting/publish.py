@@ -228,7 +228,10 @@ def _move_result(folder: RunFolder) -> None:
 
 
 def _finish_dead_reads(out: Path) -> None:
-    """Finishes the publications of reads that were killed. The caller holds the lock of DIR."""
+    """Finishes the publications of reads that were killed.
+
+    The caller must hold the lock of DIR.
+    """
     with claim_dead_runs(
         run for run in list_paths(out, f"{RUN_PREFIX}*") if is_awaiting_publication(run)
     ) as dead_runs:

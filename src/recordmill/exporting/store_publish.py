@@ -55,8 +55,8 @@ _MAX_CONCURRENT_OUTPUTS = 8
 class Uploads:
     """Uploads of the outputs that a read has written on this machine.
 
-    A context manager, which also holds the run in the store. At the end of the `with` block, the
-    uploaded objects are removed unless they were committed.
+    A context manager, which also keeps the run in the store alive. At the end of the `with` block,
+    the uploaded objects are removed unless they were committed.
 
     Args:
         folder: Run folder of the read on this machine.

@@ -40,7 +40,7 @@ class OutputCounts:
         read: Number of records that were read.
         written: Number of records in the output.
         rejected: The rejects.
-        filtered: Number of records without a fault that were left out by a filter.
+        filtered: Number of undamaged records that a filter has left out.
         notes: Messages for the user.
     """
 
@@ -104,7 +104,7 @@ class ReadCounts:
     Attributes:
         read: Number of records that were read.
         records: Number of records that were written, by split.
-        filtered: Number of records without a fault that were left out by a filter.
+        filtered: Number of undamaged records that a filter has left out.
         rejected: The rejects of all outputs.
     """
 

@@ -160,8 +160,8 @@ class FeatureSketch:
 
         Args:
             flat: The column.
-            keys: [records] The key of each record of the batch. They determine the sampled
-                occurrences.
+            keys: [records] The sort key of each record of the batch. It determines the occurrences
+                of texts that are sampled.
             rows: The indexes of the records to count, ascending. None counts all records.
             sums: [records, NUM_PIXEL_SUMS] The pixel sums of the images, if the caller has decoded
                 them. None decodes a sample of the images.
@@ -322,7 +322,7 @@ class DatasetSketch:
 
         Args:
             batch: The records. The features of the schema are among its columns.
-            keys: [records] The key of each record.
+            keys: [records] The sort key of each record.
             splits: [records] The index of the split of each record. None means that all records
                 belong to the first split.
             pixels: The pixel sums [records, NUM_PIXEL_SUMS] of image features, by name, if the

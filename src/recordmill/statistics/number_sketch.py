@@ -85,7 +85,11 @@ class NumberSketch:
         return self.finite + self.nans + self.plus_infinities + self.minus_infinities
 
     def add(self, values: npt.NDArray[Any]) -> None:
-        """Counts an array of numbers. The dtype is that of any numeric feature."""
+        """Counts an array of numbers.
+
+        Args:
+            values: Integers or booleans of any size if `is_int`, and floats otherwise.
+        """
         for begin in range(0, len(values), _BLOCK_VALUES):
             block = values[begin : begin + _BLOCK_VALUES]
             if self.is_int:
@@ -204,9 +208,9 @@ class NumberSketch:
         self.keys, self.counts = _sum_equal_keys(self._floor_keys(self.keys), self.counts)
 
     def _floor_keys(self, keys: U64) -> U64:
-        """Returns the keys with the dropped bits of their ranges set to 0.
+        """Returns the lowest keys of the bins that contain these keys.
 
-        The results are the lowest keys of the bins that contain these keys.
+        These are the keys with the dropped bits of their ranges set to 0.
         """
         dropped = self._dropped_bits_of(keys)
         return keys if dropped is None else keys >> dropped << dropped
@@ -320,9 +324,10 @@ class NumberSketch:
 
     @property
     def quantile_error(self) -> float:
-        """Largest error of the rank of a quantile.
+        """Largest error of the rank of a quantile, as a share.
 
-        The unit is a share of the finite values. It is 0 while each bin is one value.
+        For example, 0.01 means that the rank of a median is between 0.49 and 0.51. It is 0 while
+        each bin is one value.
         """
         dropped = self._dropped_bits_of(self.keys)
         return (

@@ -37,9 +37,10 @@ CountTexts = Callable[..., None]
 
 
 class ValueSketch:
-    """Counts of the values with the lowest hashes.
+    """Counts of different values, each known by its 64-bit hash.
 
-    The hashes are in a table with open addressing, which the native library fills.
+    Only the values with the lowest hashes are kept. The hashes are in a table with open addressing,
+    which the native library fills.
 
     Args:
         max_values: The number of different values to keep.
@@ -368,10 +369,10 @@ class PendingNumbers:
         self._buffer: npt.NDArray[Any] | None = None
 
     def add(self, values: npt.NDArray[Any]) -> None:
-        """Adds values to the buffer, and counts the buffer first if it would overflow.
+        """Adds values to the buffer. Counts the buffer first if they do not fit.
 
-        If there are at least `max_values` of them, they are counted at once. The caller may change
-        the array afterwards.
+        An array of `max_values` or more is counted at once. The caller may change the array
+        afterwards.
         """
         if self._size + len(values) > self._max_count:
             self.flush()
@@ -412,14 +413,14 @@ class PendingTexts:
         self._data = np.empty(0, np.uint8)
 
     def add(self, hashes: U64, keys: U64, data: Bytes, starts: Int64s, ends: Int64s) -> None:
-        """Adds texts to the buffer, and counts the buffer first if it would overflow.
+        """Adds texts to the buffer. Counts the buffer first if they do not fit.
 
-        If there are at least `max_texts` of them, they are counted at once. The caller may change
-        all arrays afterwards.
+        If there are `max_texts` or more, they are counted at once. The caller may change all arrays
+        afterwards.
 
         Args:
             hashes: [texts] The hash of each text.
-            keys: [texts] The key of each occurrence.
+            keys: [texts] The key of each occurrence, which determines the sample.
             data: The bytes that contain the texts.
             starts: [texts] The begin of each text in `data`.
             ends: [texts] The end of each text in `data`.
