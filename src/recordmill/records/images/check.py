@@ -1,13 +1,14 @@
 """Checks image files for completeness, and reads their headers.
 
 The content decides the format, never the file name. `check_structure` decodes nothing and is about
-as fast as reading memory. `check_decode` decodes every frame with Pillow. Only six formats are
-accepted.
+as fast as reading memory. `check_decode` decodes every frame with Pillow. Only the formats in
+IMAGE_FORMATS are accepted.
 
 A PNG or APNG (W3C PNG, third edition) is read from IHDR to IEND, with the CRC-32 of each chunk. A
 JPEG (ITU-T T.81) is read by its segments from SOI to EOI. Nothing is decompressed, and
 entropy-coded data is skipped. Data after the end is ignored, such as padding or the further
-pictures of an MPO file. A file that is cut off there counts as complete.
+pictures of an MPO file. So a file that is cut off after the end of its first image counts as
+complete.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ _JPEG_COLOURS = {1: GRAY, 3: RGB, 4: CMYK}
 # Pillow raises an error above this limit. It warns above half of it, which is a quarter of a GiB at
 # 3 bytes per pixel.
 MAX_PIXELS = 178_956_970
-# Real files have about ten scans. Each one takes as long as decoding a JPEG of a single scan.
+# 500 scans: real files have about ten. Each one takes as long as decoding a JPEG of a single scan.
 MAX_JPEG_SCANS = 500
 # Pillow reads the headers of the last four.
 IMAGE_FORMATS = (
@@ -376,14 +377,15 @@ def check_decode(
     max_pixels: int = MAX_PIXELS,
     on_first_frame: Callable[[Image.Image], object] | None = None,
 ) -> None:
-    """Decodes every frame of a file.
+    """Decodes every frame of a file, to find faults that its structure does not show.
 
     Args:
         data: uint8 [bytes], the file.
         header: The header that `check_structure` returned.
-        reserve: Returns a context in which the given number of bytes may be used.
+        reserve: Function of a number of bytes. It returns a context in which this much memory may
+            be used.
         max_pixels: The limit for height times width of every frame.
-        on_first_frame: Called with the first frame.
+        on_first_frame: Called with the first frame. None calls nothing.
 
     Raises:
         BadImage: Pillow can't decode a frame (DECODE_FAILED), or another frame is TOO_LARGE.

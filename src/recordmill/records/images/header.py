@@ -1,6 +1,6 @@
-"""Headers of image files, and the errors of images that can't be used.
+"""Headers of image files, and the errors for images that can't be used.
 
-The module also maps extensions to formats. It parses nothing and imports nothing else.
+This module also maps extensions to formats. It parses nothing and imports nothing else.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class ImageHeader(NamedTuple):
         format: `JPEG`, `PNG`, `GIF`, `BMP`, `WebP` or `TIFF`.
         height: The stored height in pixels. An EXIF rotation is not applied.
         width: The stored width in pixels.
-        channels: The number of channels of the colours: 1 gray, 2 gray and alpha, 3 colour, 4
-            colour and alpha, or CMYK. A palette counts as its colours. A GIF has 3, because its
+        channels: The number of channels: 1 gray, 2 gray and alpha, 3 colour, 4 colour and alpha, or
+            CMYK. For a palette it is that of the colours in the palette. A GIF has 3, because its
             transparency often only means "as in the previous frame".
         bits: The number of bits per channel.
         colour: One of GRAY, GRAY_ALPHA, RGB, RGBA, PALETTE, CMYK and OTHER_COLOURS.
@@ -68,7 +68,7 @@ class ImageHeader(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """The format for a summary, with the reason if TensorFlow can't decode it."""
+        """The format, for notes. If TensorFlow can't decode the image, also the reason."""
         return (
             f"{self.format} that TensorFlow can't decode ({self.tensorflow_issue})"
             if self.tensorflow_issue
@@ -76,7 +76,7 @@ class ImageHeader(NamedTuple):
         )
 
     def traits(self) -> list[str]:
-        """Returns words for all properties that differ from plain 8-bit gray or colour.
+        """Returns a phrase for each property that differs from plain 8-bit gray or colour.
 
         >>> ImageHeader("PNG", 2, 2, 4, 16, RGBA).traits()
         ['alpha', '16-bit']
@@ -99,11 +99,11 @@ class ImageHeader(NamedTuple):
 
 
 class BadImage(Exception):
-    """An image that can't be used.
+    """An image can't be used.
 
     Args:
         reason: One of UNKNOWN_IMAGE_FORMAT, TRUNCATED, CORRUPT, CRC_MISMATCH, TOO_LARGE and
-            DECODE_FAILED.
+            DECODE_FAILED. It is also the reason of the reject.
         message: The fault, and where in the file it is.
     """
 

@@ -1,8 +1,8 @@
 """Access to image files by Pillow.
 
-The module reads the headers of GIF, BMP, WebP and TIFF files without their pixels, and the
-orientation of any format. It also loads pixels as they are stored. Pillow itself turns the pixels
-of a TIFF when it loads them, but tf.io does not.
+This module reads the headers of GIF, BMP, WebP and TIFF files without their pixels, and the EXIF
+orientation of any format. It also loads pixels as they are stored. This needs care for TIFF: Pillow
+turns the pixels upright when it loads them, but tf.io does not.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from recordmill.records.images.header import (
 if TYPE_CHECKING:
     from PIL import Image
 
-# tags of TIFF, and of EXIF data, which has the same format
+# Numbers of the tags of TIFF. EXIF data has the same format and tags.
 _WIDTH_TAG, _HEIGHT_TAG, _BITS_TAG = 256, 257, 258
 _COMPRESSION_TAG, _PHOTOMETRIC_TAG = 259, 262
 _STRIPS_TAG, _STRIP_BYTES_TAG = 273, 279
@@ -62,10 +62,14 @@ _MAX_BITS = 64
 
 
 def open_image(view: memoryview, format_name: str) -> Image.Image:
-    """Opens an image with the plugin of its format.
+    """Opens an image with Pillow's plugin for its format.
 
     `Image.open` is not used. It would try other formats, apply a limit that is global to the
     process, and open the further pictures of an MPO file, which have not been checked.
+
+    Args:
+        view: The bytes of the file.
+        format_name: One of IMAGE_FORMATS.
     """
     return _plugin(format_name)(io.BytesIO(view), "")
 
@@ -90,10 +94,10 @@ def _plugin(format_name: str) -> Callable[..., Image.Image]:
 
 
 class _BoundedFile:
-    """A file for Pillow's parsers, with limits for reading.
+    """A file in memory for Pillow's parsers, which limits how much they read.
 
     Reading after the end of the file is an error. In total the parsers may read four times the size
-    of the file: tags with overlapping values could otherwise take unlimited time and memory.
+    of the file. Without this, tags with overlapping values could take unlimited time and memory.
     """
 
     def __init__(self, view: memoryview) -> None:
@@ -121,9 +125,12 @@ class _BoundedFile:
 def read_header_with_pillow(data: npt.NDArray[np.uint8], format_name: str) -> ImageHeader:
     """Reads the header of a GIF, BMP, WebP or TIFF file.
 
-    The caller has detected the format from the first bytes. A GIF must be complete up to the end of
-    its first frame. A BMP or TIFF must contain all its pixels. A WebP must have the size that its
-    container specifies.
+    A GIF must be complete up to the end of its first frame. A BMP or TIFF must contain all its
+    pixels. A WebP must have the size that its container specifies.
+
+    Args:
+        data: uint8 [bytes], the file.
+        format_name: The format, which the caller has detected from the first bytes.
 
     Raises:
         BadImage: The file ends too early (TRUNCATED), has contents that no such file has (CORRUPT),
@@ -195,10 +202,9 @@ def _bmp_tensorflow_issue(view: memoryview) -> str:
 
 
 def _read_tiff(view: memoryview) -> ImageHeader:
-    """Reads the directory of the first image.
+    """Reads the directory of the first image of a TIFF.
 
-    Images with more samples per pixel than Pillow decodes are accepted. Satellite images are an
-    example.
+    Images with more samples per pixel than Pillow decodes are accepted, such as satellite images.
     """
     from PIL.TiffImagePlugin import ImageFileDirectory_v2
 
@@ -253,9 +259,9 @@ def _read_tiff(view: memoryview) -> ImageHeader:
 
 
 def read_orientation(data: npt.NDArray[np.uint8], format_name: str) -> int:
-    """Returns the orientation of an image, from 1 to 8.
+    """Returns the EXIF orientation of an image, from 1 to 8.
 
-    It comes from the EXIF data or the directory of a TIFF. The default is 1.
+    It comes from the EXIF data, or from the directory of a TIFF. It is 1 if there is none.
     """
     # Most JPEGs have no orientation. A search finds this ten times faster than opening the file.
     if format_name in ("GIF", "BMP") or (
@@ -277,7 +283,7 @@ def read_orientation(data: npt.NDArray[np.uint8], format_name: str) -> int:
 
 
 def apply_orientation(image: Image.Image, orientation: int) -> Image.Image:
-    """Returns a loaded image turned by its EXIF orientation."""
+    """Returns a loaded image, turned and mirrored as its EXIF orientation demands."""
     from PIL.Image import Transpose
 
     turns = {
@@ -293,7 +299,7 @@ def apply_orientation(image: Image.Image, orientation: int) -> Image.Image:
 
 
 def load_as_stored(image: Image.Image) -> Image.Image:
-    """Loads an opened image without applying its orientation.
+    """Loads the pixels of an opened image without applying its orientation.
 
     Errors of Pillow's plugins are not converted.
     """
@@ -310,6 +316,6 @@ def load_as_stored(image: Image.Image) -> Image.Image:
 
 
 def stored_size(image: Image.Image) -> tuple[int, int]:
-    """Returns the stored (height, width) of an image that is opened but not loaded."""
+    """Returns (height, width) of the stored pixels of an image that is opened but not loaded."""
     sideways = image.format == "TIFF" and image.getexif().get(_ORIENTATION_TAG) in (5, 6, 7, 8)
     return (image.width, image.height) if sideways else (image.height, image.width)

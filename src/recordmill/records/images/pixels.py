@@ -1,6 +1,6 @@
-"""Colours and sums of the pixels of images that Pillow has loaded.
+"""Conversion of colours, and sums of the pixels of images, for images that Pillow has loaded.
 
-The sums are sums of red, green and blue values from 0 to 255, as `decode_images` returns them. A
+The sums are those of the red, green and blue values from 0 to 255 that `decode_images` returns. A
 gray image has three equal channels.
 """
 
@@ -25,13 +25,13 @@ COLOUR_CHANNELS = ("red", "green", "blue")
 NUM_PIXEL_SUMS = 1 + 2 * len(COLOUR_CHANNELS)
 # 48 MiB: 12 million pixels of a plain image, or 4.8 million of a progressive JPEG.
 MAX_DECODE_BYTES = 48 << 20
-# number of pixels that are converted at once
+# 1,048,576 pixels are converted at once, which bounds the memory for the converted copy.
 _BAND_PIXELS = 1 << 20
 _PIXEL_VALUES = np.arange(256, dtype=np.int64)
 # Only one image at a time uses this memory.
 _decode_lock = threading.Lock()
 
-# [NUM_PIXEL_SUMS] or [images, NUM_PIXEL_SUMS]. A count of 0 pixels means that nothing is known.
+# [NUM_PIXEL_SUMS] or [images, NUM_PIXEL_SUMS]. If the number of pixels is 0, the sums are unknown.
 PixelSums = npt.NDArray[np.int64]
 
 
@@ -59,7 +59,12 @@ def convert_colours(image: Image.Image, bits: int, mode: str) -> Image.Image:
 
 
 def sum_pixels(image: Image.Image, bits: int) -> PixelSums:
-    """Returns the sums of a loaded image, [NUM_PIXEL_SUMS]."""
+    """Sums up the pixels of a loaded image.
+
+    Returns:
+        int64 [NUM_PIXEL_SUMS]: the number of pixels, the sum of the values of each channel, and the
+        sum of their squares.
+    """
     histograms = sum(_histograms(image, bits), np.zeros((len(COLOUR_CHANNELS), 256), np.int64))
     return np.array(
         [histograms[0].sum(), *(histograms @ _PIXEL_VALUES), *(histograms @ _PIXEL_VALUES**2)],
@@ -68,7 +73,7 @@ def sum_pixels(image: Image.Image, bits: int) -> PixelSums:
 
 
 def _histograms(image: Image.Image, bits: int) -> Iterator[npt.NDArray[np.int64]]:
-    """Yields the histograms of parts of the image, [3, 256] each."""
+    """Yields histograms of the values of each channel, [3, 256], for parts of the image."""
     # Pillow counts these modes without a copy of the pixels. Others are converted in bands.
     if image.mode in ("RGB", "L"):
         yield np.broadcast_to(
@@ -82,9 +87,11 @@ def _histograms(image: Image.Image, bits: int) -> Iterator[npt.NDArray[np.int64]
 
 
 def sum_encoded_pixels(data: npt.NDArray[np.uint8]) -> PixelSums:
-    """Returns the sums of the first frame of an encoded image, [NUM_PIXEL_SUMS].
+    """Sums up the pixels of the first frame of an encoded image.
 
-    They are all 0 if it is not an image, can't be decoded, or needs more than MAX_DECODE_BYTES.
+    Returns:
+        The sums as in `sum_pixels`. All are 0 if the data is not an image, can't be decoded, or
+        needs more than MAX_DECODE_BYTES.
     """
     try:
         header = check_structure(data)

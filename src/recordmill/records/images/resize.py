@@ -1,12 +1,12 @@
 """Rewriting and resizing of images.
 
 A `RewriteRule` turns images upright, crops, pads or resizes them to one size, and writes them in
-another format, without metadata. The module also has the geometry for boxes and masks, and
-`resample`, which decoded images use.
+another format, without metadata. This module also contains the geometry for their boxes and masks,
+and `resample`, the resizing of images that are decoded for a reader.
 
-Rewritten images are resized by Pillow, bilinearly with antialiasing. Their pixels must never
-change, because shards contain them. Masks are resized to the nearest value, as `tf.image.resize`
-does.
+Rewritten images are resized by Pillow, bilinearly with antialiasing. Their pixels must be the same
+in every release, because shards contain them. Masks are resized to the nearest value, as
+`tf.image.resize` does.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
 STRETCH_MODE, CROP_MODE, PAD_MODE = RESIZE_MODES = ("stretch", "crop", "pad")
-# for JPEG and WebP, as in `tf.io.encode_jpeg`
+# The quality of JPEG and WebP, as in `tf.io.encode_jpeg`.
 DEFAULT_QUALITY = 95
 # A JPEG decoder can make an image smaller by these factors.
 JPEG_SHRINK_FACTORS = (8, 4, 2)
@@ -52,7 +52,8 @@ _MIN_OVERSAMPLING = 2
 # EXIF orientations. Orientations above 4 also swap the axes.
 _MIRRORED = (2, 3, 7, 8)
 _UPSIDE_DOWN = (3, 4, 6, 7)
-# the smallest share of an image part that float32 distinguishes from 0
+# A clipped interval must be at least this share of the image part, which float32 distinguishes
+# from 0.
 _MIN_VISIBLE_SHARE = 1e-6
 # Pillow's modes by number of channels. All others are written as RGB.
 _PILLOW_MODES = {
@@ -63,12 +64,12 @@ _PILLOW_MODES = {
 _FORMATS_BY_NAME = {"jpeg": "JPEG", "jpg": "JPEG", "png": "PNG", "webp": "WebP"}
 _MASK_MODES = ("1", "L", "P", "I", "LA", "RGB", "RGBA")
 
-# returns a context in which the given number of bytes may be used
+# Function of a number of bytes. It returns a context in which this much memory may be used.
 ReserveMemory = Callable[[int], AbstractContextManager[object]]
 
 
 class Box(NamedTuple):
-    """A part of an image, in pixels."""
+    """A rectangular part of an image, in pixels."""
 
     top: int
     left: int
@@ -88,10 +89,14 @@ def find_center_box(height: int, width: int, ratio: float) -> Box:
 
 
 def apply_orientation_to_pixels(pixels: npt.NDArray[Any], orientation: int) -> npt.NDArray[Any]:
-    """Returns pixels turned by the EXIF orientation.
+    """Returns pixels, turned and mirrored as an EXIF orientation demands.
 
     >>> apply_orientation_to_pixels(np.array([[1, 2, 3]]), 6).tolist()
     [[1], [2], [3]]
+
+    Args:
+        pixels: [height, width, ...].
+        orientation: The EXIF orientation, from 1 to 8.
     """
     if orientation in _MIRRORED:
         pixels = pixels[:, ::-1]
@@ -103,10 +108,10 @@ def apply_orientation_to_pixels(pixels: npt.NDArray[Any], orientation: int) -> n
 def apply_orientation_to_edges(
     edges: npt.NDArray[np.float64], orientations: Int64s
 ) -> npt.NDArray[np.float64]:
-    """Returns the edges of boxes in images that `apply_orientation_to_pixels` turns.
+    """Returns the edges of boxes in images that are turned by their EXIF orientation.
 
     Args:
-        edges: float64 [boxes, 4], left, top, right and bottom, as shares of the image.
+        edges: float64 [boxes, 4], left, top, right and bottom, as shares of the stored image.
         orientations: int64 [boxes], the EXIF orientation of the image of each box.
     """
     turned = edges.copy()
@@ -122,17 +127,17 @@ def apply_orientation_to_edges(
 
 
 def clip_span(low: Any, high: Any, start: Any, size: Any) -> tuple[Any, Any, Any]:
-    """Clips spans along an axis to a part of the image.
+    """Clips intervals along one axis of images to a part of each image.
 
     Args:
-        low: The lower ends.
+        low: The lower ends of the intervals.
         high: The upper ends.
         start: The start of the part.
         size: The size of the part.
 
     Returns:
-        The lower and the upper ends as shares of the part, and whether anything of the span is
-        left.
+        (lower ends, upper ends, whether anything of the interval is left). The ends are shares of
+        the part.
     """
     clipped_low, clipped_high = (np.clip((edge - start) / size, 0, 1) for edge in (low, high))
     return (
@@ -144,8 +149,8 @@ def clip_span(low: Any, high: Any, start: Any, size: Any) -> tuple[Any, Any, Any
 
 _Float32s = npt.NDArray[np.float32]
 _Uint32s = npt.NDArray[np.uint32]
-# Number of pairs of lengths with weights in the cache. Photographs have few sizes, but random crops
-# have many.
+# The weights for 1,024 pairs of source and target lengths are cached. Photographs have few sizes,
+# but random crops have many.
 _MAX_CACHED_WEIGHTS = 1024
 
 
@@ -158,15 +163,15 @@ def resample(
     *,
     antialias: bool,
 ) -> None:
-    """Resizes a part of an image into `out`, bilinearly, as `tf.image.resize` does.
+    """Resizes a part of an image bilinearly, as `tf.image.resize` does.
 
-    Each value becomes `value * factor - offset`, unless `out` is uint8. Values of a uint8 result
-    are rounded and `factor` and `offset` are not applied.
+    If `out` is a float array, each value becomes `value * factor - offset`. If it is uint8, values
+    are rounded, and `factor` and `offset` are not applied.
 
     Args:
         pixels: uint8 [height, width, channels].
         box: The part of `pixels`.
-        out: [height, width, channels] of uint8, float16 or float32. It is filled with the result.
+        out: [height, width, channels] of uint8, float16 or float32. Receives the result.
         factor: float32 [width * channels] of `out`.
         offset: float32 [width * channels] of `out`.
         antialias: Whether an image that becomes smaller is smoothed, so that every source pixel
@@ -219,13 +224,18 @@ def resample(
 def _make_bilinear_taps(
     source_size: int, target_size: int, channels: int
 ) -> tuple[_Uint32s, _Float32s]:
-    """Returns the two source numbers of each target number, and their weights.
+    """Returns, for each number of a target line, the two source numbers and their weights.
 
     A number is the value of one channel of a pixel. The weights are computed in float32, as
     TensorFlow does.
 
+    Args:
+        source_size: The number of source pixels along the axis.
+        target_size: The number of target pixels.
+        channels: The number of channels.
+
     Returns:
-        The indices, [2, numbers], and the weight of the upper one, [numbers].
+        (indices [2, numbers], weight of the upper one [numbers]).
     """
     positions = (np.arange(target_size, dtype=np.float32) + np.float32(0.5)) * (
         np.float32(source_size) / np.float32(target_size)
@@ -241,13 +251,18 @@ def _make_bilinear_taps(
 def _make_antialias_taps(
     source_size: int, target_size: int, channels: int
 ) -> tuple[_Uint32s, _Float32s]:
-    """Returns the source numbers of each target number, and their weights.
+    """Returns, for each number of a target line, its source numbers and their weights.
 
     A number is the value of one channel of a pixel. The weights form a triangle that is as wide as
     a target pixel on either side of its center, but at least as wide as a source pixel.
 
+    Args:
+        source_size: The number of source pixels along the axis.
+        target_size: The number of target pixels.
+        channels: The number of channels.
+
     Returns:
-        The indices and the weights, both [taps, numbers]. Unused taps have the weight 0.
+        (indices, weights), both [taps, numbers]. Unused taps have the weight 0.
     """
     unit = np.float32(1)
     inverse = unit / (np.float32(target_size) / np.float32(source_size))
@@ -272,13 +287,13 @@ def _make_antialias_taps(
 
 
 def _expand_channels(indices: Int64s, channels: int) -> _Uint32s:
-    """Returns indices of pixels [..., pixels] as indices of numbers [..., pixels * channels]."""
+    """Converts indices of pixels [..., pixels] to indices of numbers [..., pixels * channels]."""
     numbers = indices[..., None] * channels + np.arange(channels)
     return numbers.reshape(*indices.shape[:-1], -1).astype(np.uint32)
 
 
 def nearest_indices(source_size: int, target_size: int) -> Int64s:
-    """Returns the nearest source index of each target index.
+    """Returns the nearest source index for each target index, [target_size].
 
     It is computed in float32, as TensorFlow does.
     """
@@ -289,13 +304,14 @@ def nearest_indices(source_size: int, target_size: int) -> Int64s:
 
 
 class Placement(NamedTuple):
-    """Geometry of a rewritten image.
+    """How one image is turned, cropped, resized and padded when it is rewritten.
 
     Attributes:
-        orientation: The EXIF orientation of the stored image, which is turned upright.
+        orientation: The EXIF orientation of the stored image. The rewritten image is upright.
         stored_size: (height, width) of the stored image.
         box: The part of the upright image that is kept.
-        target_box: The part of the result that `box` is resized to. The rest is padding.
+        target_box: The part of the result that `box` is resized to. The rest of the result is
+            padding.
         output_size: (height, width) of the result.
     """
 
@@ -307,9 +323,10 @@ class Placement(NamedTuple):
 
     @property
     def visible_region(self) -> tuple[float, float, float, float]:
-        """Left, top, width and height of the result, as shares of the upright image.
+        """Left, top, width and height of the area that the result shows.
 
-        They are below 0 or above 1 if the result has padding.
+        They are shares of the upright image. With padding, the area is larger than the image, so
+        left and top may be below 0, and width and height above 1.
         """
         height, width = self.upright_size
         scaled_height, scaled_width = self.target_box.height * height, self.target_box.width * width
@@ -361,10 +378,15 @@ class RewriteRule:
     def from_options(
         cls, resize: str | tuple[int, int] | None, mode: str, reencode: str | None
     ) -> RewriteRule | None:
-        """Creates the rule from the options of the same names.
+        """Creates the rule from the user's options of the same names.
+
+        Args:
+            resize: `HxW`, (height, width), or None.
+            mode: One of RESIZE_MODES.
+            reencode: A format, perhaps with a quality such as `jpeg:90`, or None.
 
         Returns:
-            The rule, or None if images are not rewritten.
+            The rule. None if images are not rewritten.
 
         Raises:
             UsageError: A value is invalid.
@@ -410,7 +432,12 @@ class RewriteRule:
         return f"{size}turned upright and written anew {kind}{quality}, without metadata"
 
     def place_image(self, data: npt.NDArray[np.uint8], header: ImageHeader) -> Placement:
-        """Returns the geometry of an image with this header."""
+        """Determines how the rule turns, crops and resizes an image.
+
+        Args:
+            data: The bytes of the image, for its orientation.
+            header: The header of the image.
+        """
         orientation = read_orientation(data, header.format)
         stored_size = header.height, header.width
         height, width = stored_size[::-1] if orientation > 4 else stored_size
@@ -450,7 +477,8 @@ class RewriteRule:
             data: The bytes of the image, which `check_structure` has accepted.
             header: The header of the image.
             placement: The result of `place_image`.
-            reserve: Returns a context in which the given number of bytes may be used.
+            reserve: Function of a number of bytes. It returns a context in which this much memory
+                may be used.
 
         Raises:
             BadImage: The image can't be decoded, or written in this format.
@@ -472,10 +500,18 @@ class RewriteRule:
         placement: Placement,
         reserve: ReserveMemory,
     ) -> bytes:
-        """Returns the mask of an image as PNG, with exact values.
+        """Returns the mask of an image as PNG, turned, cropped and resized like the image.
 
-        A mask that needs no change is returned as it is. `rewrite_image` explains arguments and
-        errors.
+        Values are never mixed. A mask that needs no change is returned as it is.
+
+        Args:
+            data: The bytes of the mask.
+            header: The header of the mask.
+            placement: The result of `place_image` for the image.
+            reserve: As for `rewrite_image`.
+
+        Raises:
+            BadImage: The mask can't be decoded, or written as PNG.
         """
         # A mask with another size than the stored image is already upright.
         if (header.height, header.width) != placement.stored_size:
@@ -503,9 +539,9 @@ class RewriteRule:
         )
 
     def _work_bytes(self, header: ImageHeader, placement: Placement, shrink: int) -> int:
-        """Returns the memory for rewriting an image.
+        """Returns the memory that rewriting an image needs, in bytes.
 
-        It has room for the decoded pixels, a converted or turned copy, and the result.
+        This is for the decoded pixels, a converted or turned copy, and the result.
         """
         shrunk_header = header._replace(
             height=-(-header.height // shrink), width=-(-header.width // shrink), scans=1
@@ -556,9 +592,9 @@ class RewriteRule:
 
 
 def _crop_and_resize(image: Image.Image, placement: Placement) -> Image.Image:
-    """Returns the part that is kept, in its new size.
+    """Returns the part of an upright image that is kept, in its new size and with padding.
 
-    The image may have been decoded smaller than it is.
+    A JPEG may have been decoded in a smaller size than it is stored.
     """
     from PIL import Image
 
@@ -620,9 +656,9 @@ def _rewrite_mask(data: npt.NDArray[np.uint8], header: ImageHeader, placement: P
 
 
 def restore_gray_values(values: npt.NDArray[Any], bits: int) -> npt.NDArray[Any]:
-    """Returns gray values as they are stored.
+    """Returns the gray values that are stored in an image.
 
-    Pillow scales values of 2 and 4 bits up to 255.
+    Pillow scales values of 2 and 4 bits up to 255. This reverses it.
     """
     return values if bits >= 8 else values // (255 // ((1 << bits) - 1))
 

@@ -1,9 +1,10 @@
 """Similarity of two images.
 
-A hash of 256 bits differs in few bits for similar images. It is the difference hash of N. Krawetz
-("Kind of Like That", 2013), with 16 rows of 16 comparisons. An image and its copy in another
-format, quality or size have hashes within `MAX_HASH_DISTANCE`. Some different images do too, so the
-correlation of small grey images decides. Parts of an image and mirror images are not found.
+Each image has a hash of 256 bits, which differs in few bits for similar images. It is the
+difference hash of N. Krawetz ("Kind of Like That", 2013), with 16 rows of 16 comparisons. The
+hashes of an image and of its copy in another format, quality or size differ in at most
+MAX_HASH_DISTANCE bits. This is also true for some different images, so the correlation of small
+grey images decides. Crops and mirror images are not found.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from recordmill.base.siphash import U64
 if TYPE_CHECKING:
     from PIL import Image
 
-# words of 64 bits
+# A hash consists of 4 words of 64 bits.
 HASH_WORDS = 4
 # number of bits in which the hashes of similar images may differ
 MAX_HASH_DISTANCE = 24
@@ -30,7 +31,7 @@ _Float64s = npt.NDArray[np.float64]
 
 
 def to_grey(pixels: npt.NDArray[np.uint8]) -> Image.Image:
-    """Returns the grey values of an image [height, width, channels]. Alpha is ignored."""
+    """Converts an image [height, width, channels] to grey values. Alpha is ignored."""
     from PIL import Image
 
     return (
@@ -41,14 +42,14 @@ def to_grey(pixels: npt.NDArray[np.uint8]) -> Image.Image:
 
 
 def _average_blocks(grey: Image.Image, height: int, width: int) -> npt.NDArray[np.uint8]:
-    """Returns the means of [height, width] blocks of equal size."""
+    """Divides an image into [height, width] blocks of equal size, and returns the mean of each."""
     from PIL import Image
 
     return np.asarray(grey.resize((width, height), Image.Resampling.BOX))
 
 
 def difference_hash(grey: Image.Image) -> U64:
-    """Returns the hash of an image, [HASH_WORDS].
+    """Returns the hash of a grey image, uint64 [HASH_WORDS].
 
     Each bit shows whether the image gets brighter from left to right at a position.
     """
@@ -58,14 +59,14 @@ def difference_hash(grey: Image.Image) -> U64:
 
 
 def shrink_grey(grey: Image.Image) -> npt.NDArray[np.uint8]:
-    """Returns the image with [GREY_SIDE * GREY_SIDE] pixels, for `correlate_rows`."""
+    """Returns a grey image in the size [GREY_SIDE * GREY_SIDE], for `correlate_rows`."""
     return _average_blocks(grey, GREY_SIDE, GREY_SIDE).reshape(-1)
 
 
 def correlate_rows(
     first_rows: npt.NDArray[np.uint8], second_rows: npt.NDArray[np.uint8]
 ) -> _Float64s:
-    """Returns Pearson's correlation of each pair of rows, [n].
+    """Returns Pearson's correlation of row i of both arrays, for each i, [n].
 
     For two images of a single colour it is 1 if the colours are equal, else 0. For one such image
     and any other it is 0.

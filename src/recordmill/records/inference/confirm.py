@@ -1,8 +1,8 @@
 """Check of a schema that was inferred from the first records only.
 
-The guess is confirmed if inference over all records would give the same schema. Inference is
-monotone: if some records exclude a type, more records never bring it back. So the guess is right
-unless another record contradicts it. Such a record
+Such a schema is a guess. It is confirmed if inference over all records would give the same schema.
+If some records exclude a type, more records never bring it back. So the guess is right unless one
+of the other records contradicts it. Such a record
 
 * has a new name,
 * has another kind or number of values,
@@ -10,9 +10,9 @@ unless another record contradicts it. Such a record
 * is not the same kind of message,
 * or has bytes that are not text in a feature that was text so far.
 
-The decoder refuses all of these records except the last kind, which is checked here. Nothing is
-confirmed either if a record is written in an unusual way. In both cases all records must be
-counted.
+The decoder refuses all of these records except the last kind, which is checked here. The guess is
+not confirmed either if a record is not in the plain form (`records.protobuf.message`). If it is not
+confirmed, the schema must be inferred from all records.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ from recordmill.schemas.feature import OPAQUE_BYTES, Feature, Schema
 _SPACE, _LINE_FEED = 0x20, 0x0A
 # 128 KiB of text, so that the temporary arrays stay in the cache.
 _TEXT_BLOCK_BYTES = 1 << 17
-# True for each control character that a text does not contain
+# [32] Whether a control character does not occur in text.
 _IS_BAD_CONTROL = np.array([byte not in b"\t\n\v\f\r\x1b" for byte in range(_SPACE)])
 # The values of nested lists. Only all records show whether the lengths of the lists add up.
 _NESTED_SUFFIX = "/ragged_flat_values"
 
 
 class SchemaNotConfirmed(RecordmillError):
-    """A record contradicts the guessed schema."""
+    """A record contradicts the guessed schema, or is not in the plain form."""
 
 
 @dataclass(frozen=True)
 class SchemaGuess:
-    """A schema that was inferred from some records.
+    """A schema that was inferred from the first records.
 
     Attributes:
         schema: The schema.
-        notes: Notes about the files that describe the records, for the user.
-        empty_features: Features without a value in these records.
+        notes: Notes for the user about files that describe the records.
+        empty_features: Features without a value in the first records.
     """
 
     schema: Schema
@@ -58,11 +58,13 @@ class SchemaGuess:
     def decode(self, data: Bytes, starts: Int64s, lengths: Int64s) -> pa.RecordBatch:
         """Decodes records by the guessed schema.
 
-        Record i is `data[starts[i] : starts[i] + lengths[i]]`.
+        Args:
+            data: uint8 [bytes], a buffer that contains the records.
+            starts: int64 [rows], the offset of each record.
+            lengths: int64 [rows], the size of each record.
 
         Raises:
-            SchemaNotConfirmed: A record would change the inferred schema, or is written in an
-                unusual way.
+            SchemaNotConfirmed: A record contradicts the guess, or is not in the plain form.
         """
         batch = decode_if_plain(data, starts, lengths, self.schema)
         if batch is None or not all(map(self._agrees, self.schema, batch.columns)):
@@ -76,7 +78,11 @@ class SchemaGuess:
 
 
 def can_guess_schema(inference: Inference) -> bool:
-    """Returns whether the schema of these records can be a guess for others."""
+    """Returns whether the schema of the counted records can be a guess for further records.
+
+    Args:
+        inference: The counts of the first records.
+    """
     return (
         inference.records > 0
         and not inference.other_records
@@ -90,7 +96,10 @@ def can_guess_schema(inference: Inference) -> bool:
 
 
 def _is_text(column: pa.Array) -> bool:
-    """Returns whether inference would treat UTF-8 values as text."""
+    """Returns whether inference would treat the values of a UTF-8 column as text.
+
+    It would not if they contain control characters.
+    """
     while pa.types.is_nested(column.type):
         column = column.flatten()
     _, ends, values = column.buffers()

@@ -1,7 +1,8 @@
 """Counts of the contents of records, and the Schema that fits all of them.
 
-Counts form a monoid: parts of the records can be counted anywhere and added up. If a record is an
-Example except for an invalid feature name, the error names that feature.
+Parts of the records can be counted anywhere and in any order of completion. The counts are added up
+afterwards. If a record is an Example except for an invalid feature name, the error names that
+feature.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _MAX_COPIED_RECORD_BYTES = 4 << 20
 _MAX_NAME_BYTES = 64 << 20
 _KINDS = (feature.BYTES_LIST, feature.FLOAT_LIST, feature.INT64_LIST)
 _COUNTS_DTYPE: np.dtype[Any] = np.dtype(native.NameCounts)
-# an unknown record number, and also the identity of a minimum
+# Stands for an unknown record number. It is also the neutral element of a minimum.
 _ABSENT = (1 << 63) - 1
 
 # (source, record number)
@@ -52,14 +53,16 @@ _Value = TypeVar("_Value")
 class FeatureCounts:
     """Counts of one feature name in all records so far.
 
-    Smallest and largest values are None if there are no such values.
+    A list is the bytes_list, float_list or int64_list of one Feature. Its kind is the type of its
+    values. Smallest and largest values are None if there are no such values.
 
     Attributes:
         name: The name.
-        per_step: The name is in the feature lists. Features are then steps.
+        per_step: Whether the name is in the feature lists of SequenceExamples. Each list then
+            belongs to a step.
         records: The number of records with the name.
-        kinds: The number of Features, by kind of list.
-        first_locations: The location of the first record, by kind of list.
+        kinds: The number of lists, by kind.
+        first_locations: The location of the first record with a list of each kind.
         values: The number of values in all lists.
         min_values: The smallest number of values in a list.
         max_values: The largest number of values in a list.
@@ -129,17 +132,17 @@ class FeatureCounts:
 
     @property
     def present(self) -> int:
-        """The number of Features that have a list."""
+        """The number of lists. A Feature without a list does not count."""
         return sum(self.kinds.values())
 
     @property
     def length(self) -> int | None:
-        """The number of values of a list, or None if lists differ."""
+        """The number of values of every list, or None if lists differ."""
         return self.max_values if self.min_values == self.max_values else None
 
     @property
     def is_text(self) -> bool:
-        """True if all bytes values are UTF-8 text. Empty lists count as text."""
+        """Whether all bytes values are UTF-8 text. This is true if there are none."""
         return self.bytes_values == self.texts
 
 
@@ -165,9 +168,16 @@ def _location_of_best(
     second: int | None,
     second_location: RecordLocation | None,
 ) -> RecordLocation | None:
-    """Returns the location of the better number.
+    """Returns the location that belongs to the smaller or larger one of two numbers.
 
-    For equal numbers it is the first one.
+    For equal numbers it is `first_location`. A number of None is ignored.
+
+    Args:
+        best: min or max.
+        first: A number, or None.
+        first_location: Its location.
+        second: Another number, or None.
+        second_location: Its location.
     """
     return (
         second_location
@@ -179,17 +189,17 @@ def _location_of_best(
 
 @dataclass(frozen=True)
 class Inference:
-    """Counts of all records so far. `Inference()` has counted none.
+    """Counts of all records so far. `Inference()` contains none.
 
     Attributes:
         examples: The number of Examples. A SequenceExample without feature lists counts as an
             Example.
         sequences: The number of SequenceExamples.
-        other_records: The number of other records.
-        first_other_record: The location of the first other record.
-        features: The counts by (name, per_step).
-        bad_name_message: The message if the first other record is an Example except for an invalid
-            name. Otherwise "".
+        other_records: The number of records that are neither.
+        first_other_record: The location of the first of these, or None.
+        features: The counts by (name, per_step), see `FeatureCounts`.
+        bad_name_message: An error message if the first of the other records is an Example except
+            for an invalid feature name. Otherwise "".
     """
 
     examples: int = 0
@@ -223,7 +233,10 @@ class Inference:
         return self.examples + self.sequences + self.other_records
 
     def feature_name(self, name: str, per_step: bool) -> str:
-        """Returns the name of a feature in the schema."""
+        """Returns the name in the schema for a key of `features`.
+
+        A feature list gets another name if a feature of the context has the same one.
+        """
         return feature.step_feature_name(name, (name, False) in self.features) if per_step else name
 
     @property
@@ -236,8 +249,8 @@ class Inference:
     def conflicts(self) -> list[str]:
         """Returns a message for each feature that prevents a common schema.
 
-        The feature has several kinds, or a feature list has the same name in the schema as a
-        feature of the context.
+        Such a feature has lists of several kinds, or it is a feature list whose name in the schema
+        is also that of a feature of the context.
         """
         lines, context = [], {name for name, per_step in self.features if not per_step}
         for (name, per_step), counts in sorted(self.features.items()):
@@ -252,9 +265,10 @@ class Inference:
         return lines
 
     def without_conflicts(self, names: Collection[str]) -> Inference:
-        """Returns the counts without features of several kinds.
+        """Removes features that have lists of several kinds.
 
-        The named features are kept in any case.
+        Args:
+            names: Names of features that are kept in any case.
         """
         features = {
             key: counts
@@ -268,14 +282,16 @@ class Inference:
 
         The features are in bytewise order of their names. A feature that every record has is
         required. If every list has one value, the feature is a scalar. If every list has n values,
-        it is a tensor `(n,)`. Otherwise its shape is `(None,)`. Bytes are a string if all of them
-        are text. Nested lists of TensorFlow Datasets become one feature if their lengths add up.
+        it is a tensor `(n,)`. Otherwise its shape is `(None,)`. Bytes values become the dtype
+        string if all of them are text. Nested lists of TensorFlow Datasets become one feature if
+        their lengths add up.
 
         Args:
-            use_opaque_on_conflict: If no schema fits, return one binary column `record`.
+            use_opaque_on_conflict: Whether the result is a schema with one binary column `record`
+                if no other schema fits. Otherwise this is an error.
 
         Raises:
-            DataError: A feature has several kinds of lists, or most records are Examples except for
+            DataError: A feature has lists of several kinds, or most records are Examples except for
                 an invalid name.
         """
         if self.message == feature.OPAQUE_BYTES and self.bad_name_message:
@@ -347,11 +363,15 @@ def _format_location(place: RecordLocation) -> str:
 
 
 def _find_nested_lists(counts_by_name: Mapping[str, FeatureCounts]) -> dict[str, list[str]]:
-    """Returns the parts of each nested list, with the values first.
+    """Finds nested lists in the form in which TensorFlow Datasets writes them.
 
-    TensorFlow Datasets writes the values and the lengths of nested lists as separate features. All
-    parts must be in the same number of records. The lengths of each level must add up to the number
-    of items in the next one.
+    The values are in one feature, and the lengths of the lists at each level in further features.
+    These features must be in the same number of records. The lengths of each level must add up to
+    the number of items in the next one.
+
+    Returns:
+        By name of the nested list: the last components of the names of its features, with the
+        values first.
     """
     nested = {}
     for key, flat in counts_by_name.items():
@@ -392,11 +412,12 @@ def infer(
     first_record: int = 0,
     memory_bytes: int = DEFAULT_MEMORY_BYTES,
 ) -> Inference:
-    """Counts records. Record i is `data[starts[i] : starts[i] + lengths[i]]`.
+    """Counts the contents of records.
 
     Args:
         data: uint8 [bytes], a buffer that contains the records.
-        starts: int64 [rows], the offset of each record.
+        starts: int64 [rows], the offset of each record. Record i is `data[starts[i] : starts[i] +
+            lengths[i]]`.
         lengths: int64 [rows], the size of each record.
         source: The file name for the locations in the result.
         first_record: The number of the first record in its file.
@@ -458,15 +479,21 @@ def _empty_counts(slots: int) -> npt.NDArray[Any]:
             counts[name] = _ABSENT
         elif name.startswith(("max_", "last_")):
             counts[name] = -1
-    # the smallest int64, which is the identity of a maximum
+    # The smallest int64 is the neutral element of a maximum.
     counts["max_int"] = -_ABSENT - 1
     return counts
 
 
 def _describe_invalid_name(data: Bytes, start: int, length: int, place: RecordLocation) -> str:
-    """Returns a message about the invalid feature name of a record.
+    """Returns an error message for a record whose only fault is an invalid feature name.
 
-    The result is "" if the record is not an Example even with a valid name.
+    The result is "" if the record has other faults, or if it is too large to be examined.
+
+    Args:
+        data: The buffer that contains the record.
+        start: The offset of the record.
+        length: The size of the record.
+        place: The location of the record, for the message.
     """
     name = (
         find_invalid_name(data[start : start + length].tobytes())
@@ -484,11 +511,22 @@ def _count_names(
     table: Int64s,
     counts: npt.NDArray[Any],
 ) -> tuple[npt.NDArray[np.uint8], Int64s] | None:
-    """Counts records as `native.count_names` does, and unusual ones in their plain form.
+    """Counts the names and values of records.
+
+    Records that are not in the plain form are counted in their plain form, if protobuf accepts
+    them.
+
+    Args:
+        data: The buffer that contains the records.
+        starts: The offset of each record.
+        lengths: The size of each record.
+        first_record: The number of the first record in its file.
+        table: The table of names. New names are added.
+        counts: The counts of each name. The records are added to them.
 
     Returns:
-        The status of each record, and a bit for each map that it has. None if there are too many
-        names.
+        (status of each record, a bit for each map that it has). The status is not 0 if a record is
+        neither an Example nor a SequenceExample. None if there are too many names for the table.
     """
     status, maps = (
         np.full(len(starts), native.RecordStatus.UNREAD, np.uint8),

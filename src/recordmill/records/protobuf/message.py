@@ -1,11 +1,12 @@
-"""Single protobuf messages, parsed by protobuf itself.
+"""Parsing of single messages by the protobuf library.
 
-This is for the rare records that the kernels do not read. The classes of the messages are made from
-tables of fields. They have a descriptor pool of their own, because TensorFlow's messages of the
-same names may be loaded as well.
+This is for the rare records that our own kernels do not read. The message classes are built from
+tables of fields, in a descriptor pool of their own, because TensorFlow's messages of the same names
+may be loaded as well.
 
-`to_plain_form` rewrites any Example or SequenceExample to the only form that
-`records.example.locate` reads: protobuf parses the record, or refuses it, and writes it again.
+The plain form of an Example or SequenceExample is the only form that `records.example.locate`
+reads. `to_plain_form` lets protobuf parse a record and write it again in this form, unless protobuf
+refuses it.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ TYPE_INT64, TYPE_FIXED32, TYPE_FIXED64 = (
     _FIELD_PROTO.TYPE_FIXED32,
     _FIELD_PROTO.TYPE_FIXED64,
 )
-# Fields by message name. The key of a field is its name, after `*` if it is repeated. Its value is
-# a type above or the name of a message. The value is a pair with the field number if that is not
-# one more than the previous number.
+# By message name, then by field: the type of the field, which is a constant above or the name of a
+# message. `*` before the name of a field means that it is repeated. The number of a field is one
+# more than that of the field before, unless the value is (type, number).
 MessageFields = Mapping[str, Mapping[str, int | str | tuple[int | str, int]]]
 # number of maps in a message: `features`, or `context` and `feature_lists`
 EXAMPLE_MAPS, SEQUENCE_MAPS = 1, 2
@@ -61,9 +62,9 @@ _EXAMPLE_FIELDS: MessageFields = {
 
 
 def find_invalid_name(record: bytes) -> bytes | None:
-    r"""Returns the first invalid feature name of a record that is otherwise an Example.
+    r"""Returns the first invalid feature name of a record that is an Example in all other respects.
 
-    Returns None for other records, and for records with too many entries.
+    Returns None for other records, and for records with too many names.
 
     >>> find_invalid_name(b"\n\x07\n\x05\n\x01\0\x12\0")
     b'\x00'
@@ -85,7 +86,10 @@ def find_invalid_name(record: bytes) -> bytes | None:
 
 @functools.cache
 def _any_name_class() -> type[Any]:
-    """Returns a class of Examples and SequenceExamples with any bytes as names."""
+    """Returns a message class that accepts any bytes as feature names.
+
+    It parses both Examples and SequenceExamples.
+    """
     entry: Mapping[str, int | str | tuple[int | str, int]] = {"key": TYPE_BYTES, "value": "Any"}
     maps: MessageFields = {"Any": {}, "Entry": entry, "Map": {"*entry": "Entry"}}
     return make_message_classes({**maps, "Record": {"*first": "Map", "*second": "Map"}})["Record"]
@@ -107,7 +111,12 @@ def encode_varint(value: int) -> bytes:
 def make_message_classes(messages: MessageFields) -> dict[str, type[Any]]:
     """Builds message classes from tables of fields.
 
-    A name with a dot is the entry type of a map. The message before the dot contains the map.
+    Args:
+        messages: The fields by message name. A message called `A.B` is the entry type of a map in
+            message `A`, which must come first.
+
+    Returns:
+        The classes by message name, without the entry types.
     """
     file = descriptor_pb2.FileDescriptorProto(
         name="recordmill/messages.proto", package="recordmill", syntax="proto3"
@@ -153,7 +162,7 @@ def make_message_classes(messages: MessageFields) -> dict[str, type[Any]]:
 
 @dataclass(frozen=True)
 class PlainForm:
-    """A message as protobuf writes it.
+    """A message in the form in which protobuf writes it.
 
     Each name appears once, each Feature has one list, numbers are packed, and there are no unknown
     fields.
@@ -161,8 +170,8 @@ class PlainForm:
     Attributes:
         data: The bytes of the message.
         num_entries: The number of names in its maps.
-        has_unknown_fields: The original message had unknown fields. Unknown fields of messages
-            inside it do not count.
+        has_unknown_fields: Whether the original message had fields that its type does not define.
+            Those of messages inside it do not count.
     """
 
     data: bytes
@@ -173,17 +182,18 @@ class PlainForm:
 def to_plain_form(record: bytes, map_count: int) -> PlainForm | None:
     """Rewrites an Example or a SequenceExample to the plain form.
 
-    Returns None if protobuf refuses the record, or if its maps have too many entries. Protobuf
-    would take many times the size of such a record.
+    In this example, the number in the record is not packed:
+
+    >>> to_plain_form(bytes.fromhex("0a0b0a090a017812041a020805"), 1).data.hex()
+    '0a0c0a0a0a017812051a030a0105'
 
     Args:
         record: The bytes of the record.
         map_count: 1 for an Example, 2 for a SequenceExample.
 
-    In this example, the number in the record is not packed:
-
-    >>> to_plain_form(bytes.fromhex("0a0b0a090a017812041a020805"), 1).data.hex()
-    '0a0c0a0a0a017812051a030a0105'
+    Returns:
+        The plain form. None if protobuf refuses the record. Also None if its maps have too many
+        entries, because protobuf would take many times the size of such a record.
     """
     if _has_too_many_entries(record):
         return None
@@ -208,7 +218,7 @@ def to_plain_form(record: bytes, map_count: int) -> PlainForm | None:
 
 
 def _has_too_many_entries(record: bytes) -> bool:
-    """Returns whether protobuf would take many times the size of the record."""
+    """Returns whether a record has so many map entries that protobuf would take too much memory."""
     return (
         len(record) > _MAX_ENTRIES
         and _count_fields(record, offset=0, end=len(record), depth=1) > _MAX_ENTRIES
@@ -216,10 +226,16 @@ def _has_too_many_entries(record: bytes) -> bool:
 
 
 def _count_fields(data: bytes, offset: int, end: int, depth: int) -> int:
-    """Counts the fields of messages at a depth.
+    """Counts the fields of the messages that are `depth` levels inside a message.
 
     The count stops slightly above _MAX_ENTRIES. Fields of groups count as fields of the message
     around the group.
+
+    Args:
+        data: The buffer.
+        offset: Start of the outer message.
+        end: End of the outer message.
+        depth: 0 counts the fields of the outer message itself.
     """
     count = 0
     while offset < end and count <= _MAX_ENTRIES:
@@ -242,9 +258,12 @@ def _count_fields(data: bytes, offset: int, end: int, depth: int) -> int:
 
 
 def _read_varint(data: bytes, offset: int) -> tuple[int, int]:
-    """Returns the number at `offset`, and the offset after it.
+    """Reads a number in protobuf's variable-length encoding.
 
     A number that is cut off ends at the end of the data.
+
+    Returns:
+        (the number, the offset after it).
     """
     value = shift = 0
     while offset < len(data):
@@ -257,10 +276,10 @@ def _read_varint(data: bytes, offset: int) -> tuple[int, int]:
 
 
 def join_records(records: Sequence[bytes]) -> tuple[Bytes, Int64s, Int64s]:
-    """Joins records into a read-only buffer.
+    """Joins records into one read-only buffer.
 
     Returns:
-        The buffer, and the start and the length of each record in it.
+        (the buffer, the start of each record in it, the length of each record).
     """
     lengths = np.array([len(record) for record in records], np.int64)
     return np.frombuffer(b"".join(records), np.uint8), np.cumsum(lengths) - lengths, lengths

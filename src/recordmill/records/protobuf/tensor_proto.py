@@ -1,9 +1,9 @@
-"""Reader of serialized TensorProtos (`tf.io.serialize_tensor`) that does not need TensorFlow.
+"""Reader of serialized TensorProtos that does not need TensorFlow.
 
-`tensorflow/core/framework/tensor.proto` defines the fields. The values are either in
-`tensor_content`, as little-endian bytes in row-major order, or in a typed list such as `float_val`.
-`tf.make_tensor_proto` writes typed lists for small tensors. The last value of such a list is
-repeated for all values that follow.
+`tf.io.serialize_tensor` writes them, and `tensorflow/core/framework/tensor.proto` defines the
+fields. The values are either in `tensor_content`, as little-endian bytes in row-major order, or in
+a typed list such as `float_val`. `tf.make_tensor_proto` writes typed lists for small tensors. If a
+typed list has fewer values than the tensor, its last value is repeated.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from recordmill.records.protobuf.message import (
     make_message_classes,
 )
 
-# dtypes by the DataType number of TensorFlow
+# dtype by TensorFlow's DataType number.
 TENSOR_DTYPES = {
     1: "float32",
     2: "float64",
@@ -86,7 +86,7 @@ _TENSOR_FIELDS: MessageFields = {
 
 
 class TensorStatus(IntEnum):
-    """Location of the values of a TensorProto."""
+    """Where the values of a TensorProto are."""
 
     IN_CONTENT = 0
     IN_TYPED_LIST = 1
@@ -120,10 +120,14 @@ class TensorHeaders:
 
 
 def read_tensor_headers(data: Bytes, splits: Int64s) -> TensorHeaders:
-    """Parses the headers of TensorProtos. Value i is `data[splits[i]:splits[i + 1]]`.
+    """Parses the headers of TensorProtos in one buffer.
 
-    Values of the same size nearly always have the same header. Protobuf parses the first one, and
-    the others are compared with it byte by byte.
+    Values of the same size nearly always have the same header. So protobuf parses the first one of
+    each size, and the headers of the others are compared with it byte by byte.
+
+    Args:
+        data: The buffer.
+        splits: [n + 1] TensorProto i is `data[splits[i]:splits[i + 1]]`.
     """
     rows = len(splits) - 1
     dtype, rank, starts, lengths = np.zeros((4, rows), np.int64)
@@ -164,10 +168,11 @@ def read_tensor_headers(data: Bytes, splits: Int64s) -> TensorHeaders:
 
 
 def _read_header(data: Bytes, splits: Int64s, row: int, headers: TensorHeaders) -> int:
-    """Parses one value and fills its row of `headers`.
+    """Parses the header of one value, and fills its row of `headers`.
 
     Returns:
-        The number of bytes before the content, or 0 if the content does not end the message.
+        The number of bytes before the content. 0 if the value is not a TensorProto, or if its
+        content is not at its end.
     """
     payload = data[splits[row] : splits[row + 1]].tobytes()
     try:
@@ -202,7 +207,7 @@ def _read_header(data: Bytes, splits: Int64s, row: int, headers: TensorHeaders) 
 
 
 def _is_header(head: bytes) -> bool:
-    """Returns whether a field ends at the end of these bytes."""
+    """Returns whether bytes are a complete sequence of fields."""
     try:
         return len(head) <= _MAX_COMPARED_BYTES and bool(_classes()["Header"].FromString(head))
     except DecodeError:
@@ -228,7 +233,9 @@ def read_dtype_and_shape(payload: bytes) -> tuple[str, tuple[int, ...]]:
 
 
 def decode_typed_list(payload: bytes, dtype: str, size: int) -> bytes:
-    """Returns the little-endian bytes of the values in the typed list of a TensorProto.
+    """Returns the values in the typed list of a TensorProto as little-endian bytes.
+
+    If the list is shorter than the tensor, its last value is repeated.
 
     Args:
         payload: The serialized TensorProto.

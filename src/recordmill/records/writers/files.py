@@ -1,16 +1,16 @@
 """Output to a folder with one file per record.
 
 A file contains the bytes of one feature. `metadata.jsonl` contains the other features, with one
-line per record in the order of the records. Hugging Face's ImageFolder reads this layout: the first
-field of each line is `file_name`, the path relative to the folder. It is null if a record lacks the
+line per record in the order of the records. Hugging Face's ImageFolder reads this layout. The first
+key of each line is `file_name`, the path relative to the folder. It is null if a record lacks the
 feature of the files.
 
 Names are assigned in the order of the records, so they depend only on the records. If two records
 have the same name, the first one gets it. Whether `A.jpg` and `a.jpg` are the same name depends on
-the file system, and no file is overwritten in either case.
+the file system, but no file is ever overwritten.
 
-A name is not repaired if it leads out of the folder or means something else on another system. The
-record's number replaces it.
+A name is not used if it leads out of the folder or means something else on another system. The file
+is then named after the record's number.
 
 Each file costs system calls of tens of microseconds.
 """
@@ -36,11 +36,11 @@ from recordmill.schemas.splits import SPLIT_WORDS, detect_split
 from recordmill.storage.disk_files import FILE_CREATED, NAME_UNFIT, NewFiles
 from recordmill.storage.files import create_file, write_all
 
-# Length of the name of a file or folder that ext4, XFS, APFS and NTFS allow.
+# Maximum length of the name of a file or folder. ext4, XFS, APFS and NTFS allow it.
 MAX_COMPONENT_BYTES = 255
-# Length of the complete relative path. macOS opens paths of up to 1,024 bytes.
+# Maximum length of the complete relative path. macOS opens paths of up to 1,024 bytes.
 MAX_NAME_BYTES = 1023
-# Numbered files in a folder. File managers and `ls` still list as many without delay.
+# 10,000 numbered files in a folder: file managers and `ls` still list as many without delay.
 MAX_FOLDER_FILES = 10_000
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f\\]|^/|/$")
 _DRIVE = re.compile(r"[A-Za-z]:")
@@ -53,7 +53,7 @@ _IMAGE_EXTENSIONS = {
     "TIFF": "tif",
 }
 METADATA_NAME, FILE_NAME_FIELD = "metadata.jsonl", "file_name"
-# Keys of FilesWriter._counts.
+# Keys of FilesWriter._counts: why a record has no file, or another name than requested.
 _WITHOUT_FILE = "missing"
 _WITHOUT_NAME = "nameless"
 _UNSAFE_NAME = "unusable"
@@ -61,19 +61,19 @@ _TAKEN_NAME = "double"
 
 
 def to_safe_name(name: str, split: str | None = None) -> str | None:
-    """Returns a name as a relative path inside the output folder, or None.
+    """Converts a name from a record to a relative path inside the output folder.
 
-    The components `.` and "" are left out.
+    The components `.` and "" are removed.
 
     Args:
         name: The name, with `/` between its components.
-        split: If set, the folder that names this split is left out, because the output folder
-            belongs to the split already.
+        split: A split whose folder is removed from the name, because the output folder belongs to
+            this split already. None keeps it.
 
     Returns:
-        None if the name is empty, absolute or a folder, or has a drive, `..`, a backslash or
-        control characters. Also None if a component exceeds 255 bytes or the name exceeds 1,023
-        bytes.
+        The path. None if the name is empty, absolute or a folder, or contains a drive, `..`, a
+        backslash or control characters. Also None if a component exceeds 255 bytes or the path
+        exceeds 1,023 bytes.
 
     >>> names = ["3/0217.png", "val/cat/1.jpg", "./a//b", "../a", "C:x", ""]
     >>> [to_safe_name(name, "validation") for name in names]
@@ -102,7 +102,7 @@ def to_safe_name(name: str, split: str | None = None) -> str | None:
 
 
 def has_split_folder(name: str, split: str) -> bool:
-    """Returns whether a folder in the name names this split.
+    """Returns whether one of the folders in a name is that of a split.
 
     >>> has_split_folder("val/cat/1.jpg", "validation")
     True
@@ -113,11 +113,17 @@ def has_split_folder(name: str, split: str) -> bool:
 
 
 def _split_folder_index(folders: list[str], split: str) -> int | None:
-    """Returns the index of the folder that names the split.
+    """Returns the index of the folder that names a split.
 
-    A folder that is exactly a split's name has priority, then the outermost folder. If this folder
-    names another split, or no folder names a split, it returns None. `sources.common.layout` has
-    the same rule.
+    A folder with exactly the name of a split takes precedence over one that contains it as a word.
+    Otherwise the outermost folder counts. `sources.common.layout` has the same rule.
+
+    Args:
+        folders: The folders of a name, from the outermost one.
+        split: The split.
+
+    Returns:
+        The index. None if no folder names a split, or if the folder found names another split.
     """
     # Whole names first: in `val-2017/train`, the split is `train`.
     for find_split in (
@@ -141,15 +147,15 @@ def make_numbered_name(number: int, extension: str) -> str:
 
 
 def make_alternative_name(name: str, number: int, attempt: int) -> str | None:
-    """Returns another name for a record if its name is already used.
+    """Returns another file name for a record whose name is already used.
 
     Args:
         name: The name that is already used.
-        number: The record's number, which is appended to the stem.
-        attempt: Number of alternatives that were used as well.
+        number: The record's number, which is appended to the name before the extension.
+        attempt: The number of alternatives that were tried before.
 
     Returns:
-        None if the new name is too long.
+        The name. None if it would be too long.
 
     >>> make_alternative_name("cat/1.jpg", 17, 0), make_alternative_name("cat/1.jpg", 17, 1)
     ('cat/1-17.jpg', 'cat/1-17-2.jpg')
@@ -168,23 +174,24 @@ def make_alternative_name(name: str, number: int, attempt: int) -> str | None:
 
 
 def detect_extension(head: bytes, is_text: bool) -> str:
-    """Returns the file extension for a content.
+    """Returns a file extension that suits a content, without the dot.
 
     Args:
         head: The first IMAGE_HEAD_BYTES bytes.
         is_text: Whether the feature is a string feature.
 
     Returns:
-        The extension of the image format, else `txt` for text and `bin` for bytes.
+        The extension of the image format. If it is not an image, `txt` for text and `bin` for
+        bytes.
     """
     image = sniff_image(head[:IMAGE_HEAD_BYTES])
     return _IMAGE_EXTENSIONS[image] if image is not None else "txt" if is_text else "bin"
 
 
 def add_extension(name: str, extension: str) -> str:
-    """Returns the name with an extension.
+    """Adds an extension to a name that has none.
 
-    A name that has an extension is not changed. For an image, only extensions of image files count.
+    If the content is an image, only the extension of an image counts as one.
 
     >>> add_extension("a", "jpg"), add_extension("a.JPEG", "jpg")
     ('a.jpg', 'a.JPEG')
@@ -206,9 +213,9 @@ class FileOptions:
     """Options of the output `files`.
 
     Attributes:
-        file_feature: The feature that becomes the files. None detects it from the content.
-        name_feature: The feature that names the files. "" selects the record's number. None selects
-            `source` if it identifies the records.
+        file_feature: The feature whose values become the files. None detects it from the content.
+        name_feature: The feature that names the files. "" uses the record's number. None uses the
+            feature `source` if its values differ between records, else the number.
     """
 
     file_feature: str | None = None
@@ -217,14 +224,14 @@ class FileOptions:
 
 @dataclass(frozen=True)
 class FileLayout:
-    """Choice of the features that become files, names and metadata.
+    """Choice of the features for the files, their names and the metadata.
 
     Attributes:
-        file_feature: The bytes or string feature that becomes the files.
-        name_feature: The feature that names the files. None selects the record's number.
+        file_feature: The bytes or string feature whose values become the files.
+        name_feature: The feature that names the files. None uses the record's number.
         adds_extension: Whether a name without an extension gets one.
         metadata_features: The features in `metadata.jsonl`.
-        strips_split_folder: Whether the folder that names the split is left out of names.
+        strips_split_folder: Whether the folder that names the split is removed from names.
     """
 
     file_feature: str
@@ -235,7 +242,10 @@ class FileLayout:
 
     @property
     def required_features(self) -> tuple[str, ...]:
-        """The features that the writer needs, even if they are not in the metadata."""
+        """The features for files and names, which the writer needs in each batch.
+
+        The metadata need not contain them.
+        """
         return (
             (self.file_feature,)
             if self.name_feature is None
@@ -244,10 +254,10 @@ class FileLayout:
 
     @property
     def metadata_fields(self) -> dict[str, str]:
-        """Names of the fields in `metadata.jsonl`, by feature.
+        """The key of each feature in the objects of `metadata.jsonl`, by feature name.
 
-        A feature called `file_name` gets underscores appended, because that is the first field of
-        each line.
+        It is the feature name. A feature called `file_name` gets underscores appended, because this
+        is already the first key of each object.
         """
         fields = {}
         for name in self.metadata_features:
@@ -265,7 +275,7 @@ class FilesWriter(OutputWriter):
     Args:
         path: A folder that does not exist yet.
         schema: The features of the batches.
-        layout: The use of the features.
+        layout: The features for the files, their names and the metadata.
         split: The split of the records.
     """
 
@@ -302,7 +312,7 @@ class FilesWriter(OutputWriter):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Notes on records that did not get a file, or not the requested name."""
+        """Notes on records without a file, or with another file name than requested."""
         messages = {
             _WITHOUT_FILE: f"without {self._layout.file_feature!r}: no file, and {FILE_NAME_FIELD} is null in {METADATA_NAME}",
             _WITHOUT_NAME: f"without {self._layout.name_feature!r}: the record's number names the file",
@@ -339,10 +349,15 @@ class FilesWriter(OutputWriter):
         return names
 
     def _write_file(self, value: memoryview, number: int, record_name: object) -> str:
-        """Writes a file under the first possible name and returns the name.
+        """Writes the file of a record under the first possible name, and returns this name.
 
         The names are tried in this order: the requested name and its alternatives, the record's
         number and its alternatives, and the number without a folder.
+
+        Args:
+            value: The content of the file.
+            number: The record's number.
+            record_name: The value of the name feature, or None.
 
         Raises:
             RecordmillError: The file system refuses all names.
@@ -370,7 +385,7 @@ class FilesWriter(OutputWriter):
         )
 
     def _requested_name(self, record_name: object, extension: str) -> str | None:
-        """Returns the name that the record specifies if it is safe."""
+        """Returns the name that a record specifies, or None if it has none or it is not safe."""
         if isinstance(record_name, bytes):
             try:
                 record_name = record_name.decode()
@@ -396,7 +411,7 @@ def open_files(path: Path, schema: Schema, settings: WriterSettings) -> FilesWri
 
 
 def _iter_views(column: pa.Array) -> Iterator[memoryview | None]:
-    """Yields the bytes of each row without a copy, None if missing."""
+    """Yields a view of the bytes of each row. None if the value is missing."""
     column = column.cast(pa.large_binary())
     _, offsets, data = column.buffers()
     ends = np.frombuffer(offsets, np.int64)[

@@ -26,12 +26,12 @@ JSON_BATCH_ROWS = 1024
 
 
 class JsonLineEncoder:
-    """Encoder of batches as JSON lines.
+    """Encoder of batches to JSON lines.
 
     Args:
         schema: The features of the batches.
-        names: The field name of each feature to write, by feature name. None writes all features
-            under their own names.
+        names: The key in the JSON object for each feature to write, by feature name. None writes
+            all features under their own names.
     """
 
     def __init__(self, schema: Schema, names: Mapping[str, str] | None = None) -> None:
@@ -46,14 +46,14 @@ class JsonLineEncoder:
         ]
 
     def encode(self, batch: pa.RecordBatch, **leading_columns: Sequence[Any]) -> bytes:
-        """Returns the lines of a batch, encoded in UTF-8.
+        """Encodes the rows of a batch to JSON lines in UTF-8.
 
         All values of the batch become Python objects at once.
 
         Args:
             batch: Columns of the schema.
-            leading_columns: JSON values of fields that precede the features, by field name. Each
-                has one value per row.
+            leading_columns: By key: JSON values, one per row, that precede the features in each
+                object.
         """
         columns = [
             *leading_columns.values(),
@@ -96,9 +96,9 @@ class JsonWriter(OutputWriter):
 
 
 def _to_python(column: pa.Array) -> list[Any]:
-    """Returns the column as Python values.
+    """Converts a column to Python values.
 
-    Times are texts with all digits of their unit, so that the unit remains visible.
+    Times become ISO 8601 texts with all digits of their unit, so that the unit remains visible.
     """
     inner = column.type
     while pa.types.is_nested(inner):
@@ -128,7 +128,11 @@ def _format_times(column: pa.Array) -> list[Any]:
 
 
 def _make_json_converter(feature: Feature) -> Callable[[Any], Any]:
-    """Returns a function that converts a Python value to a JSON value."""
+    """Returns a function that converts one value of a feature, as a Python object, to JSON.
+
+    Bytes become base64. A tensor with several dimensions, which Arrow returns as one flat list,
+    becomes nested lists of its shape. None stays None.
+    """
     inner = feature.inner_shape
 
     def scalar_to_json(value: Any) -> Any:
@@ -156,7 +160,12 @@ def _make_json_converter(feature: Feature) -> Callable[[Any], Any]:
 
 
 def _nest_values(values: list[Any], shape: tuple[int, ...]) -> list[Any]:
-    """Returns values in row-major order as nested lists of this shape."""
+    """Converts a flat list of values in row-major order to nested lists.
+
+    Args:
+        values: The values.
+        shape: The shape. The result has one level of lists per dimension.
+    """
     # The innermost lists are built first. The list of a whole tensor is the outermost one, so the
     # first dimension needs no step.
     for size in reversed(shape[1:]):

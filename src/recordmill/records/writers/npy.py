@@ -51,7 +51,7 @@ COLUMNS_NAME = "_columns.json"
 _VERSION = 1
 # 1 MiB of an array is in memory at once while it is packed.
 _COPY_BLOCK_BYTES = 1 << 20
-# File systems allow names of 255 bytes. The rest is for suffixes such as `.row_splits_1.npy`.
+# 200 bytes: file systems allow names of 255 bytes, and suffixes such as `.row_splits_1.npy` follow.
 _MAX_STEM_BYTES = 200
 
 
@@ -61,10 +61,10 @@ class _ColumnsFile(TypedDict):
 
 
 def to_file_stem(feature_name: str) -> str:
-    """Returns the name of a feature as the start of a file name.
+    """Returns the beginning of the file names of a feature.
 
-    `urllib.parse.unquote` reverses it. An exception are long names, which are cut and end in a
-    hash.
+    It is the percent-encoded feature name, so `urllib.parse.unquote` returns the name. The
+    exception are long names, which are cut and end in a hash.
 
     >>> to_file_stem("image/encoded"), to_file_stem("v1.2")
     ('image%2Fencoded', 'v1%2E2')
@@ -109,7 +109,7 @@ class _ColumnFiles:
 
 
 class NpyWriter(OutputWriter):
-    """Writer of a folder of `.npy` files, which are valid after `close`."""
+    """Writer of a folder of `.npy` files, which are complete after `close`."""
 
     def __init__(
         self, folder: str | Path, schema: Schema, settings: WriterSettings | None = None
@@ -177,8 +177,8 @@ class NpyWriter(OutputWriter):
 class NpzWriter(OutputWriter):
     """Writer of one `.npz` file.
 
-    Batches are first written to `.npy` files in a folder next to `path`. `close` packs them into
-    the `.npz` file.
+    Batches are first written to `.npy` files in a temporary folder next to `path`. `close` packs
+    these into the `.npz` file.
     """
 
     def __init__(self, path: Path, schema: Schema, settings: WriterSettings) -> None:
@@ -192,10 +192,10 @@ class NpzWriter(OutputWriter):
         self.rows = self._columns.rows
 
     def close(self) -> None:
-        """Packs the arrays without compression and removes the folder.
+        """Packs the arrays without compression, and removes the temporary folder.
 
         Raises:
-            UsageError: `np.load` would need more memory than `--memory` for the arrays.
+            UsageError: The arrays are larger than `--memory`, which `np.load` would need for them.
         """
         self._columns.close()
         size = sum(stat(file).size_bytes for file in find_files(self._folder).values())
@@ -223,9 +223,10 @@ class NpzWriter(OutputWriter):
 
 
 def column_file_names(feature: Feature) -> dict[str, str]:
-    """Returns the names of a feature's files by part.
+    """Returns the names of a feature's files, by their role.
 
-    The parts are `values`, `row_splits`, `row_splits_1` and so on, and `valid`, in this order.
+    The roles are `values`, `row_splits`, `row_splits_1` and so on, and `valid`, in this order. A
+    feature has only those that it needs.
     """
     stem = to_file_stem(feature.name)
     levels = feature.ragged_rank + is_bytes(feature)
@@ -241,11 +242,15 @@ def column_file_names(feature: Feature) -> dict[str, str]:
 def open_columns(folder: str | Path, mmap: bool = True) -> dict[str, Array | Ragged | Strings]:
     """Opens the columns of a folder that `NpyWriter` has written.
 
-    Text and bytes are `Strings`, and lists are `Ragged`. A number or tensor that may be missing is
-    a `numpy.ma.MaskedArray` around the memory map, as in `Dataset.to_numpy`.
+    Text and bytes are returned as `Strings`, and lists as `Ragged`. A number or tensor that may be
+    missing is a `numpy.ma.MaskedArray` around the memory map, as in `Dataset.to_numpy`.
 
     Args:
+        folder: The folder.
         mmap: Whether the arrays are memory-mapped. Otherwise they are loaded.
+
+    Returns:
+        The columns by feature name.
 
     Raises:
         DataError: The folder contains no such columns, or a file has another dtype or length than

@@ -1,7 +1,7 @@
-"""Writer of one `.npy` file as a stream of rows.
+"""Writer of one `.npy` file to which rows are appended.
 
-The number of rows is not known at the start. So the header has room for any number, and `close`
-fills it in. The format is version 1.0 of `numpy.lib.format`.
+The number of rows is not known at the start. So space for the header is reserved, and `close`
+writes the header with the number. The format is version 1.0 of `numpy.lib.format`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from recordmill.storage.files import create_file, write_all
 _MAGIC = b"\x93NUMPY\x01\x00"
 # NumPy aligns the data, so that SIMD code can use a memory map.
 _ALIGNMENT_BYTES = 64
-# Reserves enough digits in the header for the number of rows of any file.
+# 10^18 rows: enough digits are reserved in the header for the number of rows of any file.
 _MAX_ROWS = 10**18
 
 
@@ -30,7 +30,8 @@ def make_npy_header(dtype: np.dtype[Any], shape: tuple[int, ...], padded_bytes: 
     Args:
         dtype: The dtype of the array.
         shape: The shape of the array.
-        padded_bytes: Length of the header. 0 selects the next multiple of 64 bytes.
+        padded_bytes: Length of the header, which is filled up with blanks. 0 uses the smallest
+            multiple of 64 bytes.
     """
     text = f"{{'descr': {np.lib.format.dtype_to_descr(dtype)!r}, 'fortran_order': False, 'shape': {shape!r}, }}".encode(
         "latin-1"
@@ -44,7 +45,7 @@ def make_npy_header(dtype: np.dtype[Any], shape: tuple[int, ...], padded_bytes: 
 
 
 class NpyFile:
-    """An open `.npy` file that rows are appended to.
+    """An open `.npy` file to which rows are appended.
 
     If the file is not closed, its header consists of zeros and NumPy refuses it. After `close`,
     `np.load(path, mmap_mode="r")` opens it, even if it is larger than the memory.

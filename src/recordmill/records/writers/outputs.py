@@ -1,11 +1,11 @@
-"""Table of the outputs of `read`.
+"""Table of the outputs of `read`, such as Parquet or CSV.
 
-Each entry has the name, the writer and the options of an output. The plan of a read, its memory,
+An entry contains the name, the writer and the options of an output. The plan of a read, its memory,
 its size estimate and the command line take everything that depends on the output from this table.
 To add an output, write a module with its writer and add an entry.
 
 Entries name functions and classes by import path. They are imported on first use, so that `--help`
-loads nothing heavy.
+imports none of them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _GROUP_BUFFER_BYTES = 128 << 20
 
 
 class OutputWriter(Protocol):
-    """Writer of batches to one output, which is valid after `close`.
+    """Writer of batches to one file or folder, which is complete after `close`.
 
     Attributes:
         rows: Number of rows that were written.
@@ -44,13 +44,13 @@ class OutputWriter(Protocol):
         return ()
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Appends the rows of a batch, which has the Arrow types of the schema."""
+        """Appends the rows of a batch. Its columns have the Arrow types of the schema."""
 
     def close(self) -> None:
         """Completes the output."""
 
     def abort(self) -> None:
-        """Closes the files of an incomplete output, which no reader accepts as complete."""
+        """Closes the files of an incomplete output, so that no reader accepts it as complete."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,8 @@ class WriterSettings:
     """Settings of a writer in addition to path and schema.
 
     Attributes:
-        options: The result of `Output.parse_options`. The layout if the output needs one.
+        options: The result of `Output.parse_options`. If `Output.needs_layout`, the layout that was
+            completed from it.
         split: The split of the records.
         memory_bytes: The value of `--memory`. 0 means no limit.
     """
@@ -70,28 +71,30 @@ class WriterSettings:
 
 @dataclass(frozen=True)
 class Output:
-    """An output of `read`.
+    """An entry of the table: one output of `read`.
 
     Import paths have the form `module:name` and are relative to `recordmill`.
 
     Attributes:
         name: The name, which is also the extension of its files.
         description: The text for `--help`, in lines of at most 110 characters.
-        writer: Import path of a class or function with the arguments (path, schema,
-            WriterSettings). It returns an `OutputWriter` for a path that does not exist yet.
+        writer: Import path of a class or function that takes (path, schema, WriterSettings) and
+            returns an `OutputWriter`. The path does not exist yet.
         options: The options of `read` that this output has and that not all outputs have.
-        options_function: Import path of a function that checks these options, which it takes as
-            keywords. Its result goes to the writer. "" if the output has no options.
+        options_function: Import path of a function that takes these options as keywords and returns
+            the checked options for the writer. "" if the output has no options.
         schema_check: Import path of a function that raises UsageError if the output can't hold a
             schema. "" if it holds every schema.
-        needs_layout: Whether `exporting.plan` inspects records to complete the options.
-        per_split: Whether each split is one output. Otherwise its files have about `--file-size`.
+        needs_layout: Whether `exporting.plan` completes the options from some of the records.
+        per_split: Whether each split is one file or folder. Otherwise a split is divided into files
+            of about `--file-size`.
         is_folder: Whether the output is a folder.
         is_durable: Whether `close` flushes the output to the disk.
         holds_ragged: Whether the output can hold images of different sizes.
         must_fit_memory: Whether readers load the complete output into memory.
         buffer_bytes: Memory of the writer in addition to the batch.
-        buffer_bytes_per_value: Further memory to write a list, per value that has one byte.
+        buffer_bytes_per_value: Further memory for each value of a list, while the list is written.
+            It is an upper limit for values of one byte.
     """
 
     name: str
@@ -123,10 +126,13 @@ class Output:
         return writer
 
     def parse_options(self, values: Any) -> Any:
-        """Returns the options of the writer, or None if it has none.
+        """Checks the options of the user that belong to this output.
 
         Args:
             values: An object with an attribute for each option of `read`.
+
+        Returns:
+            The options for the writer. None if it has none.
 
         Raises:
             UsageError: An option has an invalid value.
@@ -226,7 +232,7 @@ def find_output(name: str) -> Output:
 
 
 def find_outputs_with_option(option: str) -> list[str]:
-    """Returns the names of the outputs that have an option of `read`."""
+    """Returns the names of the outputs for which an option of `read` has a meaning."""
     return [
         output.name
         for output in OUTPUTS

@@ -1,7 +1,7 @@
-"""Output to Parquet files with a real column for each feature.
+"""Output to Parquet files with one column for each feature.
 
 Scalars are scalars, lists are lists, and tensors are fixed-size lists. A tensor that may be missing
-is a variable list, because pyarrow can't read fixed-size lists with nulls. Its shape is then in the
+is a variable list, because pyarrow can't read fixed-size lists with nulls. Its shape is in the
 metadata of the field. The metadata of the file contains the schema, so a build from the file
 produces the same Examples.
 
@@ -38,7 +38,8 @@ MAX_GROUP_BYTES = ROW_GROUP_BYTES
 # pyarrow encodes an array in one go, so longer arrays are written in slices of at least one row.
 _MAX_WRITE_VALUES = 1 << 20
 _ZSTD_LEVEL = 1
-# Size of the different values per column and group. Parquet stores further values as they are.
+# 1 MiB of distinct values per column and row group. Parquet stores further values without the
+# dictionary.
 _MAX_DICTIONARY_BYTES = 1 << 20
 
 # The highest level of each compression. 0 means that it has no levels.
@@ -50,8 +51,8 @@ class ParquetWriteOptions:
     """Options of the Parquet writer.
 
     Attributes:
-        group_rows: Number of rows in a row group. None is as many as fit into `group_bytes`.
-        group_bytes: Arrow memory that ends a row group, even if it has fewer rows.
+        group_rows: Number of rows in a row group. None writes as many as fit into `group_bytes`.
+        group_bytes: Arrow memory at which a row group ends, even if it has fewer rows.
         compression: One of MAX_COMPRESSION_LEVELS.
         level: The compression level. None is 1 for zstd and otherwise the codec's default.
 
@@ -93,7 +94,7 @@ class ParquetWriteOptions:
 def parse_parquet_options(
     row_group_rows: int | None, row_group_size: str | int, compression: str
 ) -> ParquetWriteOptions:
-    """Creates the options from the options of `read`.
+    """Creates the options of the writer from the options of `read`.
 
     Args:
         row_group_rows: Number of rows, or None.
@@ -118,7 +119,7 @@ def parse_parquet_options(
 
 
 class ParquetWriter(OutputWriter):
-    """Writer of one Parquet file, which is valid after `close`.
+    """Writer of one Parquet file, which is complete after `close`.
 
     The row groups depend only on the batches and the options.
     """
@@ -199,9 +200,9 @@ def open_parquet(path: Path, schema: Schema, settings: WriterSettings) -> Parque
 
 
 def _split_batch(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Yields slices of a batch with at most _MAX_WRITE_VALUES list values per column.
+    """Yields slices of a batch with about _MAX_WRITE_VALUES list values per column.
 
-    The limit can be exceeded if rows differ in length.
+    A slice may exceed the limit if its lists are longer than the average.
     """
     max_values = max((_count_list_values(column) for column in batch.columns), default=0)
     rows_per_slice = (
@@ -273,9 +274,9 @@ def _to_parquet(column: pa.Array, arrow: pa.DataType) -> pa.Array:
 
 
 def _benefits_from_dictionary(feature: Feature) -> bool:
-    """Returns whether a dictionary may save space.
+    """Returns whether a Parquet dictionary may save space for a feature.
 
-    Text and integers repeat. Tensors, floats and encoded images don't.
+    Text and integers often repeat. Tensors, floats and encoded images don't.
     """
     return (
         not feature.inner_shape
