@@ -61,8 +61,8 @@ ROOMS: dict[
     "reader": "base checks reader.batches reader.images reader.options reader.prefetch reader.sampling "
     "reader.torch records.columns records.example records.images records.inference records.protobuf records.tfrecord "
     "records.writers schemas shards shards.loading statistics storage",
-    "reader.inspect": "base reader records.columns records.images records.inference records.protobuf schemas shards "
-    "shards.loading statistics storage",
+    "reader.inspect": "base reader records.columns records.images records.inference records.protobuf "
+    "records.tfrecord schemas shards shards.loading statistics storage",
     "reader.report": "base reader reader.images reader.options reader.sampling records.images schemas "
     "shards statistics storage",
     "transforms": "base building building.workers exporting records.example records.tfrecord schemas shards "

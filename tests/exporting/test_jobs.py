@@ -15,7 +15,8 @@ import recordmill
 from recordmill.base.errors import DataError
 from recordmill.exporting.plan import ReadOptions, ReadTask, count_records, divide_tasks, plan_read
 from recordmill.exporting.records import read_task_records
-from recordmill.shards.pieces import Piece, Span
+from recordmill.records.tfrecord.frames import Damage
+from recordmill.shards.pieces import Piece
 
 SHARDS = some.lists(
     some.tuples(some.integers(1, 900), some.integers(1, 40)), min_size=1, max_size=30
@@ -23,7 +24,7 @@ SHARDS = some.lists(
 
 
 def jobs_of(shards: list[tuple[int, int]], file_bytes: int) -> list[ReadTask]:
-    spans = [Span(at, 0, size, records) for at, (size, records) in enumerate(shards)]
+    spans = [Piece(at, 0, size, None, records) for at, (size, records) in enumerate(shards)]
     return list(divide_tasks([ReadTask("train", 0, 1, spans)], (), file_bytes))
 
 
@@ -39,7 +40,7 @@ def test_a_job_takes_its_stretch_of_the_line_of_shards(
         (begins[span.file] + span.start, begins[span.file] + span.stop)
         for job in jobs
         for span in job.pieces
-        if isinstance(span, Span)
+        if span.stop is not None
     ]
     assert [start for start, _ in line] == [0, *(stop for _, stop in line[:-1])]
     assert line[-1][1] == sum(sizes)
@@ -51,7 +52,7 @@ def test_a_job_takes_its_stretch_of_the_line_of_shards(
     ]
     for span in (span for job in jobs for span in job.pieces):
         assert span.records == (
-            shards[span.file][1] if span.stop - span.start == shards[span.file][0] else None
+            shards[span.file][1] if span.size_bytes == shards[span.file][0] else None
         )
 
 
@@ -68,7 +69,7 @@ def test_the_last_file_alone_grows(
 def test_of_pieces_a_job_takes_as_many_as_fit(sizes: list[int], file_bytes: int) -> None:
     ends = list(itertools.accumulate(sizes))
     pieces = [
-        Piece(0, at, 1, end - size, end)
+        Piece(0, end - size, end, at, 1)
         for at, (size, end) in enumerate(zip(sizes, ends, strict=True))
     ]
     expected: list[list[Piece]] = [[]]
@@ -87,12 +88,13 @@ def test_of_pieces_a_job_takes_as_many_as_fit(sizes: list[int], file_bytes: int)
 
 
 def test_records_are_told_unless_only_a_stream_or_an_index_says() -> None:
-    fault = Piece(0, 10, None, 100, 160, "bad length", "frame")
-    pieces = [Piece(0, 0, 10, 0, 100), fault, Piece(0, 11, 5, 160, 200)]
+    damage = Damage(10, 100, 60, "frame", "bad length")
+    pieces = [Piece(0, 0, 100, 0, 10), Piece(0, 100, 160, 10, damage=damage)]
+    pieces.append(Piece(0, 160, 200, 11, 5))
     assert count_records(pieces) == 16
-    assert count_records([Span(2, 0, 5000, 7)]) == 7
-    assert count_records([*pieces, Piece(1, 0, None, 0, None)]) is None
-    assert count_records([Span(2, 5000, 5001)]) is None
+    assert count_records([Piece(2, 0, 5000, None, 7)]) == 7
+    assert count_records([*pieces, Piece(1, 0, None)]) is None
+    assert count_records([Piece(2, 5000, 5001, None)]) is None
 
 
 def test_a_plan_opens_no_index_and_its_jobs_read_their_own(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from recordmill.reader.inspect.summary import (
 )
 from recordmill.records.example.encode import encode
 from recordmill.schemas.feature import Feature, Schema
-from recordmill.shards.loading.sample import Sample, sample_loads
+from recordmill.shards.loading.sample import Sample, sample_calls
 from recordmill.shards.rejects import TooManyRejects
 from recordmill.sources.arrow.single_example import example
 from recordmill.storage.codecs import SHARD_SUFFIXES
@@ -310,10 +310,10 @@ def test_samples_are_the_first_records_of_each_file(tmp_path: Path, compression:
     ).catalog.files
 
     def seen(sample: Sample) -> list[tuple[str, int, int]]:
-        loads = sample_loads(files, sample)
+        all_frames = [call() for call in sample_calls(files, sample)]
         return [
-            (load.file.name[-26:], load.piece.first_record, load.piece.records or 0)
-            for load in loads
+            (files[frames.file].name[-26:], int(frames.numbers[0]), len(frames))
+            for frames in all_frames
         ]
 
     assert [(first, records) for _, first, records in seen(Sample(6))] == [

@@ -18,7 +18,7 @@ from recordmill.base.errors import DataError
 from recordmill.base.lru import LruLimit, LruSlot
 from recordmill.reader.dataset import open
 from recordmill.reader.prefetch.prefetcher import Streams, ordered_frames
-from recordmill.reader.take import make_parse_plan, parse_record, range_loads, take_rows
+from recordmill.reader.take import make_parse_plan, parse_record, range_calls, take_rows
 from recordmill.records.columns.conversions import Decoding
 from recordmill.records.example.encode import encode
 from recordmill.schemas.arrow import to_arrow
@@ -132,8 +132,7 @@ def test_what_is_read_asks_only_the_files_that_have_it(tmp_path: Path) -> None:
         assert set(held) == (set() if ds is ours else {2, 30})
         assert len(ordered_frames(files, ends, numbers, held)) == 3
         assert take_rows(files, ends, numbers, Decoding(SCHEMA), 1)["id"].to_pylist() == [61, 4, 5]
-        loads = list(range_loads(files, ends, 60, 63, 1 << 20, None))
-        assert len(loads) == 2
+        assert len(list(range_calls(files, ends, 60, 63))) == 2
         assert files.numbers == {2, 30, 31}
 
 

@@ -14,20 +14,18 @@ from recordmill.base import native
 from recordmill.base.errors import DataError
 from recordmill.records.tfrecord import frames as module
 from recordmill.records.tfrecord.frames import (
+    FRAME_DAMAGE,
     FRAME_OVERHEAD_BYTES,
+    PAYLOAD_DAMAGE,
+    STREAM_DAMAGE,
+    Damage,
     frame_payloads,
     iter_frame_offsets,
     pack_spans,
     scan_frames,
     try_scan_frames,
 )
-from recordmill.records.tfrecord.stream import (
-    FRAME_GAP,
-    PAYLOAD_GAP,
-    STREAM_GAP,
-    Gap,
-    read_good_frames,
-)
+from recordmill.records.tfrecord.stream import read_frames
 from recordmill.storage.files import Stat
 
 PAYLOADS = [b"first", b"", b"x" * 30, bytes(range(256)) * 2, b"last one"]
@@ -273,23 +271,25 @@ ENDS = np.cumsum([len(payload) + 16 for payload in PAYLOADS_OF_LENIENT])
 
 def around(
     path: Path, batch_bytes: int, compression: str = "gzip"
-) -> tuple[dict[int, bytes], list[Gap]]:
-    """(record number to payload, gaps), after a check that they follow each other without a
+) -> tuple[dict[int, bytes], list[Damage]]:
+    """(record number to payload, damage), after a check that they follow each other without a
     hole.
     """
     payloads: dict[int, bytes] = {}
-    gaps: list[Gap] = []
-    record = offset = 0
-    for part in read_good_frames(str(path), compression=compression, batch_bytes=batch_bytes):
-        assert (part.first_record, part.first_offset) == (record, offset)
-        if isinstance(part, Gap):
-            gaps.append(part)
-            record, offset = record + 1, offset + part.size_bytes
-            continue
-        for start, length in zip(part.starts.tolist(), part.lengths.tolist(), strict=True):
-            payloads[record] = part.data[start + 12 : start + 12 + length].tobytes()
-            record, offset = record + 1, offset + length + 16
-    return payloads, gaps
+    damage: list[Damage] = []
+    sizes: list[tuple[int, int, int]] = []  # number, offset and size of each record
+    for part in read_frames(str(path), compression=compression, batch_bytes=batch_bytes):
+        damage += part.damage
+        sizes += [(one.record, one.offset, one.size_bytes) for one in part.damage]
+        for row, number in enumerate(part.numbers.tolist()):
+            payloads[number] = part.payload(row).tobytes()
+            offset = int(part.location(row)[1].rpartition(" ")[2])
+            sizes.append((number, offset, int(part.lengths[row]) + 16))
+    offset = 0
+    for record, (number, begin, size) in enumerate(sorted(sizes)):
+        assert (number, begin) == (record, offset)
+        offset += size
+    return payloads, damage
 
 
 @pytest.mark.parametrize("batch_bytes", [16, 50, 1 << 20])
@@ -308,8 +308,8 @@ def test_a_flipped_bit_costs_its_record_only(
             number: payload for number, payload in enumerate(PAYLOADS_OF_LENIENT) if number != hit
         }
         begin = int(ENDS[hit]) - len(PAYLOADS_OF_LENIENT[hit]) - 16
-        kind = FRAME_GAP if at - begin < 12 else PAYLOAD_GAP
-        assert [(gap.first_offset, gap.size_bytes, gap.kind) for gap in gaps] == [
+        kind = FRAME_DAMAGE if at - begin < 12 else PAYLOAD_DAMAGE
+        assert [(gap.offset, gap.size_bytes, gap.kind) for gap in gaps] == [
             (begin, len(PAYLOADS_OF_LENIENT[hit]) + 16, kind)
         ]
 
@@ -323,7 +323,9 @@ def test_content_cut_at_every_byte_ends_with_one_gap(tmp_path: Path, batch_bytes
         whole = int(np.searchsorted(ENDS, size, "right"))
         assert list(payloads.values()) == PAYLOADS_OF_LENIENT[:whole]
         rest = size - (int(ENDS[whole - 1]) if whole else 0)
-        assert [(gap.size_bytes, gap.kind) for gap in gaps] == ([(rest, FRAME_GAP)] if rest else [])
+        assert [(gap.size_bytes, gap.kind) for gap in gaps] == (
+            [(rest, FRAME_DAMAGE)] if rest else []
+        )
 
 
 def test_two_damaged_headers_in_a_row_and_garbage_between_frames(tmp_path: Path) -> None:
@@ -350,8 +352,8 @@ def test_a_wrong_check_at_the_end_costs_no_record_but_is_said(
     (tmp_path / "a").write_bytes(data)
     payloads, gaps = around(tmp_path / "a", 1 << 20, container)
     assert list(payloads.values()) == PAYLOADS_OF_LENIENT * 2000
-    assert [(gap.first_offset, gap.size_bytes, gap.kind) for gap in gaps] == [
-        (len(RAW) * 2000, 0, STREAM_GAP)
+    assert [(gap.offset, gap.size_bytes, gap.kind) for gap in gaps] == [
+        (len(RAW) * 2000, 0, STREAM_DAMAGE)
     ]
 
 
@@ -367,5 +369,5 @@ def test_a_cut_in_compressed_data_keeps_what_is_before_it(tmp_path: Path) -> Non
             random[at : at + 30] for at in range(0, 30 * len(payloads), 30)
         ]
         assert len(payloads) >= max(size - 200, 0) * 100 // len(data) - 1
-        assert [gap.kind for gap in gaps] == [STREAM_GAP]
-        assert "what is behind it is lost" in gaps[0].reason
+        assert [gap.kind for gap in gaps] == [STREAM_DAMAGE]
+        assert "what is behind it is lost" in gaps[0].message

@@ -17,9 +17,15 @@ from kit import zstd
 
 from recordmill.base import native
 from recordmill.base.errors import DataError
-from recordmill.records.tfrecord.frames import Frames, frame_payloads, scan_frames
+from recordmill.records.tfrecord.frames import (
+    FileFrames,
+    Frames,
+    checked,
+    frame_payloads,
+    scan_frames,
+)
 from recordmill.records.tfrecord.members import MemberSplitter, MemberWriter
-from recordmill.records.tfrecord.stream import FrameBatch, detect_tfrecord_compression, read_frames
+from recordmill.records.tfrecord.stream import detect_tfrecord_compression, read_frames
 from recordmill.storage.codecs import CODECS, find_codec
 
 SIZES = [5, 0, 100, 17, 1000, 1, 1, 1, 400, 64, 0, 0, 30]
@@ -41,18 +47,15 @@ def write(tmp_path: Path, data: bytes) -> str:
 
 
 def check(
-    batches: Iterator[FrameBatch], first: int = 0, last: int | None = None
-) -> list[FrameBatch]:
+    batches: Iterator[FileFrames], first: int = 0, last: int | None = None
+) -> list[FileFrames]:
     """The batches, after it was seen that they hold exactly the records first to last, numbered and
     placed rightly.
     """
-    got = list(batches)
+    got = list(checked(batches))
     payloads, place = [], first
     for batch in got:
-        assert (batch.first_record, batch.first_offset + int(batch.starts[0])) == (
-            place,
-            STARTS[place],
-        )
+        assert batch.location(0)[1] == f"record {place}, byte {STARTS[place]}"
         np.testing.assert_array_equal(batch.crcs, FRAMES.crcs[place : place + len(batch)])
         payloads += [batch.payload(i).tobytes() for i in range(len(batch))]
         place += len(batch)
@@ -75,11 +78,11 @@ def test_an_empty_file_has_no_records(tmp_path: Path) -> None:
     assert list(read_frames(write(tmp_path, gzip.compress(b"")))) == []
 
 
-def drain(batches: Iterator[FrameBatch]) -> tuple[int, str]:
+def drain(batches: Iterator[FileFrames]) -> tuple[int, str]:
     """(records given, the error's text) of a file that is damaged."""
     count = 0
     try:
-        for batch in batches:
+        for batch in checked(batches):
             count += len(batch)
     except DataError as error:
         return count, str(error)[:300]
@@ -94,17 +97,15 @@ def test_every_cut_is_an_error_at_its_record(tmp_path: Path, batch_bytes: int) -
         if cut in STARTS:
             check(read_frames(path, batch_bytes=batch_bytes), 0, STARTS.index(cut))
             continue
-        count, message = drain(
-            read_frames(path, batch_bytes=batch_bytes, source="s", compression="none")
-        )
+        count, message = drain(read_frames(path, batch_bytes=batch_bytes, compression="none"))
         assert count == number
-        assert message.startswith(f"s: record {number}, byte {STARTS[number]}: truncated")
+        assert message.startswith(f"{path}: record {number}, byte {STARTS[number]}: truncated")
 
 
 def test_damage_in_a_compressed_shard_is_placed_in_the_uncompressed_data(tmp_path: Path) -> None:
     damaged = bytearray(SHARD)
     damaged[STARTS[4] + 50] ^= 1
-    count, message = drain(read_frames(write(tmp_path, gzip.compress(bytes(damaged))), source="s"))
+    count, message = drain(read_frames(write(tmp_path, gzip.compress(bytes(damaged)))))
     assert (count, message.split(": ")[1]) == (
         4,
         f"record 4, byte {STARTS[4]} of the uncompressed data",
@@ -129,13 +130,13 @@ def test_a_mad_length_costs_no_memory(tmp_path: Path) -> None:
     path = write(tmp_path, SHARD + header + struct.pack("<I", masked) + bytes(5000))
     list_before = drain(read_frames(path, batch_bytes=1024))
     tracemalloc.start()
-    count, message = drain(read_frames(path, batch_bytes=1024, source="s"))
+    count, message = drain(read_frames(path, batch_bytes=1024))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 1 << 20
     assert count == len(SIZES) == list_before[0]
     assert message == (
-        f"s: record 13, byte {len(SHARD)}: truncated: the record needs {(900 << 20) + 16} bytes and 5012 are left"
+        f"{path}: record 13, byte {len(SHARD)}: truncated: the record needs {(900 << 20) + 16} bytes and 5012 are left"
     )
     count, message = drain(read_frames(path, max_record_bytes=1 << 20))
     assert "above the limit of 1048576" in message

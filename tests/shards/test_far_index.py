@@ -14,8 +14,16 @@ from store_server import Store
 from recordmill.base.errors import DataError
 from recordmill.records.writers.npy_file import make_npy_header
 from recordmill.shards import index as index_module
-from recordmill.shards.cutting import _cut_far, _cut_index
-from recordmill.shards.index import INDEX_DTYPE, INDEX_FRAME_BYTES, Index, PartialIndex, make_index
+from recordmill.shards.cutting import RecordOffsets, _record_at, cut_records
+from recordmill.shards.index import (
+    INDEX_DTYPE,
+    INDEX_FRAME_BYTES,
+    Index,
+    MappedIndex,
+    PartialIndex,
+    make_index,
+)
+from recordmill.shards.pieces import Piece
 
 LENGTHS = some.lists(
     some.one_of(some.integers(0, 40), some.integers(0, 5000)), min_size=1, max_size=200
@@ -33,6 +41,14 @@ def few_entries() -> Iterator[None]:
         yield
 
 
+def cut(
+    offsets: RecordOffsets, piece_bytes: int, low: int, high: int, begins: object = None
+) -> list[Piece]:
+    offsets.prefetch([*range(low + piece_bytes, high, piece_bytes)])
+    ends = [_record_at(offsets, byte) for byte in (low, high)]
+    return list(cut_records(offsets, 3, *ends, piece_bytes=piece_bytes, begins=begins))  # type: ignore[arg-type]
+
+
 def made(lengths: list[int]) -> Index:
     frames = np.array(lengths, np.int64) + INDEX_FRAME_BYTES
     return make_index(frames, np.arange(len(lengths), dtype=np.uint64))
@@ -48,11 +64,9 @@ def test_pieces_are_those_of_the_whole_index(
 ) -> None:
     index = made(lengths)
     path.write_bytes(content(index))
-    expected = list(_cut_index(index, None, 3, piece_bytes, "x"))
     end = sum(lengths) + INDEX_FRAME_BYTES * len(lengths)
-    assert (
-        list(_cut_far(PartialIndex(str(path), len(index), end), 3, piece_bytes, 0, end)) == expected
-    )
+    expected = cut(MappedIndex(index, "x", end), piece_bytes, 0, end)
+    assert cut(PartialIndex(str(path), len(index), end), piece_bytes, 0, end) == expected
     assert expected[-1].stop == end
 
 
@@ -69,19 +83,17 @@ def test_each_record_once(
     begins = np.ascontiguousarray(index["offset"])[::3] if members else None
     found = []
     for within in itertools.pairwise(bounds):
-        pieces = list(_cut_index(index, begins, 3, piece_bytes, "x", within))
+        pieces = cut(MappedIndex(index, "x", end), piece_bytes, *within, begins)
         assert all(
             within[0] <= int(index["offset"][piece.first_record]) < within[1] for piece in pieces
         )
         if not members:
-            assert (
-                list(_cut_far(PartialIndex(str(path), len(index), end), 3, piece_bytes, *within))
-                == pieces
-            )
+            assert cut(PartialIndex(str(path), len(index), end), piece_bytes, *within) == pieces
         found += pieces
     assert [piece.start for piece in found] == [0, *(piece.stop for piece in found[:-1])]
     records = [
-        range(piece.first_record, piece.first_record + (piece.records or 0)) for piece in found
+        range(piece.first_record or 0, (piece.first_record or 0) + (piece.records or 0))
+        for piece in found
     ]
     assert list(itertools.chain.from_iterable(records)) == list(range(len(lengths)))
     assert found[-1].stop == end
@@ -101,7 +113,7 @@ def test_what_is_damaged_ends_in_an_error_or_in_pieces_of_the_shard(
 
 def check_pieces_or_error(path: Path, lengths: list[int], piece_bytes: int, end: int) -> None:
     try:
-        pieces = list(_cut_far(PartialIndex(str(path), len(lengths), end), 0, piece_bytes, 0, end))
+        pieces = cut(PartialIndex(str(path), len(lengths), end), piece_bytes, 0, end)
     except DataError:
         return
     assert [piece.start for piece in pieces[1:]] == [piece.stop for piece in pieces[:-1]]
@@ -129,14 +141,14 @@ def test_of_an_object_little_is_read(store: Store) -> None:
     index = made([100] * 5000)
     uri, end = store.put("index.npy", content(index)), 116 * 5000
     far = PartialIndex(uri, 5000, end)
-    assert list(_cut_far(far, 0, 50_000, 0, end)) == list(_cut_index(index, None, 0, 50_000, "x"))
+    assert cut(far, 50_000, 0, end) == cut(MappedIndex(index, "x", end), 50_000, 0, end)
     assert sum(map(len, far._blocks.values())) < 250
     for wrong, said in (
         (store.put("no.npy", b"x" * len(content(index))), "is no index"),
         (f"{uri}x", "is missing"),
     ):
         with pytest.raises(DataError, match=said):
-            list(_cut_far(PartialIndex(wrong, 5000, end), 0, 50_000, 0, end))
+            cut(PartialIndex(wrong, 5000, end), 50_000, 0, end)
     for records in (9000, 5):
         with pytest.raises(DataError, match=f"another length than one of the {records} records"):
             PartialIndex(uri, records, end)

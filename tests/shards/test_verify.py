@@ -16,12 +16,12 @@ from made_data_set import FOLDER, MIXED, mixed_rows, write_data_set
 
 from recordmill.base.errors import RecordmillError, Reject, UsageError
 from recordmill.base.progress import ProgressUpdate
-from recordmill.records.tfrecord.frames import frame_payloads
-from recordmill.records.tfrecord.stream import FRAME_GAP, PAYLOAD_GAP, find_resume_offset
+from recordmill.records.tfrecord.frames import FRAME_DAMAGE, PAYLOAD_DAMAGE, frame_payloads
+from recordmill.records.tfrecord.stream import find_resume_offset
 from recordmill.shards.catalog import Catalog, catalog_inputs
 from recordmill.shards.cutting import cut
-from recordmill.shards.loading.batches import loads
-from recordmill.shards.loading.salvage import salvage
+from recordmill.shards.loading.decode import salvage
+from recordmill.shards.pieces import calls_of
 from recordmill.shards.verify import Problem, verify
 from recordmill.storage.codecs import SHARD_SUFFIXES
 from recordmill.storage.compression import open_stream
@@ -208,7 +208,8 @@ def salvaged(catalog: Catalog) -> tuple[list[int], list[Reject], int]:
         for ordinal, file in enumerate(catalog.files)
         for piece in cut(file, ordinal, PIECE_BYTES, lenient=True)
     ]
-    parts = [salvage(load, MIXED) for load in loads(catalog.files, pieces, lenient=True)]
+    all_frames = [call() for call in calls_of(catalog.files, pieces)]
+    parts = [salvage(frames, catalog.files[frames.file].name, MIXED) for frames in all_frames]
     batches = [batch for part in parts for batch in part.batches]
     for batch in batches:
         ids = batch.column("id").to_pylist()
@@ -292,7 +293,7 @@ def test_plain_and_packed_files_tell_the_same_damage(
     assert told[0] == told[1]
     assert len(told[0][0]) == ROWS_OF_SALVAGE - 3
     assert all(
-        (reason == FRAME_GAP) == ("; skipped " in message) for _, reason, message in told[0][1]
+        (reason == FRAME_DAMAGE) == ("; skipped " in message) for _, reason, message in told[0][1]
     )
 
 
@@ -303,14 +304,14 @@ def test_reading_goes_on_where_the_damaged_frame_ends_or_the_next_one_begins() -
     payload, header = framed.copy(), framed.copy()
     payload[21 + 12] ^= 1
     header[21] ^= 1
-    assert find_resume_offset(payload, 21) == (PAYLOAD_GAP, 39)
-    assert find_resume_offset(header, 21) == (FRAME_GAP, 39)
-    assert find_resume_offset(header[:50], 21) == (FRAME_GAP, 50)
-    assert find_resume_offset(header[:55], 21, is_final=False) == (FRAME_GAP, 39)
-    assert find_resume_offset(framed[:30], 21) == (FRAME_GAP, 30)
-    assert find_resume_offset(framed, 21, max_record_bytes=1) == (FRAME_GAP, 60)
-    assert find_resume_offset(header, 21, next_offset=45) == (FRAME_GAP, 45)
-    assert find_resume_offset(payload, 21, next_offset=45) == (PAYLOAD_GAP, 45)
+    assert find_resume_offset(payload, 21) == (PAYLOAD_DAMAGE, 39)
+    assert find_resume_offset(header, 21) == (FRAME_DAMAGE, 39)
+    assert find_resume_offset(header[:50], 21) == (FRAME_DAMAGE, 50)
+    assert find_resume_offset(header[:55], 21, is_final=False) == (FRAME_DAMAGE, 39)
+    assert find_resume_offset(framed[:30], 21) == (FRAME_DAMAGE, 30)
+    assert find_resume_offset(framed, 21, max_record_bytes=1) == (FRAME_DAMAGE, 60)
+    assert find_resume_offset(header, 21, next_offset=45) == (FRAME_DAMAGE, 45)
+    assert find_resume_offset(payload, 21, next_offset=45) == (PAYLOAD_DAMAGE, 45)
 
 
 def _starts(shard: bytes) -> list[int]:

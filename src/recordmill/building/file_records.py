@@ -28,7 +28,7 @@ from recordmill.building.plan import BuildPlan
 from recordmill.building.shard_boundaries import MAX_SHARDS, check_shard_count, divide_records
 from recordmill.building.shard_writer import FinishedShard, ShardWriter, StagedShard, verify_frames
 from recordmill.building.sorted_run import SortedRun
-from recordmill.records.tfrecord.frames import FRAME_OVERHEAD_BYTES, Frames
+from recordmill.records.tfrecord.frames import FRAME_OVERHEAD_BYTES, Frames, checked
 from recordmill.records.tfrecord.stream import read_frames
 from recordmill.shards.file_names import ShardName
 from recordmill.shards.index import INDEX_DTYPE, add_checksums, map_table, record_checksum
@@ -550,11 +550,8 @@ def _read_back(
     """
     for staged_shard in sorted(staged, key=lambda shard: shard.shard.index):
         keys = np.ascontiguousarray(map_table(str(staged_shard.index_path), INDEX_DTYPE)["key"])
-        for frames in read_frames(
-            str(staged_shard.path),
-            source=staged_shard.shard.info.name,
-            compression=UNCOMPRESSED,
-            max_ratio=None,
+        for frames in checked(
+            read_frames(str(staged_shard.path), compression=UNCOMPRESSED, max_ratio=None)
         ):
             progress.advance()
-            yield split_id, frames, keys[frames.first_record : frames.first_record + len(frames)]
+            yield split_id, frames, keys[frames.numbers]

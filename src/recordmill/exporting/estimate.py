@@ -16,15 +16,14 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from recordmill.exporting.plan import ReadPlan, ReadTask
-from recordmill.exporting.records import read_loads
+from recordmill.exporting.records import plan_calls, read_calls
 from recordmill.records.columns.numpy_arrays import numpy_dtype
 from recordmill.records.writers.outputs import WriterSettings
 from recordmill.schemas.feature import Feature
 from recordmill.shards.access import FileAccess
-from recordmill.shards.cutting import pieces_of
-from recordmill.shards.loading.batches import loads
-from recordmill.shards.loading.salvage import Salvaged
-from recordmill.shards.pieces import Piece, Span
+from recordmill.shards.cutting import resolve
+from recordmill.shards.loading.decode import Salvaged
+from recordmill.shards.pieces import Piece
 from recordmill.storage.files import stat
 from recordmill.storage.folders import find_files, make_scratch_folder, remove_tree
 
@@ -165,8 +164,8 @@ def _count_task_records(plan: ReadPlan, task: ReadTask) -> int:
     return total if task.limit is None or plan.options.has_filter else min(total, task.limit)
 
 
-def _count_piece_records(plan: ReadPlan, piece: Piece | Span) -> int:
-    if isinstance(piece, Piece) and piece.fault:
+def _count_piece_records(plan: ReadPlan, piece: Piece) -> int:
+    if piece.damage is not None:
         return 0
     return (
         FileAccess(plan.files[piece.file], piece.file).records
@@ -184,17 +183,17 @@ def _choose_pieces(plan: ReadPlan) -> Sequence[Piece]:
         piece
         for split_task in plan.split_tasks
         for piece in split_task.pieces
-        if not (isinstance(piece, Piece) and piece.fault)
+        if piece.damage is None
     ]
     pieces = [
-        list(pieces_of(plan.files, [candidate], lenient=plan.options.lenient))
+        list(resolve(plan.files, [candidate], lenient=plan.options.lenient))
         for candidate in _choose_evenly(candidates)
     ]
     if len(candidates) <= _MAX_PIECES:
-        return _choose_evenly([piece for pieces_of_one in pieces for piece in pieces_of_one])
+        return _choose_evenly([piece for resolved in pieces for piece in resolved])
     return [
-        pieces_of_one[round(index * (len(pieces_of_one) - 1) / (_MAX_PIECES - 1))]
-        for index, pieces_of_one in enumerate(pieces)
+        resolved[round(index * (len(resolved) - 1) / (_MAX_PIECES - 1))]
+        for index, resolved in enumerate(pieces)
     ]
 
 
@@ -209,10 +208,10 @@ def _choose_evenly(items: Sequence[_Item]) -> Sequence[_Item]:
 def _decode_piece(plan: ReadPlan, piece: Piece) -> Iterator[Salvaged]:
     """Yields decoded and converted batches of a piece, at most _MAX_BATCHES_PER_PIECE.
 
-    If the piece is a stream, only its first block is decoded.
+    If the piece is a stream, only its first batch is decoded.
     """
-    first_load = itertools.islice(loads(plan.files, [piece], lenient=plan.options.lenient), 1)
-    return itertools.islice(read_loads(plan, first_load, 1), _MAX_BATCHES_PER_PIECE)
+    first_call = itertools.islice(plan_calls(plan, [piece]), 1)
+    return itertools.islice(read_calls(plan, first_call, 1), _MAX_BATCHES_PER_PIECE)
 
 
 def _estimate_column(feature: Feature, rows: int) -> ColumnEstimate:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from recordmill.base.errors import UsageError
 from recordmill.base.option_names import available_names, option
 from recordmill.exporting.infer_conversions import (
-    MAX_SNIFFED_LOADS,
+    MAX_SNIFFED_PARTS,
     RecordBatches,
     find_image_features,
 )
@@ -159,7 +159,7 @@ def _inspect_names(name: str, records: RecordBatches) -> tuple[bool, bool]:
     """
     splits = {file.path: file.split for file in records.files}
     values: list[tuple[str, str]] = []
-    for path, batch in records.read((name,), MAX_SNIFFED_LOADS):
+    for path, batch in records.read((name,), MAX_SNIFFED_PARTS):
         values += [(splits[path], value) for value in batch.column(0).drop_null().to_pylist()]
     strip_split = bool(values) and all(has_split_folder(value, split) for split, value in values)
     return strip_split, 2 * len(set(values)) >= len(values)

@@ -26,14 +26,13 @@ from recordmill.records.columns.decode_images import (
 from recordmill.records.protobuf.tensor_proto import read_dtype_and_shape
 from recordmill.schemas.feature import Schema
 from recordmill.shards.catalog import ShardFile
-from recordmill.shards.cutting import pieces_of
-from recordmill.shards.loading.batches import Load, decode_load, loads
-from recordmill.shards.loading.salvage import salvage
-from recordmill.shards.pieces import Piece, Span
+from recordmill.shards.cutting import resolve
+from recordmill.shards.loading.decode import decode_frames, salvage
+from recordmill.shards.pieces import FrameCall, Piece, calls_of
 
 # Pieces that are read to find images or to inspect names. 4 pieces of up to 8 MiB contain a value
 # of each feature that most records have.
-MAX_SNIFFED_LOADS = 4
+MAX_SNIFFED_PARTS = 4
 
 
 @dataclass(frozen=True)
@@ -80,13 +79,13 @@ class RecordBatches:
     """
 
     files: Sequence[ShardFile]
-    pieces: Sequence[Sequence[Piece | Span]]
+    pieces: Sequence[Sequence[Piece]]
     schema: Schema
     lenient: bool
     threads: int
 
     def read(
-        self, names: tuple[str, ...], max_loads: int | None = None
+        self, names: tuple[str, ...], max_parts: int | None = None
     ) -> Iterator[tuple[str, pa.RecordBatch]]:
         """Yields batches with some features, in the order of the records.
 
@@ -94,7 +93,7 @@ class RecordBatches:
 
         Args:
             names: Names of the features.
-            max_loads: Maximum number of pieces, or blocks of a stream, to read. None reads
+            max_parts: Maximum number of pieces, or batches of a stream, to read. None reads
                 everything.
 
         Yields:
@@ -105,19 +104,19 @@ class RecordBatches:
         """
         schema = self.schema.select(names)
 
-        def decode(load: Load) -> tuple[str, Sequence[pa.RecordBatch]]:
-            return load.file.path, salvage(load, schema).batches if self.lenient else decode_load(
-                load, schema
+        def decode(call: FrameCall) -> tuple[str, Sequence[pa.RecordBatch]]:
+            frames = call()
+            file = self.files[frames.file]
+            return file.path, (
+                salvage(frames, file.name, schema).batches
+                if self.lenient
+                else (decode_frames(frames, schema),)
             )
 
-        pieces = (
-            pieces_of(self.files, split_pieces, lenient=self.lenient)
-            for split_pieces in self.pieces
-        )
-        all_loads = loads(self.files, itertools.chain.from_iterable(pieces), lenient=self.lenient)
-        selected_loads = itertools.islice(all_loads, max_loads)
+        pieces = itertools.chain.from_iterable(self.pieces)
+        calls = calls_of(self.files, resolve(self.files, pieces, lenient=self.lenient))
         for path, batches in thread_map(
-            decode, selected_loads, self.threads if max_loads is None else 1
+            decode, itertools.islice(calls, max_parts), self.threads if max_parts is None else 1
         ):
             yield from ((path, batch) for batch in batches)
 
@@ -216,7 +215,7 @@ def find_image_features(candidates: tuple[str, ...], records: RecordBatches) -> 
         records: The records to inspect.
     """
     names_with_images = set()
-    for _, batch in records.read(candidates, MAX_SNIFFED_LOADS) if candidates else ():
+    for _, batch in records.read(candidates, MAX_SNIFFED_PARTS) if candidates else ():
         for name, column in zip(candidates, batch.columns, strict=True):
             present = column.drop_null()
             if len(present) and looks_like_image(present[0].as_py()):

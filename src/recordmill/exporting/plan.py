@@ -1,7 +1,7 @@
 """Plan of a read: its schema, and one task for each output.
 
-Inputs are either the shards of a data set or other TFRecord files. Records of a shard are addressed
-by a `Span`, and records of another file by a `Piece` (`shards.pieces`).
+Inputs are either the shards of a data set or other TFRecord files. A task consists of pieces
+(`shards.pieces`). A piece of a shard has no record numbers yet, so that the plan opens no index.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from recordmill.shards.access import FileAccess
 from recordmill.shards.catalog import Catalog, Inputs, ShardFile, catalog_inputs
 from recordmill.shards.cutting import cut_files
 from recordmill.shards.loading.infer_schema import guess_schema, infer_schema
-from recordmill.shards.pieces import PIECE_BYTES, Piece, Span
+from recordmill.shards.pieces import PIECE_BYTES, Piece
 from recordmill.storage.walk import READ_SUMMARY_NAME, RUN_PREFIX
 
 # Estimated ratio of the uncompressed to the compressed size of a stream. A wrong estimate only
@@ -68,7 +68,7 @@ class ReadTask:
     split: str
     index: int
     num_tasks: int
-    pieces: Sequence[Piece | Span]
+    pieces: Sequence[Piece]
     limit: int | None = None
 
     @property
@@ -84,7 +84,7 @@ def plan_split_tasks(
 
     Args:
         catalog: The input files.
-        lenient: True turns damaged bytes of a file into a piece with a fault. False makes them an
+        lenient: True turns damaged bytes of a file into a damaged piece. False makes them an
             error.
         limit: Maximum number of records to write for each split. None writes all.
         has_filter: True if records may be filtered out. The tasks then contain all pieces, because
@@ -101,10 +101,10 @@ def plan_split_tasks(
     )
 
 
-def count_records(pieces: Iterable[Piece | Span]) -> int | None:
+def count_records(pieces: Iterable[Piece]) -> int | None:
     """Returns the number of records in some pieces.
 
-    A piece with a fault counts as one record.
+    A damaged piece counts as one record.
 
     Returns:
         The sum, or None if a number is unknown. It is unknown for a stream, and for a part of a
@@ -112,16 +112,14 @@ def count_records(pieces: Iterable[Piece | Span]) -> int | None:
     """
     records = 0
     for piece in pieces:
-        num_records = 1 if isinstance(piece, Piece) and piece.fault else piece.records
+        num_records = 1 if piece.damage is not None else piece.records
         if num_records is None or piece.stop is None:
             return None
         records += num_records
     return records
 
 
-def _plan_pieces(
-    catalog: Catalog, split: str, lenient: bool, limit: int | None
-) -> Iterator[Piece | Span]:
+def _plan_pieces(catalog: Catalog, split: str, lenient: bool, limit: int | None) -> Iterator[Piece]:
     """Yields the pieces of a split that contain its first `limit` records.
 
     The last piece is shortened if it has more records than needed. A limit of None yields all
@@ -134,13 +132,11 @@ def _plan_pieces(
                 return
             if piece.records is not None and piece.records > remaining:
                 piece = _take_first_records(catalog.files[piece.file], piece, remaining)
-            remaining -= min(
-                remaining, 1 if isinstance(piece, Piece) and piece.fault else piece.records or 0
-            )
+            remaining -= min(remaining, 1 if piece.damage is not None else piece.records or 0)
         yield piece
 
 
-def _find_pieces(catalog: Catalog, split: str, lenient: bool) -> Iterator[Piece | Span]:
+def _find_pieces(catalog: Catalog, split: str, lenient: bool) -> Iterator[Piece]:
     """Yields all pieces of a split.
 
     For a data set, these are complete shards. Other files are divided into smaller pieces.
@@ -152,28 +148,20 @@ def _find_pieces(catalog: Catalog, split: str, lenient: bool) -> Iterator[Piece 
     for ordinal, file in files:
         assert file.info is not None
         if file.info.records:
-            yield Span(ordinal, 0, file.info.framed_bytes, file.info.records)
+            yield Piece(ordinal, 0, file.info.framed_bytes, None, file.info.records)
 
 
-def _take_first_records(file: ShardFile, piece: Piece | Span, records: int) -> Piece | Span:
+def _take_first_records(file: ShardFile, piece: Piece, records: int) -> Piece:
     """Returns the beginning of a piece or shard, with its first `records` records.
 
     Args:
         file: The file of the piece.
         piece: A piece or a complete shard that has more than `records` records.
         records: Number of records, at least 1.
-
-    Returns:
-        A `Piece` for a `Piece`, and a `Span` for a `Span`.
     """
-    access = FileAccess(file, piece.file)
-    if isinstance(piece, Piece):
-        return next(
-            access.pieces(piece.first_record, piece.first_record + records, _UNLIMITED_BYTES)
-        )
-    prefix = next(access.pieces(0, records, _UNLIMITED_BYTES))
-    assert prefix.stop is not None
-    return Span(piece.file, 0, prefix.stop, records)
+    first = piece.first_record or 0
+    part = next(FileAccess(file, piece.file).pieces(first, first + records, _UNLIMITED_BYTES))
+    return replace(part, first_record=piece.first_record)
 
 
 def divide_tasks(
@@ -199,20 +187,20 @@ def divide_tasks(
 
 def _divide_task(
     task: ReadTask, files: Sequence[ShardFile], file_bytes: int
-) -> Sequence[Sequence[Piece | Span]]:
+) -> Sequence[Sequence[Piece]]:
     """Returns the pieces of each new task.
 
     A shard may be divided between two tasks. Pieces of other files are not divided.
     """
     if task.limit is not None or not task.pieces:
         return [task.pieces]
-    spans = [piece for piece in task.pieces if isinstance(piece, Span)]
-    return (
-        _divide_spans(spans, file_bytes) if spans else _group_pieces(task.pieces, files, file_bytes)
-    )
+    # The records of our shards are numbered when they are read, so a shard can be divided anywhere.
+    if task.pieces[0].first_record is None:
+        return _divide_shards(task.pieces, file_bytes)
+    return _group_pieces(task.pieces, files, file_bytes)
 
 
-def estimate_uncompressed_bytes(piece: Piece | Span, files: Sequence[ShardFile]) -> int:
+def estimate_uncompressed_bytes(piece: Piece, files: Sequence[ShardFile]) -> int:
     """Returns the uncompressed size of a piece, with the frames of its records.
 
     The size of a stream is estimated from its compressed size. A stream is a compressed file
@@ -221,18 +209,18 @@ def estimate_uncompressed_bytes(piece: Piece | Span, files: Sequence[ShardFile])
     return (
         files[piece.file].stat.size_bytes * _INFLATION_RATIO
         if piece.stop is None
-        else piece.stop - piece.start
+        else piece.size_bytes
     )
 
 
 def _group_pieces(
-    pieces: Sequence[Piece | Span], files: Sequence[ShardFile], file_bytes: int
-) -> list[list[Piece | Span]]:
+    pieces: Sequence[Piece], files: Sequence[ShardFile], file_bytes: int
+) -> list[list[Piece]]:
     """Groups consecutive pieces into tasks.
 
     A task gets as many pieces as fit into `file_bytes`, but at least one.
     """
-    pieces_by_task: list[list[Piece | Span]] = [[]]
+    pieces_by_task: list[list[Piece]] = [[]]
     task_bytes = 0
     for piece in pieces:
         size = estimate_uncompressed_bytes(piece, files)
@@ -244,32 +232,32 @@ def _group_pieces(
     return pieces_by_task
 
 
-def _divide_spans(spans: Sequence[Span], file_bytes: int) -> list[list[Span]]:
+def _divide_shards(shards: Sequence[Piece], file_bytes: int) -> list[list[Piece]]:
     """Divides the shards of a split into tasks of `file_bytes` each.
 
     The last task may be smaller. All tasks are larger if an average record is larger than
     `file_bytes`. If a shard is divided, the number of records in each part is unknown (None).
     """
-    total_bytes, num_records = sum(span.stop - span.start for span in spans), count_records(spans)
+    total_bytes, num_records = sum(shard.size_bytes for shard in shards), count_records(shards)
     # A task is at least as large as an average record, so there are not more tasks than records.
     max_task_bytes = max(file_bytes, -(-total_bytes // num_records) if num_records else 1)
-    spans_by_task: list[list[Span]] = [[] for _ in range(0, total_bytes, max_task_bytes)]
-    span_offset = 0
-    for span in spans:
-        size = span.stop - span.start
+    pieces_by_task: list[list[Piece]] = [[] for _ in range(0, total_bytes, max_task_bytes)]
+    shard_offset = 0
+    for shard in shards:
+        size = shard.size_bytes
         for begin, end in itertools.pairwise(
             # Boundaries of the tasks in this shard. The first one is where the current task, which
             # may have begun in an earlier shard, is full.
-            [0, *range(max_task_bytes - span_offset % max_task_bytes, size, max_task_bytes), size]
+            [0, *range(max_task_bytes - shard_offset % max_task_bytes, size, max_task_bytes), size]
         ):
             # The index would tell the number of records in a part of a shard, but reading it here
             # would open every shard.
-            records = span.records if end - begin == size else None
-            spans_by_task[(span_offset + begin) // max_task_bytes].append(
-                Span(span.file, span.start + begin, span.start + end, records)
+            records = shard.records if end - begin == size else None
+            pieces_by_task[(shard_offset + begin) // max_task_bytes].append(
+                Piece(shard.file, shard.start + begin, shard.start + end, None, records)
             )
-        span_offset += size
-    return spans_by_task
+        shard_offset += size
+    return pieces_by_task
 
 
 @dataclass(frozen=True)

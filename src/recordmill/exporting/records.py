@@ -7,7 +7,7 @@ into small batches, so that the decoded images fit into memory.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -26,24 +26,25 @@ from recordmill.records.columns.decode_images import DecodeImages
 from recordmill.records.columns.numpy_arrays import is_bytes
 from recordmill.records.example.decode import decode_lenient, max_decoded_size
 from recordmill.records.example.locate import BadRecord
-from recordmill.records.tfrecord.frames import HEADER_BYTES
+from recordmill.records.tfrecord.frames import HEADER_BYTES, FileFrames, checked
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import ITEM_BYTES, OPAQUE_BYTES, Schema
-from recordmill.shards.catalog import ShardFile
-from recordmill.shards.cutting import pieces_of
-from recordmill.shards.loading.batches import (
-    Load,
-    blocks_of,
-    decode_block,
-    first_records,
-    loads,
-    prefetch_loads,
-    refused_load,
-    without_record,
+from recordmill.shards.cutting import resolve
+from recordmill.shards.loading.decode import (
+    PARSE,
+    Salvaged,
+    damage_rejects,
+    decode_frames,
+    salvage,
 )
-from recordmill.shards.loading.infer_schema import confirm_block, select_features
-from recordmill.shards.loading.salvage import PARSE, Recovered, Salvaged, frames_of, salvage
-from recordmill.shards.pieces import PIECE_BYTES
+from recordmill.shards.loading.infer_schema import confirm_frames, select_features
+from recordmill.shards.pieces import (
+    PIECE_BYTES,
+    FrameCall,
+    Piece,
+    calls_of,
+    replace_by_damage,
+)
 
 # Reason of a reject with an intact record and a value that can't be converted.
 CONVERT_REASON = "convert"
@@ -51,142 +52,88 @@ _SAMPLE_DOMAIN = b"recordmill-sampl"
 
 
 @dataclass(frozen=True)
-class Slice:
-    """Frames of one file. Their offset in the file is found.starts + first_offset."""
-
-    found: Recovered
-    first_offset: int
-    file: ShardFile
-
-    def location(self, row: int) -> str:
-        """Returns the place of a frame for messages."""
-        return f"record {self.found.numbers[row]}, byte {int(self.found.starts[row]) + self.first_offset}"
-
-
-@dataclass(frozen=True)
 class SelectedRecords:
-    """Decoded records of a slice, after filtering.
+    """Decoded records of some frames, after filtering.
 
     Attributes:
-        frame_slice: The slice.
+        frames: The frames.
         batch: The selected features of the records.
-        rows: Row in the slice of each record in `batch`.
-        bad: (row in the slice, fault) of each record that can't be decoded.
-        rejects: Rejects of the slice from before decoding.
+        rows: Row in `frames` of each record in `batch`.
+        bad: (row in `frames`, fault) of each record that can't be decoded.
         filtered: Number of records that were filtered out.
     """
 
-    frame_slice: Slice
+    frames: FileFrames
     batch: pa.RecordBatch
     rows: Int64s
     bad: tuple[tuple[int, BadRecord], ...]
-    rejects: tuple[Reject, ...]
     filtered: int
 
     def cut(self, ends: Int64s) -> Iterator[SelectedRecords]:
         """Divides the records into consecutive parts.
 
-        Bad records go with the part in which they occur. Rejects and the number of filtered records
+        Bad records go with the part in which they occur. Damage and the number of filtered records
         go with the first part.
 
         Args:
             ends: End row of each part. The last one must be the number of rows.
         """
         begin = first_frame = 0
-        rejects, filtered = self.rejects, self.filtered
+        frames, filtered = self.frames, self.filtered
         for end in ends.tolist():
-            end_frame = (
-                int(self.rows[end]) if end < len(self.rows) else len(self.frame_slice.found.starts)
-            )
+            end_frame = int(self.rows[end]) if end < len(self.rows) else len(frames)
             bad = tuple(
                 bad_record for bad_record in self.bad if first_frame <= bad_record[0] < end_frame
             )
             batch, rows = self.batch.slice(begin, end - begin), self.rows[begin:end]
-            yield SelectedRecords(self.frame_slice, batch, rows, bad, rejects, filtered)
-            begin, first_frame, rejects, filtered = end, end_frame, (), 0
+            yield SelectedRecords(frames, batch, rows, bad, filtered)
+            begin, first_frame, filtered = end, end_frame, 0
+            frames = replace(frames, damage=())
 
 
-def frames_in(load: Load, lenient: bool) -> Slice:
-    """Reads and checks the frames of a load."""
-    if lenient:
-        return Slice(
-            frames_of(load),
-            load.piece.start if load.block is None else load.block.first_offset,
-            load.file,
-        )
-    (block,) = blocks_of(load)
-    frames = block.frames
-    return Slice(
-        Recovered(
-            frames.data, frames.starts, frames.lengths, np.arange(len(frames)) + block.first_record
-        ),
-        block.first_offset,
-        load.file,
-    )
+def split_frames(frames: FileFrames, max_rows: int) -> Iterator[FileFrames]:
+    """Divides frames into parts of at most `max_rows`. The damage goes with the first one."""
+    damage = frames.damage
+    for start in range(0, max(len(frames), 1), max_rows):
+        yield frames.select(slice(start, start + max_rows), damage)
+        damage = ()
 
 
-def divide_slice(frame_slice: Slice, max_rows: int) -> Iterator[Slice]:
-    """Divides a slice into slices of at most `max_rows` records.
-
-    The rejects go with the first one.
-    """
-    recovered, rejects = frame_slice.found, frame_slice.found.rejects
-    for start in range(0, max(len(recovered.starts), 1), max_rows):
-        part = slice(start, start + max_rows)
-        yield replace(
-            frame_slice,
-            found=Recovered(
-                recovered.data,
-                recovered.starts[part],
-                recovered.lengths[part],
-                recovered.numbers[part],
-                rejects,
-            ),
-        )
-        rejects = ()
-
-
-def select_matching(plan: ReadPlan, frame_slice: Slice) -> SelectedRecords:
+def select_matching(plan: ReadPlan, frames: FileFrames) -> SelectedRecords:
     """Decodes the records that are in the sample and satisfy the predicate.
 
     Raises:
         DataError: The predicate can't be evaluated.
         SchemaNotConfirmed: A record contradicts the guessed schema.
     """
-    recovered, options = frame_slice.found, plan.options
+    options = plan.options
     if plan.guess is not None:
         # A plan with a guess filters nothing, so that all records are decoded and confirm the
         # guess.
-        decoded = plan.guess.decode(
-            recovered.data, recovered.starts + HEADER_BYTES, recovered.lengths
-        )
+        decoded = plan.guess.decode(frames.data, frames.starts + HEADER_BYTES, frames.lengths)
         return SelectedRecords(
-            frame_slice,
-            select_features(decoded, plan.selected),
-            np.arange(len(recovered.starts)),
-            (),
-            recovered.rejects,
-            0,
+            frames, select_features(decoded, plan.selected), np.arange(len(frames)), (), 0
         )
+    file = plan.files[frames.file]
     # The sample is chosen before decoding, so all other records cost nothing.
     rows = (
-        np.arange(len(recovered.starts))
+        np.arange(len(frames))
         if options.sample is None
         else np.flatnonzero(
-            sample_mask(frame_slice.file.identity, recovered.numbers, options.sample, options.seed)
+            sample_mask(file.identity, frames.numbers, options.sample, options.seed)
         )
     )
     batch, good, undecoded = decode_lenient(
-        recovered.data, recovered.starts[rows] + HEADER_BYTES, recovered.lengths[rows], plan.decoded
+        frames.data, frames.starts[rows] + HEADER_BYTES, frames.lengths[rows], plan.decoded
     )
-    # From rows of the sample to rows of the slice.
+    # From rows of the sample to rows of the frames.
     good = rows[good]
-    filtered = len(recovered.starts) - len(rows)
+    filtered = len(frames) - len(rows)
     if options.where is not None:
         try:
             mask = options.where.evaluate(batch)
         except DataError as error:
-            raise DataError(error.reason, source=frame_slice.file.path) from None
+            raise DataError(error.reason, source=file.path) from None
         filtered += int(len(mask) - mask.sum())
         batch, good = batch.filter(pa.array(mask)), good[mask]
     # The selected features are decoded first, then those that only the predicate needs.
@@ -195,11 +142,10 @@ def select_matching(plan: ReadPlan, frame_slice: Slice) -> SelectedRecords:
             batch.columns[: len(plan.selected)], schema=to_arrow(plan.selected)
         )
     return SelectedRecords(
-        frame_slice,
+        frames,
         batch,
         good,
         tuple((int(rows[record.row]), record) for record in undecoded),
-        recovered.rejects,
         filtered,
     )
 
@@ -215,25 +161,16 @@ def convert_selected(plan: ReadPlan, selected_records: SelectedRecords) -> Salva
         (int(selected_records.rows[record.row]), CONVERT_REASON, record)
         for record in converted.bad_records
     ]
-    rejects = list(selected_records.rejects)
+    frames, name = selected_records.frames, plan.files[selected_records.frames.file].name
+    rejects = list(damage_rejects(frames, name))
     # In the order of the records, which is the order of the rejects.
     for row, reason, record in sorted(bad, key=lambda item: item[0]):
         reject = f"feature {record.feature!r}: {record.reason}" if record.feature else record.reason
         message = reject[:290]
+        path, place = frames.location(row)
         if not plan.options.lenient:
-            raise DataError(
-                message,
-                source=selected_records.frame_slice.file.path,
-                place=selected_records.frame_slice.location(row),
-            )
-        rejects.append(
-            Reject(
-                selected_records.frame_slice.file.name,
-                selected_records.frame_slice.location(row),
-                reason,
-                message,
-            )
-        )
+            raise DataError(message, source=path, place=place)
+        rejects.append(Reject(name, place, reason, message))
     batches = (converted.batch,) if converted.batch.num_rows else ()
     return Salvaged(batches, tuple(rejects), selected_records.filtered)
 
@@ -331,12 +268,8 @@ def _measure_costs(
         for row in np.flatnonzero(peak_bytes > max_bytes).tolist() if max_bytes else ():
             reason = _oversize_message(plan, step, int(peak_bytes[row]))
             if is_image:
-                place = selected_records.frame_slice.location(int(selected_records.rows[row]))
-                raise DataError(
-                    f"feature {step.feature!r}: {reason}",
-                    source=selected_records.frame_slice.file.path,
-                    place=place,
-                )
+                path, place = selected_records.frames.location(int(selected_records.rows[row]))
+                raise DataError(f"feature {step.feature!r}: {reason}", source=path, place=place)
             oversize.setdefault(row, BadRecord(row, step.feature, reason))
         # All converted values are kept, but the temporary memory of only one step is needed at a
         # time.
@@ -411,52 +344,40 @@ def _memory_message(plan: ReadPlan, peak_bytes: int, enough_bytes: int) -> str:
     )
 
 
-def replace_oversize_records(plan: ReadPlan, work: Iterable[Load]) -> Iterator[Load]:
-    """Replaces loads of single records that need more memory than the plan has.
+def _refuse_oversize(plan: ReadPlan) -> Callable[[int], str] | None:
+    """Returns the argument `refuse` of `calls_of` for records that are too large to be read."""
+    if not plan.memory_bytes:
+        return None
 
-    The replacement has a fault instead of a record.
+    def refuse(size_bytes: int) -> str:
+        # The record, its values, and the values that are being written.
+        peak_bytes = 3 * size_bytes
+        if size_bytes <= PIECE_BYTES or peak_bytes <= plan.memory_bytes:
+            return ""
+        return f"a record {_memory_message(plan, peak_bytes, peak_bytes)}"
 
-    Raises:
-        DataError: There is such a record, and the plan is not lenient.
-    """
-    for load in work:
-        peak_bytes = (
-            _record_peak_bytes(plan, load)
-            if plan.memory_bytes and load.framed_bytes > PIECE_BYTES
-            else 0
-        )
-        if peak_bytes <= plan.memory_bytes:
-            yield load
-            continue
-        replacement = without_record(
-            load, f"a record {_memory_message(plan, peak_bytes, peak_bytes)}"
-        )
-        if not plan.options.lenient:
-            raise refused_load(replacement)
-        yield replacement
+    return refuse
 
 
-def _record_peak_bytes(plan: ReadPlan, load: Load) -> int:
-    """Returns the peak memory of one large record until it is written.
-
-    0 means that the load has several records or is damaged.
-    """
-    # The record, its values, and the values that are being written. Too large already, so it is not
-    # decoded.
-    if 3 * load.framed_bytes > plan.memory_bytes:
-        return 3 * load.framed_bytes
-    try:
-        (block,) = blocks_of(load, check=False)
-    except DataError:
-        return 0
-    if len(block.frames) != 1 or plan.decoded.message == OPAQUE_BYTES:
-        return 0
-    start, length = int(block.frames.starts[0]) + HEADER_BYTES, int(block.frames.lengths[0])
-    result_bytes, values = max_decoded_size(block.frames.data, start, length, plan.decoded)
+def _without_oversize_record(plan: ReadPlan, frames: FileFrames) -> FileFrames:
+    """Returns the frames with damage in place of a record that is too large to be decoded."""
+    # A record above this size is alone.
+    if (
+        not plan.memory_bytes
+        or len(frames) != 1
+        or frames.framed_bytes <= PIECE_BYTES
+        or plan.decoded.message == OPAQUE_BYTES
+    ):
+        return frames
+    start, length = int(frames.starts[0]) + HEADER_BYTES, int(frames.lengths[0])
+    result_bytes, values = max_decoded_size(frames.data, start, length, plan.decoded)
     results, item_bytes = np.array([result_bytes]), max(result_bytes // max(values, 1), 1)
-    return load.framed_bytes + int(
+    peak_bytes = frames.framed_bytes + int(
         _peak_bytes(plan, results, np.zeros_like(results), item_bytes)[0]
     )
+    if peak_bytes <= plan.memory_bytes:
+        return frames
+    return replace_by_damage(frames, 0, f"a record {_memory_message(plan, peak_bytes, peak_bytes)}")
 
 
 # 16 MiB of converted records. Two of these per thread wait for the writer.
@@ -469,28 +390,42 @@ def read_task_records(plan: ReadPlan, task: ReadTask, threads: int) -> Iterator[
     Raises:
         DataError: A record is damaged or can't be converted, and the plan is not lenient.
     """
-    lenient = plan.options.lenient
-    work = loads(plan.files, pieces_of(plan.files, task.pieces, lenient=lenient), lenient=lenient)
-    if task.limit is None:
-        return read_loads(plan, work, threads)
-    if plan.options.has_filter:
-        return _take_rows(read_loads(plan, work, threads), task.limit)
-    return read_loads(plan, first_records(work, task.limit), threads)
+    limit = None if plan.options.has_filter else task.limit
+    parts = read_calls(plan, plan_calls(plan, task.pieces, limit=limit), threads)
+    if task.limit is None or limit is not None:
+        return parts
+    return _take_rows(parts, task.limit)
 
 
-def read_loads(plan: ReadPlan, work: Iterator[Load], threads: int) -> Iterator[Salvaged]:
-    """Reads the records of the loads, in order."""
-    # Lenient reading does not use requested bytes, because it reads around damage itself.
-    if not plan.options.lenient:
-        work = prefetch_loads(work)
-    work = replace_oversize_records(plan, work)
+def plan_calls(
+    plan: ReadPlan, pieces: Iterable[Piece], *, limit: int | None = None
+) -> Iterator[FrameCall]:
+    """Yields the readings of the pieces of a plan, in order. `limit` is a number of records."""
+    return calls_of(
+        plan.files,
+        resolve(plan.files, pieces, lenient=plan.options.lenient),
+        limit=limit,
+        refuse=_refuse_oversize(plan),
+    )
+
+
+def read_calls(plan: ReadPlan, calls: Iterable[FrameCall], threads: int) -> Iterator[Salvaged]:
+    """Reads and converts records, in order.
+
+    Raises:
+        DataError: A record is damaged or can't be converted, and the plan is not lenient.
+    """
+
+    def read(call: FrameCall) -> FileFrames:
+        return _without_oversize_record(plan, call())
+
     if not plan.steps and not plan.options.has_filter:
-        return thread_map(lambda load: _decode_load(plan, load), work, threads)
+        return thread_map(lambda call: _decode(plan, read(call)), calls, threads)
     if any(isinstance(step, DecodeImages) for step in plan.steps):
         # One thread reads the frames, which is a hundred times faster than decoding images on
         # another.
         selected_records = (
-            select_matching(plan, frames_in(load, plan.options.lenient)) for load in work
+            select_matching(plan, frames) for frames in _or_damage(plan, map(read, calls))
         )
         image_batches = (
             batch for records in selected_records for batch in divide_images(plan, records)
@@ -503,20 +438,23 @@ def read_loads(plan: ReadPlan, work: Iterator[Load], threads: int) -> Iterator[S
             max_bytes=plan.image_bytes or sys.maxsize,
         )
     max_rows = max(_SLICE_BYTES // fixed_row_bytes(plan.schema), 1)
-    frame_slices = thread_map(lambda load: frames_in(load, plan.options.lenient), work, threads)
-    divided = (part for frame_slice in frame_slices for part in divide_slice(frame_slice, max_rows))
-    return chain.from_iterable(
-        thread_map(lambda part: _convert_slice(plan, part), divided, threads)
-    )
+    parts = _or_damage(plan, thread_map(read, calls, threads))
+    divided = (part for frames in parts for part in split_frames(frames, max_rows))
+    return chain.from_iterable(thread_map(lambda part: _convert(plan, part), divided, threads))
 
 
-def _convert_slice(plan: ReadPlan, frame_slice: Slice) -> Iterable[Salvaged]:
-    """Selects and converts the records of a slice.
+def _or_damage(plan: ReadPlan, parts: Iterator[FileFrames]) -> Iterator[FileFrames]:
+    """Yields the frames. Damage ends them with an error, unless the plan is lenient."""
+    return parts if plan.options.lenient else checked(parts)
 
-    A slice that becomes very large is converted in parts, one at a time as the caller asks for
+
+def _convert(plan: ReadPlan, frames: FileFrames) -> Iterable[Salvaged]:
+    """Selects and converts the records of some frames.
+
+    If they become very large, they are converted in parts, one at a time as the caller asks for
     them.
     """
-    selected_records, result, _ = _measure_costs(plan, select_matching(plan, frame_slice))
+    selected_records, result, _ = _measure_costs(plan, select_matching(plan, frames))
     ends = (
         _batch_ends(result, _SLICE_BYTES)
         if int(result.sum()) > 2 * _SLICE_BYTES
@@ -537,17 +475,14 @@ def fixed_row_bytes(schema: Schema) -> int:
     return max(sum(sizes), 1)
 
 
-def _decode_load(plan: ReadPlan, load: Load) -> Salvaged:
+def _decode(plan: ReadPlan, frames: FileFrames) -> Salvaged:
     if plan.options.lenient:
-        return salvage(load, plan.schema)
-    blocks = blocks_of(load)
+        return salvage(frames, plan.files[frames.file].name, plan.schema)
     if plan.guess is not None:
-        batches = tuple(
-            select_features(confirm_block(block, plan.guess), plan.schema) for block in blocks
-        )
+        batch = select_features(confirm_frames(frames, plan.guess), plan.schema)
     else:
-        batches = tuple(decode_block(block, plan.schema, load.file.path) for block in blocks)
-    return Salvaged(batches, ())
+        batch = decode_frames(frames, plan.schema)
+    return Salvaged((batch,), ())
 
 
 def _take_rows(parts: Iterator[Salvaged], limit: int) -> Iterator[Salvaged]:

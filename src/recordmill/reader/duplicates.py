@@ -29,11 +29,11 @@ from recordmill.reader.options.images import Images
 from recordmill.records.example.flat_arrays import FlatEntry, flatten_column
 from recordmill.records.images import similarity
 from recordmill.records.images.header import BadImage
-from recordmill.records.tfrecord.frames import HEADER_BYTES
+from recordmill.records.tfrecord.frames import HEADER_BYTES, FileFrames
 from recordmill.schemas.feature import Schema
 from recordmill.schemas.splits import TRAIN_SPLIT
-from recordmill.shards.loading.batches import Load, blocks_of, decode_block
-from recordmill.shards.pieces import FrameBlock
+from recordmill.shards.loading.decode import decode_frames
+from recordmill.shards.pieces import FrameCall
 from recordmill.storage.files import create_file, map_file, write_all
 from recordmill.storage.folders import join, make_scratch_folder, remove_tree
 
@@ -61,7 +61,7 @@ def find_near_images(
 
     Args:
         feature: Stored name of the feature with encoded images.
-        progress: Called with the number of records of each load that was read.
+        progress: Called with the number of records of each part that was read.
     """
     folder = make_scratch_folder("greys-")
     try:
@@ -92,28 +92,27 @@ def _hash_images(
     schema = dataset.full_schema.select([feature])
     split_ids = {split: number for number, split in enumerate(dataset.splits)}
 
-    def hash_load(load: Load) -> tuple[int, list[_ImageHashes]]:
-        first, split_id = dataset._first_record_number(load), split_ids[load.file.split]
-        hashes_by_block: list[_ImageHashes] = []
-        for block in blocks_of(load):
-            column = decode_block(block, schema, load.file.path).column(feature)
-            (flat,) = flatten_column(column, schema[feature])
-            assert flat.value_splits is not None  # encoded images are bytes
-            rows = np.arange(flat.rows) if flat.valid is None else np.flatnonzero(flat.valid)
-            images = [_hash_image(flat.values, flat.value_splits, row) for row in rows.tolist()]
-            indices = [i for i, image in enumerate(images) if image is not None]
-            hashed = [image for image in images if image is not None]
-            if hashed:
-                hashes = np.stack([image_hash for image_hash, _ in hashed])
-                greys = np.stack([grey for _, grey in hashed])
-                hashes_by_block.append((first + rows[indices], split_id, hashes, greys))
-            first += flat.rows
-        return first - dataset._first_record_number(load), hashes_by_block
+    def hash_frames(call: FrameCall) -> tuple[int, _ImageHashes | None]:
+        frames = call()
+        split_id = split_ids[dataset.catalog.files[frames.file].split]
+        (flat,) = flatten_column(decode_frames(frames, schema).column(feature), schema[feature])
+        assert flat.value_splits is not None  # encoded images are bytes
+        rows = np.arange(flat.rows) if flat.valid is None else np.flatnonzero(flat.valid)
+        images = [_hash_image(flat.values, flat.value_splits, row) for row in rows.tolist()]
+        indices = [i for i, image in enumerate(images) if image is not None]
+        hashed = [image for image in images if image is not None]
+        if not hashed:
+            return len(frames), None
+        hashes = np.stack([image_hash for image_hash, _ in hashed])
+        greys = np.stack([grey for _, grey in hashed])
+        numbers = dataset.number_records(frames)[rows[indices]]
+        return len(frames), (numbers, split_id, hashes, greys)
 
-    for count, batches in thread_map(hash_load, dataset.loads(), dataset.threads):
+    for count, image_hashes in thread_map(hash_frames, dataset.calls(), dataset.threads):
         if progress is not None:
             progress(count)
-        yield from batches
+        if image_hashes is not None:
+            yield image_hashes
 
 
 def _hash_image(data: npt.NDArray[Any], splits: Int64s, row: int) -> tuple[U64, Bytes] | None:
@@ -215,7 +214,7 @@ def repeat_violations(
 
     Args:
         memory_bytes: Memory for digests, in addition to the records that are being read.
-        progress: Called with the number of records of each load that was read.
+        progress: Called with the number of records of each part that was read.
 
     Raises:
         DataError: A record is damaged.
@@ -285,45 +284,43 @@ def _fill_digests(
     schema = dataset.full_schema.select(dict.fromkeys(names))
     split_ids = {split: number for number, split in enumerate(dataset.splits)}
 
-    def digests(load: Load) -> list[tuple[_Comparison, npt.NDArray[np.void], Int64s, int]]:
-        first, split_id = dataset._first_record_number(load), split_ids[load.file.split]
+    def digests(
+        call: FrameCall,
+    ) -> tuple[int, int, list[tuple[_Comparison, npt.NDArray[np.void], Int64s]]]:
+        frames = call()
+        frames.raise_damage()
+        split_id = split_ids[dataset.catalog.files[frames.file].split]
+        numbers, columns = dataset.number_records(frames), _column_spans(frames, schema)
         results = []
-        for block in blocks_of(load):
-            count = len(block.frames)
-            columns = _column_spans(block, schema, load.file.path)
-            for comparison, table in tables.items():
-                rows, data, starts, ends = (
-                    _payload_spans(block)
-                    if comparison.feature is None
-                    else columns[comparison.feature]
-                )
-                results.append(
-                    (comparison, table.digests(data, starts, ends), first + rows, split_id)
-                )
-            first += count
-        return results
+        for comparison, table in tables.items():
+            rows, data, starts, ends = (
+                _payload_spans(frames)
+                if comparison.feature is None
+                else columns[comparison.feature]
+            )
+            results.append((comparison, table.digests(data, starts, ends), numbers[rows]))
+        return len(frames), split_id, results
 
-    for results in thread_map(digests, dataset.loads(), dataset.threads):
-        for comparison, table_digests, numbers, split_id in results:
+    for count, split_id, results in thread_map(digests, dataset.calls(), dataset.threads):
+        for comparison, table_digests, numbers in results:
             tables[comparison].add(table_digests, numbers, split_id)
         if progress is not None:
-            progress(len(results[0][2]) if results else 0)
+            progress(count)
 
 
 # rows that have a value, the bytes of all values, the begin and the end of each value in them
 _ByteSpans = tuple[Int64s, npt.NDArray[np.uint8], Int64s, Int64s]
 
 
-def _payload_spans(block: FrameBlock) -> _ByteSpans:
-    frames = block.frames
+def _payload_spans(frames: FileFrames) -> _ByteSpans:
     starts = frames.starts + HEADER_BYTES
     return np.arange(len(frames)), frames.data, starts, starts + frames.lengths
 
 
-def _column_spans(block: FrameBlock, schema: Schema, source: str) -> dict[str, _ByteSpans]:
+def _column_spans(frames: FileFrames, schema: Schema) -> dict[str, _ByteSpans]:
     if not len(schema):
         return {}
-    batch = decode_block(block, schema, source)
+    batch = decode_frames(frames, schema)
     return {
         feature.name: _value_spans(flatten_column(batch.column(feature.name), feature)[0])
         for feature in schema

@@ -24,14 +24,13 @@ from recordmill.base.sizes import MAX_ROWS, to_whole_number
 from recordmill.base.threads import thread_map
 from recordmill.reader.options.images import Images
 from recordmill.reader.sampling.sampler import RecordSubset
-from recordmill.reader.take import head_loads, range_loads
+from recordmill.reader.take import head_calls, range_calls
 from recordmill.reader.view import (
     Condition,
     Selection,
     View,
     check_features,
     check_unique,
-    decode_first_rows,
     filter_numbers,
     rename_columns,
 )
@@ -40,47 +39,27 @@ from recordmill.records.columns.convert import make_class_name_steps, output_sch
 from recordmill.records.columns.predicate import Predicate
 from recordmill.records.inference.confirm import SchemaGuess
 from recordmill.records.inference.infer import Inference
+from recordmill.records.tfrecord.frames import FileFrames
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.shards.access import FileAccess, file_accesses, lenient_files
 from recordmill.shards.catalog import Catalog
-from recordmill.shards.loading.batches import Load, decode_load
+from recordmill.shards.loading.decode import decode_frames
 from recordmill.shards.loading.infer_schema import (
-    confirm_load,
+    confirm_frames,
     infer_from_files,
     refine_inferred,
     select_features,
 )
 from recordmill.shards.loading.sample import Sample
-from recordmill.shards.pieces import PIECE_BYTES
+from recordmill.shards.pieces import FrameCall
 
 if TYPE_CHECKING:
     import pyarrow.compute as pc
     from typing_extensions import Self
 
 
-def confirm_batches(load: Load, guess: SchemaGuess, decoding: Decoding) -> list[pa.RecordBatch]:
-    """Decodes a load with a guessed schema and converts the result.
-
-    Args:
-        load: The part of a file to decode.
-        guess: The guessed schema of all features.
-        decoding: The features to return and their conversions.
-
-    Returns:
-        The converted batches.
-
-    Raises:
-        SchemaNotConfirmed: A record contradicts the guess.
-        DataError: A record is damaged or can't be converted.
-    """
-    batches = (
-        select_features(batch, decoding.stored_schema) for batch in confirm_load(load, guess)
-    )
-    return [decoding.convert(batch, load.file.path, "record {}".format) for batch in batches]
-
-
-# 64 MiB: size of the decoded images of one load. An 8 MiB piece of encoded images decodes to more.
+# 64 MiB: size of the decoded images of one piece. An 8 MiB piece of encoded images decodes to more.
 _MAX_PIXEL_BYTES = 64 << 20
 FULL_VIEW = View()  # all records, under their stored names
 # Cached attributes that each process computes again, because they hold functions.
@@ -295,7 +274,12 @@ class Scanner:
         return (
             None
             if self._selection is None
-            else self._selection.find_matching(self.loads(), self.threads, self._num_stored)
+            else self._selection.find_matching(
+                self.calls(),
+                self.threads,
+                self.ends,
+                lenient=self._is_lenient,
+            )
         )
 
     @cached_property
@@ -515,53 +499,73 @@ class Scanner:
         """
         records = min(to_whole_number(records, "records", 0), MAX_ROWS)
         # with conditions, the number of records to read for `records` matches is unknown
-        loads = head_loads(self.files, 2**62 if self.view.is_filtered else records)
-        return self._make_table(decode_first_rows(records, loads, self.decode, self.threads))
+        calls = head_calls(self.files, 2**62 if self.view.is_filtered else records)
+        return self._make_table(self._decode_first(records, calls))
 
-    def loads(
+    def _decode_first(self, records: int, calls: Iterable[FrameCall]) -> Iterator[pa.RecordBatch]:
+        """Yields the first records of this view.
+
+        Decoding stops when there are enough records. Each thread may have started one more part.
+        """
+        for batch in thread_map(lambda call: self.decode(call()), calls, self.threads):
+            yield batch.slice(0, records)
+            records -= batch.num_rows
+            if records <= 0:
+                return
+
+    def calls(
         self,
         start: int = 0,
         stop: int | None = None,
         *,
-        piece_bytes: int = PIECE_BYTES,
         piece_records: int | None = None,
-    ) -> Iterator[Load]:
-        """Divides a range of the stored records into parts that threads decode.
+    ) -> Iterator[FrameCall]:
+        """Yields the readings of a range of the stored records, in order.
+
+        If records were selected by number, pieces without selected records are left out.
 
         Args:
             start: Number of the first record among all stored records.
             stop: Number after the last record. None means the end.
-            piece_bytes: Approximate size of a part, in framed bytes.
-            piece_records: Maximum number of records of a part. None sets no limit. Files that can
-                only be read from the start ignore both limits.
-
-        Returns:
-            An iterator of the parts, in order. `decode` decodes one part.
+            piece_records: Maximum number of records that are read together. None sets no limit.
+                Files that can only be read from the start ignore it.
         """
         stop = self._num_stored if stop is None else min(stop, self._num_stored)
-        return range_loads(self.files, self.ends, start, stop, piece_bytes, piece_records)
-
-    def decode(self, load: Load) -> list[pa.RecordBatch]:
-        """Decodes a load into batches with the columns of `schema`.
-
-        Records that are not part of this view are left out.
-        """
-        if self._selection is None:
-            batches = (
-                decode_load(load, self._decoding)
-                if self._guess is None
-                else confirm_batches(load, self._guess, self._decoding)
-            )
-            return [rename_columns(batch, self.schema) for batch in batches]
-        # the number of the first record is used only with a subset, and counting may read all files
-        return self._selection.decode(
-            load, 0 if self.view.subset is None else self._first_record_number(load)
+        return range_calls(
+            self.files,
+            self.ends,
+            start,
+            stop,
+            piece_records=piece_records,
+            subset=self.view.subset,
         )
 
-    def _first_record_number(self, load: Load) -> int:
-        file_index = load.piece.file
-        record_in_file = load.piece.first_record if load.block is None else load.block.first_record
-        return (int(self.ends[file_index - 1]) if file_index else 0) + record_in_file
+    def decode(self, frames: FileFrames) -> pa.RecordBatch:
+        """Decodes frames into a batch with the columns of `schema`.
+
+        Records that are not part of this view are left out.
+
+        Raises:
+            DataError: A record is damaged, does not fit the schema or can't be converted.
+            SchemaNotConfirmed: A record contradicts the guessed schema.
+        """
+        if self._selection is not None:
+            # Numbers among all records are used only with a subset. Counting may read all files.
+            return self._selection.decode(
+                frames, frames.numbers if self.view.subset is None else self.number_records(frames)
+            )
+        if self._guess is None:
+            batch = decode_frames(frames, self._decoding)
+        else:
+            stored = select_features(
+                confirm_frames(frames, self._guess), self._decoding.stored_schema
+            )
+            batch = self._decoding.convert(stored, frames.location)
+        return rename_columns(batch, self.schema)
+
+    def number_records(self, frames: FileFrames) -> Int64s:
+        """Returns the numbers of frames of one file among all stored records."""
+        return frames.numbers + (int(self.ends[frames.file - 1]) if frames.file else 0)
 
     def record_batches(self, start: int = 0, stop: int | None = None) -> Iterator[pa.RecordBatch]:
         """Yields records in order, decoded on threads.
@@ -584,25 +588,10 @@ class Scanner:
         if (start, stop) != (0, None):
             start, stop = self._enclosing_range(start, stop)
         row_bytes = sum(images.row_bytes for images in self.images.values())
-        loads = self.loads(
+        calls = self.calls(
             start, stop, piece_records=max(_MAX_PIXEL_BYTES // row_bytes, 1) if row_bytes else None
         )
-        if self.view.subset is not None:
-            loads = filter(self._may_have_kept, loads)
-        for batches in thread_map(self.decode, loads, self.threads):
-            yield from batches
-
-    def _may_have_kept(self, load: Load) -> bool:
-        """Returns whether a load may contain selected records.
-
-        The answer is True if the number of its records is unknown.
-        """
-        assert self.view.subset is not None
-        count = load.piece.records if load.block is None else len(load.block.frames)
-        first = self._first_record_number(load)
-        return count is None or bool(
-            np.diff(self.view.subset.count_below(np.array([first, first + count])))[0]
-        )
+        yield from thread_map(lambda call: self.decode(call()), calls, self.threads)
 
     def _enclosing_range(self, start: int, stop: int | None) -> tuple[int, int]:
         """Returns the range of stored records that contains records [start, stop) of this view."""

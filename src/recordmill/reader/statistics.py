@@ -15,8 +15,8 @@ from recordmill.base.errors import UsageError
 from recordmill.base.option_names import available_names
 from recordmill.base.threads import thread_map
 from recordmill.schemas.splits import TRAIN_SPLIT
-from recordmill.shards.loading.batches import Load
 from recordmill.shards.manifest import STATISTICS_NAME, read_statistics
+from recordmill.shards.pieces import FrameCall
 
 if TYPE_CHECKING:  # what most commands have no need of
     from recordmill.reader.scanner import Scanner
@@ -71,7 +71,7 @@ def count_statistics(
     Encoded images are counted as stored.
 
     Args:
-        progress: Called with the number of records of each load that was read.
+        progress: Called with the number of records of each part that was read.
 
     Raises:
         DataError: A record is damaged or does not fit the schema.
@@ -82,17 +82,16 @@ def count_statistics(
     sketches = SketchPool(encoded.schema, encoded.splits)
     split_ids = {split: number for number, split in enumerate(encoded.splits)}
 
-    def count(load: Load) -> int:
-        rows, first = 0, encoded._first_record_number(load)
-        for batch in encoded.decode(load):
-            # keys are record numbers, so the result does not depend on threads
-            keys = np.arange(first + rows, first + rows + batch.num_rows).astype(np.uint64)
-            with sketches.borrow() as sketch:
-                sketch.add(batch, keys, np.full(batch.num_rows, split_ids[load.file.split]))
-            rows += batch.num_rows
-        return rows
+    def count(call: FrameCall) -> int:
+        frames = call()
+        batch, file = encoded.decode(frames), encoded.catalog.files[frames.file]
+        # keys are record numbers, so the result does not depend on threads
+        keys = encoded.number_records(frames)[: batch.num_rows].astype(np.uint64)
+        with sketches.borrow() as sketch:
+            sketch.add(batch, keys, np.full(batch.num_rows, split_ids[file.split]))
+        return int(batch.num_rows)
 
-    for rows in thread_map(count, encoded.loads(), encoded.threads):
+    for rows in thread_map(count, encoded.calls(), encoded.threads):
         if progress is not None:
             progress(rows)
     return sketches.total()

@@ -13,8 +13,8 @@ which also reports errors.
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from operator import attrgetter
 from typing import Any
 
@@ -26,20 +26,17 @@ from google.protobuf.message import DecodeError
 from recordmill.base.buffers import Int64s
 from recordmill.base.errors import DataError
 from recordmill.base.threads import thread_map
+from recordmill.reader.sampling.sampler import RecordSubset
 from recordmill.records.columns.conversions import Decoding
 from recordmill.records.columns.numpy_arrays import iter_rows
 from recordmill.records.protobuf.message import LIST_NAMES, example_class
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import BYTES_LIST, EXAMPLE, FLOAT_LIST, INT64_LIST, Feature, Schema
 from recordmill.shards.access import FileAccess, group_by_file
-from recordmill.shards.loading.batches import (
-    Load,
-    are_scattered,
-    decode_block,
-    decode_load,
-    scattered_batches,
-)
-from recordmill.shards.pieces import PIECE_BYTES, FrameBlock, Piece
+from recordmill.shards.loading.decode import decode_frames
+from recordmill.shards.loading.sample import first_calls
+from recordmill.shards.loading.scattered import are_scattered, scattered_batches
+from recordmill.shards.pieces import FrameCall
 
 # 1 MiB: protobuf copies the record, and needs nine times its size if names repeat.
 _MAX_RECORD_BYTES = 1 << 20
@@ -57,63 +54,60 @@ _INT_RANGES = {
 ParsePlan = dict[str, tuple[str, Callable[[Any], Sequence[Any]], Callable[[Sequence[Any]], Any]]]
 
 
-def range_loads(
+def range_calls(
     files: Sequence[FileAccess],
     ends: Int64s,
     start: int,
     stop: int,
-    piece_bytes: int,
-    piece_records: int | None,
-) -> Iterator[Load]:
-    """Yields the parts of files that contain the records [start, stop).
+    *,
+    piece_records: int | None = None,
+    subset: RecordSubset | None = None,
+) -> Iterator[FrameCall]:
+    """Yields the readings of the records [start, stop), in order.
 
     Args:
         ends: Number of records up to the end of each file, int64 [files].
         start: Number of the first record among all files.
         stop: Number after the last record.
-        piece_bytes: Approximate size of a part, in framed bytes.
-        piece_records: Maximum number of records of a part. None sets no limit.
+        piece_records: Maximum number of records that are read together. None sets no limit.
+        subset: Leaves out pieces without a record of this subset. None reads all.
     """
     for file_index in range(int(np.searchsorted(ends, start, "right")), len(files)):
         file_begin = int(ends[file_index - 1]) if file_index else 0
         if file_begin >= stop:
             return
-        file = files[file_index]
         begin, end = max(start - file_begin, 0), min(stop, int(ends[file_index])) - file_begin
-        if begin >= end:
-            continue
-        # Other files, and damaged ones, are read from the start. Their loads carry the bytes.
-        if file.seekable and not file.lenient:
-            yield from (
-                Load(file.file, piece)
-                for piece in file.pieces(begin, end, piece_bytes, piece_records)
-            )
-        else:
-            yield from (
-                Load(file.file, Piece(file_index, begin, None, 0, None), block)
-                for block in file.blocks(begin, end)
+        if begin < end:
+            yield from files[file_index].calls(
+                begin,
+                end,
+                piece_records=piece_records,
+                is_needed=None if subset is None else partial(_has_any, subset, file_begin),
             )
 
 
-def head_loads(files: Sequence[FileAccess], records: int) -> Iterator[Load]:
-    """Yields the parts of files that contain the first records.
+def _has_any(subset: RecordSubset, file_begin: int, begin: int, end: int) -> bool:
+    """Returns whether a subset has any of the records [begin, end) of a file."""
+    return bool(np.diff(subset.count_below(file_begin + np.array([begin, end])))[0])
 
-    No file is counted, and only as much is read as needed. The last part may contain more records.
+
+def head_calls(files: Sequence[FileAccess], records: int) -> Iterator[FrameCall]:
+    """Yields the readings of the first records of all files, in order.
+
+    No file is counted, and only as much is read as needed.
     """
+    shards = [file.file for file in files]
     for number, file in enumerate(files):
-        if file.file.info is not None:
-            blocks = (
-                Load(file.file, piece) for piece in file.pieces(0, min(records, file.records))
-            )
-        else:
-            blocks = (
-                Load(file.file, Piece(number, 0, None, 0, None), block)
-                for block in file.blocks(0, records)
-            )
-        for load in blocks:
-            yield load
-            records -= len(load.block.frames) if load.block is not None else load.piece.records or 0
-        if records <= 0:
+        if file.file.info is not None and file.records < records:
+            yield from file.calls(0, file.records)
+            records -= file.records
+            continue
+        for call in first_calls(shards, number, records):
+            yield call
+            # Only the frames of a stream tell their number. They are in memory already.
+            if file.file.info is None:
+                records -= call().records
+        if file.file.info is not None or records <= 0:
             return
 
 
@@ -180,15 +174,13 @@ def _take_ascending(
                 to_arrow(decoding.schema),
             )
     ranges = np.split(numbers, np.flatnonzero(np.diff(numbers) > 1) + 1) if len(numbers) else []
-    loads = (
-        load
+    calls = (
+        call
         for consecutive in ranges
-        for load in range_loads(
-            files, ends, int(consecutive[0]), int(consecutive[-1]) + 1, PIECE_BYTES, None
-        )
+        for call in range_calls(files, ends, int(consecutive[0]), int(consecutive[-1]) + 1)
     )
-    decoded = thread_map(lambda load: decode_load(load, decoding), loads, threads)
-    return pa.Table.from_batches(itertools.chain.from_iterable(decoded), to_arrow(decoding.schema))
+    decoded = thread_map(lambda call: decode_frames(call(), decoding), calls, threads)
+    return pa.Table.from_batches(decoded, to_arrow(decoding.schema))
 
 
 def make_parse_plan(schema: Schema) -> ParsePlan | None:
@@ -344,8 +336,5 @@ def read_row(
         )
         if values is not None:
             return values
-    offset = file.offset(record) - int(frame.starts[0])
-    (row,) = iter_rows(
-        decode_block(FrameBlock(frame, record, offset), decoding, file.file.path), decoding.schema
-    )
+    (row,) = iter_rows(decode_frames(frame, decoding), decoding.schema)
     return row

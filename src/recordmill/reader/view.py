@@ -7,9 +7,8 @@ the numbers of all matching records. One pass over the features of the condition
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,9 +25,11 @@ from recordmill.reader.take import resolve_record_numbers
 from recordmill.records.columns.conversions import Decoding
 from recordmill.records.columns.convert import ConversionStep, NameClasses
 from recordmill.records.columns.predicate import Predicate, names_to_read
+from recordmill.records.tfrecord.frames import FileFrames
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema
-from recordmill.shards.loading.batches import Load, decode_load
+from recordmill.shards.loading.decode import decode_frames
+from recordmill.shards.pieces import FrameCall
 
 
 @dataclass(frozen=True)
@@ -291,72 +292,73 @@ class Selection:
             subset=view.subset,
         )
 
-    def decode(self, load: Load, first: int) -> list[pa.RecordBatch]:
-        """Decodes the matching records of a load into batches with the shown features.
+    def decode(self, frames: FileFrames, numbers: Int64s) -> pa.RecordBatch:
+        """Decodes the matching records into a batch with the shown features.
 
         Args:
-            load: The part of a file to decode.
-            first: Number of its first record among all stored records. Ignored without a subset.
-        """
-        batches = []
-        record = load.piece.first_record if load.block is None else load.block.first_record
-        for batch in decode_load(load, self.decoded_schema):
-            mask = self._subset_mask(first, batch.num_rows) & self._condition_mask(batch, load)
-            subset = batch.filter(pa.array(mask))
-            stored = self.decoding.stored_schema
-            # `decoded_schema` begins with these features
-            selected = pa.RecordBatch.from_arrays(
-                subset.columns[: len(stored)], schema=to_arrow(stored)
-            )
-            record_place = partial(_record_place, record + np.flatnonzero(mask))
-            converted = self.decoding.convert(selected, load.file.path, record_place)
-            batches.append(rename_columns(converted, self.shown_schema))
-            first += batch.num_rows
-            record += batch.num_rows
-        return batches
+            frames: Frames of one file.
+            numbers: Their numbers among all stored records. Ignored without a subset.
 
-    def find_matching(self, loads: Iterable[Load], threads: int, total: int) -> RecordSubset:
+        Raises:
+            DataError: A record is damaged, does not fit the schema or can't be converted.
+        """
+        subset_mask = self._subset_mask(numbers)
+        if not subset_mask.any():
+            frames, subset_mask = frames.select(slice(0), frames.damage), subset_mask[:0]
+        batch = decode_frames(frames, self.decoded_schema)
+        mask = subset_mask & self._condition_mask(batch, frames)
+        subset = batch.filter(pa.array(mask))
+        stored = self.decoding.stored_schema
+        # `decoded_schema` begins with these features
+        selected = pa.RecordBatch.from_arrays(
+            subset.columns[: len(stored)], schema=to_arrow(stored)
+        )
+        matching = frames.select(np.flatnonzero(mask))
+        return rename_columns(self.decoding.convert(selected, matching.location), self.shown_schema)
+
+    def find_matching(
+        self, calls: Iterable[FrameCall], threads: int, ends: Int64s, *, lenient: bool
+    ) -> RecordSubset:
         """Returns the numbers of the matching records.
 
         Args:
-            loads: All records, in order.
+            calls: The readings of all records, in order.
             threads: Number of threads that read and decode.
-            total: Number of stored records.
+            ends: Number of records up to the end of each file, int64 [files].
+            lenient: Damaged records match, so that reading them reports the damage. False raises
+                it.
         """
+        total = int(ends[-1]) if len(ends) else 0
         if not self.conditions and self.subset is not None:
             return self.subset
-        numbers, first = [np.empty(0, np.int64)], 0
-        for masks in thread_map(self._masks, loads, threads):
-            for mask in masks:
-                numbers.append(first + np.flatnonzero(mask & self._subset_mask(first, len(mask))))
-                first += len(mask)
+
+        def find(call: FrameCall) -> Int64s:
+            frames = call()
+            if not lenient:
+                frames.raise_damage()
+            first = int(ends[frames.file - 1]) if frames.file else 0
+            batch = decode_frames(frames.select(slice(None)), self.condition_schema)
+            mask = self._condition_mask(batch, frames) & self._subset_mask(first + frames.numbers)
+            damaged = np.array([damage.record for damage in frames.damage], np.int64)
+            numbers = np.append(frames.numbers[mask], damaged[self._subset_mask(first + damaged)])
+            return first + np.sort(numbers)
+
+        numbers = [np.empty(0, np.int64), *thread_map(find, calls, threads)]
         return RecordSubset(np.concatenate(numbers), total)
 
-    def _masks(self, load: Load) -> list[npt.NDArray[np.bool_]]:
-        """Returns one mask of matching records per batch of a load.
+    def _subset_mask(self, numbers: Int64s) -> npt.NDArray[np.bool_]:
+        if self.subset is None or not len(numbers):
+            return np.ones(len(numbers), np.bool_)
+        first = int(numbers[0])
+        return self.subset.mask(first, int(numbers[-1]) + 1)[numbers - first]
 
-        Damaged records match, so that reading them reports the damage.
-        """
-        if load.block is not None and load.block.fault:
-            return [np.ones(1, np.bool_)]
-        return [
-            self._condition_mask(batch, load) for batch in decode_load(load, self.condition_schema)
-        ]
-
-    def _subset_mask(self, first: int, count: int) -> npt.NDArray[np.bool_]:
-        return (
-            np.ones(count, np.bool_)
-            if self.subset is None
-            else self.subset.mask(first, first + count)
-        )
-
-    def _condition_mask(self, batch: pa.RecordBatch, load: Load) -> npt.NDArray[np.bool_]:
+    def _condition_mask(self, batch: pa.RecordBatch, frames: FileFrames) -> npt.NDArray[np.bool_]:
         mask = np.ones(batch.num_rows, np.bool_)
         try:
             for condition in self.conditions:
                 mask &= condition.mask(batch)
         except DataError as error:
-            raise DataError(error.reason, source=load.file.path) from None
+            raise DataError(error.reason, source=frames.origin.path(0)) from None
         return mask
 
 
@@ -381,27 +383,3 @@ def _condition_columns(
             f"{error} (a condition sees {decoded_names[0]!r} as the records have it, before it is decoded; by what is in "
             "arrays, records are chosen by their numbers: ds.filter(numbers))"
         ) from None
-
-
-def _record_place(numbers: npt.NDArray[np.int64], row: int) -> str:
-    return f"record {numbers[row]}"
-
-
-def decode_first_rows(
-    records: int,
-    loads: Iterable[Load],
-    decode: Callable[[Load], list[pa.RecordBatch]],
-    threads: int,
-) -> list[pa.RecordBatch]:
-    """Returns the first records of some loads.
-
-    Decoding stops when there are enough records. Each thread may have started one more load.
-    """
-    head = []
-    for batches in thread_map(decode, loads, threads):
-        for batch in batches:
-            head.append(batch.slice(0, records))
-            records -= head[-1].num_rows
-        if records <= 0:
-            break
-    return head

@@ -11,9 +11,10 @@ files and the memory do not grow with the number of files.
 from __future__ import annotations
 
 import bisect
+import functools
 import itertools
-from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -23,22 +24,18 @@ from recordmill.base.lru import LruLimit, LruSlot
 from recordmill.base.threads import ForkSafeLock
 from recordmill.records.tfrecord.frames import (
     ContentDigest,
-    Frames,
-    iter_frame_offsets,
-    read_frame_end,
-    scan_frames,
+    FileFrames,
+    FileOrigin,
+    checked,
 )
-from recordmill.records.tfrecord.stream import (
-    Gap,
-    add_skipped_bytes,
-    find_resume_offset,
-    read_good_frames,
-)
+from recordmill.records.tfrecord.stream import scan_piece
 from recordmill.shards.catalog import ShardFile, check_size
+from recordmill.shards.cutting import RecordOffsets, cut_records
 from recordmill.shards.index import (
     INDEX_DTYPE,
     INDEX_FRAME_BYTES,
     Index,
+    MappedIndex,
     PartialIndex,
     locate_entries,
     map_table,
@@ -47,19 +44,20 @@ from recordmill.shards.index import (
 from recordmill.shards.manifest import explain_missing
 from recordmill.shards.pieces import (
     PIECE_BYTES,
-    FrameBlock,
+    FrameCall,
     Piece,
+    begin,
     check_range,
     load_members,
-    read_piece_bytes,
+    returned,
     stream,
 )
-from recordmill.storage.files import MAPPED_FILES, Bytes, is_remote, map_file, read_range, stat
+from recordmill.shards.pieces import inflate as inflate_members
+from recordmill.shards.record_table import RecordTable, hop
+from recordmill.storage.files import MAPPED_FILES, Bytes, is_remote, map_file, read_range
 
 # 1 MiB. A smaller index in a store is read completely.
 _FAR_INDEX_BYTES = 1 << 20
-# Maximum number of damaged ranges of a file. The rest of the file is then one range.
-_MOST_GAPS = 4096
 # Usually members of 1 MiB.
 _INFLATED = LruLimit(16)
 # Locks for reading the headers of a file, chosen by its ordinal. So at most 64 files are scanned at
@@ -78,7 +76,7 @@ class FileAccess:
 
     def __init__(self, file: ShardFile, ordinal: int, *, lenient: bool = False) -> None:
         self.file, self._ordinal, self.lenient = file, ordinal, lenient
-        self._offsets: _Offsets | None = None
+        self._offsets: RecordTable | None = None
         self._counted: _Count | None = None
         self._has_stated_size = False
         self._mapped: LruSlot[Bytes] = LruSlot(MAPPED_FILES)
@@ -145,19 +143,19 @@ class FileAccess:
         if self._counted is None:
             records = payload_bytes = 0
             content = ContentDigest()
-            for block in self._streamed(check=False):
+            for frames in self._streamed(check=False):
                 records, payload_bytes = (
-                    records + block.records,
-                    payload_bytes + int(block.frames.lengths.sum()),
+                    records + frames.records,
+                    payload_bytes + int(frames.lengths.sum()),
                 )
-                content.add(block.frames)
+                content.add(frames)
             self._counted = _Count(
                 records, payload_bytes + INDEX_FRAME_BYTES * records, content.value
             )
         return self._counted
 
     @property
-    def _scanned_offsets(self) -> _Offsets:
+    def _scanned_offsets(self) -> RecordTable:
         if self._offsets is None:
             # Checked again under the lock: another thread may have read the headers by now.
             with _finding[self._ordinal % len(_finding)]:
@@ -180,7 +178,10 @@ class FileAccess:
             found = self._scanned_offsets
             offsets, lengths = found.locate(records)
             if len(bad := np.flatnonzero(lengths < 0)):
-                raise found.error(int(records[bad[0]]), self.file.path)
+                damaged = int(records[bad[0]])
+                raise next(one for one in found.damage if one.record == damaged).error(
+                    self.file.path
+                )
             return offsets, lengths
         if (far := self._far_index) is not None:
             return far.locate(records)
@@ -238,18 +239,49 @@ class FileAccess:
             piece_bytes: Maximum size of a piece. A larger record is a piece of its own.
             piece_records: Maximum number of records of a piece, or None.
         """
-        if start >= stop:
+        if start < stop:
+            offsets = self._record_offsets
+            yield from cut_records(
+                offsets,
+                self._ordinal,
+                (start, offsets.offset_of(start)),
+                (stop, offsets.offset_of(stop)),
+                piece_bytes=piece_bytes,
+                piece_records=piece_records,
+                source=self.file.index_path or self.file.path,
+            )
+
+    @property
+    def _record_offsets(self) -> RecordOffsets:
+        if self.file.info is None or self.file.index_path is None:
+            return self._scanned_offsets
+        return self._far_index or MappedIndex(
+            self.index, self.file.index_path, self.file.info.framed_bytes
+        )
+
+    def calls(
+        self,
+        start: int,
+        stop: int,
+        *,
+        piece_records: int | None = None,
+        is_needed: Callable[[int, int], bool] | None = None,
+    ) -> Iterator[FrameCall]:
+        """Yields the readings of records [start, stop), in order.
+
+        Args:
+            piece_records: Maximum number of records of a piece, or None.
+            is_needed: Returns whether a piece with records [begin, end) is read. None reads all.
+        """
+        # Other files, and damaged ones, are read from the start.
+        if not self.seekable or self.lenient:
+            for frames in self.blocks(start, stop):
+                yield functools.partial(returned, frames)
             return
-        at, end = self._begin_of(start), self._end_of(stop - 1)
-        while start < stop:
-            behind = stop
-            if end - at > piece_bytes:
-                behind = min(stop, max(start + 1, self._last_before(at + piece_bytes, start, stop)))
-            if piece_records is not None:
-                behind = min(behind, start + piece_records)
-            piece_end = self._end_of(behind - 1)
-            yield Piece(self._ordinal, start, behind - start, at, piece_end)
-            start, at = behind, piece_end
+        for piece in self.pieces(start, stop, piece_records=piece_records):
+            first = piece.first_record or 0
+            if is_needed is None or is_needed(first, first + (piece.records or 0)):
+                yield begin(self.file, piece)
 
     def _begin_of(self, record: int) -> int:
         return int(self.locate(np.array([record]))[0][0])
@@ -258,73 +290,43 @@ class FileAccess:
         offsets, lengths = self.locate(np.array([record]))
         return int(offsets[0] + lengths[0]) + INDEX_FRAME_BYTES
 
-    def _last_before(self, byte: int, low: int, high: int) -> int:
-        """Returns the last of records [low, high) that begins at `byte` or before it."""
-        if self.file.info is None:
-            return int(np.searchsorted(self._scanned_offsets.starts, byte, "right")) - 1
-        if (far := self._far_index) is not None:
-            return far.find_record(byte)[0]
-        return bisect.bisect_right(self.index["offset"], byte, low, high) - 1
-
-    def blocks(self, start: int, stop: int) -> Generator[FrameBlock, None, None]:
+    def blocks(self, start: int, stop: int) -> Generator[FileFrames, None, None]:
         """Streams the frames of records [start, stop). For files that are not seekable."""
-        for block in self._streamed():
-            count = block.records
-            low, high = max(start - block.first_record, 0), min(stop - block.first_record, count)
-            if low < high:
-                frames = block.frames
-                part = Frames(
-                    frames.data,
-                    frames.starts[low:high],
-                    frames.lengths[low:high],
-                    frames.crcs[low:high],
-                )
-                yield replace(block, frames=part, first_record=block.first_record + low)
-            if block.first_record + count >= stop:
+        for frames in self._streamed():
+            low, high = np.searchsorted(frames.numbers, [start, stop]).tolist()
+            damage = tuple(one for one in frames.damage if start <= one.record < stop)
+            part = frames.select(slice(low, high), damage)
+            if part.records:
+                yield part
+            if frames.end_record >= stop:
                 return
 
-    def _streamed(self, check: bool = True) -> Iterator[FrameBlock]:
-        """Streams all frames. If `lenient`, each damaged range is a block of one record."""
-        if not self.file.stat.size_bytes:
-            return
-        if not self.lenient:
-            yield from stream(self.file, check=check)
-            return
-        for part in read_good_frames(
-            self.file.path, compression=self.file.compression, batch_bytes=PIECE_BYTES
-        ):
-            self.file.check_unchanged()
-            if isinstance(part, Gap):
-                yield FrameBlock(_NO_FRAMES, part.first_record, part.first_offset, fault_of(part))
-            else:
-                yield FrameBlock(part, part.first_record, part.first_offset)
+    def _streamed(self, check: bool = True) -> Iterator[FileFrames]:
+        """Streams all frames. Damage is raised unless `lenient` is set."""
+        parts = stream(self.file, self._ordinal, check=check)
+        yield from parts if self.lenient else checked(parts)
 
     def offset(self, record: int) -> int:
         """Returns the uncompressed offset of a record. 0 if the file is not seekable."""
         return self._begin_of(record) if self.seekable else 0
 
-    def frame(self, record: int) -> Frames:
+    def frame(self, record: int) -> FileFrames:
         """Reads one record and checks its CRCs.
 
         Raises:
             DataError: The record is damaged, or the index does not fit the shard.
         """
         if not self.seekable:
-            block = next(iter(self.blocks(record, record + 1)))
-            if block.fault:
-                raise DataError(block.fault, source=self.file.path, place=f"record {record}")
-            return block.frames
+            frames = next(iter(self.blocks(record, record + 1)))
+            frames.raise_damage()
+            return frames
         (offset,), (length,) = (one.tolist() for one in self.locate(np.array([record])))
         size = length + INDEX_FRAME_BYTES
         check_range(self.file, offset, offset + size, record)
-        frames, _ = scan_frames(
-            self._bytes(offset, size),
-            source=self.file.path,
-            first_record=record,
-            first_offset=offset,
-            is_final=True,
-        )
+        origin = FileOrigin(self.file.path, self._ordinal, offset)
+        frames = scan_piece(self._bytes(offset, size), origin, first_record=record)
         self.file.check_unchanged()
+        frames.raise_damage()
         if len(frames) != 1 or int(frames.lengths[0]) != size - INDEX_FRAME_BYTES:
             raise DataError(
                 "the index does not fit the shard",
@@ -378,7 +380,7 @@ class FileAccess:
     def _map(self) -> Bytes:
         with explain_missing(self.file.path):
             mapped = map_file(self.file.path)
-        if self._offsets is not None and len(mapped) < self._offsets.size:
+        if self._offsets is not None and len(mapped) < self._offsets.end:
             raise DataError("became shorter while it was read", source=self.file.path)
         return mapped
 
@@ -408,7 +410,9 @@ class FileAccess:
 
         def inflate() -> tuple[int, Bytes]:
             stop = int(members[at + 1]) if at + 1 < len(members) else self.file.info.framed_bytes  # type: ignore[union-attr]
-            return start, read_piece_bytes(self.file, Piece(self._ordinal, 0, None, start, stop))
+            check_range(self.file, start, stop, 0)
+            with explain_missing(self.file.path):
+                return start, inflate_members(self.file, start, stop)
 
         return self._member.get(inflate, lambda held: held[0] == start)
 
@@ -445,14 +449,6 @@ def lenient_files(files: Sequence[FileAccess]) -> list[FileAccess]:
     return [file.made_lenient() for file in files]
 
 
-def fault_of(gap: Gap) -> str:
-    """Returns the message for a damaged range, with the number of lost bytes."""
-    return add_skipped_bytes(gap.reason, gap.kind, gap.size_bytes)
-
-
-_NO_FRAMES = Frames(np.empty(0, np.uint8), *(np.empty(0, np.int64),) * 2, np.empty(0, np.uint32))
-
-
 @dataclass(frozen=True)
 class _Count:
     """Result of streaming a file once.
@@ -466,76 +462,8 @@ class _Count:
     content: int
 
 
-@dataclass(frozen=True)
-class _Offsets:
-    """Offsets of the records of an uncompressed file without an index.
-
-    Attributes:
-        starts: int64 [records + 1]: first byte of each record, and the end of the last one.
-        size: Size of the file.
-        content: Value of a `ContentDigest`.
-        gaps: Damaged ranges, in order. Each counts as one record.
-    """
-
-    starts: Int64s
-    size: int
-    content: int
-    gaps: tuple[Gap, ...] = ()
-
-    @property
-    def records(self) -> int:
-        return len(self.starts) - 1
-
-    def locate(self, records: Int64s) -> tuple[Int64s, Int64s]:
-        """Returns the offsets and payload lengths of records.
-
-        The length of a damaged range is -1.
-        """
-        offsets = self.starts[records]
-        lengths = self.starts[records + 1] - offsets - INDEX_FRAME_BYTES
-        if self.gaps:
-            lengths[np.isin(records, [gap.first_record for gap in self.gaps])] = -1
-        return offsets, lengths
-
-    def error(self, record: int, source: str) -> DataError:
-        """Returns the error for a record that is a damaged range."""
-        gap = next(gap for gap in self.gaps if gap.first_record == record)
-        return DataError(
-            fault_of(gap), source=source, place=f"record {record}, byte {gap.first_offset}"
-        )
-
-
-def _find_offsets(file: ShardFile, lenient: bool) -> _Offsets:
+def _find_offsets(file: ShardFile, lenient: bool) -> RecordTable:
     """Reads the headers of all frames once."""
-    with explain_missing(file.path):
-        at, size = 0, stat(file.path).size_bytes
-    found, records, last = list[Int64s](), 0, -1
-    content, gaps = ContentDigest(), list[Gap]()
-
-    def offsets(end: int) -> _Offsets:
-        starts = np.concatenate([*found, np.array([end])]).astype(np.int64, copy=False)
-        return _Offsets(starts, size, content.value, tuple(gaps))
-
-    while True:
-        try:
-            for starts in iter_frame_offsets(
-                file.path, start=at, first_record=records, digest=content
-            ):
-                found.append(starts.copy())
-                records, at = records + len(starts), int(starts[-1])
-                last = at
-            return offsets(size)
-        except DataError as error:
-            if not lenient:
-                raise
-            # `at` is the begin of the last intact frame. The damage begins after it.
-            if last == at:
-                at = read_frame_end(file.path, at)
-            kind, after = find_resume_offset(map_file(file.path), at)
-            after = size if len(gaps) == _MOST_GAPS else after
-            gaps.append(Gap(records, at, after - at, kind, error.reason))
-            found.append(np.array([at]))
-            records, last = records + 1, at
-            if after == size:
-                return offsets(at)
-            at = after
+    content = ContentDigest()
+    parts = hop(file.path, lenient=lenient, digest=content)
+    return RecordTable.from_parts(parts, content, file.stat.size_bytes)

@@ -9,26 +9,49 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 
 from recordmill.base.buffers import Int64s
 from recordmill.base.errors import DataError
 from recordmill.base.threads import thread_map
-from recordmill.records.tfrecord.frames import iter_frame_offsets, read_frame_end
-from recordmill.records.tfrecord.stream import find_resume_offset
+from recordmill.records.tfrecord.frames import Damage
 from recordmill.shards.catalog import ShardFile, check_size
-from recordmill.shards.index import INDEX_FRAME_BYTES, Index, PartialIndex
-from recordmill.shards.manifest import ShardInfo
-from recordmill.shards.pieces import PIECE_BYTES, Piece, Span, load_index, load_members
-from recordmill.storage.files import is_remote, map_file, stat
+from recordmill.shards.index import MappedIndex, PartialIndex
+from recordmill.shards.pieces import PIECE_BYTES, Piece, load_index, load_members
+from recordmill.shards.record_table import hop
+from recordmill.storage.files import is_remote, stat
 
 # Number of files in a store that are read at once.
 _AT_ONCE = 16
 # A shard with more records per piece than this is divided by a partial index.
 PROBED_RECORDS = 8192
 _Item = TypeVar("_Item")
+
+
+class RecordOffsets(Protocol):
+    """Offsets of the records of a file, in the uncompressed file.
+
+    Attributes:
+        records: Number of records.
+        end: The end of the last record.
+    """
+
+    @property
+    def records(self) -> int: ...
+
+    @property
+    def end(self) -> int: ...
+
+    def prefetch(self, offsets: Iterable[int]) -> None:
+        """Reads what `find_record` needs for these offsets at once, if it is in a store."""
+
+    def find_record(self, offset: int) -> tuple[int, int, int]:
+        """Returns the record that contains a byte: its number, its begin and its end."""
+
+    def offset_of(self, record: int) -> int:
+        """Returns the first byte of a record, or the end for the number after the last one."""
 
 
 def cut(
@@ -44,29 +67,37 @@ def cut(
     Args:
         ordinal: Ordinal of the file in the catalog.
         piece_bytes: Target size. None means PIECE_BYTES.
-        lenient: Bytes that are not a frame become a piece with a fault, up to the next frame,
+        lenient: Bytes that are not a frame become a piece with damage, up to the next frame,
             instead of an error.
-        within: Range of a `Span`: only its records. Only for a shard with an index.
+        within: Only records that begin in this range of uncompressed bytes. Only for a shard with
+            an index.
 
     Raises:
         DataError: The index contradicts the manifest, or a frame header is damaged in a file
             without an index.
     """
     piece_bytes = piece_bytes or PIECE_BYTES
-    if (far := _far_index(file, piece_bytes, within)) is not None:
-        check_size(file.path, far[0], lenient=lenient)
-        yield from _cut_far(far[1], ordinal, piece_bytes, *(within or (0, far[1].end)))
-        return
-    index = load_index(file, lenient=lenient)
-    if index is not None:
-        starts = np.asarray(load_members(file)["uncompressed"]) if file.members_path else None
-        yield from _cut_index(
-            index, starts, ordinal, piece_bytes, file.index_path or file.path, within
+    if file.info is not None and file.index_path is not None:
+        offsets = _open_index(file, piece_bytes, within, lenient)
+        low, high = within or (0, offsets.end)
+        offsets.prefetch(
+            [
+                *range(low + piece_bytes, high, piece_bytes),
+                *(at - 1 for at in (low, high) if 0 < at < offsets.end),
+            ]
+        )
+        yield from cut_records(
+            offsets,
+            ordinal,
+            *(_record_at(offsets, byte) for byte in (low, high)),
+            piece_bytes=piece_bytes,
+            begins=member_begins(file),
+            source=file.index_path,
         )
     elif file.codec.is_plain:
-        yield from hop_piece(file, ordinal, piece_bytes, lenient=lenient)
+        yield from cut_by_headers(file, ordinal, piece_bytes, lenient=lenient)
     elif file.stat.size_bytes:
-        yield Piece(ordinal, 0, None, 0, None)
+        yield Piece(ordinal, 0, None)
 
 
 def cut_files(files: Iterable[tuple[int, ShardFile]], *, lenient: bool = False) -> Iterator[Piece]:
@@ -82,77 +113,69 @@ def cut_files(files: Iterable[tuple[int, ShardFile]], *, lenient: bool = False) 
     )
 
 
-def pieces_of(
-    files: Sequence[ShardFile], found: Iterable[Piece | Span], *, lenient: bool = False
+def resolve(
+    files: Sequence[ShardFile], pieces: Iterable[Piece], *, lenient: bool = False
 ) -> Iterator[Piece]:
-    """Yields pieces in order, dividing each `Span` by the index of its shard.
+    """Divides each piece with unknown record numbers by the index of its shard.
 
-    Several indexes in a store are read at once.
+    Other pieces are returned unchanged. Several indexes in a store are read at once.
     """
 
-    def pieces(one: Piece | Span) -> Iterable[Piece]:
-        if isinstance(one, Piece):
-            return (one,)
-        return cut(files[one.file], one.file, lenient=lenient, within=(one.start, one.stop))
+    def divide(piece: Piece) -> Iterable[Piece]:
+        if piece.first_record is not None or piece.stop is None:
+            return (piece,)
+        within = (piece.start, piece.stop)
+        return cut(files[piece.file], piece.file, lenient=lenient, within=within)
 
-    left = iter(found)
+    left = iter(pieces)
     first = list(itertools.islice(left, 1))
-    far = any(isinstance(one, Span) and is_remote(files[one.file].path) for one in first)
-    return _cut_all(itertools.chain(first, left), pieces, far)
+    is_far = any(
+        piece.first_record is None and is_remote(files[piece.file].path) for piece in first
+    )
+    return _cut_all(itertools.chain(first, left), divide, is_far)
 
 
 def _cut_all(
-    found: Iterable[_Item], cuts: Callable[[_Item], Iterable[Piece]], far: bool
+    items: Iterable[_Item], divide: Callable[[_Item], Iterable[Piece]], is_far: bool
 ) -> Iterator[Piece]:
-    if not far:
-        return itertools.chain.from_iterable(map(cuts, found))
-    return itertools.chain.from_iterable(thread_map(lambda one: list(cuts(one)), found, _AT_ONCE))
+    if not is_far:
+        return itertools.chain.from_iterable(map(divide, items))
+    return itertools.chain.from_iterable(
+        thread_map(lambda item: list(divide(item)), items, _AT_ONCE)
+    )
 
 
-def _far_index(
-    file: ShardFile, piece_bytes: int, within: tuple[int, int] | None
-) -> tuple[ShardInfo, PartialIndex] | None:
-    """Returns a partial index if few entries suffice to find the pieces.
+def _open_index(
+    file: ShardFile, piece_bytes: int, within: tuple[int, int] | None, lenient: bool
+) -> MappedIndex | PartialIndex:
+    """Opens the index of a shard, or only a part of it if few entries suffice to find the pieces.
 
     This can be the case for a shard in a store, or for a range of a shard.
     """
-    if file.info is None or file.index_path is None or file.members_path is not None:
-        return None
-    start, stop = within or (0, file.info.framed_bytes)
-    if not is_remote(file.index_path) and (start, stop) == (0, file.info.framed_bytes):
-        return None
+    assert file.info is not None
+    assert file.index_path is not None
+    end = file.info.framed_bytes
+    start, stop = within or (0, end)
     # The bounds of a range inside of the shard must be found in the index, too.
-    ends = (start > 0) + (stop < file.info.framed_bytes)
-    looked = ((stop - start) // piece_bytes + ends) * PROBED_RECORDS
-    if not file.info.records > looked:
-        return None
-    return file.info, PartialIndex(file.index_path, file.info.records, file.info.framed_bytes)
+    probes = (stop - start) // piece_bytes + (start > 0) + (stop < end)
+    if (
+        file.members_path is None
+        and (is_remote(file.index_path) or (start, stop) != (0, end))
+        and file.info.records > probes * PROBED_RECORDS
+    ):
+        check_size(file.path, file.info, lenient=lenient)
+        return PartialIndex(file.index_path, file.info.records, end)
+    index = load_index(file, lenient=lenient)
+    assert index is not None
+    return MappedIndex(index, file.index_path, end)
 
 
-def _cut_far(
-    index: PartialIndex, ordinal: int, piece_bytes: int, low: int, high: int
-) -> Iterator[Piece]:
-    """Yields the same pieces as `_cut_index`."""
-    index.prefetch(
-        [
-            *range(low + piece_bytes, high, piece_bytes),
-            *(at - 1 for at in (low, high) if 0 < at < index.end),
-        ]
-    )
-    first, start = _record_at(index, low)
-    last, end = _record_at(index, high)
-    while start < end:
-        behind, stop = last, end
-        if start + piece_bytes < end:
-            behind, stop, after = index.find_record(start + piece_bytes)
-            # A single record is larger than a piece.
-            if stop <= start:
-                behind, stop = behind + 1, after
-        yield Piece(ordinal, first, behind - first, start, stop)
-        start, first = stop, behind
+def member_begins(file: ShardFile) -> Int64s | None:
+    """Returns the first uncompressed byte of each member of a shard. None without members."""
+    return np.asarray(load_members(file)["uncompressed"]) if file.members_path else None
 
 
-def _record_at(index: PartialIndex, byte: int) -> tuple[int, int]:
+def _record_at(offsets: RecordOffsets, byte: int) -> tuple[int, int]:
     """Returns the first record that begins at `byte` or after it.
 
     Returns:
@@ -160,124 +183,139 @@ def _record_at(index: PartialIndex, byte: int) -> tuple[int, int]:
     """
     if byte <= 0:
         return 0, 0
-    if byte >= index.end:
-        return index.records, index.end
-    number, _, behind = index.find_record(byte - 1)
-    return number + 1, behind
+    if byte >= offsets.end:
+        return offsets.records, offsets.end
+    number, _, end = offsets.find_record(byte - 1)
+    return number + 1, end
 
 
-def _cut_index(
-    index: Index,
-    allowed: Int64s | None,
+def cut_records(
+    offsets: RecordOffsets,
     ordinal: int,
+    begin: tuple[int, int],
+    end: tuple[int, int],
+    *,
     piece_bytes: int,
-    source: str,
-    within: tuple[int, int] | None = None,
+    piece_records: int | None = None,
+    begins: Int64s | None = None,
+    source: str = "",
 ) -> Iterator[Piece]:
-    """Yields the pieces of a shard.
+    """Yields pieces with consecutive records.
 
     Args:
-        index: The complete index.
-        allowed: Offsets where a piece may begin. None allows every record. The first piece of
-            `within` may begin anywhere.
+        offsets: The offsets of the records.
         ordinal: Ordinal of the file in the catalog.
-        piece_bytes: Target size.
+        begin: Number and offset of the first record.
+        end: Number and offset after the last record.
+        piece_bytes: Maximum size of a piece. A larger record is a piece of its own.
+        piece_records: Maximum number of records of a piece, or None.
+        begins: Offsets where a piece may begin. None allows every record. The first piece may begin
+            anywhere.
         source: Path of the index, for error messages.
-        within: Only records that begin in this range.
+
+    Raises:
+        DataError: The offsets do not ascend.
     """
-    # Searching a field of a structured array would copy it for each search.
-    offsets = np.ascontiguousarray(index["offset"])
-    if len(offsets) == 0:
-        return
-    whole = int(offsets[-1] + index["length"][-1]) + INDEX_FRAME_BYTES
-    first, last = (0, len(offsets)) if within is None else np.searchsorted(offsets, within).tolist()
-    start, end = (int(offsets[at]) if at < len(offsets) else whole for at in (first, last))
-    places = offsets if allowed is None else allowed
-    while start < end:
-        # The last boundary within `piece_bytes`, or the next one if a single record or member is
-        # larger.
-        at = max(
-            int(np.searchsorted(places, start + piece_bytes, "right")) - 1,
-            int(np.searchsorted(places, start, "right")),
-        )
-        stop = min(int(places[at]), end) if at < len(places) and start + piece_bytes < end else end
-        if stop <= start:
+    (record, start), (last_record, last_stop) = begin, end
+    while record < last_record:
+        next_record, stop = last_record, last_stop
+        if start + piece_bytes < last_stop:
+            next_record, stop = _find_cut(offsets, start, start + piece_bytes, begins)
+            if stop > last_stop:
+                next_record, stop = last_record, last_stop
+        if piece_records is not None and next_record > record + piece_records:
+            next_record = record + piece_records
+            stop = offsets.offset_of(next_record)
+        if not (start < stop <= last_stop and record < next_record <= last_record):
             raise DataError(
-                "is not in order; verify the data set", source=source, place=f"record {first}"
+                "is not in order; verify the data set", source=source, place=f"record {record}"
             )
-        behind = int(np.searchsorted(offsets, stop))
-        yield Piece(ordinal, first, behind - first, start, stop)
-        start, first = stop, behind
+        yield Piece(ordinal, start, stop, record, next_record - record)
+        record, start = next_record, stop
 
 
-def hop_piece(
+def _find_cut(
+    offsets: RecordOffsets, start: int, full: int, begins: Int64s | None
+) -> tuple[int, int]:
+    """Returns the last record where a piece from `start` may end before it is larger than `full`.
+
+    If the first record or member is larger, the result is the next one after it.
+
+    Returns:
+        Its number and its offset.
+    """
+    if begins is None:
+        number, begin, end = offsets.find_record(full)
+        return (number, begin) if begin > start else (number + 1, end)
+    row = max(
+        int(np.searchsorted(begins, full, "right")) - 1,
+        int(np.searchsorted(begins, start, "right")),
+    )
+    return _record_at(offsets, int(begins[row]) if row < len(begins) else offsets.end)
+
+
+def cut_by_headers(
     file: ShardFile, ordinal: int, piece_bytes: int = PIECE_BYTES, *, lenient: bool = False
 ) -> Iterator[Piece]:
     """Yields the pieces of an uncompressed file by its frame headers.
 
-    The CRC of each header is checked. If `lenient`, a damaged header yields a piece with its error,
-    and the search goes on at the next intact header.
+    The CRC of each header is checked. The memory does not depend on the number of records. If
+    `lenient`, damage is a piece of its own.
 
     Raises:
-        DataError: A header is damaged or the file is truncated, and `lenient` is false. The pieces
+        DataError: A header is damaged or the file is truncated, and `lenient` is False. The pieces
             before it were yielded.
     """
-    at, first = 0, 0
-    while True:
-        cutter = _Cutter(ordinal, at, first, piece_bytes)
-        try:
-            for starts in iter_frame_offsets(file.path, start=at, first_record=first):
-                yield from cutter.add(starts)
-        except DataError as error:
-            at = _end_of(file.path, cutter)
-            yield from cutter.finish(at)
-            if not lenient:
-                raise
-            kind, behind = find_resume_offset(map_file(file.path), at)
-            yield Piece(ordinal, cutter.first, None, at, behind, error.reason, kind)
-            at, first = behind, cutter.first + 1
+    cutter = _Cutter(ordinal, piece_bytes)
+    for part in hop(file.path, lenient=lenient):
+        if isinstance(part, Damage):
+            yield from cutter.finish(part.offset)
+            stop = part.offset + part.size_bytes
+            yield Piece(ordinal, part.offset, stop, part.record, damage=part)
+            cutter = _Cutter(ordinal, piece_bytes, stop, part.record + 1)
         else:
-            yield from cutter.finish(stat(file.path).size_bytes)
-            return
+            yield from cutter.add(part)
+    yield from cutter.finish(stat(file.path).size_bytes)
 
 
 class _Cutter:
     """Groups the offsets of records into pieces of at most `piece_bytes` or one record.
 
-    Attributes:
-        start: Offset of the first record that is not in a piece yet.
-        first: Number of this record.
-        starts: Offsets of the records from `start` on.
+    Args:
+        start: Offset of the first record.
+        record: Number of the first record.
     """
 
-    def __init__(self, ordinal: int, start: int, first: int, piece_bytes: int) -> None:
-        self.ordinal, self.start, self.first, self.piece_bytes = ordinal, start, first, piece_bytes
-        # Of the records from `start` on.
-        self.starts = np.empty(0, np.int64)
+    def __init__(self, ordinal: int, piece_bytes: int, start: int = 0, record: int = 0) -> None:
+        self._ordinal, self._piece_bytes = ordinal, piece_bytes
+        # offset and number of the first record that is not in a piece yet
+        self._start, self._record = start, record
+        # offsets of the records from there on
+        self._starts = np.empty(0, np.int64)
 
     def add(self, starts: Int64s) -> Iterator[Piece]:
-        self.starts = np.concatenate([self.starts, starts])
-        yield from self._cut(int(self.starts[-1]))
+        """Adds records, and yields the complete pieces."""
+        self._starts = np.concatenate([self._starts, starts])
+        yield from self._cut(int(self._starts[-1]))
 
     def finish(self, end: int) -> Iterator[Piece]:
         """Yields the rest. The last record ends at `end`."""
         yield from self._cut(end)
-        if len(self.starts):
-            yield self._piece(len(self.starts), end)
+        if len(self._starts):
+            yield self._piece(len(self._starts), end)
 
     def _cut(self, end: int) -> Iterator[Piece]:
-        while end - self.start > self.piece_bytes and len(self.starts) > 1:
+        while end - self._start > self._piece_bytes and len(self._starts) > 1:
             records = max(
-                int(np.searchsorted(self.starts, self.start + self.piece_bytes, "right")) - 1, 1
+                int(np.searchsorted(self._starts, self._start + self._piece_bytes, "right")) - 1, 1
             )
-            yield self._piece(records, int(self.starts[records]))
+            yield self._piece(records, int(self._starts[records]))
 
     def _piece(self, records: int, stop: int) -> Piece:
-        piece = Piece(self.ordinal, self.first, records, self.start, stop)
-        self.start, self.first, self.starts = stop, self.first + records, self.starts[records:]
+        piece = Piece(self._ordinal, self._start, stop, self._record, records)
+        self._start, self._record, self._starts = (
+            stop,
+            self._record + records,
+            self._starts[records:],
+        )
         return piece
-
-
-def _end_of(path: str, cutter: _Cutter) -> int:
-    """Returns the end of the last record that was found."""
-    return read_frame_end(path, int(cutter.starts[-1])) if len(cutter.starts) else cutter.start

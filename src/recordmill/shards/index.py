@@ -6,6 +6,7 @@ bytes. A member table next to the index then maps these offsets to members of th
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterable
 
 import numpy as np
@@ -163,6 +164,40 @@ class PartialIndex:
                         place=f"record {first + len(block) - 1}",
                     )
         self._blocks |= blocks
+
+    def offset_of(self, record: int) -> int:
+        """Returns the first byte of a record, or the end for the number after the last one."""
+        return int(self.locate(np.array([record]))[0][0]) if record < self.records else self.end
+
+
+class MappedIndex:
+    """Index of a shard that is mapped into memory.
+
+    Args:
+        entries: The entries of all records.
+        path: Path of the index, for error messages.
+        end: Uncompressed size of the shard in the manifest.
+    """
+
+    def __init__(self, entries: Index, path: str, end: int) -> None:
+        self.entries, self.path, self.records, self.end = entries, path, len(entries), end
+
+    def prefetch(self, offsets: Iterable[int]) -> None:
+        """Does nothing, because the index is mapped."""
+
+    def find_record(self, offset: int) -> tuple[int, int, int]:
+        """Returns the record that contains the byte at `offset`, like `PartialIndex`."""
+        # Searching a field of a structured array by NumPy would copy it for each call.
+        record = max(bisect.bisect_right(self.entries["offset"], offset) - 1, 0)
+        return record, self.offset_of(record), self.offset_of(record + 1)
+
+    def locate(self, records: Int64s) -> tuple[Int64s, Int64s]:
+        """Returns the offsets and payload lengths of records, see `locate_entries`."""
+        return locate_entries(self.entries, records, self.end, self.path)
+
+    def offset_of(self, record: int) -> int:
+        """Returns the first byte of a record, or the end for the number after the last one."""
+        return int(self.entries["offset"][record]) if record < self.records else self.end
 
 
 def read_and_join_ranges(path: str, starts: Int64s, stops: Int64s) -> tuple[Bytes, Int64s]:

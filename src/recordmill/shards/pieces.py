@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from recordmill.base.buffers import Int64s
-from recordmill.base.errors import DataError
+from recordmill.base.errors import OUT_OF_MEMORY_REASON, DataError
 from recordmill.records.tfrecord.frames import (
     FRAME_OVERHEAD_BYTES,
     MAX_RECORD_BYTES,
-    Frames,
-    scan_frames,
+    STREAM_DAMAGE,
+    Damage,
+    FileFrames,
+    FileOrigin,
 )
 from recordmill.records.tfrecord.members import MEMBER_BYTES
-from recordmill.records.tfrecord.stream import FRAME_GAP, read_frames
+from recordmill.records.tfrecord.stream import read_frames, scan_piece
 from recordmill.shards.catalog import ShardFile, check_size
 from recordmill.shards.index import (
     INDEX_DTYPE,
@@ -39,68 +42,33 @@ _MOST_MEMBER_BYTES = max(MAX_RECORD_BYTES + FRAME_OVERHEAD_BYTES, MEMBER_BYTES)
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Consecutive bytes of a file that begin and end between records.
-
-    The piece has records [first_record, first_record + records) at uncompressed bytes [start,
-    stop).
+    """The records of a file that begin at uncompressed bytes [start, stop).
 
     Attributes:
         file: Ordinal of the file in the catalog.
-        records: Number of records. None if `stop` is None.
-        stop: End of the piece. None means the rest of the file, which is read as a stream.
-        fault: Reason why these bytes contain no readable frame. Only set if the caller asked for
-            damaged ranges.
-        fault_kind: Kind of the fault, as in `Gap`.
+        start: The first byte.
+        stop: The end. None means the complete file, which is read as a stream.
+        first_record: Number of the first record. None if only the index of the shard knows it.
+            `cutting.resolve` then finds the records.
+        records: Number of records. None if it is unknown.
+        damage: Damage that takes the complete piece, which is then not read.
     """
 
     file: int
-    first_record: int
-    records: int | None
     start: int
     stop: int | None
-    fault: str = ""
-    fault_kind: str = FRAME_GAP
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """Part of a shard with an index, in uncompressed bytes.
-
-    The records are those that begin at bytes [start, stop). Creating a span opens no file, because
-    the index provides the record numbers later.
-
-    Attributes:
-        file: Ordinal of the file in the catalog.
-        records: Number of records. None if only the index knows it.
-    """
-
-    file: int
-    start: int
-    stop: int
+    first_record: int | None = 0
     records: int | None = None
-
-
-@dataclass(frozen=True)
-class FrameBlock:
-    """Consecutive frames of a file.
-
-    Attributes:
-        frames: The frames. None of them if `fault` is set.
-        first_record: Number of the first record in the file.
-        first_offset: Uncompressed offset of the first frame in the file.
-        fault: Reason why one record is damaged, which is then the only record of the block. Only
-            set if the caller asked for damaged records.
-    """
-
-    frames: Frames
-    first_record: int
-    first_offset: int
-    fault: str = ""
+    damage: Damage | None = None
 
     @property
-    def records(self) -> int:
-        """Number of records, including a damaged one."""
-        return 1 if self.fault else len(self.frames)
+    def size_bytes(self) -> int:
+        """Uncompressed size. 0 if it is unknown."""
+        return 0 if self.stop is None else self.stop - self.start
+
+
+# A reading that any thread may finish.
+FrameCall = Callable[[], FileFrames]
 
 
 def load_index(file: ShardFile, *, lenient: bool = False) -> Index | None:
@@ -150,111 +118,219 @@ def load_members(file: ShardFile) -> Index:
     return map_table(file.members_path, MEMBERS_DTYPE)
 
 
-def read_piece(
-    file: ShardFile, piece: Piece, *, check: bool = True, coming: Callable[[], Bytes] | None = None
-) -> Iterator[FrameBlock]:
-    """Yields the frames of a piece: one block, or several of a stream.
+def calls_of(
+    files: Sequence[ShardFile],
+    pieces: Iterable[Piece],
+    *,
+    limit: int | None = None,
+    refuse: Callable[[int], str] | None = None,
+) -> Iterator[FrameCall]:
+    """Yields the readings of pieces, in order.
+
+    The consumer's thread reads the pieces without an end, with one call for each batch of the
+    stream. Objects in stores are requested one piece ahead.
 
     Args:
-        check: Checks the CRCs.
-        coming: Result of `begin_piece`, if it was called before.
+        files: The files that the pieces refer to.
+        pieces: Pieces with known record numbers.
+        limit: Number of records after which no piece is read. Damaged records count, too. None
+            reads all.
+        refuse: Returns why a record of this size in bytes is not read, or "". Such a record becomes
+            damage. None reads records of any size.
+    """
+    remaining_pieces = iter(pieces)
+    first_pieces = list(itertools.islice(remaining_pieces, 1))
+    calls = _calls(files, itertools.chain(first_pieces, remaining_pieces), limit, refuse)
+    if not any(is_remote(files[piece.file].path) for piece in first_pieces):
+        yield from calls
+        return
+    waiting = list(itertools.islice(calls, 1))
+    for call in calls:
+        yield waiting.pop()
+        waiting.append(call)
+    yield from waiting
+
+
+def _calls(
+    files: Sequence[ShardFile],
+    pieces: Iterable[Piece],
+    limit: int | None,
+    refuse: Callable[[int], str] | None,
+) -> Iterator[FrameCall]:
+    remaining = limit
+    for piece in pieces:
+        if remaining is not None and remaining <= 0:
+            return
+        file = files[piece.file]
+        if piece.stop is not None:
+            if refuse is not None and (reason := refuse(piece.size_bytes)):
+                piece = _without_record(piece, reason)
+            yield begin(file, piece)
+            remaining = None if remaining is None else remaining - (piece.records or 1)
+            continue
+        for frames in stream(file, piece.file):
+            if refuse is not None:
+                frames = _without_large_record(frames, refuse)
+            if remaining is not None:
+                frames = frames.first(remaining)
+                remaining -= frames.records
+            yield functools.partial(returned, frames)
+            if remaining is not None and remaining <= 0:
+                return
+
+
+def returned(frames: FileFrames) -> FileFrames:
+    """Returns the argument: the call of frames that were already read."""
+    return frames
+
+
+def _without_record(piece: Piece, reason: str) -> Piece:
+    """Returns a piece with damage in place of its only record."""
+    assert piece.first_record is not None
+    return replace(
+        piece,
+        damage=Damage(
+            piece.first_record, piece.start, piece.size_bytes, OUT_OF_MEMORY_REASON, reason
+        ),
+    )
+
+
+def _without_large_record(frames: FileFrames, refuse: Callable[[int], str]) -> FileFrames:
+    """Returns the frames with damage in place of the largest record, if it is refused."""
+    if not len(frames):
+        return frames
+    row = int(np.argmax(frames.lengths))
+    size_bytes = int(frames.lengths[row]) + FRAME_OVERHEAD_BYTES
+    reason = refuse(size_bytes)
+    return replace_by_damage(frames, row, reason) if reason else frames
+
+
+def replace_by_damage(frames: FileFrames, row: int, reason: str) -> FileFrames:
+    """Returns the frames with damage in place of a record that is too large for the memory."""
+    assert isinstance(frames.origin, FileOrigin)
+    damage = Damage(
+        record=int(frames.numbers[row]),
+        offset=frames.origin.data_offset + int(frames.starts[row]),
+        size_bytes=int(frames.lengths[row]) + FRAME_OVERHEAD_BYTES,
+        kind=OUT_OF_MEMORY_REASON,
+        reason=reason,
+    )
+    others = np.delete(np.arange(len(frames)), row)
+    return frames.select(
+        others, tuple(sorted((*frames.damage, damage), key=lambda one: one.record))
+    )
+
+
+def begin(file: ShardFile, piece: Piece) -> FrameCall:
+    """Starts the reading of a piece with an end, and returns the call that finishes it.
+
+    Only the bytes of objects in stores are requested ahead. The call returns damage with the
+    frames.
 
     Raises:
-        DataError: The piece is damaged or truncated, or the number of its records differs from the
-            plan. The error names file, record and offset.
+        DataError: The piece is outside the file. The call raises it if the file was replaced, or
+            has more records than the piece.
     """
-    if piece.stop is None:
-        yield from stream(file, check=check)
-        return
-    data = read_piece_bytes(file, piece) if coming is None else coming()
-    where = {"first_record": piece.first_record, "first_offset": piece.start}
-    frames, _ = scan_frames(data, source=file.path, **where, is_final=True, checks_payloads=check)
-    if piece.records is not None and len(frames) != piece.records:
-        raise DataError(
-            f"{len(frames)} records where {piece.records} were expected",
-            source=file.path,
-            place=f"bytes {piece.start} to {piece.stop}",
+    assert piece.stop is not None
+    assert piece.first_record is not None
+    if piece.damage is not None:
+        origin = FileOrigin(file.path, piece.file, piece.start)
+        return functools.partial(returned, FileFrames.empty(origin, (piece.damage,)))
+    if file.info is not None or file.codec.is_plain:
+        check_range(file, piece.start, piece.stop, piece.first_record)
+    if not file.codec.is_plain:
+        return functools.partial(_read_piece, file, piece)
+    with explain_missing(file.path):
+        read = start_range_read(file.path, piece.start, piece.stop)
+    return functools.partial(_read_piece, file, piece, read)
+
+
+def _read_piece(
+    file: ShardFile, piece: Piece, read: Callable[[], Bytes] | None = None
+) -> FileFrames:
+    """Reads and checks the frames of a piece.
+
+    `read` returns the bytes of an uncompressed file.
+    """
+    assert piece.stop is not None
+    assert piece.first_record is not None
+    unreadable: list[tuple[int, int, Damage]] = []
+    with explain_missing(file.path):
+        data = (
+            inflate(file, piece.start, piece.stop, unreadable=unreadable)
+            if read is None
+            else read()
         )
-    yield FrameBlock(frames, piece.first_record, piece.start)
+    file.check_unchanged()
+    frames = scan_piece(
+        data,
+        FileOrigin(file.path, piece.file, piece.start),
+        first_record=piece.first_record,
+        records=piece.records,
+        known_starts=lambda: _known_starts(file, piece),
+        unreadable=unreadable,
+    )
+    if len(data) == piece.size_bytes:
+        return frames
+    # The file has become shorter. That is the reason for all damage at its end.
+    end = piece.start + len(data)
+    reason = f"truncated: it ends {piece.stop - end} bytes before the last record that was there"
+    return replace(
+        frames,
+        damage=tuple(
+            replace(one, reason=reason, place=f"byte {end}", reject_message=one.message)
+            if one.offset < 0 or one.offset + one.size_bytes >= end
+            else one
+            for one in frames.damage
+        ),
+    )
+
+
+def _known_starts(file: ShardFile, piece: Piece) -> Int64s | None:
+    """Returns the offset of each record in the piece from the index. None without an index."""
+    index = load_index(file, lenient=True)
+    if index is None:
+        return None
+    assert piece.first_record is not None
+    end = piece.first_record + (piece.records or 0)
+    return np.ascontiguousarray(index["offset"][piece.first_record : end]) - piece.start
 
 
 def stream(
     file: ShardFile,
+    ordinal: int = 0,
     *,
     check: bool = True,
     max_record_bytes: int = MAX_RECORD_BYTES,
     batch_bytes: int = PIECE_BYTES,
-) -> Iterator[FrameBlock]:
-    """Yields all frames of a file, from its first byte to its last."""
+) -> Iterator[FileFrames]:
+    """Yields all frames of a file in one pass, with the damage between them.
+
+    It needs no index and no temporary file. An empty file yields nothing.
+
+    Args:
+        ordinal: Ordinal of the file in the catalog.
+        check: Checks the CRCs of the payloads, in addition to the headers.
+        max_record_bytes: The limit for the size of a payload.
+        batch_bytes: The size of the frames that are yielded together.
+
+    Raises:
+        DataError: The file was replaced after it was listed.
+    """
+    if not file.stat.size_bytes:
+        return
     parts = read_frames(
         file.path,
-        source=file.path,
         batch_bytes=batch_bytes,
         max_record_bytes=max_record_bytes,
         checks_payloads=check,
         compression=file.compression,
+        ordinal=ordinal,
     )
     with explain_missing(file.path):
         for part in parts:
             file.check_unchanged()
-            yield FrameBlock(part, part.first_record, part.first_offset)
-
-
-def read_piece_bytes(
-    file: ShardFile, piece: Piece, damaged: list[tuple[int, int]] | None = None
-) -> Bytes:
-    """Reads the uncompressed bytes of a piece with a `stop`.
-
-    Args:
-        damaged: If given, damage does not raise an error. The byte ranges of unreadable members in
-            the result are added to this list and contain zeros. A file that ends too early yields a
-            shorter result.
-
-    Raises:
-        DataError: A member is damaged or the file ends too early, and `damaged` is None.
-    """
-    assert piece.stop is not None
-    if file.info is not None or file.codec.is_plain:
-        check_range(file, piece.start, piece.stop, piece.first_record)
-    plain = file.codec.is_plain
-    with explain_missing(file.path):
-        data = (
-            read_range(file.path, piece.start, piece.stop)
-            if plain
-            else _unpack(file, piece.start, piece.stop, damaged)
-        )
-    file.check_unchanged()
-    return data if damaged is not None else _whole(data, file, piece, piece.stop)
-
-
-def begin_piece(file: ShardFile, piece: Piece) -> Callable[[], Bytes] | None:
-    """Requests the bytes of a piece from a store.
-
-    Returns:
-        A function that waits for the bytes and raises like `read_piece_bytes`. None if the piece
-        needs no request.
-    """
-    if piece.stop is None or not file.codec.is_plain or not is_remote(file.path):
-        return None
-    start, stop = piece.start, piece.stop
-    check_range(file, start, stop, piece.first_record)
-    with explain_missing(file.path):
-        read = start_range_read(file.path, start, stop)
-
-    def whole() -> Bytes:
-        with explain_missing(file.path):
-            data = read()
-        file.check_unchanged()
-        return _whole(data, file, piece, stop)
-
-    return whole
-
-
-def _whole(data: Bytes, file: ShardFile, piece: Piece, stop: int) -> Bytes:
-    if len(data) != stop - piece.start:
-        reason = f"truncated: it ends {stop - piece.start - len(data)} bytes before the last record that was there"
-        raise DataError(reason, source=file.path, place=f"byte {piece.start + len(data)}")
-    return data
+            yield part
 
 
 def _members_of(
@@ -284,8 +360,25 @@ def _members_of(
     return bounds, begins
 
 
-def _unpack(file: ShardFile, start: int, stop: int, damaged: list[tuple[int, int]] | None) -> Bytes:
-    """Decompresses the members that contain bytes [start, stop), and returns these bytes."""
+def inflate(
+    file: ShardFile,
+    start: int,
+    stop: int,
+    unreadable: list[tuple[int, int, Damage]] | None = None,
+) -> Bytes:
+    """Decompresses the members of a shard that contain bytes [start, stop).
+
+    Args:
+        unreadable: Receives the damaged members, as `scan_piece` takes them. Their bytes are zeros.
+            None raises their errors instead.
+
+    Returns:
+        These bytes.
+
+    Raises:
+        DataError: The member table does not fit the shard, or a member is damaged and `unreadable`
+            is None.
+    """
     bounds, begins = _members_of(file, load_members(file), start, stop)
     data = memoryview(read_range(file.path, bounds[0], bounds[-1]))
     result = np.zeros(begins[-1] - begins[0], np.uint8)
@@ -296,10 +389,19 @@ def _unpack(file: ShardFile, start: int, stop: int, damaged: list[tuple[int, int
             result[begin - begins[0] : behind - begins[0]] = _member(
                 data[at - bounds[0] : end - bounds[0]], file, at, behind - begin
             )
-        except DataError:
-            if damaged is None:
+        except DataError as error:
+            if unreadable is None:
                 raise
-            damaged.append((begin - start, behind - start))
+            damage = Damage(
+                record=0,
+                offset=0,
+                size_bytes=0,
+                kind=STREAM_DAMAGE,
+                reason=error.reason,
+                place=error.place,
+                reject_message=f"the {file.compression} member that holds it is damaged",
+            )
+            unreadable.append((begin - start, behind - start, damage))
     return result[start - begins[0] : stop - begins[0]]
 
 

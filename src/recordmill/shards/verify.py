@@ -23,7 +23,7 @@ from recordmill.base.machine import core_count
 from recordmill.base.option_names import option
 from recordmill.base.progress import ProgressArgument, to_progress
 from recordmill.base.threads import thread_map
-from recordmill.records.tfrecord.frames import FRAME_OVERHEAD_BYTES, Frames
+from recordmill.records.tfrecord.frames import FRAME_OVERHEAD_BYTES, Frames, checked
 from recordmill.records.tfrecord.stream import read_frames
 from recordmill.shards.catalog import Inputs, ShardFile, catalog_data_set, catalog_files
 from recordmill.shards.dead_runs import committed_data_folders
@@ -208,14 +208,17 @@ def check_shard(file: ShardFile, progress: Callable[[int], None]) -> Iterator[Pr
     # inflate without end.
     max_ratio = MAX_RATIO if info is None else None
     try:
-        for batch in read_frames(
-            file.path, batch_bytes=_BLOCK_BYTES, compression=file.compression, max_ratio=max_ratio
+        for batch in checked(
+            read_frames(
+                file.path,
+                batch_bytes=_BLOCK_BYTES,
+                compression=file.compression,
+                max_ratio=max_ratio,
+            )
         ):
             if index is not None and index_fits:
                 entries = index[records : records + len(batch)]
-                if (
-                    problem := _compare_entries(batch, batch.first_offset, entries, records)
-                ) is not None:
+                if (problem := _compare_entries(batch, framed_bytes, entries, records)) is not None:
                     yield Problem(str(file.index_path), *problem)
                     index_fits = False
                 else:

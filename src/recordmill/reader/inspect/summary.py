@@ -11,7 +11,6 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -34,16 +33,17 @@ from recordmill.records.inference.infer import (
     RecordLocation,
     combine_known,
 )
+from recordmill.records.tfrecord.frames import FileFrames
 from recordmill.schemas.arrow import format_ticks
 from recordmill.schemas.feature import OPAQUE_BYTES, Feature, Schema
 from recordmill.schemas.tfds import tfds_limitations
 from recordmill.shards.catalog import Inputs, catalog_inputs
 from recordmill.shards.cutting import cut_files
-from recordmill.shards.loading.batches import Load, decode_load, loads
+from recordmill.shards.loading.decode import decode_frames, salvage
 from recordmill.shards.loading.infer_schema import infer_from_files
-from recordmill.shards.loading.salvage import salvage
-from recordmill.shards.loading.sample import sample_loads
+from recordmill.shards.loading.sample import sample_calls
 from recordmill.shards.loading.schema_hints import load_schema
+from recordmill.shards.pieces import FrameCall, calls_of
 from recordmill.shards.rejects import (
     RejectBudget,
     RejectSummary,
@@ -442,13 +442,18 @@ def summarise(
             splits[file.split]["records"] += records
     features = {feature.name: FeatureStats() for feature in schema}
     looked_at, rejected = 0, RejectSummary.empty()
+
     # Results arrive in order, so the first places and examples do not depend on threads.
-    work = _iter_loads(dataset, lenient)
-    for split, rows, load_stats, damaged in thread_map(
-        partial(_load_stats, schema=schema, lenient=lenient), work, dataset.threads
+    def inspect_call(call: FrameCall) -> tuple[str, int, dict[str, FeatureStats], RejectSummary]:
+        frames = call()
+        file = catalog.files[frames.file]
+        return file.split, *_frames_stats(frames, file.name, schema=schema, lenient=lenient)
+
+    for split, rows, new_stats, damaged in thread_map(
+        inspect_call, _calls(dataset, lenient), dataset.threads
     ):
         looked_at, rejected = looked_at + rows, rejected + damaged
-        features = {name: stats + load_stats[name] for name, stats in features.items()}
+        features = {name: stats + new_stats[name] for name, stats in features.items()}
         if lenient:
             splits[split]["records"] += rows + damaged.total
         if counters is not None:
@@ -510,52 +515,41 @@ def _presence_findings(features: Mapping[str, FeatureStats]) -> Iterator[Finding
             yield Finding(name, FINDING_PRESENCE, text, (stats.missing_at,))
 
 
-def _iter_loads(dataset: Dataset, lenient: bool) -> Iterator[Load]:
+def _calls(dataset: Dataset, lenient: bool) -> Iterator[FrameCall]:
     files = dataset.catalog.files
     if lenient:
-        pieces = cut_files(enumerate(files), lenient=True)
-        return loads(files, pieces, lenient=True)
-    return (
-        dataset.loads() if dataset.infer_from is None else sample_loads(files, dataset.infer_from)
-    )
+        return calls_of(files, cut_files(enumerate(files), lenient=True))
+    if dataset.infer_from is None:
+        return dataset.calls()
+    return sample_calls(files, dataset.infer_from)
 
 
-def _load_stats(
-    load: Load, *, schema: Schema, lenient: bool
-) -> tuple[str, int, dict[str, FeatureStats], RejectSummary]:
-    if not lenient:
-        return load.file.split, *_intact_load_stats(load, schema), RejectSummary.empty()
-    salvaged = salvage(load, schema)
+def _frames_stats(
+    frames: FileFrames, name: str, *, schema: Schema, lenient: bool
+) -> tuple[int, dict[str, FeatureStats], RejectSummary]:
+    """Returns the number of good records, their statistics by feature, and the bad records.
+
+    `name` is the name of the file.
+    """
+    if lenient:
+        salvaged = salvage(frames, name, schema)
+        batches, numbers, rejects = salvaged.batches, salvaged.numbers, salvaged.rejects
+    else:
+        batches, numbers, rejects = (decode_frames(frames, schema),), frames.numbers, ()
     total = {feature.name: FeatureStats() for feature in schema}
-    for batch in salvaged.batches:  # at most one
+    for batch in batches:  # at most one
         for feature, column in zip(schema, batch.columns, strict=True):
             stats = FeatureStats.from_column(column, feature)
             # rows are readable records only, so the row is translated to a record number
             if stats.missing_at is not None:
-                stats = replace(
-                    stats, missing_at=(load.file.name, int(salvaged.numbers[stats.missing_at[1]]))
-                )
+                stats = replace(stats, missing_at=(name, int(numbers[stats.missing_at[1]])))
             total[feature.name] = stats
-    reasons = Counter(reject.reason for reject in salvaged.rejects)
+    reasons = Counter(reject.reason for reject in rejects)
     return (
-        load.file.split,
-        salvaged.rows,
+        sum(batch.num_rows for batch in batches),
         total,
-        RejectSummary(reasons, salvaged.rejects[:_MAX_REJECTS]),
+        RejectSummary(reasons, rejects[:_MAX_REJECTS]),
     )
-
-
-def _intact_load_stats(load: Load, schema: Schema) -> tuple[int, dict[str, FeatureStats]]:
-    total = {feature.name: FeatureStats() for feature in schema}
-    rows, start = 0, load.piece.first_record if load.block is None else load.block.first_record
-    for batch in decode_load(load, schema):
-        place = load.file.name, start + rows
-        rows += batch.num_rows
-        total = {
-            f.name: total[f.name] + FeatureStats.from_column(column, f, place)
-            for f, column in zip(schema, batch.columns, strict=True)
-        }
-    return rows, total
 
 
 def inspect(

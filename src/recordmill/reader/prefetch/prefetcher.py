@@ -28,18 +28,19 @@ from recordmill.records.columns.conversions import Decoding
 from recordmill.records.tfrecord.frames import (
     FRAME_OVERHEAD_BYTES,
     HEADER_BYTES,
+    FileFrames,
     Frames,
     scan_frames,
 )
 from recordmill.schemas.feature import Schema
 from recordmill.shards.access import FileAccess, group_by_file
 from recordmill.shards.index import INDEX_DTYPE
-from recordmill.shards.loading.batches import decode_block
-from recordmill.shards.pieces import PIECE_BYTES, FrameBlock
+from recordmill.shards.loading.decode import decode_frames
+from recordmill.shards.pieces import PIECE_BYTES
 from recordmill.storage.files import release_mapped_pages
 
 # The blocks in memory of each file that can only be streamed, by the index of the file.
-StreamedBlocks = Mapping[int, Sequence[FrameBlock]]
+StreamedBlocks = Mapping[int, Sequence[FileFrames]]
 
 
 def ordered_frames(
@@ -100,11 +101,11 @@ class _Part:
     rows: Int64s
     lengths: Int64s
     offsets: Int64s | None
-    blocks: Sequence[tuple[FrameBlock, Int64s, slice]] = ()
+    blocks: Sequence[tuple[FileFrames, Int64s, slice]] = ()
 
 
 def _make_part(
-    file: FileAccess, rows: Int64s, records: Int64s, blocks: Sequence[FrameBlock]
+    file: FileAccess, rows: Int64s, records: Int64s, blocks: Sequence[FileFrames]
 ) -> _Part:
     if file.seekable:
         offsets, lengths = file.locate(records)
@@ -112,20 +113,21 @@ def _make_part(
     blocks_in_part, lengths = [], np.empty(len(records), np.int64)
     for block in blocks:
         block_rows = _slice_in_block(block, records)
-        if block_rows.start < block_rows.stop and block.fault:
-            raise DataError(
-                block.fault, source=file.file.path, place=f"record {block.first_record}"
-            )
-        if block_rows.start < block_rows.stop:
-            blocks_in_part.append((block, records[block_rows] - block.first_record, block_rows))
-            lengths[block_rows] = block.frames.lengths[blocks_in_part[-1][1]]
+        if block_rows.start == block_rows.stop:
+            continue
+        for damage in block.damage:
+            if damage.record in records[block_rows]:
+                raise damage.error(file.file.path)
+        indices = np.searchsorted(block.numbers, records[block_rows])
+        blocks_in_part.append((block, indices, block_rows))
+        lengths[block_rows] = block.lengths[indices]
     return _Part(file, rows, lengths, None, blocks_in_part)
 
 
-def _slice_in_block(block: FrameBlock, records: Int64s) -> slice:
+def _slice_in_block(block: FileFrames, records: Int64s) -> slice:
     """Returns the slice of the ascending record numbers that are in the block."""
     return slice(
-        *np.searchsorted(records, [block.first_record, block.first_record + block.records]).tolist()
+        *np.searchsorted(records, [block.end_record - block.records, block.end_record]).tolist()
     )
 
 
@@ -136,8 +138,8 @@ def _copy_part(part: _Part, targets: Int64s, sizes: Int64s, out: Bytes) -> None:
         for block, frame_indices, rows in part.blocks:
             _scatter_frames(
                 file,
-                block.frames.data,
-                starts=block.frames.starts[frame_indices],
+                block.data,
+                starts=block.starts[frame_indices],
                 sizes=sizes[rows],
                 targets=targets[rows],
                 out=out,
@@ -184,7 +186,7 @@ class Streams:
                 the start of the next are read by two streams, so that the blocks between them are
                 not held.
         """
-        blocks_by_file: dict[int, dict[int, FrameBlock]] = {}
+        blocks_by_file: dict[int, dict[int, FileFrames]] = {}
         keys = set()
         for pass_number in np.unique(passes).tolist():
             ascending = np.sort(numbers[passes == pass_number])
@@ -204,7 +206,7 @@ class Streams:
                     int(ascending[rows.start]) - first_record,
                     int(ascending[rows.stop - 1]) - first_record,
                 ):
-                    blocks_by_file.setdefault(file_index, {})[block.first_record] = block
+                    blocks_by_file.setdefault(file_index, {})[block.end_record] = block
         # Calls follow the schedule. A file that two calls in a row did not need is finished for
         # this epoch.
         for key in self._open.keys() - keys - self._recent_keys:
@@ -224,11 +226,11 @@ class _Stream:
         self._begin()
 
     def _begin(self) -> None:
-        self._reading: Generator[FrameBlock, None, None] = self._file.blocks(0, self._file.records)
-        self._blocks_in_use: list[FrameBlock] = []
+        self._reading: Generator[FileFrames, None, None] = self._file.blocks(0, self._file.records)
+        self._blocks_in_use: list[FileFrames] = []
         self._next_record = 0
 
-    def blocks(self, first: int, last: int) -> list[FrameBlock]:
+    def blocks(self, first: int, last: int) -> list[FileFrames]:
         """Returns the blocks that contain records `first` to `last`, inclusive.
 
         Blocks before the lower of this `first` and the previous one are dropped, because the
@@ -236,18 +238,20 @@ class _Stream:
         file again from its start.
         """
         if first < (
-            self._blocks_in_use[0].first_record if self._blocks_in_use else self._next_record
+            self._blocks_in_use[0].end_record - self._blocks_in_use[0].records
+            if self._blocks_in_use
+            else self._next_record
         ):
             self._begin()
         while self._next_record <= last:
             block = next(self._reading)
-            self._next_record = block.first_record + block.records
+            self._next_record = block.end_record
             self._blocks_in_use.append(block)
         if self._next_record >= self._file.records:
             self._reading.close()  # closes the file; there may be too many to keep all open
         forgotten, self._low = min(self._low, first), first
         self._blocks_in_use = [
-            block for block in self._blocks_in_use if block.first_record + block.records > forgotten
+            block for block in self._blocks_in_use if block.end_record > forgotten
         ]
         return list(self._blocks_in_use)
 
@@ -313,9 +317,10 @@ def _find_damaged(
                 yield row, error.reason
         else:
             yield from (
-                (row, block.fault)
+                (row, damage.message)
                 for block in streamed[file_index]
-                if block.fault and block.first_record == record
+                for damage in block.damage
+                if damage.record == record
             )
 
 
@@ -554,9 +559,14 @@ def decode_records(
         return _decode_zipped(dataset.zip_parts, numbers, decoding.stored_schema)
     files, ends = dataset.files, dataset.ends
     try:
-        block = FrameBlock(ordered_frames(files, ends, numbers, streamed), 0, 0)
+        frames = ordered_frames(files, ends, numbers, streamed)
         with time_stage("decode"):
-            return decode_block(block, decoding, "")
+            return decoding.decode(
+                frames.data,
+                frames.starts + HEADER_BYTES,
+                frames.lengths,
+                location=lambda row: ("", ""),
+            )
     except DataError as error:
         raise_bad_record(files, ends, numbers, streamed, decoding)
         # every record was read without an error this time
@@ -605,23 +615,12 @@ def raise_bad_record(
         file = files[file_index]
         if file.seekable:
             frame = file.frame(record)
-            # the offset that the start of the decoded data has in the file
-            offset = file.offset(record) - int(frame.starts[0])
         else:
             block = next(
                 block
                 for block in streamed[file_index]
-                if 0 <= record - block.first_record < block.records
+                if 0 <= block.end_record - 1 - record < block.records
             )
-            frame_index = record - block.first_record
-            frame = replace(
-                block.frames,
-                starts=block.frames.starts[frame_index : frame_index + 1],
-                lengths=block.frames.lengths[frame_index : frame_index + 1],
-                crcs=block.frames.crcs[frame_index : frame_index + 1],
-            )
-            offset = block.first_offset
-        start = frame.starts + HEADER_BYTES
-        _, _, bad = decoding.decode_lenient(frame.data, start, frame.lengths)
-        if bad:
-            decode_block(FrameBlock(frame, record, offset), decoding, file.file.path)
+            row = int(np.searchsorted(block.numbers, record))
+            frame = block.select(slice(row, row + 1))
+        decode_frames(frame, decoding)

@@ -26,7 +26,7 @@ from recordmill.records.columns.convert import (
     convert_columns,
     output_schema,
 )
-from recordmill.records.example.decode import decode, decode_lenient, make_record_error
+from recordmill.records.example.decode import decode_lenient, make_record_error
 from recordmill.records.example.locate import BadRecord
 from recordmill.schemas.feature import ITEM_BYTES, Schema
 
@@ -66,42 +66,32 @@ class Decoding:
         starts: Int64s,
         lengths: Int64s,
         *,
-        source: str = "",
-        first_record: int = 0,
-        offsets: Int64s | None = None,
+        location: Callable[[int], tuple[str, str]],
     ) -> pa.RecordBatch:
-        """Decodes and converts records.
+        """Decodes and converts records. Record i is `data[starts[i] : starts[i] + lengths[i]]`.
 
-        `records.example.decode.decode` explains the arguments.
+        Args:
+            data: uint8 [bytes], a buffer that contains the payloads.
+            starts: int64 [rows], the offset of each payload.
+            lengths: int64 [rows], the size of each payload.
+            location: Returns (source, place) of the record of a row, for messages.
 
         Raises:
             DataError: A record can't be decoded or converted.
         """
-        batch = decode(
-            data,
-            starts,
-            lengths,
-            self.stored_schema,
-            source=source,
-            first_record=first_record,
-            offsets=offsets,
-        )
-        record_offsets = starts if offsets is None else offsets
-        return self.convert(
-            batch,
-            source,
-            lambda row: f"record {first_record + row}, byte {int(record_offsets[row])}",
-        )
+        batch, _, bad = decode_lenient(data, starts, lengths, self.stored_schema)
+        if bad:
+            raise make_record_error(bad[0], *location(bad[0].row))
+        return self.convert(batch, location)
 
     def convert(
-        self, batch: pa.RecordBatch, source: str, describe_row: Callable[[int], str]
+        self, batch: pa.RecordBatch, location: Callable[[int], tuple[str, str]]
     ) -> pa.RecordBatch:
         """Converts columns that have the stored schema.
 
         Args:
             batch: Columns of the stored schema.
-            source: The file name for messages.
-            describe_row: Returns the place of the record of a row, for messages.
+            location: Returns (source, place) of the record of a row, for messages.
 
         Raises:
             DataError: A value can't be converted. The error names the first such record.
@@ -110,9 +100,8 @@ class Decoding:
             return batch
         result = convert_columns(self.steps, batch, self.stored_schema)
         if result.bad_records:
-            raise make_record_error(
-                result.bad_records[0], source, describe_row(result.bad_records[0].row)
-            )
+            bad = result.bad_records[0]
+            raise make_record_error(bad, *location(bad.row))
         return result.batch
 
     def decode_lenient(

@@ -2,20 +2,23 @@
 
 This module frames payloads, checks frames in a buffer, and copies frames in another order. It also
 finds the records of an uncompressed file from header to header, without reading the payloads.
+
+`FileFrames` are frames as they were read, with their places in the file and the damage between
+them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from recordmill.base import native
 from recordmill.base.buffers import Bytes, Int64s, allocate
-from recordmill.base.errors import DataError
+from recordmill.base.errors import DataError, Reject
 from recordmill.storage.files import read_range, read_ranges, stat
 
 HEADER_BYTES, FOOTER_BYTES = 12, 4
@@ -51,6 +54,205 @@ class Frames:
         """Returns the payload of a record as a view of `data`."""
         start = int(self.starts[index]) + HEADER_BYTES
         return self.data[start : start + int(self.lengths[index])]
+
+
+# Kinds of damage, which are also the reasons of rejects: a wrong CRC of a payload, any other damage
+# of a frame, damaged compressed data, and records after the end of the file.
+PAYLOAD_DAMAGE, FRAME_DAMAGE, STREAM_DAMAGE, MISSING_RECORD = (
+    "crc",
+    "frame",
+    "compression",
+    "truncated",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """A damaged range of a file, which counts as one record.
+
+    Attributes:
+        record: The number of the record.
+        offset: The first damaged byte in the uncompressed file. -1 if the file ends before it.
+        size_bytes: The size of the range.
+        kind: PAYLOAD_DAMAGE, FRAME_DAMAGE, STREAM_DAMAGE, MISSING_RECORD or OUT_OF_MEMORY_REASON.
+        reason: The message of an error.
+        place: The place of an error, if it is not the record and the byte.
+        reject_message: The message of a reject, if it is not the reason.
+    """
+
+    record: int
+    offset: int
+    size_bytes: int
+    kind: str
+    reason: str
+    place: str = ""
+    reject_message: str = ""
+
+    @property
+    def message(self) -> str:
+        """Description of the damage and of its consequence."""
+        return self.reject_message or self.reason
+
+    def error(self, path: str) -> DataError:
+        """Returns the error for a reader that stops at damage."""
+        place = self.place or describe_place(self.record, self.offset)
+        return DataError(self.reason, source=path, place=place)
+
+    def reject(self, name: str) -> Reject:
+        """Returns the reject for a reader that continues. `name` is the name of the file."""
+        return Reject(name, describe_place(self.record, self.offset), self.kind, self.message)
+
+
+def describe_place(record: int, offset: int) -> str:
+    """Returns the place of a record in a file for messages.
+
+    >>> describe_place(3, 120), describe_place(3, -1)
+    ('record 3, byte 120', 'record 3')
+    """
+    return f"record {record}, byte {offset}" if offset >= 0 else f"record {record}"
+
+
+class Origin(Protocol):
+    """Origin of frames: a file, or several files."""
+
+    def path(self, number: int) -> str:
+        """Returns the path of the file that contains a record."""
+
+    def place(self, number: int, start: int) -> str:
+        """Returns the place of a record in its file.
+
+        Args:
+            number: The number of the record, as in `FileFrames.numbers`.
+            start: The offset of its frame in `FileFrames.data`.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class FileOrigin:
+    """The file that contains some frames.
+
+    Attributes:
+        file_path: The path or URL of the file.
+        ordinal: The number of the file among the files that are read.
+        data_offset: The offset of `FileFrames.data` in the uncompressed file.
+    """
+
+    file_path: str
+    ordinal: int = 0
+    data_offset: int = 0
+
+    def path(self, number: int) -> str:
+        return self.file_path
+
+    def place(self, number: int, start: int) -> str:
+        return describe_place(number, self.data_offset + start)
+
+
+@dataclass(frozen=True)
+class FileFrames(Frames):
+    """Good records as they were read, with their places, and the damage between them.
+
+    The receiver owns `data`, which is never written again.
+
+    Attributes:
+        numbers: int64 [n], the number of each record. Numbers are counted in the file, or among all
+            records if the frames are from several files.
+        origin: The file or files of the records.
+        damage: The damaged records, in order.
+    """
+
+    numbers: Int64s
+    origin: Origin
+    damage: tuple[Damage, ...] = ()
+
+    @classmethod
+    def empty(cls, origin: Origin, damage: tuple[Damage, ...] = ()) -> FileFrames:
+        """Returns no frames, but damage."""
+        none = np.empty(0, np.int64)
+        return cls(
+            data=np.empty(0, np.uint8),
+            starts=none,
+            lengths=none,
+            crcs=np.empty(0, np.uint32),
+            numbers=none,
+            origin=origin,
+            damage=damage,
+        )
+
+    @property
+    def file(self) -> int:
+        """The number of the file. Only for frames of one file."""
+        assert isinstance(self.origin, FileOrigin)
+        return self.origin.ordinal
+
+    @property
+    def records(self) -> int:
+        """The number of records, including damaged ones."""
+        return len(self) + len(self.damage)
+
+    @property
+    def end_record(self) -> int:
+        """The number after the last record, good or damaged. There must be one."""
+        last = self.damage[-1].record if self.damage else -1
+        return max(last, int(self.numbers[-1]) if len(self) else -1) + 1
+
+    @property
+    def framed_bytes(self) -> int:
+        """The size of the good frames."""
+        return int(self.lengths.sum()) + FRAME_OVERHEAD_BYTES * len(self)
+
+    def select(self, rows: slice | Int64s, damage: tuple[Damage, ...] = ()) -> FileFrames:
+        """Returns some of the frames, with other damage. `data` is shared."""
+        return replace(
+            self,
+            starts=self.starts[rows],
+            lengths=self.lengths[rows],
+            crcs=self.crcs[rows],
+            numbers=self.numbers[rows],
+            damage=damage,
+        )
+
+    def first(self, records: int) -> FileFrames:
+        """Returns the first records in the order of their numbers, including damaged ones."""
+        if records >= self.records:
+            return self
+        numbers = np.sort(np.append(self.numbers, [one.record for one in self.damage]))
+        end = int(numbers[records])
+        return self.select(
+            slice(int(np.searchsorted(self.numbers, end))),
+            tuple(one for one in self.damage if one.record < end),
+        )
+
+    def location(self, row: int) -> tuple[str, str]:
+        """Returns (path, place) of a frame for messages."""
+        number = int(self.numbers[row])
+        return self.origin.path(number), self.origin.place(number, int(self.starts[row]))
+
+    def raise_damage(self) -> None:
+        """Raises the first damage.
+
+        Raises:
+            DataError: There is damage.
+        """
+        for damage in self.damage:
+            raise damage.error(self.origin.path(damage.record))
+
+
+def checked(parts: Iterable[FileFrames]) -> Iterator[FileFrames]:
+    """Yields frames until the first damage, and then raises it.
+
+    This is the difference between a reader that stops at damage and one that continues.
+
+    Raises:
+        DataError: There is damage.
+    """
+    for part in parts:
+        if part.damage:
+            before = part.select(slice(int(np.searchsorted(part.numbers, part.damage[0].record))))
+            if len(before):
+                yield before
+            part.raise_damage()
+        yield part
 
 
 def frame_payloads(data: Bytes, offsets: Int64s) -> Frames:

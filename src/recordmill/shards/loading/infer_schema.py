@@ -7,8 +7,8 @@ first records. A guess is good only if all records confirm it when they are deco
 from __future__ import annotations
 
 import operator
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from functools import partial, reduce
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import reduce
 
 import numpy as np
 import pyarrow as pa
@@ -18,23 +18,15 @@ from recordmill.base.machine import DEFAULT_MEMORY_BYTES
 from recordmill.base.threads import thread_map
 from recordmill.records.inference.confirm import SchemaGuess, can_guess_schema
 from recordmill.records.inference.infer import Inference, infer
-from recordmill.records.tfrecord.frames import HEADER_BYTES
+from recordmill.records.tfrecord.frames import HEADER_BYTES, FileFrames, checked
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema, check_feature_count
 from recordmill.shards.catalog import ShardFile
 from recordmill.shards.cutting import cut_files
-from recordmill.shards.loading.batches import (
-    Load,
-    blocks_of,
-    loads,
-    max_record_bytes,
-    refused_load,
-    within_memory,
-)
-from recordmill.shards.loading.salvage import Recovered, frames_of
-from recordmill.shards.loading.sample import Sample, sample_loads
+from recordmill.shards.loading.decode import max_record_bytes, refuse_beyond
+from recordmill.shards.loading.sample import Sample, sample_calls
 from recordmill.shards.loading.schema_hints import find_contradictions, find_hint, refine_schema
-from recordmill.shards.pieces import FrameBlock, stream
+from recordmill.shards.pieces import FrameCall, calls_of, stream
 
 
 def infer_from_files(
@@ -59,38 +51,44 @@ def infer_from_files(
     Raises:
         DataError: A file is damaged and `lenient` is False, or there are too many features.
     """
-    work: Iterator[Iterable[Load]] = (
-        _work_items(files, threads, lenient)
+    refuse = refuse_beyond(memory_bytes) if bounded or lenient else None
+    work: Iterator[Iterable[FrameCall]] = (
+        _work_items(files, threads, refuse)
         if sample is None
-        else ([load] for load in sample_loads(files, sample, lenient=lenient))
+        else ([call] for call in sample_calls(files, sample))
     )
+
+    def infer_calls(calls: Iterable[FrameCall]) -> Inference:
+        parts = (call() for call in calls)
+        total = Inference()
+        for frames in parts if lenient else checked(parts):
+            total = total + infer_frames(frames, files[frames.file].name, memory_bytes)
+        return total
+
     total = Inference()
-    infer_loads = partial(
-        _infer_loads, lenient=lenient, bounded=bounded or lenient, memory_bytes=memory_bytes
-    )
-    for part in thread_map(infer_loads, work, threads):
+    for part in thread_map(infer_calls, work, threads):
         total = total + part
         check_feature_count(len(total.features), memory_bytes)
     return total
 
 
 def _work_items(
-    files: Sequence[ShardFile], threads: int, lenient: bool
-) -> Iterator[Iterable[Load]]:
-    """Yields groups of loads. One thread counts each group.
+    files: Sequence[ShardFile], threads: int, refuse: Callable[[int], str] | None
+) -> Iterator[Iterable[FrameCall]]:
+    """Yields groups of readings. One thread counts each group.
 
-    Usually a group is one load. If there are enough compressed streams for all threads, a group is
+    Usually a group is one piece. If there are enough compressed streams for all threads, a group is
     a complete stream.
     """
-    # A stream is decompressed by the thread that iterates over its loads. So with a stream for each
-    # thread, all threads decompress.
+    # A stream is decompressed by the thread that iterates over its batches. So with a stream for
+    # each thread, all threads decompress.
     by_file = sum(not file.codec.is_plain and file.index_path is None for file in files) >= threads
-    for piece in cut_files(enumerate(files), lenient=lenient):
-        file_loads = loads(files, [piece], lenient=lenient)
+    for piece in cut_files(enumerate(files), lenient=True):
+        calls = calls_of(files, [piece], refuse=refuse)
         if piece.stop is None and by_file:
-            yield file_loads
+            yield calls
         else:
-            yield from ([load] for load in file_loads)
+            yield from ([call] for call in calls)
 
 
 def infer_schema(
@@ -143,56 +141,23 @@ def refine_inferred(files: Sequence[ShardFile], inference: Inference) -> tuple[S
     return refined, notes + hint_notes
 
 
-def _infer_loads(
-    work: Iterable[Load], *, lenient: bool, bounded: bool, memory_bytes: int
-) -> Inference:
-    total = Inference()
-    for load in work:
-        total = total + _infer_load(
-            within_memory(load, memory_bytes) if bounded else load, lenient, memory_bytes
-        )
-    return total
-
-
-def infer_frames(recovered: Recovered, name: str, memory_bytes: int) -> Inference:
-    """Counts the features of recovered records.
+def infer_frames(frames: FileFrames, name: str, memory_bytes: int) -> Inference:
+    """Counts the features of the good records.
 
     `name` is the name of their file in messages.
     """
     total = Inference()
     # Each group has consecutive record numbers, so `infer` can name the record of an error.
-    for rows in np.split(
-        np.arange(len(recovered.numbers)), np.flatnonzero(np.diff(recovered.numbers) > 1) + 1
-    ):
+    for rows in np.split(np.arange(len(frames)), np.flatnonzero(np.diff(frames.numbers) > 1) + 1):
         if len(rows):
-            starts, first = recovered.starts[rows] + HEADER_BYTES, int(recovered.numbers[rows[0]])
             total += infer(
-                recovered.data,
-                starts,
-                recovered.lengths[rows],
+                frames.data,
+                frames.starts[rows] + HEADER_BYTES,
+                frames.lengths[rows],
                 source=name,
-                first_record=first,
+                first_record=int(frames.numbers[rows[0]]),
                 memory_bytes=memory_bytes,
             )
-    return total
-
-
-def _infer_load(load: Load, lenient: bool, memory_bytes: int) -> Inference:
-    if lenient:
-        return infer_frames(frames_of(load), load.file.name, memory_bytes)
-    if load.piece.fault:
-        raise refused_load(load)
-    total = Inference()
-    for block in blocks_of(load):
-        first_record, starts = block.first_record, block.frames.starts + HEADER_BYTES
-        total += infer(
-            block.frames.data,
-            starts,
-            block.frames.lengths,
-            source=load.file.name,
-            first_record=first_record,
-            memory_bytes=memory_bytes,
-        )
     return total
 
 
@@ -242,11 +207,9 @@ def guess_schema(
 
 
 def _infer_first_records(file: ShardFile, batch_bytes: int, max_bytes: int) -> Inference:
-    block = next(stream(file, batch_bytes=batch_bytes, max_record_bytes=max_bytes), None)
-    if block is None:
-        return Inference()
-    frames = block.frames
-    return infer(frames.data, frames.starts + HEADER_BYTES, frames.lengths, source=file.name)
+    parts = stream(file, batch_bytes=batch_bytes, max_record_bytes=max_bytes)
+    frames = next(checked(parts), None)
+    return Inference() if frames is None else infer_frames(frames, file.name, DEFAULT_MEMORY_BYTES)
 
 
 def _make_guess(files: Sequence[ShardFile], inference: Inference) -> SchemaGuess | None:
@@ -266,20 +229,18 @@ def _make_guess(files: Sequence[ShardFile], inference: Inference) -> SchemaGuess
     return SchemaGuess(refined, (*notes, *hint_notes), empty)
 
 
-def confirm_load(load: Load, guess: SchemaGuess) -> list[pa.RecordBatch]:
-    """Reads a load if necessary, and decodes all features by a guessed schema.
+def confirm_frames(frames: FileFrames, guess: SchemaGuess) -> pa.RecordBatch:
+    """Decodes all features by a guessed schema.
 
     Raises:
         SchemaNotConfirmed: A record contradicts the guess.
         DataError: A record is damaged.
     """
-    return [confirm_block(block, guess) for block in blocks_of(load)]
-
-
-def confirm_block(block: FrameBlock, guess: SchemaGuess) -> pa.RecordBatch:
-    """Decodes all features of a block by a guessed schema, like `confirm_load`."""
-    frames = block.frames
-    return guess.decode(frames.data, frames.starts + HEADER_BYTES, frames.lengths)
+    (batch,) = (
+        guess.decode(part.data, part.starts + HEADER_BYTES, part.lengths)
+        for part in checked([frames])
+    )
+    return batch
 
 
 def select_features(batch: pa.RecordBatch, schema: Schema) -> pa.RecordBatch:

@@ -11,13 +11,12 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from recordmill.base.errors import DataError, UsageError
+from recordmill.base.errors import UsageError
 from recordmill.base.option_names import option
 from recordmill.shards.access import FileAccess
 from recordmill.shards.catalog import ShardFile
 from recordmill.shards.cutting import cut
-from recordmill.shards.loading.batches import Load, loads
-from recordmill.shards.pieces import Piece
+from recordmill.shards.pieces import FrameCall, Piece, calls_of
 
 _TEXT = re.compile(r"(\d+) ?(files?)?")
 
@@ -92,36 +91,24 @@ class Sample:
         )
 
 
-def sample_loads(
-    files: Sequence[ShardFile], sample: Sample, *, lenient: bool = False
-) -> Iterator[Load]:
-    """Yields the loads of a sample, in order.
-
-    Args:
-        lenient: A damaged file yields only the records before the damage.
-
-    Raises:
-        DataError: A file is damaged and `lenient` is False.
-    """
+def sample_calls(files: Sequence[ShardFile], sample: Sample) -> Iterator[FrameCall]:
+    """Yields the readings of the records of a sample, in order."""
     for ordinal, records in sample.choose_files(len(files)):
-        if records is None:
-            yield from loads(files, cut(files[ordinal], ordinal, lenient=lenient), lenient=lenient)
-            continue
-        try:
-            yield from _first(FileAccess(files[ordinal], ordinal), ordinal, records)
-        except DataError:
-            if not lenient:
-                raise
+        yield from (
+            calls_of(files, cut(files[ordinal], ordinal, lenient=True))
+            if records is None
+            else first_calls(files, ordinal, records)
+        )
 
 
-def _first(access: FileAccess, ordinal: int, records: int) -> Iterator[Load]:
-    """Yields the loads with the first records of a file, and reads no further."""
-    if access.file.info is not None:
-        yield from (
-            Load(access.file, piece) for piece in access.pieces(0, min(records, access.records))
-        )
-    elif access.file.stat.size_bytes:
-        yield from (
-            Load(access.file, Piece(ordinal, 0, None, 0, None), block)
-            for block in access.blocks(0, records)
-        )
+def first_calls(files: Sequence[ShardFile], ordinal: int, records: int) -> Iterator[FrameCall]:
+    """Yields the readings of the first records of a file.
+
+    No more than these records are read from a shard with an index. Another file is read as a
+    stream, and no further than they need.
+    """
+    file = files[ordinal]
+    if file.info is None:
+        return calls_of(files, [Piece(ordinal, 0, None)], limit=records)
+    access = FileAccess(file, ordinal)
+    return calls_of(files, access.pieces(0, min(records, access.records)))

@@ -26,7 +26,7 @@ from recordmill.base.machine import DEFAULT_MEMORY_BYTES
 from recordmill.base.option_names import available_names, option
 from recordmill.base.threads import thread_map
 from recordmill.records.inference.infer import Inference
-from recordmill.records.tfrecord.frames import HEADER_BYTES, pack_spans
+from recordmill.records.tfrecord.frames import HEADER_BYTES, FileFrames, pack_spans
 from recordmill.records.tfrecord.stream import detect_tfrecord_compression
 from recordmill.schemas import tfmd
 from recordmill.schemas.feature import INT64_LIST, OPAQUE_BYTES, Schema, check_feature_count
@@ -37,12 +37,11 @@ from recordmill.shards.catalog import (
     split_from_shard_name,
 )
 from recordmill.shards.cutting import cut
-from recordmill.shards.loading.batches import loads, within_memory
+from recordmill.shards.loading.decode import damage_rejects, refuse_beyond, select_fitting
 from recordmill.shards.loading.infer_schema import infer_frames, refine_inferred
-from recordmill.shards.loading.salvage import Recovered, fitting_frames, frames_of
 from recordmill.shards.loading.schema_hints import find_hinted_classes
 from recordmill.shards.manifest import is_data_set
-from recordmill.shards.pieces import Piece
+from recordmill.shards.pieces import Piece, calls_of
 from recordmill.sources.common.contract import (
     BATCH_BYTES,
     BATCH_ROWS,
@@ -75,18 +74,12 @@ def choose_piece_bytes(common: PlanOptions) -> int:
     return max(max_bytes // _PIECE_STEP_BYTES, 1) * _PIECE_STEP_BYTES
 
 
-def _read_intact_frames(
+def _read_frames(
     shards: Sequence[ShardFile], piece: Piece, memory_bytes: int
-) -> Iterator[tuple[int, Recovered]]:
-    """Yields the frames of a piece whose CRCs are correct, with rejects for the others.
-
-    Yields:
-        (offset in the file of the first byte of the data, frames).
-    """
-    for load in (
-        within_memory(load, memory_bytes) for load in loads(shards, [piece], lenient=True)
-    ):
-        yield load.first_offset, frames_of(load)
+) -> Iterator[FileFrames]:
+    """Yields the frames of a piece. A record that is too large for the memory is damage."""
+    calls = calls_of(shards, [piece], refuse=refuse_beyond(memory_bytes))
+    return (call() for call in calls)
 
 
 def scan_tfrecords(
@@ -131,7 +124,7 @@ def _plan_pieces(
         size = shard.stat.size_bytes
         # A search for boundaries would read the file twice.
         if infers_schema and shard.info is None and shard.codec.is_plain and 0 < size <= max_bytes:
-            yield Piece(ordinal, 0, None, 0, size)
+            yield Piece(ordinal, 0, size)
         else:
             yield from cut(shard, ordinal, max_bytes, lenient=True)
 
@@ -139,13 +132,12 @@ def _plan_pieces(
 def _scan_piece(
     piece: Piece, *, shards: Sequence[ShardFile], infers_schema: bool, memory_bytes: int
 ) -> tuple[Unit, Inference]:
-    inference, records, stop = Inference(), piece.records, piece.stop or 0
-    size = stop - piece.start
+    inference, records, size = Inference(), piece.records, piece.size_bytes
     # The headers did not show the number of records.
     if infers_schema or records is None:
         records = size = 0
-        for _, frames in _read_intact_frames(shards, piece, memory_bytes):
-            records += len(frames.starts) + len(frames.rejects)
+        for frames in _read_frames(shards, piece, memory_bytes):
+            records += frames.records
             size += int(frames.lengths.sum())
             if infers_schema:
                 inference = inference + infer_frames(frames, shards[piece.file].name, memory_bytes)
@@ -153,8 +145,8 @@ def _scan_piece(
         begin_file=piece.file,
         end_file=piece.file + 1,
         start=piece.start,
-        stop=stop,
-        first_row=piece.first_record,
+        stop=piece.stop or 0,
+        first_row=piece.first_record or 0,
         rows=records,
         size_bytes=size,
     ), inference
@@ -200,22 +192,26 @@ class TfrecordSource:
         check_unchanged(file.path, file.stat, file.name)
         shard = self.shards[ordinal]
         records = unit.rows if shard.info else None
-        piece = Piece(ordinal, unit.first_row, records, unit.start, unit.stop or None)
-        for offset, frames in _read_intact_frames(self.shards, piece, self.memory_bytes):
+        piece = Piece(ordinal, unit.start, unit.stop or None, unit.first_row, records)
+        for frames in _read_frames(self.shards, piece, self.memory_bytes):
+            rejects = damage_rejects(frames, shard.name)
             if self.checks_records:
-                frames = fitting_frames(
-                    frames, self.schema, shard.name, offset, bounded=self.checks_class_numbers
+                frames, unfit = select_fitting(
+                    frames,
+                    self.schema,
+                    shard.name,
+                    checks_class_numbers=self.checks_class_numbers,
                 )
-            yield from _to_chunks(frames, ordinal)
+                rejects += unfit
+            yield from _to_chunks(frames, rejects, ordinal)
         check_unchanged(file.path, file.stat, file.name)
 
 
-def _to_chunks(frames: Recovered, ordinal: int) -> Iterator[Chunk]:
+def _to_chunks(frames: FileFrames, rejects: tuple[Reject, ...], ordinal: int) -> Iterator[Chunk]:
     """Divides frames into chunks of about BATCH_BYTES.
 
     The first chunk contains all rejects.
     """
-    rejects = frames.rejects
     end_bytes = np.cumsum(frames.lengths)
     begin = 0
     while begin < len(end_bytes) or rejects:

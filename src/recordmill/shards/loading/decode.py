@@ -1,0 +1,184 @@
+"""Decodes the frames of shards as RecordBatches.
+
+A reader that stops at errors uses `decode_frames`. A reader that continues uses `salvage`: each
+record is then either in the batch or among the rejects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pyarrow as pa
+
+from recordmill.base.buffers import Int64s
+from recordmill.base.errors import Reject
+from recordmill.base.option_names import option
+from recordmill.records.columns.conversions import Decoding
+from recordmill.records.example.decode import decode_lenient
+from recordmill.records.example.locate import BadRecord
+from recordmill.records.tfrecord.frames import (
+    FRAME_OVERHEAD_BYTES,
+    HEADER_BYTES,
+    FileFrames,
+    checked,
+)
+from recordmill.schemas.feature import Schema
+from recordmill.shards.pieces import PIECE_BYTES
+
+# Reason of a reject whose frame is intact, but whose content does not fit the schema.
+PARSE = "record"
+# A record is in memory several times: as it is read, as a frame, and in a sorted run.
+_MEMORY_PER_RECORD_BYTE = 4
+
+
+def max_record_bytes(memory_bytes: int) -> int:
+    """Returns the maximum size of a record for this memory."""
+    return max(memory_bytes // _MEMORY_PER_RECORD_BYTE, 4 * PIECE_BYTES)
+
+
+def refuse_beyond(memory_bytes: int) -> Callable[[int], str]:
+    """Returns the argument `refuse` of `calls_of` for records that are too large for the memory."""
+
+    def refuse(size_bytes: int) -> str:
+        if size_bytes <= max_record_bytes(memory_bytes):
+            return ""
+        given, enough = (
+            option("memory", f"{n >> 20}MiB")
+            for n in (memory_bytes, _MEMORY_PER_RECORD_BYTE * size_bytes + (1 << 20))
+        )
+        return f"a record of {size_bytes:,} bytes, more than {given} leaves for one; {enough} is enough"
+
+    return refuse
+
+
+def decode_frames(frames: FileFrames, schema: Schema | Decoding) -> pa.RecordBatch:
+    """Decodes all records as columns.
+
+    Raises:
+        DataError: There is damage, or a record does not fit the schema. The error names file,
+            record and offset of the first such record.
+    """
+    # The frames before damage are decoded, because one of them may be the first bad record.
+    (batch,) = (
+        Decoding.from_schema(schema).decode(
+            part.data, part.starts + HEADER_BYTES, part.lengths, location=part.location
+        )
+        for part in checked([frames])
+    )
+    return batch
+
+
+@dataclass(frozen=True)
+class Salvaged:
+    """Result of reading consecutive records.
+
+    Attributes:
+        batches: The good records.
+        rejects: The bad records.
+        filtered: Number of good records that a filter has left out.
+        numbers: Number of each good record in its file. Only set by `salvage`.
+    """
+
+    batches: tuple[pa.RecordBatch, ...]
+    rejects: tuple[Reject, ...]
+    filtered: int = 0
+    numbers: Int64s = field(default_factory=lambda: np.empty(0, np.int64))
+
+    @property
+    def rows(self) -> int:
+        return sum(int(batch.num_rows) for batch in self.batches)
+
+    @property
+    def records(self) -> int:
+        """Number of all records: good, bad and filtered ones."""
+        return self.rows + len(self.rejects) + self.filtered
+
+
+def damage_rejects(frames: FileFrames, name: str) -> tuple[Reject, ...]:
+    """Returns a reject for each damaged record. `name` is the name of the file."""
+    return tuple(damage.reject(name) for damage in frames.damage)
+
+
+def salvage(frames: FileFrames, name: str, schema: Schema) -> Salvaged:
+    """Decodes the good records, and lists the bad ones.
+
+    Args:
+        name: Name of the file in rejects.
+    """
+    batch, _, bad = decode_lenient(
+        frames.data, frames.starts + HEADER_BYTES, frames.lengths, schema
+    )
+    numbers = np.delete(frames.numbers, [record.row for record in bad])
+    rejects = (*damage_rejects(frames, name), *_unfit(frames, bad, name))
+    return Salvaged((batch,) if batch.num_rows else (), rejects, numbers=numbers)
+
+
+def select_fitting(
+    frames: FileFrames, schema: Schema, name: str, *, checks_class_numbers: bool = False
+) -> tuple[FileFrames, tuple[Reject, ...]]:
+    """Selects the frames that fit a schema.
+
+    Args:
+        name: Name of the file in rejects.
+        checks_class_numbers: A number that is not one of the classes of the schema makes a record a
+            reject, too.
+
+    Returns:
+        The frames, and a reject for each other one.
+    """
+    bad, first = list[BadRecord](), 0
+    ends = np.cumsum(frames.lengths + FRAME_OVERHEAD_BYTES)
+    # The decoded values are only checked, but may be many times as large as the frames. So they are
+    # decoded in blocks.
+    while first < len(ends):
+        stop = max(int(np.searchsorted(ends, ends[first] + PIECE_BYTES, "right")), first + 1)
+        starts, lengths = frames.starts[first:stop] + HEADER_BYTES, frames.lengths[first:stop]
+        batch, kept, some = decode_lenient(frames.data, starts, lengths, schema)
+        more = _classless(batch, schema) if checks_class_numbers else {}
+        some = [*some, *(BadRecord(int(kept[row]), *why) for row, why in more.items())]
+        bad += (
+            replace(one, row=one.row + first) for one in sorted(some, key=lambda record: record.row)
+        )
+        first = stop
+    if not bad:
+        return frames, ()
+    good = np.delete(np.arange(len(frames)), [one.row for one in bad])
+    return frames.select(good, frames.damage), _unfit(frames, bad, name)
+
+
+def _classless(batch: pa.RecordBatch, schema: Schema) -> dict[int, tuple[str, str]]:
+    """Returns the first value of each row that is not one of the classes.
+
+    Returns:
+        (feature, reason), by row.
+    """
+    import pyarrow.compute as pc
+
+    bad: dict[int, tuple[str, str]] = {}
+    for feature in schema:
+        if feature.classes is None:
+            continue
+        values, rows = batch.column(feature.name), np.arange(batch.num_rows)
+        while pa.types.is_nested(values.type):
+            rows, values = rows[np.asarray(values.value_parent_indices())], values.flatten()
+        outside = pc.or_(pc.less(values, 0), pc.greater_equal(values, len(feature.classes)))
+        for at in np.flatnonzero(np.asarray(outside.fill_null(False))).tolist():
+            reason = f"{values[at].as_py()} is none of the {len(feature.classes):,} classes that the schema names"
+            bad.setdefault(int(rows[at]), (feature.name, reason))
+    return bad
+
+
+def _unfit(frames: FileFrames, bad: Sequence[BadRecord], name: str) -> tuple[Reject, ...]:
+    return tuple(
+        Reject(
+            name,
+            frames.location(record.row)[1],
+            PARSE,
+            f"feature {record.feature!r}: {record.reason}"[:290]
+            if record.feature
+            else record.reason,
+        )
+        for record in bad
+    )

@@ -1,0 +1,151 @@
+"""Table of the records of a file without an index, filled by a loop over frame headers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from recordmill.base.buffers import Int64s
+from recordmill.base.errors import DataError
+from recordmill.records.tfrecord.frames import (
+    FRAME_DAMAGE,
+    FRAME_OVERHEAD_BYTES,
+    ContentDigest,
+    Damage,
+    iter_frame_offsets,
+    read_frame_end,
+)
+from recordmill.records.tfrecord.stream import add_skipped_bytes, find_resume_offset
+from recordmill.shards.manifest import explain_missing
+from recordmill.storage.files import map_file, stat
+
+# Each damaged range is looked up one by one, so more of them would make reading slow. The rest of
+# such a file is one range.
+MAX_DAMAGE = 4096
+
+
+def hop(
+    path: str, *, lenient: bool, digest: ContentDigest | None = None
+) -> Iterator[Int64s | Damage]:
+    """Yields the offsets of all frames of an uncompressed file, and the damage between them.
+
+    Only headers are read. The offsets are ascending arrays.
+
+    Args:
+        lenient: False raises the first damage, without a search for the next frame.
+        digest: Receives the lengths and CRCs of all frames.
+
+    Raises:
+        DataError: The file has become shorter, or a header is damaged and `lenient` is False.
+    """
+    with explain_missing(path):
+        size_bytes = stat(path).size_bytes
+    position = record = 0
+    last_start = -1
+    while True:
+        try:
+            for starts in iter_frame_offsets(
+                path, start=position, first_record=record, digest=digest
+            ):
+                yield starts
+                record, last_start = record + len(starts), int(starts[-1])
+            return
+        except DataError as error:
+            if not lenient or stat(path).size_bytes != size_bytes:
+                raise
+            reason = error.reason
+        if last_start >= position:
+            position = read_frame_end(path, last_start)
+        kind, end = find_resume_offset(map_file(path), position)
+        damage = Damage(record, position, end - position, kind, reason)
+        yield (
+            replace(damage, reject_message=add_skipped_bytes(reason, end - position))
+            if kind == FRAME_DAMAGE
+            else damage
+        )
+        if end == size_bytes:
+            return
+        position, record = end, record + 1
+
+
+@dataclass(frozen=True)
+class RecordTable:
+    """Places of the records of a file.
+
+    Attributes:
+        starts: int64 [records + 1], the first byte of each record in the uncompressed file, and its
+            end.
+        content: Value of a `ContentDigest`.
+        damage: Damaged ranges, in order. Each counts as one record.
+    """
+
+    starts: Int64s
+    content: int
+    damage: tuple[Damage, ...] = ()
+
+    @classmethod
+    def from_parts(
+        cls, parts: Iterable[Int64s | Damage], content: ContentDigest, size_bytes: int
+    ) -> RecordTable:
+        """Creates the table of `hop`.
+
+        Args:
+            parts: Consumed until there is too much damage.
+            content: The digest that `parts` fill.
+            size_bytes: The size of the uncompressed file.
+        """
+        starts: list[Int64s] = []
+        damage: list[Damage] = []
+        for part in parts:
+            if isinstance(part, Damage):
+                starts.append(np.array([part.offset]))
+                damage.append(part)
+                if len(damage) > MAX_DAMAGE:
+                    rest = size_bytes - part.offset
+                    damage[-1] = replace(
+                        part, size_bytes=rest, reject_message=add_skipped_bytes(part.reason, rest)
+                    )
+                    break
+            else:
+                starts.append(part)
+        return cls(
+            np.concatenate([*starts, np.array([size_bytes])]).astype(np.int64, copy=False),
+            content.value,
+            tuple(damage),
+        )
+
+    @property
+    def records(self) -> int:
+        """Number of records, including damaged ones."""
+        return len(self.starts) - 1
+
+    @property
+    def end(self) -> int:
+        """Size of the uncompressed file."""
+        return int(self.starts[-1])
+
+    def locate(self, records: Int64s) -> tuple[Int64s, Int64s]:
+        """Returns the offsets and payload lengths of records. A damaged range has length -1."""
+        offsets = self.starts[records]
+        lengths = self.starts[records + 1] - offsets - FRAME_OVERHEAD_BYTES
+        if self.damage:
+            lengths[np.isin(records, [one.record for one in self.damage])] = -1
+        return offsets, lengths
+
+    def find_record(self, offset: int) -> tuple[int, int, int]:
+        """Returns the record that contains the byte at `offset`.
+
+        Returns:
+            The number of the record, its first byte, and the byte after it.
+        """
+        record = int(np.searchsorted(self.starts, offset, "right")) - 1
+        return record, int(self.starts[record]), int(self.starts[record + 1])
+
+    def offset_of(self, record: int) -> int:
+        """Returns the first byte of a record, or the end for the number after the last one."""
+        return int(self.starts[record])
+
+    def prefetch(self, offsets: Iterable[int]) -> None:
+        """Does nothing, because the table is in memory."""
