@@ -26,7 +26,7 @@ of all threads together; what is left of the threads' time they waited.
 
 
 def run_bench(args: argparse.Namespace) -> int:
-    """Measures and prints the result."""
+    """Measures how fast a data set delivers batches, and prints the result. Returns 0."""
     from recordmill.base.sizes import parse_image_size
     from recordmill.options.commands import report_in_flags
     from recordmill.options.parser import options_from_args
@@ -52,7 +52,11 @@ def run_bench(args: argparse.Namespace) -> int:
 
 
 def bench_lines(result: Any) -> Iterator[str]:
-    """Yields the lines of the result."""
+    """Yields lines with the rates, the time of each stage, and an advice.
+
+    Args:
+        result: The `BenchResult` of the measurement.
+    """
     from recordmill.base.sizes import format_size
     from recordmill.options.commands import in_flags
 

@@ -1,6 +1,6 @@
 """The commands `recordmill build` and `recordmill transform`.
 
-The modules that a build needs are imported when it runs.
+`--help` must be fast, so the modules that a build needs are imported when it runs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Any flag that recordmill does not know is handed to Apache Beam, for example
 
 
 def describe_inputs() -> tuple[str, str]:
-    """Returns the metavar and the help of the positional arguments."""
+    """Returns (metavar, help) of the positional arguments."""
     from recordmill.sources.registry import KIND_NAMES
 
     return "[KIND] INPUT", (
@@ -42,7 +42,10 @@ def describe_inputs() -> tuple[str, str]:
 
 
 def run_build_command(args: argparse.Namespace) -> int:
-    """Builds a data set and prints a summary. Returns 0 if a data set was committed."""
+    """Builds a data set and prints a summary. Returns 0.
+
+    With `--dry-run` it only prints a preview, and with `--detach` it only submits the build.
+    """
     from recordmill.base.display import completion_notice
     from recordmill.base.errors import UsageError
     from recordmill.options.commands import report_in_flags
@@ -78,7 +81,11 @@ def run_build_command(args: argparse.Namespace) -> int:
 
 
 def _preview(args: argparse.Namespace) -> int:
-    """Prints a preview of a build. Returns 0 if the build could run."""
+    """Plans a build and prints a preview, without writing anything. Returns 0.
+
+    Raises:
+        UsageError: The build could not run with these options or inputs.
+    """
     from recordmill.base.sizes import format_count, format_size
     from recordmill.options.commands import in_flags, report_in_flags
     from recordmill.options.parser import options_from_args
@@ -120,14 +127,17 @@ def _preview(args: argparse.Namespace) -> int:
 
 
 def _explain_unknown_flags(args: argparse.Namespace) -> str:
-    """Returns a hint about unknown flags, for the error about a missing flag."""
+    """Returns a hint about unknown flags to append to an error message, or "".
+
+    The error is about a missing flag. An unknown flag may be its misspelled name.
+    """
     from recordmill.options.commands import explain_unknown_flags
 
     return explain_unknown_flags(args.beam_args, args.command) if args.beam_args else ""
 
 
 def _submit(args: argparse.Namespace, kind: str | None, paths: list[str]) -> int:
-    """Submits the build to an engine and prints how to follow it."""
+    """Submits the build to an engine and prints its jobs. Returns 0."""
     from recordmill.options.parser import options_from_args
     from recordmill.pipelines.build import submit
 
@@ -149,7 +159,11 @@ def _submit(args: argparse.Namespace, kind: str | None, paths: list[str]) -> int
 
 
 def build_summary(result: Any) -> list[str]:
-    """Returns the lines of the summary of a build."""
+    """Returns the lines of the summary of a build.
+
+    Args:
+        result: The `BuildResult`.
+    """
     from recordmill.base.sizes import format_count, format_size
     from recordmill.options.commands import in_flags
 
@@ -174,7 +188,10 @@ def build_summary(result: Any) -> list[str]:
 
 
 def _format_class_counts(result: Any) -> list[str]:
-    """Returns a line with the largest classes of the label, over all splits."""
+    """Returns a line with the five largest classes of the label, over all splits.
+
+    The list is empty if the label has no class names, or if there are no statistics.
+    """
     from recordmill.base.sizes import format_percent
     from recordmill.shards.manifest import read_statistics
     from recordmill.statistics.dataset_statistics import DatasetStatistics
@@ -197,9 +214,10 @@ def _format_class_counts(result: Any) -> list[str]:
 
 
 def _split_kind(inputs: list[str]) -> tuple[str | None, list[str]]:
-    """Separates the kind from the inputs.
+    """Separates the kind from the inputs, and returns (kind or None, inputs).
 
-    The first word is the kind if it names one and an input follows. `./csv` is a folder called csv.
+    The first word is the kind if it names one and an input follows. The word `./csv` is always an
+    input, such as a folder called csv.
 
     Raises:
         UsageError: The first word is neither a kind nor a file, but similar to a kind.
@@ -230,7 +248,11 @@ The new data has the columns of the old one, and is read with its types.
 
 
 def run_transform(args: argparse.Namespace) -> int:
-    """Builds a data set with the transform of another one. Returns 0 if it was committed."""
+    """Builds a data set with the transform of another one. Returns 0.
+
+    Raises:
+        UsageError: The flag `--with` is missing, or see `recordmill build`.
+    """
     from recordmill.base.errors import UsageError
 
     if "transform_from" not in args:

@@ -98,12 +98,16 @@ def check(
 
 
 class _Standards:
-    """The standards that a data set is compared with.
+    """A data set, and the standards that it is checked against.
 
     Attributes:
-        rules: The rules of the user.
-        schemas: (schema, rules from its file or None, name) of each schema.
-        others: (statistics, schema or None, name) of each other data set.
+        dataset: The data set.
+        recount: Whether to count statistics that a data set lacks.
+        progress: Receives the number of records that are read for this.
+        schema: The schema of the data set.
+        rules: The rules of the user, or None.
+        schemas: (schema, rules from its file or None, name) of each schema to compare with.
+        others: (statistics, schema or None, name) of each other data set to compare with.
     """
 
     def __init__(self, dataset: Dataset, recount: bool, progress: Progress) -> None:
@@ -114,10 +118,10 @@ class _Standards:
         self.others: list[tuple[DatasetStatistics, Schema | None, str]] = []
 
     def add(self, standard: Any) -> None:
-        """Adds a standard.
+        """Loads a standard and adds it.
 
         Args:
-            standard: A path, rules or a `Schema`.
+            standard: A path, a mapping with rules, or a `Schema`.
 
         Raises:
             UsageError: The standard can't be used.
@@ -155,6 +159,7 @@ class _Standards:
             )
 
     def _load_schema(self, path: str) -> tuple[Schema, Rules]:
+        """Returns the schema in a `schema.pbtxt` file, and the rules that the file contains."""
         from recordmill.checks.schema_rules import rules_from_schema
         from recordmill.schemas.tfmd import from_pbtxt
 
@@ -167,8 +172,7 @@ class _Standards:
     def duplicate_rules(self) -> Rules:
         """Returns the rules of the search for duplicate records.
 
-        If the command names no rules, schema or other data set, these are the rules that forbid all
-        duplicates.
+        If the user has named no rules, schema or other data set, these rules forbid all duplicates.
 
         Raises:
             UsageError: A rule compares images, and the data set has none.
@@ -183,14 +187,19 @@ class _Standards:
         return rules
 
     def find_all_violations(self, dataset_name: str) -> Iterator[Violation]:
-        """Yields the violations that the statistics and the schema show."""
+        """Yields the violations that the statistics and the schema of the data set show.
+
+        Args:
+            dataset_name: The name of the data set for error messages.
+        """
         from recordmill.checks.comparison import find_drift, find_skew
         from recordmill.checks.constraints import find_violations
         from recordmill.checks.rules import Rules
         from recordmill.checks.schema_rules import find_schema_changes
 
         statistics = _load_statistics(self.dataset, dataset_name, self.recount, self.progress)
-        # a schema may contain comparators for skew and drift, which rules of the user replace
+        # The schema of a file may contain limits (comparators) for skew and drift. Rules of the
+        # user replace them.
         limits = self.rules or next(
             (rules for _, rules, _ in self.schemas if rules is not None), Rules()
         )
@@ -218,7 +227,9 @@ def _format_inputs(inputs: Any) -> str:
 def _load_statistics(
     dataset: Dataset, dataset_name: str, recount: bool, progress: Progress
 ) -> DatasetStatistics:
-    """Returns the statistics of the build, or counts them if `recount` is set.
+    """Returns the statistics that the build has stored, or counts them.
+
+    Records are only counted if `recount` is set.
 
     Raises:
         UsageError: The build has stored no complete statistics, and `recount` is not set.
@@ -256,7 +267,7 @@ def _read_statistics_file(path: str) -> DatasetStatistics:
 
     with _as_usage_errors(path):
         statistics = DatasetStatistics.from_bytes(_read_file(path), path)
-    list_inputs([path])  # refuses files of a build that is running or was killed
+    list_inputs([path])  # raises UsageError for a file of a build that is running or was killed
     if not any(statistics.values()):
         raise UsageError(f"{path}: holds no statistics of features, or those of another version")
     return statistics
@@ -270,7 +281,11 @@ def _read_file(path: str) -> bytes:
 
 @contextlib.contextmanager
 def _as_usage_errors(path: str) -> Iterator[None]:
-    """Raises UsageError if a file that the user has named can't be read."""
+    """Replaces errors of the `with` block about a user's file by UsageError.
+
+    Args:
+        path: The file that the block reads.
+    """
     from recordmill.base.errors import DataError, UsageError
 
     try:
@@ -282,10 +297,11 @@ def _as_usage_errors(path: str) -> Iterator[None]:
 
 
 def run_check(args: argparse.Namespace) -> int:
-    """Prints the violations.
+    """Checks a data set and prints the violations.
 
-    Returns 1 if there are violations, 2 if all of them are rules that can't be judged, and 0 if
-    there are none.
+    Returns:
+        The exit code: 0 without violations, 1 if a rule is violated, or 2 if the only problem is
+        that rules can't be judged.
     """
     from recordmill.options.commands import in_flags, report_in_flags
     from recordmill.options.parser import options_from_args
@@ -305,7 +321,7 @@ def run_check(args: argparse.Namespace) -> int:
 
 
 def _format_counts(violations: list[Violation]) -> str:
-    """Returns the number of violations as text.
+    """Returns the number of violations and of rules that can't be judged.
 
     >>> _format_counts([])
     'all is as expected'

@@ -42,7 +42,10 @@ Every record is read, so ranges and presence are exact; --infer-from looks at fe
 
 
 def run_inspect(args: argparse.Namespace) -> int:
-    """Inspects the inputs and prints the summary."""
+    """Inspects the inputs and prints the summary. Returns 0.
+
+    With `--emit` it prints a schema or a program instead.
+    """
     from recordmill.options.commands import report_in_flags
     from recordmill.options.parser import options_from_args
     from recordmill.reader.inspect.summary import inspect
@@ -60,7 +63,7 @@ def run_inspect(args: argparse.Namespace) -> int:
 
 
 def _emit(args: argparse.Namespace) -> int:
-    """Prints a schema, a parsing specification or a reader."""
+    """Prints the text that `--emit` requests: a schema, a parsing specification or a program."""
     from recordmill.base.errors import UsageError
     from recordmill.options.parser import options_from_args
     from recordmill.reader.dataset import open
@@ -79,7 +82,11 @@ def _to_json_default(value: Any) -> Any:
 
 
 def inspect_lines(summary: Any) -> Iterator[str]:
-    """Yields the lines of the summary."""
+    """Yields the lines of a summary: counts, a table of the features, and findings.
+
+    Args:
+        summary: The result of `reader.inspect.summary.inspect`.
+    """
     from recordmill.base.sizes import format_size
     from recordmill.base.tables import table_lines
     from recordmill.options.commands import in_flags
@@ -145,7 +152,7 @@ def _finding_lines(title: str, findings: Sequence[Any]) -> Iterator[str]:
 
 
 def _content_lines(summary: Any) -> Iterator[str]:
-    """Yields lines about options of `read` that decode binary values."""
+    """Yields a line for each binary feature that an option of `read` could decode."""
     for name, texts in summary.guesses().items():
         size = summary.features[name].sizes[0]
         yield (
@@ -215,7 +222,7 @@ examples:
 
 
 def run_head(args: argparse.Namespace) -> int:
-    """Prints the first records, or one record."""
+    """Prints the first records, or the records from `--at` on. Returns 0."""
     from recordmill.base.errors import UsageError
     from recordmill.options.parser import options_from_args
     from recordmill.reader.dataset import open

@@ -38,7 +38,7 @@ _COMMANDS = {
     "clean": "what killed builds and reads left in an output folder",
 }
 _WITHOUT_PANDAS = ("head", "inspect", "read", "verify")  # commands whose code never needs pandas
-# At the end of a terminal, the shell and the kernel each send a SIGHUP within this time.
+# At the end of a terminal, the shell and the kernel each send a SIGHUP, within a second.
 _HANGUP_REPEAT_SEC = 1
 _last_hangup = float("-inf")  # time of the last SIGHUP
 _SHARED_MODULES = {  # modules with several commands
@@ -62,16 +62,16 @@ recordmill COMMAND --help says more."""
 
 @dataclass(frozen=True)
 class Command:
-    """A command: its help and its function.
+    """A command: its help texts and the function that runs it.
 
     Attributes:
-        run: Receives the arguments and returns the exit code.
+        run: Receives the parsed arguments and returns the exit code.
         usage: The usage line.
         description: The text below the usage line.
-        inputs: Metavar and help of the positional arguments.
+        inputs: (metavar, help) of the positional arguments.
         examples: Text after the options.
-        full_help: Returns text that `--help-all` adds after the examples.
-        takes_beam_flags: Unknown flags are passed to Apache Beam.
+        full_help: Returns the text that `--help-all` adds after the examples.
+        takes_beam_flags: Unknown flags are passed to Apache Beam. Otherwise they are an error.
         needs_inputs: At least one positional argument is required.
         failure_code: The exit code if the data or the machine causes an error.
     """
@@ -88,12 +88,13 @@ class Command:
 
 
 def make_parser(command: str) -> argparse.ArgumentParser:
-    """Returns the parser of all commands. Only one command has its options.
+    """Returns the parser of all commands, with the options of only one of them.
 
-    The parser sets `run`, a function that receives the arguments and returns the exit code.
+    To add the options of all commands would import many modules. The parsed arguments have an
+    attribute `run`, which is `Command.run` of the command.
 
     Args:
-        command: Name of the command that gets its options.
+        command: Name of the command whose options are needed.
     """
     parser = argparse.ArgumentParser(
         "recordmill",
@@ -125,10 +126,11 @@ class _VersionAction(argparse.Action):
 
 
 def run(argv: Sequence[str] | None = None) -> int:
-    """Runs a command.
+    """Parses the arguments, runs the command and reports its errors.
 
     Args:
-        argv: The arguments. None uses the arguments of the process.
+        argv: The arguments. None takes the arguments of this process, and allows the command to
+            change settings of the process.
 
     Returns:
         The exit code.
@@ -138,12 +140,12 @@ def run(argv: Sequence[str] | None = None) -> int:
         SystemExit: The arguments are invalid, or `--help` or `--version` was requested.
     """
     _open_standard_streams()
-    # hides TensorFlow's messages about the processor
+    # Hides TensorFlow's messages about the processor. TensorFlow reads this when it is imported.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    # Python allows signal handlers in the main thread only
+    # Python allows signal handlers to be set in the main thread only.
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _handle_signal)
-        # with nohup, the command continues without its terminal
+        # `nohup` ignores SIGHUP, so that the command continues without its terminal.
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
             signal.signal(signal.SIGHUP, _handle_signal)
     is_process = argv is None
@@ -177,27 +179,34 @@ def run(argv: Sequence[str] | None = None) -> int:
 
 
 def _find_command_name(argv: Sequence[str]) -> str:
-    """Returns the first word that is not an option, or ""."""
+    """Returns the first argument that is not an option, or ""."""
     return next((word for word in argv if not word.startswith("-")), "")
 
 
 def _complete_line(line: str) -> None:
-    """Completes a line of the shell and ends the process, if argcomplete is installed."""
+    """Prints completions of a line for the shell, and ends the process.
+
+    Does nothing if argcomplete is not installed.
+    """
     with contextlib.suppress(ImportError):
         import_module("argcomplete").autocomplete(make_parser(_find_command_name(line.split()[1:])))
 
 
 class SilentImportFinder:
-    """Import hook that silences TensorFlow during its import.
+    """Import hook that silences TensorFlow while it is imported.
 
-    Its libraries write messages to stderr before they read any setting.
+    TensorFlow's libraries print messages to stderr before they read any setting.
     """
 
     @staticmethod
     def find_spec(
         name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Finds TensorFlow, and no other module."""
+        """Returns the module spec of TensorFlow, or None for any other module.
+
+        Python calls this method for each import (`importlib.abc.MetaPathFinder`). The loader of the
+        spec redirects stderr to the null device while it loads TensorFlow.
+        """
         spec = PathFinder.find_spec(name, path, target) if name == "tensorflow" else None
         if spec is not None and spec.loader is not None:
             load = spec.loader.exec_module
@@ -217,23 +226,32 @@ class SilentImportFinder:
 
 
 class PandasBlocker:
-    """Import hook that makes pandas unavailable.
+    """Import hook that makes pandas look as if it were not installed.
 
-    If pandas is installed, pyarrow imports it before it creates its first array. That takes longer
-    than all other imports.
+    Otherwise pyarrow imports pandas before it creates its first array. That takes longer than all
+    other imports.
     """
 
     @staticmethod
     def find_spec(
         name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> None:
-        """Raises ModuleNotFoundError for pandas, and finds no other module."""
+        """Returns None, so that Python continues with its other finders.
+
+        Python calls this method for each import (`importlib.abc.MetaPathFinder`).
+
+        Raises:
+            ModuleNotFoundError: The module is pandas.
+        """
         if name == "pandas":
             raise ModuleNotFoundError("no module is to need pandas here", name=name)
 
 
 def _check_command(parser: argparse.ArgumentParser, command: str) -> None:
-    """Ends the process if there is no such command, and suggests a similar one."""
+    """Ends the process with an error if there is no such command.
+
+    The error message suggests a similar command.
+    """
     if command and command not in _COMMANDS:
         from recordmill.base.option_names import did_you_mean
 
@@ -243,6 +261,12 @@ def _check_command(parser: argparse.ArgumentParser, command: str) -> None:
 
 
 def _run_command(args: argparse.Namespace, is_process: bool) -> int:
+    """Runs the command, prints its error if it fails, and returns the exit code.
+
+    Args:
+        args: The parsed arguments.
+        is_process: The process runs nothing else, so it may be ended without cleanup.
+    """
     from recordmill.base.errors import RecordmillError, UsageError
     from recordmill.base.machine import exhausted_limit
 
@@ -289,7 +313,7 @@ _LIMIT_MESSAGES = {  # by the exhausted resource
 def _find_stray_words(unknown: Sequence[str]) -> list[str]:
     """Returns the words that are neither a Beam flag nor its value.
 
-    A stray word may be an INPUT, which must not be lost.
+    Such a word may be an INPUT that the parser did not understand. It must not be passed to Beam.
 
     >>> _find_stray_words(["--runner", "Flink", "extra"])
     ['extra']
@@ -302,9 +326,9 @@ def _find_stray_words(unknown: Sequence[str]) -> list[str]:
 
 
 def _open_standard_streams() -> None:
-    """Opens standard streams that the caller has closed (`2>&-`).
+    """Opens the standard streams that the caller has closed, for example with `2>&-`.
 
-    Otherwise a data file could get the number of stderr, and receive its messages.
+    Otherwise a data file could get the descriptor of stderr, and messages would be written into it.
     """
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
@@ -312,15 +336,15 @@ def _open_standard_streams() -> None:
     sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
     sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
     for stream in (sys.stdout, sys.stderr):
-        # the encoding of a terminal may lack characters of the data
+        # The encoding of a terminal may lack characters of the data.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
 def _report_error(error: object, code: int, args: argparse.Namespace) -> int:
-    """Prints an error as one line and returns the exit code.
+    """Prints an error as one line to stderr and returns `code`.
 
-    With `--json`, the error is also printed to standard output, as an object.
+    With `--json`, an object with the error is also printed to stdout.
     """
     from recordmill.base.option_names import redact_passwords
     from recordmill.options.commands import in_flags
@@ -340,12 +364,12 @@ def _report_error(error: object, code: int, args: argparse.Namespace) -> int:
 
 
 def _handle_signal(signum: int, frame: object) -> None:
-    """Ends a run in the same way as Ctrl-C, with its cleanup.
+    """Raises KeyboardInterrupt, so that the command ends and cleans up as after Ctrl-C.
 
     The signal is SIGTERM, or SIGHUP at the end of the terminal.
     """
     global _last_hangup
-    # a second SIGHUP would interrupt the cleanup that the first one has started
+    # A second SIGHUP would interrupt the cleanup that the first one has started.
     if signum == signal.SIGHUP:
         previous, _last_hangup = _last_hangup, time.monotonic()
         if _last_hangup - previous < _HANGUP_REPEAT_SEC:

@@ -18,7 +18,11 @@ Exit code: 0 nothing is wrong; 1 the list of what is wrong stands on stdout, wit
 
 
 def run_verify(args: argparse.Namespace) -> int:
-    """Prints the problems of the inputs. Returns 1 if some are not repaired."""
+    """Verifies the inputs and prints the problems.
+
+    Returns:
+        The exit code: 1 if there is a problem that was not repaired, else 0.
+    """
     from recordmill.base.progress import Progress
     from recordmill.options.parser import options_from_args
     from recordmill.shards.verify import verify
@@ -62,7 +66,11 @@ they submit. Any flag that recordmill does not know is handed to Apache Beam.
 
 
 def run_doctor(args: argparse.Namespace) -> int:
-    """Checks an engine and prints the findings. Returns 1 if something has to change."""
+    """Checks an engine and prints the findings.
+
+    Returns:
+        The exit code: 1 if something has to change before a job can run, else 0.
+    """
     from recordmill.options.commands import in_flags
     from recordmill.options.parser import options_from_args
     from recordmill.pipelines.beam_run import check_runner
@@ -89,7 +97,7 @@ A run whose engine is Flink is asked about by its REST interface; of other engin
 
 
 def run_status(args: argparse.Namespace) -> int:
-    """Prints the state of output folders and of the runs that write to them."""
+    """Prints the state of output folders and of the runs that write to them. Returns 0."""
     from recordmill.options.parser import options_from_args
     from recordmill.pipelines.remote.status import status
 
@@ -117,7 +125,10 @@ Builds and reads clean up by themselves when they begin; this is for an OUT that
 
 
 def run_clean(args: argparse.Namespace) -> int:
-    """Lists the files of killed runs, and removes them if requested."""
+    """Lists the files that killed runs have left in output folders. Returns 0.
+
+    With `--remove` it also removes these files.
+    """
     from recordmill.options.parser import options_from_args
     from recordmill.shards.store_run import clean
 

@@ -1,6 +1,6 @@
 """The command `recordmill read`: writes records to Parquet, NumPy, Arrow or plain files.
 
-The modules that a read needs are imported when it runs.
+`--help` must be fast, so the modules that a read needs are imported when it runs.
 """
 
 from __future__ import annotations
@@ -68,19 +68,23 @@ With --runner the same runs as an Apache Beam pipeline; any flag that recordmill
 
 
 def _format_help() -> str:
+    """Returns the text of `--help-all`, with the description of each output format."""
     from recordmill.records.writers.outputs import OUTPUTS
 
     return _READ_HELP_ALL.format(formats="\n".join(map(_format_output_help, OUTPUTS)))
 
 
 def _format_output_help(output: Any) -> str:
-    """Returns the name and the description of an output."""
+    """Returns the name and the description of an output format, as indented lines."""
     first, *more_lines = output.description.split("\n")
     return "\n".join([f"  {output.name:7}  {first}", *(f"{'':11}{line}" for line in more_lines)])
 
 
 def run_read(args: argparse.Namespace) -> int:
-    """Reads the inputs and prints a summary, or an estimate. Returns 0 on success."""
+    """Reads the inputs and prints a summary. Returns 0.
+
+    With `--dry-run` it only prints an estimate.
+    """
     from recordmill.base.errors import UsageError
     from recordmill.options.commands import explain_unknown_flags, report_in_flags
     from recordmill.options.parser import options_from_args
@@ -130,7 +134,11 @@ def _dry_run(args: argparse.Namespace, options: dict[str, Any]) -> int:
 
 
 def read_summary(result: Any) -> list[str]:
-    """Returns the lines of the summary of a read."""
+    """Returns the lines of the summary of a read.
+
+    Args:
+        result: The `ReadResult`.
+    """
     from recordmill.base.sizes import format_count
     from recordmill.options.commands import in_flags
 

@@ -87,7 +87,7 @@ def report(
 
 
 def run_report(args: argparse.Namespace) -> int:
-    """Writes the report and prints its path."""
+    """Writes the report and prints the path of its file. Returns 0."""
     from recordmill.options.parser import options_from_args
 
     options = options_from_args(args)
