@@ -120,6 +120,7 @@ def entry_dtype(entry: Any, proto: Any | None) -> str:
         is_text = domain in _TEXT_DOMAINS or (
             domain == "time_domain" and entry.time_domain.HasField("string_format")
         )
+        # `domain` is the name of a string domain that several entries of the schema share.
         is_string_domain = (
             domain == "domain"
             and proto is not None

@@ -116,7 +116,10 @@ class TextCounts:
         return resolve_dtype(self.classes)
 
     def null_count(self, dtype: str) -> int:
-        """Returns the number of nulls if the column is read as this dtype."""
+        """Returns the number of nulls if the column is read as this dtype.
+
+        It includes `soft_nulls`, unless the dtype is `string` or `bytes`.
+        """
         return sum(self.nulls.values()) + (0 if dtype in ("string", "bytes") else self.soft_nulls)
 
 

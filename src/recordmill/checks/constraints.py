@@ -288,6 +288,7 @@ def _check_class_balance(
     A class without a record has the count 0. If the statistics do not list all values of the label,
     the only result is a violation that is not judged.
     """
+    # Statistics do not list classes without a record, so each class begins with a count of 0.
     counts = dict.fromkeys(map(str, range(len(label.classes or ()))), 0) | dict(
         statistics.top_values
     )
@@ -324,6 +325,7 @@ def _check_class_balance(
         ):
             if threshold is not None and (figure < threshold if is_low else figure > threshold):
                 bound = f"{message}, {'below' if is_low else 'above'} {format_threshold(threshold)}"
+                # The ratio of a class without a record is infinite, and JSON has no infinity.
                 shown_figure = figure if math.isfinite(figure) else "inf"
                 yield Violation(
                     "classes",

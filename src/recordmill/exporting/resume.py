@@ -197,6 +197,8 @@ def output_identity(output: Path) -> tuple[int, ...]:
 def saves_progress(plan: ReadPlan, uses_engine: bool = False) -> bool:
     """Returns whether a read is large enough to save finished outputs.
 
+    It must read more than `file_bytes` and write several outputs.
+
     Args:
         plan: The plan of the read.
         uses_engine: True if workers of an engine write the outputs. They divide a split into

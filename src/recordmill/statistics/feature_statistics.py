@@ -133,6 +133,7 @@ class FeatureStatistics:
             for stat in proto.custom_stats
             if (value_kind := stat.WhichOneof("val"))
         }
+        # Only recordmill writes `lengths`, which has more buckets.
         length_histogram = custom.get("lengths", common.num_values_histogram)
         top_values = stats.rank_histogram if kind == "string_stats" else custom.get("top_values")
         sizes = None
@@ -273,6 +274,7 @@ class FeatureStatistics:
         sizes, lengths = self.sizes, self.lengths
         colours = self.colours
         classes = None if feature is None else feature.classes
+        # The columns MIN, MEAN, STD and MAX. They make no sense for class numbers.
         figures = [_format_number(value) for value in (self.min, self.mean, self.std_dev, self.max)]
         if classes is not None:
             figures = [""] * 4

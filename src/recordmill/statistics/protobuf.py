@@ -140,9 +140,11 @@ def _put_numbers(proto: Any, feature: FeatureSketch, numbers: NumberSketch, is_l
             ("min", numbers.minimum, stats.min),
             ("max", numbers.maximum, stats.max),
         ):
+            # The field is a double, which can't represent all integers of 64 bits.
             if exact != stored:
                 proto.custom_stats.add(name=name, str=str(exact))
     elif numbers.nans:
+        # The message counts NaN in histograms only, so this one has no buckets.
         stats.histograms.add(num_nan=numbers.nans)
     for name, count in (
         ("plus_infinities", numbers.plus_infinities),
