@@ -22,6 +22,7 @@ from recordmill.sources.common.contract import PlanOptions, Source
 from recordmill.sources.common.layout import (
     AUTO_LAYOUT,
     NO_LAYOUT,
+    leave_out_submissions,
     note_unused_partitions,
     read_layout,
 )
@@ -211,6 +212,8 @@ def _choose_table_files(
         (files, notes). The files have their splits, which folder and file names determine.
     """
     chosen_files = filter_kind(listing, kind)
+    if split_from == AUTO_LAYOUT:
+        chosen_files = leave_out_submissions(chosen_files)
     layout = read_layout(
         chosen_files.files, chosen_files.roots, split_from=split_from, class_from=NO_LAYOUT
     )

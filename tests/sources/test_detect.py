@@ -161,7 +161,7 @@ def test_empty_files_go_by_their_name() -> None:
         ("text/tydiqa", "jsonl", 5),
         ("text/movie_reviews", "text", 2000),
         ("text/udhr2-languages", "text", 388),
-        ("tfrecord", "tfrecord", 108),
+        ("tfrecord", "tfrecord", 107),
     ],
 )
 def test_real_folders(shared_data: Path, folder: str, expected: str, files: int) -> None:
@@ -454,3 +454,102 @@ def test_files_that_look_temporary_are_counted_by_all_kinds(tmp_path: Path) -> N
     notes = plan_text(list_inputs([str(tmp_path)]), TextOptions(), PlanOptions()).notes
     assert "ignored 1 temporary: b.txt~" in notes
     assert "ignored 1 hidden: .hidden" in notes
+
+
+# The first record of each log: an Event with a time and this version.
+EVENT_LOG = framed(
+    [b"\x09" + bytes(8) + b"\x1a\x0dbrain.Event:2", b"\x09" + bytes(8) + b"\x10\x01"]
+)
+EVENT_LOG_NAME = "events.out.tfevents.1700000000.host.12.0.v2"
+
+
+def test_logs_of_tensorboard_are_no_data_for_builds_and_readers(tmp_path: Path) -> None:
+    source = tmp_path / "in"
+    recordmill.build([{"x": 1}, {"x": 2}], source / "data")
+    (source / "logs").mkdir()
+    (source / "logs" / EVENT_LOG_NAME).write_bytes(EVENT_LOG)
+    assert sorted(recordmill.open(source).to_numpy()["x"].tolist()) == [1, 2]
+    (source / "plain").mkdir()
+    (source / "plain" / "a.tfrecord").write_bytes(
+        next((source / "data").rglob("*.tfrecord")).read_bytes()
+    )
+    report = recordmill.build([source / "plain", source / "logs"], tmp_path / "out")
+    assert report.read == 2
+    for call in (recordmill.open, recordmill.inspect):
+        with pytest.raises(DataError, match=r"logs of TensorBoard, such as .*, have no data"):
+            call(source / "logs")
+    with pytest.raises(UsageError, match="is a log of TensorBoard"):
+        recordmill.build(source / "logs", tmp_path / "out2")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "LICENSE",
+        "LICENSE-APACHE",
+        "LICENSE.MIT",
+        "LICENSE_CODE.txt",
+        "MIT-LICENSE.txt",
+        "COPYING.LESSER",
+        "UNLICENSE",
+        "CITATION.cff",
+        "CODEOWNERS",
+        "README_zh.txt",
+        "VERSION",
+        "TERMS_OF_USE.txt",
+        "requirements.txt",
+        "SHA256SUMS",
+        "md5sums.txt",
+    ],
+)
+def test_a_licence_and_its_like_beside_one_file_of_data_is_documentation(
+    tmp_path: Path, name: str
+) -> None:
+    (tmp_path / name).write_text("Permission is hereby granted, free of charge, to all\n" * 9)
+    (tmp_path / "a.csv").write_text("x,y\n1,2\n")
+    assert list(recordmill.stats(tmp_path)["train"]) == ["x", "y"]
+
+
+@pytest.mark.parametrize(
+    "name", ["license_plates.txt", "version.txt", "terms.txt", "notice_of.txt"]
+)
+def test_text_whose_name_has_a_word_of_documentation_stays_data(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("one\ntwo\n")
+    (tmp_path / "b.txt").write_text("three\n")
+    listing = filter_kind(list_inputs([str(tmp_path)], data_extensions=DATA_EXTENSIONS), "text")
+    assert name in list(listing.files.names())
+
+
+def test_text_under_the_name_of_binary_data_is_that_data_and_no_text(tmp_path: Path) -> None:
+    for name in ("a.png", "a.tfrecord", "a.parquet", "a.npy"):
+        kind_of_name = sniff_kind(b"", name, 0).kind
+        assert kind(b"version https://git-lfs.github.com/spec/v1\nsize 5\n", name) == kind_of_name
+
+
+def test_inspect_of_a_folder_shows_the_files_beside_one_that_is_none(tmp_path: Path) -> None:
+    (tmp_path / "b.tfrecord").write_text("item { name: 'a' }\n" * 9)
+    with pytest.raises(DataError, match=r"b\.tfrecord: record 0"):
+        recordmill.inspect(tmp_path)
+    (tmp_path / "a.tfrecord").write_bytes(framed([b"x", b"yz"]))
+    summary = recordmill.inspect(tmp_path)
+    assert summary.records == 2
+    with pytest.raises(DataError, match=r"b\.tfrecord: record 0"):
+        len(recordmill.open(tmp_path))
+
+
+def test_a_file_for_handing_in_results_is_not_mixed_into_the_splits(tmp_path: Path) -> None:
+    source = tmp_path / "in"
+    source.mkdir()
+    (source / "train.csv").write_text("id,y\n1,0\n2,1\n3,0\n")
+    (source / "test.csv").write_text("id\n4\n5\n")
+    (source / "gender_submission.csv").write_text("id,y\n4,0\n5,0\n")
+    report = recordmill.build(source, tmp_path / "out")
+    assert {
+        split: len(recordmill.open(tmp_path / "out", split)) for split in ("train", "test")
+    } == {
+        "train": 3,
+        "test": 2,
+    }
+    assert any("left out 1 file(s) for handing in results" in note for note in report.notes)
+    report = recordmill.build(source / "gender_submission.csv", tmp_path / "named")
+    assert report.read == 2

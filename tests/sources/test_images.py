@@ -425,3 +425,20 @@ def test_a_table_beside_images_that_names_them_is_named_with_its_option(tmp_path
     labelled = plan(root, labels=labels)
     assert labelled.schema["label"].classes == ("x", "y")
     assert not [note for note in labelled.notes if "names images" in note]
+
+
+@pytest.mark.parametrize("split", ["", "train/"])
+def test_folders_of_an_image_to_image_data_set_are_asked_about_and_pair_reads_them(
+    tmp_path: Path, split: str
+) -> None:
+    names = ("0.png", "sub/1.png")
+    source = write(
+        tmp_path / "in", {f"{split}{side}/{n}": PNG for side in ("input", "target") for n in names}
+    )
+    with pytest.raises(UsageError) as refused:
+        recordmill.build(source, tmp_path / "out")
+    assert "--pair input,target" in in_flags(str(refused.value))
+    assert recordmill.build(source, tmp_path / "out", pair="input,target").read == 2
+    # With other names in one folder these are two classes like any other.
+    write(source, {f"{split}target/2.png": PNG})
+    assert recordmill.build(source, tmp_path / "classes").read == 5

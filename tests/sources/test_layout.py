@@ -221,7 +221,10 @@ def test_splits_and_classes_by_names(
             "splits by folder: test 1, train 2, validation 1",
         ),
         ("cat/1.jpg dog/1.jpg loose.jpg", "1 file(s) outside every class folder have no label"),
-        ("train_1.jpg cat.jpg", "no splits by file name: only 1 of 2 names say one"),
+        (
+            "train_1.jpg cat.jpg",
+            "no splits by file name: only 1 of 2 names say one, and cat.jpg does not; give the others alone to have their splits",
+        ),
     ],
 )
 def test_what_is_said_of_names(names: str, note: str) -> None:

@@ -5,6 +5,7 @@ import random
 import subprocess
 import sys
 import tempfile
+import zipfile
 from pathlib import Path
 
 import image_samples
@@ -450,3 +451,18 @@ def test_both_walks_agree(files: list[tuple[str, int]], pattern: str | None) -> 
         assert sorted(one.name for one in found) == sorted(here)
         assert all(one.path == f"s3://bucket/in/{one.name}" for one in found)
         assert far.notes() == near.notes()
+
+
+def test_folders_of_systems_are_ignored_in_folders_and_archives(tmp_path: Path) -> None:
+    source = tmp_path / "in"
+    names = ("@eaDir", "#recycle", "$RECYCLE.BIN", "lost+found", "__pycache__", "@Recycle")
+    for folder in (*names, "System Volume Information", "cat"):
+        (source / folder).mkdir(parents=True)
+        (source / folder / "a.png").write_bytes(b"x")
+    with zipfile.ZipFile(tmp_path / "in.zip", "w") as archive:
+        for path in sorted(source.rglob("*.png")):
+            archive.write(path, path.relative_to(source))
+    for root in (source, tmp_path / "in.zip"):
+        listing = list_inputs([str(root)])
+        assert list(listing.files.names()) == ["cat/a.png"]
+        assert listing.ignored == {"of the system": 7}

@@ -82,6 +82,10 @@ _FILE_FORMATS = (
     FileFormat("gzip", b"\x1f\x8b\x08", is_sure=True),
     FileFormat("zstd", b"\x28\xb5\x2f\xfd", is_sure=True),
     FileFormat("xz", b"\xfd7zXZ\0", is_sure=True),
+    # A TFRecord file. Its first record is an Event with the time and this version.
+    FileFormat(
+        "TensorBoard", b"brain.Event:", "a log of TensorBoard, which has no data", 23, is_sure=True
+    ),
     FileFormat("PDF", b"%PDF-", "a PDF document; take its text out first", is_sure=True),
     FileFormat(
         "zip",

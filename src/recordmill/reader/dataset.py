@@ -148,11 +148,7 @@ def open(
         catalog = with_store_settings(
             catalog, storage_requests, folder, parse_size(cache_bytes, "cache_bytes")
         )
-    if infer_from is not None and schema is not None:
-        raise UsageError(
-            f"{option('infer_from')} and {option('schema')} exclude each other: give one of them"
-        )
-    sample = None if infer_from is None else Sample.parse(infer_from)
+    sample = parse_sample(infer_from, schema)
     explicit_schema = load_schema(schema)
     return Dataset(
         catalog,
@@ -169,6 +165,19 @@ def open(
             class_names=class_names,
         ),
     )
+
+
+def parse_sample(infer_from: str | int | None, schema: Any) -> Sample | None:
+    """Returns the records that the schema is inferred from. None means all.
+
+    Raises:
+        UsageError: The text is invalid, or a schema is given, too.
+    """
+    if infer_from is not None and schema is not None:
+        raise UsageError(
+            f"{option('infer_from')} and {option('schema')} exclude each other: give one of them"
+        )
+    return None if infer_from is None else Sample.parse(infer_from)
 
 
 class Dataset(Scanner, Trainable, StatisticsMixin):

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from recordmill.base.errors import DataError, UsageError
+from recordmill.base.magic import FORMAT_HEAD_BYTES, sniff_file_format
 from recordmill.base.option_names import did_you_mean, option
 from recordmill.records.tfrecord.frames import HEADER_BYTES, try_scan_frames
 from recordmill.records.tfrecord.stream import detect_tfrecord_compression
@@ -174,7 +175,13 @@ class Catalog:
 Inputs = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
-def catalog_inputs(inputs: Inputs, split: str | None = None, *, lenient: bool = False) -> Catalog:
+def catalog_inputs(
+    inputs: Inputs,
+    split: str | None = None,
+    *,
+    lenient: bool = False,
+    skips_odd: bool = False,
+) -> Catalog:
     """Lists the files of the inputs, or the files of one split.
 
     Args:
@@ -182,6 +189,7 @@ def catalog_inputs(inputs: Inputs, split: str | None = None, *, lenient: bool = 
         split: Name of the only split to list. None lists all splits.
         lenient: Shards may have another size than in the manifest. The reader counts their missing
             records as rejects.
+        skips_odd: See `catalog_files`.
 
     Raises:
         UsageError: Nothing was found, the split does not exist, or a data set is combined with
@@ -200,7 +208,7 @@ def catalog_inputs(inputs: Inputs, split: str | None = None, *, lenient: bool = 
     catalog = (
         catalog_data_set(paths[0], split, lenient=lenient, known_generations=data_sets[paths[0]])
         if data_sets
-        else catalog_files(paths, lenient=lenient)
+        else catalog_files(paths, lenient=lenient, skips_odd=skips_odd)
     )
     if split is None:
         return catalog
@@ -314,18 +322,23 @@ def check_size(path: str, info: ShardInfo, *, lenient: bool = False) -> Stat:
     return state
 
 
-def catalog_files(inputs: Iterable[str], *, lenient: bool = False) -> Catalog:
+def catalog_files(
+    inputs: Iterable[str], *, lenient: bool = False, skips_odd: bool = False
+) -> Catalog:
     """Lists the TFRecord files among the inputs by their contents.
 
     Args:
         inputs: Files, folders, globs and `@list.txt`.
         lenient: A file that was named explicitly may be of another kind.
+        skips_odd: Leaves out the files of folders that do not begin with a record, with a note. If
+            no other file exists, they are listed.
 
     Raises:
         DataError: No file is a TFRecord file, or an explicitly named file is of another kind.
     """
     listing = list_inputs(list(inputs), data_extensions=_DATA_EXTENSIONS)
-    files, other_files = [], []
+    files, odd_files = list[ShardFile](), list[ShardFile]()
+    other_files, event_log = list[str](), ""
     current_folders: dict[str, frozenset[str]] = {}
     num_outdated = 0
     for file in listing.files:
@@ -333,19 +346,24 @@ def catalog_files(inputs: Iterable[str], *, lenient: bool = False) -> Catalog:
             num_outdated += file.name.lower().endswith(_EXTENSIONS)
             continue
         compression = UNCOMPRESSED if file.stat.size_bytes == 0 else sniff_compression(file.path)
-        if (
-            compression is None
-            and not listing.is_explicit(file)
-            and not file.name.lower().endswith(_EXTENSIONS)
-        ):
+        is_explicit, has_extension = (
+            listing.is_explicit(file),
+            file.name.lower().endswith(_EXTENSIONS),
+        )
+        if not is_explicit and compression == UNCOMPRESSED and _is_event_log(file):
+            event_log = file.name
             other_files.append(file.name)
             continue
-        # A file with an extension of TFRecords is always read, because a damaged one may look like
-        # text. Its first error explains what is wrong. An explicitly named file with another
-        # extension is read unless it has the contents of another kind.
-        if compression is None and not lenient and not file.name.lower().endswith(_EXTENSIONS):
+        if not is_explicit and compression is None and not has_extension:
+            other_files.append(file.name)
+            continue
+        # A file with an extension of TFRecords is read, because a damaged one may look like text.
+        # Its first error explains what is wrong. An explicitly named file with another extension is
+        # read unless it has the contents of another kind.
+        if compression is None and not lenient and not has_extension:
             _refuse_other_kind(file)
-        files.append(
+        has_no_header = compression is None and not is_explicit
+        (odd_files if skips_odd and has_no_header else files).append(
             ShardFile(
                 file.path,
                 file.name,
@@ -358,8 +376,12 @@ def catalog_files(inputs: Iterable[str], *, lenient: bool = False) -> Catalog:
             )
         )
     if not files:
+        files, odd_files = odd_files, []
+    if not files:
+        logs = f"; logs of TensorBoard, such as {event_log}, have no data" if event_log else ""
         raise DataError(
-            f"no TFRecord file among the {len(listing.files)} files", source=", ".join(inputs)
+            f"no TFRecord file among the {len(listing.files)} files{logs}",
+            source=", ".join(inputs),
         )
     notes = list(listing.notes)
     if num_outdated:
@@ -370,10 +392,21 @@ def catalog_files(inputs: Iterable[str], *, lenient: bool = False) -> Catalog:
         notes.append(
             f"left out what is no TFRecord ({len(other_files)}): {_show_names(other_files)}"
         )
+    if odd_files:
+        notes.append(
+            f"left out what is damaged at the start, or no TFRecord ({len(odd_files)}): "
+            f"{_show_names([file.name for file in odd_files])}"
+        )
     # An empty file is either a shard without records or a failed copy.
     if empty := [file.name for file in files if file.stat.size_bytes == 0]:
         notes.append(f"no byte, and so no record, is in {_show_names(empty)} ({len(empty)})")
     return Catalog(tuple(files), notes=tuple(notes))
+
+
+def _is_event_log(file: InputFile) -> bool:
+    head = read_range(file.path, 0, FORMAT_HEAD_BYTES).tobytes()
+    file_format = sniff_file_format(head)
+    return file_format is not None and file_format.name == "TensorBoard"
 
 
 def _refuse_other_kind(file: InputFile) -> None:

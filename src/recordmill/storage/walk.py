@@ -30,6 +30,7 @@ IGNORED_HIDDEN, IGNORED_TEMPORARY, IGNORED_EMPTY, IGNORED_MARKER, IGNORED_SPECIA
     "marker",
     "neither file nor folder",
 )
+IGNORED_SYSTEM = "of the system"
 IGNORED_LINKED_FOLDER, IGNORED_LOOP = (
     "link to a folder that is walked anyway",
     "link to a folder around it",
@@ -50,6 +51,22 @@ _MARKER_NAMES = frozenset(
         "_temporary",
         "_metadata",
         "_common_metadata",
+    }
+)
+# Folders of file systems, Windows, network storage (Synology, QNAP) and Python.
+_SYSTEM_NAMES = frozenset(
+    {
+        "lost+found",
+        "$recycle.bin",
+        "recycler",
+        "system volume information",
+        "found.000",
+        "@eadir",
+        "#recycle",
+        "#snapshot",
+        "@recycle",
+        "@recently-snapshot",
+        "__pycache__",
     }
 )
 # Spark's commit protocols leave such files next to the data.
@@ -131,8 +148,8 @@ class IgnoredFiles:
 def ignore_reason(name: str) -> str | None:
     """Returns why files or folders with this name are ignored, or None.
 
-    >>> [ignore_reason(name) for name in (".DS_Store", "a.txt~", "_SUCCESS", "a.txt")]
-    ['hidden', 'temporary', 'marker', None]
+    >>> [ignore_reason(name) for name in (".DS_Store", "a.txt~", "_SUCCESS", "@eaDir", "a.txt")]
+    ['hidden', 'temporary', 'marker', 'of the system', None]
     """
     if name[0] == ".":
         return IGNORED_HIDDEN
@@ -141,6 +158,8 @@ def ignore_reason(name: str) -> str | None:
     lower = name.lower()
     if lower.endswith(_TEMPORARY_SUFFIXES):
         return IGNORED_TEMPORARY
+    if lower in _SYSTEM_NAMES:
+        return IGNORED_SYSTEM
     return IGNORED_MARKER if lower in _MARKER_NAMES or lower.startswith(_MARKER_PREFIXES) else None
 
 

@@ -22,7 +22,7 @@ from recordmill.base.option_names import option
 from recordmill.base.progress import Progress, ProgressArgument, to_progress
 from recordmill.base.sizes import format_count
 from recordmill.base.threads import thread_map
-from recordmill.reader.dataset import Dataset, open
+from recordmill.reader.dataset import Dataset, parse_sample
 from recordmill.reader.display import show_value
 from recordmill.reader.inspect.contents import Contents, suggest_arrays, union_range
 from recordmill.reader.statistics import stored_statistics
@@ -608,7 +608,14 @@ def inspect(
             )
         else:
             try:
-                dataset = open(inputs, split, schema=schema, threads=threads, infer_from=infer_from)
+                catalog = catalog_inputs(inputs, split, skips_odd=True)
+                sample, explicit_schema = parse_sample(infer_from, schema), load_schema(schema)
+                dataset = Dataset(
+                    catalog,
+                    catalog.schema if explicit_schema is None else explicit_schema,
+                    threads=threads or 0,
+                    infer_from=sample,
+                )
                 return summarise(dataset, counters=counters)
             except DataError as error:
                 # `max_rejects` helps only against errors of single records

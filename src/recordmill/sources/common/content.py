@@ -14,6 +14,7 @@ from __future__ import annotations
 import codecs
 import csv
 import json
+import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -55,12 +56,26 @@ _NO_DATA_LIST = """
 md markdown rst html htm xml xsd yaml yml toml ini cfg conf tex bib svg pbtxt prototxt pdf
 py ipynb sh js ts css c h cc cpp java go rs r rb sql lock sha256 sha1 md5
 log mat pkl pickle h5 hdf5 zip tar tgz 7z rar
+cff rtf
 """
 NO_DATA_EXTENSIONS = frozenset(_NO_DATA_LIST.split())
 _DOCUMENTATION_LIST = """
-readme license licence copying notice authors changelog citation contributing dockerfile makefile
+readme license licence unlicense copying notice authors contributors changelog citation contributing codeowners
+disclaimer acknowledgements acknowledgments dockerfile makefile requirements checksums md5sums sha1sums sha256sums
 """
 _DOCUMENTATION_NAMES = frozenset(_DOCUMENTATION_LIST.split())
+# Words next to a name of documentation, as in `LICENSE-MIT`. Another word makes it something else,
+# as in `license_plates.txt`.
+_DOCUMENTATION_WORD_LIST = """
+mit apache bsd gpl lgpl agpl mpl cc by nc sa nd lesser code data dataset images model third party me first en zh cn
+"""
+_DOCUMENTATION_WORDS = frozenset(_DOCUMENTATION_WORD_LIST.split())
+# Names of documentation if they are in capital letters. In other letters they also name data.
+_CAPITAL_LIST = """
+CHANGES HISTORY TODO VERSION TERMS OF USE LEGAL INSTALL CREDITS ATTRIBUTION MANIFEST SHA256SUMS MD5SUMS
+"""
+_CAPITAL_NAMES = frozenset(_CAPITAL_LIST.split())
+_NAME_WORD = re.compile(r"[^\W_]+")
 _DELIMITERS = ",\t;|"
 # Bytes of a TFRecord record in addition to its payload: its header, and header and footer.
 _HEADER_BYTES, _FRAME_OVERHEAD_BYTES = 12, 16
@@ -124,13 +139,25 @@ def is_documentation(name: str) -> bool:
 
     Such files describe the data and contain no records.
 
-    >>> [is_documentation(name) for name in ("data/README.txt", "LICENSE", "readme.csv")]
+    >>> [is_documentation(name) for name in ("data/README.txt", "LICENSE-MIT", "readme.csv")]
+    [True, True, False]
+    >>> [is_documentation(name) for name in ("COPYING.LESSER", "VERSION", "license_plates.txt")]
     [True, True, False]
     """
+    base = name.rpartition("/")[2]
     extension = full_extension(name).split(".")[0]
-    return (
-        extension in ("", "txt", "text", *COMPRESSED_EXTENSIONS)
-        and name.rpartition("/")[2].partition(".")[0].lower() in _DOCUMENTATION_NAMES
+    if extension in ("", "txt", "text", *COMPRESSED_EXTENSIONS):
+        base = base.partition(".")[0]
+    elif extension not in _DOCUMENTATION_WORDS:
+        return False
+    words = _NAME_WORD.findall(base)
+    lower_words = {word.lower() for word in words}
+    return bool(words) and (
+        _CAPITAL_NAMES.issuperset(words)
+        or (
+            not lower_words.isdisjoint(_DOCUMENTATION_NAMES)
+            and lower_words <= _DOCUMENTATION_NAMES | _DOCUMENTATION_WORDS
+        )
     )
 
 
@@ -183,6 +210,9 @@ def sniff_kind(head: bytes, name: str, size_bytes: int) -> Content:
     content, main_extension = _match_kinds(sample, is_textual=True), extension.split(".")[0]
     if is_documentation(name):
         return Content(OTHER_CONTENT, "a paper")
+    if content is not None and hint is not None and not find_kind(hint).is_textual:
+        # A page of an error, or a pointer of Git LFS, under the name of data.
+        return Content(hint, f"{content.detail}, and not what its extension stands for")
     # Many services write their logs as JSON Lines, which are data.
     is_objects = main_extension == "log" and content is not None and content.kind == JSONL_CONTENT
     if main_extension in NO_DATA_EXTENSIONS and not is_objects:
@@ -251,8 +281,12 @@ def recognize_numpy(sample: ContentSample) -> str:
 def recognize_tfrecord(sample: ContentSample) -> str:
     """Recognizes TFRecord files by the header of the first record.
 
-    The CRC of the header must be correct, and the record must fit into the file.
+    The CRC of the header must be correct, and the record must fit into the file. Logs of
+    TensorBoard are no data, although they are such files.
     """
+    file_format = sniff_file_format(sample.head)
+    if file_format is not None and file_format.name == "TensorBoard":
+        return ""
     header = np.frombuffer(sample.head[:_HEADER_BYTES], np.uint8)
     is_header = native.next_frame(header, 0, sample.size_bytes - _FRAME_OVERHEAD_BYTES, False) == 0
     return "a TFRecord file" if len(header) == _HEADER_BYTES and is_header else ""

@@ -29,7 +29,7 @@ from recordmill.storage.file_table import (
     null_column,
     null_mask,
 )
-from recordmill.storage.listing import InputRoot
+from recordmill.storage.listing import InputRoot, Listing
 
 AUTO_LAYOUT, FOLDER_LAYOUT, NAME_LAYOUT, NO_LAYOUT = "auto", "folders", "names", "none"
 
@@ -139,6 +139,32 @@ def read_layout(
         notes=(*notes, *class_notes),
         class_notes=tuple(class_notes),
     )
+
+
+def leave_out_submissions(listing: Listing) -> Listing:
+    """Removes the files that show how results of a competition are handed in.
+
+    Such a file, as Kaggle's `sample_submission.csv`, has the ids of the test data and no data. It
+    is removed only if the user has not named it, and the name of every other file has a split.
+    """
+    is_submission = np.fromiter(
+        ("submission" in _stem(name).lower() for name in listing.files.names()),
+        np.bool_,
+        len(listing.files),
+    )
+    is_submission &= ~listing.explicit_mask(is_submission)
+    if not is_submission.any() or is_submission.all():
+        return listing
+    files = listing.files.filter(~is_submission)
+    if not all(
+        detect_split(_stem(name)) or _find_split_folder(name.split("/")[:-1])
+        for name in files.names()
+    ):
+        return listing
+    names = list(listing.files.filter(is_submission).names())
+    shown = ", ".join(names[:_MAX_SHOWN_NAMES]) + ", ..." * (len(names) > _MAX_SHOWN_NAMES)
+    note = f"left out {len(names)} file(s) for handing in results: {shown} (to have them, name the files)"
+    return replace(listing, files=files, notes=(*listing.notes, note))
 
 
 def resolve_class_rule(class_from: str, label_regex: str | None) -> str | re.Pattern[str]:
@@ -329,7 +355,8 @@ def _assign_splits(
         )
     if num_with_split := int(np.count_nonzero(~is_missing)):
         notes.append(
-            f"no splits by file name: only {num_with_split} of {len(name_splits)} names say one"
+            f"no splits by file name: only {num_with_split} of {len(name_splits)} names say one, and "
+            f"{files[int(np.argmax(is_missing))].name} does not; give the others alone to have their splits"
         )
     return no_splits, notes
 

@@ -129,6 +129,21 @@ _MASK_FOLDERS = frozenset(
         "groundtruth",
     )
 )
+# Pairs of folders that image-to-image models use, if the files in both have the same names.
+_PAIRED_FOLDERS = (
+    ("input", "target"),
+    ("inputs", "targets"),
+    ("input", "output"),
+    ("source", "target"),
+    ("lr", "hr"),
+    ("lq", "hq"),
+    ("lq", "gt"),
+    ("noisy", "clean"),
+    ("blur", "sharp"),
+    ("blurred", "sharp"),
+    ("hazy", "clear"),
+    ("hazy", "gt"),
+)
 _MAX_INSPECTED_FILES = 8  # other files that are searched for names of images
 _YOLO_LINE = re.compile(rb"(?:\xef\xbb\xbf)?\d+(?:\.0)?(?:\s+-?\d*\.?\d+(?:e-?\d+)?){4}")
 _MAX_SEARCHED_NAMES = 100  # names of images to search for
@@ -290,7 +305,7 @@ def plan_images(
         unlabelled=options.unlabelled if options.labels is None else layout.KEEP_UNLABELLED,
     )
     if annotations_path is None and partners is None and options.class_from == layout.AUTO_LAYOUT:
-        _check_class_folders(folder_layout.class_names)
+        _check_class_folders(folder_layout.class_names, files)
     if partners is not None and not folder_layout.class_names:
         folder_layout = folder_layout.without_classes()
     files, time_dtypes = (
@@ -472,7 +487,30 @@ def _unread_annotation_notes(
         yield f"{name} names images and is not read; {option(option_name, path)} takes {option_name} from it"
 
 
-def _check_class_folders(classes: Sequence[str]) -> None:
+def _find_paired_folders(classes: Sequence[str], files: FileTable) -> tuple[str, str] | None:
+    """Returns the names of the two folders of an image-to-image data set, or None.
+
+    Each image is in one of them, and an image of the same name is in the other one.
+    """
+    folders = {part.lower(): part for name in classes for part in name.split("/")}
+    for pair in _PAIRED_FOLDERS:
+        if not folders.keys() >= {*pair}:
+            continue
+        names: tuple[set[str], set[str]] = set(), set()
+        for name in files.names():
+            *parts, base = name.split("/")
+            side = next((index for index in (0, 1) if folders[pair[index]] in parts), None)
+            if side is None:
+                break
+            parts.remove(folders[pair[side]])
+            names[side].add("/".join([*parts, base.rpartition(".")[0]]))
+        else:
+            if names[0] == names[1]:
+                return folders[pair[0]], folders[pair[1]]
+    return None
+
+
+def _check_class_folders(classes: Sequence[str], files: FileTable) -> None:
     """Raises UsageError if two class folders look like images and their masks.
 
     The message names both folders, and the two options to choose from.
@@ -481,11 +519,16 @@ def _check_class_folders(classes: Sequence[str]) -> None:
     images, masks = (
         min(folders.keys() & words, default=None) for words in (_IMAGE_FOLDERS, _MASK_FOLDERS)
     )
-    if images is None or masks is None:
+    if images is not None and masks is not None:
+        pair = (folders[images], folders[masks])
+        meaning = "images and what is to be seen in each of them"
+    elif (found := _find_paired_folders(classes, files)) is not None:
+        pair, meaning = found, "images and what a model makes of each of them"
+    else:
         return
     raise UsageError(
-        f"folders {folders[images]!r} and {folders[masks]!r} look like images and what is to be seen in each of them, "
-        f"not like two classes: {option('pair', f'{folders[images]},{folders[masks]}')} puts both into one record, "
+        f"folders {pair[0]!r} and {pair[1]!r} look like {meaning}, "
+        f"not like two classes: {option('pair', ','.join(pair))} puts both into one record, "
         f"{option('class_from', 'folders')} makes them classes"
     )
 
