@@ -80,12 +80,11 @@ class ReadTask:
 def plan_split_tasks(
     catalog: Catalog, *, lenient: bool, limit: int | None, has_filter: bool
 ) -> tuple[ReadTask, ...]:
-    """Plans one task for each split, with all records of the split.
+    """Plans one task for each split.
 
     Args:
         catalog: The input files.
-        lenient: True turns damaged bytes of a file into a damaged piece. False makes them an
-            error.
+        lenient: True turns damaged bytes of a file into a damaged piece. False makes them an error.
         limit: Maximum number of records to write for each split. None writes all.
         has_filter: True if records may be filtered out. The tasks then contain all pieces, because
             it is unknown which ones are needed for `limit` records. Otherwise they contain only the
@@ -152,7 +151,7 @@ def _find_pieces(catalog: Catalog, split: str, lenient: bool) -> Iterator[Piece]
 
 
 def _take_first_records(file: ShardFile, piece: Piece, records: int) -> Piece:
-    """Returns the beginning of a piece or shard, with its first `records` records.
+    """Returns a shorter piece, with the first `records` records of a piece or shard.
 
     Args:
         file: The file of the piece.

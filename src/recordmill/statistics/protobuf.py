@@ -5,7 +5,7 @@ TensorFlow Data Validation writes, shows and compares a `DatasetFeatureStatistic
 
 Some figures have no field in this message. They are in `custom_stats`, by these names:
 
-* `variance`: Of numbers.
+* `variance`: The population variance of numbers.
 * `distinct`: The number of different numbers.
 * `distinct_error`: The relative standard error of the number of different values. 0 means that it
   is exact.
@@ -13,11 +13,13 @@ Some figures have no field in this message. They are in `custom_stats`, by these
 * `top_values`: The most frequent numbers, with their counts.
 * `top_values_are_estimates`: Present if the counts of the most frequent texts are estimates.
 * `plus_infinities`, `minus_infinities`: The number of these values, unless it is 0.
-* `min`, `max`: Of integers that float64 can't represent, as text.
+* `min`, `max`: The exact minimum and maximum as text, if they are integers that float64 can't
+  represent.
 * `lengths`: A histogram of the lengths of lists, with more buckets than `num_values_histogram`.
 * `min_bytes`, `max_bytes`, `bytes`: The smallest and largest size of texts or binary values, and a
   histogram of the sizes.
-* `decoded_images`, `decoded_pixels`, `mean_red`, `std_dev_red` and so on: Of images.
+* `decoded_images`, `decoded_pixels`: The number of decoded images, and of their pixels.
+* `mean_red`, `std_dev_red` and so on: The mean and the standard deviation of each colour.
 """
 
 from __future__ import annotations
