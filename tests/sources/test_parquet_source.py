@@ -419,6 +419,17 @@ HUGGING_FACE = {
 }
 
 
+MEDIA_TYPE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+HUGGING_FACE_IMAGES = {
+    "info": {
+        "features": {
+            "image": {"_type": "Image"},
+            "label": {"names": ["cat", "dog"], "_type": "ClassLabel"},
+        }
+    }
+}
+
+
 def hugging_face(about: object) -> pa.Table:
     """As `datasets` 5.2 writes it."""
     image = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
@@ -466,6 +477,57 @@ def test_metadata_that_says_nothing_changes_nothing(about: object, tmp_path: Pat
     source = plan(write(tmp_path / "a.parquet", hugging_face(about)))
     assert [row["label"] for row in values(read_all(source)[0])] == [1, -1, 0]
     assert not any(feature.classes for feature in source.schema)
+
+
+@pytest.mark.parametrize("group_rows", [1, 100])
+@pytest.mark.parametrize("about", [HUGGING_FACE_IMAGES, None])
+def test_features_of_hugging_face_without_nulls_are_required(
+    tmp_path: Path, about: Any, group_rows: int
+) -> None:
+    media = [{"bytes": b"1", "path": "a.png"}, {"bytes": b"2", "path": "b.png"}]
+    table = pa.table({"image": pa.array(media, MEDIA_TYPE), "label": [0, 1]})
+    if about is not None:
+        table = table.replace_schema_metadata({"huggingface": json.dumps(about)})
+    source = plan(write(tmp_path / "a.parquet", table, row_group_size=group_rows))
+    assert features(source) == {"image": "bytes!", "image.path": "string!", "label": "int64!"}
+    missing = [media[0], None]
+    table = table.set_column(0, "image", pa.array(missing, MEDIA_TYPE))
+    table = table.set_column(1, "label", pa.array([0, None if about is None else -1]))
+    source = plan(write(tmp_path / "a.parquet", table, row_group_size=group_rows))
+    assert features(source) == {"image": "bytes", "image.path": "string", "label": "int64"}
+    assert not read_all(source)[1]
+
+
+@pytest.mark.parametrize("in_struct", [False, True])
+def test_images_with_a_path_and_no_bytes_are_rejects(tmp_path: Path, in_struct: bool) -> None:
+    media: list[Any] = [{"bytes": None, "path": f"{row}.png"} for row in range(3)]
+    media[1] = {"bytes": b"1", "path": "b.png"}
+    column, name = pa.array([*media, None], MEDIA_TYPE), "image"
+    if in_struct:
+        column, name = pa.StructArray.from_arrays([column], ["image"]), "s.image"
+    table = pa.table({name.partition(".")[0]: column})
+    source = plan(write(tmp_path / "a.parquet", table))
+    rows, rejects = read_all(source)
+    assert [row[name] for row in values(rows)] == [b"1", None]
+    assert [(reject.place, reject.reason, in_flags(reject.message)) for reject in rejects] == [
+        (
+            f"row {row}",
+            "no bytes",
+            f"{name}: has no bytes, only the path '{row}.png'; store its bytes, or give "
+            f"--file-column {name}.path=image",
+        )
+        for row in (0, 2)
+    ]
+    # with that option, the files are read
+    options = TableOptions(file_columns=(f"{name}.path=image",))
+    assert not read_all(plan(tmp_path / "a.parquet", options=options))[1]
+
+
+def test_images_in_memory_with_a_path_and_no_bytes_are_rejects(tmp_path: Path) -> None:
+    media = pa.array([{"bytes": None, "path": "a.png"}, {"bytes": b"1", "path": None}], MEDIA_TYPE)
+    result = recordmill.build(pa.table({"image": media}), tmp_path / "out", max_rejects=1)
+    assert result.records == {"train": 1}
+    assert "store the bytes of that file" in Path(result.rejects[0]).read_text()
 
 
 def _write_int96(path: Path, times: pa.Array) -> Path:

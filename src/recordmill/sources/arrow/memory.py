@@ -22,7 +22,7 @@ from recordmill.schemas.feature import Schema, check_feature_count
 from recordmill.sources.arrow.python_rows import to_batches
 from recordmill.sources.common.contract import UNIT_BYTES, Chunk, PlanOptions, Unit, pack_units
 from recordmill.sources.values.conform import conform_chunk
-from recordmill.sources.values.flatten import flatten
+from recordmill.sources.values.flatten import flatten, media_names
 from recordmill.sources.values.schema_unifier import (
     SchemaUnifier,
     declared_dtypes,
@@ -49,6 +49,7 @@ class MemorySource:
         plan_rejects: Always empty, since rows are checked when they are read.
         text_label: Name of the label feature if its class names are the distinct texts in its
             column, else None.
+        media: Columns with the images and sounds of Hugging Face.
     """
 
     schema: Schema
@@ -59,6 +60,7 @@ class MemorySource:
     notes: tuple[str, ...] = ()
     plan_rejects: tuple[Reject, ...] = ()
     text_label: str | None = None
+    media: tuple[str, ...] = ()
     kind: str = MEMORY_NAME
 
     def read(self, unit: Unit) -> Iterator[Chunk]:
@@ -72,6 +74,7 @@ class MemorySource:
                 file_id=0,
                 file_name=MEMORY_NAME,
                 first_row=row,
+                media_remedies=dict.fromkeys(self.media, "store the bytes of that file"),
             )
             row += batch.num_rows
 
@@ -143,10 +146,11 @@ def plan_memory(source: Any, folder: str | os.PathLike[str], common: PlanOptions
     """
     writer = _SegmentWriter(os.fspath(folder))
     unifier = SchemaUnifier(declared_dtypes(common))
-    rows = 0
+    rows, media = 0, dict[str, None]()
     try:
         for batch in to_batches(source):
             flat = flatten(batch)
+            media |= dict.fromkeys(media_names(batch.schema))
             check_feature_count(flat.num_columns, common.memory_bytes, MEMORY_NAME)
             null_counts = {
                 name: column.null_count
@@ -172,6 +176,7 @@ def plan_memory(source: Any, folder: str | os.PathLike[str], common: PlanOptions
         first_batches=tuple(writer.first_batches),
         notes=notes,
         text_label=text_label,
+        media=tuple(name for name in media if name in schema),
     )
 
 

@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from recordmill.base.errors import DataError, Reject
+from recordmill.base.option_names import option
 from recordmill.base.threads import thread_map
 from recordmill.schemas.feature import Schema, check_feature_count
 from recordmill.sources.common.contract import (
@@ -38,6 +39,8 @@ from recordmill.sources.values.flatten import (
     flatten,
     flatten_schema,
     hugging_face_classes,
+    leaf_names,
+    media_names,
 )
 from recordmill.sources.values.schema_unifier import (
     SchemaUnifier,
@@ -82,6 +85,7 @@ class ParquetSource:
         text_label: Name of the label feature if its class names are the distinct texts in its
             column, else None.
         batch_bytes: Approximate size of a chunk.
+        file_columns: Names of the columns that contain the names of files to read.
     """
 
     schema: Schema
@@ -92,6 +96,7 @@ class ParquetSource:
     columns: Sequence[str] | None = None
     text_label: str | None = None
     batch_bytes: int = BATCH_BYTES
+    file_columns: frozenset[str] = frozenset()
     kind: str = "parquet"
 
     def read(self, unit: Unit) -> Iterator[Chunk]:
@@ -110,9 +115,19 @@ class ParquetSource:
                 file_id=ordinal,
                 file_name=file.name,
                 first_row=row,
+                media_remedies=self._media_remedies(batch.schema),
             )
             row += batch.num_rows
         check_unchanged(file.path, file.stat, file.name)
+
+    def _media_remedies(self, schema: pa.Schema) -> dict[str, str]:
+        """Returns the remedy for images without bytes, by name. See `conform_chunk`."""
+        paths = {name: f"{name}.path" for name in media_names(schema) if name in self.schema}
+        return {
+            name: f"store its bytes, or give {option('file_columns', f'{path}=image')}"
+            for name, path in paths.items()
+            if path not in self.file_columns
+        }
 
     def locate(self, file: int, positions: Sequence[int]) -> list[str]:
         """Returns where the records are in their file, such as `row 7`, for messages.
@@ -159,6 +174,7 @@ def plan_parquet(
         columns=options.columns,
         text_label=text_label,
         batch_bytes=max_batch_bytes(common),
+        file_columns=frozenset(item.rpartition("=")[0] or item for item in options.file_columns),
     )
 
 
@@ -215,16 +231,12 @@ def _read_footer(file: InputFile, options: TableOptions, common: PlanOptions) ->
                 "is damaged: a row group has not the columns or rows of the file", source=file.name
             )
     sizes = [(group.num_rows, _group_bytes(group, parquet.schema_arrow)) for group in groups]
-    # Hugging Face writes class -1 for a missing value, so the number of nulls is not known
-    null_counts = {
-        **_null_counts(file_metadata, flat),
-        **dict.fromkeys(hugging_face_classes(schema.metadata or {}), -1),
-    }
+    null_counts = _null_counts(file_metadata, schema)
     return _Footer(
         names=tuple(schema.names),
         columns=columns,
         flat_schema=flat,
-        null_counts=null_counts,
+        null_counts={field.name: null_counts.get(field.name, -1) for field in flat},
         groups=sizes,
     )
 
@@ -415,20 +427,39 @@ def _select_columns(columns: Sequence[str] | None, schema: pa.Schema) -> list[st
     return [name for name in (names if columns is None else columns) if name in names]
 
 
-def _null_counts(metadata: pq.FileMetaData, flat: pa.Schema) -> dict[str, int]:
-    """Returns the number of nulls of each column of the flat schema, by name.
+def _null_counts(metadata: pq.FileMetaData, schema: pa.Schema) -> dict[str, int]:
+    """Returns the number of nulls of each column after `flatten`, by name.
 
-    It is 0 if the column is not nullable, and -1 if the footer does not contain it. Lists are
-    always -1.
+    It is 0 if the column is not nullable, and -1 if the footer does not contain it. The footer
+    counts null items of lists, but not null lists. So it is -1 for nullable lists.
+
+    Args:
+        metadata: The footer, which `check_footer` has accepted.
+        schema: All columns of the file.
     """
-    leaves = {metadata.schema.column(index).path: index for index in range(metadata.num_columns)}
-    counts = read_null_counts(
-        metadata, {leaves[field.name] for field in flat if field.nullable and field.name in leaves}
+    leaves = list(leaf_names(schema))
+    if len(leaves) != metadata.num_columns:
+        return {}
+    counts = read_null_counts(metadata, range(len(leaves)))
+    classes = hugging_face_classes(schema.metadata or {})
+    complete = {field.name for field in schema if not field.nullable}
+    result: dict[str, int] = {}
+    for index, (name, is_item) in enumerate(leaves):
+        count = 0 if name in complete else -1 if is_item else counts[index]
+        # Hugging Face writes class -1 for a missing value
+        may_be_null = name in classes and not _is_never_negative(metadata, index)
+        result[name] = -1 if may_be_null else count
+    return result
+
+
+def _is_never_negative(metadata: pq.FileMetaData, column: int) -> bool:
+    """Returns whether the footer proves that a column of integers has no negative values."""
+    chunks = (metadata.row_group(index).column(column) for index in range(metadata.num_row_groups))
+    statistics = [chunk.statistics for chunk in chunks if chunk.num_values]
+    return all(
+        stats is not None and stats.has_min_max and isinstance(stats.min, int) and stats.min >= 0
+        for stats in statistics
     )
-    return {
-        field.name: counts.get(leaves.get(field.name, -1), -1) if field.nullable else 0
-        for field in flat
-    }
 
 
 def _build_units(files: Sequence[Sequence[tuple[int, int]]], unit_bytes: int) -> tuple[Unit, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -117,6 +117,7 @@ def conform_chunk(
     file_id: int,
     file_name: str,
     first_row: int,
+    media_remedies: Mapping[str, str] | None = None,
 ) -> Chunk:
     """Converts consecutive rows of a file to a chunk.
 
@@ -129,18 +130,46 @@ def conform_chunk(
         file_id: Index of the file in `Source.files`.
         file_name: Name of the file, for rejects.
         first_row: Row number in the file of the first row of `batch`.
+        media_remedies: What to do about an image or sound of Hugging Face that has a path but no
+            bytes, by column name. Such rows are rejects.
     """
-    fitted = conform(nest_tensors(flatten(batch), schema), schema, text_label)
+    flat = flatten(batch)
+    unread = _find_unread_media(flat, media_remedies or {})
+    rows = np.setdiff1d(np.arange(flat.num_rows), list(unread))
+    if unread:
+        flat = flat.take(pa.array(rows))
+    fitted = conform(nest_tensors(flat, schema), schema, text_label)
+    bad_rows = sorted(
+        [
+            *((row, "no bytes", message) for row, message in unread.items()),
+            *((int(rows[row]), reason, message) for row, reason, message in fitted.bad_rows),
+        ]
+    )
     rejects = tuple(
         Reject(file_name, f"row {first_row + row}", reason, message)
-        for row, reason, message in fitted.bad_rows
+        for row, reason, message in bad_rows
     )
     return Chunk(
         records=fitted.batch,
         file_ids=np.full(len(fitted.good_rows), file_id, np.uint32),
-        positions=fitted.good_rows + first_row,
+        positions=rows[fitted.good_rows] + first_row,
         rejects=rejects,
     )
+
+
+def _find_unread_media(flat: pa.RecordBatch, media_remedies: Mapping[str, str]) -> dict[int, str]:
+    """Returns the message for each row whose image or sound has a path but no bytes."""
+    messages: dict[int, str] = {}
+    for name, remedy in media_remedies.items():
+        if not {name, f"{name}.path"} <= {*flat.schema.names}:
+            continue
+        paths = flat.column(f"{name}.path")
+        has_path = pc.fill_null(pc.not_equal(paths, ""), False)
+        is_unread = pc.and_(pc.is_null(flat.column(name)), has_path)
+        for row in np.flatnonzero(is_unread.to_numpy(zero_copy_only=False)).tolist():
+            path = quote_value(paths[row].as_py())
+            messages.setdefault(row, f"{name}: has no bytes, only the path {path}; {remedy}")
+    return messages
 
 
 def encode_classes(column: pa.Array, feature: Feature) -> pa.Array:

@@ -158,6 +158,51 @@ def flatten_schema(schema: pa.Schema) -> pa.Schema:
     ).schema
 
 
+def leaf_names(schema: pa.Schema) -> Iterator[tuple[str, bool]]:
+    """Yields (name after `flatten`, whether it is inside a list) of each leaf, in stored order."""
+    for field in schema:
+        yield from _leaf_names(field.name, field.type, is_item=False)
+
+
+def _leaf_names(name: str, kind: pa.DataType, *, is_item: bool) -> Iterator[tuple[str, bool]]:
+    if isinstance(kind, pa.BaseExtensionType):
+        kind = kind.storage_type
+    if pa.types.is_dictionary(kind) or not pa.types.is_nested(kind):
+        yield name, is_item
+    elif pa.types.is_struct(kind):
+        is_media = _is_media(kind)
+        for field in kind:
+            member = name if is_media and field.name == "bytes" else f"{name}.{field.name}"
+            yield from _leaf_names(member, field.type, is_item=is_item)
+    elif pa.types.is_map(kind):
+        yield from _leaf_names(f"{name}.key", kind.key_type, is_item=True)
+        yield from _leaf_names(f"{name}.value", kind.item_type, is_item=True)
+    else:
+        yield from _leaf_names(name, kind.value_type, is_item=True)
+
+
+def media_names(schema: pa.Schema) -> Iterator[str]:
+    """Yields the names after `flatten` of Hugging Face's images and sounds outside of lists."""
+    for field in schema:
+        yield from _media_names(field.name, field.type)
+
+
+def _media_names(name: str, kind: pa.DataType) -> Iterator[str]:
+    if _is_media(kind):
+        yield name
+    elif pa.types.is_struct(kind):
+        for field in kind:
+            yield from _media_names(f"{name}.{field.name}", field.type)
+
+
+def _is_media(kind: pa.DataType) -> bool:
+    """Returns whether a type is the struct in which Hugging Face stores an image or a sound."""
+    return (
+        pa.types.is_struct(kind)
+        and {(field.name, str(field.type)) for field in kind} == _MEDIA_FIELDS
+    )
+
+
 def check_column_names(names: Sequence[str], source: str = "") -> None:
     """Raises DataError if a column name is invalid or occurs twice.
 
@@ -194,7 +239,7 @@ def _flatten_column(
     if not _has_struct(column.type):
         yield name, column
     elif pa.types.is_struct(column.type):
-        is_file = {(field.name, str(field.type)) for field in column.type} == _MEDIA_FIELDS
+        is_file = _is_media(column.type)
         for field, member in zip(column.type, column.flatten(), strict=True):
             member = (
                 # an item of a list can't be null
