@@ -1,8 +1,8 @@
 """Execution of a Beam pipeline, on this machine or on an engine.
 
-Ctrl-C stops a pipeline on any runner. If a stage fails, the caller gets its error. A local pipeline
-runs in `transforms.local_run`, and a job of an engine in `pipelines.remote`. This module also
-checks the flags of Beam and of job servers.
+Ctrl-C stops a pipeline on any runner. If a step fails, the caller gets the error of that step. A
+local pipeline runs in `transforms.local_run`, and a job of an engine in `pipelines.remote`. This
+module also checks the flags of Beam and of job servers.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ def check_runner(runner: str | None, beam_args: Sequence[str]) -> None:
 
 
 def make_plan_handle(plan: BuildPlan, beam_args: Sequence[str]) -> PlanHandle:
-    """Returns the handle with which the stages of a local job load the plan.
+    """Returns the handle from which the steps of a local job load the plan.
 
-    They take it from the memory of this process. If the flags ask Beam for worker processes, they
-    read it from a file.
+    Normally they load it from the memory of this process. If the flags make Beam start worker
+    processes, the plan is written to a file in the run folder, and they load it from there.
     """
     if any("multi_processing" in arg for arg in beam_args):
         job_folder = JobFolder(os.path.dirname(plan.folder), RunFolder.attach(plan.folder).id)
@@ -87,17 +87,17 @@ def run_pipeline(
     kind: str = "build",
     detach: bool = False,
 ) -> None:
-    """Builds a pipeline with `construct` and runs it to its end.
+    """Creates a pipeline, lets `construct` fill it, and runs it to its end.
 
     `check_runner` must have accepted the runner and the flags.
 
     Args:
-        construct: Adds the transforms to a pipeline.
-        runner: The Beam runner; None for this machine.
+        construct: Adds the transforms to the pipeline.
+        runner: The Beam runner. None means this machine.
         beam_args: Flags for Beam and the job server.
         name: The run folder, or a path in it. Worker threads of this process find `progress` by
             this name.
-        progress: Receives the counts of the stages.
+        progress: Receives the counts of the steps.
         kind: The kind of job, such as "build", for its name on an engine.
         detach: Returns as soon as the engine has accepted the job.
 
@@ -105,7 +105,8 @@ def run_pipeline(
         KeyboardInterrupt: The user stopped it. All threads have ended, and the job of an engine is
             gone.
         MayBeRunning: The user stopped it, but the job of the engine may still be running.
-        Exception: A stage failed. A local stage raises its own error, an engine an EngineError.
+        EngineError: The job of an engine failed.
+        Exception: A step of a local pipeline failed. This is the error of the step itself.
     """
     if not is_local(runner):
         assert runner is not None
@@ -121,7 +122,11 @@ def run_pipeline(
 def _make_job_name(kind: str, folder: str) -> str:
     """Returns a job name that every engine accepts, such as `recordmill-build-flowers-3f2a1b`.
 
-    It contains the id of the run, so each run has another name.
+    The name contains the id of the run, so no two runs have the same name.
+
+    Args:
+        kind: The kind of job.
+        folder: The run folder, in the output folder.
     """
     out = re.sub("[^a-z0-9]+", "-", os.path.basename(os.path.dirname(folder)).lower()).strip("-")[
         :24
@@ -133,11 +138,11 @@ def _make_job_name(kind: str, folder: str) -> str:
 def as_flags(arguments: Sequence[str]) -> tuple[str, ...]:
     """Returns the flags as a tuple.
 
-    Raises:
-        UsageError: The flags are one string, which would be split into characters.
-
     >>> as_flags(["--parallelism=2"])
     ('--parallelism=2',)
+
+    Raises:
+        UsageError: `arguments` is a string, which would be split into characters.
     """
     if isinstance(arguments, str):
         raise UsageError(f"beam_args is a text; give a list: beam_args={arguments.split()}")
@@ -147,8 +152,12 @@ def as_flags(arguments: Sequence[str]) -> tuple[str, ...]:
 def check_flags(arguments: Sequence[str], runner: str | None) -> None:
     """Raises UsageError if neither Beam nor a job server knows a flag.
 
-    Beam ignores unknown flags. The job servers of Flink and Spark check flags of their own: words
-    with underscores, and `--parallelism`.
+    Beam itself ignores unknown flags. The job servers of Flink and Spark have further flags, which
+    Beam does not know: words with underscores, and `--parallelism`.
+
+    Args:
+        arguments: All flags, `--runner` included.
+        runner: The name of an engine, or None for this machine.
 
     Raises:
         UsageError: A flag is unknown, or its value is invalid.
@@ -193,9 +202,9 @@ def check_flags(arguments: Sequence[str], runner: str | None) -> None:
 
 
 def check_runner_name(runner: str) -> None:
-    """Raises UsageError if there is no such runner.
+    """Raises UsageError if there is no such runner, or its class can't be imported.
 
-    A runner is a name that Beam knows, or a class that can be imported.
+    A runner is a name that Beam knows, or the import path of a class.
     """
     from apache_beam.options.pipeline_options import StandardOptions
     from apache_beam.runners.runner import create_runner

@@ -1,7 +1,7 @@
 """`build`: raw inputs to a committed data set of shuffled TFRecord shards.
 
-The inputs are planned in this process. One Beam job then reads, sorts and writes the records, and
-its last step commits the data set. The records are handled in other rooms: `sources` reads them,
+This process plans the inputs. One Beam job then reads, sorts and writes the records, and its last
+step commits the data set. The work on records is done in other rooms: `sources` reads them,
 `building` orders and writes them, and `transforms` runs these steps in Beam.
 """
 
@@ -271,11 +271,13 @@ def _plan_and_run(
         settings: The checked options.
         progress: Receives the counts.
         quiet: Prints no progress.
-        checks: Receives a function that returns whether the run has committed.
+        checks: A list to which a function is added. The function returns whether the run has
+            committed.
         detach: Only submits the job.
 
     Returns:
-        (manifest, plan, whether the data set was up to date); None if the job was submitted.
+        (manifest, plan, unchanged), or None if the job was submitted. `unchanged` means that the
+        data set was up to date, so nothing was built.
     """
     limit_requests(settings.storage_requests)
     check_runner(settings.runner, settings.beam_args)
@@ -352,7 +354,8 @@ def _plan_and_run(
 def _describe_location(path: Path, out: str, error: OSError) -> str:
     """Returns the path that failed, for messages.
 
-    It is a file in OUT, OUT itself, or the local folder where the output for a store is prepared.
+    This is the path in the error, or OUT if the error has none. If OUT is in a store, it is the
+    local folder in which the output is prepared.
     """
     if is_remote(out):
         return f"{path} (where TMPDIR has what goes to {out} prepared)"
@@ -372,10 +375,9 @@ def _describe_outcome(run: Run) -> str:
 
 
 def _is_output_error(error: OSError, out: Path) -> bool:
-    """Returns whether an error concerns OUT and not an input.
+    """Returns whether an error concerns OUT or the space on a disk, and not an input.
 
-    This is known from the path of the error, or because the disk is full, which happens only to
-    writes.
+    Only writes can fail because a disk is full.
     """
     if isinstance(error.filename, str):
         # The joined "" adds a slash, so that OUT2/x is not taken for a path in OUT.
@@ -394,6 +396,10 @@ def make_plan(
         out: The output folder.
         base: The newest generation in `out`, or 0.
         settings: The checked options.
+
+    Raises:
+        UsageError: An option does not fit the inputs.
+        DataError: An input is damaged.
     """
     rules = None if settings.expect is None else read_expectations(settings.expect)
     # New data are read with the schema of the records on which the transform was fitted.
@@ -439,10 +445,13 @@ def make_plan(
 
 
 def _drop_split_column(source: Source, settings: BuildOptions) -> Schema:
-    """Returns the schema of the source without the column that determines the splits.
+    """Returns the schema of the source without the column of `split_column`.
 
-    The column stays in records that are not encoded again (TFRecords), and is passed to a
-    transform.
+    TFRecords are copied with all features, and a transform receives all columns. So in both cases
+    the column stays in the schema.
+
+    Raises:
+        UsageError: The column does not contain single strings.
     """
     name = settings.order.split_column
     if name is None:
@@ -465,7 +474,10 @@ def _drop_split_column(source: Source, settings: BuildOptions) -> Schema:
 
 
 def _run_preflight(plan: BuildPlan, settings: BuildOptions, progress: Progress) -> None:
-    """Checks that the workers of an engine can see OUT and the inputs."""
+    """Checks that the workers of an engine can see OUT and the inputs.
+
+    Does nothing without an engine, or if the user has turned the check off.
+    """
     if settings.runner is None or is_local(settings.runner) or not settings.preflight:
         return
     files = plan.source.files if plan.source is not None else ()
@@ -484,10 +496,11 @@ def run_build(
     """Runs the job that builds and commits a planned data set.
 
     Args:
+        plan: The plan of the build.
         settings: The checked options.
         progress: Receives the counts.
-        job_folder: The folder in OUT for the files of a build on an engine; None for a build in
-            this process.
+        job_folder: The folders that the workers of an engine share. None runs the build in this
+            process.
         detach: Returns as soon as the engine has accepted the job.
     """
     if job_folder is not None:
@@ -514,18 +527,24 @@ def run_build(
 
 
 def _make_job_folder(plan: BuildPlan, requests: int | None = None) -> JobFolder:
-    """Returns the folder for the files of a build on an engine.
+    """Returns the folders that the workers of an engine share.
 
     Args:
-        requests: The most concurrent requests to stores for each worker; None keeps the default.
+        plan: The plan of the build.
+        requests: Maximum number of concurrent store requests of each worker. None keeps the
+            default.
     """
     return JobFolder(plan.out, RunFolder.attach(plan.folder).id, StoreSettings(requests))
 
 
 def _move_data_to_out(plan: BuildPlan, job_folder: JobFolder | None) -> BuildPlan:
-    """Moves data in memory to where the workers of an engine can read it.
+    """Moves data that the user has passed in memory to the store of OUT, for the workers.
 
-    This process has written the data to local files before.
+    `plan_source` has written such data to local files. Other sources, and an OUT on a disk, need no
+    move.
+
+    Returns:
+        The plan with the new paths.
     """
     from recordmill.sources.arrow.memory import MemorySource
 
@@ -541,6 +560,13 @@ def _move_data_to_out(plan: BuildPlan, job_folder: JobFolder | None) -> BuildPla
 
 
 def _check_column(source: Source, keyword: str, column: str | None) -> None:
+    """Raises UsageError if there is no such column, or if its values are not scalars.
+
+    Args:
+        source: The planned source.
+        keyword: The option that names the column, for messages.
+        column: The name of the column. None is always valid.
+    """
     if column is None:
         return
     names = source.schema.names

@@ -1,7 +1,7 @@
 """The options of a build, checked once.
 
-Errors name an option as the user has written it. Options that determine the bytes of the shards are
-distinguished from the others, for the fingerprint of a build.
+Error messages name an option as the user has written it. `BuildOptions.source_options` returns the
+options that the fingerprint of a build contains.
 """
 
 from __future__ import annotations
@@ -54,11 +54,16 @@ _THREAD_BYTES = 32 << 20
 class BuildOptions:
     """The checked options of a build, with defaults.
 
-    `recordmill build --help` documents each option.
+    Fields without a description have the name of their option. `recordmill build --help` describes
+    it.
 
     Attributes:
-        may_lack: The features of the schema that inputs need not have.
-        user_options: The options as the user has passed them.
+        kind_options: The options that apply to one kind of input only, or None.
+        may_lack: Features of the schema that the inputs need not have.
+        order: The options for keys and splits.
+        shards: The options for the number and size of shards.
+        budget: The number of rejects that are allowed.
+        user_options: The options as the user has passed them, without defaults.
     """
 
     kind: str | None
@@ -91,9 +96,9 @@ class BuildOptions:
     user_options: Mapping[str, Any] = field(repr=False, compare=False)
 
     def source_options(self) -> dict[str, Any]:
-        """Returns the options of the source that determine the records.
+        """Returns the options of the source that determine its records, as JSON values.
 
-        They are part of the manifest and of the build's fingerprint.
+        The manifest and the fingerprint of the build contain them.
         """
         return {
             "label": self.label,
@@ -160,10 +165,9 @@ def make_options(out: str | os.PathLike[str], **options: Any) -> BuildOptions:
 
 
 def _parse_kind_options(options: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Returns the options that apply to one kind of input only.
+    """Returns the options that apply to one kind of input only, or None without any.
 
-    Returns:
-        The options; None if there are none.
+    Sizes and paths are converted.
     """
     kind_options = kind_specific_options("build", options)
     if "max_line_bytes" in kind_options:
@@ -177,9 +181,9 @@ def _parse_kind_options(options: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _to_json_value(value: Any) -> Any:
-    """Converts a value to JSON.
+    """Returns a value of an option with dicts, lists and strings only, for JSON.
 
-    A path is reduced to its last name, because a manifest has no absolute paths.
+    A path becomes its last name, because a manifest has no absolute paths.
     """
     if isinstance(value, Mapping):
         # Sorted, because the fingerprint must not depend on the order of options.
@@ -202,7 +206,17 @@ def _parse_memory(memory: str | int) -> int:
 
 
 def _choose_threads(threads: int | None, memory_bytes: int) -> int:
-    """Returns the number of threads, limited by the memory that each of them needs."""
+    """Returns the number of threads: the requested number, or fewer if memory is scarce.
+
+    Each thread needs _THREAD_BYTES.
+
+    Args:
+        threads: The requested number. None and 0 mean one thread per core.
+        memory_bytes: The memory of the build.
+
+    Raises:
+        UsageError: The number is negative or not a whole number.
+    """
     count = _to_int(threads, "threads") if threads is not None else 0
     if count < 0:
         raise UsageError(f"{option('threads', threads)}: 0 (one per core) or more")
@@ -211,7 +225,11 @@ def _choose_threads(threads: int | None, memory_bytes: int) -> int:
 
 
 def _to_int(value: Any, keyword: str) -> int:
-    """Converts any integer, such as one of NumPy, to int."""
+    """Converts an integer of any type, such as a NumPy scalar, to int.
+
+    Raises:
+        UsageError: The value is not a whole number.
+    """
     try:
         return operator.index(value)
     except TypeError:
@@ -219,12 +237,15 @@ def _to_int(value: Any, keyword: str) -> int:
 
 
 def parse_dtypes(items: Iterable[str]) -> dict[str, str]:
-    """Parses `FEATURE=DTYPE` items.
+    """Parses texts such as `FEATURE=DTYPE` into a dict.
 
     The last `=` separates the parts, because a feature name may contain one.
 
     >>> parse_dtypes(["x=float64", "a=b=int32"])
     {'x': 'float64', 'a=b': 'int32'}
+
+    Raises:
+        UsageError: A text has another form.
     """
     result = {}
     for item in items:

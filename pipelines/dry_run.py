@@ -136,9 +136,9 @@ def preview(inputs: Any, *, shown: int = 3, **options: Unpack[BuildKeywords]) ->
 
 
 def _estimate_seconds(plan: BuildPlan, source: Source) -> float:
-    """Estimates the duration of a build from reading and encoding its first unit.
+    """Estimates the duration of a build, in seconds, by reading and encoding the first unit.
 
-    A large unit, such as a compressed file, is measured for `_TRIAL_SEC` only.
+    A large unit, such as a compressed file, is read for _TRIAL_SEC only.
     """
     started, sizes, sketches, rows, read_fraction = (
         time.monotonic(),
@@ -170,9 +170,9 @@ def _estimate_seconds(plan: BuildPlan, source: Source) -> float:
 
 @contextmanager
 def _temporary_plan(inputs: Any, options: Mapping[str, Any]) -> Iterator[BuildPlan]:
-    """Plans a build in a temporary folder.
+    """Plans a build in a temporary folder, and yields the plan.
 
-    The folder is removed at the end of the `with` block.
+    A context manager. The folder is removed at the end.
     """
     scratch = make_scratch_folder("plan-")
     try:
@@ -199,12 +199,16 @@ def _estimate_shards(plan: BuildPlan, source: Source) -> int:
 
 
 def is_raw_input(inputs: Sequence[str]) -> bool:
-    """Returns whether the content of these inputs is for `build` and not for `open`."""
+    """Returns whether `build` must read these inputs, because they are not TFRecord files.
+
+    Raises:
+        UsageError: The kind of the inputs can't be detected.
+    """
     return detect_input_kind(list_inputs(inputs, data_extensions=DATA_EXTENSIONS))[0] != "tfrecord"
 
 
 def count_raw(inputs: Sequence[str], progress: Progress, **options: Any) -> DatasetSketch:
-    """Computes the statistics of the records that a build of these inputs would write.
+    """Returns the statistics of the records that a build of these inputs would write.
 
     Args:
         inputs: As the `source` of `build`.

@@ -88,7 +88,10 @@ def plan_source(source: Any, folder: RunFolder, out: str, settings: BuildOptions
 
 
 def detect_input_kind(listing: Listing) -> tuple[str, str]:
-    """Returns (kind, reason) of inputs, detected from their content.
+    """Detects the kind of the inputs from their content.
+
+    Returns:
+        (kind, reason), where the reason is a text for users, such as "csv: ...".
 
     Raises:
         UsageError: The kind can't be detected.
@@ -98,7 +101,7 @@ def detect_input_kind(listing: Listing) -> tuple[str, str]:
 
 
 def _to_paths(source: Any) -> list[str] | None:
-    """Returns the INPUT paths; None if `source` is data in memory."""
+    """Returns the paths of the inputs, or None if `source` is data in memory."""
     if isinstance(source, str | os.PathLike):
         return [os.fspath(source)]
     if (
@@ -111,15 +114,18 @@ def _to_paths(source: Any) -> list[str] | None:
 
 
 def _find_raw_record_files(source: Any) -> list[str] | None:
-    """Returns the files of an open data set that a table can't represent.
+    """Returns the files of an open data set whose records must be copied unparsed.
 
-    Its records are SequenceExamples, or no Examples at all. They are copied as they are.
+    Such records are SequenceExamples, or no Examples at all. A table can't represent them.
+
+    Args:
+        source: An open data set or any other source.
 
     Returns:
-        The paths; None for any other source.
+        The paths, or None for a source with a table.
 
     Raises:
-        UsageError: Only some of its records or features are selected, which requires a table.
+        UsageError: Only some of the records or features are selected, which requires a table.
     """
     schema, catalog = getattr(source, "schema", None), getattr(source, "catalog", None)
     if not isinstance(schema, Schema) or catalog is None or schema.message == EXAMPLE:
@@ -206,10 +212,10 @@ def _plan(
 def _choose_table_files(
     kind: str, listing: Listing, split_from: str
 ) -> tuple[FileTable, tuple[str, ...]]:
-    """Selects the files of a kind with many records per file.
+    """Selects the files of a kind that has many records per file.
 
     Returns:
-        (files, notes). The files have their splits, which folder and file names determine.
+        (files, notes). Each file has the split that its folder or name determines.
     """
     chosen_files = filter_kind(listing, kind)
     if split_from == AUTO_LAYOUT:
@@ -221,7 +227,11 @@ def _choose_table_files(
 
 
 def _make_kind_options(kind: Kind, options: Mapping[str, Any] | None) -> Any:
-    """Returns the options object of a kind.
+    """Returns an object of the kind's options class.
+
+    Args:
+        kind: The kind of input.
+        options: The user's options for this kind, by name. None means none.
 
     Raises:
         UsageError: The kind does not have one of the options.

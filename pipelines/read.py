@@ -301,7 +301,7 @@ def _plan_or_resume(
     display: Display,
     allow_guess: bool,
 ) -> tuple[ReadPlan, RunFolder, FinishedOutputs | None]:
-    """Plans a read, and finds out which outputs an earlier read has finished.
+    """Plans a read, and finds the outputs that an earlier read has finished.
 
     Args:
         inputs: The inputs, or their catalog if it is known.
@@ -310,11 +310,11 @@ def _plan_or_resume(
         out: The output folder.
         progress: Receives the counts.
         display: Prints a line if the read continues an earlier one.
-        allow_guess: Allows `plan_read` to guess the schema from the first records.
+        allow_guess: Allows `plan_read` to infer the schema from the first records only.
 
     Returns:
-        (plan, run folder, finished outputs). The run folder is that of the earlier read if this one
-        continues it.
+        (plan, run folder, finished outputs). If this read continues an earlier one, the run folder
+        is that of the earlier read. The finished outputs are None if the read can't be continued.
     """
     progress.begin("plan")
     plan = plan_read(
@@ -364,7 +364,7 @@ def _create_run_folder(out: str, settings: ReadSettings) -> tuple[RunFolder, int
     """Creates the run folder.
 
     Returns:
-        (run folder, generation in the store that the read will follow).
+        (run folder, base). `base` is the newest generation in the store, or 0 on a disk.
     """
     if not is_remote(out):
         return begin_publication(out, settings.overwrite), 0
@@ -372,10 +372,10 @@ def _create_run_folder(out: str, settings: ReadSettings) -> tuple[RunFolder, int
 
 
 def _make_job_folder(folder: RunFolder, out: str, settings: ReadSettings) -> JobFolder:
-    """Returns the folder for the files of workers.
+    """Returns the folders that the workers share.
 
-    It is in OUT, also in a store, if the workers belong to an engine. Otherwise it is on this
-    machine.
+    If the workers belong to an engine and OUT is in a store, they are in OUT. Otherwise they are in
+    the run folder on this machine.
     """
     from recordmill.building.workers.shared_files import JobFolder
 
@@ -397,16 +397,18 @@ def _make_publication(
     finished: FinishedOutputs | None,
     open_uploads: ExitStack,
 ) -> Publication:
-    """Returns the publication of the outputs, on disk or in a store.
+    """Returns the object that publishes the outputs, on a disk or in a store.
 
     Args:
+        plan: The plan of the read.
         settings: The checked options.
         folder: The run folder.
         out: The output folder.
-        base: The generation in the store that the read follows.
+        base: The newest generation in the store when the read started.
         run: The run in the store if workers write outputs there, otherwise None.
-        finished: The outputs of an earlier read.
-        open_uploads: Waits for uploads from this machine when it is closed.
+        finished: The outputs that an earlier read has finished, or None.
+        open_uploads: An exit stack. It gets the uploads from this machine, and waits for them when
+            it is closed.
     """
     if not is_remote(out):
         return DiskPublication(folder, settings.overwrite)
@@ -427,11 +429,11 @@ def run_tasks(
 ) -> list[OutputCounts]:
     """Runs the tasks that are not finished, on threads or on the runner.
 
-    The outputs are in `folder.data` afterwards, or where workers have written them
-    (`read_beam.writes_to_store`).
+    The outputs are in `folder.data` afterwards, or in the store if workers have written them there
+    (see `read_beam.writes_to_store`).
 
     Returns:
-        The counts of all outputs.
+        The counts of all outputs, finished ones included.
     """
     if settings.runner is not None:
         from recordmill.pipelines.read_beam import run_on_beam
@@ -466,10 +468,9 @@ def run_tasks(
 
 
 def _find_attempts_folder(job_folder: JobFolder | None) -> str:
-    """Returns the folder in a store that receives the outputs of workers.
+    """Returns the URI of the folder in a store that receives the outputs of workers.
 
-    Returns:
-        The URI; "" if workers do not write to a store.
+    Returns "" if workers do not write to a store.
     """
     if job_folder is None or not job_folder.is_remote:
         return ""
@@ -481,10 +482,10 @@ def _find_attempts_folder(job_folder: JobFolder | None) -> str:
 def _explain_stop(
     error: BaseException, folder: RunFolder, out: str, job_folder: JobFolder | None
 ) -> BaseException:
-    """Returns the error that ends a read.
+    """Returns the error to raise in place of the error that has stopped a read.
 
-    If outputs were finished, its message announces that the same command continues. An OSError
-    without a path gets one.
+    If some outputs are finished, they are kept, and the message explains how to continue. Otherwise
+    an OSError without a path gets the path of OUT, and other errors are returned as they are.
     """
     if count := count_finished(folder, _find_attempts_folder(job_folder)):
         folder.release()
@@ -500,7 +501,13 @@ def _explain_stop(
 
 
 def _make_resume_error(error: BaseException, folder: RunFolder, count: int) -> BaseException:
-    """Returns the error of a read that was stopped with finished outputs."""
+    """Returns the error of a stopped read that the same command can continue.
+
+    Args:
+        error: The error that has stopped the read.
+        folder: The run folder.
+        count: The number of finished outputs.
+    """
     remedy = (
         f"{count} finished output{'s are' if count > 1 else ' is'} kept: the same command goes on from there; "
         f"to drop them, remove {folder.path}"
@@ -524,6 +531,14 @@ def _publish(
     out: Path | str,
     started: float,
 ) -> ReadResult:
+    """Verifies the counts and publishes the outputs.
+
+    Returns:
+        The result of the read.
+
+    Raises:
+        TooManyRejects: More records than the budget allows could not be used. Nothing is published.
+    """
     counts = ReadCounts.from_outputs(results)
     counts.check(plan, settings.budget)  # raises before anything is published
     notes = (
@@ -592,7 +607,7 @@ def dry_run(inputs: Inputs, **options: Any) -> ReadEstimate:
 def check_memory_fits(estimate: ReadEstimate, memory_bytes: int) -> None:
     """Raises UsageError if users of the output would need more memory than is allowed.
 
-    This concerns output formats that are loaded into memory as a whole.
+    This concerns formats whose files a user must load completely.
     """
     if find_output(estimate.to).must_fit_memory and estimate.disk_bytes > memory_bytes:
         raise UsageError(

@@ -1,10 +1,11 @@
 """A read as a Beam pipeline, for inputs too large for one machine.
 
 Every worker must be able to read the inputs and to write to the output folder. Workers write
-complete files of about `--file-size`, also to a store. Some outputs consist of a whole split:
-`.npy` files, one for each feature, and `--to files`, where names must be unique. For these, workers
-write Arrow files, and this process combines them in order. All outputs have the same bytes as in a
-read on threads.
+complete files of about `--file-size`, also to a store.
+
+Some formats need all records of a split in one output: `.npy` has one file for each feature, and
+`--to files` needs unique names. For these formats, workers write Arrow files, and this process
+combines them in order. All outputs have the same bytes as in a read on threads.
 """
 
 from __future__ import annotations
@@ -55,13 +56,17 @@ def run_on_beam(
     """Runs the tasks of a plan on a Beam runner.
 
     Args:
+        plan: The plan of the read.
         settings: The checked options.
-        folder: The run folder, which receives the outputs unless workers write to a store
-            (`writes_to_store`).
+        folder: The run folder. It receives the outputs unless workers write to a store (see
+            `writes_to_store`).
         progress: Receives the counts.
         job_folder: The folder for the files of workers.
-        finished: The outputs of an earlier read. None: this read can't be continued, and workers
-            save nothing for that.
+        finished: The outputs that an earlier read has finished. None means that this read can't be
+            continued later, so workers save nothing for that.
+
+    Returns:
+        The counts of each output.
 
     Raises:
         NotSharedError: A worker can't see the folder, or this process can't see the files of a
@@ -122,7 +127,11 @@ def run_on_beam(
 
 
 def _plan_worker_tasks(plan: ReadPlan) -> tuple[Sequence[ReadTask], Output]:
-    """Returns (the tasks of workers, the output format that they write)."""
+    """Returns (the tasks of workers, the output format that workers write).
+
+    If the plan's format needs all records of a split, they are smaller tasks that write Arrow
+    files.
+    """
     if plan.options.output.per_split:
         return divide_tasks(plan.split_tasks, plan.files, plan.options.file_bytes), find_output(
             _WORKER_OUTPUT
@@ -136,7 +145,7 @@ def find_worker_tasks(
     """Returns the tasks that workers of an earlier read have finished.
 
     Returns:
-        One element for each task, None if it is not finished.
+        One element for each task of workers, None if it is not finished.
     """
     return find_finished_tasks(job_folder, folder, *_plan_worker_tasks(plan))
 
@@ -154,7 +163,17 @@ def _with_absolute_paths(file: ShardFile) -> ShardFile:
 def _combine_outputs(
     plan: ReadPlan, task: ReadTask, folder: RunFolder, results: Sequence[OutputCounts]
 ) -> OutputCounts:
-    """Combines the Arrow files of one split, in order."""
+    """Combines the Arrow files of one split into its output, in order.
+
+    Args:
+        plan: The plan of the read.
+        task: The task of the split.
+        folder: The run folder.
+        results: The counts of all Arrow files.
+
+    Returns:
+        The counts of the output.
+    """
     split_results = [result for result in results if result.split == task.split]
     output = plan.options.output
     name = output_file_name(task, output)

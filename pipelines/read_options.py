@@ -1,7 +1,7 @@
 """The options of a read, checked once.
 
-Conversions such as `image=float32[64,64,3]`, `boxes=[-1,4]` or `tokens=128:0` become steps of
-`records.columns.convert`.
+Texts for conversions, such as `image=float32[64,64,3]`, `boxes=[-1,4]` or `tokens=128:0`, become
+steps of `records.columns.convert`.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ def parse_steps(
     pad_or_cut: conversions.Specs = None,
     ragged: conversions.Specs = None,
 ) -> tuple[ConversionStep | UnresolvedStep, ...]:
-    """Parses conversions, in the order in which they are applied.
+    """Parses the texts of conversions into steps, in the order in which they are applied.
 
-    They are decoded first, then reshaped, then padded or made ragged.
+    Features are first decoded, then reshaped, then padded or made ragged.
 
     Raises:
         UsageError: A conversion is malformed, or a feature has two of the same kind.
@@ -68,14 +68,15 @@ def parse_images(
     """Parses the options for decoding images.
 
     Args:
-        features: The names of the features, also as one string with commas. True: all features that
-            hold images.
-        resize: The size of the decoded images, (height, width) or `HxW`; None keeps their own.
-        channels: The number of channels; None is 3.
-        ragged: The output can hold images of different sizes.
+        features: Names of the features, also as one string with commas. True means all features
+            that contain images. None, "" and False mean none.
+        resize: The size of the decoded images, (height, width) or a text such as `224x224`. None
+            keeps the size of each image.
+        channels: The number of channels: 1, 3 or 4. None means 3.
+        ragged: The output format can contain images of different sizes.
 
     Raises:
-        UsageError: A size or number of channels is not supported.
+        UsageError: A size or number of channels is not supported, or is set without `features`.
     """
     if not features:
         if resize is not None or channels is not None:
@@ -98,6 +99,14 @@ def parse_images(
 
 
 def _parse_tensor_spec(text: str) -> DecodeTensor | UnresolvedTensor:
+    """Parses an item of `decode_tensor`: a feature, or a text such as `depth=float32[-1,4]`.
+
+    Returns:
+        An UnresolvedTensor if the text has no dtype and shape. They are inferred later.
+
+    Raises:
+        UsageError: The text has another form.
+    """
     match = conversions.parse_typed_spec(text)
     if match is None:
         return UnresolvedTensor(text)
@@ -116,7 +125,22 @@ _STEP_OPTIONS = ("decode_tensor", "decode_raw", "reshape", "pad", "pad_or_cut", 
 
 @dataclass(frozen=True)
 class ReadSettings:
-    """The checked options of a read. Only `plan` determines the bytes of the outputs."""
+    """The checked options of a read.
+
+    Only `plan` determines the bytes of the outputs.
+
+    Attributes:
+        plan: The options that determine the outputs.
+        budget: The number of rejects that are allowed.
+        schema: The schema of the inputs. None infers it.
+        threads: Number of threads.
+        memory_bytes: The memory of the read.
+        overwrite: Replaces existing outputs.
+        runner: The Beam runner. None reads on threads of this process.
+        beam_args: Flags for Beam and the job server.
+        preflight: Checks an engine before the job is submitted.
+        storage_requests: Maximum number of concurrent store requests, or None for the default.
+    """
 
     plan: ReadOptions
     budget: RejectBudget

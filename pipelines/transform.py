@@ -1,7 +1,7 @@
 """The transform of a build, fitted by tf.Transform or taken from another data set.
 
-Fitting is a job of its own, which runs before any record is written. It turns a plan into the same
-plan with the transform and the schema of the transformed records.
+Fitting is a job of its own, which runs before any record is written. `add_transform` returns the
+plan with the fitted transform, and with the schema of the transformed records.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _GRAPH_NODE = re.compile(r"\{\{(?:function_)?node ([^}]+)\}\}")
 
 @dataclass(frozen=True)
 class SavedTransformOrigin:
-    """A data set that provides its transform.
+    """A data set whose transform is applied to new data.
 
     Attributes:
         out: The folder of the data set.
@@ -68,9 +68,10 @@ class SavedTransformOrigin:
 
     @property
     def may_lack(self) -> frozenset[str]:
-        """Raw features that new data need not have.
+        """The raw features that new data need not have.
 
-        They are used only by outputs that also depend on the label.
+        A feature is needed if some output depends on it and not on the label. All others may be
+        missing, for example the label of unlabelled data.
         """
         needs = self.manifest.transform["needs"].values()
         return frozenset(self.raw.names) - {
@@ -79,7 +80,7 @@ class SavedTransformOrigin:
 
 
 def find_transform(out: str | os.PathLike[str]) -> SavedTransformOrigin:
-    """Returns the transform of a data set.
+    """Finds the transform of a data set.
 
     Raises:
         UsageError: The data set was built without a transform.
@@ -97,12 +98,15 @@ def find_transform(out: str | os.PathLike[str]) -> SavedTransformOrigin:
 def add_transform(
     plan: BuildPlan, settings: BuildOptions, progress: Progress, job_folder: JobFolder | None
 ) -> BuildPlan:
-    """Returns the plan with its transform, if the options name one.
+    """Returns the plan with the transform that the options request.
+
+    A plan without a transform is returned as it is.
 
     Args:
+        plan: The plan of the build.
         settings: The checked options.
         progress: Receives the counts of the fit.
-        job_folder: The folder for the files of workers; None for a build in this process.
+        job_folder: The folders that workers share. None means a build in this process.
 
     Raises:
         UsageError: The transform does not fit the records.
@@ -131,7 +135,17 @@ def _sync_files(folder: Path) -> None:
 
 
 def _copy_transform(origin: SavedTransformOrigin, plan: BuildPlan, target: str) -> SavedTransform:
-    """Copies the transform of another data set to the folder of this one."""
+    """Copies the transform of another data set to `target`, and loads it.
+
+    Args:
+        origin: The data set with the transform.
+        plan: The plan of the new data set.
+        target: The folder for the copy.
+
+    Raises:
+        UsageError: The features of the new data differ from those that the transform accepts.
+        DataError: The files of the transform are missing.
+    """
     assert plan.source is not None
     schema = plan.source.schema
     _check_same_features(origin, schema)
@@ -151,6 +165,7 @@ def _copy_transform(origin: SavedTransformOrigin, plan: BuildPlan, target: str) 
 
 
 def _check_same_features(origin: SavedTransformOrigin, schema: Schema) -> None:
+    """Raises UsageError if the schema differs from the one that a transform accepts."""
     for feature in origin.raw:
         if feature.name not in schema and feature.name in origin.may_lack:
             continue
@@ -169,7 +184,13 @@ def _fit(
     progress: Progress,
     job_folder: JobFolder | None,
 ) -> SavedTransform:
-    """Fits the transform on the records of its split."""
+    """Fits the transform on the records of the split `fit_on`, and saves it in `target`.
+
+    Raises:
+        UsageError: The split does not exist, or the transform does not fit the features.
+        DataError: The analysis of the records failed.
+        MissingExtraError: tf.Transform is not installed.
+    """
     assert plan.source is not None
     raw = plan.source.schema
     if settings.fit_on not in plan.split_names:
@@ -209,6 +230,11 @@ def _fit(
 
 
 def _check_inputs(raw: Schema, names: tuple[str, ...]) -> Schema:
+    """Returns the features that a transform reads, as a schema without a label.
+
+    Raises:
+        UsageError: The type of a feature can't be transformed.
+    """
     for name in names:
         if (reason := explain_unfit(raw[name])) is not None:
             raise UsageError(
@@ -218,10 +244,16 @@ def _check_inputs(raw: Schema, names: tuple[str, ...]) -> Schema:
 
 
 def _load_user_function(transform: Any) -> tuple[PreprocessingFn, str]:
-    """Returns the guarded function of a user, and its name.
+    """Loads the user's function, wraps it in checks, and returns it with its name.
 
     Args:
-        transform: A function, or the path of a file with one.
+        transform: A function, or the path of a Python file that defines one.
+
+    Returns:
+        (wrapped function, name). The name of a file is its file name without the folder.
+
+    Raises:
+        UsageError: `transform` is neither a function nor a path, or the file has no such function.
     """
     from recordmill.transforms.tft.user_function import (
         GuardedFunction,
@@ -287,9 +319,9 @@ def _fit_on_workers(
     progress: Progress,
     job_folder: JobFolder,
 ) -> None:
-    """Fits the transform with the workers of an engine.
+    """Fits the transform with the workers of an engine, for an output in a store.
 
-    Each worker analyses groups of units. This process combines the analyses, and reads the records
+    Each worker analyses some unit groups. This process combines the analyses. It reads the records
     again only for analysers that depend on the results of others.
     """
     from recordmill.transforms.beam_types import Create
@@ -334,7 +366,11 @@ def _fit_on_workers(
 
 @contextlib.contextmanager
 def _hide_values(fit: FitOrigin) -> Iterator[None]:
-    """Replaces the errors of an analysis by a DataError without values of features."""
+    """Replaces errors of an analysis by a DataError without values of the user's data.
+
+    A context manager. The messages of TensorFlow may contain such values. Our own errors,
+    interrupts, and errors of the system are raised as they are.
+    """
     try:
         with _silence_warnings():
             yield
@@ -354,7 +390,7 @@ def _hide_values(fit: FitOrigin) -> Iterator[None]:
 def _silence_warnings() -> Iterator[None]:
     """Suppresses the warnings of tf.Transform inside the `with` block.
 
-    A filter does it, because libraries reset the level of the logger.
+    This needs a filter, because libraries reset the level of the logger.
     """
     log = logging.getLogger("absl")
 
@@ -369,7 +405,10 @@ def _silence_warnings() -> Iterator[None]:
 
 
 def _explain_failure(error: BaseException, fit: FitOrigin) -> str:
-    """Describes a failed fit without TensorFlow's message, which may contain values of features."""
+    """Returns the message for a failed fit, without TensorFlow's own message.
+
+    That one may contain values of the user's data.
+    """
     node = _GRAPH_NODE.search(str(error))
     location = f" in operation {node[1]}" if node else ""
     return (
@@ -380,6 +419,7 @@ def _explain_failure(error: BaseException, fit: FitOrigin) -> str:
 
 
 def _check_installed() -> None:
+    """Raises MissingExtraError if tf.Transform is not installed."""
     try:
         import tensorflow_transform  # noqa: F401
     except ImportError as error:

@@ -145,7 +145,7 @@ def run(argv: Sequence[str] | None = None) -> int:
     # Python allows signal handlers to be set in the main thread only.
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _handle_signal)
-        # `nohup` ignores SIGHUP, so that the command continues without its terminal.
+        # With nohup, SIGHUP is ignored, so that the command continues without its terminal.
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
             signal.signal(signal.SIGHUP, _handle_signal)
     is_process = argv is None
