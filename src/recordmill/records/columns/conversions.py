@@ -1,4 +1,4 @@
-"""Decoding with conversions, and the parser for conversions that users write.
+"""Decoding of records with conversions of their columns, and the parser for these conversions.
 
 Users write a conversion as text, such as `image=float32[64,64,3]` or `boxes=[-1,4]`. The parser
 returns steps of `records.columns.convert`.
@@ -36,7 +36,7 @@ class Decoding:
     """Decoder of records that also converts their columns.
 
     Attributes:
-        stored_schema: The features as the records contain them.
+        stored_schema: The features in the form in which the records contain them.
         steps: The conversions, in the order in which they are applied.
     """
 
@@ -45,7 +45,7 @@ class Decoding:
 
     @classmethod
     def from_schema(cls, schema: Schema | Decoding) -> Decoding:
-        """Returns a `Decoding` without conversions for a schema.
+        """Returns a `Decoding` of a schema, without conversions.
 
         A `Decoding` is returned unchanged.
         """
@@ -87,7 +87,7 @@ class Decoding:
     def convert(
         self, batch: pa.RecordBatch, location: Callable[[int], tuple[str, str]]
     ) -> pa.RecordBatch:
-        """Converts columns that have the stored schema.
+        """Converts the columns of records that were decoded without conversions.
 
         Args:
             batch: Columns of the stored schema.
@@ -110,7 +110,8 @@ class Decoding:
         """Decodes and converts records, and leaves out bad ones.
 
         Returns:
-            The batch of the good records, their rows in the call, and the bad records in order.
+            (batch of the good records, the index of each of them in `starts`, the bad records in
+            order).
         """
         batch, good, bad = decode_lenient(data, starts, lengths, self.stored_schema)
         if not self.steps:
@@ -138,14 +139,15 @@ Specs = Sequence[str] | str | None
 def normalize_specs(
     specs: Specs | Mapping[str, str] | Mapping[str, str | Sequence[int]], keyword: str
 ) -> Sequence[str]:
-    """Returns the conversions of an option as a list of texts `FEATURE=...`.
+    """Converts the forms in which users write the conversions of an option to texts `FEATURE=...`.
 
     Args:
-        specs: A text, several texts, or a mapping from features to the part after `=`.
+        specs: A text, several texts, or a mapping from features to the part after `=`. None is no
+            conversion.
         keyword: The name of the option, for messages.
 
     Raises:
-        UsageError: A conversion is not a text.
+        UsageError: A conversion has another form.
     """
     if isinstance(specs, str):
         return [specs]
@@ -172,14 +174,14 @@ def _spec_text(name: str, value: object, keyword: str) -> str:
 def parse_typed_spec(text: str) -> tuple[str, str, str, str | None] | None:
     """Splits a text `FEATURE=DTYPE[SHAPE]`.
 
-    The dtype may begin with `<` or `>`.
-
-    Returns:
-        The feature, the byte order (`<`, `>` or ""), the dtype, and the text inside the brackets or
-        None without brackets. Returns None for a text of another form.
+    The dtype may begin with `<` or `>`, the byte order.
 
     >>> parse_typed_spec("depth=>float32[256,256]")
     ('depth', '>', 'float32', '256,256')
+
+    Returns:
+        (feature, byte order or "", dtype, text inside the brackets). The last item is None without
+        brackets. None instead of the tuple if the text has another form.
     """
     match = _TYPED_SPEC.fullmatch(text)
     return None if match is None else (match[1], match[2], match[3], match[4])
@@ -226,7 +228,7 @@ def parse_conversion_steps(
     pad_or_cut: Specs = None,
     ragged: Specs = None,
 ) -> tuple[ConversionStep, ...]:
-    """Parses conversions to steps, in the order in which they are applied.
+    """Parses the conversions of all options to steps, in the order in which they are applied.
 
     The order is: decode, reshape, then pad or make ragged.
 
@@ -298,10 +300,10 @@ def parse_shape(
 
 
 def check_converted_once(names: Sequence[str | None], action: str) -> None:
-    """Raises UsageError if a feature is named twice.
+    """Raises UsageError if two conversions of the same kind are for the same feature.
 
     Args:
-        names: The features of the conversions.
+        names: The feature of each conversion.
         action: The past participle for the message, such as `reshaped`.
     """
     if repeated := [name for name in names if names.count(name) > 1]:

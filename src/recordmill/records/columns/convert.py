@@ -1,4 +1,4 @@
-"""Conversions of columns between the decoder and the writers.
+"""Conversions of columns, after records were decoded and before they are written.
 
 A `ConversionStep` converts one feature of a batch:
 
@@ -6,10 +6,11 @@ A `ConversionStep` converts one feature of a batch:
 * `DecodeTensor`: serialized TensorProtos to a tensor, as `tf.io.parse_tensor` does.
 * `Reshape`: a list or a tensor to another shape.
 * `Pad`: a list of variable length to a fixed length.
+* `MakeRagged`: a tensor or a single value to a list of variable length.
 * `NameClasses`: class numbers to the names of their classes.
 
 A step is a pure function of a column. Its output schema follows from its input schema, never from
-the values. A value that can't be converted makes its record a bad one, with a reason. Missing
+the values. If a value can't be converted, its record is bad, and a reason is reported. Missing
 values stay missing.
 """
 
@@ -33,8 +34,8 @@ from recordmill.records.protobuf import tensor_proto
 from recordmill.schemas.arrow import arrow_type, to_arrow, value_type
 from recordmill.schemas.feature import EXAMPLE, ITEM_BYTES, Feature, Schema
 
-# 67 million values, as many as an image may have pixels. One value can be repeated to fill a
-# tensor, so a small record must not be able to request more.
+# 67 million values, as many as an image may have pixels. One value can stand for all values of a
+# tensor, so a small record could otherwise request any amount of memory.
 MAX_REPEATED_VALUES = 1 << 26
 # (row of the column, reason) of each value that can't be converted
 Faults = Sequence[tuple[int, str]]
@@ -58,18 +59,22 @@ class ConversionStep(Protocol):
     def convert(self, column: pa.Array, feature: Feature) -> tuple[pa.Array, Faults]:
         """Converts a column.
 
+        Args:
+            column: The column, with the Arrow type of `feature`.
+            feature: The feature before the conversion.
+
         Returns:
-            The converted column without the bad rows, and the bad rows with their reasons.
+            (converted column without the bad rows, (row, reason) of each bad row).
         """
 
 
 @dataclass(frozen=True)
 class ConvertedBatch:
-    """Result of a conversion.
+    """Result of `convert_columns`.
 
     Attributes:
         batch: The converted rows.
-        rows: The input row of each converted row.
+        rows: The row number in the input of each converted row.
         bad_records: The records that can't be converted, in order.
     """
 
@@ -79,10 +84,10 @@ class ConvertedBatch:
 
 
 def output_schema(steps: Sequence[ConversionStep], schema: Schema) -> Schema:
-    """Returns the schema after the steps.
+    """Returns the schema of batches after the steps.
 
     Raises:
-        UsageError: The schema has no such feature, or a step can't convert it.
+        UsageError: The schema lacks the feature of a step, or the step can't convert it.
     """
     for step in steps:
         if step.feature not in schema:
@@ -102,7 +107,13 @@ def output_schema(steps: Sequence[ConversionStep], schema: Schema) -> Schema:
 def convert_columns(
     steps: Sequence[ConversionStep], batch: pa.RecordBatch, schema: Schema
 ) -> ConvertedBatch:
-    """Applies the steps to a batch that has the Arrow types of the schema."""
+    """Applies the steps one after the other to a batch.
+
+    Args:
+        steps: The conversions.
+        batch: Columns with the Arrow types of the schema.
+        schema: The features before the conversions.
+    """
     rows = np.arange(batch.num_rows)
     bad: list[BadRecord] = []
     columns = list(batch.columns)
@@ -131,8 +142,10 @@ class DecodeRaw:
     """Decodes bytes that are the memory of an array in row-major order.
 
     Attributes:
+        feature: Name of the feature.
         dtype: A key of ITEM_BYTES.
-        shape: The shape of the array. None as the first size means that it varies between records.
+        shape: The shape of the array. None as the first size means that this size varies between
+            records.
         is_big_endian: Whether the most significant byte of a number comes first.
     """
 
@@ -177,11 +190,12 @@ class DecodeRaw:
 
 @dataclass(frozen=True)
 class DecodeTensor:
-    """Decodes serialized TensorProtos that all have one dtype and one shape.
+    """Decodes serialized TensorProtos, which must all have one dtype and one shape.
 
     Attributes:
-        shape: The shape of the tensors. None as the first size means that it varies between
-            records.
+        feature: Name of the feature.
+        dtype: Their dtype.
+        shape: Their shape. None as the first size means that this size varies between records.
     """
 
     feature: str
@@ -246,11 +260,11 @@ class DecodeTensor:
     def estimate_bytes(self, column: pa.Array, feature: Feature) -> tuple[Int64s, Int64s]:
         """Returns the memory that decoding each row needs, from the headers alone.
 
-        A small proto can become a large tensor, because one value can be repeated for all others.
+        A small TensorProto can become a large tensor, because one value can stand for all.
 
         Returns:
-            The bytes of each tensor, and the bytes that are needed in addition while it is decoded.
-            Both are int64 [rows] and 0 for missing or invalid values.
+            (bytes of each tensor, bytes that are needed in addition while it is decoded). Both are
+            int64 [rows], and 0 for missing or invalid values.
         """
         arrays = extract_arrays(column, feature)
         sizes = self._valid_sizes(tensor_proto.read_tensor_headers(arrays.values, arrays.splits[0]))
@@ -260,7 +274,7 @@ class DecodeTensor:
     def _valid_sizes(self, headers: tensor_proto.TensorHeaders) -> Int64s:
         """Returns the number of values of each tensor.
 
-        It is -1 if the tensor is invalid or incomplete.
+        It is -1 if the dtype or shape is wrong, or if the values are incomplete.
         """
         sizes = self._matching_sizes(headers)
         is_plain = headers.status == tensor_proto.TensorStatus.IN_CONTENT
@@ -275,9 +289,9 @@ class DecodeTensor:
         )
 
     def _matching_sizes(self, headers: tensor_proto.TensorHeaders) -> Int64s:
-        """Returns the number of values of each tensor.
+        """Returns the number of values of each tensor, according to its header.
 
-        It is -1 for another dtype or shape.
+        It is -1 if the dtype or shape is wrong.
         """
         # A table of all numbers of dtypes compares the dtypes of all rows at once.
         is_match = np.array(
@@ -330,7 +344,8 @@ class Reshape:
     """Changes the shape of a feature and keeps its values.
 
     Attributes:
-        shape: The new shape. None, at most once, is a size that follows from the others.
+        feature: Name of the feature.
+        shape: The new shape. One size may be None. It then follows from the number of values.
     """
 
     feature: str
@@ -390,9 +405,10 @@ class Pad:
     """Pads a list to a fixed length.
 
     Attributes:
+        feature: Name of the feature.
         length: The new number of items.
         value: The padding value, as a number or as text.
-        cuts_longer: Whether longer lists lose their end. Otherwise they are bad records.
+        cuts_longer: Whether longer lists are cut at their end. Otherwise their records are bad.
     """
 
     feature: str
@@ -461,9 +477,10 @@ class Pad:
 
 @dataclass(frozen=True)
 class MakeRagged:
-    """Makes a feature a list of variable length.
+    """Makes the first dimension of a feature variable, even if all lists have the same length.
 
-    This is done even if all lists have the same length.
+    Attributes:
+        feature: Name of the feature.
     """
 
     feature: str
@@ -479,7 +496,10 @@ class MakeRagged:
 class NameClasses:
     """Replaces class numbers by the names of the classes.
 
-    A number without a class makes its record a bad one.
+    If a number has no class, its record is bad.
+
+    Attributes:
+        feature: Name of the feature.
     """
 
     feature: str
@@ -512,10 +532,10 @@ class NameClasses:
 
 
 def make_class_name_steps(schema: Schema) -> tuple[NameClasses, ...]:
-    """Returns a step for each feature that has class names.
+    """Returns a `NameClasses` step for each feature that has classes.
 
     Raises:
-        UsageError: No feature has class names.
+        UsageError: No feature has classes.
     """
     steps = tuple(NameClasses(feature.name) for feature in schema if feature.classes is not None)
     if not steps:
@@ -528,12 +548,12 @@ def _as_ragged(feature: Feature) -> Feature:
 
 
 def to_list_column(column: pa.Array, feature: Feature) -> tuple[pa.Array, Feature]:
-    """Returns a column of lists along the first dimension.
+    """Converts a column to lists along the first dimension.
 
-    A column of lists is returned as it is. A scalar becomes a list of one item.
+    A scalar becomes a list of one item. A column of lists is returned as it is.
 
     Returns:
-        The column and its feature.
+        (the column, its feature).
     """
     out, present = _as_ragged(feature), _presence_mask(column)
     if out == feature:
@@ -550,7 +570,7 @@ def build_column(flat_values: pa.Array, counts: Int64s, present: Bools, out: Fea
     """Builds the Arrow column of a feature from flat values.
 
     Args:
-        flat_values: The values of the rows that are present, one after the other.
+        flat_values: The values of the rows that are not missing, one after the other.
         counts: int64 [rows], the number of items of each row. Ignored if the feature has a fixed
             shape.
         present: bool [rows], False for a missing row.
@@ -585,7 +605,7 @@ def build_column(flat_values: pa.Array, counts: Int64s, present: Bools, out: Fea
 
 
 def _tensor_column(flat_values: pa.Array, present: Bools, out: Feature) -> pa.Array:
-    """Returns a column of one tensor or scalar per row, with nulls if missing."""
+    """Builds a column with one tensor or scalar per row. Missing rows become null."""
     if out.shape:
         return pa.Array.from_buffers(
             arrow_type(out), len(present), [_validity_bitmap(present)], children=[flat_values]
@@ -616,7 +636,7 @@ def _count_values(column: pa.Array, feature: Feature, present: Bools) -> Int64s:
 
 
 def _flat_values(column: pa.Array, feature: Feature) -> pa.Array:
-    """Returns the values of all rows that are present, one after the other."""
+    """Returns the values of all rows that are not missing, one after the other."""
     if not feature.shape:
         return column.drop_null()
     for _ in range(feature.ragged_rank + bool(feature.inner_shape)):
@@ -625,7 +645,7 @@ def _flat_values(column: pa.Array, feature: Feature) -> pa.Array:
 
 
 def _view_numbers(data: Array, dtype: str, is_big_endian: bool = False) -> pa.Array:
-    """Returns bytes as an array of numbers."""
+    """Returns an array of the numbers whose memory is `data`."""
     order: Literal["<", ">"] = ">" if is_big_endian else "<"
     if dtype == "bool":
         return pa.array(data != 0)

@@ -1,8 +1,8 @@
 """Decoding of image columns with Pillow, to uint8 [height, width, channels].
 
-Only the formats of `records.images.check` are decoded. Colours become gray (1 channel), RGB (3) or
-RGBA (4). As with `tf.io.decode_image`, only the upper 8 of 16 bits are kept, only the first frame
-is decoded, and an EXIF rotation is not applied. Images are resized as by
+The formats are those of `records.images.check`. Colours become gray (1 channel), RGB (3) or RGBA
+(4). As with `tf.io.decode_image`, only the upper 8 of 16 bits are kept, only the first frame is
+decoded, and an EXIF rotation is not applied. Images are resized as by
 `tf.image.resize(antialias=True)`. Images of different sizes become lists of rows of pixels.
 """
 
@@ -52,11 +52,12 @@ _DEFAULT_WORK_BYTES = 12
 
 @dataclass(frozen=True)
 class DecodeImages:
-    """Conversion of encoded images to pixels.
+    """Conversion of encoded images to pixels, a `ConversionStep`.
 
     Attributes:
-        height: The height of the output, or None for the size of each image.
-        width: The width of the output, or None for the size of each image.
+        feature: Name of the feature.
+        height: The height of the output in pixels. None keeps the size of each image.
+        width: The width of the output in pixels. None keeps the size of each image.
         channels: 1 for gray, 3 for RGB or 4 for RGBA.
         resize: Whether images are resized. Otherwise an image of another size is a bad record.
     """
@@ -121,8 +122,8 @@ class DecodeImages:
         """Returns the memory that decoding each row needs, from the headers alone.
 
         Returns:
-            The bytes of each result, and the bytes that are needed while the image is decoded. Both
-            are int64 [rows] and 0 for missing or invalid images.
+            (bytes of each result, bytes that are needed while the image is decoded). Both are int64
+            [rows], and 0 for missing or invalid images.
         """
         result_bytes, work_bytes = np.zeros((2, len(column)), np.int64)
         for row, header in _iter_headers(column, feature):
@@ -145,7 +146,8 @@ def decode_stored_pixels(
         data: The bytes of the image, which `check_structure` has accepted.
         header: The header of the image.
         channels: 1, 3 or 4.
-        shrink: For a JPEG 2, 4 or 8 decodes it smaller by this factor, rounded up. Otherwise 1.
+        shrink: A JPEG is decoded smaller by this factor, which is 1, 2, 4 or 8. Its sides are
+            rounded up. 1 for other formats.
 
     Raises:
         BadImage: The image can't be decoded.
@@ -166,7 +168,9 @@ def decode_stored_pixels(
 
 
 def decode_mask(data: Pixels, header: ImageHeader) -> npt.NDArray[np.int32]:
-    """Decodes a mask to int32 [height, width, 1], as palette indices or gray values.
+    """Decodes a mask to int32 [height, width, 1].
+
+    The values are those that are stored: palette indices or gray values.
 
     Args:
         data: The bytes of the image, which `check_structure` has accepted.
@@ -193,7 +197,10 @@ def decode_mask(data: Pixels, header: ImageHeader) -> npt.NDArray[np.int32]:
 
 
 def _to_array(image: Image.Image, channels: int) -> Pixels:
-    """Returns the pixels as [height, width, channels], copied in bands if the image is large."""
+    """Returns the pixels of a loaded image as [height, width, channels].
+
+    A large image is copied in bands, which takes less memory.
+    """
     rows = max(_BAND_PIXELS // image.width, 1)
     if rows >= image.height:
         return np.asarray(image, np.uint8).reshape(image.height, image.width, channels)
@@ -205,12 +212,12 @@ def _to_array(image: Image.Image, channels: int) -> Pixels:
 
 
 def array_decode_bytes(header: ImageHeader) -> int:
-    """Returns the maximum memory for decoding an image to an array, its pixels included."""
+    """Returns the maximum memory for decoding an image to an array, including the array."""
     return header.height * header.width * _WORK_BYTES.get(header.format, _DEFAULT_WORK_BYTES)
 
 
 def looks_like_image(payload: bytes) -> bool:
-    """Returns whether the bytes begin like an image of one of the formats."""
+    """Returns whether bytes begin like an image of one of the supported formats."""
     return sniff_image(payload[:IMAGE_HEAD_BYTES]) is not None
 
 
@@ -220,9 +227,9 @@ def read_image_sizes(column: pa.Array, feature: Feature) -> set[tuple[int, int]]
 
 
 def iter_images(column: pa.Array, feature: Feature) -> Iterator[tuple[int, Pixels | None]]:
-    """Yields the row and the bytes of each image of a column.
+    """Yields (row, bytes of the image) for each row of a column.
 
-    The bytes are a view, or None if the image is missing.
+    The bytes are a view. They are None if the image is missing.
     """
     arrays = extract_arrays(column, replace(feature, required=True))
     splits = arrays.splits[0]
@@ -231,7 +238,7 @@ def iter_images(column: pa.Array, feature: Feature) -> Iterator[tuple[int, Pixel
 
 
 def _iter_headers(column: pa.Array, feature: Feature) -> Iterator[tuple[int, ImageHeader]]:
-    """Yields the row and the header of each valid image."""
+    """Yields (row, header) for each valid image of a column."""
     # Invalid images are reported when they are decoded.
     for row, data in iter_images(column, feature):
         if data is not None:
@@ -254,7 +261,7 @@ def _fixed_size_column(images: Sequence[Pixels | None], out: Feature) -> pa.Arra
 
 
 def _ragged_column(images: Sequence[Pixels | None], out: Feature) -> pa.Array:
-    """Returns images of different sizes as a list column.
+    """Builds the column of images of different sizes, as lists.
 
     An image is a list of rows, a row is a list of pixels, and a pixel is a fixed-size list of
     channels.

@@ -1,8 +1,8 @@
-"""Arrow columns as NumPy arrays.
+"""Conversion of Arrow columns to NumPy arrays.
 
-A column becomes flat values, row splits and a mask of missing rows (`ColumnArrays`), and these
-become the arrays that users get. `gather_columns` joins the columns of many batches. It fills
-columns of a fixed shape into arrays that are allocated once.
+A column is first converted to flat values, row splits and a mask of missing rows (`ColumnArrays`),
+and then to the arrays that users get. `gather_columns` joins the columns of many batches. For a
+column of a fixed shape it allocates the array once and fills it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class ColumnArrays:
     Attributes:
         values: [items, *inner_shape]. For text and binary uint8 [bytes].
         splits: The row splits of each variable dimension, outermost first. For text and binary the
-            byte offsets come last. All splits start at 0.
+            byte offsets are the last item. All splits start at 0.
         valid: bool [rows], False for a missing row. None if the feature is required.
         num_items: The number of tensors or scalars. -1 derives it from the number of values.
     """
@@ -39,12 +39,12 @@ class ColumnArrays:
 
 
 def is_bytes(feature: Feature) -> bool:
-    """Returns whether the values of the feature are text or binary."""
+    """Returns whether the values of a feature are text or binary."""
     return feature.dtype in ("string", "bytes")
 
 
 def numpy_dtype(feature: Feature) -> np.dtype[Any]:
-    """Returns the NumPy dtype of a value, which is object for text and binary."""
+    """Returns the NumPy dtype for the values of a feature. It is object for text and binary."""
     if is_bytes(feature):
         return np.dtype(object)
     if feature.timestamp:
@@ -53,10 +53,12 @@ def numpy_dtype(feature: Feature) -> np.dtype[Any]:
 
 
 def extract_arrays(column: pa.Array | pa.ChunkedArray, feature: Feature) -> ColumnArrays:
-    """Returns the flat arrays of a column.
+    """Converts a column to flat arrays.
 
-    The column has the Arrow type of the feature. It may also have 32-bit offsets, or variable lists
-    for tensors.
+    Args:
+        column: The column, with the Arrow type of the feature. It may also have 32-bit offsets, or
+            variable lists for tensors.
+        feature: The feature.
     """
     array = _combine_chunks(column)
     valid = None if feature.required else _valid_mask(array)
@@ -81,7 +83,16 @@ def extract_arrays(column: pa.Array | pa.ChunkedArray, feature: Feature) -> Colu
 
 
 def to_numpy(column: pa.Array | pa.ChunkedArray, feature: Feature) -> Array | Ragged | Strings:
-    """Returns a column as an array in memory."""
+    """Converts a column to the array that users get.
+
+    Args:
+        column: The column, with the Arrow type of the feature.
+        feature: The feature.
+
+    Returns:
+        An array of objects for text and bytes, with None for missing values. A `Ragged` for lists.
+        An array for other features, or a MaskedArray if the feature may be missing.
+    """
     if is_bytes(feature) and not feature.shape:
         values: Array = _combine_chunks(column).to_numpy(zero_copy_only=False)
         return values
@@ -156,18 +167,18 @@ def _valid_mask(array: pa.Array) -> ValidMask:
 
 
 def list_lengths(column: pa.Array) -> Int64s:
-    """Returns the number of items of each row of a list column, int64 [rows].
+    """Returns the number of items in each row of a list column, int64 [rows].
 
-    A missing row has none.
+    It is 0 for a missing row.
     """
     lengths: Int64s = column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
     return lengths.astype(np.int64, copy=False)
 
 
 def _flatten_list(array: pa.Array) -> tuple[pa.Array, Int64s]:
-    """Returns the items of a list column, and its splits from 0.
+    """Returns (items, splits) of a list column. The splits start at 0.
 
-    A missing list counts as an empty one.
+    A missing list becomes an empty one.
     """
     splits = np.zeros(len(array) + 1, np.int64)
     np.cumsum(list_lengths(array), out=splits[1:])
@@ -175,7 +186,7 @@ def _flatten_list(array: pa.Array) -> tuple[pa.Array, Int64s]:
 
 
 def _flatten_tensors(array: pa.Array, size: int) -> pa.Array:
-    """Returns the values of a tensor column, with nulls for a missing tensor."""
+    """Returns the values of a tensor column. Those of a missing tensor are nulls."""
     if array.null_count == 0:
         return array.flatten()
     present = array.drop_null().flatten()
@@ -205,9 +216,9 @@ def _primitive_values(array: pa.Array, feature: Feature) -> npt.NDArray[Any]:
 
 
 def _string_bytes(array: pa.Array) -> tuple[Array, Int64s]:
-    """Returns the bytes of a text or binary column, and its offsets from 0.
+    """Returns (bytes, offsets) of a text or binary column. The offsets start at 0.
 
-    A missing value is empty.
+    A missing value becomes an empty one.
     """
     # Views and 32-bit offsets become 64-bit offsets here.
     if not (pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)):
@@ -230,10 +241,11 @@ def _string_bytes(array: pa.Array) -> tuple[Array, Int64s]:
 def gather_columns(
     batches: Iterable[pa.RecordBatch], schema: Schema, total_rows: int
 ) -> dict[str, Array | Ragged | Strings]:
-    """Joins the columns of all batches to arrays.
+    """Joins the columns of all batches to arrays, by feature name.
 
     Args:
         batches: Batches of the schema.
+        schema: The features.
         total_rows: The number of rows of all batches together.
 
     Raises:
@@ -329,7 +341,10 @@ def concatenate_arrays(column_arrays: list[ColumnArrays], feature: Feature) -> C
 
 
 def iter_rows(batch: pa.RecordBatch, schema: Schema) -> Iterator[dict[str, Any]]:
-    """Yields each row of a batch as a dictionary, in schema order."""
+    """Yields each row of a batch as a dict of values by feature name, in schema order.
+
+    A missing value is None.
+    """
     for row in range(batch.num_rows):
         yield {
             feature.name: _extract_value(column.slice(row, 1), feature)
@@ -338,7 +353,7 @@ def iter_rows(batch: pa.RecordBatch, schema: Schema) -> Iterator[dict[str, Any]]
 
 
 def _extract_value(column: pa.Array, feature: Feature) -> Any:
-    """Returns the value of a column of one row, or None if missing."""
+    """Returns the value of a column that has only one row, or None if it is missing."""
     if column.null_count:
         return None
     if not feature.shape:

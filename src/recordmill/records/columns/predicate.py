@@ -1,8 +1,7 @@
-"""Predicates on columns, which select rows of a batch.
+"""Conditions on features, which select rows of a batch.
 
-A predicate is a `pyarrow.compute` expression or the text of an SQL WHERE clause. For SQL, the
-columns that it references are determined. SQL is refused if its result could change between calls
-or between batches.
+A condition is a `pyarrow.compute` expression, or the text of an SQL WHERE clause, which DuckDB
+evaluates. SQL is refused if its result could change between calls or between batches.
 """
 
 from __future__ import annotations
@@ -42,19 +41,19 @@ _thread_state = threading.local()
 def find_referenced_columns(
     connection: Any, condition: str, names: Sequence[str], quoted_condition: str
 ) -> tuple[str, ...]:
-    """Returns the columns that an SQL condition references. Case is ignored.
+    """Returns the columns that an SQL condition uses. Case is ignored.
 
-    DuckDB has already found the condition valid over columns of all these names.
+    The caller has checked with DuckDB that the condition is valid for these columns.
 
     Args:
         connection: The DuckDB connection.
         condition: The SQL text.
         names: The names of all columns.
-        quoted_condition: The condition as messages quote it.
+        quoted_condition: The condition in the form in which messages quote it.
 
     Raises:
-        UsageError: Other things than the values of a row decide the condition. It calls `random()`,
-            `now()` or a similar function, uses a row number, or contains a query.
+        UsageError: The condition depends on more than the values of a row. For example, it calls
+            `random()` or `now()`, uses a row number, or contains a query.
     """
     nodes = _parse(connection, f"SELECT 1 WHERE (({condition}\n)::BOOLEAN)")
     for cause in _find_volatile_parts(connection, nodes, {name.lower() for name in names}):
@@ -81,7 +80,7 @@ def find_referenced_columns(
 
 
 def _parse(connection: Any, sql: str) -> list[dict[str, Any]]:
-    """Returns all nodes of the syntax tree of a text.
+    """Returns all nodes of the syntax tree of an SQL text, as DuckDB parses it.
 
     The list is empty if the text is not a single plain SELECT.
     """
@@ -109,7 +108,13 @@ def _iter_nodes(tree: Any) -> Iterator[dict[str, Any]]:
 def _find_volatile_parts(
     connection: Any, nodes: Sequence[dict[str, Any]], names: set[str]
 ) -> Iterator[str]:
-    """Yields a message for each part of a condition that can change its result."""
+    """Yields a message for each part of a condition because of which its result may change.
+
+    Args:
+        connection: The DuckDB connection.
+        nodes: The result of `_parse`.
+        names: The names of all columns, in lower case.
+    """
     if not nodes:
         yield "it is not one condition"
     for node in nodes:
@@ -125,9 +130,9 @@ def _find_volatile_parts(
 
 
 def _is_volatile(connection: Any, name: str) -> bool:
-    """Returns whether a function can return different values for the same arguments.
+    """Returns whether an SQL function can return different values for the same arguments.
 
-    For a macro this is decided by the functions that it calls.
+    A macro is volatile if a function that it calls is.
     """
     functions = connection.execute(
         "SELECT stability, macro_definition FROM duckdb_functions() WHERE lower(function_name) = lower(?)",
@@ -160,8 +165,8 @@ class Predicate:
         """Returns the features that the condition uses.
 
         Raises:
-            UsageError: The condition is not valid for the schema, or does not depend on the
-                features alone.
+            UsageError: The condition is not valid for the schema, or depends on more than the
+                features of a row.
             MissingExtraError: The condition is SQL, and DuckDB is not installed.
         """
         arrow = to_arrow(schema)
@@ -187,13 +192,13 @@ class Predicate:
         )
 
     def evaluate(self, batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
-        """Returns for each row whether it matches, bool [rows].
+        """Returns whether each row matches, bool [rows].
 
         Raises:
             UsageError: The condition is not a truth value. DuckDB detects this only if there are
                 rows.
-            DataError: The condition can't be evaluated for these values. Examples are divisions and
-                casts that overflow.
+            DataError: The condition can't be evaluated for these values, for example because a
+                division or a cast overflows.
         """
         is_match = np.zeros(batch.num_rows, np.bool_)
         try:
@@ -235,7 +240,7 @@ class Predicate:
 def _connection() -> Any:
     """Returns the in-memory DuckDB connection of this thread.
 
-    It can't read or write files.
+    It has no access to files.
     """
     if not hasattr(_thread_state, "connection"):
         try:
@@ -282,5 +287,8 @@ def _shorten_message(error: Exception) -> str:
 
 
 def names_to_read(selected: Sequence[str], extra_names: Sequence[str]) -> tuple[str, ...]:
-    """Returns the selected names, followed by the extra names that are not among them."""
+    """Returns the names of the columns to read.
+
+    These are the selected ones, followed by the extra ones that are not among them.
+    """
     return (*selected, *(name for name in extra_names if name not in selected))

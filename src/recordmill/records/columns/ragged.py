@@ -1,4 +1,4 @@
-"""Columns of rows that differ in length.
+"""Columns whose rows differ in length.
 
 `Ragged` is for lists, and `Strings` for text and bytes, because NumPy has no type for such columns.
 Both consist of values and row splits, as in tf.RaggedTensor and Arrow: row i is
@@ -31,15 +31,15 @@ _MAX_REPR_LENGTH = 40
 class Strings:
     """Text or bytes of any length in one buffer.
 
-    Attributes:
-        values: uint8 [bytes].
-        row_splits: int64 [rows + 1], offsets in `values`.
-        text: The rows are `str` if it is true, else `bytes`.
-        valid: bool [rows], False for a missing row. None if no row is missing.
-
     >>> words = Strings(np.frombuffer(b"helloyou", np.uint8), np.array([0, 5, 8]), text=True)
     >>> words[1], words.to_list(), len(words)
     ('you', ['hello', 'you'], 2)
+
+    Attributes:
+        values: uint8 [bytes].
+        row_splits: int64 [rows + 1], offsets in `values`.
+        text: Whether the rows are `str`. Otherwise they are `bytes`.
+        valid: bool [rows], False for a missing row. None if no row is missing.
     """
 
     values: Array
@@ -74,7 +74,7 @@ class Strings:
         return (self[row] for row in range(len(self)))
 
     def to_list(self) -> list[str | bytes | None]:
-        """Returns a `str` or `bytes` per row, with None for a missing one."""
+        """Returns the rows as `str` or `bytes`. A missing one is None."""
         return list(self)
 
     def to_numpy(self) -> Array:
@@ -95,16 +95,16 @@ class Strings:
 class Ragged:
     """Lists of different lengths. Row i is `values[row_splits[i]:row_splits[i + 1]]`.
 
+    >>> boxes = Ragged(np.arange(5), np.array([0, 2, 2, 5]))
+    >>> boxes[0], len(boxes[1]), boxes.to_padded(value=-1).tolist()
+    (array([0, 1]), 0, [[0, 1, -1], [-1, -1, -1], [2, 3, 4]])
+
     Attributes:
         values: [items, ...], the items of all rows. It is a `Strings` for lists of text, and a
             `Ragged` for lists of lists.
         row_splits: int64 [rows + 1].
-        valid: bool [rows], False for a missing row, which has length 0 and is returned as None.
-            None if no row is missing.
-
-    >>> boxes = Ragged(np.arange(5), np.array([0, 2, 2, 5]))
-    >>> boxes[0], len(boxes[1]), boxes.to_padded(value=-1).tolist()
-    (array([0, 1]), 0, [[0, 1, -1], [-1, -1, -1], [2, 3, 4]])
+        valid: bool [rows], False for a missing row, whose length is 0 and which is returned as
+            None. None if no row is missing.
     """
 
     values: Array | Strings | Ragged
@@ -134,15 +134,15 @@ class Ragged:
     def to_list(self) -> list[Any]:
         """Returns the rows as a list.
 
-        A row is an array, a list for nested rows and text, or None if it is missing.
+        A row is an array, or a list if it contains lists or text. A missing one is None.
         """
         return [row.to_list() if isinstance(row, (Ragged, Strings)) else row for row in self]
 
     def to_padded(self, length: int | None = None, value: Any = 0) -> Array:
-        """Returns an array [rows, length, ...], in which short rows are filled up with `value`.
+        """Returns an array [rows, length, ...]. Short rows are filled up with `value`.
 
-        Longer rows are cut off. Missing rows are filled completely. Nested rows are padded at each
-        level to the longest one. Text becomes an array of objects.
+        Longer rows are cut at their end. A missing row consists of `value` only. Nested rows are
+        padded at each level to the longest one. Text becomes an array of objects.
 
         Args:
             length: The new length. None uses the length of the longest row.
@@ -165,7 +165,7 @@ class Ragged:
         return result
 
     def to_tf(self) -> tf.RaggedTensor:
-        """Returns a tf.RaggedTensor, in which missing rows are empty."""
+        """Returns a tf.RaggedTensor. Missing rows become empty."""
         import tensorflow as tf
 
         # A slice of rows keeps all values, so only the part in use is passed on.

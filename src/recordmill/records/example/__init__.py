@@ -1,1 +1,1 @@
-"""The codec between RecordBatches and serialized Examples or SequenceExamples."""
+"""Encoder and decoder between RecordBatches and serialized Examples or SequenceExamples."""

@@ -1,6 +1,8 @@
 """Second pass of the decoder, which gathers located values into Arrow arrays.
 
-Rows with values that do not fit the schema are marked as bad. No error is raised for them.
+The first pass (`locate`) has stored where the values are. Rows with values that do not fit the
+schema are marked as bad, and no error is raised for them. The values of such a row in the array are
+arbitrary.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ _LIST_MODES = {
     BYTES_LIST: native.CellMode.BYTES_LIST,
 }
 _EMPTY = np.empty(0, np.int64)
-# number of texts that are checked at once, because the check needs an int64 for each
+# 65,536 texts are checked for UTF-8 at once, because the check needs an int64 for each.
 _UTF8_CHECK_TEXTS = 1 << 16
 # dtypes that are stored in an int64_list and can't hold every int64
 _NARROW_DTYPES = (
@@ -42,14 +44,19 @@ _NARROW_DTYPES = (
     "uint32",
 )
 
-# row splits: int64 [rows + 1] like the offsets of Arrow, or the number of values that every row has
+# Row splits: int64 [rows + 1] like the offsets of Arrow, or the number of values if it is the same
+# for all rows.
 RowSplits = Int64s | int
 
 
 def cell_mode(kind: str, is_raw: bool, length: int | None) -> int:
-    """Returns how an entry of a map, or a step, is read.
+    """Returns the CellMode in which an entry of a map, or a step, is read.
 
-    A single value is read in the first pass, and a list in the second pass.
+    Args:
+        kind: The kind of its list.
+        is_raw: Whether it contains the bytes of a tensor.
+        length: The number of values in each list. None if lists differ. A single number is read in
+            the first pass.
     """
     if is_raw:
         return native.CellMode.ONE_BYTES
@@ -58,16 +65,18 @@ def cell_mode(kind: str, is_raw: bool, length: int | None) -> int:
 
 @dataclass(frozen=True)
 class ColumnLayout:
-    """A feature with everything that its arrays need.
+    """A feature with the facts from which its array is built.
 
     Attributes:
-        modes: The CellMode of each storage of the feature, in order.
+        feature: The feature.
+        modes: The CellMode of each entry of the maps that stores the feature.
+        ragged_rank: The number of variable dimensions.
         inner_size: The number of values in the fixed dimensions.
-        is_raw: The values are stored as their own bytes.
+        is_raw: Whether the feature is stored as the bytes of a tensor.
         value_type: The Arrow type of a value.
         tensor_type: The Arrow type of the fixed dimensions around the values. None if there are
             none.
-        step: For a feature list the layout of a step.
+        step: For a feature list, the layout of a step. Otherwise None.
     """
 
     feature: Feature
@@ -124,7 +133,7 @@ class ColumnLayout:
 
 @dataclass
 class LocatedColumn:
-    """The cells of one column.
+    """The cells of one column from the first pass, and the rows that turn out to be bad.
 
     Attributes:
         rows: The number of cells.
@@ -158,7 +167,7 @@ class LocatedColumn:
         )
 
     def mark_bad(self, rows: npt.NDArray[np.bool_] | npt.NDArray[np.intp], reason: int) -> None:
-        """Marks rows as bad. A row keeps its first reason.
+        """Marks rows as bad. A row that is bad already keeps its reason.
 
         Args:
             rows: A mask or indices.
@@ -168,14 +177,13 @@ class LocatedColumn:
         if len(indices):
             if self.bad is None:
                 self.bad = np.zeros(self.rows, np.uint8)
-            # a row keeps its first reason
             self.bad[indices[self.bad[indices] == 0]] = reason
 
     def mark_bad_values(self, values: npt.NDArray[np.intp], splits: RowSplits, reason: int) -> None:
-        """Marks the rows of bad values as bad.
+        """Marks the rows that contain bad values as bad.
 
         Args:
-            values: The indices of the bad values.
+            values: The indices of the bad values among all values of the column.
             splits: The row splits of the values.
             reason: A RecordStatus.
         """
@@ -188,10 +196,10 @@ class LocatedColumn:
 
 
 def get_column(cells: LocatedCells, layout: CellLayout, column: int, data: Bytes) -> LocatedColumn:
-    """Returns a column of the cells.
+    """Returns one column of the result of the first pass.
 
     Args:
-        cells: The result of the first pass.
+        cells: The result.
         layout: The layout of the cells.
         column: The number of the column.
         data: uint8 [bytes], the buffer that contains the values.
@@ -221,7 +229,7 @@ def get_column(cells: LocatedCells, layout: CellLayout, column: int, data: Bytes
 
 
 def max_array_size(column: LocatedColumn) -> tuple[int, int]:
-    """Returns the maximum size of the array of a column, as (bytes, values)."""
+    """Returns the maximum size of the Arrow array of a column, as (bytes, number of values)."""
     value_bytes, offsets = int(column.sizes.sum()), np.empty(column.rows + 1, np.int64)
     if column.mode in (
         native.CellMode.ONE_INT64,
@@ -244,12 +252,12 @@ def max_array_size(column: LocatedColumn) -> tuple[int, int]:
 
 
 def assemble_column(layout: ColumnLayout, columns: Sequence[LocatedColumn]) -> pa.Array:
-    """Returns the Arrow array of a feature.
+    """Builds the Arrow array of a feature.
 
     Args:
         layout: The layout of the feature.
-        columns: The columns of its storages. Rows that do not fit are marked as bad in the first
-            one.
+        columns: The column of each map entry that stores it. Rows that do not fit are marked as bad
+            in the first column.
     """
     column = columns[0]
     if layout.step is not None:
@@ -290,7 +298,7 @@ def _make_list(values: pa.Array, offsets: Int64s, column: LocatedColumn) -> pa.A
 def _nest_lists(
     values: pa.Array, offsets: Int64s, column: LocatedColumn, lengths: Sequence[LocatedColumn]
 ) -> pa.Array:
-    """Returns lists of lists.
+    """Builds an array of lists of lists.
 
     Args:
         values: The values of all rows.
@@ -337,10 +345,14 @@ def _nest_lists(
 
 
 def _assemble_steps(step: ColumnLayout, column: LocatedColumn) -> pa.Array:
-    """Returns the array of a feature list.
+    """Builds the array of a feature list.
 
     Each step is located like a record with a single feature. The steps are then gathered into
     lists.
+
+    Args:
+        step: The layout of a step.
+        column: The column of the feature list.
     """
     offsets = allocate(column.rows + 1, np.int64)
     starts, sizes = _find_fields(column, offsets)
@@ -372,10 +384,16 @@ def _assemble_steps(step: ColumnLayout, column: LocatedColumn) -> pa.Array:
 def _flat_values(
     layout: ColumnLayout, column: LocatedColumn, length: int | None
 ) -> tuple[pa.Array, RowSplits]:
-    """Returns the values of all rows, and their row splits.
+    """Reads the values of all rows.
 
-    With a `length`, each row has exactly this number of values, and the values of a null are zeros.
-    Only the values of a scalar get a bitmap here.
+    Args:
+        layout: The layout of the feature.
+        column: The column.
+        length: The number of values that each row must have. The values of a null are then zeros.
+            None permits any number.
+
+    Returns:
+        (values, row splits). Only the values of a scalar have a bitmap.
     """
     if layout.is_raw:
         return _raw_numbers(layout, column, length)
@@ -389,15 +407,23 @@ def _flat_values(
 
 
 def _value_bitmap(layout: ColumnLayout, column: LocatedColumn) -> pa.Buffer | None:
-    """Returns the bitmap of the values of a scalar.
+    """Returns the bitmap for the array of values, or None.
 
-    The values of lists and tensors have none, because their rows have it.
+    Only scalars have one. In lists and tensors the rows have the bitmap.
     """
     return column.bitmap() if layout.tensor_type is None and not layout.ragged_rank else None
 
 
 def _read_numbers(column: LocatedColumn, length: int | None) -> tuple[npt.NDArray[Any], RowSplits]:
-    """Returns int64 or float32 values and their row splits."""
+    """Reads the numbers of all rows as int64 or float32.
+
+    Args:
+        column: The column.
+        length: As in `_flat_values`.
+
+    Returns:
+        (values, row splits).
+    """
     if column.mode == native.CellMode.ONE_INT64:
         return column.numbers, 1
     if column.mode == native.CellMode.ONE_FLOAT:
@@ -418,7 +444,11 @@ def _read_numbers(column: LocatedColumn, length: int | None) -> tuple[npt.NDArra
 
 
 def _read_int_lists(column: LocatedColumn) -> tuple[Int64s, Int64s]:
-    """Returns the varints of all rows and their offsets."""
+    """Reads the lists of integers of all rows, which are stored as varints.
+
+    Returns:
+        (values, offset of the values of each row [rows + 1]).
+    """
     offsets = allocate(column.rows + 1, np.int64)
     bad = np.zeros(column.rows, np.uint8)
     # The native library counts the values in a first call, and reads them in a second one.
@@ -433,9 +463,9 @@ def _read_int_lists(column: LocatedColumn) -> tuple[Int64s, Int64s]:
 def _to_fixed_length(
     column: LocatedColumn, values: npt.NDArray[Any], offsets: Int64s, length: int
 ) -> npt.NDArray[Any]:
-    """Returns the values with exactly `length` per row, with zeros for a null.
+    """Returns the values with exactly `length` per row. Those of a null are zeros.
 
-    Other rows with another number of values are marked as bad.
+    Other rows with another number of values are marked as bad, and their values are zeros.
     """
     counts = np.diff(offsets)
     is_match = counts == length
@@ -450,7 +480,11 @@ def _to_fixed_length(
 
 
 def _pack_spans(column: LocatedColumn) -> tuple[Bytes, Int64s]:
-    """Returns the bytes of all rows, one after the other, and their offsets."""
+    """Copies the bytes of all rows into one buffer.
+
+    Returns:
+        (buffer, offset of each row in it [rows + 1]).
+    """
     offsets, values = (
         allocate(column.rows + 1, np.int64),
         allocate(int(column.sizes.sum()), np.uint8),
@@ -460,9 +494,9 @@ def _pack_spans(column: LocatedColumn) -> tuple[Bytes, Int64s]:
 
 
 def _pack_fixed_size(column: LocatedColumn, stride: int, reason: int) -> Bytes:
-    """Returns exactly `stride` bytes per row, with zeros for a null.
+    """Copies the bytes of all rows, exactly `stride` per row. Those of a null are zeros.
 
-    Other rows with another number of bytes are marked as bad.
+    Other rows with another number of bytes are marked as bad with `reason`.
     """
     is_match = column.sizes == stride
     if is_match.all():
@@ -478,7 +512,11 @@ def _pack_fixed_size(column: LocatedColumn, stride: int, reason: int) -> Bytes:
 def _raw_numbers(
     layout: ColumnLayout, column: LocatedColumn, length: int | None
 ) -> tuple[pa.Array, RowSplits]:
-    """Returns the numbers of tensors that are stored as bytes, and their row splits."""
+    """Reads tensors that are stored as bytes.
+
+    Returns:
+        (numbers, row splits).
+    """
     item_bytes = ITEM_BYTES[layout.feature.dtype]
     splits: RowSplits
     if length is None:
@@ -497,10 +535,14 @@ def _raw_numbers(
 
 
 def _find_fields(column: LocatedColumn, offsets: Int64s) -> tuple[Int64s, Int64s]:
-    """Finds the length-delimited fields of all rows, and fills `offsets`, int64 [rows + 1].
+    """Finds the fields with a length prefix, such as byte strings, in all rows.
+
+    Args:
+        column: The column.
+        offsets: int64 [rows + 1] Receives the index of the first field of each row.
 
     Returns:
-        The offsets of the fields, and their sizes in bytes.
+        (offset of each field in the buffer, its size in bytes).
     """
     count = native.find_fields(column.data, column.starts, column.sizes, offsets, None, None)
     starts, sizes = allocate(count, np.int64), allocate(count, np.int64)
@@ -511,7 +553,11 @@ def _find_fields(column: LocatedColumn, offsets: Int64s) -> tuple[Int64s, Int64s
 def _read_byte_lists(
     layout: ColumnLayout, column: LocatedColumn, length: int | None
 ) -> tuple[pa.Array, RowSplits]:
-    """Returns the byte strings of all rows, and their row splits."""
+    """Reads the byte strings of all rows.
+
+    Returns:
+        (array of texts or binaries, row splits).
+    """
     offsets = allocate(column.rows + 1, np.int64)
     if length is None:
         count = native.find_fields(column.data, column.starts, column.sizes, offsets, None, None)
@@ -546,9 +592,16 @@ def _read_byte_lists(
 def _make_texts(
     layout: ColumnLayout, values: Bytes, ends: Int64s, splits: RowSplits, column: LocatedColumn
 ) -> pa.Array:
-    """Returns an array of texts or binaries.
+    """Builds an array of texts or binaries.
 
-    Rows with strings that are not UTF-8 are marked as bad.
+    For texts, rows with strings that are not UTF-8 are marked as bad.
+
+    Args:
+        layout: The layout of the feature.
+        values: The bytes of all strings.
+        ends: The offset of each string, and the end of the last one.
+        splits: The row splits of the strings.
+        column: The column, in which rows are marked.
     """
     count = len(ends) - 1
     if layout.feature.dtype == "string":
@@ -569,9 +622,9 @@ def _make_texts(
 def _cast_numbers(
     layout: ColumnLayout, numbers: npt.NDArray[Any], splits: RowSplits, column: LocatedColumn
 ) -> pa.Array:
-    """Returns the numbers in the type of the feature.
+    """Casts numbers to the type of the feature, and builds their array.
 
-    Rows with values outside its range are marked as bad.
+    Rows with values outside of its range are marked as bad.
     """
     result, bad_values, dtype = numbers, _EMPTY, layout.feature.dtype
     if dtype == "bool":

@@ -1,12 +1,12 @@
 """Decoder of serialized Examples and SequenceExamples in one buffer to a RecordBatch.
 
 It reads the records of `records.example.encode`, and records of any other writer. There are two
-passes: `records.example.locate` walks the records once and finds the values of every selected
-feature. `records.example.assemble` gathers them column by column. Features that are not selected
-are not read.
+passes: `records.example.locate` walks through the records once and finds the values of every
+selected feature. `records.example.assemble` gathers them feature by feature. Features that are not
+selected are not read.
 
-A record that is written in an unusual way, or that does not fit, is parsed by protobuf
-(`records.protobuf.message`). Protobuf converts it to the plain form, or refuses it.
+A record that is not in the plain form (`records.protobuf.message`) is parsed by protobuf, which
+converts it to the plain form or refuses it.
 """
 
 from __future__ import annotations
@@ -36,30 +36,31 @@ from recordmill.records.protobuf.message import find_invalid_name, join_records,
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import OPAQUE_BYTES, SEQUENCE_EXAMPLE, Feature, Schema
 
-# Names of unselected features that are remembered, so that each is checked only once. Any further
+# 256 names of unselected features are remembered, so that each is checked only once. Any further
 # name is checked in every record.
 _MAX_OTHER_NAMES = 256
 # An empty text has two bytes in a record. It becomes 24 bytes: its position, its size and an
 # offset.
 _MAX_DECODE_RATIO = 12
-# total size of these names
+# 16 KiB: total size of the names of unselected features.
 _MAX_OTHER_NAME_BYTES = 1 << 14
 
 
 @dataclass(frozen=True)
 class _DecodePlan:
-    """Everything that decoding by a schema needs.
+    """The facts for decoding records by a schema.
 
-    A storage is an entry of the maps of a record. A feature has one or more storages.
+    A storage is an entry of the maps of a record. A feature is stored in one or more storages,
+    because the lengths of nested lists have storages of their own.
 
     Attributes:
         schema: The selected features.
         arrow: The Arrow schema of the result.
-        names: The table of the names of the storages. It is copied before it is used.
+        names: The table of the names of the storages. It must be copied before it is used.
         layouts: The layout of each feature.
         storage_ids: The numbers of the storages of each feature.
         owners: The feature of each storage.
-        cell_layout: The modes of the storages.
+        cell_layout: The layout of the first pass, with one column per storage.
         map_count: The number of maps of a message: 1 in an Example, 2 in a SequenceExample.
     """
 
@@ -84,25 +85,25 @@ def decode(
     first_record: int = 0,
     offsets: Int64s | None = None,
 ) -> pa.RecordBatch:
-    """Decodes records into a batch of `to_arrow(schema.select(columns))`.
-
-    Record i is `data[starts[i] : starts[i] + lengths[i]]`.
+    """Decodes records to a batch with the Arrow schema `to_arrow(schema.select(columns))`.
 
     Args:
-        data: uint8 [bytes], a buffer that contains the payloads.
-        starts: int64 [rows], the offset of each payload.
-        lengths: int64 [rows], the size of each payload.
+        data: uint8 [bytes], a buffer that contains the records. Record i is `data[starts[i] :
+            starts[i] + lengths[i]]`.
+        starts: int64 [rows], the offset of each record.
+        lengths: int64 [rows], the size of each record.
         schema: The features of the records.
         columns: The features to read, in this order. None reads all. Other features are skipped and
             not parsed.
         source: The file name for messages.
         first_record: The number of the first record in its file, for messages.
-        offsets: int64 [rows], the offset of each frame in its file, for messages.
+        offsets: int64 [rows], the offset of each record in its file, for messages. None means
+            `starts`.
 
     Raises:
         DataError: A record is not such a message, or does not fit the schema. The error names the
             first such record.
-        KeyError: `columns` has a name that is not in the schema.
+        KeyError: `columns` contains a name that is not in the schema.
         ValueError: A record is not inside `data`.
     """
     plan = _make_plan(schema, None if columns is None else tuple(columns))
@@ -119,7 +120,13 @@ def decode(
 
 
 def make_record_error(bad: BadRecord, source: str, place: str) -> DataError:
-    """Returns the error for a bad record of a file."""
+    """Returns the error for a bad record of a file.
+
+    Args:
+        bad: The record.
+        source: The file name.
+        place: Where in the file the record is.
+    """
     message = f"feature {_shorten_name(bad.feature)}: {bad.reason}" if bad.feature else bad.reason
     return DataError(
         message[:180], source=source if len(source) <= 80 else f"...{source[-77:]}", place=place
@@ -135,8 +142,16 @@ def decode_lenient(
 ) -> tuple[pa.RecordBatch, Int64s, list[BadRecord]]:
     """Decodes records as `decode` does, but leaves out bad ones.
 
+    Args:
+        data: As for `decode`.
+        starts: As for `decode`.
+        lengths: As for `decode`.
+        schema: As for `decode`.
+        columns: As for `decode`.
+
     Returns:
-        The batch of the good records, their rows in the call, and the bad records in order.
+        (batch of the good records, the index of each of them in `starts`, the bad records in
+        order).
     """
     plan = _make_plan(schema, None if columns is None else tuple(columns))
     good = np.arange(len(starts), dtype=np.int64)
@@ -170,10 +185,11 @@ def _record_bytes(data: Bytes, starts: Int64s, lengths: Int64s, row: int) -> byt
 def decode_if_plain(
     data: Bytes, starts: Int64s, lengths: Int64s, schema: Schema
 ) -> pa.RecordBatch | None:
-    """Decodes records as `decode` does, if all are in the plain form.
+    """Decodes records as `decode` does, but only if all of them are in the plain form.
 
     Returns:
-        None if a record is not in the plain form or has a feature that is not in the schema.
+        The batch. None if a record is not in the plain form, or has a feature that is not in the
+        schema.
     """
     plan = _make_plan(schema, None)
     data, starts, lengths = validate_spans(data, starts, lengths)
@@ -193,10 +209,10 @@ def decode_if_plain(
 
 
 def max_decoded_size(data: Bytes, start: int, length: int, schema: Schema) -> tuple[int, int]:
-    """Returns the maximum size of a record after decoding, as (bytes, values).
+    """Returns the maximum size of a record after decoding, as (bytes, number of values).
 
-    A value of one byte can become eight bytes, and an empty text can become 24. Memory for the
-    values is not allocated.
+    A record may grow: a value of one byte can become eight bytes, and an empty text can become 24.
+    No memory for the values is allocated here.
     """
     plan = _make_plan(schema, None)
     data, starts, lengths = validate_spans(data, np.array([start]), np.array([length]))
@@ -256,7 +272,10 @@ def _make_plan(schema: Schema, columns: tuple[str, ...] | None) -> _DecodePlan:
 
 
 def validate_spans(data: Bytes, starts: Int64s, lengths: Int64s) -> tuple[Bytes, Int64s, Int64s]:
-    """Returns the arguments as contiguous arrays. `data` becomes read-only.
+    """Checks that all records are inside a buffer.
+
+    Returns:
+        The arguments as contiguous arrays, `data` as a read-only view.
 
     Raises:
         ValueError: A record is not inside `data`.
@@ -280,10 +299,11 @@ def validate_spans(data: Bytes, starts: Int64s, lengths: Int64s) -> tuple[Bytes,
 def _try_decode(
     data: Bytes, starts: Int64s, lengths: Int64s, plan: _DecodePlan, checks_other_features: bool
 ) -> tuple[pa.RecordBatch | None, npt.NDArray[np.uint8], Int64s]:
-    """Decodes records into a batch, or returns None if one of them is bad.
+    """Decodes records to a batch, if all of them are good.
 
     Returns:
-        The batch or None, and the status and the culprit of every row, as in `locate.LocatedCells`.
+        (batch, status of every row, culprit of every row), see `locate.LocatedCells`. The batch is
+        None if a record is bad.
     """
     data, starts, lengths = validate_spans(data, starts, lengths)
     if plan.schema.message == OPAQUE_BYTES:
@@ -308,9 +328,9 @@ def _try_decode(
 def _assemble_batch(
     data: Bytes, plan: _DecodePlan, cells: locate.LocatedCells
 ) -> pa.RecordBatch | None:
-    """Returns the batch of cells that are all good, or None.
+    """Builds the batch from cells, if all values fit.
 
-    If a value does not fit, the status and the culprit of its row are set.
+    Otherwise it sets the status and the culprit of the rows that don't fit, and returns None.
     """
     arrays = []
     for layout, storage_ids in zip(plan.layouts, plan.storage_ids, strict=True):
@@ -338,10 +358,12 @@ def _read_unusual(
     names: Int64s,
     cells: locate.LocatedCells,
 ) -> Bytes:
-    """Reads the records that are not good again, in their plain form.
+    """Reads the records whose status is not GOOD once more, in their plain form.
+
+    The cells of these records are filled, or their status becomes UNUSUAL if protobuf refuses them.
 
     Returns:
-        `data`, followed by the plain forms.
+        A buffer with `data`, followed by the plain forms. The cells refer to it.
     """
     unusual_rows = np.flatnonzero(cells.status)
     forms = [

@@ -1,8 +1,9 @@
 """Encoder of RecordBatches to framed Examples and SequenceExamples.
 
-The records are encoded column by column into one buffer, with both CRCs. The flat arrays of all
-entries go through two passes of the native library: the first computes the sizes, the second writes
-the bytes. The decoder is `records.example.decode`.
+A framed record has the form that it has in a TFRecord file, with both CRCs. The records are encoded
+column by column into one buffer. The native library makes two passes over flat arrays of all
+entries: the first computes the sizes, the second writes the bytes. The decoder is
+`records.example.decode`.
 """
 
 from __future__ import annotations
@@ -40,10 +41,11 @@ _COPY_BLOCK_BYTES = 16
 # Example.
 _FEATURE_LISTS_TAG = 0x12
 
-# the fields of an `ExampleColumn` of the native library, and its five arrays
+# An entry of all rows for the native library: the fields of an `ExampleColumn`, and its five
+# arrays.
 PlannedEntry = tuple[tuple[int, int, int], list[npt.NDArray[Any]]]
 
-# in place of an array that a column does not have
+# Passed to the native library in place of an array that a column does not have.
 _NO_BYTES = np.empty(0, np.uint8)
 
 LIST_TAGS = {BYTES_LIST: b"\x0a", FLOAT_LIST: b"\x12", INT64_LIST: b"\x1a"}
@@ -86,16 +88,16 @@ def _check_message_sizes(lengths: Int64s) -> None:
 
 
 def _entry_key(name: bytes) -> bytes:
-    """Returns the bytes before the length of the value in a map entry."""
+    """Returns the bytes of a map entry before the length of its value."""
     return b"\x0a" + encode_varint(len(name)) + name + b"\x12"
 
 
 def _plan_entry(entry: FlatEntry, key: bytes) -> PlannedEntry:
-    """Returns the arrays of an entry for the native library.
+    """Prepares an entry for the native library.
 
     Args:
         entry: The entry of all rows.
-        key: The bytes before the value. It is empty for steps, which have no names.
+        key: The result of `_entry_key`. It is empty for steps, which have no names.
     """
     list_kind, entry_kind, length = entry.storage.kind, _entry_kind(entry), entry.length
     heads, head_bytes = [key], len(key)
@@ -134,9 +136,9 @@ def _entry_head(key: bytes, kind: str, data_bytes: int) -> bytes:
     """Returns the bytes of an entry before its data.
 
     Args:
-        key: The bytes before the value, or b"" for a step.
+        key: The result of `_entry_key`, or b"" for a step.
         kind: The kind of the list.
-        data_bytes: The size of the only byte string, or of the packed numbers. A list without
+        data_bytes: The size of the only byte string, or of all numbers together. A list without
             numbers has no data field.
     """
     list_head = (
@@ -151,7 +153,7 @@ def _entry_head(key: bytes, kind: str, data_bytes: int) -> bytes:
 
 
 def _pad_heads(heads: Sequence[bytes]) -> npt.NDArray[np.uint8]:
-    """Returns the heads in one buffer, padded to the same multiple of 16 bytes."""
+    """Returns the heads in one buffer, each padded to the same multiple of 16 bytes."""
     head_bytes = (max(map(len, heads)) // _COPY_BLOCK_BYTES + 1) * _COPY_BLOCK_BYTES
     return np.frombuffer(b"".join(head.ljust(head_bytes, b"\0") for head in heads), np.uint8)
 
@@ -198,10 +200,14 @@ def encode_sequences(batch: pa.RecordBatch, schema: Schema) -> Frames:
 
 
 def _join_payloads(frames_by_row: Sequence[Frames], rows: int) -> tuple[Bytes, Int64s]:
-    """Joins the payloads of each row, one from each part.
+    """Joins the payloads of each row, such as its context and its feature lists.
+
+    Args:
+        frames_by_row: The payloads of all rows, for each part of a message.
+        rows: The number of rows.
 
     Returns:
-        The joined bytes, and their row splits, int64 [rows + 1].
+        (the joined bytes, their row splits, int64 [rows + 1]).
     """
     starts = (
         np.stack([part.starts + HEADER_BYTES for part in frames_by_row], 1).reshape(-1)
@@ -228,7 +234,13 @@ def _join_payloads(frames_by_row: Sequence[Frames], rows: int) -> tuple[Bytes, I
 
 
 def _plan_feature_list(name: bytes, column: pa.Array, feature: Feature) -> PlannedEntry:
-    """Encodes the steps of a feature list, and returns arrays for the native library."""
+    """Encodes the steps of a feature list, and prepares the list for the native library.
+
+    Args:
+        name: The name of the feature list.
+        column: Its column.
+        feature: Its feature.
+    """
     if feature.ragged_rank > 2:
         raise ValueError(
             f"feature {feature.name!r}: {feature.describe()} has more variable dimensions than a feature "
@@ -271,12 +283,12 @@ def _plan_feature_list(name: bytes, column: pa.Array, feature: Feature) -> Plann
 
 
 def encode(batch: pa.RecordBatch, schema: Schema) -> Frames:
-    """Encodes a batch to framed records, contiguous and in order.
+    """Encodes a batch to framed records, in order and without gaps.
 
     A null is a feature that the record does not have. An empty list is a feature with an empty list
-    of its kind. For the message `bytes`, the only column contains the complete records. For
-    SequenceExamples see `encode_sequences`. Memory is allocated only for the result and for some
-    int64 per row and column.
+    of its kind. If the message of the schema is `bytes`, the only column contains the complete
+    records. For SequenceExamples see `encode_sequences`. Memory is allocated only for the result
+    and for some int64 per row and column.
 
     Args:
         batch: A column for each feature, in any order. It has the types of

@@ -1,9 +1,8 @@
-"""Arrow columns as flat arrays, which the kernels of the encoder read.
+"""Conversion of Arrow columns to flat arrays, which the kernels of the encoder read.
 
-A feature becomes one `FlatEntry` for each entry of the Example's map (`Feature.storage()`). An
-entry has int64, float32 or bytes values, and the number of values of each record. Nothing is copied
-if Arrow's memory already has this form. Slices, dictionaries, views, 32-bit offsets and narrow
-integers are converted here, so no later module has to know them.
+A feature becomes one `FlatEntry` for each entry of the Example's map (`Feature.storage()`). Nothing
+is copied if Arrow's memory already has this form. Slices, dictionaries, views, 32-bit offsets and
+narrow integers are converted here, so later modules need not handle them.
 """
 
 from __future__ import annotations
@@ -28,20 +27,22 @@ _NUMPY_DTYPE_NAMES = {"halffloat": "float16", "float": "float32", "double": "flo
 
 @dataclass(frozen=True)
 class FlatEntry:
-    """An entry of the Example's map, for all records.
+    """The values of one entry of the Example's map, for all records.
 
-    The arrays may have any values for a row that is not valid.
+    If the entry is missing in a record, the arrays may have any values for it.
 
     Attributes:
         storage: The name and the kind of the entry.
         rows: The number of records.
         values: int64 or float32 [values], C-contiguous. For the kind bytes uint8 [bytes], the bytes
             of all values.
-        valid: uint8 [rows], 0 if the record does not have the feature. None: every record has it.
-        splits: int64 [rows + 1]. Row r has the values from `splits[r]` to `splits[r + 1]`. None:
+        valid: uint8 [rows], 0 if the record does not have the entry. None if every record has it.
+        splits: int64 [rows + 1]. Row r has the values from `splits[r]` to `splits[r + 1]`. None if
             every row has `length` values.
-        value_splits: int64 [values + 1], for the kind bytes. Value v is `values[value_splits[v] :
-            value_splits[v + 1]]`. None: every value has `width` bytes.
+        length: The number of values of each row, if `splits` is None.
+        value_splits: For the kind bytes, int64 [values + 1]. Value v is `values[value_splits[v] :
+            value_splits[v + 1]]`. None if every value has `width` bytes.
+        width: The size of each value in bytes, if `value_splits` is None.
     """
 
     storage: Storage
@@ -55,7 +56,7 @@ class FlatEntry:
 
 
 def flatten_column(array: pa.Array, feature: Feature) -> list[FlatEntry]:
-    """Returns a column as flat arrays, one for each of `feature.storage()`, in that order.
+    """Converts a column to flat arrays, one entry for each of `feature.storage()`, in this order.
 
     Args:
         array: The column, of the type `schemas.arrow.arrow_type(feature)`. It may have 32-bit
@@ -76,12 +77,13 @@ def flatten_column(array: pa.Array, feature: Feature) -> list[FlatEntry]:
 
 
 class _ColumnWalk:
-    """Walk from the outermost lists of a column to its values.
+    """Walks from the outermost lists of a column to its values.
 
     Attributes:
-        items: The current array.
-        splits: Row r owns the items from `splits[r]` to `splits[r + 1]`. None: each row owns
+        items: The array that was reached.
+        splits: Row r owns the items from `splits[r]` to `splits[r + 1]`. None if each row owns
             `per_row` items.
+        per_row: The number of items of each row, if `splits` is None.
     """
 
     def __init__(self, feature: Feature, array: pa.Array) -> None:
@@ -131,7 +133,10 @@ class _ColumnWalk:
         )
 
     def _raw_values(self, storage: Storage) -> FlatEntry:
-        """Returns one bytes value per row: the little-endian memory of its numbers."""
+        """Returns an entry with one bytes value per row.
+
+        The value is the little-endian memory of the numbers of the row.
+        """
         numbers = _primitive_numbers(self.items)
         data, width = numbers.view(np.uint8), numbers.dtype.itemsize
         if self.splits is None:
@@ -143,9 +148,13 @@ class _ColumnWalk:
         )
 
     def lengths(self, storage: Storage, level: int) -> FlatEntry:
-        """Returns the row lengths of the next variable dimension.
+        """Returns the entry with the lengths of the lists at one level.
 
         TensorFlow Datasets calls this entry `ragged_row_lengths_<level>`.
+
+        Args:
+            storage: The name and the kind of the entry.
+            level: The level, from 0 at the outermost lists.
         """
         splits, _ = self._level_splits[level]
         return FlatEntry(
@@ -157,10 +166,10 @@ class _ColumnWalk:
         )
 
     def _enter_list(self) -> Int64s:
-        """Goes into a variable list.
+        """Replaces `items`, which are variable lists, by the items of these lists.
 
         Returns:
-            The splits of the list, from 0. Only the part in use of a slice is kept.
+            The splits of the lists, from 0. The unused items of a slice are left out.
         """
         offsets = _list_offsets(self.items)
         begin, end = int(offsets[0]), int(offsets[-1])
@@ -192,10 +201,11 @@ class _ColumnWalk:
         )
 
     def _find_valid_owner(self, item_indices: Int64s) -> tuple[int, int] | None:
-        """Returns the row and the index of the first item of a valid row.
+        """Finds the first of some items that belongs to a row that is not null.
 
-        Items of null rows may have any value, so they are ignored. If no item remains, None is
-        returned.
+        Returns:
+            (row, index of the item). None if all of the items belong to null rows, where any value
+            is allowed.
         """
         rows = (
             item_indices // max(self.per_row, 1)
@@ -240,7 +250,7 @@ class _ColumnWalk:
 
 
 def _to_canonical(array: pa.Array, feature: Feature) -> pa.Array:
-    """Returns the array as lists of plain values, without encodings and extension types.
+    """Converts a column to lists of plain values, without encodings and extension types.
 
     Raises:
         TypeError: The array has another layout than the feature.
@@ -286,7 +296,7 @@ def _is_list(data_type: pa.DataType) -> bool:
 # The same types are tested for each column of each batch.
 @functools.lru_cache(256)
 def _needs_cast(data_type: pa.DataType) -> bool:
-    """Returns whether the type has an encoding that the walk can't read."""
+    """Returns whether an Arrow type has an encoding that `_ColumnWalk` can't read."""
     while _is_list(data_type) or pa.types.is_fixed_size_list(data_type):
         data_type = data_type.value_type
     tests = (
@@ -301,10 +311,7 @@ def _needs_cast(data_type: pa.DataType) -> bool:
 
 
 def _validity_bytes(array: pa.Array) -> Bytes | None:
-    """Returns uint8 [rows], 1 for each value that is not null.
-
-    None if there are no nulls.
-    """
+    """Returns uint8 [rows], 1 for each value that is not null, or None if there are no nulls."""
     if array.null_count == 0:
         return None
     if (bits := array.buffers()[0]) is None:
@@ -345,7 +352,7 @@ def _string_buffers(array: pa.Array) -> tuple[Bytes, Int64s]:
 
 
 def _primitive_numbers(array: pa.Array) -> npt.NDArray[Any]:
-    """Returns the values of a primitive array. The values under nulls are arbitrary."""
+    """Returns the values of an array of numbers. Those of nulls are arbitrary."""
     data_type, buffer = array.type, array.buffers()[1]
     name = (
         "int64"

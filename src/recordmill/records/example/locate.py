@@ -1,7 +1,7 @@
-"""First pass of the decoder, which finds the values of each feature.
+"""First pass of the decoder, which finds the values of each feature in the records.
 
-A single number is read in this pass. For other values only their position is stored. The module
-also has the messages for the statuses of records.
+A single number is read in this pass. For other values only their position is stored, for the second
+pass in `assemble`. This module also contains the messages for records that can't be decoded.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ _CELL_COLUMN_DTYPE = np.dtype(native.CellColumn)
 class LocatedCells:
     """Result of the first pass: a cell for each record and each column.
 
-    A column is a map entry that is read, for all records. Its mode decides which arrays contain its
-    cells (`ints`, `floats`, or `starts` and `sizes`).
+    A column is an entry of the maps of a record, such as the feature `image`. Its mode determines
+    which arrays contain its cells: `ints`, `floats`, or `starts` and `sizes`.
 
     Attributes:
-        ints: int64 [n, rows], the values of the ONE_INT64 columns.
-        floats: uint32 [n, rows], the bits of the values of the ONE_FLOAT columns.
-        starts: int64 [n, rows], the offsets of the values of all other columns. 0 for a null.
+        ints: int64 [n, rows], the values of the n columns with the mode ONE_INT64.
+        floats: uint32 [n, rows], the bits of the values of the n columns with the mode ONE_FLOAT.
+        starts: int64 [n, rows], the offsets of the values of the n other columns. 0 for a null.
         sizes: int64 [n, rows], the sizes of these values in bytes. 0 for a null.
         valid: uint8 [columns, ceil(rows / 8)], validity bitmaps of Arrow.
         status: uint8 [rows], a RecordStatus: UNREAD, GOOD, or the fault of the record.
-        culprits: int64 [rows], the column that makes a record bad, or -1.
+        culprits: int64 [rows], the number of the column that has the fault, or -1.
         columns: CellColumn [columns], the description of each column for the native library.
     """
 
@@ -55,20 +55,22 @@ class LocatedCells:
         other_features: int,
         names: Int64s | None,
     ) -> int:
-        """Fills the cells of all rows with the status UNREAD.
+        """Fills the cells of all records whose status is UNREAD.
 
         Args:
             data: uint8 [bytes], a buffer that contains the records.
             starts: int64 [rows], the offset of each record.
             lengths: int64 [rows], the size of each record in bytes.
-            map_count: The number of maps of a message: 1 in an Example, 2 in a SequenceExample.
-                0 means that each record is a single Feature.
+            map_count: The number of maps of a message: 1 in an Example, 2 in a SequenceExample. 0
+                means that each record is a single Feature.
             other_features: What to do with features that have no column. SKIP does not read them,
-                CHECK checks that they are in the plain form, and REFUSE makes the record UNUSUAL.
-            names: The table of column names. Names of other features are added to it.
+                CHECK checks that they are in the plain form, and REFUSE gives the record the status
+                UNUSUAL.
+            names: The table of column names. Names of other features are added to it. None if a
+                record is a single Feature.
 
         Returns:
-            The number of rows that have a status other than GOOD afterwards.
+            The number of records that have a status other than GOOD afterwards.
         """
         cells = native.RecordCells(
             columns=self.columns,
@@ -91,13 +93,13 @@ class LocatedCells:
 
 @dataclass(frozen=True)
 class CellLayout:
-    """The columns of the first pass, independent of the number of rows.
+    """The columns of the first pass, for any number of records.
 
     Attributes:
         modes: int64 [columns], the CellMode of each column.
-        array_rows: int64 [columns], the row of each column in the array that has its cells.
+        array_rows: int64 [columns], the row of each column in the array that contains its cells.
         required: int64 [columns], 1 if each record must have the column.
-        counts: The numbers of columns with cells in `ints`, in `floats`, and in `starts` and
+        counts: The number of columns with cells in `ints`, in `floats`, and in `starts` and
             `sizes`.
     """
 
@@ -112,7 +114,7 @@ class CellLayout:
 
         Args:
             modes: The CellMode of each column.
-            required: Each record must have the column.
+            required: For each column, whether each record must have it.
         """
         # ONE_INT64 and ONE_FLOAT columns have arrays of their own. All later modes share `starts`
         # and `sizes`.
@@ -131,9 +133,9 @@ class CellLayout:
         )
 
     def allocate_cells(self, rows: int) -> LocatedCells:
-        """Allocates the cells of a number of rows.
+        """Allocates the cells for a number of records.
 
-        Only the arrays that the first pass reads are filled.
+        Only the arrays that the first pass reads are filled. The other ones have arbitrary values.
         """
         ints, floats = (
             allocate((self.counts[0], rows), np.int64),
@@ -161,6 +163,7 @@ class CellLayout:
         )
 
 
+# Error messages by RecordStatus.
 _REASONS = {
     native.RecordStatus.PAST_END: "truncated: a field reaches past the end of its message",
     native.RecordStatus.LONG_VARINT: "a varint is longer than 10 bytes",
@@ -177,11 +180,11 @@ _REASONS = {
 
 @dataclass(frozen=True)
 class BadRecord:
-    """A record that can't be decoded.
+    """A record that can't be decoded or converted.
 
     Attributes:
-        row: The row of the record in the call.
-        feature: The feature that is at fault, or "" if the record is not an Example.
+        row: The number of the record in the call.
+        feature: The feature that has the fault, or "" if the record is not an Example.
         reason: The error message.
     """
 
@@ -191,9 +194,9 @@ class BadRecord:
 
 
 def describe_status(status: int, feature: Feature | None = None) -> str:
-    """Returns the message for a status.
+    """Returns the error message for a RecordStatus.
 
-    It includes the expected type of the feature, if one is at fault.
+    If a feature has the fault, the message contains its expected type.
     """
     words = _REASONS[native.RecordStatus(status)]
     if feature is None or status < native.RecordStatus.UNUSUAL:
