@@ -287,7 +287,7 @@ def _plan_and_run(
     path = local_work_folder(out) if is_remote(out) else Path(out)
     with limit_block_memory(settings.memory_bytes), Display(progress, quiet):
         # The workers of an engine can outlive this process and its lock, so they need a lease.
-        folder = RunFolder.create(path, leased=not is_local(settings.runner))
+        folder = RunFolder.create(path, uses_engine=not is_local(settings.runner))
         run: Run = attach_run(out, folder.id) if is_remote(out) else folder
         checks.append(lambda: run.committed_manifest() is not None)
         try:

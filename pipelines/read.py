@@ -367,7 +367,8 @@ def _create_run_folder(out: str, settings: ReadSettings) -> tuple[RunFolder, int
         (run folder, base). `base` is the newest generation in the store, or 0 on a disk.
     """
     if not is_remote(out):
-        return begin_publication(out, settings.overwrite), 0
+        uses_engine = settings.runner is not None and not is_local(settings.runner)
+        return begin_publication(out, settings.overwrite, uses_engine), 0
     return begin_store_publication(out, settings.overwrite)
 
 

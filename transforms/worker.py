@@ -4,10 +4,10 @@ Such engines run with `--environment_type=PROCESS`. The program receives the eng
 becomes Beam's SDK harness, the process that runs the Python code of a job. No code of recordmill
 runs here.
 
-Beam's container starts its harness by a program named `boot`, which no Python package contains.
-This program does the same on a host where recordmill is installed already. Beam's worker pool has
-one set of worker names per TaskManager of Flink. In contrast, this program can serve several
-TaskManagers on one host, and it ends with the TaskManager that started it.
+Beam's container starts its harness by a program that no Python package contains. This program does
+the same on a host where recordmill is installed already. Beam's worker pool has one set of worker
+names per TaskManager of Flink. In contrast, this program can serve several TaskManagers on one
+host, and it ends with the TaskManager that started it.
 """
 
 from __future__ import annotations

@@ -271,7 +271,7 @@ def start_run(options: WriteShards) -> SharedPlanHandle:
     base_generation = check_output_folder(options.out, options.overwrite)
     run_id = uuid.uuid4().hex[:12]
     if not is_store:
-        folder = RunFolder.create(options.out, leased=True)
+        folder = RunFolder.create(options.out, uses_engine=True)
         folder.release()
         run_id = folder.id
     job_folder = JobFolder(options.out, run_id)

@@ -393,24 +393,30 @@ def test_an_out_that_cannot_be_made_or_locked_is_told(
     assert os.listdir(tmp_path) == ["nowhere"]
 
 
-def test_whose_lock_tells_and_whose_silence(tmp_path: Path) -> None:
+def test_a_run_is_dead_if_its_lock_is_free_and_it_is_of_this_machine_or_silent(
+    tmp_path: Path,
+) -> None:
     live = RunFolder.create(tmp_path)
     owner = json.loads((live.path / LOCK_NAME).read_text())
-    assert len(owner["boot"]) == 36  # as the kernel says it
-    elsewhere = {**owner, "host": "elsewhere", "boot": "its own"}
+    assert len(owner["machine"]) == 36  # the boot id
+    elsewhere = {**owner, "host": "elsewhere", "machine": "another boot id"}
     for name, about in {
         "_run-elsewhere": elsewhere,
         "_run-long-silent": elsewhere,
-        "_run-restarted-container": {**owner, "host": "another name"},
-        "_run-before-a-reboot": {**owner, "boot": "before"},
+        "_run-of-a-killed-container": {**owner, "host": "another name"},
+        "_run-on-an-engine": {**owner, "machine": None},
+        "_run-on-an-engine-long-silent": {**owner, "machine": None},
         "_run-unlocked": None,
     }.items():
         (tmp_path / name / "data").mkdir(parents=True)
         if about is not None:
             (tmp_path / name / LOCK_NAME).write_text(json.dumps(about))
     long_ago = time.time() - LEASE_SEC - 60
-    os.utime(tmp_path / "_run-long-silent" / LOCK_NAME, (long_ago, long_ago))
-    dead = ["_run-before-a-reboot", "_run-long-silent", "_run-restarted-container"]
+    for name in ("_run-long-silent", "_run-on-an-engine-long-silent"):
+        os.utime(tmp_path / name / LOCK_NAME, (long_ago, long_ago))
+    # A process that holds the lock is alive, even if it could not renew its lease.
+    os.utime(live.path / LOCK_NAME, (long_ago, long_ago))
+    dead = ["_run-long-silent", "_run-of-a-killed-container", "_run-on-an-engine-long-silent"]
     states = {run.run: run.state for run in recordmill.status(tmp_path).runs}
     assert [name for name, state in states.items() if state == "dead"] == dead
     assert states["_run-elsewhere"] == "at work, or killed, on host 'elsewhere'"

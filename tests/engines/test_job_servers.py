@@ -249,7 +249,7 @@ def test_a_job_that_may_still_come_is_told_so(monkeypatch: pytest.MonkeyPatch) -
 
 def orphan(out: Path, note: JobNote) -> Path:
     """A run folder as a driver leaves it that was killed while its job was at work."""
-    folder = RunFolder.create(out)
+    folder = RunFolder.create(out, uses_engine=True)
     (folder.path / JOB_NOTE_NAME).write_bytes(note.to_json())
     folder.release()
     return folder.path

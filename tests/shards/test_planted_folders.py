@@ -11,7 +11,7 @@ import pytest
 
 from recordmill.base.errors import UsageError
 from recordmill.exporting.publish import begin_publication
-from recordmill.shards.dead_runs import machine_identity, remove_dead_runs
+from recordmill.shards.dead_runs import machine_id, remove_dead_runs
 from recordmill.shards.run import RunFolder
 
 
@@ -20,7 +20,7 @@ def victim(tmp_path: Path) -> Path:
     folder = tmp_path / "victim"
     (folder / "data").mkdir(parents=True)
     (folder / "thesis.tex").write_text("mine")
-    (folder / "lock").write_text(json.dumps(machine_identity()))
+    (folder / "lock").write_text(json.dumps({"machine": machine_id()}))
     (tmp_path / "out").mkdir()
     return folder
 
@@ -35,7 +35,7 @@ def dead_run(out: Path, name: str = "_run-q") -> Path:
     run = out / name
     for part in ("data", "runs", "rejects", "spool"):
         (run / part).mkdir(parents=True)
-    (run / "lock").write_text(json.dumps(machine_identity()))
+    (run / "lock").write_text(json.dumps({"machine": machine_id()}))
     return run
 
 
@@ -90,7 +90,7 @@ def test_a_start_that_was_killed_leaves_nothing_for_good(out: Path) -> None:
 
 
 def test_a_lease_holds_a_run_between_two_processes(out: Path) -> None:
-    folder = RunFolder.create(out, leased=True)
+    folder = RunFolder.create(out, uses_engine=True)
     path = folder.path
     folder.release()
     assert remove_dead_runs(out) == []

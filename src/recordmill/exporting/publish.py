@@ -76,7 +76,9 @@ def is_output_name(name: str) -> bool:
 _OutputName = Annotated[str, Check(is_output_name, "the name of what a read writes")]
 
 
-def begin_publication(out: str | os.PathLike[str], overwrite: bool) -> RunFolder:
+def begin_publication(
+    out: str | os.PathLike[str], overwrite: bool, uses_engine: bool = False
+) -> RunFolder:
     """Checks DIR, and creates the run folder of a read in it.
 
     Before that, interrupted publications of earlier reads are finished. Run folders of dead reads
@@ -106,7 +108,7 @@ def begin_publication(out: str | os.PathLike[str], overwrite: bool) -> RunFolder
             raise UsageError(
                 f"{path} already holds the result of a read; {option('overwrite', True)} replaces it"
             )
-    return RunFolder.create(path, keep=is_resumable, index=False)
+    return RunFolder.create(path, keep=is_resumable, index=False, uses_engine=uses_engine)
 
 
 @dataclass(frozen=True)

@@ -281,7 +281,7 @@ def resume_read(
         to save its progress.
     """
     fingerprint = fingerprint_plan(plan, uses_engine) if saves_progress(plan, uses_engine) else None
-    dead_run = _take_over_run(folder.out, fingerprint)
+    dead_run = _take_over_run(folder.out, fingerprint, uses_engine)
     if fingerprint is None:
         return folder, None
     if dead_run is None:
@@ -324,7 +324,7 @@ def count_finished(folder: RunFolder, attempts_folder: str = "") -> int:
     return len(list_counts_files(folder.path)) + len(remote_names)
 
 
-def _take_over_run(out: Path, fingerprint: str | None) -> RunFolder | None:
+def _take_over_run(out: Path, fingerprint: str | None, uses_engine: bool) -> RunFolder | None:
     """Takes over the killed read with this fingerprint and the most finished outputs.
 
     Removes the run folders of all other killed reads. Reads that are still running are left alone.
@@ -332,6 +332,7 @@ def _take_over_run(out: Path, fingerprint: str | None) -> RunFolder | None:
     Args:
         out: The output folder.
         fingerprint: The fingerprint. None removes all killed reads.
+        uses_engine: True if workers of an engine write the outputs.
 
     Returns:
         The run folder, or None if there is no such read.
@@ -342,7 +343,7 @@ def _take_over_run(out: Path, fingerprint: str | None) -> RunFolder | None:
         # the read with the most finished outputs first
         key=lambda run: (-len(list_counts_files(run)), run),
     ):
-        candidate = RunFolder.take_over(run)
+        candidate = RunFolder.take_over(run, uses_engine)
         if candidate is None:  # the read is alive
             continue
         if best_run is None and fingerprint is not None and read_fingerprint(run) == fingerprint:

@@ -1,11 +1,13 @@
 """Detection and removal of dead runs.
 
-A lock proves that a run is dead if its process ran on this machine, now or before a restart. The
-boot id identifies the machine, because each container may have a host name of its own.
+A run on a disk is dead if no process holds its lock, and either
 
-For processes on other hosts the lock proves nothing. This also holds for a job of an engine,
-because the job outlives the process that submitted it. But each run renews its lease, so a run
-without a renewal for LEASE_SEC is dead.
+* its lock file names this machine, so that the kernel has released the lock at the end of its
+  process, or
+* its lease was not renewed for LEASE_SEC.
+
+A run on an engine names no machine, because its job outlives the process that submitted it. A run
+in a store has no lock, only the lease.
 """
 
 from __future__ import annotations
@@ -64,19 +66,18 @@ def claim_dead_run(path: Path) -> LockFile | None:
         return None
     with contextlib.suppress(OSError, DataError):
         # The folder may have been removed before the lock was taken. Then the lock is of no use.
-        if _is_dead(path, lock) and lock.is_at(path / LOCK_NAME):
+        if _is_dead(lock) and lock.is_at(path / LOCK_NAME):
             return lock
     lock.close()
     return None
 
 
-def _is_dead(path: Path, lock: LockFile) -> bool:
+def _is_dead(lock: LockFile) -> bool:
     owner = _read_owner(lock)
-    # For a run of another host, or after a restart, the lock does not prove anything. It still
-    # excludes other processes that want to claim the folder.
+    # If the owner is another machine, the lock may not reach it. It still excludes other processes
+    # that want to claim the folder.
     lock.acquire()
-    is_leased = owner.get("leased") is True or exists(path / JOB_NOTE_NAME)
-    return (_is_local(owner) and not is_leased) or time.time() - lock.modified_sec > LEASE_SEC
+    return owner.get("machine") == machine_id() or time.time() - lock.modified_sec > LEASE_SEC
 
 
 def _read_owner(lock: LockFile) -> Mapping[str, Any]:
@@ -84,17 +85,6 @@ def _read_owner(lock: LockFile) -> Mapping[str, Any]:
         Mapping[str, Any], parse_json(lock.read(_MAX_OWNER_BYTES) or b"{}", LOCK_NAME), LOCK_NAME
     )
     return owner
-
-
-def _is_local(owner: Mapping[str, Any]) -> bool:
-    """Returns whether the processes of the run are, or were, on this machine.
-
-    The boot id or the host name must be the same.
-    """
-    this_machine = machine_identity()
-    return (this_machine["boot"] != "" and owner.get("boot") == this_machine["boot"]) or owner.get(
-        "host"
-    ) == this_machine["host"]
 
 
 def find_other_host(run: Path) -> str:
@@ -108,7 +98,7 @@ def find_other_host(run: Path) -> str:
         contextlib.closing(LockFile.open(run / LOCK_NAME)) as lock,
     ):
         owner = _read_owner(lock)
-        if not _is_local(owner):
+        if owner.get("machine") != machine_id():
             return format_json_value(owner.get("host", "of no name"))
     return ""
 
@@ -245,13 +235,12 @@ def remove_run_folder(path: Path) -> None:
         remove_empty_folder(path)
 
 
-def machine_identity() -> dict[str, str]:
-    """Returns the host name and the boot id of this machine.
+def machine_id() -> str:
+    """Returns a text that identifies this machine until it is restarted.
 
-    Returns:
-        `host`, and `boot`, which is "" if the kernel does not provide it.
+    It is the boot id of the kernel, which all containers of a machine have in common. Systems
+    without one have the host name instead.
     """
-    boot = ""
     with contextlib.suppress(OSError, DataError):
-        boot = read_bounded("/proc/sys/kernel/random/boot_id", _MAX_OWNER_BYTES).decode().strip()
-    return {"host": socket.gethostname(), "boot": boot}
+        return read_bounded("/proc/sys/kernel/random/boot_id", _MAX_OWNER_BYTES).decode().strip()
+    return socket.gethostname()

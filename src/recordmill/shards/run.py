@@ -25,6 +25,7 @@ import contextlib
 import json
 import logging
 import os
+import socket
 import threading
 import time
 import uuid
@@ -267,7 +268,7 @@ class RunFolder(Run):
         out: str | os.PathLike[str],
         keep: Callable[[Path], bool] | None = None,
         index: bool = True,
-        leased: bool = False,
+        uses_engine: bool = False,
     ) -> RunFolder:
         """Creates the output folder if necessary, and a locked run folder in it.
 
@@ -277,8 +278,7 @@ class RunFolder(Run):
             out: The output folder.
             keep: Returns whether the folder of a dead run must be kept.
             index: Creates the folder for the indexes of shards.
-            leased: The run may go on while no process of this machine holds the lock, for example
-                on an engine.
+            uses_engine: The run may go on while no process of this machine holds the lock.
 
         Raises:
             UsageError: The output folder can't be created or written to, or is not a folder.
@@ -292,7 +292,7 @@ class RunFolder(Run):
             with lock_folder(path):
                 make_folder(folder.path)
                 folder._take_lock(
-                    LockFile.open(folder.path / dead_runs.LOCK_NAME, create=True), leased
+                    LockFile.open(folder.path / dead_runs.LOCK_NAME, create=True), uses_engine
                 )
                 for name in (*_SUBFOLDERS, "data/index") if index else _SUBFOLDERS:
                     make_folder(folder.path / name)
@@ -307,7 +307,7 @@ class RunFolder(Run):
             raise
         return folder
 
-    def _take_lock(self, lock: LockFile, leased: bool = False) -> None:
+    def _take_lock(self, lock: LockFile, uses_engine: bool) -> None:
         """Takes the lock and writes the owner into its file.
 
         The owner replaces the previous content in one step.
@@ -315,15 +315,20 @@ class RunFolder(Run):
         self._lock = lock
         # Waits for processes that only inspect the lock.
         lock.acquire(wait=True)
-        lock.write(
-            json.dumps(
-                {**dead_runs.machine_identity(), "pid": os.getpid(), "leased": leased}
-            ).encode()
-        )
+        owner = {
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "machine": None if uses_engine else dead_runs.machine_id(),
+        }
+        lock.write(json.dumps(owner).encode())
 
     @classmethod
-    def take_over(cls, path: Path) -> RunFolder | None:
+    def take_over(cls, path: Path, uses_engine: bool = False) -> RunFolder | None:
         """Takes over the folder of a dead run with all its files.
+
+        Args:
+            path: The run folder.
+            uses_engine: See `create`.
 
         Returns:
             None if the run is alive or another process was faster.
@@ -331,7 +336,7 @@ class RunFolder(Run):
         if (lock := dead_runs.claim_dead_run(path)) is None:
             return None
         folder = cls.attach(path)
-        folder._take_lock(lock)
+        folder._take_lock(lock, uses_engine)
         folder._heartbeats.enter_context(folder.keep_alive())
         return folder
 

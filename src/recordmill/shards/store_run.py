@@ -17,6 +17,7 @@ import json
 import logging
 import os
 import re
+import socket
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -31,7 +32,6 @@ from recordmill.shards.dead_runs import (
     committed_data_folders,
     data_folder_name,
     list_run_folders,
-    machine_identity,
     remove_dead_runs,
 )
 from recordmill.shards.file_names import is_data_folder
@@ -121,9 +121,7 @@ class StoreRun(Run):
     def __init__(self, out: str, identifier: str) -> None:
         super().__init__(out, identifier)
         self._lease = f"{self.folder_name}/{LEASE_NAME}"
-        self._lease_content = json.dumps(
-            {"host": machine_identity()["host"], "leased": True}
-        ).encode()
+        self._lease_content = json.dumps({"host": socket.gethostname()}).encode()
         # While this is True, the objects and the lease of the run are kept.
         self._is_commit_unknown = False
         self._heartbeats = contextlib.ExitStack()
