@@ -10,6 +10,7 @@ from pathlib import Path
 import image_samples
 import numpy as np
 import pyarrow as pa
+import pyarrow.feather as feather
 import pyarrow.parquet as pq
 import pytest
 
@@ -76,6 +77,7 @@ def lay_out(folder: Path) -> None:
     put("tags.csv", "id,tags\n1,red;blue\n2,red\n")
     put("germany.csv", "price;day\n0,5;31.12.2024\n1,25;1.1.2025\n")
     put("table/year=2024/part.csv", "x,y\n1,2\n3,4\n")
+    feather.write_feather(pa.table({"x": [1, 2]}), "table.feather")
     put("squad.json", '{"version": "1.1", "data": [{"id": 1}, {"id": 2}]}')
     put("rows.jsonl", '{"a": {"b": [1, 2]}}\n{"a": {"b": []}}\n')
     about = {"label": {"names": ["cat", "dog"], "_type": "ClassLabel"}, "image": {"_type": "Image"}}

@@ -78,6 +78,7 @@ class FileFormat(NamedTuple):
     is_sure: bool = False
 
 
+ARROW_FILE, ARROW_STREAM = "Arrow", "Arrow stream"
 _FILE_FORMATS = (
     FileFormat("gzip", b"\x1f\x8b\x08", is_sure=True),
     FileFormat("zstd", b"\x28\xb5\x2f\xfd", is_sure=True),
@@ -100,8 +101,43 @@ _FILE_FORMATS = (
         "an old Office document; save it as CSV or text",
     ),
     FileFormat("Parquet", b"PAR1", "a Parquet file; use `build parquet`", is_sure=True),
+    FileFormat(ARROW_FILE, b"ARROW1", "an Arrow file; use `build arrow`", is_sure=True),
+    FileFormat(ARROW_STREAM, b"\xff\xff\xff\xff", "an Arrow stream; use `build arrow`"),
     FileFormat(
-        "Arrow", b"ARROW1", "an Arrow file; give its table to recordmill.build", is_sure=True
+        "Feather 1",
+        b"FEA1",
+        "a Feather file of version 1; read it with an old pyarrow.feather, and write it with version=2",
+    ),
+    *(
+        FileFormat(
+            "pickle",
+            magic,
+            "a pickle, which may run programs and is never loaded; save its arrays with numpy.savez, or its table as Parquet",
+        )
+        for magic in (b"\x80\x02", b"\x80\x03", b"\x80\x04\x95", b"\x80\x05\x95")
+    ),
+    *(
+        FileFormat(
+            "MATLAB",
+            b"MATLAB %s MAT-file" % version,
+            "a MATLAB file; load it with scipy.io or h5py, and give its arrays to recordmill.build",
+        )
+        for version in (b"5.0", b"7.3")
+    ),
+    FileFormat(
+        "RecordIO",
+        b"\x0a\x23\xd7\xce",
+        "a RecordIO file of MXNet (.rec); unpack it with mxnet.recordio, and build from the images",
+    ),
+    # The type of the values, and their number of dimensions.
+    *(
+        FileFormat(
+            "idx",
+            bytes((0, 0, dtype, dimensions)),
+            "an idx file, as those of MNIST; in Python give its array to recordmill.build",
+        )
+        for dtype in (0x08, 0x09, 0x0B, 0x0C, 0x0D, 0x0E)
+        for dimensions in range(1, 5)
     ),
     FileFormat(
         "SQLite", b"SQLite format 3\0", "an SQLite database; export its tables as CSV", is_sure=True

@@ -45,7 +45,10 @@ _classes = partial(
 )
 _csv = partial(Option, group="CSV", decides=True, kinds=("csv",))
 _columns = partial(
-    Option, group="CSV, JSONL and Parquet", decides=True, kinds=("csv", "jsonl", "parquet")
+    Option,
+    group="CSV, JSONL, Parquet and Arrow",
+    decides=True,
+    kinds=("csv", "jsonl", "parquet", "arrow"),
 )
 _text = partial(Option, group="text, JSONL and CSV", decides=True, kinds=("text",))
 _run = partial(Option, group=RUN_GROUP)
@@ -442,8 +445,8 @@ class BuildKeywords(TypedDict, total=False):
         ColumnsOption,
         {
             "help": "only these columns, members of JSON objects, or arrays",
-            "group": "CSV, JSONL, Parquet and NumPy",
-            "kinds": ("csv", "jsonl", "parquet", "numpy"),
+            "group": "CSV, JSONL, Parquet, Arrow and NumPy",
+            "kinds": ("csv", "jsonl", "parquet", "arrow", "numpy"),
             "common": False,
         },
     ]

@@ -118,6 +118,14 @@ KINDS = (
         has_partitions=True,
     ),
     Kind(
+        name="arrow",
+        extensions=("arrow", "feather", "arrows", "ipc"),
+        recognizer_path="sources.common.content:recognize_arrow",
+        options_path="sources.common.contract:TableOptions",
+        planner_path="sources.arrow.ipc_files:plan_arrow",
+        has_partitions=True,
+    ),
+    Kind(
         name="numpy",
         extensions=("npy", "npz"),
         recognizer_path="sources.common.content:recognize_numpy",

@@ -76,3 +76,14 @@ def open_arrow_file(path: str) -> pa.NativeFile:
     if is_remote(path) or is_archive_member(path):
         return pa.PythonFile(ReaderFile(find_storage(path).open(path)), mode="r")
     return pa.OSFile(path, "rb")
+
+
+def map_arrow_file(path: str) -> pa.NativeFile:
+    """Opens a file for Arrow's readers, whose results are views of the mapped file.
+
+    A member of an archive is read in ranges instead, on demand. An object in a store is first
+    copied to an unnamed file in the folder for temporary files.
+    """
+    if is_archive_member(path):
+        return open_arrow_file(path)
+    return pa.BufferReader(pa.py_buffer(map_file(path)))

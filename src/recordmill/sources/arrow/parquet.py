@@ -218,7 +218,7 @@ def _read_footer(file: InputFile, options: TableOptions, common: PlanOptions) ->
     with _open_parquet(file, open_arrow_file(file.path)) as parquet:
         schema, file_metadata = parquet.schema_arrow, parquet.metadata
     check_column_names(schema.names, file.name)
-    columns = _select_columns(options.columns, schema)
+    columns = select_columns(options.columns, schema)
     flat = flatten_schema(
         pa.schema([schema.field(name) for name in columns], metadata=schema.metadata)
     )
@@ -322,7 +322,7 @@ def _read_batches(
         (_group_bytes(group, schema) // max(group.num_rows, 1) for group in row_groups), default=0
     )
     rows = max(1, min(BATCH_ROWS, batch_bytes // max(row_bytes, 1)))
-    selected = _select_columns(columns, schema)
+    selected = select_columns(columns, schema)
     # a small unit of a store is fetched by few large requests
     if (
         is_remote(file.path)
@@ -422,7 +422,13 @@ def _check_nested_times(micros: pa.Array, nano_type: pa.DataType, name: str, sou
         ) from None
 
 
-def _select_columns(columns: Sequence[str] | None, schema: pa.Schema) -> list[str]:
+def select_columns(columns: Sequence[str] | None, schema: pa.Schema) -> list[str]:
+    """Returns the names of the columns to read, without those that a schema lacks.
+
+    Args:
+        columns: The selected names. None selects all.
+        schema: The schema of a file.
+    """
     names = dict.fromkeys(schema.names)
     return [name for name in (names if columns is None else columns) if name in names]
 

@@ -24,7 +24,13 @@ import numpy as np
 
 from recordmill.base import native
 from recordmill.base.errors import UsageError
-from recordmill.base.magic import sniff_file_format, sniff_image, sniff_unsupported_image
+from recordmill.base.magic import (
+    ARROW_FILE,
+    ARROW_STREAM,
+    sniff_file_format,
+    sniff_image,
+    sniff_unsupported_image,
+)
 from recordmill.base.option_names import option
 from recordmill.sources.common.encoding import UTF8_ENCODING, resolve_compression, resolve_encoding
 from recordmill.sources.registry import (
@@ -266,6 +272,17 @@ def recognize_image(sample: ContentSample) -> str:
 def recognize_parquet(sample: ContentSample) -> str:
     """Recognizes Parquet by the first four bytes."""
     return "a Parquet file" if sample.head[:4] == b"PAR1" else ""
+
+
+def recognize_arrow(sample: ContentSample) -> str:
+    """Recognizes Arrow files by their first bytes, and Arrow streams by their first message.
+
+    The first message of a stream contains its schema.
+    """
+    file_format = sniff_file_format(sample.head)
+    if file_format is None or file_format.name not in (ARROW_FILE, ARROW_STREAM):
+        return ""
+    return "an Arrow file" if file_format.name == ARROW_FILE else "an Arrow stream"
 
 
 def recognize_numpy(sample: ContentSample) -> str:
