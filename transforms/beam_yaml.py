@@ -88,7 +88,9 @@ class WriteToShards(PTransform):
 
 @dataclass
 class ReadFromShards(PTransform):
-    """Reads the records of a data set as rows, with one field for each feature.
+    """Reads the records of a data set as rows.
+
+    A row has one field for each feature.
 
     The headers of the files are read while the pipeline is constructed, because Beam needs the
     types of the rows then.

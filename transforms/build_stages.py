@@ -158,7 +158,7 @@ def run_merge_task(
 def replace_merged_runs(
     shard_plan: ShardPlan, merged: Iterable[SortedRunTable], plan: SharedPlanHandle
 ) -> ShardPlan:
-    """Returns the shard plan with merged sorted runs in place of those that they contain."""
+    """Replaces sorted runs in the shard plan by the runs merged from them."""
     return use_merged_runs(plan.job_folder, shard_plan, merged)
 
 
@@ -208,7 +208,7 @@ def list_empty_shards(attempt: ShardAttempt) -> Iterator[tuple[int, int]]:
 def finalize_shard(
     attempt: ShardAttempt, empty_shards: Iterable[tuple[int, int]], plan: SharedPlanHandle
 ) -> Iterator[FinalShard]:
-    """Renames the files of an attempt that the engine has accepted to their final names.
+    """Renames the files of an accepted attempt to their final names.
 
     Yields nothing if the shard is empty.
 

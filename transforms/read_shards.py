@@ -76,7 +76,7 @@ def read_task_pack(task_numbers: Iterable[int], run: SharedReadRun) -> Iterator[
 
 
 def list_finished_tasks(_: None, finished_tasks: Iterable[FinishedTask], run: SharedReadRun) -> int:
-    """Writes the list of all finished tasks to the run's folder, and returns their number."""
+    """Writes the list of all finished tasks, and returns their number."""
     return write_finished_list(run, finished_tasks)
 
 
@@ -163,7 +163,7 @@ def _make_absolute(text: str) -> str:
 
 
 def plan_inputs(request: ReadShards) -> ReadPlan:
-    """Plans the read: finds the input files and their schema, and divides the files into tasks."""
+    """Plans a read: files, schema and tasks."""
     columns = None if request.columns is None else tuple(request.columns)
     options = ReadOptions(to="arrow", columns=columns, split=request.split, file_bytes=TASK_BYTES)
     return plan_read(request.inputs, options, schema=request.schema)

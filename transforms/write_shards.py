@@ -262,7 +262,7 @@ class WriteShards(beam_types.PTransform):
 
 
 def start_run(options: WriteShards) -> SharedPlanHandle:
-    """Starts a new run in the output folder, and returns the handle of its plan.
+    """Starts a new run, and returns the handle of its plan.
 
     If an engine repeats this step, there are two runs. The abandoned one is removed when its lease
     has expired.
@@ -383,7 +383,9 @@ class _IngestBatches(beam_types.DoFn):
     def _share_results(
         self, sorted_runs: tuple[SortedRun, ...], rejected: RejectSummary
     ) -> SharedIngestResult:
-        """Returns the results since the last call, after moving their files to the output folder.
+        """Shares the results since the last call.
+
+        Their files are moved to the output folder.
 
         Args:
             sorted_runs: The sorted runs that were written.

@@ -101,7 +101,9 @@ def read_split_batches(
 
 @dataclass
 class FitTransform(PTransform):
-    """Fits a transform to the records of a split, and outputs the folder of the saved transform.
+    """Fits a transform to the records of a split.
+
+    The output is the folder of the saved transform.
 
     The input elements are tuples of unit group indices. Together they contain all unit groups.
 
@@ -152,7 +154,7 @@ def make_adapter_config(inputs: Schema) -> Any:
 def publish_result(
     pipeline: Pipeline, target: str, model: PCollection, metadata: Any
 ) -> PCollection:
-    """Adds the step that moves the result of an analysis to the folder of the saved transform.
+    """Adds the step that moves a result to the folder of the transform.
 
     Args:
         pipeline: The pipeline.
@@ -172,7 +174,9 @@ def publish_result(
 def publish_transform_folder(
     target: str, model: str, metadata: Any, asset_map: dict[str, str]
 ) -> str:
-    """Moves the saved transform to its folder, completely or not at all, and returns the folder.
+    """Moves the saved transform to its folder, completely or not at all.
+
+    Returns the folder.
 
     It is copied under a unique name and then renamed. If the folder exists already, another attempt
     was first, and its result is kept.
@@ -327,7 +331,7 @@ def write_analysis(path: str, keys: Sequence[bytes], elements: Iterable[tuple[st
 def write_analysis_list(
     _: None, named_analyses: Iterable[tuple[int, str]], plan: shared_files.SharedPlanHandle
 ) -> int:
-    """Writes the list of the analyses that the engine has accepted, and returns their number.
+    """Writes the list of the accepted analyses, and returns their number.
 
     If a list exists already, it is kept.
 
@@ -375,7 +379,9 @@ def read_analyses(job_folder: shared_files.JobFolder) -> list[dict[str, list[str
 
 @dataclass
 class FitFromAnalyses(PTransform):
-    """Fits a transform from the analyses of workers, and outputs the folder of the saved transform.
+    """Fits a transform from the analyses of workers.
+
+    The output is the folder of the saved transform.
 
     Some analyzers need the result of others, or are not cached by tf.Transform. If there are such
     analyzers, the records are read again.

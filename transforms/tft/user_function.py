@@ -164,7 +164,9 @@ def _describe_type(value: Any) -> str:
 
 
 def register_pickling_by_value(function: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-    """Makes Beam's pickler send the code of the function, because workers don't have its module.
+    """Makes Beam's pickler send the code of the function.
+
+    Workers don't have the module of the function.
 
     Raises:
         UsageError: The function uses a value that can't be pickled. The message names it.
@@ -186,7 +188,7 @@ def register_pickling_by_value(function: Callable[[dict[str, Any]], dict[str, An
 
 
 def _unpicklable(function: Any, pickler: Any) -> str:
-    """Returns a phrase for the error: the variable because of which a function can't be pickled.
+    """Returns a phrase that names the variable that can't be pickled.
 
     Global names and closure variables that the function uses are tried one by one. The phrase is
     only the name of the function if none of them fails.

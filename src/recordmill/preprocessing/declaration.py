@@ -56,7 +56,7 @@ class StepValue:
 
     @classmethod
     def from_feature(cls, feature: Feature) -> StepValue:
-        """Returns the type of the values that the first step receives from a raw feature."""
+        """Returns the type of a raw feature's values for the first step."""
         dtype = {"string": "string", "bytes": "bytes"}.get(feature.dtype)
         if dtype is None:
             dtype = "float32" if feature.kind == "float" or feature.dtype == "float64" else "int64"

@@ -231,7 +231,10 @@ def _to_array(value: Any) -> npt.NDArray[Any]:
 
 
 def _asset_name(text: Any) -> bytes:
-    """Returns the file name in a path of an asset, or b"" for any other text."""
+    """Returns the file name in the path of an asset.
+
+    The result is b"" for any other text.
+    """
     return (
         bytes(text).rpartition(b"/transform_fn/assets/")[2]
         if b"/transform_fn/assets/" in text

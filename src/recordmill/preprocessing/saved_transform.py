@@ -120,7 +120,7 @@ class SavedTransform:
 
     @functools.cached_property
     def _declared_columns(self) -> tuple[DeclaredColumn, ...]:
-        """The columns of a declared transform whose type in the graph is still the declared one."""
+        """The columns of a declared transform that the graph still returns as declared."""
         if not isinstance(self.manifest_entry.get("given"), Mapping):
             return ()
         columns = declare_transform(
@@ -135,7 +135,7 @@ class SavedTransform:
         )
 
     def _find_misfits(self, raw: pa.RecordBatch, output: pa.RecordBatch) -> dict[int, str]:
-        """Returns a message for each row for which a step has no valid result, by row number."""
+        """Returns a message for each row without a valid result, by row number."""
         reasons: dict[int, str] = {}
         for declared_column in (
             declared_column

@@ -228,7 +228,7 @@ def _pick_rows(tf: Any, inputs: Mapping[str, Any]) -> Any:
 
 
 def _pad_feature(tf: Any, feature: Feature, inputs: Mapping[str, Any], rows: Any) -> Any:
-    """Converts a feature from the form of the layer to the tensor that the graph takes.
+    """Converts an input of the layer to the tensor that the graph takes.
 
     The tensor is padded like `tensors.flatten_values` does it, because the bits of a result depend
     on the padding. If the inputs lack the feature, its values are empty or zero.
@@ -268,9 +268,10 @@ def _pad_feature(tf: Any, feature: Feature, inputs: Mapping[str, Any], rows: Any
 
 
 def _pad_values(tf: Any, values: Any, splits: Any, num_padding: Any) -> tuple[Any, Any]:
-    """Adds values until their number is a multiple of PAD_ROWS, and rows that contain them.
+    """Pads the number of values to a multiple of PAD_ROWS.
 
-    The first of the added rows get one value each, and the others are empty.
+    The padding rows contain the added values. The first of the added rows get one value each, and
+    the others are empty.
 
     Args:
         tf: The module.
@@ -312,10 +313,10 @@ def _pass_feature(tf: Any, raw: Feature, name: str, inputs: Mapping[str, Any]) -
 
 
 def _finish_output(tf: Any, feature: Feature, output: Any, rows: Any) -> dict[str, Any]:
-    """Converts an output of the graph to the form of the layer, without the padding rows.
+    """Converts an output of the graph to the form of the layer.
 
-    A SparseTensor of lists becomes a RaggedTensor. Any other SparseTensor becomes a dense tensor
-    and a mask.
+    The padding rows are removed. A SparseTensor of lists becomes a RaggedTensor. Any other
+    SparseTensor becomes a dense tensor and a mask.
 
     Args:
         tf: The module.

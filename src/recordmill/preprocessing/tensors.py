@@ -1,4 +1,4 @@
-"""Conversion of raw features to the tensors of a transform, and of its results to columns.
+"""Conversion of features to the tensors of a transform, and of tensors to columns.
 
 A feature that every record has is a dense tensor of its shape. A feature that may be missing is a
 SparseTensor with at most one value per row. A list is a RaggedTensor, and a missing list is empty.
@@ -39,7 +39,7 @@ _ARROW = {
 
 
 def explain_unfit(feature: Feature) -> str | None:
-    """Returns why a transform can't take a feature, or None if it can take it."""
+    """Returns why a transform can't take a feature, or None if it can."""
     if feature.ragged_rank > 1 or (feature.ragged_rank and feature.inner_shape):
         return f"it is {feature.describe()}, and a transform takes no lists of lists"
     if feature.shape and not feature.required and not feature.ragged_rank:

@@ -139,7 +139,9 @@ Specs = Sequence[str] | str | None
 def normalize_specs(
     specs: Specs | Mapping[str, str] | Mapping[str, str | Sequence[int]], keyword: str
 ) -> Sequence[str]:
-    """Converts the forms in which users write the conversions of an option to texts `FEATURE=...`.
+    """Converts the conversions of an option to texts `FEATURE=...`.
+
+    Users can write them in several forms.
 
     Args:
         specs: A text, several texts, or a mapping from features to the part after `=`. None is no
@@ -228,9 +230,10 @@ def parse_conversion_steps(
     pad_or_cut: Specs = None,
     ragged: Specs = None,
 ) -> tuple[ConversionStep, ...]:
-    """Parses the conversions of all options to steps, in the order in which they are applied.
+    """Parses the conversions of all options to steps.
 
-    The order is: decode, reshape, then pad or make ragged.
+    The steps are in the order in which they are applied. The order is: decode, reshape, then pad or
+    make ragged.
 
     Raises:
         UsageError: A text has a wrong form, or a feature is decoded, reshaped or padded twice.

@@ -477,7 +477,9 @@ class Pad:
 
 @dataclass(frozen=True)
 class MakeRagged:
-    """Makes the first dimension of a feature variable, even if all lists have the same length.
+    """Makes the first dimension of a feature variable.
+
+    This is done even if all lists have the same length.
 
     Attributes:
         feature: Name of the feature.

@@ -341,9 +341,9 @@ def concatenate_arrays(column_arrays: list[ColumnArrays], feature: Feature) -> C
 
 
 def iter_rows(batch: pa.RecordBatch, schema: Schema) -> Iterator[dict[str, Any]]:
-    """Yields each row of a batch as a dict of values by feature name, in schema order.
+    """Yields each row of a batch as a dict of values by feature name.
 
-    A missing value is None.
+    The features are in schema order. A missing value is None.
     """
     for row in range(batch.num_rows):
         yield {
@@ -353,7 +353,7 @@ def iter_rows(batch: pa.RecordBatch, schema: Schema) -> Iterator[dict[str, Any]]
 
 
 def _extract_value(column: pa.Array, feature: Feature) -> Any:
-    """Returns the value of a column that has only one row, or None if it is missing."""
+    """Returns the value of a column with one row, or None if missing."""
     if column.null_count:
         return None
     if not feature.shape:

@@ -80,9 +80,9 @@ def find_referenced_columns(
 
 
 def _parse(connection: Any, sql: str) -> list[dict[str, Any]]:
-    """Returns all nodes of the syntax tree of an SQL text, as DuckDB parses it.
+    """Returns all nodes of the syntax tree of an SQL text.
 
-    The list is empty if the text is not a single plain SELECT.
+    DuckDB parses the text. The list is empty if the text is not a single plain SELECT.
     """
     tree = json.loads(
         connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [sql]).fetchall()[0][0]
@@ -108,7 +108,7 @@ def _iter_nodes(tree: Any) -> Iterator[dict[str, Any]]:
 def _find_volatile_parts(
     connection: Any, nodes: Sequence[dict[str, Any]], names: set[str]
 ) -> Iterator[str]:
-    """Yields a message for each part of a condition because of which its result may change.
+    """Yields a message for each part of a condition that may change its result.
 
     Args:
         connection: The DuckDB connection.

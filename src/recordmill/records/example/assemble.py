@@ -50,7 +50,7 @@ RowSplits = Int64s | int
 
 
 def cell_mode(kind: str, is_raw: bool, length: int | None) -> int:
-    """Returns the CellMode in which an entry of a map, or a step, is read.
+    """Returns the CellMode for reading an entry of a map, or a step.
 
     Args:
         kind: The kind of its list.
@@ -133,7 +133,9 @@ class ColumnLayout:
 
 @dataclass
 class LocatedColumn:
-    """The cells of one column from the first pass, and the rows that turn out to be bad.
+    """The cells of one column from the first pass.
+
+    It also collects the rows that turn out to be bad in the second pass.
 
     Attributes:
         rows: The number of cells.

@@ -185,7 +185,7 @@ def _record_bytes(data: Bytes, starts: Int64s, lengths: Int64s, row: int) -> byt
 def decode_if_plain(
     data: Bytes, starts: Int64s, lengths: Int64s, schema: Schema
 ) -> pa.RecordBatch | None:
-    """Decodes records as `decode` does, but only if all of them are in the plain form.
+    """Decodes records as `decode` does, if all are in the plain form.
 
     Returns:
         The batch. None if a record is not in the plain form, or has a feature that is not in the

@@ -153,7 +153,7 @@ def _entry_head(key: bytes, kind: str, data_bytes: int) -> bytes:
 
 
 def _pad_heads(heads: Sequence[bytes]) -> npt.NDArray[np.uint8]:
-    """Returns the heads in one buffer, each padded to the same multiple of 16 bytes."""
+    """Joins the heads in one buffer, padded to the same multiple of 16 bytes."""
     head_bytes = (max(map(len, heads)) // _COPY_BLOCK_BYTES + 1) * _COPY_BLOCK_BYTES
     return np.frombuffer(b"".join(head.ljust(head_bytes, b"\0") for head in heads), np.uint8)
 
@@ -234,7 +234,9 @@ def _join_payloads(frames_by_row: Sequence[Frames], rows: int) -> tuple[Bytes, I
 
 
 def _plan_feature_list(name: bytes, column: pa.Array, feature: Feature) -> PlannedEntry:
-    """Encodes the steps of a feature list, and prepares the list for the native library.
+    """Encodes the steps of a feature list.
+
+    The result is the list in the form that the native library needs.
 
     Args:
         name: The name of the feature list.

@@ -56,7 +56,9 @@ class FlatEntry:
 
 
 def flatten_column(array: pa.Array, feature: Feature) -> list[FlatEntry]:
-    """Converts a column to flat arrays, one entry for each of `feature.storage()`, in this order.
+    """Converts a column to flat arrays.
+
+    There is one entry for each of `feature.storage()`, in this order.
 
     Args:
         array: The column, of the type `schemas.arrow.arrow_type(feature)`. It may have 32-bit
@@ -201,7 +203,7 @@ class _ColumnWalk:
         )
 
     def _find_valid_owner(self, item_indices: Int64s) -> tuple[int, int] | None:
-        """Finds the first of some items that belongs to a row that is not null.
+        """Finds the first of some items that belongs to a valid row.
 
         Returns:
             (row, index of the item). None if all of the items belong to null rows, where any value
@@ -311,7 +313,10 @@ def _needs_cast(data_type: pa.DataType) -> bool:
 
 
 def _validity_bytes(array: pa.Array) -> Bytes | None:
-    """Returns uint8 [rows], 1 for each value that is not null, or None if there are no nulls."""
+    """Returns uint8 [rows], 1 for each value that is not null.
+
+    The result is None if there are no nulls.
+    """
     if array.null_count == 0:
         return None
     if (bits := array.buffers()[0]) is None:

@@ -1,4 +1,4 @@
-"""First pass of the decoder, which finds the values of each feature in the records.
+"""First pass of the decoder, which finds the values of each feature.
 
 A single number is read in this pass. For other values only their position is stored, for the second
 pass in `assemble`. This module also contains the messages for records that can't be decoded.

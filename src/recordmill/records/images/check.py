@@ -377,7 +377,9 @@ def check_decode(
     max_pixels: int = MAX_PIXELS,
     on_first_frame: Callable[[Image.Image], object] | None = None,
 ) -> None:
-    """Decodes every frame of a file, to find faults that its structure does not show.
+    """Decodes every frame of a file.
+
+    This finds faults that the structure of the file does not show.
 
     Args:
         data: uint8 [bytes], the file.

@@ -316,6 +316,9 @@ def load_as_stored(image: Image.Image) -> Image.Image:
 
 
 def stored_size(image: Image.Image) -> tuple[int, int]:
-    """Returns (height, width) of the stored pixels of an image that is opened but not loaded."""
+    """Returns (height, width) of the stored pixels of an opened image.
+
+    The image must not be loaded, because Pillow turns a TIFF upright then.
+    """
     sideways = image.format == "TIFF" and image.getexif().get(_ORIENTATION_TAG) in (5, 6, 7, 8)
     return (image.width, image.height) if sideways else (image.height, image.width)

@@ -224,7 +224,7 @@ def resample(
 def _make_bilinear_taps(
     source_size: int, target_size: int, channels: int
 ) -> tuple[_Uint32s, _Float32s]:
-    """Returns, for each number of a target line, the two source numbers and their weights.
+    """Returns the two source numbers of each target number, and their weights.
 
     A number is the value of one channel of a pixel. The weights are computed in float32, as
     TensorFlow does.
@@ -500,9 +500,10 @@ class RewriteRule:
         placement: Placement,
         reserve: ReserveMemory,
     ) -> bytes:
-        """Returns the mask of an image as PNG, turned, cropped and resized like the image.
+        """Returns the mask of an image as PNG.
 
-        Values are never mixed. A mask that needs no change is returned as it is.
+        It is turned, cropped and resized like the image. Values are never mixed. A mask that needs
+        no change is returned as it is.
 
         Args:
             data: The bytes of the mask.
@@ -592,7 +593,7 @@ class RewriteRule:
 
 
 def _crop_and_resize(image: Image.Image, placement: Placement) -> Image.Image:
-    """Returns the part of an upright image that is kept, in its new size and with padding.
+    """Crops, resizes and pads an upright image.
 
     A JPEG may have been decoded in a smaller size than it is stored.
     """

@@ -42,7 +42,7 @@ def to_grey(pixels: npt.NDArray[np.uint8]) -> Image.Image:
 
 
 def _average_blocks(grey: Image.Image, height: int, width: int) -> npt.NDArray[np.uint8]:
-    """Divides an image into [height, width] blocks of equal size, and returns the mean of each."""
+    """Returns the mean of each of [height, width] blocks of equal size."""
     from PIL import Image
 
     return np.asarray(grey.resize((width, height), Image.Resampling.BOX))

@@ -78,7 +78,7 @@ class SchemaGuess:
 
 
 def can_guess_schema(inference: Inference) -> bool:
-    """Returns whether the schema of the counted records can be a guess for further records.
+    """Returns whether the schema of some records can be a guess for others.
 
     Args:
         inference: The counts of the first records.

@@ -485,7 +485,7 @@ def _empty_counts(slots: int) -> npt.NDArray[Any]:
 
 
 def _describe_invalid_name(data: Bytes, start: int, length: int, place: RecordLocation) -> str:
-    """Returns an error message for a record whose only fault is an invalid feature name.
+    """Returns an error message if an invalid feature name is a record's only fault.
 
     The result is "" if the record has other faults, or if it is too large to be examined.
 

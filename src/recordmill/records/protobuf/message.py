@@ -62,9 +62,10 @@ _EXAMPLE_FIELDS: MessageFields = {
 
 
 def find_invalid_name(record: bytes) -> bytes | None:
-    r"""Returns the first invalid feature name of a record that is an Example in all other respects.
+    r"""Returns the first invalid feature name of a record.
 
-    Returns None for other records, and for records with too many names.
+    The record must be an Example in all other respects. Returns None for other records, and for
+    records with too many names.
 
     >>> find_invalid_name(b"\n\x07\n\x05\n\x01\0\x12\0")
     b'\x00'
@@ -218,7 +219,10 @@ def to_plain_form(record: bytes, map_count: int) -> PlainForm | None:
 
 
 def _has_too_many_entries(record: bytes) -> bool:
-    """Returns whether a record has so many map entries that protobuf would take too much memory."""
+    """Returns whether protobuf would take too much memory for a record.
+
+    This is the case if its maps have more than _MAX_ENTRIES entries.
+    """
     return (
         len(record) > _MAX_ENTRIES
         and _count_fields(record, offset=0, end=len(record), depth=1) > _MAX_ENTRIES

@@ -92,7 +92,10 @@ def check_csv(schema: Schema) -> None:
 
 
 def _find_unsupported_year(column: pa.Array) -> int | None:
-    """Returns the number of the first row with a time outside the years 1 to 9999, or None."""
+    """Returns the first row with a time outside the years 1 to 9999.
+
+    The result is None if there is no such row.
+    """
     # Nanoseconds in 64 bits only reach from 1677 to 2262.
     if not pa.types.is_timestamp(column.type) or column.type.unit == "ns":
         return None

@@ -349,10 +349,10 @@ class FilesWriter(OutputWriter):
         return names
 
     def _write_file(self, value: memoryview, number: int, record_name: object) -> str:
-        """Writes the file of a record under the first possible name, and returns this name.
+        """Writes the file of a record, and returns its name.
 
-        The names are tried in this order: the requested name and its alternatives, the record's
-        number and its alternatives, and the number without a folder.
+        This is the first possible name. The names are tried in this order: the requested name and
+        its alternatives, the record's number and its alternatives, and the number without a folder.
 
         Args:
             value: The content of the file.
@@ -385,7 +385,10 @@ class FilesWriter(OutputWriter):
         )
 
     def _requested_name(self, record_name: object, extension: str) -> str | None:
-        """Returns the name that a record specifies, or None if it has none or it is not safe."""
+        """Returns the name that a record specifies.
+
+        The result is None if there is no name, or if it is not safe.
+        """
         if isinstance(record_name, bytes):
             try:
                 record_name = record_name.decode()

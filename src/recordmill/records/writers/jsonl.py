@@ -128,7 +128,7 @@ def _format_times(column: pa.Array) -> list[Any]:
 
 
 def _make_json_converter(feature: Feature) -> Callable[[Any], Any]:
-    """Returns a function that converts one value of a feature, as a Python object, to JSON.
+    """Returns a function that converts a Python value of a feature to JSON.
 
     Bytes become base64. A tensor with several dimensions, which Arrow returns as one flat list,
     becomes nested lists of its shape. None stays None.

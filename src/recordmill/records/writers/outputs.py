@@ -50,7 +50,10 @@ class OutputWriter(Protocol):
         """Completes the output."""
 
     def abort(self) -> None:
-        """Closes the files of an incomplete output, so that no reader accepts it as complete."""
+        """Closes the files of an incomplete output.
+
+        No reader accepts the output as complete then.
+        """
 
 
 @dataclass(frozen=True)
@@ -232,7 +235,7 @@ def find_output(name: str) -> Output:
 
 
 def find_outputs_with_option(option: str) -> list[str]:
-    """Returns the names of the outputs for which an option of `read` has a meaning."""
+    """Returns the names of the outputs that have an option of `read`."""
     return [
         output.name
         for output in OUTPUTS

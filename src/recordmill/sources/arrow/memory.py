@@ -87,9 +87,10 @@ class MemorySource:
 
 
 class _SegmentWriter:
-    """Writes batches to numbered Arrow files, and records the rows and bytes of each batch.
+    """Writes batches to numbered Arrow files.
 
-    A new file begins whenever the schema changes, since an Arrow file has only one.
+    It records the rows and bytes of each batch. A new file begins whenever the schema changes,
+    since an Arrow file has only one.
     """
 
     def __init__(self, folder: str) -> None:
@@ -132,7 +133,7 @@ class _SegmentWriter:
 
 
 def plan_memory(source: Any, folder: str | os.PathLike[str], common: PlanOptions) -> MemorySource:
-    """Writes the rows of a Python object to Arrow files, and plans a build from these files.
+    """Writes the rows of a Python object to Arrow files, and plans these.
 
     Args:
         source: Any object that `to_batches` accepts.

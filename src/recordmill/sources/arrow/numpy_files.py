@@ -540,7 +540,10 @@ def _unify_schemas(tables: Sequence[Sequence[_StoredArray]], common: PlanOptions
 
 
 def _count_missing_times(array: _StoredArray, batch_bytes: int) -> dict[str, int]:
-    """Counts NaT, which becomes null, in each feature of an array that is one time per row."""
+    """Counts NaT in each feature of an array with one time per row.
+
+    NaT becomes null.
+    """
     fields = [array.dtype[name] for name in array.dtype.names or ()] or [array.dtype]
     if array.shape[1:] or not any(field.kind == "M" for field in fields):
         return {}

@@ -411,7 +411,7 @@ def _restore_distant_times(
 
 
 def _check_nested_times(micros: pa.Array, nano_type: pa.DataType, name: str, source: str) -> None:
-    """Raises DataError if a time in a list or struct does not fit into nanoseconds."""
+    """Raises DataError if a nested time does not fit into nanoseconds."""
     try:
         micros.cast(nano_type)
     except pa.ArrowInvalid:

@@ -132,7 +132,7 @@ def objects_to_column(
 
 
 def _unmask_all(name: str, values: Any, first_row: int = 0) -> Any:
-    """Converts NumPy's masked arrays to plain ones, in a column or a list of values.
+    """Converts NumPy's masked arrays in a column or list to plain ones.
 
     If all items of an array are masked, it becomes None. Values without masked arrays are returned
     as they are.
@@ -469,7 +469,7 @@ def _iter_batches(source: Any) -> Iterator[pa.RecordBatch]:
 
 
 def _frame_columns(frame: Any) -> dict[str, Any]:
-    """Returns the columns of a DataFrame, and the levels of its index that have names."""
+    """Returns the columns of a DataFrame, and the named levels of its index."""
     levels = [name for name in frame.index.names if name is not None]
     check_column_names([str(name) for name in (*frame.columns, *levels)], "DataFrame")
     columns = {str(name): frame[name] for name in frame.columns}

@@ -253,9 +253,10 @@ def _match_kinds(sample: ContentSample, *, is_textual: bool) -> Content | None:
 
 
 def _detect_foreign_format(head: bytes) -> Content | None:
-    """Returns the content if it has the signature of a format that is not read as data.
+    """Returns the content if it has a format that is not read as data.
 
-    Returns None otherwise, and for compressed content, which may be data.
+    The first bytes determine the format. Returns None otherwise, and for compressed content, which
+    may be data.
     """
     file_format = sniff_file_format(head)
     if file_format is None or not file_format.description:
@@ -363,9 +364,9 @@ def recognize_text(sample: ContentSample) -> str:
 
 
 def _detect_document_format(sample: ContentSample) -> str:
-    """Returns the format of a text that is one JSON value or markup, or "".
+    """Returns the format of a text that is one document, or "".
 
-    Such a text has no records on separate lines.
+    Such a text is one JSON value or markup. Such a text has no records on separate lines.
     """
     start = (sample.text or "").lstrip()
     if start[:1] == "[" and start[1:].lstrip()[:1] == "{":
@@ -476,9 +477,10 @@ def _find_table_shape(text: str, *, is_complete: bool, is_named_csv: bool) -> tu
 
 @dataclass(frozen=True)
 class _ExtensionGroup:
-    """Files of a listing with the same extension, and the sampled content of some of them.
+    """Files of a listing with the same extension.
 
-    Documentation files with the same extension form a separate group.
+    The content of some of them was sampled. Documentation files with the same extension form a
+    separate group.
 
     Attributes:
         extension: The extension, see `full_extension`.
@@ -617,9 +619,10 @@ def filter_kind(listing: Listing, kind: str) -> Listing:
 
 
 def _yolo_hint(listing: Listing) -> str:
-    """Returns the end of a message with the command that builds a YOLO data set.
+    """Returns the end of a message about a YOLO data set.
 
-    The result is "" if the input does not have the folders `images` and `labels`.
+    It contains the command that builds the data set. The result is "" if the input does not have
+    the folders `images` and `labels`.
     """
     names = list(listing.files.names())
     folders = {part for name in names for part in name.split("/")[:-1]}

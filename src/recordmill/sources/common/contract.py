@@ -171,7 +171,7 @@ class Source(Protocol):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Messages to the user about the input, such as the number of ignored files or of nulls."""
+        """Messages to the user, such as the number of ignored files."""
 
     @property
     def plan_rejects(self) -> Sequence[Reject]:

@@ -631,7 +631,9 @@ def _has_splits_inside(files: FileTable) -> bool:
 def _note_excluded_files(
     files: FileTable, is_excluded: npt.NDArray[np.bool_], reason: str, remedy: str
 ) -> list[str]:
-    """Returns a note on the files that are removed, or [] if there are none.
+    """Returns a note on the files that are removed.
+
+    The list is empty if there are none.
 
     Args:
         files: All files.

@@ -221,10 +221,11 @@ class ScanCache:
 
 
 class ScanCacheWriter:
-    """Collects the batches of consecutive records, and puts all or none of them into a `ScanCache`.
+    """Collects batches of consecutive records for a `ScanCache`.
 
-    If one batch does not fit, all of them are discarded, because the build reads a range completely
-    from the cache or completely from its file.
+    It puts all or none of them into the cache. If one batch does not fit, all of them are
+    discarded, because the build reads a range completely from the cache or completely from its
+    file.
 
     Args:
         cache: Receives the records.

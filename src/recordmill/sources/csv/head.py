@@ -1,4 +1,7 @@
-"""Detection of encoding, delimiter, quote and column names from the head of a CSV file."""
+"""Detection of encoding, delimiter, quote and column names of a CSV file.
+
+Only the head of the file is read.
+"""
 
 from __future__ import annotations
 
@@ -110,7 +113,7 @@ def read_head(file: InputFile, options: CsvOptions) -> CsvHead:
 
 
 class _HeadReader:
-    """Reads as much of a file as is needed to find its header, or its first row.
+    """Reads the beginning of a file, until it finds the header or one row.
 
     The sample, the beginning of the file as UTF-8, grows until it is large enough.
     """
@@ -145,7 +148,10 @@ class _HeadReader:
         return self._next is None
 
     def _grow(self) -> None:
-        """Reads more of the file, so that the sample at least doubles or is complete."""
+        """Reads more of the file.
+
+        Afterwards the sample is at least twice as large, or complete.
+        """
         blocks, added_bytes = [self._sample], 0
         while self._next is not None and added_bytes <= len(self._sample):
             blocks.append(self._next)

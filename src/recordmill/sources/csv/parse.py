@@ -179,7 +179,7 @@ def _make_batch(arrays: list[pa.Array], schema: pa.Schema, num_rows: int) -> pa.
 
 
 def _mark_missing_values(fields: TextFields) -> int:
-    """Marks the nulls of a required column as faults, and returns the number of marked rows.
+    """Marks the nulls of a required column as faults, and counts them.
 
     A null that has another fault keeps it.
     """
@@ -401,7 +401,7 @@ def parse_leading_values(
     counts: native.ColumnCounts,
     nulls: Int64s,
 ) -> tuple[int, ParsedColumn]:
-    """Parses the fields of a column up to the first one that does not fit.
+    """Parses the fields of a column up to the first misfit.
 
     Args:
         data: The buffer.

@@ -1,4 +1,4 @@
-"""Scan of CSV files: row counts, ranges, and the types of the values in each column.
+"""Scan of CSV files: row counts, ranges, and types of the columns.
 
 The scan reads each row of each file once. Plain files are divided into ranges of complete rows with
 about 32 MiB. One thread finds the ends of the ranges without a look at fields, at some GB/s. The
@@ -128,7 +128,7 @@ def max_rows_per_call(num_columns: int) -> int:
 
 @dataclass(frozen=True)
 class _LoadedRange:
-    """Rows of a plain file that were read into memory, but are not scanned yet.
+    """Rows of a plain file in memory that are not scanned yet.
 
     Attributes:
         file_ordinal: Index of the file.

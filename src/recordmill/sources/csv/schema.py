@@ -309,7 +309,9 @@ class SchemaPredictor:
         self._schema = self._predict()
 
     def __call__(self, classes_by_column: Mapping[str, int]) -> Schema | None:
-        """Adds the value classes of a range, and returns the schema that fits all values so far.
+        """Adds the value classes of a range, and returns the schema.
+
+        The schema fits all values so far.
 
         Args:
             classes_by_column: The value classes in one range so far, by column name. They are bits

@@ -241,7 +241,7 @@ def choose_quote(trials: Sequence[DialectTrial]) -> DialectChoice:
 
 
 def _works_without_quotes(double_quoted: DialectTrial, unquoted: DialectTrial) -> bool:
-    """Returns whether the rows only agree in their number of fields if quotes are text.
+    """Returns whether the rows only have equal widths if quotes are text.
 
     The result is False if some fields or rows have pairs of quotes, or if a field with an opening
     quote is in a column of numbers.
@@ -536,7 +536,10 @@ def _is_plausible_weak_delimiter(trial: DialectTrial) -> bool:
 
 
 def _is_single_column(trial: DialectTrial) -> bool:
-    """Returns whether each row after the first one would be a single value if it were not split."""
+    """Returns whether each row is a single value if it is not split.
+
+    The first row does not count.
+    """
     return all(is_single_value(_join_row(row, trial)) for row in trial.rows[1:])
 
 

@@ -59,7 +59,9 @@ class HeaderGuess:
 
 @dataclass(frozen=True)
 class _Vote:
-    """Evidence of one column, or of the complete first row, for or against a header.
+    """Evidence for or against a header.
+
+    It is about one column, or about the complete first row.
 
     Attributes:
         weight: Above 0 for a header, below 0 for data. A weight of 3 or more, or -3 or less, can
@@ -152,7 +154,7 @@ def _to_year(text: str) -> int:
 
 
 def _is_title(first_row: Sequence[str], other_rows: Sequence[Sequence[str]]) -> bool:
-    """Returns whether only one field of the row is filled, above a row of texts."""
+    """Returns whether only one field is filled, above a row of texts."""
     filled_texts = [text for text in first_row if text.strip()]
     return (
         len(filled_texts) == 1 < len(first_row)
@@ -291,7 +293,9 @@ def _character_pattern(text: str) -> str:
 
 @dataclass(frozen=True)
 class FirstRow:
-    """The first row of one file, if the user has not declared whether it is a header.
+    """The first row of one file, which may be a header.
+
+    It is only needed if the user has not declared this.
 
     Attributes:
         file_name: The name of the file.
@@ -327,7 +331,7 @@ def agree_on_header(
     user_names: tuple[str, ...] | None = None,
     option_names: Set[str] = frozenset(),
 ) -> str:
-    """Returns the reason why the first rows of all files are headers, for a note.
+    """Returns the reason why the first rows are headers, for a note.
 
     A row whose guess is unsure counts as a header if all its names occur in clear headers of other
     files, or in `user_names`. Any row counts as a header if it contains a name of `option_names`.

@@ -322,7 +322,9 @@ def _plan_with_ranges(
     range_bytes: int,
     quote_reason: str = "",
 ) -> CsvSource:
-    """Plans the files, and plans them again without quoting if quotes turn out to be text.
+    """Plans the files with a given size of ranges.
+
+    If quotes turn out to be text, it plans them again without quoting.
 
     Args:
         files: The files.
@@ -518,7 +520,10 @@ def _use_first_header(
 def _add_up_ranges(
     scanned_ranges: Iterable[ScannedRowRange], totals: ScanTotals
 ) -> Sequence[RowRange]:
-    """Adds the results of all ranges to the totals, and returns the ranges without them."""
+    """Adds the results of all ranges to the totals.
+
+    Returns the ranges without their results.
+    """
 
     def iter_row_ranges() -> Iterator[RowRange]:
         for scanned_range in scanned_ranges:

@@ -234,9 +234,10 @@ class _Collector:
         return found
 
     def is_no_label(self, rows: AnnotationRows, file: InputFile, folder: str, label: str) -> bool:
-        """Returns whether a text file is a list of files, such as train.txt, and not YOLO's boxes.
+        """Returns whether a text file lists files, such as train.txt.
 
-        This is so if no image has its name and its lines look like paths.
+        Otherwise it contains YOLO's boxes. This is so if no image has its name and its lines look
+        like paths.
         """
         if self._find(rows.images[0], rows.source, folder, label) >= 0 or not is_file_list(file):
             return False
@@ -246,7 +247,7 @@ class _Collector:
     def add_unreadable(
         self, rows: AnnotationRows, error: DataError, folder: str, label: str
     ) -> None:
-        """Rejects an annotation file that can't be read, and excludes its image from the build.
+        """Rejects an annotation file that can't be read, and drops its image.
 
         Args:
             rows: The rows of the file, without boxes.

@@ -1,7 +1,8 @@
-"""Parser of tables of boxes: CSV, TSV and JSON Lines, as several tools write them.
+"""Parser of tables of boxes: CSV, TSV and JSON Lines.
 
-A row is a box, or an image with all its boxes in the column `objects`, as in Hugging Face's
-metadata.jsonl. A row with the name of an image and no other value is an image without boxes.
+Several tools write such tables. A row is a box, or an image with all its boxes in the column
+`objects`, as in Hugging Face's metadata.jsonl. A row with the name of an image and no other value
+is an image without boxes.
 """
 
 from __future__ import annotations
@@ -189,7 +190,7 @@ class _TableColumns:
         return to_size(values.get(self._size[0]), values.get(self._size[1]))
 
     def check_sizes(self, table: Iterable[Row]) -> None:
-        """Detects if the columns width and height belong to the box, and then ignores them.
+        """Ignores the columns width and height if they belong to the box.
 
         They belong to the image if they differ from the size of the box in some row.
         """

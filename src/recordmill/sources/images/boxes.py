@@ -251,7 +251,7 @@ def _fit_keypoints(
     frames: Sequence[Frame],
     placements: Sequence[Placement],
 ) -> dict[str, pa.Array]:
-    """Returns the key points of the boxes that are kept, in shares of the written images.
+    """Returns the key points of kept boxes, in shares of the written images.
 
     Points with visibility 0 are (0, 0).
 

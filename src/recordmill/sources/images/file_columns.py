@@ -1,4 +1,4 @@
-"""Replacement of file names in the columns of tables by the content of these files.
+"""Columns of tables that contain file names, and are replaced by the content.
 
 The option is `--file-column photo=image`. Paths are relative to the folder of the table, and only
 files below the input are read. An image keeps the name of its column, and adds `NAME/format`,
@@ -88,7 +88,10 @@ class _FileColumns:
     arrays: Mapping[str, Feature]
 
     def join(self, files: FileTable, chunk: Chunk) -> Iterator[JoinedRows]:
-        """Yields slices of a chunk with the content of their files, each of about BATCH_BYTES."""
+        """Yields slices of a chunk with the content of their files.
+
+        The files of a slice have about BATCH_BYTES.
+        """
         for rows, files_by_column in self.find_files(files, chunk):
             ends, begin = np.cumsum(_sizes(files_by_column, rows.rows)), 0
             while begin < max(rows.rows, 1):
@@ -104,9 +107,10 @@ class _FileColumns:
                 begin = end
 
     def find_files(self, files: FileTable, chunk: Chunk) -> Iterator[tuple[Chunk, _FilesByColumn]]:
-        """Yields slices of at most BATCH_FILES rows, each with the files that its rows name.
+        """Yields slices of a chunk with the files that their rows name.
 
-        A path that can't be used is a BadImage instead of a file.
+        A slice has at most BATCH_FILES rows. A path that can't be used is a BadImage instead of a
+        file.
         """
         for begin in range(0, max(chunk.rows, 1), BATCH_FILES):
             rows, files_by_column = (
@@ -244,7 +248,7 @@ class _FileColumns:
         file: InputFile,
         image: tuple[int, int] | None,
     ) -> Any:
-        """Checks the content of a file, and decodes it if it is an image or array.
+        """Checks the content of a file, and decodes images and arrays.
 
         Args:
             name: Name of the column.

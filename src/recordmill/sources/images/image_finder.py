@@ -184,16 +184,19 @@ class ImageFinder:
 
 
 def _folders(name: str) -> tuple[str, ...]:
-    """Returns the folders of a path, in lower case, that can distinguish images of one name.
+    """Returns the folders of a path that can distinguish images of one name.
 
-    Folders called like `images` or `labels` can't.
+    They are in lower case. Folders called like `images` or `labels` can't.
     """
     parts = unicodedata.normalize("NFC", name).casefold().split("/")[:-1]
     return tuple(part for part in parts if part not in ("", ".", "..", *_KIND_FOLDERS))
 
 
 def _format(base: str) -> str | None:
-    """Returns the image format of an extension, or None. jpg and jpeg are the same."""
+    """Returns the image format of an extension, or None.
+
+    jpg and jpeg are the same.
+    """
     return FORMATS_BY_EXTENSION.get(base.rpartition(".")[2].lower())
 
 

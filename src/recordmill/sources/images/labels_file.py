@@ -125,7 +125,7 @@ def read_label_rows(
 
 
 def _plain_dtype(dtype: str) -> str:
-    """Returns the dtype in which a column is read instead of its inferred one, or "".
+    """Returns the dtype that replaces an inferred one, or "".
 
     float32 is read as float64, and a time as text, so that no digit of a value or path is lost.
     """
@@ -322,7 +322,7 @@ def path_column(declared: str | None, table: pa.RecordBatch, finder: LabelFinder
 
 
 def _show_names(column: str, table: pa.RecordBatch, finder: LabelFinder) -> str:
-    """Returns a phrase with a value of the column and the name of an image.
+    """Returns a phrase that quotes a value and the name of an image.
 
     It lets the user compare both.
     """

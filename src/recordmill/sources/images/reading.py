@@ -61,7 +61,7 @@ FEATURE_PREFIX = "feature/"
 
 
 def feature_names(files: FileTable) -> list[str]:
-    """Returns the names of the features that are stored as columns of the file table."""
+    """Returns the names of the features in the columns of a file table."""
     return [
         name.removeprefix(FEATURE_PREFIX)
         for name in files.extra_columns
@@ -354,7 +354,7 @@ class EncodedFiles:
         max_pixels: int,
         sums: list[PixelSums] | None = None,
     ) -> ImageHeader:
-        """Returns the header of a file, after a check that it is a complete image.
+        """Checks that a file is a complete image, and returns its header.
 
         Args:
             row: Index of the file.
@@ -375,9 +375,10 @@ class EncodedFiles:
         return header
 
     def column(self, rows: Sequence[int]) -> pa.Array:
-        """Returns a column with the bytes of some files, without a copy of the buffer.
+        """Returns a column with the bytes of some files.
 
-        The bytes of the other files are overwritten, so this must be the last call.
+        The buffer is not copied. The bytes of the other files are overwritten, so this must be the
+        last call.
 
         Args:
             rows: Indices of the files, ascending.
@@ -457,7 +458,10 @@ class _ImageBatch:
         self._pixels: list[PixelSums] = []
 
     def check(self, decode_bytes: int, max_pixels: int, decode: bool, with_pixels: bool) -> None:
-        """Checks the files, rewrites them if there is a rule, and rejects the bad ones."""
+        """Checks the files, and rejects the bad ones.
+
+        If there is a rule, the good ones are rewritten.
+        """
         check_bytes, reserve = decode_bytes if decode else None, _memory_reserver(decode_bytes)
         for row, file in enumerate(self._images.files):
             sums: list[PixelSums] = []

@@ -541,9 +541,10 @@ def _looks_like_image(file: InputFile) -> bool:
 def reject_oversized(
     files: FileTable, sizes: npt.NDArray[np.int64], common: PlanOptions
 ) -> tuple[npt.NDArray[np.bool_], list[Reject]]:
-    """Rejects files whose record is larger than a quarter of the memory, or than MAX_IMAGE_BYTES.
+    """Rejects files with too large records.
 
-    A record is in memory as a whole.
+    The limit is a quarter of the memory, and at most MAX_IMAGE_BYTES. A record is in memory as a
+    whole.
 
     Args:
         files: The files.

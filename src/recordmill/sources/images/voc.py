@@ -32,7 +32,9 @@ _MAX_DEPTH = 64
 
 
 def parse_voc(rows: AnnotationRows, file: InputFile, settings: ParseSettings) -> None:
-    """Reads the boxes of an XML file of VOC, with one image, or of CVAT, with many.
+    """Reads the boxes of an XML file of VOC or CVAT.
+
+    A file of VOC describes one image, and a file of CVAT many.
 
     Raises:
         DataError: The file is not such XML.

@@ -38,7 +38,7 @@ _CONFIDENCE_NOTE = "confidences of boxes, left out"
 
 
 def is_label_name(name: str) -> bool:
-    """Returns whether a text file may contain the boxes of an image, according to its name.
+    """Returns whether the name permits that a text file has boxes.
 
     Files such as classes.txt or a readme don't.
     """

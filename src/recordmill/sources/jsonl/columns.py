@@ -307,7 +307,9 @@ class NodeScalars:
     groups: int
 
     def group_mask(self, groups: int) -> Bools | None:
-        """Returns a mask of the values that are in one of some groups, or None if no value is.
+        """Returns a mask of the values in one of some groups.
+
+        The result is None if no value is in them.
 
         Args:
             groups: Bits of the groups.
@@ -444,7 +446,9 @@ def _build_base64(scalars: NodeScalars) -> tuple[pa.Array, Bools]:
 
 
 def _build_texts(scalars: NodeScalars, is_missing: Bools | None) -> pa.Array:
-    """Returns strings without their escapes, and other scalars as they are written in the file.
+    """Returns strings without their escapes, and other scalars unchanged.
+
+    A number, for example, becomes the text that the file contains.
 
     Args:
         scalars: The values.

@@ -272,7 +272,7 @@ class RecordLayout:
         )
 
     def finish_batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Converts a batch that was parsed with a predicted layout to this one, the final layout.
+        """Converts a batch of a predicted layout to this one, the final layout.
 
         Features that the batch lacks become nulls, and class names become class numbers.
         `agrees_with` must have accepted this layout.
@@ -285,7 +285,7 @@ class RecordLayout:
         return build_batch(columns, to_arrow(self.schema), batch.num_rows)
 
     def agrees_with(self, final_layout: RecordLayout) -> bool:
-        """Returns whether records that were parsed with this layout are valid for the final one.
+        """Returns whether records of this layout are valid for the final one.
 
         The final layout may have additional features, which the parsed records lack. So none of
         these may be required.
@@ -359,7 +359,9 @@ class LayoutPredictor:
         self._lock = threading.Lock()
 
     def predict(self, observations: Observations) -> RecordLayout | None:
-        """Adds the values of a range, and returns the layout that fits all values so far.
+        """Adds the values of a range, and returns the layout.
+
+        The layout fits all values so far.
 
         Args:
             observations: All values of one range so far.

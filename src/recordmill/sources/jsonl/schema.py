@@ -388,7 +388,9 @@ def describe_kind(kind: int) -> str:
 
 
 def _find_forms(counts: ValueCounts) -> dict[str, tuple[JsonPlace, int]]:
-    """Returns the forms that the values at a path have, in the order of their first places.
+    """Returns the forms of the values at a path.
+
+    They are in the order of their first places.
 
     Returns:
         (place of the first value, number of values) by form.
@@ -444,7 +446,9 @@ def _choose_form(
 def _list_choices(
     path: JsonPath, forms: Mapping[str, tuple[JsonPlace, int]], observations: Observations
 ) -> list[tuple[str, str, str]]:
-    """Returns declarations, of which the user can choose one, for a path with several forms.
+    """Returns the possible declarations for a path with several forms.
+
+    The user can choose one of them.
 
     Args:
         path: The path.

@@ -354,7 +354,7 @@ def _to_chunk(ordinal: int, file: InputFile, first_line: int, batch: CachedBatch
 def plan_jsonl(
     files: Sequence[InputFile], options: JsonlOptions, common: PlanOptions
 ) -> JsonlSource:
-    """Scans every line of the files for types and row counts, and plans how to read them.
+    """Scans every line for types and row counts, and plans the reading.
 
     Raises:
         DataError: There is no record, a path has values of several forms without a majority, or a
@@ -434,7 +434,9 @@ def plan_jsonl(
 
 
 def label_to_collect(common: PlanOptions) -> tuple[str, str] | None:
-    """Returns the label whose class names the scan must collect, with the rule for its values.
+    """Returns the label if the scan must collect its class names.
+
+    The second item is the rule that selects its values.
 
     Returns:
         (name, TEXT_FROM_SCALARS) if the label is declared as text, (name, TEXT_FROM_STRINGS) if its

@@ -139,7 +139,7 @@ class TapeScanner:
         return self._paths
 
     def find_nodes(self, path: JsonPath) -> tuple[int, ...]:
-        """Returns the nodes on the way to a path, one for each of its steps.
+        """Returns the nodes of all steps of a path.
 
         A step that no record has so far is -1.
         """

@@ -148,7 +148,10 @@ def _copy_texts(
 
 
 def _are_blank(texts: pa.Array) -> pa.Array:
-    """Returns a boolean array: whether each text is empty or consists of ASCII white space."""
+    """Returns whether each text is blank, as a boolean array.
+
+    A blank text is empty or consists of ASCII white space.
+    """
     return pc.or_(pc.ascii_is_space(texts), pc.equal(pc.binary_length(texts), 0))
 
 
@@ -245,7 +248,9 @@ def _join_texts(texts: Sequence[Bytes]) -> pa.Array:
 
 
 def _read_document(file: InputFile, data: Bytes | None, options: TextOptions) -> Bytes | Reject:
-    """Returns the text of a file as UTF-8 without a byte order mark, or its reject.
+    """Returns the text of a file as UTF-8, or its reject.
+
+    The text has no byte order mark.
 
     Args:
         file: The file.
@@ -597,7 +602,7 @@ def _resolve_schema(
 
 
 def _check_schema_feature(schema_feature: Feature, text_feature: Feature) -> None:
-    """Raises UsageError if a declared feature does not fit the feature of a text input.
+    """Raises UsageError if a declared feature does not fit text.
 
     Dtype and shape must be equal, but a label may also be a string, the name of the class. If it is
     a number, the schema must name its classes.

@@ -77,7 +77,7 @@ class _FittedColumn(NamedTuple):
 
 
 def conform(batch: pa.RecordBatch, schema: Schema, text_label: str | None = None) -> ConformedBatch:
-    """Casts the columns of a batch to the features of a schema, and removes rows that don't fit.
+    """Casts a batch to a schema, and removes rows that don't fit.
 
     A feature without a column is null. If the metadata of a column contains class names, its
     numbers are matched to the classes of the schema by name.
@@ -256,7 +256,7 @@ def _reject_reason(kind: pa.DataType, feature: Feature, bad: Bools | None) -> st
 
 
 def _fit_list(column: pa.Array, feature: Feature, fitter: _ValueFitter) -> _FittedColumn:
-    """Casts the innermost values of a column of lists, and rebuilds the lists around them."""
+    """Casts the innermost values of lists, and rebuilds the lists."""
     wraps: list[Callable[[pa.Array], pa.Array]] = []
     parents: list[Int64s] = []  # per level, the index one level up of each value
     inner = column
@@ -348,7 +348,9 @@ def _ragged_wrapper(lengths: Int64s, like: pa.Array) -> Callable[[pa.Array], pa.
 def _unwrap_fixed(
     tensors: pa.Array, feature: Feature, is_outermost: bool
 ) -> tuple[pa.Array, Bools | None, str]:
-    """Checks the lengths of lists that are tensors of a fixed shape, and returns their values.
+    """Checks the lengths of lists with a fixed shape, and removes them.
+
+    The lists are the dimensions of tensors.
 
     Args:
         tensors: One list for each tensor. It is nested, or has all values of the tensor in one
@@ -484,7 +486,7 @@ def quote_value(value: object) -> str:
 
 
 def suggest_remedy(value: object, feature: Feature) -> str:
-    """Returns the end of an error message about a value that does not fit a feature.
+    """Returns the end of an error message about a misfit.
 
     It names the cause, or the option that makes such values fit. For example, it is '; dtypes={"x":
     "float64"} keeps it' for the value 0.5 and the int64 feature x. It is empty if no option helps.
@@ -537,7 +539,10 @@ def _wider_dtype(value: object, feature: Feature) -> str:
 
 
 def _to_number(text: str) -> int | float | str:
-    """Converts a text to an int or a finite float if it is one, else returns the text."""
+    """Converts a text to a number if it is one.
+
+    The result is an int or a finite float. Any other text is returned as it is.
+    """
     try:
         return int(text)
     except ValueError:

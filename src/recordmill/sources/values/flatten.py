@@ -79,7 +79,9 @@ def _with_hugging_face_classes(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def hugging_face_classes(metadata: Mapping[bytes, bytes]) -> dict[str, tuple[str, ...]]:
-    """Reads class names from the metadata that Hugging Face writes into Arrow and Parquet files.
+    """Reads class names from the metadata that Hugging Face writes.
+
+    The metadata is part of an Arrow schema, or of a Parquet file.
 
     Args:
         metadata: Metadata of an Arrow schema.

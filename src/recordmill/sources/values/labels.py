@@ -227,7 +227,7 @@ def _unmatched_mask(values: pa.Array, matches: pa.Array) -> npt.NDArray[np.bool_
 
 
 def has_text_classes(label: str | None, schema: Schema, classes: ClassNames | None) -> bool:
-    """Returns whether the class names of a label are the distinct texts in its column.
+    """Returns whether the distinct texts of a label are its classes.
 
     Args:
         label: Name of the label, or None.
@@ -269,7 +269,7 @@ def with_label(schema: Schema, label: str, classes: ClassNames | None) -> Schema
 
 
 def float_label_notes(schema: Schema, declared_schema: Schema | None) -> tuple[str, ...]:
-    """Returns a note if the label is a float, which has no classes, else ().
+    """Returns a note if the label is a float, which has no classes.
 
     There is no note if the user has declared the schema.
     """

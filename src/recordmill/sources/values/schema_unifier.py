@@ -264,7 +264,9 @@ class SchemaUnifier:
 
 
 def join_dtypes(first: str, second: str) -> str | None:
-    """Returns the narrowest dtype that holds all values of two dtypes, or None if there is none.
+    """Returns the narrowest dtype that holds all values of two dtypes.
+
+    The result is None if there is no such dtype.
 
     For an integer and a float, this is the float dtype if it has more bytes than the integer, else
     float64.
@@ -315,7 +317,9 @@ def is_number_dtype(dtype: str) -> bool:
 def join_shapes(
     first: tuple[int | None, ...], second: tuple[int | None, ...]
 ) -> tuple[int | None, ...] | None:
-    """Returns the shape that fits values of two shapes, or None if their ranks differ.
+    """Returns the shape that fits values of two shapes.
+
+    The result is None if the numbers of dimensions differ.
 
     A dimension that differs becomes None, and so do all dimensions before it.
 
@@ -453,7 +457,7 @@ def check_declared_schema(
 
 
 def _class_notes(schema: Schema, inferred: Schema) -> list[str]:
-    """Returns a note for each column of plain numbers that the schema uses as class numbers."""
+    """Returns a note for each column of numbers that become class numbers."""
     return [
         f"{f.name}: numbers in the data are those of the schema's classes: 0 is {f.classes[0]!r}"
         for f in schema

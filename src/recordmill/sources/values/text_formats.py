@@ -83,7 +83,7 @@ class TextFormat:
 
     @property
     def type(self) -> pa.DataType:
-        """Arrow type of the column if the user has not declared a dtype for it."""
+        """Arrow type of the column without a declared dtype."""
         if self.time_format:
             return self.read(pa.nulls(0, pa.string())).type
         return pa.list_(pa.type_for_alias(self.item)) if self.separator else pa.float64()
