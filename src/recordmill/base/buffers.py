@@ -27,8 +27,9 @@ _MIN_POOL_BYTES = 64 << 10
 _MIN_REUSABLE_BYTES = 1 << 20
 # 128 MiB: enough for the few batches that are in flight while a trainer is fed.
 _MAX_IDLE_BYTES = 128 << 20
-# Once a block of up to 32 MiB was freed, glibc keeps freed blocks of that size: 27 MiB after the
-# classes of a build were counted. Only glibc has this function.
+# Returns the free memory of the C library to the system. Only glibc has this function. After a
+# block of up to 32 MiB was freed, glibc keeps free blocks of that size, for example 27 MiB after
+# the classes of a build were counted.
 _malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
 # Idle buffers by address, the latest last. Each single operation on a dict is atomic, so no lock.
 _idle_buffers: dict[int, pa.Buffer] = {}
@@ -48,9 +49,9 @@ def allocate(shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[
 
 
 def allocate_reusable(shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """Returns an uninitialised array, from memory that is reused across batches.
+    """Returns an uninitialised array whose memory is reused by later arrays.
 
-    Use it for arrays that the caller passes on and allocates again and again, such as the arrays of
+    Use it for arrays that the caller passes on and allocates again and again, such as those of
     batches. After the last reference to a large array is gone, in any thread, its memory is kept
     for the next array of about this size. Arrow's pool would return it to the system within
     milliseconds. New pages took two fifths of the time while TensorFlow was fed.
@@ -88,7 +89,7 @@ def _take_idle_buffer(size: int) -> pa.Buffer:
 
 
 def _keep_idle(buffer: pa.Buffer) -> None:
-    """Keeps a buffer, and drops the oldest ones that exceed the limit with it."""
+    """Keeps an idle buffer for later, and drops older buffers above the limit."""
     # The new buffer always stays. Older ones share the rest of the limit, the latest first.
     remaining_bytes = _MAX_IDLE_BYTES - buffer.size
     for address, idle_buffer in reversed(list(_idle_buffers.items())):
@@ -101,20 +102,21 @@ def _keep_idle(buffer: pa.Buffer) -> None:
 def allocate_filled(
     shape: int | tuple[int, ...], value: int, dtype: npt.DTypeLike
 ) -> npt.NDArray[Any]:
-    """Returns an array as `allocate` does, filled with `value`."""
+    """Returns an array from `allocate` in which each element is `value`."""
     array = allocate(shape, dtype)
     array.fill(value)
     return array
 
 
 def release_unused(*, heap: bool = False) -> None:
-    """Returns idle memory of the pool and of `allocate_reusable` to the system.
+    """Returns unused memory of this process to the system.
 
-    Call it at the end of a stage, because the next stage needs arrays of other sizes.
+    This is the memory of Arrow's pool and of `allocate_reusable` that no array uses. Call it at the
+    end of a stage, because the next stage needs arrays of other sizes.
 
     Args:
-        heap: Also return the free memory of the C library. This costs as much time as getting the
-            pages again.
+        heap: Also returns the free memory of the C library. To get these pages again costs as much
+            time as to return them.
     """
     drop_reusable()
     pa.default_memory_pool().release_unused()

@@ -22,9 +22,10 @@ from recordmill.base.sizes import format_duration
 def completion_notice(
     out: object, *checks: Callable[[], bool]
 ) -> Iterator[list[Callable[[], bool]]]:
-    """Replaces the message of an interrupt if the output was already complete.
+    """Corrects the message of Ctrl-C if the output is already complete.
 
-    Without this, Ctrl-C at the end of a run would be reported as "nothing was written".
+    A context manager. Without it, Ctrl-C at the end of a run would be reported as "nothing was
+    written".
 
     Args:
         out: The output, for the message.
@@ -125,7 +126,7 @@ class Display:
                 self._show_line(describe_progress(self._progress))
 
     def _notify(self) -> None:
-        """Calls the callback, unless it has failed before."""
+        """Passes the progress to the user's callback, unless the callback has failed before."""
         progress = self._progress
         if progress.on_update is None or self._failure is not None:
             return

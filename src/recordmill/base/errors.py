@@ -76,8 +76,8 @@ class Reject:
 
     Attributes:
         source: Name of the input relative to its root, with `/`.
-        place: Position in the source, as shown to users: `line 17`, `record 3, byte 1042`. Empty if
-            the file is one record.
+        place: Where in the source the record is, for users: `line 17`, `record 3, byte 1042`. Empty
+            if the file is one record.
         reason: A short machine-readable class such as `truncated`, `columns` or `type`. Rejects are
             counted by it.
         message: The error, and its remedy if possible, in less than 300 characters.

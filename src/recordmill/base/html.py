@@ -62,10 +62,15 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def section(title: str, *parts: str, lines: Iterable[str] = ()) -> str:
-    """Returns a title, parts that are already HTML, and lines of text, as HTML.
+    """Returns an HTML block: a title in bold, then lines of text after other HTML.
 
     >>> section("a & b", lines=["note: <i>"])
     '<div><p><b>a &amp; b</b></p><p>note: &lt;i&gt;</p></div>'
+
+    Args:
+        title: The title. It is escaped.
+        *parts: HTML to insert after the title, unchanged.
+        lines: Texts for the end of the block. They are escaped.
     """
     texts = "".join(f"<p>{escape(line)}</p>" for line in lines)
     return f"<div><p><b>{escape(title)}</b></p>{''.join(parts)}{texts}</div>"

@@ -1,6 +1,6 @@
-"""Loader of the native library and its functions.
+"""Loader of the native C++ library, and the Python types of its functions.
 
-The functions are bound from the text of the C++ header. Other modules call them through
+The types follow from the text of the C++ header. Other modules call the functions through
 `recordmill.base.native`, and pass arrays. Only this module handles addresses. The comment at the
 start of native/recordmill.h lists the allowed declarations.
 """
@@ -38,9 +38,9 @@ _C_TYPES: dict[str, tuple[Any, tuple[type, ...]]] = {
 
 
 class _Span(ctypes.Structure):
-    """An array as native functions take it: an address and a number of elements.
+    """An array as native functions receive it: an address and a number of elements.
 
-    `ctypes` converts each argument with the `from_param` method of its subclass.
+    Each array parameter has a subclass. `ctypes` calls its `from_param` to convert an argument.
     """
 
     _fields_ = (("data", ctypes.c_void_p), ("size", ctypes.c_int64))
@@ -57,7 +57,7 @@ def _data_address(array: npt.NDArray[Any]) -> int:
 def _make_array_span(
     name: str, dtypes: tuple[np.dtype[Any], ...], item_bytes: int, is_written: bool
 ) -> type[_Span]:
-    """Returns the parameter type for arrays of some dtypes.
+    """Creates the `ctypes` type of a parameter that takes arrays of some dtypes.
 
     Args:
         name: The parameter, for error messages.
@@ -79,7 +79,7 @@ def _make_array_span(
 
 
 class _BlocksSpan(_Span):
-    """Parameter type for the bytes of a sequence of arrays."""
+    """The `ctypes` type of a parameter that takes a sequence of arrays."""
 
     @classmethod
     def from_param(cls, arrays: Sequence[npt.NDArray[Any]]) -> _BlocksSpan:
@@ -95,11 +95,12 @@ class _BlocksSpan(_Span):
 
 @dataclass(frozen=True)
 class NativeParameter:
-    """A parameter of a native function.
+    """A parameter of a native function, or a field of a struct.
 
     Attributes:
         name: Its name in the header.
-        kind: The C type of a number, the name of a struct, or "Blocks" for a sequence of arrays.
+        kind: The C type of a number, the name of an enum or a struct, or "Blocks" for a sequence of
+            arrays.
         is_array: The parameter is an array of `kind`.
         is_written: The function writes to the array or struct (it is not const).
     """
@@ -142,11 +143,14 @@ class Header:
     functions: list[NativeFunction]
 
     def number_type(self, kind: str) -> str:
-        """Returns the C type of a number: an enum is an int64_t."""
+        """Returns the C type in which a number or an enum is passed.
+
+        This is int64_t for an enum, and `kind` itself for any other type.
+        """
         return "int64_t" if kind in self.enums else kind
 
     def has_spans(self, struct: str) -> bool:
-        """Returns whether a struct refers to arrays."""
+        """Returns whether a struct has fields that refer to arrays."""
         return any(field.is_array for field in self.structs[struct])
 
 
@@ -217,7 +221,10 @@ def _parameter(text: str) -> NativeParameter:
 
 
 def bind_library(library: ctypes.CDLL) -> dict[str, Any]:
-    """Returns the functions, structs and constants of a loaded library, by name."""
+    """Returns everything that a loaded library offers, by name.
+
+    These are functions that check their arguments, classes for structs and enums, and constants.
+    """
     # The library contains the text of its own header, so the two can't be of different builds.
     library.rm_header.restype = ctypes.c_char_p
     text = library.rm_header().decode()
@@ -233,7 +240,10 @@ def bind_library(library: ctypes.CDLL) -> dict[str, Any]:
 def _make_types(
     header_text: str,
 ) -> tuple[dict[str, type[enum.IntEnum]], dict[str, type[ctypes.Structure]]]:
-    """Returns the classes of all enums and structs, the same ones for all builds of the library."""
+    """Creates the classes of all enums and structs of the header.
+
+    The result is cached, so all builds of the library with this header share the classes.
+    """
     header = read_header(header_text)
     enums: dict[str, Any] = {
         name: enum.IntEnum(name, members, module="recordmill.base.native")
@@ -248,7 +258,11 @@ def _make_types(
 
 
 class _StructWithSpans(ctypes.Structure):
-    """A struct that refers to arrays and keeps them alive. Omitted arrays are empty."""
+    """Base class of structs that refer to arrays. It keeps the arrays alive.
+
+    Args:
+        **fields: The value of each field. An array field without a value is empty.
+    """
 
     def __init__(self, **fields: Any) -> None:
         self._arrays = fields
@@ -263,7 +277,7 @@ class _StructWithSpans(ctypes.Structure):
 def _argument_type(
     parameter: NativeParameter, header: Header, structs: Mapping[str, type[ctypes.Structure]]
 ) -> Any:
-    """Returns the ctypes type of a parameter of a function, or of a field of a struct."""
+    """Returns the `ctypes` type of a function parameter or of a struct field."""
     kind = header.number_type(parameter.kind)
     if kind == "Blocks":
         return _BlocksSpan
@@ -286,10 +300,10 @@ def _bind_function(
     header: Header,
     structs: Mapping[str, type[ctypes.Structure]],
 ) -> Callable[..., Any]:
-    """Returns a function of the library as Python calls it.
+    """Prepares a native function for calls from Python, and returns it.
 
-    The GIL is released during a call. The function raises IndexError if sizes, offsets or indices
-    do not fit the arrays.
+    The GIL is released during a call. A call raises IndexError if sizes, offsets or indices do not
+    fit the arrays, and `ctypes.ArgumentError` if an argument has a wrong type.
     """
 
     def raise_if_out_of_bounds(result: int, _function: object, _arguments: object) -> int:
@@ -353,7 +367,7 @@ def load_library(level: int | None = None) -> dict[str, Any]:
 
 
 def make_stub(header: Header) -> str:
-    """Returns the contents of native.pyi, which has the types for type checkers."""
+    """Returns the contents of native.pyi, in which type checkers find the types."""
     lines = [
         '"""Types of the native library, from its header. Do not edit: run native/make_stub.py."""',
         "",
@@ -390,7 +404,15 @@ def make_stub(header: Header) -> str:
 
 
 def _signature(definition: str, parameters: Sequence[str], result: str) -> list[str]:
-    """Returns the lines of a function without a body, wrapped as ruff does."""
+    """Returns the lines of a stub function, for example `def add(a: int) -> int: ...`.
+
+    A line above 100 columns is wrapped as ruff does it.
+
+    Args:
+        definition: The start of the line, up to the parenthesis, such as "def add".
+        parameters: The parameters with their types.
+        result: The type of the result.
+    """
     line = f"{definition}({', '.join(parameters)}) -> {result}: ..."
     if len(line) <= 100:
         return [line]

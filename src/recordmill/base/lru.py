@@ -1,7 +1,7 @@
-"""A cache of slots that drops the least recently used values.
+"""Slots for values, of which only the most recently used ones keep their value.
 
-The values must be easy to make again. An `LruLimit` bounds the number of its `LruSlot`s that hold a
-value. A slot also loses its value when its owner is freed.
+A value must be easy to make again. An `LruLimit` limits how many of its `LruSlot`s have a value at
+the same time. A slot also loses its value when its owner is freed.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ _Value = TypeVar("_Value")
 
 
 class LruLimit:
-    """Limit of the number of slots that hold a value at the same time.
+    """Limit of the number of slots that have a value at the same time.
 
-    It lives as long as the process, and threads can share it.
+    A limit lives as long as the process. Threads can share it.
 
     Args:
-        max_slots: The largest number of slots that hold a value.
+        max_slots: The maximum number of slots with a value.
     """
 
     def __init__(self, max_slots: int) -> None:
@@ -39,11 +39,11 @@ class LruLimit:
         self._lock = threading.Lock()
 
     def has_room(self) -> bool:
-        """Returns whether another slot can hold a value without dropping one."""
+        """Returns whether one more slot can get a value within the limit."""
         return len(self._slots_by_use) < self.max_slots
 
     def values(self) -> list[Any]:
-        """Returns the values that the slots hold."""
+        """Returns the values of all slots that have one."""
         slots = [
             slot
             for slot_ref in list(self._slots_by_use.values())
@@ -52,7 +52,10 @@ class LruLimit:
         return [slot.value for slot in slots if slot.value is not None]
 
     def use(self, slot: LruSlot[Any]) -> None:
-        """Marks a slot as used, and drops the values above the limit."""
+        """Marks a slot as the most recently used one.
+
+        If more slots have a value than the limit allows, the oldest ones are emptied.
+        """
         key = id(slot)
         with self._lock:
             if key not in self._slots_by_use:
@@ -82,10 +85,13 @@ class LruSlot(Generic[_Value]):
     def get(
         self, make: Callable[[], _Value], fits: Callable[[_Value], bool] = lambda value: True
     ) -> _Value:
-        """Returns the value of the slot, and makes one if needed.
+        """Returns the value of the slot. If there is none that fits, makes one.
 
-        A value is needed if the slot is empty or if `fits` rejects its value. Two threads that call
-        this at the same time may both make a value.
+        Two threads that call this at the same time may both make a value.
+
+        Args:
+            make: Returns a new value.
+            fits: Returns whether the present value can be used. By default every value can.
         """
         # A local variable, because another thread may clear the slot at any time.
         value = self.value

@@ -1,6 +1,6 @@
-"""Tables of names, which the native library fills while it reads.
+"""Tables of names, to which the native library adds names while it reads.
 
-The names belong to features, or the keys of JSON objects.
+The names are those of features, or keys of JSON objects.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ def make_name_table(
 ) -> Int64s:
     """Returns a table for the native library that contains `names`.
 
-    Each name has a part, a number that distinguishes equal names. See native/recordmill.h.
-
-    Args:
-        max_names: The number of names that the table can hold.
-        max_text_bytes: The total size of the names that the table can hold.
-        names: The initial (name, part) pairs.
+    A name has a part: a number that distinguishes equal names. See native/recordmill.h.
 
     >>> names_in_table(make_name_table(9, 99, [(b"a", 1), (b"bc", 2)]))
     [(b'a', 1), (b'bc', 2)]
+
+    Args:
+        max_names: The number of names for which the table has space.
+        max_text_bytes: The total size of the names for which the table has space.
+        names: (name, part) of each initial name.
     """
     texts, parts = (
         [np.frombuffer(name, np.uint8) for name, _ in names],
@@ -42,9 +42,10 @@ def make_name_table(
 
 
 def names_in_table(table: Int64s, first: int = 1) -> list[tuple[bytes, int]]:
-    """Returns the (name, part) pairs of a table, in insertion order.
+    """Returns (name, part) of each name in a table, in the order of insertion.
 
     Args:
+        table: The table.
         first: The slot of the first name to return. Slot 0 is the beginning of a record and has no
             name.
     """

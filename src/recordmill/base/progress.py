@@ -1,9 +1,9 @@
 """Progress of long work, and requests to stop it.
 
 Worker threads add to the counters of a `Progress`, and one display reads them. Work that may run in
-another process, such as a Beam worker, looks up the `Progress` of its run by name. In another
-process it gets one that nothing displays, so the same code runs everywhere. The counters are only
-shown. The record counts that decide about a commit travel with the data.
+another process, such as a Beam worker, calls `find_progress` with the name of its run. In another
+process it gets counters that nothing displays, so the same code runs everywhere. The counters are
+only shown. The record counts that decide about a commit travel with the data.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ class Progress:
             (`base.display`). An error that it raises ends the run.
 
     Attributes:
-        activity: Other work of this process, in addition to the counted work. All runs of the
-            process share it.
+        activity: A text about other work of this process, such as "decompressing a.tar.gz", or "".
+            All runs of the process share it.
         stage: Name of the current stage.
         total: Number of records of the stage, or None if it is unknown.
         records: Records of the stage so far.
         rejects: Rejects of the run so far.
         bytes: Bytes of the stage so far.
-        engine_text: The status of the engine, if it does the work in other processes.
+        engine_text: The status of the engine, if it does the work in other processes, else "".
         error: The first error that a thread reported with `fail`.
         is_committing: The commit has begun, so a request to stop comes too late.
     """
@@ -105,12 +105,13 @@ class Progress:
             self.bytes += bytes
 
     def begin_commit(self) -> None:
-        """Marks the beginning of the commit.
+        """Marks the start of the commit. Later the run can't be stopped.
 
-        Until this call, a stopped run leaves no output. After it, the commit is completed.
+        Before this call, `cancel` stops the run and no output appears. After it, the caller
+        completes the commit.
 
         Raises:
-            RunCancelled: The run was stopped.
+            RunCancelled: The run was stopped before this call. The commit must not start.
         """
         # `cancel` takes the same lock, so a run that was stopped before never starts to commit.
         with self._lock:
@@ -124,9 +125,10 @@ class Progress:
             self._stop_requested.set()
 
     def fail(self, error: BaseException) -> None:
-        """Records an error and stops the other threads.
+        """Stores the error of a thread in `error`, and stops the other threads.
 
-        Only the first error is kept. A Beam runner would report it as text, without its type.
+        Only the first error is stored. A Beam runner would report the error as text, without its
+        type.
         """
         with self._lock:
             if self.error is None:
@@ -159,7 +161,7 @@ _registered: dict[str, Progress] = {}
 
 @contextmanager
 def registered_progress(name: str, progress: Progress) -> Iterator[Progress]:
-    """Makes the counters available to `find_progress` in this process, inside the `with` block.
+    """Lets `find_progress` find these counters in this process, inside the `with` block.
 
     Args:
         name: The name of the run.

@@ -1,8 +1,8 @@
 """SipHash-2-4 of many short inputs at once, and SplitMix64.
 
 SipHash is the keyed hash of Aumasson and Bernstein ("SipHash: a fast short-input PRF", 2012). It is
-fast enough for every record. Without the seed, an attacker can't choose inputs that all go to one
-shard. The tests pin the reference vectors.
+fast enough for every record. An attacker who does not know the seed can't choose inputs that all go
+to one shard. The tests pin the reference vectors.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ GOLDEN_RATIO = 0x9E3779B97F4A7C15
 
 
 def mix64(words: U64) -> U64:
-    """Returns a bijective mix of each 64-bit word.
+    """Returns each 64-bit word scrambled, so that different words stay different.
 
-    It is the finaliser of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number
+    This is the finaliser of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number
     generators", 2014).
     """
     out = np.empty(len(words), np.uint64)
@@ -44,24 +44,22 @@ def random_shares(key: int, number: int, count: int) -> npt.NDArray[np.float64]:
 
 
 def derive_key(seed: int, domain: bytes, *parts: bytes) -> tuple[int, int]:
-    """Returns a 128-bit key as two little-endian words.
+    """Returns a 128-bit key as two little-endian words, (low, high).
 
     The key is the BLAKE2b-128 hash of the seed and the parts. Each part has its length as a prefix,
     so ("ab", "c") and ("a", "bc") have different keys.
 
     Args:
+        seed: The seed, which must fit into 64 bits with a sign.
         domain: The purpose of the key, at most 16 bytes. Keys of different domains are independent.
-        parts: The byte strings to hash.
+        *parts: The byte strings to hash.
     """
     low, high = derive_keys(seed, domain, [parts])[0].tolist()
     return low, high
 
 
 def derive_keys(seed: int, domain: bytes, part_lists: Iterable[Sequence[bytes]]) -> U64:
-    """Returns the key of each list of parts, as [lists, 2] words.
-
-    See `derive_key` for the keys.
-    """
+    """Returns the key of each list of parts, uint64 [lists, 2]. See `derive_key`."""
     # The seed is hashed once, and each key continues from a copy of that state.
     initial_state = hashlib.blake2b(
         seed.to_bytes(8, "little", signed=True), digest_size=16, person=domain
@@ -88,9 +86,11 @@ def hash_positions(
     Args:
         key0: The first word of each key.
         key1: The second word of each key.
-        key_indices: The number of each position's key. Key number n has the index n - first_key.
+        key_indices: [positions] the number of the key for each position. Key number n is at index n
+            - first_key of `key0` and `key1`.
         first_key: The number of the first key.
-        out: The hashes, one for each position.
+        positions: [positions] int64.
+        out: [positions] receives the hashes.
     """
     starts, lengths = np.arange(0, positions.nbytes, 8), np.full(len(positions), 8, np.int64)
     native.hash_spans(
@@ -104,7 +104,14 @@ def hash_bytes(
     starts: npt.NDArray[np.int64],
     lengths: npt.NDArray[np.int64],
 ) -> U64:
-    """Returns the hashes of n spans of `data`, as [n] words."""
+    """Returns the hash of each span of `data`, uint64 [spans].
+
+    Args:
+        key: The two words of the key, from `derive_key`.
+        data: The bytes.
+        starts: [spans] offset of each span.
+        lengths: [spans] size of each span in bytes.
+    """
     out = np.empty(len(starts), np.uint64)
     key0, key1 = (np.array([word], np.uint64) for word in key)
     spans = np.ascontiguousarray(starts), np.ascontiguousarray(lengths)

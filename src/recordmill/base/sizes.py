@@ -23,11 +23,12 @@ _EXPONENTS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
 def parse_size(text: str | int, name: str) -> int:
-    """Returns the number of bytes of a size such as `128MiB`.
+    """Returns the number of bytes of a size such as `128MiB`, `64kB` or `1000`.
 
-    Other valid sizes are `64kB` and `1000`.
+    A unit with `i` is a power of 1,024. A unit without it is a power of 1,000.
 
-    A unit with `i` is a power of 1,024, a unit without it is a power of 1,000.
+    >>> parse_size("128MiB", "shard_size"), parse_size("1.5kB", "shard_size")
+    (134217728, 1500)
 
     Args:
         text: The size.
@@ -35,9 +36,6 @@ def parse_size(text: str | int, name: str) -> int:
 
     Raises:
         UsageError: The text is not a size, or it exceeds MAX_SIZE_BYTES.
-
-    >>> parse_size("128MiB", "shard_size"), parse_size("1.5kB", "shard_size")
-    (134217728, 1500)
     """
     match = _SIZE_PATTERN.fullmatch(str(text).strip())
     if match is None or (match[3] and not match[2]):

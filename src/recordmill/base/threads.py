@@ -34,10 +34,10 @@ _open_generators: weakref.WeakSet[Any] = weakref.WeakSet()
 def close_at_exit(
     function: Callable[_Params, Iterator[_Result]],
 ) -> Callable[_Params, Iterator[_Result]]:
-    """Decorates a generator function so that its open generators are closed at exit.
+    """Decorates a generator function: generators that are open at exit are closed.
 
-    They are closed while Python still works. Later, when it unloads modules, a `finally` block
-    could not call anything.
+    This happens while Python still works. Later, when it unloads modules, a `finally` block could
+    not call anything.
     """
 
     @functools.wraps(function)
@@ -147,14 +147,14 @@ def prefetch_one(items: Iterator[_Item]) -> Iterator[_Item]:
 def shared_context(
     function: Callable[[], Iterator[None]],
 ) -> Callable[[], contextlib.AbstractContextManager[None]]:
-    """Returns a context manager that is entered only once for concurrent users.
+    """Decorates a context manager, so that concurrent users enter it only once.
 
     The first user enters it and the last user leaves it, in any thread. Use it for a setting of the
-    whole process. Two users that each restore the old value would otherwise leave the setting
-    changed.
+    whole process. Otherwise two overlapping users would each restore the value that they have
+    found, and could leave the setting changed.
 
     Args:
-        function: A generator function, as for `contextlib.contextmanager`.
+        function: A generator function without arguments, as for `contextlib.contextmanager`.
     """
     context, lock, stack = (
         contextlib.contextmanager(function),
@@ -186,9 +186,7 @@ _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextlib.contextmanager
 def delay_signals() -> Iterator[None]:
-    """Delays a stop signal until the end of the `with` block.
-
-    This is SIGINT, SIGTERM or SIGHUP.
+    """Delays SIGINT, SIGTERM or SIGHUP until the end of the `with` block.
 
     A second signal is handled at once. If the block raises an error, the delayed signal is dropped.
     In other threads than the main one, nothing is delayed.
@@ -242,11 +240,11 @@ class ForkSafeLock:
 
 
 class MemoryBudget:
-    """Bytes of memory that threads share.
+    """A number of bytes of memory that threads share.
 
     Args:
         total_bytes: The size of the budget.
-        small_bytes: Reservations of up to this size are not counted.
+        small_bytes: Reservations of up to this size are granted at once and not counted.
     """
 
     def __init__(self, total_bytes: int, small_bytes: int = 0) -> None:
@@ -256,7 +254,7 @@ class MemoryBudget:
 
     @contextlib.contextmanager
     def reserve(self, size_bytes: int) -> Iterator[None]:
-        """Reserves memory inside the `with` block, and waits until it is available.
+        """Waits until memory is available, and reserves it during the `with` block.
 
         A reservation above the total waits until nothing else is reserved.
         """

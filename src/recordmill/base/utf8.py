@@ -25,7 +25,7 @@ def is_utf8(data: Bytes) -> bool:
 
 
 def split_lines(data: Bytes) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Returns (starts, stops) of the lines, without their LF or CRLF."""
+    """Returns (starts, stops): the offsets of each line, without its LF or CRLF."""
     # A CR belongs to the line break only directly before an LF.
     ends = np.flatnonzero(data == ord("\n"))
     starts, stops = np.append(0, ends + 1), ends - ((ends > 0) & (data[ends - 1] == ord("\r")))
@@ -37,7 +37,8 @@ def find_invalid_lines(data: Bytes) -> tuple[npt.NDArray[np.int64], npt.NDArray[
     """Finds the lines that are not valid UTF-8.
 
     Returns:
-        (starts of these lines, offset of the first invalid byte in each).
+        (starts, offsets): the start of each such line in `data`, and the offset of its first
+        invalid byte within the line.
     """
     starts, stops = split_lines(data)
     offsets = np.empty(len(starts), np.int64)

@@ -86,6 +86,7 @@ class _Member:
         packed_bytes: The size in the archive.
         size_bytes: The size of the content.
         crc: CRC32 of the content. None in a tar, which has no checksum of the content.
+        is_deflated: The member of a ZIP is compressed.
         is_streamed: Whether the member is read as a gzip file, because its content is large.
     """
 
@@ -119,9 +120,9 @@ class ArchiveMembers:
     ignored: list[tuple[str, str]] = field(default_factory=list)
 
     def add(self, name: str, member: _Member | None, path: str) -> None:
-        """Adds a member, or ignores it if it is unsafe.
+        """Adds a member, or puts its name into `ignored` if it must not be read.
 
-        A name must not lead out of the archive.
+        A name that leads out of the archive, a link and a device are ignored.
 
         Args:
             name: The name in the archive.
@@ -154,7 +155,7 @@ def _storage_of_archive(archive: str) -> FileStorage:
 
 
 def is_archive(path: str) -> bool:
-    """Returns whether both name and content of a file are those of an archive.
+    """Returns whether a file has both the name and the content of an archive.
 
     A compressed tar is recognized by the magic bytes of its compression. It is not decompressed for
     this.
@@ -179,7 +180,7 @@ def is_archive(path: str) -> bool:
 
 
 def is_tar(path: str) -> bool:
-    """Returns whether a file name is that of a tar, compressed or not.
+    """Returns whether a file has the name of a tar, compressed or not.
 
     >>> [is_tar(name) for name in ("a.tar", "a.TAR.gz", "a.tgz", "a.tar.zst", "a.zip", "a.gz")]
     [True, True, True, True, False, False]
@@ -214,10 +215,10 @@ _active_users: list[None] = []  # one entry for each `keep_decompressed_files` b
 
 
 def read_members(path: str) -> ArchiveMembers:
-    """Reads the directory of an archive, or returns it from a cache.
+    """Reads the directory of an archive, or takes it from a cache.
 
-    The cache is checked against the last known state of the archive, so a changed archive is read
-    again. Threads may share it.
+    If the archive has changed since it was cached, it is read again. The last known state of the
+    archive shows this, without a request to a store. Threads may share the result.
 
     Raises:
         UsageError: The archive is damaged or encrypted, or compresses a member with a method other
@@ -269,10 +270,10 @@ def _read_archive(path: str, archive_stat: Stat) -> ArchiveMembers:
 
 
 class _HeaderFile(ReaderFile):
-    """File that fails if `tarfile` reads more than a header may have.
+    """Tar file that refuses to read a header of more than 1 MiB.
 
-    The limit counts from the last `seek`. Newer versions of `tarfile` read a header in several
-    steps.
+    `tarfile` reads a header into memory, whatever its size. The limit counts from the last `seek`,
+    because newer versions of `tarfile` read a header in several steps.
     """
 
     _header_start = 0

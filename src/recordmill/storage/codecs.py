@@ -1,8 +1,8 @@
 """Table of the compression codecs.
 
-A codec determines how shards are named and compressed, how a compressed file is recognized and
-read, and what TensorFlow calls it. All other code asks this table, so a new codec needs one entry
-here and a module with its `Algorithm`.
+A codec determines the names and the compression of shards. It also recognizes and reads compressed
+files, and has TensorFlow's name for the compression. All other code uses this table. So a new codec
+needs only one entry here, and a module with its `Algorithm`.
 
 The module of a codec is imported at first use, so that `--help` does not load any of them.
 """
@@ -84,7 +84,7 @@ class MemberAlgorithm(Algorithm):
 
     @abstractmethod
     def max_content_bytes(self, packed_bytes: int) -> int:
-        """Returns the largest content that `packed_bytes` of members can have, in bytes."""
+        """Returns the largest size of the content that `packed_bytes` compressed bytes can have."""
 
     @abstractmethod
     def library_version(self) -> str:
@@ -141,7 +141,7 @@ class Codec:
         return self.algorithm
 
     def max_content_bytes(self, file_bytes: int) -> int:
-        """Returns the largest size of the records in a shard of `file_bytes`, in bytes."""
+        """Returns the largest size of a shard of `file_bytes` when decompressed."""
         return file_bytes if self.is_plain else self.member_algorithm.max_content_bytes(file_bytes)
 
     def pack(self, data: bytes | memoryview | Bytes) -> bytes:

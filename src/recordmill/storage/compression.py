@@ -125,7 +125,8 @@ def open_stream(
 ) -> ByteStream:
     """Opens a file as a stream of its decompressed bytes.
 
-    A gzip file may have many members.
+    A gzip file may have many members. Damage of the data is no error here: it ends the stream, and
+    `ByteStream.error` describes it.
 
     Args:
         path: The file to read.
@@ -136,6 +137,7 @@ def open_stream(
 
     Raises:
         OSError: The file can't be opened or read.
+        ValueError: There is no such codec.
     """
     source = path if source is None else source
     if compression == AUTO_COMPRESSION:
@@ -177,23 +179,24 @@ def open_blocks(
 
 
 class RatioLimit:
-    """Limit of the compression ratio, against decompression bombs.
+    """Limit of the compression ratio of one file, against decompression bombs.
 
     Args:
         source: The file's name for messages.
-        limit: The largest ratio, or None.
-        previous_bytes: The number of bytes decompressed before.
+        limit: The largest permitted ratio of decompressed to compressed bytes. None means no limit.
+        previous_bytes: The number of decompressed bytes that other code has already produced.
     """
 
     def __init__(self, source: str, limit: int | None, previous_bytes: int = 0) -> None:
         self._source, self._limit, self._total_bytes = source, limit, previous_bytes
 
     def check(self, num_bytes: int, compressed_bytes: int) -> None:
-        """Adds `num_bytes` decompressed bytes, and raises DataError above the limit.
+        """Counts new decompressed bytes, and raises DataError if the ratio is above the limit.
 
         Args:
             num_bytes: The number of new decompressed bytes.
-            compressed_bytes: The number of compressed bytes read in all.
+            compressed_bytes: The number of compressed bytes that were read from the start of the
+                file.
         """
         self._total_bytes += num_bytes
         if self._limit is not None and self._total_bytes > max(

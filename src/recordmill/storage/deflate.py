@@ -107,8 +107,8 @@ def _decompress_head(compression: str, head: bytes, max_bytes: int) -> tuple[byt
 def _decompress_gzip(path: str, source: str, max_ratio: int | None) -> Generator[bytes, None, None]:
     """Yields the content of a gzip file, which may have any number of members.
 
-    ISA-L decompresses three times as fast as zlib. If it fails, zlib repeats the current member,
-    since its errors are exact: it finds where the data is damaged and how.
+    ISA-L decompresses three times as fast as zlib. If it reports an error, zlib decompresses the
+    current member again, because zlib finds the exact byte and reason of the damage.
     """
     ratio, inflater, header = (
         RatioLimit(source, max_ratio),
@@ -169,11 +169,13 @@ def _decompress_gzip(path: str, source: str, max_ratio: int | None) -> Generator
 
 
 class _HeaderChecker:
-    """Check of the header of a gzip member by zlib.
+    """Checks the header of a gzip member, because ISA-L accepts invalid ones.
 
-    ISA-L accepts some invalid headers. Headers with a CRC of their own are refused too, so that
-    zlib decompresses the member. If a block ends inside such a header, ISA-L takes a wrong byte for
-    the first one of the content.
+    zlib does the check.
+
+    A header with a CRC of its own is refused as well, although it is valid. If a block ends inside
+    such a header, ISA-L returns a wrong first byte of the content. After a refusal, zlib
+    decompresses the member.
     """
 
     def __init__(self) -> None:
@@ -214,14 +216,14 @@ def _inflate_exactly(
     member_start: int = 0,
     previous_bytes: int = 0,
 ) -> Generator[bytes, None, None]:
-    """Yields the content of a file up to the first damaged byte, by zlib.
+    """Yields the content of a file up to the first damaged byte, using zlib.
 
     Args:
         path: The file to read.
         source: The file's name for messages.
         compression: GZIP or ZLIB.
         max_ratio: See `Algorithm.decompress_file`.
-        member_start: Offset of the member to begin with.
+        member_start: Offset in the file of the member to begin with.
         previous_bytes: Size of the content of all earlier members, for the ratio.
 
     Raises:
@@ -264,9 +266,10 @@ def _inflate_exactly(
 
 
 def _aligned_blocks(path: str, start: int) -> Iterator[Bytes]:
-    """Yields the blocks of a file from `start` on, aligned to `_INPUT_BYTES`.
+    """Yields the bytes of a file from `start` on, in blocks.
 
-    So the boundaries are the same as in a read of the complete file.
+    Each block but the first begins at a multiple of _INPUT_BYTES. So the blocks have the same edges
+    as in a read of the complete file.
     """
     edge = start - start % _INPUT_BYTES + _INPUT_BYTES
     yield from read_blocks(path, _INPUT_BYTES, start, edge)

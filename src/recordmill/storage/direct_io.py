@@ -40,8 +40,8 @@ Buffer = npt.NDArray[np.uint8]
 class DirectFiles:
     """Creates files for direct I/O. A context manager.
 
-    Inside the `with` block, no more than one of the files may be written at a time. All files share
-    the buffers and the thread.
+    Inside the `with` block, the caller must finish a file before it writes the next one. All files
+    share the buffers and the thread.
     """
 
     def __init__(self) -> None:
@@ -97,7 +97,11 @@ class DirectFiles:
 
 
 class DirectFile:
-    """A new file. Errors of the disk are raised by a later `write` or by `wait`."""
+    """A new file for direct I/O, from `DirectFiles.create`.
+
+    Another thread writes, so an error of the disk is raised by a later call of `write`, or by
+    `wait`.
+    """
 
     def __init__(self, owner: DirectFiles, descriptor: int) -> None:
         self._owner, self._descriptor = owner, descriptor

@@ -41,9 +41,10 @@ _NO_LINK_ERRNOS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 @contextlib.contextmanager
 def atomic_write(path: str | Path, temporary_folder: Path | None = None) -> Iterator[BinaryIO]:
-    """Opens a new file that appears complete and durable, or not at all.
+    """Opens a file that replaces `path` at the end of the `with` block.
 
-    On success the file is synced and renamed at the end of the `with` block.
+    Until then, readers see the old file or none. At the end the new file is complete and durable.
+    If the block raises an error, nothing changes.
 
     Args:
         path: The final path.
@@ -90,7 +91,10 @@ def remove_abandoned_files(path: str | Path) -> None:
 def create_file(path: str | Path) -> BinaryIO:
     """Creates a new file for unbuffered reading and writing.
 
-    Raises FileExistsError if it exists. The caller must sync it before it renames it.
+    The caller must sync the file before it renames it.
+
+    Raises:
+        FileExistsError: The path exists.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     return os.fdopen(descriptor, "w+b", buffering=0)
@@ -279,9 +283,12 @@ def _rename_if_absent(temporary: str, path: Path) -> bool:
 
 
 def move_file(source: str, target: str) -> None:
-    """Renames a file on a disk, and replaces an existing target.
+    """Renames a file on a disk. An existing target is replaced.
 
-    The call may be repeated: if the source is missing, it is enough that the target exists.
+    The call may be repeated. If the source is missing and the target exists, nothing is done.
+
+    Raises:
+        FileNotFoundError: Neither of them exists.
     """
     try:
         os.replace(source, target)

@@ -139,7 +139,7 @@ class FileTable(ItemTable[InputFile]):
 
     @property
     def extra_columns(self) -> tuple[str, ...]:
-        """Names of the columns that not all tables have."""
+        """Names of the columns that sources have added to the columns of all tables."""
         return tuple(name for name in self._rows.schema.names if name not in _FILE_SCHEMA.names)
 
     def __len__(self) -> int:
@@ -237,7 +237,7 @@ class FileTable(ItemTable[InputFile]):
         )
 
     def column(self, name: str) -> pa.Array:
-        """Returns a column, [files]."""
+        """Returns a column by name, with one value per file."""
         return self._rows.column(name)
 
     def is_dictionary_encoded(self, name: str) -> bool:
@@ -264,7 +264,7 @@ class FileTable(ItemTable[InputFile]):
         return sizes
 
     def dictionary_indices(self, name: str, files: Indices) -> Integers:
-        """Returns the index in `dictionary_values` for each of some files.
+        """Returns the index of each file's value in `dictionary_values`.
 
         The column must be dictionary-encoded.
 
@@ -276,13 +276,13 @@ class FileTable(ItemTable[InputFile]):
         return indices
 
     def with_flags(self, name: str, files: Iterable[int]) -> FileTable:
-        """Returns the table with a boolean column that is true for `files`.
+        """Returns the table with a boolean column that is true for some files.
 
         The column is omitted if `files` is empty.
 
         Args:
             name: The name of the column.
-            files: Ordinals of the files.
+            files: Ordinals of the files to mark.
         """
         flags = np.zeros(len(self), np.bool_)
         flags[list(files)] = True
@@ -408,7 +408,7 @@ def null_mask(column: pa.DictionaryArray) -> npt.NDArray[np.bool_]:
 
 
 def _drop_unused_values(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Removes dictionary values that no row uses."""
+    """Returns a dictionary-encoded column without dictionary values that no row uses."""
     columns = [
         _without_unused_values(column) if isinstance(column, pa.DictionaryArray) else column
         for column in rows.columns

@@ -1,8 +1,8 @@
 """Access to the contents of files on disks, in stores and in archives.
 
 Code outside `storage` never opens a file itself. Files are read in ranges and written as a whole.
-Mapped files stay mapped while they are among the most recently used ones. Their number is limited,
-because each takes a file descriptor and a mapping.
+Files that were mapped most recently stay mapped. The number of mapped files is limited, because
+each takes a file descriptor and a mapping.
 """
 
 from __future__ import annotations
@@ -136,13 +136,13 @@ def limit_requests(requests: int | None) -> None:
 
 @contextlib.contextmanager
 def limit_block_memory(memory_bytes: int) -> Iterator[None]:
-    """Bounds the memory for cached blocks of stores in the `with` block.
+    """Limits the memory for cached blocks of stores during the `with` block.
 
-    If several blocks overlap, the smallest bound applies. Decompressed tars and members are
-    dropped at the end of the last one.
+    If several `with` blocks overlap, the smallest limit applies. At the end of the last one,
+    decompressed tars and members of archives are dropped as well.
 
     Args:
-        memory_bytes: The memory of the caller in all. Cached blocks take a part of it.
+        memory_bytes: The memory of the caller. Cached blocks may take a part of it.
     """
     with _OBJECT_STORAGE.limit_block_memory(memory_bytes), archives.keep_decompressed_files():
         yield
@@ -151,16 +151,16 @@ def limit_block_memory(memory_bytes: int) -> Iterator[None]:
 def apply_store_settings(
     paths: Iterable[str], requests: int | None, folder: str, max_bytes: int
 ) -> StoreSettings:
-    """Applies settings for the reads of these files, and returns them.
+    """Applies settings to later reads of these files from stores, and returns the settings.
 
-    The result is pickled with whatever reads the files. A process that unpickles it applies the
-    settings, too.
+    Store the result in each object that is sent to other processes and reads the files. A process
+    that unpickles it applies the settings, too.
 
     Args:
         paths: The files. Files on disks are ignored.
-        requests: The largest number of concurrent requests. None keeps the current limit.
+        requests: Maximum number of concurrent requests. None keeps the current limit.
         folder: The folder of the disk cache. "" means no cache.
-        max_bytes: The largest size of the disk cache.
+        max_bytes: The maximum size of the disk cache.
 
     Raises:
         UsageError: The cache folder can't be created, or the number of requests is below 1.
@@ -217,10 +217,14 @@ def _open_reader(path: str) -> contextlib.closing[Reader]:
 
 
 def read_range(path: str, start: int = 0, stop: int | None = None) -> Bytes:
-    """Returns bytes [start, stop) of a file. None for `stop` means its end.
+    """Returns bytes [start, stop) of a file. It is shorter at the end of the file.
 
-    The range is cut off at the end of the file. The memory of the result comes from `base.buffers`,
-    which uses it again.
+    The memory of the result comes from `base.buffers`, where later arrays reuse it.
+
+    Args:
+        path: The file to read.
+        start: Offset of the first byte.
+        stop: Offset after the last byte. None means the end of the file.
 
     Raises:
         OSError: The file can't be opened or read.
@@ -232,13 +236,11 @@ def read_range(path: str, start: int = 0, stop: int | None = None) -> Bytes:
 
 
 def start_range_read(path: str, start: int, stop: int) -> Callable[[], Bytes]:
-    """Starts to read bytes [start, stop) of a file. The result waits for them.
+    """Starts to read bytes [start, stop) of a file.
 
-    Only objects in stores are read ahead. The returned function waits for the bytes and returns
-    them.
-
-    If the object is replaced during this, the function reads the range of the new object. For any
-    other file it reads the range when it is called.
+    The returned function waits for the bytes and returns them. Only objects in stores are read in
+    advance. Any other file is read when the function is called. If an object is replaced meanwhile,
+    the function returns the range of the new object.
     """
     if not _is_object(path):
         return lambda: read_range(path, start, stop)
@@ -308,14 +310,14 @@ def iter_object_stats(folder: str) -> Iterator[tuple[str, Stat]]:
 def prefetch_files(
     items: Iterable[_Item], file_of: Callable[[_Item], tuple[str, Stat] | None]
 ) -> Iterator[_Item]:
-    """Yields items in their order, while the first blocks of later files are fetched.
+    """Yields the items in their order, while it fetches the start of later files.
 
-    Only objects in stores are prefetched.
+    Only objects in stores are fetched in advance.
 
     Args:
-        items: The items, consumed ahead of the result.
-        file_of: Returns the (path, state) that an item starts to read, or None if it reads no new
-            file.
+        items: The items. Some more than were yielded are consumed.
+        file_of: Returns the (path, state) of the file that an item is the first to read, or None if
+            an earlier item reads the same file.
     """
     waiting: deque[_Item] = deque()
     for item in items:
@@ -430,7 +432,7 @@ def move_to_final(path: str, target: str, size_bytes: int) -> None:
 
 
 def put_bytes(target: str, data: bytes) -> None:
-    """Creates or replaces a file or object. Readers never see a part of it."""
+    """Creates or replaces a file or object. Readers see either the old or the new content."""
     if is_remote(target):
         put_object(target, data)
         return
@@ -475,10 +477,10 @@ MAPPED_FILES = LruLimit(_mapped_file_limit())
 
 
 def release_mapped_pages() -> None:
-    """Removes the pages of mapped files from this process's memory.
+    """Reduces the memory of this process by the pages of mapped files.
 
-    They stay in the page cache, so a later access finds them again. Without this, all mapped data
-    that was ever read counts as memory of the process.
+    The pages stay in the page cache, so a later access finds them again. Without this call, all
+    mapped data that was ever read counts as memory of the process.
     """
     if hasattr(mmap, "MADV_DONTNEED"):  # not on all systems
         for mapped in MAPPED_FILES.values():

@@ -88,7 +88,7 @@ def is_file(path: Pathlike) -> bool:
 
 
 def no_file_message(path: Pathlike) -> str:
-    """Returns the message for a path that is not a regular file."""
+    """Returns the error message for a path that is not a regular file."""
     return "is no regular file (a folder, a pipe or a device)" if exists(path) else "no such file"
 
 

@@ -55,7 +55,7 @@ class BlockCache:
 
     @property
     def max_bytes(self) -> int:
-        """The smallest of the limits in effect."""
+        """Maximum size of all blocks: the smallest limit that is set at present."""
         return min(self._limits)
 
     @contextlib.contextmanager
@@ -97,9 +97,10 @@ class BlockCache:
                 raise
 
     def get(self, key: BlockKey, read: Callable[[], Bytes]) -> Bytes:
-        """Returns a block. Reads it in this thread if no other thread does.
+        """Returns a block from the cache, or reads it.
 
-        An error of `read` is raised in all threads that wait for the block. It is not cached.
+        If another thread is reading the block, this call waits for it. An error of `read` is raised
+        in all threads that wait for the block. It is not cached.
         """
         future, is_mine = self._find_or_claim(key)
         if is_mine:

@@ -1,9 +1,9 @@
 """Downloads of ranges of objects with concurrent requests.
 
 obstore repeats failed requests, and continues a response that ends early. The etag identifies the
-content of an object, and each response contains it. If an object is replaced during a read, the
-range is read again. `last_known_stat` then returns the state that was read, so a caller notices
-that it planned with other content. No request is sent only to find this out.
+content of an object, and each response contains it. If an object is replaced while a range is read,
+the range is read again. `last_known_stat` then returns the new state. So a caller notices that the
+object is not the one that it has planned with, and no extra request is needed for this.
 """
 
 from __future__ import annotations
@@ -41,14 +41,19 @@ class ReplacedError(Exception):
 
 
 class Downloader:
-    """Downloads of parts of objects in this process. Threads may share it."""
+    """Reads parts of objects from stores. A process has one, which its threads share."""
 
     def __init__(self) -> None:
         self._known_stats: OrderedDict[str, Stat] = OrderedDict()
         self.reset_after_fork()
 
     def reset_after_fork(self) -> None:
-        """Drops the threads in a forked child, which lacks them."""
+        """Replaces the lock and the thread pool in a forked child process.
+
+        The threads of the parent do not exist in the child, so a lock that one of them held would
+        never be released, and their pool would never run anything. Known states of objects are
+        kept.
+        """
         self._lock = threading.Lock()
         self._threads: ThreadPoolExecutor | None = None
 
@@ -86,7 +91,7 @@ class Downloader:
         return self._known_stats.get(address.uri)
 
     def assume_stat(self, address: Address, object_stat: Stat) -> None:
-        """Sets the state of an object, unless it is known already."""
+        """Sets the known state of an object, unless the object is known already."""
         with self._lock:
             self._known_stats.setdefault(address.uri, object_stat)
 
@@ -113,8 +118,13 @@ class Downloader:
 
         If `read` raises ReplacedError, it is called again with the new state.
 
+        Args:
+            address: The address of the object.
+            read: Receives the expected state of the object.
+
         Raises:
-            DataError: The object was replaced several times.
+            DataError: The object was replaced in each of several attempts.
+            OSError: The object is missing or can't be accessed.
         """
         for _ in range(_MAX_ATTEMPTS):
             try:
@@ -146,9 +156,12 @@ class Downloader:
     def start_reading(
         self, address: Address, object_stat: Stat, ranges: Sequence[tuple[int, Bytes]]
     ) -> Callable[[], None]:
-        """Starts `read_parts` in other threads, and returns a function that waits for it.
+        """Starts to read ranges of an object, without waiting for them.
 
-        The function raises the errors of `read_parts`.
+        See `read_parts` for the arguments.
+
+        Returns:
+            A function that waits until all arrays are filled. It raises the errors of `read_parts`.
         """
         futures = [
             self.submit(self.fetch_range, address, object_stat, *part)
@@ -187,7 +200,10 @@ class Downloader:
             )
 
     def submit(self, call: Any, *args: Any) -> Future[Any]:
-        """Calls a function in a thread. There are as many threads as permitted requests."""
+        """Calls a function in another thread and returns its future.
+
+        There are as many threads as permitted requests.
+        """
         check_not_forked()
         with self._lock:
             if self._threads is None:
@@ -198,7 +214,7 @@ class Downloader:
 
 
 def _split_ranges(ranges: Sequence[tuple[int, Bytes]]) -> list[tuple[int, Bytes]]:
-    """Divides ranges into parts of at most `DOWNLOAD_PART_BYTES`, one for each request."""
+    """Divides ranges into parts of at most DOWNLOAD_PART_BYTES, one for each request."""
     return [
         (start + offset, array[offset : offset + DOWNLOAD_PART_BYTES])
         for start, array in ranges

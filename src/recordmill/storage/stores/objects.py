@@ -37,12 +37,12 @@ _settings_handlers: list[Callable[[StoreSettings], None]] = []
 
 @dataclass(frozen=True)
 class StoreSettings:
-    """Settings for the reads of certain objects. A process that unpickles them applies them.
+    """Settings for the reads of certain objects. A process that unpickles them also applies them.
 
     Attributes:
-        requests: The largest number of concurrent requests. None keeps the current limit.
+        requests: Maximum number of concurrent requests. None keeps the current limit.
         folder: The folder of the disk cache for these files. "" means no cache.
-        max_bytes: The largest size of the disk cache.
+        max_bytes: The maximum size of the disk cache.
         files: State of each file when it was opened, by URI.
     """
 
@@ -62,7 +62,7 @@ class StoreSettings:
 
 
 def register_settings_handler(handler: Callable[[StoreSettings], None]) -> None:
-    """Registers a function that is called with settings when this process applies them."""
+    """Registers a function that this process calls whenever it applies settings."""
     _settings_handlers.append(handler)
 
 
@@ -74,7 +74,18 @@ _MAX_GAP_BYTES = 16 << 10
 
 
 class ObjectReader:
-    """Reader of ranges of an object."""
+    """Reads an object at any offset, like an open file. See `Reader`.
+
+    The object is not opened: each `fill` takes cached blocks or sends requests. If the object is
+    replaced between two calls, the second one reads the new content.
+
+    Args:
+        storage: The storage, with its connections and caches.
+        address: The address of the object.
+
+    Raises:
+        FileNotFoundError: The object is missing.
+    """
 
     def __init__(self, storage: ObjectStorage, address: Address) -> None:
         self._storage, self._address = storage, address
@@ -101,7 +112,7 @@ class ObjectReader:
         return self._storage.last_known_stat(self._address.uri)
 
     def close(self) -> None:
-        """Does nothing, because a reader has no resources of its own."""
+        """Does nothing, because nothing is open. It is required by `Reader`."""
 
 
 class ObjectStorage:
@@ -233,17 +244,17 @@ class ObjectStorage:
 
     @property
     def max_prefetched(self) -> int:
-        """The number of objects to prefetch.
+        """Maximum number of objects whose first blocks are fetched in advance.
 
-        It is at most the number of concurrent requests. Their blocks fill at most half of the
-        memory cache.
+        It is at most the number of concurrent requests. The blocks fill at most half of the memory
+        cache.
         """
         return min(
             REQUEST_LIMIT.max_requests, max(self._blocks.max_bytes // (2 * STORE_BLOCK_BYTES), 1)
         )
 
     def prefetch_start(self, path: str, object_stat: Stat) -> None:
-        """Starts to read the first block of an object."""
+        """Starts to read the first block of an object into the cache."""
         address = Address.from_uri(path)
         if object_stat.size_bytes:
             self._prefetch_block(address, object_stat, 0)
@@ -251,7 +262,9 @@ class ObjectStorage:
     def start_reading(
         self, path: str, object_stat: Stat, buffer: Bytes, start: int = 0
     ) -> Callable[[], None]:
-        """Starts to fill `buffer` from an object. The result waits for it.
+        """Starts to fill `buffer` from an object.
+
+        Returns a function that waits until the buffer is filled.
 
         Args:
             path: The URI of the object.
