@@ -387,3 +387,14 @@ def test_a_document_is_refused_with_the_option_for_its_member(
 def test_an_object_with_an_empty_object_is_a_record_without_features(tmp_path: Path) -> None:
     path = put(tmp_path / "in.jsonl", '{"data": {}}\n{"data": {}}\n')
     assert recordmill.build(path, tmp_path / "out").records == {"train": 2}
+
+
+def test_a_document_whose_array_is_far_from_its_start_is_refused_with_the_option(
+    tmp_path: Path,
+) -> None:
+    path = put(tmp_path / "in.json", json.dumps({"about": "x" * 70_000, "data": ROWS}))
+    with pytest.raises(UsageError) as found:
+        recordmill.build(path, tmp_path / "out")
+    assert "with --record-path KEY reads the member KEY" in in_flags(str(found.value))
+    recordmill.build(path, tmp_path / "out", kind="jsonl", record_path="data")
+    assert len(recordmill.open(tmp_path / "out")) == 50

@@ -22,6 +22,7 @@ from recordmill.options.commands import in_flags
 from recordmill.pipelines.plan import detect_input_kind
 from recordmill.sources.common.contract import PlanOptions
 from recordmill.sources.images.samples import SampleOptions, plan_samples
+from recordmill.storage import archives
 from recordmill.storage.listing import list_inputs
 
 Members = Iterable[tuple[str, bytes]]
@@ -296,3 +297,18 @@ def test_samples_in_a_zip_are_detected_by_their_class_files(
     assert detect_input_kind(list_inputs([str(tmp_path / "a.zip")]))[0] == kind
     if kind == "webdataset":
         assert recordmill.build(tmp_path / "a.zip", tmp_path / "out").records == {"train": 4}
+
+
+def test_a_large_member_of_a_sample_that_is_read_as_a_stream_is_a_reject(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archives, "_MAX_INFLATED_BYTES", 100)
+    with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        for number in range(2):
+            archive.writestr(f"{number}.cls", "1")
+            archive.writestr(f"{number}.html", "x" * (10 + 200 * number))
+            archive.writestr(f"{number}.png", image_samples.encoded("PNG"))
+    result = recordmill.build(tmp_path / "a.zip", tmp_path / "out", max_rejects=1)
+    assert recordmill.open(result.out).to_table()["html"].to_pylist() == [b"x" * 10]
+    (reject,) = rejects_of(result)
+    assert ".html: is large and packed: unpack the archive" in str(reject)

@@ -372,11 +372,14 @@ def _detect_document_format(sample: ContentSample) -> str:
     if start[:1] == "[" and start[1:].lstrip()[:1] == "{":
         return JSON_ARRAY_FORMAT
     if start[:1] in ("{", "["):
-        path = _find_record_path(start)
-        if path is None:
+        command = "`recordmill build jsonl` with"
+        if (path := _find_record_path(start)) is not None:
+            remedy = f"{command} {option('record_path', path)} reads it"
+            return f"{JSON_DOCUMENT_FORMAT}; its member {path!r} is an array of objects: {remedy}"
+        if sample.is_complete or start[0] == "[":
             return JSON_DOCUMENT_FORMAT
-        remedy = f"`recordmill build jsonl` with {option('record_path', path)} reads it"
-        return f"{JSON_DOCUMENT_FORMAT}; its member {path!r} is an array of objects: {remedy}"
+        remedy = f"{command} {option('record_path', 'KEY')} reads the member KEY"
+        return f"{JSON_DOCUMENT_FORMAT}; if one of its members is an array of objects, {remedy}"
     return "markup" if start[:1] == "<" and sample.hint is None else ""
 
 

@@ -56,7 +56,7 @@ from recordmill.sources.images.source import (
 from recordmill.sources.values.column_join import JoinedRows, JoinedSource, join_columns
 from recordmill.sources.values.flatten import flatten
 from recordmill.sources.values.schema_unifier import SchemaUnifier, declared_dtypes
-from recordmill.storage.archives import archive_path, is_tar
+from recordmill.storage.archives import archive_path, is_streamed_member, is_tar
 from recordmill.storage.file_table import FileTable, InputFile, make_dictionary_column
 from recordmill.storage.files import read_files
 from recordmill.storage.json_fields import parse_json
@@ -306,6 +306,8 @@ class _MemberColumns:
         read = read_files(requests, buffer) if requests else [buffer[:0]] * len(members)
         for row, file, data in zip(rows, members, read, strict=True):
             try:
+                if len(data) and is_streamed_member(file.path):
+                    raise ValueError("is large and packed: unpack the archive")
                 value = data.tobytes() if decode is None else decode(data.tobytes(), file)
                 for path, form in (
                     _value_forms(value) if self.forms and decode is _parse_json_object else ()
