@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
@@ -207,118 +207,167 @@ def read(
     counters = to_progress(progress)
     with (
         limit_block_memory(settings.memory_bytes),
-        completion_notice(out) as checks,
+        completion_notice(out) as completion_checks,
         Display(counters, quiet) as display,
         ThreadPoolExecutor(1, thread_name_prefix="recordmill-find") as pool,
     ):
         # The inputs are listed while the store of OUT is prepared: each waits for its own answers.
-        inputs_future = pool.submit(find_inputs, inputs, settings.plan) if is_remote(out) else None
-        folder, base = _create_run_folder(out, settings)
-        # A wrong guess discards the run folder, and with it the finished outputs of a stopped read.
-        allow_guess = settings.runner is None and not has_stopped_read(folder.out)
-        job_folder: JobFolder | None = None
+        listing = pool.submit(find_inputs, inputs, settings.plan) if is_remote(out) else None
+        call = _ReadCall(
+            (lambda: inputs) if listing is None else listing.result,
+            out,
+            settings,
+            counters,
+            display,
+            completion_checks,
+            started,
+        )
         try:
-            resolved_inputs = inputs if inputs_future is None else inputs_future.result()
-            plan, folder, finished = _plan_or_resume(
-                resolved_inputs, settings, folder, out, counters, display, allow_guess
-            )
-            job_folder = (
-                None if settings.runner is None else _make_job_folder(folder, out, settings)
-            )
+            return _read_in_new_run(call, may_guess=settings.runner is None)
+        except _WrongGuessError:
+            return _read_in_new_run(call, may_guess=False)
 
-            def should_keep(error: BaseException) -> bool:
-                with suppress(OSError):
-                    return (
-                        isinstance(error, _RESUMABLE_ERRORS)
-                        and count_finished(folder, _find_attempts_folder(job_folder)) > 0
-                    )
-                return False
 
-            with remove_on_failure(job_folder, should_keep) as run, ExitStack() as open_uploads:
-                publication = _make_publication(
-                    plan, settings, folder, out, base, run, finished, open_uploads
-                )
-                # a lambda, because `publication` is replaced if the guess was wrong
-                checks.append(lambda: publication.is_complete)
-                try:
-                    results = run_tasks(
-                        plan, settings, folder, counters, publication, job_folder, finished
-                    )
-                except (SchemaNotConfirmed, DataError):
-                    # The schema was guessed from the first records, and a later record does not fit
-                    # it. Everything is discarded, and read again with a schema of all records.
-                    if plan.guess is None:
-                        raise
-                    open_uploads.close()
-                    folder.close()
-                    folder, base = _create_run_folder(out, settings)
-                    plan, folder, finished = _plan_or_resume(
-                        inputs, settings, folder, out, counters, display, False
-                    )
-                    publication = _make_publication(
-                        plan, settings, folder, out, base, run, finished, open_uploads
-                    )
-                    results = run_tasks(
-                        plan, settings, folder, counters, publication, job_folder, finished
-                    )
-                result = _publish(
-                    plan,
-                    settings,
-                    results,
-                    publication,
-                    out if is_remote(out) else folder.out,
-                    started,
-                )
-                if run is not None:
-                    run.remove_work_files()
-                return result
-        except DataError as error:
-            if settings.plan.lenient or not is_record_error(error):
-                raise
-            raise with_remedy(error) from error
-        except MayBeRunning:
-            folder.release()  # the job may still be writing to it
+@dataclass(frozen=True)
+class _ReadCall:
+    """The arguments of a call of `read`, and the objects that observe it.
+
+    Attributes:
+        find_inputs: Returns the inputs, or their catalog. May wait until they are listed.
+        out: The output folder, or the URI of a store.
+        settings: The checked options.
+        progress: Counts the records.
+        display: Shows the progress.
+        completion_checks: Functions that return whether a result was published.
+        started: Time of `time.monotonic` at the begin of the call.
+    """
+
+    find_inputs: Callable[[], Inputs | Catalog]
+    out: str
+    settings: ReadSettings
+    progress: Progress
+    display: Display
+    completion_checks: list[Callable[[], bool]]
+    started: float
+
+
+class _WrongGuessError(Exception):
+    """A later record does not fit the schema that was inferred from the first records."""
+
+
+def _read_in_new_run(call: _ReadCall, may_guess: bool) -> ReadResult:
+    """Creates a run folder, reads into it, and publishes the result.
+
+    Args:
+        call: The call of `read`.
+        may_guess: The schema may be inferred from the first records only. This saves a pass over
+            the files, if the other records fit.
+
+    Raises:
+        _WrongGuessError: They don't fit. Nothing is kept.
+    """
+    folder, base = _create_run_folder(call.out, call.settings)
+    job_folder: JobFolder | None = None
+    try:
+        # A wrong guess discards the run folder, and with it the finished outputs of a stopped read.
+        plan, folder, finished = _plan_or_resume(
+            call, folder, allow_guess=may_guess and not has_stopped_read(folder.out)
+        )
+        if call.settings.runner is not None:
+            job_folder = _make_job_folder(folder, call.out, call.settings)
+        return _convert_and_publish(call, plan, folder, base, finished, job_folder)
+    except DataError as error:
+        if call.settings.plan.lenient or not is_record_error(error):
             raise
-        except _RESUMABLE_ERRORS as error:
-            reported = (
-                error
-                if any(is_complete() for is_complete in checks)
-                else _explain_stop(error, folder, out, job_folder)
+        raise with_remedy(error) from error
+    except MayBeRunning:
+        folder.release()  # the job may still be writing to it
+        raise
+    except _RESUMABLE_ERRORS as error:
+        if any(is_complete() for is_complete in call.completion_checks):
+            raise
+        reported = _explain_stop(error, folder, call.out, job_folder)
+        if reported is error:
+            raise
+        raise reported from error
+    finally:
+        folder.close()
+
+
+def _convert_and_publish(
+    call: _ReadCall,
+    plan: ReadPlan,
+    folder: RunFolder,
+    base: int,
+    finished: FinishedOutputs | None,
+    job_folder: JobFolder | None,
+) -> ReadResult:
+    """Writes the outputs that are not finished, and publishes all of them.
+
+    Args:
+        call: The call of `read`.
+        plan: The plan.
+        folder: The run folder.
+        base: The newest generation in the store when the read started, or 0 on a disk.
+        finished: The outputs that an earlier read has finished, or None.
+        job_folder: The folders that workers share. None without workers.
+
+    Raises:
+        _WrongGuessError: A record does not fit the guessed schema.
+    """
+
+    def should_keep(error: BaseException) -> bool:
+        with suppress(OSError):
+            return (
+                isinstance(error, _RESUMABLE_ERRORS)
+                and count_finished(folder, _find_attempts_folder(job_folder)) > 0
             )
-            if reported is error:
+        return False
+
+    with remove_on_failure(job_folder, should_keep) as run, ExitStack() as open_uploads:
+        publication = _make_publication(
+            plan, call.settings, folder, call.out, base, run, finished, open_uploads
+        )
+        call.completion_checks.append(lambda: publication.is_complete)
+        try:
+            results = run_tasks(
+                plan, call.settings, folder, call.progress, publication, job_folder, finished
+            )
+        except (SchemaNotConfirmed, DataError) as error:
+            if plan.guess is None:
                 raise
-            raise reported from error
-        finally:
-            folder.close()
+            raise _WrongGuessError from error
+        result = _publish(
+            plan,
+            call.settings,
+            results,
+            publication,
+            call.out if is_remote(call.out) else folder.out,
+            call.started,
+        )
+        if run is not None:
+            run.remove_work_files()
+        return result
 
 
 def _plan_or_resume(
-    inputs: Inputs | Catalog,
-    settings: ReadSettings,
-    folder: RunFolder,
-    out: str,
-    progress: Progress,
-    display: Display,
-    allow_guess: bool,
+    call: _ReadCall, folder: RunFolder, allow_guess: bool
 ) -> tuple[ReadPlan, RunFolder, FinishedOutputs | None]:
     """Plans a read, and finds the outputs that an earlier read has finished.
 
     Args:
-        inputs: The inputs, or their catalog if it is known.
-        settings: The checked options.
+        call: The call of `read`. Its display gets a line if the read continues an earlier one.
         folder: The run folder.
-        out: The output folder.
-        progress: Receives the counts.
-        display: Prints a line if the read continues an earlier one.
         allow_guess: Allows `plan_read` to infer the schema from the first records only.
 
     Returns:
         (plan, run folder, finished outputs). If this read continues an earlier one, the run folder
         is that of the earlier read. The finished outputs are None if the read can't be continued.
     """
+    settings, progress = call.settings, call.progress
     progress.begin("plan")
     plan = plan_read(
-        inputs,
+        call.find_inputs(),
         settings.plan,
         schema=settings.schema,
         threads=settings.threads,
@@ -329,7 +378,7 @@ def _plan_or_resume(
     plan = replace(plan, max_rejects=settings.budget.max_rejects(plan.records))
     if settings.runner is not None and not is_local(settings.runner) and settings.preflight:
         probe = ProbeResult(
-            _make_job_folder(folder, out, settings).run_path(), sample_files(plan.files)
+            _make_job_folder(folder, call.out, settings).run_path(), sample_files(plan.files)
         )
         preflight(settings.runner, settings.beam_args, probe, progress)
     progress.begin("resume")
@@ -339,7 +388,9 @@ def _plan_or_resume(
 
         finished = replace(
             finished,
-            worker_tasks=find_worker_tasks(plan, folder, _make_job_folder(folder, out, settings)),
+            worker_tasks=find_worker_tasks(
+                plan, folder, _make_job_folder(folder, call.out, settings)
+            ),
         )
     finished_counts = [] if finished is None else finished.all_counts
     if finished_counts:
@@ -350,7 +401,7 @@ def _plan_or_resume(
         )
         message = f"going on from an earlier read: {len(finished_counts)} of {num_tasks} outputs were finished"
         plan = replace(plan, notes=(*plan.notes, message))
-        display.print_line(message)
+        call.display.print_line(message)
     progress.begin(
         "convert",
         None
