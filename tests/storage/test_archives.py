@@ -523,3 +523,12 @@ def test_a_damaged_large_member_is_refused_by_name(
     monkeypatch.setattr(archives, "_MAX_INFLATED_BYTES", 10)
     with pytest.raises(RecordmillError, match=r"a\.parquet.*is damaged"):
         recordmill.build(path, tmp_path / "out")
+
+
+def test_joined_zips_are_refused_and_a_zip_after_a_program_is_read(tmp_path: Path) -> None:
+    parts = [zip_of([f"{name}.csv"], tmp_path / f"{name}.zip").read_bytes() for name in "ab"]
+    (tmp_path / "joined.zip").write_bytes(b"".join(parts))
+    with pytest.raises(UsageError, match=r"joined\.zip: two ZIP archives are joined in this file"):
+        recordmill.build(tmp_path / "joined.zip", tmp_path / "out")
+    (tmp_path / "program.zip").write_bytes(b"#!/bin/sh\n" * 10 + parts[0])
+    assert recordmill.build(tmp_path / "program.zip", tmp_path / "out").records == {"train": 1}

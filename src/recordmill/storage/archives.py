@@ -70,6 +70,8 @@ _GZIP_HEADER = np.frombuffer(b"\x1f\x8b\x08\0\0\0\0\0\0\xff", np.uint8)
 # the extra field, which follow it.
 _ZIP_HEADER_BYTES, _ZIP_LENGTH_FIELDS = 30, slice(26, 30)
 _ZIP_MAGIC = b"PK\x03\x04"
+# The record at the end of a ZIP archive without a comment.
+_ZIP_END_MAGIC, _ZIP_END_BYTES = b"PK\x05\x06", 22
 _DAMAGED_MESSAGE = "is damaged: it is not what the archive's directory says"
 OUTSIDE_ARCHIVE, LINK_IN_ARCHIVE = "outside of the archive", "link or device in the archive"
 
@@ -251,6 +253,7 @@ def _read_archive(path: str, archive_stat: Stat) -> ArchiveMembers:
                 _read_tar(archive_members, path)
                 return archive_members
             with zipfile.ZipFile(cast(BinaryIO, file)) as archive:
+                _check_single_zip(archive, file, path)
                 for info in archive.infolist():
                     # Some tools of Windows write backslashes, although the format forbids them.
                     name = info.filename.replace("\\", "/")
@@ -267,6 +270,18 @@ def _read_archive(path: str, archive_stat: Stat) -> ArchiveMembers:
                 raise
             raise UsageError(f"{path}: can't be read as an archive: {error}") from None
     return archive_members
+
+
+def _check_single_zip(archive: zipfile.ZipFile, file: ReaderFile, path: str) -> None:
+    """Raises UsageError if another ZIP archive precedes the one that `zipfile` has found."""
+    start = min((info.header_offset for info in archive.infolist()), default=0)
+    if start >= _ZIP_END_BYTES:
+        file.seek(start - _ZIP_END_BYTES)
+        if file.read(len(_ZIP_END_MAGIC)) == _ZIP_END_MAGIC:
+            raise UsageError(
+                f"{path}: two ZIP archives are joined in this file, and only the last one can be read; "
+                "unpack both, and give the folder"
+            )
 
 
 class _HeaderFile(ReaderFile):
