@@ -532,3 +532,15 @@ def test_joined_zips_are_refused_and_a_zip_after_a_program_is_read(tmp_path: Pat
         recordmill.build(tmp_path / "joined.zip", tmp_path / "out")
     (tmp_path / "program.zip").write_bytes(b"#!/bin/sh\n" * 10 + parts[0])
     assert recordmill.build(tmp_path / "program.zip", tmp_path / "out").records == {"train": 1}
+
+
+def test_archives_beside_their_descriptions_are_read(tmp_path: Path) -> None:
+    (tmp_path / "parts").mkdir()
+    for part in range(2):
+        images(tmp_path / f"in{part}")
+        pack(tmp_path / f"in{part}" / "train", tmp_path / "parts" / f"part-{part}.zip")
+    for name in ("README.md", "LICENSE", "SHA256SUMS", "part-0.zip.md5"):
+        (tmp_path / "parts" / name).write_text("about the archives\n")
+    result = recordmill.build(tmp_path / "parts", tmp_path / "out")
+    assert sum(result.records.values()) == 4
+    assert recordmill.open(result.out).schema["label"].classes == ("cat", "dog")

@@ -35,6 +35,12 @@ _MAX_MESSAGE_NAMES = 3
 # Python decodes bytes of a file name that are not UTF-8 to surrogates.
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _BLOCK_BYTES = 1 << 20  # 1 MiB: the part of a list in memory
+# Names of files that describe the archives beside them, such as README.md and SHA256SUMS.
+_DESCRIPTION = re.compile(
+    r"(?:readme|licen[cs]e|copying|notice|authors|changelog|citation|(?:md5|sha\d+)(?:sums?)?)(?:\.\w+)?"
+    r"|.*\.(?:md|rst|html?|pdf|md5|sha\d+)",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True)
@@ -292,23 +298,30 @@ def _expand(
 def _expand_archives(
     files: list[walk.FileEntry], argument: str, ignored: walk.IgnoredFiles
 ) -> list[walk.FileEntry]:
-    """Replaces the files by their members, if all files are archives.
+    """Replaces archives by their members, if all files but descriptions are archives.
 
     The names of the members begin with a folder that is named like the archive.
     """
-    if not all(archives.is_archive(file.path) for file in files):
+    is_description = [_DESCRIPTION.fullmatch(os.path.basename(file.name)) for file in files]
+    if all(is_description) or not all(
+        is_described or archives.is_archive(file.path)
+        for file, is_described in zip(files, is_description, strict=True)
+    ):
         return files
     counts = Counter(archives.archive_name(file.name) for file in files)
-    folders = (
+    expanded: list[walk.FileEntry] = []
+    for file, is_described in zip(files, is_description, strict=True):
+        if is_described:
+            expanded.append(file)
+            continue
+        name = archives.archive_name(file.name)
         # `a.tar` and `a.zip` keep their extensions, so that no two files have one name.
-        name if counts[name := archives.archive_name(file.name)] == 1 else file.name
-        for file in files
-    )
-    return [
-        replace(member, name=f"{folder}/{member.name}")
-        for file, folder in zip(files, folders, strict=True)
-        for member in _archive_files(file.path, argument, ignored)
-    ]
+        folder = name if counts[name] == 1 else file.name
+        expanded += (
+            replace(member, name=f"{folder}/{member.name}")
+            for member in _archive_files(file.path, argument, ignored)
+        )
+    return expanded
 
 
 def _archive_files(path: str, argument: str, ignored: walk.IgnoredFiles) -> list[walk.FileEntry]:
