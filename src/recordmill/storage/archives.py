@@ -343,7 +343,15 @@ def _read_tar(archive_members: ArchiveMembers, path: str) -> None:
 
 
 def _find_content(file: _HeaderFile, start: int) -> int | None:
-    """Returns the offset of the first block of a tar, from `start` on, that is not zeros."""
+    """Returns the offset of the next block of a tar that is not zeros.
+
+    Args:
+        file: The tar.
+        start: Offset at which the search begins.
+
+    Returns:
+        The offset, or None if the rest of the file is zeros.
+    """
     while True:
         file.seek(start)
         data = file.read(_BLOCK_BYTES)

@@ -96,7 +96,9 @@ class ArrowSource:
 
 @dataclass(frozen=True)
 class _ScannedFile:
-    """What the plan has to know about a file, so that no file stays open.
+    """Metadata of a file for the plan.
+
+    No file stays open after it is scanned.
 
     Attributes:
         names: Names of all top-level columns.

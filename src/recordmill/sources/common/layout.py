@@ -477,7 +477,10 @@ def _splits_by_root(roots: Sequence[InputRoot]) -> list[str] | None:
 def _find_archive_names(
     keys: Iterable[FolderKey], roots: Sequence[InputRoot]
 ) -> dict[FolderKey, str]:
-    """Returns the path component that is an archive, for each folder inside of an archive."""
+    """Returns the path component of the archive by folder.
+
+    Folders outside of archives are not in the result.
+    """
     names: dict[FolderKey, str] = {}
     for root, folder in keys:
         path = ""

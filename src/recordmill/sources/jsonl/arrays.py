@@ -1,6 +1,6 @@
-"""JSON arrays as lines: the elements of an array in a document are its records.
+"""Conversion of JSON arrays to lines.
 
-The array is the document itself or a member of it, such as `data` in `{"data": [...]}`. Documents
+Each element of the array is a record. The array is the document itself or a member of it, such as `data` in `{"data": [...]}`. Documents
 of any size are read in blocks.
 """
 
@@ -112,7 +112,9 @@ class _MemberFinder:
         return self._level < len(self._keys)
 
     def find(self, block: Bytes, start: int) -> int:
-        """Returns the offset of the array's content in a block, or the length of the block.
+        """Returns the offset at which the array begins or goes on in a block.
+
+        This is the length of the block if it contains no part of the array.
 
         Raises:
             DataError: The value of a key is neither an array nor an object with the next key.
@@ -150,7 +152,7 @@ class _MemberFinder:
             raise DataError(f"two members are called {self._keys[-1]!r}", source=self._source)
 
     def check_end(self) -> None:
-        """Raises DataError if the array is missing, or the object that contains it has no end."""
+        """Raises DataError if the array is missing, or its document is cut off."""
         if self.is_missing:
             raise DataError(
                 f"{self._describe(self._level)} has no member {self._keys[self._level]!r}; "
