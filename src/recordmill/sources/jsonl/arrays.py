@@ -1,7 +1,7 @@
 """Conversion of JSON arrays to lines.
 
-Each element of the array is a record. The array is the document itself or a member of it, such as `data` in `{"data": [...]}`. Documents
-of any size are read in blocks.
+Each element of the array is a record. The array is the document itself or a member of it, such as
+`data` in `{"data": [...]}`. Documents of any size are read in blocks.
 """
 
 from __future__ import annotations
