@@ -19,7 +19,7 @@ from recordmill.base.errors import RecordmillError, Reject
 from recordmill.options.commands import in_flags
 from recordmill.schemas.arrow import from_arrow_field
 from recordmill.sources.common.content import detect_kind
-from recordmill.sources.images.box_columns import box_columns
+from recordmill.sources.images.box_columns import read_box_columns
 from recordmill.sources.images.source import ImageOptions, ImageSource, plan_images
 from recordmill.storage.listing import list_inputs
 
@@ -654,7 +654,7 @@ def check_mutants(images: Path, folder: Path, count: int, seed: int) -> None:
         if name == "data.yaml":
             (folder / "a.txt").write_text(SEEDS["a.txt"])
         try:
-            found = box_columns(
+            found = read_box_columns(
                 str(folder), files.files, files.roots, first_label=0, memory_bytes=1 << 24
             )
         except RecordmillError as error:

@@ -180,14 +180,14 @@ def register_pickling_by_value(function: Callable[[dict[str, Any]], dict[str, An
     try:
         cloudpickle_pickler.dumps(function)
     except Exception as error:
-        culprit = _unpicklable(function, pickler)
+        culprit = _name_unpicklable(function, pickler)
         raise UsageError(
             f"transform: {culprit} can't be sent to workers ({type(error).__name__}: {str(error).splitlines()[0]}); "
             "make it inside the function"
         ) from None
 
 
-def _unpicklable(function: Any, pickler: Any) -> str:
+def _name_unpicklable(function: Any, pickler: Any) -> str:
     """Returns a phrase that names the variable that can't be pickled.
 
     Global names and closure variables that the function uses are tried one by one. The phrase is

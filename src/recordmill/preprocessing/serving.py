@@ -114,16 +114,16 @@ def _layer_class() -> Any:
             names = [
                 name
                 for name in self._raw.names
-                if name in self._taken() and name != self._raw.label
+                if name in self._raw_names() and name != self._raw.label
             ]
             keras_inputs: dict[str, Any] = {}
             for name in names:
-                keras_inputs |= _inputs(
+                keras_inputs |= _make_inputs(
                     keras, self._raw[name], {tensor.name for tensor in keras_inputs.values()}
                 )
             return keras_inputs
 
-        def _taken(self) -> set[str]:
+        def _raw_names(self) -> set[str]:
             return {*self._about["inputs"], *(source for _, source in self._about["kept"])}
 
         def get_config(self) -> dict[str, Any]:
@@ -145,7 +145,7 @@ def _layer_class() -> Any:
             loaded.
             """
             specs = {}
-            for feature in self._given(inputs):
+            for feature in self._computable_features(inputs):
                 dtype = "string" if feature.kind == "bytes" and not feature.raw else _dtype(feature)
                 specs[feature.name] = keras.KerasTensor(
                     (None, *feature.shape), dtype, ragged=bool(feature.ragged_rank)
@@ -154,17 +154,17 @@ def _layer_class() -> Any:
                     specs[feature.name + VALID_MASK] = keras.KerasTensor((None,), "bool")
             return specs
 
-        def _given(self, inputs: Mapping[str, Any]) -> list[Feature]:
+        def _computable_features(self, inputs: Mapping[str, Any]) -> list[Feature]:
             """Returns the transformed features whose raw features are all among the inputs."""
             copied = {name: [source] for name, source in self._about["kept"]}
             needs = {**copied, **self._about["needs"]}
             return [f for f in self._schema if all(name in inputs for name in needs[f.name])]
 
         def call(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-            features = self._given(inputs)
-            rows = tf.shape(_pick_rows(tf, inputs), out_type=tf.int64)[0]
+            features = self._computable_features(inputs)
+            rows = tf.shape(_pick_row_tensor(tf, inputs), out_type=tf.int64)[0]
             arguments = {
-                name: _pad_feature(tf, self._raw[name], inputs, rows)
+                name: _make_graph_input(tf, self._raw[name], inputs, rows)
                 for name in self._about["inputs"]
             }
             with tf.device("/CPU:0"):
@@ -173,11 +173,11 @@ def _layer_class() -> Any:
             results: dict[str, Any] = {}
             for feature in features:
                 if feature.name in copied:
-                    results |= _pass_feature(
+                    results |= _copy_feature(
                         tf, self._raw[copied[feature.name]], feature.name, inputs
                     )
                 else:
-                    results |= _finish_output(tf, feature, outputs[feature.name], rows)
+                    results |= _convert_output(tf, feature, outputs[feature.name], rows)
             return results
 
     return TransformLayer
@@ -191,7 +191,7 @@ def _dtype(feature: Feature) -> str:
     return "int64" if feature.timestamp else feature.dtype
 
 
-def _inputs(keras: Any, feature: Feature, taken_names: Set[str]) -> dict[str, Any]:
+def _make_inputs(keras: Any, feature: Feature, taken_names: Set[str]) -> dict[str, Any]:
     """Returns the Keras inputs of a feature by their names in records.
 
     They are its value and, if the feature may be missing, its mask.
@@ -221,13 +221,13 @@ def _inputs(keras: Any, feature: Feature, taken_names: Set[str]) -> dict[str, An
     return keras_inputs
 
 
-def _pick_rows(tf: Any, inputs: Mapping[str, Any]) -> Any:
+def _pick_row_tensor(tf: Any, inputs: Mapping[str, Any]) -> Any:
     """Returns a tensor whose first dimension is the number of rows."""
     value = next(iter(inputs.values()))
     return value.row_lengths() if isinstance(value, tf.RaggedTensor) else value
 
 
-def _pad_feature(tf: Any, feature: Feature, inputs: Mapping[str, Any], rows: Any) -> Any:
+def _make_graph_input(tf: Any, feature: Feature, inputs: Mapping[str, Any], rows: Any) -> Any:
     """Converts an input of the layer to the tensor that the graph takes.
 
     The tensor is padded like `tensors.flatten_values` does it, because the bits of a result depend
@@ -288,7 +288,7 @@ def _pad_values(tf: Any, values: Any, splits: Any, num_padding: Any) -> tuple[An
     return tf.concat([values, tf.repeat(values[:1], num_extra)], 0), tf.concat([splits, ends], 0)
 
 
-def _pass_feature(tf: Any, raw: Feature, name: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
+def _copy_feature(tf: Any, raw: Feature, name: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a raw feature that the transform copies, as outputs of the layer.
 
     Args:
@@ -312,7 +312,7 @@ def _pass_feature(tf: Any, raw: Feature, name: str, inputs: Mapping[str, Any]) -
     return results
 
 
-def _finish_output(tf: Any, feature: Feature, output: Any, rows: Any) -> dict[str, Any]:
+def _convert_output(tf: Any, feature: Feature, output: Any, rows: Any) -> dict[str, Any]:
     """Converts an output of the graph to the form of the layer.
 
     The padding rows are removed. A SparseTensor of lists becomes a RaggedTensor. Any other
@@ -330,7 +330,7 @@ def _finish_output(tf: Any, feature: Feature, output: Any, rows: Any) -> dict[st
     if isinstance(output, tf.SparseTensor) and feature.ragged_rank:
         output = tf.RaggedTensor.from_sparse(output)
     if not isinstance(output, tf.SparseTensor):
-        return {feature.name: _typed(tf, feature, output[:rows])}
+        return {feature.name: _cast_output(tf, feature, output[:rows])}
     place = output.indices[:, :1]
     size = output.dense_shape[:1]
     if output.dtype == tf.string:
@@ -339,12 +339,12 @@ def _finish_output(tf: Any, feature: Feature, output: Any, rows: Any) -> dict[st
         values = tf.scatter_nd(place, output.values, size)
     valid = tf.scatter_nd(place, tf.ones_like(place[:, 0], tf.int32), size) > 0
     return {
-        feature.name: _typed(tf, feature, values[:rows]),
+        feature.name: _cast_output(tf, feature, values[:rows]),
         feature.name + VALID_MASK: valid[:rows],
     }
 
 
-def _typed(tf: Any, feature: Feature, output: Any) -> Any:
+def _cast_output(tf: Any, feature: Feature, output: Any) -> Any:
     return tf.cast(
         output, tf.string if feature.dtype in ("string", "bytes") else tf.as_dtype(_dtype(feature))
     )

@@ -106,14 +106,14 @@ class FeatureCounts:
             values=self.values + other.values,
             min_values=combine_known(self.min_values, other.min_values, min),
             max_values=combine_known(self.max_values, other.max_values, max),
-            first_min_values=_location_of_best(
+            first_min_values=_choose_location(
                 min,
                 first=self.min_values,
                 first_location=self.first_min_values,
                 second=other.min_values,
                 second_location=other.first_min_values,
             ),
-            first_max_values=_location_of_best(
+            first_max_values=_choose_location(
                 max,
                 first=self.max_values,
                 first_location=self.first_max_values,
@@ -161,7 +161,7 @@ def combine_known(
     return second if first is None else first if second is None else combine(first, second)
 
 
-def _location_of_best(
+def _choose_location(
     best: Callable[[int, int], int],
     first: int | None,
     first_location: RecordLocation | None,

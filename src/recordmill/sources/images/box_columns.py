@@ -105,7 +105,7 @@ class BoxColumns:
     folder: str = ""
 
 
-def box_columns(
+def read_box_columns(
     path: str,
     files: FileTable,
     roots: Sequence[InputRoot],
@@ -172,7 +172,7 @@ def box_columns(
                 raise fault from None
             collected.add_unreadable(rows, fault, folder, label)
             continue
-        if ending == "txt" and collected.is_no_label(rows, file, folder, label):
+        if ending == "txt" and collected.skip_file_list(rows, file, folder, label):
             continue
         collected.add(rows, folder, label, unit)
     columns = collected.to_columns(path, _FORMAT_NAMES[ending], first_label)
@@ -233,7 +233,9 @@ class _Collector:
             return other if other >= 0 else found
         return found
 
-    def is_no_label(self, rows: AnnotationRows, file: InputFile, folder: str, label: str) -> bool:
+    def skip_file_list(
+        self, rows: AnnotationRows, file: InputFile, folder: str, label: str
+    ) -> bool:
         """Returns whether a text file lists files, such as train.txt.
 
         Otherwise it contains YOLO's boxes. This is so if no image has its name and its lines look

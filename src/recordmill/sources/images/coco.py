@@ -58,11 +58,11 @@ def parse_coco(rows: AnnotationRows, file: InputFile, settings: ParseSettings) -
     rows.classes = list(dict.fromkeys(names.values()))
     images, dropped_images = _read_images(rows, document["images"])
     for position, entry in enumerate(document["annotations"]):
-        place, image_name = _place("annotation", position, entry), ""
+        place, image_name = _format_place("annotation", position, entry), ""
         try:
             if not isinstance(entry, Mapping):
                 raise BadRow("is no JSON object")
-            image_id = _id(entry, "image_id")
+            image_id = _read_id(entry, "image_id")
             if image_id in dropped_images:
                 raise BadRow(f"its image {format_json_value(image_id)} can't be used")
             if image_id not in images:
@@ -99,11 +99,11 @@ def _read_categories(rows: AnnotationRows, entries: Sequence[Any]) -> dict[Any, 
     """
     names: dict[Any, str] = {}
     for position, entry in enumerate(entries):
-        place = _place("category", position, entry)
+        place = _format_place("category", position, entry)
         try:
             if not isinstance(entry, Mapping):
                 raise BadRow("is no JSON object")
-            number = _id(entry, "id")
+            number = _read_id(entry, "id")
             if number in names:
                 raise BadRow("another category has the same id")
             names[number] = to_class(entry.get("name"))
@@ -121,11 +121,11 @@ def _read_images(rows: AnnotationRows, entries: Sequence[Any]) -> tuple[dict[Any
     images: dict[Any, int] = {}
     dropped: set[Any] = set()
     for position, entry in enumerate(entries):
-        place = _place("image", position, entry)
+        place = _format_place("image", position, entry)
         try:
             if not isinstance(entry, Mapping):
                 raise BadRow("is no JSON object")
-            number = _id(entry, "id")
+            number = _read_id(entry, "id")
             if number in images:
                 raise BadRow("another image has the same id")
             dropped.add(number)
@@ -147,7 +147,7 @@ def _add_annotation(
         found = f"{len(box)} numbers" if isinstance(box, list) else format_json_value(box)
         raise BadRow(f"bbox is {found}, not four numbers")
     x, y, width, height = (to_number(value, "bbox") for value in box)
-    category = _id(entry, "category_id")
+    category = _read_id(entry, "category_id")
     if category not in names:
         raise BadRow(f"there is no category with id {format_json_value(category)}")
     if min(width, height) < 0:
@@ -187,7 +187,7 @@ def _read_keypoints(values: Any) -> tuple[KeyPoint, ...]:
     return tuple(zip(numbers[::3], numbers[1::3], visibilities, strict=True))
 
 
-def _id(entry: Mapping[str, Any], name: str) -> Any:
+def _read_id(entry: Mapping[str, Any], name: str) -> Any:
     value = entry.get(name)
     if (
         isinstance(value, str | int | float)
@@ -198,6 +198,6 @@ def _id(entry: Mapping[str, Any], name: str) -> Any:
     raise BadRow(f"{name} is {format_json_value(value)}, not a number or text")
 
 
-def _place(kind: str, position: int, entry: Any) -> str:
+def _format_place(kind: str, position: int, entry: Any) -> str:
     number = entry.get("id") if isinstance(entry, Mapping) else None
     return f"{kind} {position if number is None else format_json_value(number)}"

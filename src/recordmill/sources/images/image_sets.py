@@ -16,7 +16,9 @@ _FOLDER = ("ImageSets", "Main")
 _MAX_LIST_BYTES = 256 << 20  # 256 MiB: more than 10^7 names
 
 
-def image_set_splits(folder: str, files: FileTable) -> tuple[pa.DictionaryArray | None, list[str]]:
+def read_image_set_splits(
+    folder: str, files: FileTable
+) -> tuple[pa.DictionaryArray | None, list[str]]:
     """Reads the split of each image from the lists of Pascal VOC.
 
     Args:

@@ -170,7 +170,7 @@ class LabelColumns:
     notes: tuple[str, ...] = ()
 
 
-def label_columns(
+def read_label_columns(
     request: LabelRequest, files: FileTable, roots: Sequence[InputRoot]
 ) -> LabelColumns:
     """Reads a labels file, and arranges its rows by image file.
@@ -186,9 +186,9 @@ def label_columns(
     name = os.path.basename(path)
     rows = read_label_file(path)
     finder = LabelFinder(files, roots, path)
-    column = path_column(request.path_column, rows.table, finder, name)
-    owner = finder.owners(rows.table.column(column))
-    rows, owner, repeated = _without_repeats(rows, owner)
+    column = choose_path_column(request.path_column, rows.table, finder, name)
+    owner = finder.find_images(rows.table.column(column))
+    rows, owner, repeated = _drop_repeats(rows, owner)
     counts = np.bincount(owner[owner >= 0], minlength=len(files))
     columns, names = _rename_columns(request, rows.table.drop_columns([column]), name)
     time_dtypes = {
@@ -197,7 +197,7 @@ def label_columns(
         if column_name in rows.time_dtypes
     }
     rejects, notes = _report_unmatched(request, rows, column, owner, counts, files, name)
-    notes += _renaming_notes(names, name)
+    notes += _note_renames(names, name)
     if repeated:
         notes.append(f"{name}: {repeated} row(s) equal another row of their file, and are left out")
     aligned, files_with_nulls = _align(columns, owner, counts)
@@ -216,7 +216,7 @@ def label_columns(
     return LabelColumns(aligned, keep, time_dtypes, tuple(rejects), tuple(notes))
 
 
-def _without_repeats(
+def _drop_repeats(
     rows: LabelRows, owner: npt.NDArray[np.int64]
 ) -> tuple[LabelRows, npt.NDArray[np.int64], int]:
     """Drops rows that repeat the first row of their image file.
@@ -267,7 +267,7 @@ class LabelFinder:
         """File name of the first image, for messages."""
         return self._finder.example
 
-    def owners(self, values: pa.Array) -> npt.NDArray[np.int64]:
+    def find_images(self, values: pa.Array) -> npt.NDArray[np.int64]:
         """Returns, for each value, the index of the image that it names, or -1."""
         found = [
             self._finder.find(value, self._folder, self._name) if value else UNKNOWN
@@ -284,7 +284,9 @@ def _texts(values: pa.Array) -> Iterator[str | None]:
     )
 
 
-def path_column(declared: str | None, table: pa.RecordBatch, finder: LabelFinder, name: str) -> str:
+def choose_path_column(
+    declared: str | None, table: pa.RecordBatch, finder: LabelFinder, name: str
+) -> str:
     """Returns the column with the paths of images.
 
     Args:
@@ -302,7 +304,7 @@ def path_column(declared: str | None, table: pa.RecordBatch, finder: LabelFinder
             raise UsageError(
                 f"{name} has no column {declared!r}; it has {', '.join(names)}{did_you_mean(declared, names)}"
             )
-        if not (finder.owners(table.column(declared)) >= 0).any():
+        if not (finder.find_images(table.column(declared)) >= 0).any():
             raise UsageError(
                 f"{name}: no value of column {declared!r} is one of the images; paths are relative to {name} or to an "
                 f"INPUT. {_show_names(declared, table, finder)}"
@@ -311,7 +313,7 @@ def path_column(declared: str | None, table: pa.RecordBatch, finder: LabelFinder
     by_lower: dict[str, str] = {column.lower(): column for column in reversed(names)}
     candidates = [by_lower[candidate] for candidate in PATH_COLUMNS if candidate in by_lower]
     for column in candidates:
-        if (finder.owners(table.column(column)) >= 0).any():
+        if (finder.find_images(table.column(column)) >= 0).any():
             return column
     raise UsageError(
         f"{name}: no column holds paths of the images; looked at {', '.join(candidates) or 'none'} of "
@@ -369,7 +371,7 @@ def _rename_columns(
     return renamed, names
 
 
-def _renaming_notes(names: Mapping[str, str], name: str) -> tuple[str, ...]:
+def _note_renames(names: Mapping[str, str], name: str) -> tuple[str, ...]:
     """Returns a note on renamed columns.
 
     Args:

@@ -49,10 +49,10 @@ from recordmill.sources.common.layout import (
     resolve_class_rule,
 )
 from recordmill.sources.images.annotation_rows import AUTO_UNIT
-from recordmill.sources.images.box_columns import OBJECT_LABEL, box_columns
+from recordmill.sources.images.box_columns import OBJECT_LABEL, read_box_columns
 from recordmill.sources.images.boxes import object_features
-from recordmill.sources.images.image_sets import image_set_splits
-from recordmill.sources.images.labels_file import LabelRequest, label_columns
+from recordmill.sources.images.image_sets import read_image_set_splits
+from recordmill.sources.images.labels_file import LabelRequest, read_label_columns
 from recordmill.sources.images.pairs import append_partners, pair_feature, pair_files, record_sizes
 from recordmill.sources.images.reading import (
     DECODE_MEMORY_DIVISOR,
@@ -322,7 +322,7 @@ def plan_images(
                 feature_names(files)
             ),
         )
-        labels = label_columns(request, files, listing.roots)
+        labels = read_label_columns(request, files, listing.roots)
         # a label from the labels file replaces the label from folders
         if "label" in labels.columns:
             folder_layout, files = folder_layout.without_classes(), without_features(files)
@@ -336,7 +336,7 @@ def plan_images(
         )
     classes = dict[str, tuple[str, ...]]()
     if options.boxes is not None:
-        objects = box_columns(
+        objects = read_box_columns(
             parse_input_path(options.boxes),
             files,
             listing.roots,
@@ -348,7 +348,7 @@ def plan_images(
         for name, column in objects.hidden.items():
             files = files.with_column(name, column)
         if options.split_from == layout.AUTO_LAYOUT and null_mask(files.splits).all():
-            splits, split_notes = image_set_splits(objects.folder, files)
+            splits, split_notes = read_image_set_splits(objects.folder, files)
             files = files if splits is None else files.with_splits(splits)
             notes = [*notes, *split_notes]
         files = files.filter(objects.keep)

@@ -173,10 +173,10 @@ class TapeScanner:
             check_feature_count(scan.nodes - 1, self._memory_bytes, self._source)
             num_lines = scan.lines
             if num_lines:
-                yield self._make_result(data)
+                yield self._make_tape(data)
             self._grow(full_buffer, num_lines == 0)
 
-    def _make_result(self, data: Bytes) -> Tape:
+    def _make_tape(self, data: Bytes) -> Tape:
         scan = self._scan
         entries = self._tape[: scan.values]
         entry_ids, kinds, parents, starts, sizes = (

@@ -400,19 +400,19 @@ def join_columns(
 
 def _exclude_columns(
     common: PlanOptions,
-    may_lack: Mapping[str, pa.Field],
+    optional_columns: Mapping[str, pa.Field],
     excluded: Mapping[str, pa.Field] | set[str],
 ) -> PlanOptions:
     """Returns options for planning files that lack some columns.
 
     Args:
         common: The options.
-        may_lack: Columns that the files need not contain, even if the schema does.
+        optional_columns: Columns that the files need not contain, even if the schema does.
         excluded: Names of the columns whose dtypes and label are removed.
     """
     return replace(
         common,
         dtypes={name: dtype for name, dtype in common.dtypes.items() if name not in excluded},
         label=None if common.label in excluded else common.label,
-        droppable_features=common.droppable_features.union(may_lack),
+        droppable_features=common.droppable_features.union(optional_columns),
     )
