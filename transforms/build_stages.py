@@ -247,7 +247,8 @@ class ShardStages(beam_types.PTransform):
 
     Args:
         plan: The handle of the plan, or a PCollection that contains it.
-        local: Whether all shards are one element, and are written on threads of one process.
+        local: Whether the shards are written in one process, on its threads. Otherwise they are
+            distributed over workers.
     """
 
     plan: SharedPlanHandle | beam_types.PCollection
@@ -303,7 +304,14 @@ class ShardStages(beam_types.PTransform):
 
 @dataclass
 class BuildStages(beam_types.PTransform):
-    """Stages from the indices of unit groups to a committed data set."""
+    """Stages of a complete build, from unit groups to a committed data set.
+
+    The input elements are indices of unit groups. The output has the manifest as its single
+    element.
+
+    Attributes:
+        plan: The handle of the plan.
+    """
 
     plan: SharedPlanHandle
 

@@ -169,8 +169,8 @@ class TransformGraph:
     def _fold_constant(self, op: Any) -> Any:
         """Returns the value of an operation if it is a constant, else None.
 
-        A difference of constants is a constant, too, because tf.Transform computes a minimum as 0 -
-        x.
+        A difference of constants is a constant, too. tf.Transform computes a minimum as such a
+        difference.
         """
         if op.name in self._captured:
             return self._captured[op.name].numpy()

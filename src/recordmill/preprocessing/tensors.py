@@ -90,8 +90,7 @@ def make_list_schema(schema: Schema) -> pa.Schema:
 def make_representations(schema: Schema) -> dict[str, Any]:
     """Returns the TensorRepresentation of each feature, by name.
 
-    tf.Transform's adapter (tfx-bsl) makes tensors according to these. They are the same tensors as
-    those of this module.
+    It makes tf.Transform's adapter (tfx-bsl) produce the same tensors as this module.
     """
     by_name = {}
     for feature in schema:

@@ -236,9 +236,9 @@ class _Collector:
     def skip_file_list(
         self, rows: AnnotationRows, file: InputFile, folder: str, label: str
     ) -> bool:
-        """Returns whether a text file lists files, such as train.txt.
+        """Returns whether a text file lists files, such as train.txt, and notes this.
 
-        Otherwise it contains YOLO's boxes. This is so if no image has its name and its lines look
+        Otherwise it contains YOLO's boxes. It is a list if no image has its name and its lines look
         like paths.
         """
         if self._find(rows.images[0], rows.source, folder, label) >= 0 or not is_file_list(file):

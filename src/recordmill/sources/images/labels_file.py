@@ -268,7 +268,7 @@ class LabelFinder:
         return self._finder.example
 
     def find_images(self, values: pa.Array) -> npt.NDArray[np.int64]:
-        """Returns, for each value, the index of the image that it names, or -1."""
+        """Returns the index of the image that each value names, or -1, [rows]."""
         found = [
             self._finder.find(value, self._folder, self._name) if value else UNKNOWN
             for value in _texts(values)
