@@ -15,14 +15,14 @@ from recordmill.reader.options import training
 from recordmill.reader.options.training import (
     NUMPY_OPTIONS,
     TENSORFLOW_OPTIONS,
-    TRAINING_OPTIONS,
+    TORCH_OPTIONS,
     Training,
 )
 from recordmill.reader.sampling.schedule import EpochSteps, StepRange
 
 METHODS: dict[str, tuple[Any, tuple[type, ...]]] = {
     "batches": (training.NumpyKeywords, NUMPY_OPTIONS),
-    "to_torch": (training.TrainingKeywords, TRAINING_OPTIONS),
+    "to_torch": (training.TorchKeywords, TORCH_OPTIONS),
     "to_tf": (training.TensorFlowKeywords, TENSORFLOW_OPTIONS),
 }
 
@@ -79,6 +79,7 @@ OTHER: dict[str, Any] = {  # a value of each option that isn't the one by defaul
     "memory_bytes": "1MiB",
     "on_bad": "skip",
     "defaults": {"x": 0},
+    "nulls": "drop",
 }
 NEEDS: dict[str, dict[str, Any]] = {  # what it stands beside at least
     "num_hosts": {"host_index": 1},

@@ -14,6 +14,7 @@ import pytest
 from kit import run_python
 from made_data_set import FOLDER, MIXED, flip_record, mixed_rows, windows, write_data_set
 
+import recordmill
 from recordmill.base.errors import DataError, UsageError
 from recordmill.reader.dataset import open
 from recordmill.records.example.encode import encode, encode_sequences
@@ -171,9 +172,7 @@ def test_labels_and_what_is_left(out: Path) -> None:
     assert isinstance(next(iter(open(out).to_tf(8, label=False))), dict)
     with pytest.raises(UsageError, match="label 'nope' is no feature"):
         open(out).to_tf(label="nope")
-    with pytest.raises(
-        UsageError, match=r"label 'maybe' may be missing .* defaults=\{'maybe': ...\}"
-    ):
+    with pytest.raises(UsageError, match=r"label 'maybe' is missing .* defaults=\{'maybe': ...\}"):
         open(out).to_tf(8, label="maybe")
     _, y = next(iter(open(out).to_tf(8, label="maybe", defaults={"maybe": -1.0}, shuffle=False)))
     assert y.numpy().tolist() == [-1.0 if v is None else v for v in TABLE["maybe"].to_pylist()[:8]]
@@ -310,3 +309,64 @@ def test_a_process_that_leaves_an_open_iterator_says_nothing(out: Path, threads:
     left = f"import recordmill\nleft = iter(recordmill.open({str(out)!r}, threads={threads}).batches(16))\nnext(left)\n"
     done = run_python("-c", left, timeout=300)
     assert (done.stdout, done.stderr) == ("", "")
+
+
+@pytest.fixture(scope="module")
+def competition(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data set whose label `y` is missing in the split test, as in a competition."""
+    folder = tmp_path_factory.mktemp("competition")
+    (folder / "in").mkdir()
+    rows = "".join(f"{row}.5,{row % 2},{'' if row == 3 else row}\n" for row in range(20))
+    (folder / "in" / "train.csv").write_text("a,y,z\n" + rows)
+    (folder / "in" / "test.csv").write_text("a,z\n" + "".join(f"{row}.5,1\n" for row in range(6)))
+    recordmill.build(folder / "in", folder / "out", label="y")
+    return folder / "out"
+
+
+def test_label_that_is_missing_only_in_another_split_is_no_obstacle(competition: Path) -> None:
+    train = open(competition, split="train", columns=["a", "y"])
+    for batches in (
+        train.to_keras(4),
+        train.rename({"y": "target"}).to_tf(4, label="target"),
+        train.filter("a > 3").to_keras(4),
+        recordmill.mixture([(train, 1), (train.filter("a > 5"), 1)]).to_keras(4),
+    ):
+        assert {len(batch) for batch in batches} == {2}
+    for split in ("test", None):
+        with pytest.raises(
+            UsageError, match=r"label 'y' is missing in some records.*nulls=\"drop\""
+        ):
+            open(competition, split=split).to_keras(4)
+
+
+def test_records_without_a_label_are_left_out_by_a_filter_and_by_nulls_drop(
+    competition: Path,
+) -> None:
+    ds = open(competition, columns=["a", "y"])
+    expected_rows = sorted(open(competition, split="train")["a"].tolist())
+    for batches in (
+        ds.filter("y is not null").to_keras(4),
+        ds.to_keras(4, nulls="drop"),
+        ds.to_tf(4, nulls="drop", label=True),
+        ds.filter("y is not null").batches(4, label=True),
+        ds.batches(4, label=True, nulls="drop"),
+    ):
+        assert (
+            sorted(value for x, _ in batches for value in np.asarray(x).tolist()) == expected_rows
+        )
+
+
+def test_nulls_drop_leaves_out_records_that_lack_any_feature_that_is_read(
+    competition: Path,
+) -> None:
+    train = open(competition, split="train")
+    batch = next(train.batches(64, nulls="drop", shuffle=False))
+    assert {name: type(array) for name, array in batch.items()} == dict.fromkeys("ayz", np.ndarray)
+    assert len(batch["a"]) == 19
+    assert {*next(iter(train.to_tf(64, nulls="drop")))} == {*"ayz"}
+    assert len(next(train[["a", "y"]].batches(64, nulls="drop"))["a"]) == 20
+    mixed = recordmill.mixture([(train, 1), (train.filter("a > 5"), 1)])
+    with pytest.raises(UsageError, match="mixed or zipped: filter each of them"):
+        mixed.batches(4, nulls="drop")
+    with pytest.raises(UsageError, match='nulls is "valid" or "drop", not \'masked\''):
+        train.to_tf(4, nulls="masked")

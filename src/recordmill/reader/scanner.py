@@ -257,6 +257,12 @@ class Scanner:
             replace(stored, features=tuple(features)), self._stored_images
         )
 
+    @property
+    def condition_names(self) -> frozenset[str]:
+        """Stored names of the features that the conditions of this view use."""
+        conditions = () if self._selection is None else self._selection.conditions
+        return frozenset(name for one in conditions for name in one.stored_schema.names)
+
     @cached_property
     def _selection(self) -> Selection | None:
         return (

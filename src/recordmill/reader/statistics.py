@@ -57,6 +57,32 @@ def _load_build_statistics(dataset: Scanner) -> DatasetStatistics | None:
     )
 
 
+def may_lack(dataset: Any, name: str) -> bool:
+    """Returns whether a record may lack a feature. Reads no records.
+
+    The answer comes from the schema, and from the statistics of the build, which count each split
+    by itself. If a condition of the view uses the feature, the answer is no, because readers check
+    each record anyway.
+
+    Args:
+        dataset: A data set, a mixture or a zip.
+        name: Name of the feature in the data set.
+    """
+    feature = dataset.schema[name]
+    if feature.required or feature.ragged_rank:
+        return False
+    parts = dataset.zip_parts or (dataset.mixture_parts and dataset.mixture_parts.datasets)
+    if parts:
+        return any(name in part.schema and may_lack(part, name) for part in parts)
+    stored_name = dataset.view.names.get(name, name)
+    if stored_name in dataset.condition_names:
+        return False
+    statistics = _load_build_statistics(dataset)
+    return statistics is None or any(
+        statistics[split][stored_name].missing for split in dataset.splits
+    )
+
+
 def expected_records(dataset: Scanner) -> int | None:
     """Returns the number of records according to the manifest. None without a manifest."""
     manifest = dataset.catalog.manifest

@@ -17,7 +17,7 @@ from recordmill.reader.options.training import (
     BATCH_SIZE,
     NUMPY_OPTIONS,
     TENSORFLOW_OPTIONS,
-    TRAINING_OPTIONS,
+    TORCH_OPTIONS,
     Training,
     with_options,
 )
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from recordmill.reader.options.training import (
         NumpyKeywords,
         TensorFlowKeywords,
-        TrainingKeywords,
+        TorchKeywords,
     )
     from recordmill.reader.prefetch.protocols import Fetchable
     from recordmill.reader.torch.datasets import TorchBatches
@@ -90,9 +90,11 @@ class Trainable:
             MissingExtraError: TensorFlow is not installed.
             UsageError: An option does not fit the data or the other options.
         """
+        from recordmill.reader.statistics import may_lack
+
         dataset: tf.data.Dataset = _import_extra(
             "to_tf", "tensorflow", "tensorflow.dataset"
-        ).tf_dataset(self, Training.from_options(batch_size, options, TENSORFLOW_OPTIONS))
+        ).tf_dataset(self, Training.from_options(batch_size, options, TENSORFLOW_OPTIONS), may_lack)
         return dataset
 
     @with_options(*TENSORFLOW_OPTIONS)
@@ -121,9 +123,9 @@ class Trainable:
         )
         return Trainable.to_tf(self, batch_size, label=label, **options)
 
-    @with_options(*TRAINING_OPTIONS)
+    @with_options(*TORCH_OPTIONS)
     def to_torch(
-        self: Fetchable, batch_size: int = BATCH_SIZE, **options: Unpack[TrainingKeywords]
+        self: Fetchable, batch_size: int = BATCH_SIZE, **options: Unpack[TorchKeywords]
     ) -> TorchBatches:
         """Returns a PyTorch `IterableDataset` of batches of tensors.
 
@@ -150,7 +152,7 @@ class Trainable:
         from recordmill.reader.batches.source import BatchSource
 
         datasets = _import_extra("to_torch", "torch", "torch.datasets")
-        training = Training.from_options(batch_size, options)
+        training = Training.from_options(batch_size, options, TORCH_OPTIONS)
         num_ranks = None
         # without `num_hosts`, the ranks of torch.distributed are the hosts if it is initialised
         if training.order.num_hosts is None:
@@ -224,7 +226,7 @@ class MappedBatches:
         """Returns `to_keras` of the data set, with the functions applied as TensorFlow graphs."""
         return self.dataset.to_keras(batch_size, **self._with_map(options))
 
-    @with_options(*TRAINING_OPTIONS)
+    @with_options(*TORCH_OPTIONS)
     def to_torch(self, batch_size: int = BATCH_SIZE, **options: Any) -> TorchBatches:
         """Returns `to_torch` of the data set, with the functions applied."""
         batches: TorchBatches = self.dataset.to_torch(batch_size, **self._with_map(options))

@@ -6,11 +6,13 @@ batches of these blocks. `Batches` is the iterator of NumPy batches.
 
 from __future__ import annotations
 
+import functools
 import itertools
+import operator
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
@@ -32,7 +34,7 @@ from recordmill.reader.options.training import BATCH_SIZE, Training
 from recordmill.reader.prefetch.prefetcher import Fetcher, StepRows, record_location
 from recordmill.reader.prefetch.protocols import Fetchable, time_stage
 from recordmill.reader.sampling.schedule import Schedule, State
-from recordmill.schemas.feature import Schema
+from recordmill.schemas.feature import Feature, Schema
 
 DecodeStepImages = Callable[[StepBlock], StepBlock]
 
@@ -194,6 +196,41 @@ def _select_range(block: StepBlock, begin: int, end: int, size: int) -> StepBloc
     return block.select_rows(slice(begin, end), edges)
 
 
+def _drop_missing(dataset: Fetchable) -> Fetchable:
+    """Returns the records that have all features that are read.
+
+    Raises:
+        UsageError: Several data sets are mixed or zipped.
+    """
+    names = [feature.name for feature in dataset.schema if _may_be_missing(feature)]
+    if not names:
+        return dataset
+    if dataset.mixture_parts is not None or dataset.zip_parts:
+        raise UsageError(
+            'nulls="drop" has no meaning for data sets that are mixed or zipped: filter each of them, such as '
+            f"ds.filter('\"{names[0]}\" is not null')"
+        )
+    # not at the top: this import takes 60 ms
+    import pyarrow.compute as pc
+
+    has_all = functools.reduce(operator.and_, (pc.field(name).is_valid() for name in names))
+    complete: Fetchable = cast(Any, dataset).filter(has_all)
+    return complete
+
+
+def _require_all(schema: Schema) -> Schema:
+    features = tuple(
+        replace(feature, required=True) if _may_be_missing(feature) else feature
+        for feature in schema
+    )
+    return replace(schema, features=features)
+
+
+def _may_be_missing(feature: Feature) -> bool:
+    # a missing list is an empty list
+    return not feature.required and not feature.ragged_rank
+
+
 _Result = TypeVar("_Result")
 
 
@@ -233,6 +270,8 @@ class BatchSource:
         if options.form.matrix is not None:
             other_features = (options.form.label_of(dataset.schema), options.form.weights)
             dataset = dataset.select([*options.form.matrix, *filter(None, other_features)])
+        if options.drops_nulls:
+            dataset = _drop_missing(dataset)
         defaults = options.graph.defaults
         collator = Collator.from_form(
             options.form, dataset.schema, has_mask=options.order.pad_remainder, defaults=defaults
@@ -261,7 +300,11 @@ class BatchSource:
             options=options,
             collator=collator,
             images=images,
-            schema=collator.require_label(dataset.schema),
+            schema=(
+                _require_all(dataset.schema)
+                if options.drops_nulls
+                else collator.require_label(dataset.schema)
+            ),
             image_defaults={},
         )
 

@@ -31,7 +31,8 @@ MEMORY_BYTES = 512 << 20
 
 Shuffle = bool | Literal["window", "global"]
 OnBad = Literal["error", "skip"]
-Nulls = Literal["masked", "valid"]
+Nulls = Literal["masked", "valid", "drop"]
+FilledNulls = Literal["valid", "drop"]
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -71,6 +72,13 @@ class TensorFlowKeywords(TrainingKeywords, total=False):
     """Options of `to_tf`: the options of all outputs, and the fields of `Graph`."""
 
     defaults: Mapping[str, Any] | None
+    nulls: FilledNulls
+
+
+class TorchKeywords(TrainingKeywords, total=False):
+    """Options of `to_torch`: the options of all outputs, and the fields of `Tensors`."""
+
+    nulls: FilledNulls
 
 
 @dataclass(frozen=True)
@@ -273,16 +281,37 @@ class Graph:
     Args:
         defaults: Values for records that lack a feature, by feature name. Without a default,
             `name/valid` marks the records that have the feature.
+        nulls: "drop" leaves out the records that lack a feature that is read. "valid" keeps them.
 
     Raises:
-        UsageError: The value is not a dict.
+        UsageError: `defaults` is not a dict, or `nulls` is unknown.
     """
 
     defaults: Mapping[str, Any] | None = None
+    nulls: FilledNulls = "valid"
 
     def __post_init__(self) -> None:
         if self.defaults is not None and not isinstance(self.defaults, Mapping):
             raise UsageError(f"defaults is a value by feature name, not {self.defaults!r}")
+        _check_choice("nulls", self.nulls, ("valid", "drop"))
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """Options of `to_torch` only.
+
+    Args:
+        nulls: "drop" leaves out the records that lack a feature that is read. "valid" returns zeros
+            and empty text for missing values and adds `name/valid`.
+
+    Raises:
+        UsageError: The value is unknown.
+    """
+
+    nulls: FilledNulls = "valid"
+
+    def __post_init__(self) -> None:
+        _check_choice("nulls", self.nulls, ("valid", "drop"))
 
 
 @dataclass(frozen=True)
@@ -292,7 +321,8 @@ class Arrays:
     Args:
         nulls: Form of features that may be missing. "masked" returns masked arrays, and None in
             arrays of text. "valid" returns zeros and empty text for missing values and adds
-            `name/valid`, as `to_tf` and `to_torch` do. JAX needs this form.
+            `name/valid`, as `to_tf` and `to_torch` do. JAX needs this form. "drop" leaves out the
+            records that lack a feature that is read.
 
     Raises:
         UsageError: The value is unknown.
@@ -301,13 +331,20 @@ class Arrays:
     nulls: Nulls = "masked"
 
     def __post_init__(self) -> None:
-        if self.nulls not in ("masked", "valid"):
-            raise UsageError(f'nulls is "masked" or "valid", not {self.nulls!r}')
+        _check_choice("nulls", self.nulls, ("masked", "valid", "drop"))
+
+
+def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    """Raises UsageError if an option has another value than its choices."""
+    if value not in choices:
+        *others, last = (f'"{choice}"' for choice in choices)
+        raise UsageError(f"{name} is {', '.join(others)} or {last}, not {value!r}")
 
 
 TRAINING_OPTIONS = (Order, Form, TrainingImages, Memory)
 NUMPY_OPTIONS = (*TRAINING_OPTIONS, Arrays)
 TENSORFLOW_OPTIONS = (*TRAINING_OPTIONS, Graph)
+TORCH_OPTIONS = (*TRAINING_OPTIONS, Tensors)
 
 
 @dataclass(frozen=True)
@@ -322,6 +359,7 @@ class Training:
         memory: Memory, and unusable records.
         graph: Options of `to_tf`.
         arrays: Options of `batches`.
+        tensors: Options of `to_torch`.
 
     Raises:
         UsageError: An option has no effect with the others, or excludes one of them.
@@ -334,6 +372,12 @@ class Training:
     memory: Memory = field(default_factory=Memory)
     graph: Graph = field(default_factory=Graph)
     arrays: Arrays = field(default_factory=Arrays)
+    tensors: Tensors = field(default_factory=Tensors)
+
+    @property
+    def drops_nulls(self) -> bool:
+        """True if records that lack a feature are left out."""
+        return "drop" in (self.arrays.nulls, self.graph.nulls, self.tensors.nulls)
 
     def __post_init__(self) -> None:
         if self.batch_size is not None:
@@ -375,7 +419,7 @@ class Training:
 
     def _changed_options(self) -> Iterator[tuple[str, Any]]:
         """Yields the name and value of each option that differs from its default."""
-        for group in (self.order, self.form, self.images, self.memory, self.graph, self.arrays):
+        for group in (getattr(self, name) for name in _GROUP_FIELDS.values()):
             for name, default in _defaults(type(group)).items():
                 if (value := getattr(group, name)) is not default and value != default:
                     yield name, value
@@ -388,6 +432,7 @@ _GROUP_FIELDS: Mapping[type, str] = {
     Memory: "memory",
     Graph: "graph",
     Arrays: "arrays",
+    Tensors: "tensors",
 }
 
 # (options, whether they have an effect together with the others, message if they have none)

@@ -6,7 +6,7 @@ becomes a tf.errors.InvalidArgumentError with the same text.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain, count
 from typing import Any
@@ -35,11 +35,16 @@ from recordmill.records.columns.numpy_arrays import is_bytes
 from recordmill.schemas.feature import Schema
 
 
-def tf_dataset(dataset: Fetchable, options: Training) -> tf.data.Dataset:
+def tf_dataset(
+    dataset: Fetchable, options: Training, may_lack: Callable[[Fetchable, str], bool]
+) -> tf.data.Dataset:
     """Returns the batches of a data set.
 
     A batch is `(x, y)`, or `x` without a label. `x` is a dict of tensors by feature name. If the
     label leaves only one other feature, it is that tensor itself.
+
+    Args:
+        may_lack: Returns whether a record of a data set may lack a feature.
 
     Raises:
         UsageError: An option does not fit the features.
@@ -49,7 +54,7 @@ def tf_dataset(dataset: Fetchable, options: Training) -> tf.data.Dataset:
     source = BatchSource.from_options(dataset, options)
     if options.batch_size is None:
         _check_single_records(source.collator.collations)
-    _check_label(source, defaults)
+    _check_label(source, defaults, may_lack)
     image_defaults = {name: defaults[name] for name in source.images if name in defaults}
     return _feed_batches(
         replace(
@@ -193,14 +198,16 @@ def _check_defaults(schema: Schema, defaults: Mapping[str, Any]) -> None:
             )
 
 
-def _check_label(source: BatchSource, defaults: Mapping[str, Any]) -> None:
+def _check_label(
+    source: BatchSource, defaults: Mapping[str, Any], may_lack: Callable[[Fetchable, str], bool]
+) -> None:
     """Raises UsageError if the label may be missing and has no default."""
     name = source.collator.label
     if name is None or name in defaults:
         return
-    feature = source.dataset.schema[name]
-    if not feature.required and not feature.ragged_rank:
+    if not source.options.drops_nulls and may_lack(source.dataset, name):
         raise UsageError(
-            f"label {name!r} may be missing in some records, says the schema, and an epoch would end at the first one: "
-            f"say what stands for it, defaults={{{name!r}: ...}}, or label=False to get it among the features"
+            f"label {name!r} is missing in some records, and an epoch would end at the first one: leave them out, "
+            f'nulls="drop" or ds.filter(\'"{name}" is not null\'), say what stands for it, defaults={{{name!r}: ...}}, or '
+            "give label=False to get it among the features"
         )
