@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.feather as feather
 import pyarrow.parquet as pq
 import pytest
 from fault_proxy import CUT as CUT_ANSWER
@@ -92,6 +93,13 @@ def disk(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.make_archive(str(folder / "archives" / name), how, folder / name)
     for split in ("train", "test"):
         shutil.make_archive(str(folder / "tars" / split), "xztar", folder / "photos")
+    for part in range(2):
+        shutil.make_archive(str(folder / "zips" / f"part-{part}"), "zip", folder / "photos")
+    table = pa.table({"id": np.arange(1000), "text": ["a", "bc"] * 500})
+    (folder / "arrow").mkdir()
+    feather.write_feather(table, str(folder / "arrow" / "a.feather"), chunksize=300)
+    with pa.ipc.new_stream(str(folder / "arrow" / "b.arrow"), table.schema) as writer:
+        writer.write_table(table, 300)
     return folder
 
 
@@ -118,6 +126,9 @@ def shards(out: Path) -> dict[str, bytes]:
         "set",
         "tars",
         "tars/*.tar.xz",
+        "zips",
+        "zips/*.zip",
+        "arrow",
         "archives/photos.zip",
         "archives/photos.tar",
         "archives/tables.tar.gz",
