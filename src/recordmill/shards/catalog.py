@@ -180,7 +180,7 @@ def catalog_inputs(
     split: str | None = None,
     *,
     lenient: bool = False,
-    skips_odd: bool = False,
+    skips_headerless: bool = False,
 ) -> Catalog:
     """Lists the files of the inputs, or the files of one split.
 
@@ -189,7 +189,7 @@ def catalog_inputs(
         split: Name of the only split to list. None lists all splits.
         lenient: Shards may have another size than in the manifest. The reader counts their missing
             records as rejects.
-        skips_odd: See `catalog_files`.
+        skips_headerless: See `catalog_files`.
 
     Raises:
         UsageError: Nothing was found, the split does not exist, or a data set is combined with
@@ -208,7 +208,7 @@ def catalog_inputs(
     catalog = (
         catalog_data_set(paths[0], split, lenient=lenient, known_generations=data_sets[paths[0]])
         if data_sets
-        else catalog_files(paths, lenient=lenient, skips_odd=skips_odd)
+        else catalog_files(paths, lenient=lenient, skips_headerless=skips_headerless)
     )
     if split is None:
         return catalog
@@ -268,7 +268,7 @@ def catalog_data_set(
         generation, manifest = load_newest_manifest(out, known_generations)
         known_generations = ()
         try:
-            all_files = _data_set_files(out, manifest, lenient, missing_ok)
+            all_files = _iter_data_set_files(out, manifest, lenient, missing_ok)
             files = tuple(file for file in all_files if split in (None, file.split))
         except DataError:
             if list_generations(out)[-1:] == [generation]:
@@ -280,7 +280,7 @@ def catalog_data_set(
         # again with the new generation.
 
 
-def _data_set_files(
+def _iter_data_set_files(
     out: str, manifest: Manifest, lenient: bool, missing_ok: bool
 ) -> Iterator[ShardFile]:
     folders = {part.folder: join(out, part.folder) for part in manifest.parts}
@@ -323,21 +323,21 @@ def check_size(path: str, info: ShardInfo, *, lenient: bool = False) -> Stat:
 
 
 def catalog_files(
-    inputs: Iterable[str], *, lenient: bool = False, skips_odd: bool = False
+    inputs: Iterable[str], *, lenient: bool = False, skips_headerless: bool = False
 ) -> Catalog:
     """Lists the TFRecord files among the inputs by their contents.
 
     Args:
         inputs: Files, folders, globs and `@list.txt`.
         lenient: A file that was named explicitly may be of another kind.
-        skips_odd: Leaves out the files of folders that do not begin with a record, with a note. If
+        skips_headerless: Leaves out the files of folders that do not begin with a record, with a note. If
             no other file exists, they are listed.
 
     Raises:
         DataError: No file is a TFRecord file, or an explicitly named file is of another kind.
     """
     listing = list_inputs(list(inputs), data_extensions=_DATA_EXTENSIONS)
-    files, odd_files = list[ShardFile](), list[ShardFile]()
+    files, headerless_files = list[ShardFile](), list[ShardFile]()
     other_files, event_log = list[str](), ""
     current_folders: dict[str, frozenset[str]] = {}
     num_outdated = 0
@@ -363,7 +363,7 @@ def catalog_files(
         if compression is None and not lenient and not has_extension:
             _refuse_other_kind(file)
         has_no_header = compression is None and not is_explicit
-        (odd_files if skips_odd and has_no_header else files).append(
+        (headerless_files if skips_headerless and has_no_header else files).append(
             ShardFile(
                 file.path,
                 file.name,
@@ -376,7 +376,7 @@ def catalog_files(
             )
         )
     if not files:
-        files, odd_files = odd_files, []
+        files, headerless_files = headerless_files, []
     if not files:
         logs = f"; logs of TensorBoard, such as {event_log}, have no data" if event_log else ""
         raise DataError(
@@ -392,10 +392,10 @@ def catalog_files(
         notes.append(
             f"left out what is no TFRecord ({len(other_files)}): {_show_names(other_files)}"
         )
-    if odd_files:
+    if headerless_files:
         notes.append(
-            f"left out what is damaged at the start, or no TFRecord ({len(odd_files)}): "
-            f"{_show_names([file.name for file in odd_files])}"
+            f"left out what is damaged at the start, or no TFRecord ({len(headerless_files)}): "
+            f"{_show_names([file.name for file in headerless_files])}"
         )
     # An empty file is either a shard without records or a failed copy.
     if empty := [file.name for file in files if file.stat.size_bytes == 0]:

@@ -297,12 +297,12 @@ class Manifest:
         for name, kind in _SECTION_TYPES.items():
             if (section := getattr(manifest, name)) or name not in _OPTIONAL_SECTIONS:
                 convert_json(kind, section, source, name)
-        for place, reason in _invalid_fields(manifest):
+        for place, reason in _find_invalid_fields(manifest):
             raise DataError(reason, source=source, place=place)
         return manifest
 
 
-def _invalid_fields(manifest: Manifest) -> Iterator[tuple[str, str]]:
+def _find_invalid_fields(manifest: Manifest) -> Iterator[tuple[str, str]]:
     """Yields (field, reason) of every value that no build writes.
 
     The type of each field has been checked before.
@@ -321,7 +321,7 @@ def _invalid_fields(manifest: Manifest) -> Iterator[tuple[str, str]]:
                 yield f"parts[{number}].splits", str(error)
             names = set[str]()
             for index, shard in enumerate(shards):
-                for name, reason in _invalid_shard_fields(
+                for name, reason in _find_invalid_shard_fields(
                     shard, split, manifest.compression, names
                 ):
                     yield f"parts[{number}].splits.{split}[{index}].{name}", reason
@@ -330,7 +330,7 @@ def _invalid_fields(manifest: Manifest) -> Iterator[tuple[str, str]]:
         yield "parts", f"hold {total} records together, more than {MAX_COUNT}"
 
 
-def _invalid_shard_fields(
+def _find_invalid_shard_fields(
     shard: ShardInfo, split: str, compression: str, names: set[str]
 ) -> Iterator[tuple[str, str]]:
     """Yields (field, reason) of every invalid value of a shard.
@@ -351,9 +351,9 @@ def _invalid_shard_fields(
     if shard.name in names:
         yield "name", f"is {format_json_value(shard.name)}, which another shard has"
     # No codec compresses better than this limit, so a larger size is an invalid value.
-    most_bytes = find_codec(compression).max_content_bytes(shard.bytes)
-    if shard.framed_bytes > most_bytes:
-        yield "framed_bytes", f"is {shard.framed_bytes}, not from 0 to {most_bytes}"
+    max_bytes = find_codec(compression).max_content_bytes(shard.bytes)
+    if shard.framed_bytes > max_bytes:
+        yield "framed_bytes", f"is {shard.framed_bytes}, not from 0 to {max_bytes}"
     # A record takes at least the bytes of an empty frame.
     if shard.records > shard.framed_bytes // FRAME_OVERHEAD_BYTES:
         yield (

@@ -608,7 +608,7 @@ def inspect(
             )
         else:
             try:
-                catalog = catalog_inputs(inputs, split, skips_odd=True)
+                catalog = catalog_inputs(inputs, split, skips_headerless=True)
                 sample, explicit_schema = parse_sample(infer_from, schema), load_schema(schema)
                 dataset = Dataset(
                     catalog,
