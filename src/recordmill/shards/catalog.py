@@ -1,9 +1,11 @@
 """Lists the TFRecord files to read as a `Catalog`.
 
-A folder with a data set is read by its manifest only. All other inputs are listed: files, folders,
-globs and `@list.txt`. Two kinds of files in a folder or glob are left out and counted in `notes`.
-The first kind are files that are not TFRecords, such as licences and manifests. The second kind are
-shards that are not part of their data set any more.
+The files of a data set follow from its manifest alone. All other inputs are listed: files, folders,
+globs and `@list.txt`.
+
+Two kinds of files in a folder or glob are left out, with a note for the user. The first are files
+that are not TFRecords, such as licences and manifests. The second are shards that are not part of
+their data set any more.
 """
 
 from __future__ import annotations
@@ -83,11 +85,11 @@ class ShardFile:
         split: Split from the manifest, or from the name of the file.
         compression: none, gzip, zlib or zstd.
         stat: Size and times of the file when it was listed.
-        info: Entry of the shard in the manifest. None for files of other origin.
-        index_path: Path of the index of a shard. None for files of other origin.
+        info: Entry of the shard in the manifest. None if the file is not part of a data set.
+        index_path: Path of the index of a shard. None if the file is not part of a data set.
         members_path: Path of the member table of a compressed shard, else None.
-        store_settings: How the file is read if it is in a store. The settings travel to other
-            processes with the file.
+        store_settings: How the file is read if it is in a store. A process that unpickles the file
+            applies these settings.
     """
 
     path: str
@@ -107,9 +109,9 @@ class ShardFile:
 
     @property
     def identity(self) -> bytes:
-        """Name of the file in hashes.
+        """The bytes that identify the file in hashes.
 
-        It does not change if the files are moved or the data set is built again.
+        They do not change if the files are moved or the data set is built again.
         """
         return (self.name if self.info is None else self.info.name).encode(
             "utf-8", "surrogateescape"
@@ -118,8 +120,8 @@ class ShardFile:
     def check_unchanged(self) -> None:
         """Raises DataError if the file was replaced after it was listed.
 
-        Called after each read of the file. Shards of a data set are not checked: no process writes
-        to them, and their CRCs and keys reveal other contents.
+        Callers use it after each read of the file. It does nothing for shards of a data set: no
+        process writes to them, and their CRCs and keys reveal other contents.
         """
         if self.info is None:
             check_unchanged(self.path, self.stat, self.path)
@@ -138,11 +140,11 @@ class Catalog:
 
     Attributes:
         files: The files.
-        schema: Schema of the data set. None for files of other origin.
+        schema: Schema of the data set. None without a data set.
         manifest: Manifest of the data set, or None.
         root: Folder or store URL of the data set, or None.
-        generation: Generation of the data set, or None.
-        notes: Messages about files that were left out.
+        generation: Number of the generation of the data set, or None.
+        notes: Messages for the user about files that were left out or are empty.
     """
 
     files: tuple[ShardFile, ...]
@@ -156,7 +158,7 @@ class Catalog:
     def splits(self) -> tuple[str, ...]:
         """Names of the splits, in order of first appearance.
 
-        A data set without any shards still has its splits.
+        If a data set has no shards at all, its manifest still names its splits.
         """
         return tuple(
             dict.fromkeys(
@@ -182,13 +184,12 @@ def catalog_inputs(
     lenient: bool = False,
     skips_headerless: bool = False,
 ) -> Catalog:
-    """Lists the files of the inputs, or the files of one split.
+    """Lists the files of the inputs, or only the files of one split.
 
     Args:
         inputs: Folder of a data set, or files, folders, globs and `@list.txt` of TFRecord files.
         split: Name of the only split to list. None lists all splits.
-        lenient: Shards may have another size than in the manifest. The reader counts their missing
-            records as rejects.
+        lenient: See `catalog_data_set` and `catalog_files`.
         skips_headerless: See `catalog_files`.
 
     Raises:
@@ -222,12 +223,12 @@ def catalog_inputs(
 def with_store_settings(
     catalog: Catalog, concurrency: int | None, cache_folder: str, max_cache_bytes: int
 ) -> Catalog:
-    """Returns the catalog with settings for reading from stores.
+    """Returns the catalog with settings for reading its files from stores.
 
     Args:
         catalog: The files. Their indexes get the same settings.
-        concurrency: Number of concurrent requests.
-        cache_folder: Folder for cached blocks. "" disables the cache.
+        concurrency: Maximum number of concurrent requests. None keeps the current number.
+        cache_folder: Folder for cached blocks. "" means no cache.
         max_cache_bytes: Maximum size of the cache.
     """
     paths = [
@@ -254,8 +255,9 @@ def catalog_data_set(
 
     Args:
         out: Folder or store URL of the data set.
-        split: Lists only this split.
-        lenient: Sizes may differ from the manifest.
+        split: Name of the only split to list. None lists all splits.
+        lenient: A shard may have another size than in the manifest. The reader counts its missing
+            records as rejects.
         missing_ok: Shards may be missing. Their size is 0 in the catalog.
         known_generations: See `load_newest_manifest`.
 
@@ -276,8 +278,8 @@ def catalog_data_set(
         else:
             schema = tfmd.from_pbtxt(manifest.schema, str(manifest_path(out, generation)))
             return Catalog(files, schema, manifest, str(out), generation)
-        # A build has replaced the data set since it was listed and has removed the old shards. Try
-        # again with the new generation.
+        # Reached only if a newer generation exists: a build has replaced the data set meanwhile and
+        # has removed the old shards. Try again with the new generation.
 
 
 def _iter_data_set_files(
@@ -306,7 +308,9 @@ def _iter_data_set_files(
 
 
 def check_size(path: str, info: ShardInfo, *, lenient: bool = False) -> Stat:
-    """Returns the state of a shard file after comparing its size with the manifest.
+    """Compares the size of a shard file with the manifest.
+
+    Returns the state of the file.
 
     Raises:
         DataError: The file is missing, or its size differs and `lenient` is False.
@@ -325,16 +329,20 @@ def check_size(path: str, info: ShardInfo, *, lenient: bool = False) -> Stat:
 def catalog_files(
     inputs: Iterable[str], *, lenient: bool = False, skips_headerless: bool = False
 ) -> Catalog:
-    """Lists the TFRecord files among the inputs by their contents.
+    """Lists the TFRecord files among the inputs. The contents of a file decide whether it is one.
+
+    A file in a folder is listed if it begins with a record or has an extension of TFRecords. A file
+    that the user has named is always listed, or is an error.
 
     Args:
         inputs: Files, folders, globs and `@list.txt`.
-        lenient: A file that was named explicitly may be of another kind.
-        skips_headerless: Leaves out the files of folders that do not begin with a record, with a note. If
-            no other file exists, they are listed.
+        lenient: Lists a file that the user has named even if it has the contents of another kind.
+        skips_headerless: Leaves out the files in folders that do not begin with a record, with a
+            note. If there are no other files, they are listed all the same.
 
     Raises:
-        DataError: No file is a TFRecord file, or an explicitly named file is of another kind.
+        DataError: No file is a TFRecord file, or a file that the user has named has the contents of
+            another kind.
     """
     listing = list_inputs(list(inputs), data_extensions=_DATA_EXTENSIONS)
     files, headerless_files = list[ShardFile](), list[ShardFile]()
@@ -428,10 +436,14 @@ def _refuse_other_kind(file: InputFile) -> None:
 
 
 def _is_outdated(path: str, current_folders: dict[str, frozenset[str]]) -> bool:
-    """Returns whether the file is in an unused data folder.
+    """Returns whether the file is in a data folder that is no longer in use.
 
     Such a folder belongs to an earlier generation or to a build that did not commit.
-    `current_folders` caches the data folders in use, by folder of the data set. It is filled here.
+
+    Args:
+        path: The file.
+        current_folders: A cache, filled here: the names of the data folders in use, by folder of
+            the data set.
     """
     folder = os.path.dirname(path)
     root, name = os.path.dirname(folder), os.path.basename(folder)
@@ -449,10 +461,10 @@ def _show_names(names: Sequence[str]) -> str:
 
 
 def split_from_shard_name(name: str) -> str:
-    """Returns the split that the name of a file indicates.
+    """Returns the split that the name of a file indicates, or UNKNOWN_SPLIT.
 
-    Knows the names of recordmill, TensorFlow Datasets and TensorFlow Extended, and usual words such
-    as "train".
+    It knows the names of recordmill, TensorFlow Datasets and TensorFlow Extended, and usual words
+    such as "train".
 
     >>> split_from_shard_name("x/train-00003-of-00016.tfrecord.gz")
     'train'
@@ -478,10 +490,9 @@ def split_from_shard_name(name: str) -> str:
 
 
 def sniff_compression(path: str) -> str | None:
-    """Returns the compression of a TFRecord file, detected from its first record header.
+    """Returns the compression of a TFRecord file, or None for another file.
 
-    Returns:
-        None if the file is not a TFRecord file.
+    It is detected from the first record header.
     """
     head = read_range(path, 0, COMPRESSED_HEAD_BYTES)
     compression = detect_tfrecord_compression(head.tobytes())

@@ -38,14 +38,15 @@ OPTIONAL_DERIVED_NAMES = (LABEL_MAP_NAME,)
 
 
 def is_derived_name(name: str) -> bool:
-    """Returns whether a derived file of some data set has this name."""
+    """Returns whether the name is one that `make_derived_files` may return."""
     return name in _DERIVED_NAMES or name.endswith(LABELS_SUFFIX)
 
 
 def make_derived_files(out: str, manifest: Manifest, generation: int) -> dict[str, bytes]:
     """Returns the contents of the derived files of a data set.
 
-    Manifests of earlier releases contain no description. The files that need it are left out then.
+    Manifests of earlier releases contain no description. Without it, the files for TensorFlow
+    Datasets and `croissant.json` are missing in the result.
 
     Args:
         out: Folder or store URL of the data set.

@@ -169,14 +169,14 @@ def parse_shard_name(shard: ShardInfo) -> ShardName:
 
 @dataclass(frozen=True)
 class Part:
-    """Shards that one build wrote into one data folder.
+    """The shards that one build wrote into one data folder.
 
     Attributes:
         folder: Name of the data folder, `data-<id>`.
         kind: Kind of the inputs.
         splits: The shards of each split, in reading order.
-        inputs: Number of input files and their total size. The list of the files is
-            `folder/inputs.jsonl`.
+        inputs: "files" and "bytes": number and total size of the input files. "list", if there are
+            files: name of the list of the files in the data folder.
         records_read: Number of records in the inputs.
         records_rejected: Number of records that were left out.
     """
@@ -230,11 +230,7 @@ class Manifest:
         return tuple(dict.fromkeys(split for part in self.parts for split in part.splits))
 
     def shards(self, split: str | None = None) -> list[tuple[str, Part, ShardInfo]]:
-        """Returns the shards of all splits, or of one split, in reading order.
-
-        Returns:
-            A list of (split, part, shard).
-        """
+        """Returns (split, part, shard) of all shards, or of one split, in reading order."""
         return [
             (name, part, shard)
             for name in (self.splits if split is None else (split,))
@@ -260,7 +256,7 @@ class Manifest:
         return sum(shard.bytes for *_, shard in self.shards())
 
     def to_json(self) -> str:
-        """Returns the content of the manifest file."""
+        """Returns the text of the manifest file."""
         document = {"format": "recordmill", "version": self.version, **asdict(self)}
         for name in _OPTIONAL_SECTIONS:
             if not document[name]:
@@ -303,9 +299,9 @@ class Manifest:
 
 
 def _find_invalid_fields(manifest: Manifest) -> Iterator[tuple[str, str]]:
-    """Yields (field, reason) of every value that no build writes.
+    """Yields (field, reason) of every value with a valid type that no build writes.
 
-    The type of each field has been checked before.
+    An example is a shard name that occurs twice.
     """
     if not manifest.parts:
         yield "parts", "is empty; a data set has one"
@@ -335,7 +331,11 @@ def _find_invalid_shard_fields(
 ) -> Iterator[tuple[str, str]]:
     """Yields (field, reason) of every invalid value of a shard.
 
-    `names` contains the names of the preceding shards of the split.
+    Args:
+        shard: The shard.
+        split: The split in which the manifest lists it.
+        compression: The compression of the data set.
+        names: The names of the preceding shards of the split.
     """
     name = ShardName.parse(shard.name)
     if (
@@ -401,10 +401,11 @@ def load_newest_manifest(
 
     Args:
         out: Folder or store URL of the data set.
-        known_generations: A fresh result of `list_generations`, which saves another listing.
+        known_generations: The result of `list_generations` if the caller has just called it. This
+            saves a request to a store. () lists the generations here.
 
     Returns:
-        The number of the generation and its manifest.
+        (number of the generation, manifest).
 
     Raises:
         DataError: There is no data set, or the manifest is invalid.
@@ -428,7 +429,7 @@ def load_newest_manifest(
 def missing_file_error(path: str) -> DataError:
     """Returns the error for a file of a data set that does not exist.
 
-    The message is different if a later build has replaced and removed the data folder of the file.
+    If a later build has replaced the data set and removed the file, the message says so.
     """
     folder = os.path.dirname(path)
     # The file is in a subfolder of the data folder, such as `index/`.
@@ -450,10 +451,10 @@ def missing_file_error(path: str) -> DataError:
 
 @contextlib.contextmanager
 def explain_missing(path: str) -> Iterator[None]:
-    """Replaces a FileNotFoundError inside the `with` block by `missing_file_error`.
+    """Replaces a FileNotFoundError of the `with` block by the error of `missing_file_error`.
 
     Args:
-        path: A file that existed before or that a manifest names.
+        path: A file that a manifest names, or that existed before.
     """
     try:
         yield
@@ -462,10 +463,11 @@ def explain_missing(path: str) -> Iterator[None]:
 
 
 def read_statistics(manifest: Manifest, out: str | os.PathLike[str]) -> bytes | None:
-    """Reads the statistics of a data set as a serialized `DatasetFeatureStatisticsList`.
+    """Reads the statistics file of a data set.
 
     Returns:
-        None if the data set was built without statistics.
+        A serialized `DatasetFeatureStatisticsList`, or None if the data set was built without
+        statistics.
 
     Raises:
         DataError: The file is missing, or its digest differs from the manifest.

@@ -324,9 +324,9 @@ def choose_path_column(
 
 
 def _show_names(column: str, table: pa.RecordBatch, finder: LabelFinder) -> str:
-    """Returns a phrase that quotes a value and the name of an image.
+    """Returns a phrase with a value of the labels file and the name of an image.
 
-    It lets the user compare both.
+    The user can compare them and see why nothing matches.
     """
     value = next((text for text in _texts(table.column(column)) if text), "")
     return f"{column} has {value[:100]!a}, and an image is {finder.example[:100]!a}"
@@ -335,16 +335,24 @@ def _show_names(column: str, table: pa.RecordBatch, finder: LabelFinder) -> str:
 def _rename_columns(
     request: LabelRequest, table: pa.RecordBatch, name: str
 ) -> tuple[dict[str, pa.Array], dict[str, str]]:
-    """Renames the columns of a labels file to feature names.
+    """Returns the columns of a labels file under the names of their features.
 
-    The label comes first. A column with the name of an image feature gets the prefix `labels_`.
+    The label column comes first and is called `label`. If it contains texts, it is repeated as
+    `class_name`. A column with the name of an image feature gets the prefix `labels_`. Other
+    columns keep their names.
+
+    Args:
+        request: The user's options.
+        table: The columns of the labels file, without the paths.
+        name: Name of the labels file, for messages.
 
     Returns:
-        (columns by feature name, names in the labels file by feature name). The second item lacks
-        the label.
+        (columns, original_names), both by feature name. `original_names` has the name of each
+        column in the file, except for the label.
 
     Raises:
-        UsageError: There is no label column, or two columns would have the same name.
+        UsageError: The label column that the user has named is missing, or two columns would have
+            the same name.
     """
     columns = dict(zip(table.schema.names, table.columns, strict=True))
     label = request.label if request.label is not None else "label" if "label" in columns else None
