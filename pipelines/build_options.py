@@ -208,7 +208,7 @@ def _parse_memory(memory: str | int) -> int:
 def _choose_threads(threads: int | None, memory_bytes: int) -> int:
     """Returns the number of threads: the requested number, or fewer if memory is scarce.
 
-    Each thread needs _THREAD_BYTES.
+    Each thread needs 32 MiB of the memory.
 
     Args:
         threads: The requested number. None and 0 mean one thread per core.

@@ -81,14 +81,15 @@ def hash_positions(
     positions: npt.NDArray[np.int64],
     out: U64,
 ) -> None:
-    """Hashes positions, each as 8 little-endian bytes, into `out`.
+    """Hashes positions with keys, each position as 8 little-endian bytes.
+
+    Keys have numbers. Key n is at index n - first_key of `key0` and `key1`.
 
     Args:
-        key0: The first word of each key.
-        key1: The second word of each key.
-        key_indices: [positions] the number of the key for each position. Key number n is at index n
-            - first_key of `key0` and `key1`.
-        first_key: The number of the first key.
+        key0: [keys] low word of each key.
+        key1: [keys] high word of each key.
+        key_indices: [positions] number of the key of each position.
+        first_key: Number of the first key.
         positions: [positions] int64.
         out: [positions] receives the hashes.
     """

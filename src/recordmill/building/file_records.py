@@ -490,9 +490,10 @@ def write_file_records(
 
 
 def _open_direct_writer(plan: BuildPlan) -> contextlib.AbstractContextManager[DirectFiles | None]:
-    """Returns a writer that bypasses the page cache, or None for a store.
+    """Returns a context manager with a writer of files that bypass the page cache.
 
-    Shards for a store are read again at once for the upload, so the page cache helps.
+    For an output in a store it provides None, because shards are read again at once for the upload,
+    and the page cache helps.
     """
     return contextlib.nullcontext() if plan.store_url else DirectFiles()
 

@@ -208,7 +208,13 @@ def no_data_set_error(folder: str) -> UsageError:
 
 
 def note_enclosing_runs(path: str, ignored: IgnoredFiles) -> None:
-    """Adds the folders above a real path that may contain runs to `ignored`.
+    """Adds each folder above a path that may contain runs to `ignored.folders_with_runs`.
+
+    The names in the path show which folders these are.
+
+    Args:
+        path: A real path or a URI.
+        ignored: Receives the folders.
 
     Raises:
         UsageError: The path is inside the folder of a run.

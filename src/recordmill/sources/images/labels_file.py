@@ -347,8 +347,7 @@ def _rename_columns(
         name: Name of the labels file, for messages.
 
     Returns:
-        (columns, original_names), both by feature name. `original_names` has the name of each
-        column in the file, except for the label.
+        (columns, names in the file), both by feature name. The second item lacks the label.
 
     Raises:
         UsageError: The label column that the user has named is missing, or two columns would have

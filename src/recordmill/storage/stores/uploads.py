@@ -137,6 +137,11 @@ def check_uploaded(root: str, files: Mapping[str, str]) -> None:
 def copy_object(source: str, target: str, size_bytes: int) -> None:
     """Copies an object within its store. Replaces an existing target.
 
+    Args:
+        source: The URI of the object.
+        target: The URI of the copy.
+        size_bytes: The size of the object.
+
     Raises:
         OSError: The object is larger than a store copies in one request, or the request failed.
     """
