@@ -146,8 +146,16 @@ def test_a_function_is_applied_to_batches(ds: Dataset) -> None:
     ) as error:
         next(run)
     assert isinstance(error.value.__cause__, StopIteration)
+    # the failed batch counts as done, for the state, the length and the next batches
+    assert len(run) == len(plain) - at - 1
     again = ds.batches(4, seed=5, state=run.state(), map=lambda batch: batch["id"])
-    assert [batch.tolist() for batch in again] == [batch.tolist() for batch in plain[at:]]
+    rest = [batch.tolist() for batch in plain[at + 1 :]]
+    assert [batch.tolist() for batch in again] == rest
+    assert [(batch / 10).tolist() for batch in run] == rest
+    # a resumed iterator counts from the start of the iteration
+    resumed = ds.batches(4, seed=5, start_step=at, map=tens)
+    with pytest.raises(RecordmillError, match=f"map: batch {at} of this iteration"):
+        next(resumed)
     x, y = next(ds.batches(4, seed=5, label=True, map=lambda pair: (sorted(pair[0]), pair[1])))
     assert "label" not in x
     assert len(y) == 4

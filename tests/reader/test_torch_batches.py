@@ -4,6 +4,7 @@ from any step on.
 
 import json
 import pickle
+import re
 import subprocess
 import sys
 from itertools import islice, pairwise
@@ -64,6 +65,59 @@ def test_a_function_is_applied_to_batches_and_its_error_names_the_batch(
         RecordmillError, match=f"map: batch {at} of this iteration: KeyError: 'seventeen'"
     ):
         next(found)
+
+
+def _drain(batches: Any, count: int | None = None) -> tuple[list[list[int]], list[int]]:
+    """Returns the ids of the next batches, and the numbers of the batches that failed."""
+    good, failed = list[list[int]](), list[int]()
+    while count is None or len(good) + len(failed) < count:
+        try:
+            good.append((next(batches) // 3).tolist())
+        except StopIteration:
+            break
+        except RecordmillError as error:
+            failed += map(int, re.findall(r"map: batch (\d+) of this iteration: KeyE", str(error)))
+    return good, failed
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2, 3])
+@pytest.mark.parametrize("kind", [DataLoader, stateful.StatefulDataLoader])
+def test_a_batch_whose_map_fails_counts_as_done_and_the_others_come(
+    ds: Dataset, kind: Any, workers: int
+) -> None:
+    plain = ids(ds.batches(BATCH, seed=2))
+    at = next(at for at, batch in enumerate(plain) if 17 in batch)
+    batches = ds.to_torch(BATCH, seed=2, map=tripled)
+    run = iter(kind(batches, batch_size=None, num_workers=workers))
+    assert _drain(run) == (plain[:at] + plain[at + 1 :], [at])
+    # the next iteration is the next epoch
+    following = ids(ds.batches(BATCH, seed=2, epochs=2))[len(plain) :]
+    at = next(at for at, batch in enumerate(following) if 17 in batch)
+    run = iter(kind(batches, batch_size=None, num_workers=workers))
+    assert _drain(run) == (following[:at] + following[at + 1 :], [at])
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_saved_state_goes_on_after_a_batch_whose_map_failed(ds: Dataset, workers: int) -> None:
+    plain = ids(ds.batches(BATCH, seed=2))
+    at = next(at for at, batch in enumerate(plain) if 17 in batch)
+
+    def loader_from(state: Any = None) -> Any:
+        batches = ds.to_torch(BATCH, seed=2, map=tripled)
+        made = stateful.StatefulDataLoader(batches, batch_size=None, num_workers=workers)
+        if state is not None:
+            made.load_state_dict(state)
+        return made
+
+    for taken in range(1, len(plain)):
+        # torchdata keeps the state of a worker with the batch that it yields, and a failed batch is
+        # not yielded. So the state is that of the batch before.
+        if workers and at < taken <= at + workers:
+            continue
+        run = loader_from()
+        good, failed = _drain(iter(run), taken)
+        more, failed_later = _drain(iter(loader_from(run.state_dict())))
+        assert (good + more, failed + failed_later) == (plain[:at] + plain[at + 1 :], [at])
 
 
 def test_every_feature_has_its_dtype_and_values(out: Path) -> None:

@@ -365,6 +365,19 @@ def _make_packed_block(
     )
 
 
+def count_iteration_steps(schedule: Schedule, epochs: int | None) -> int:
+    """Returns the number of steps from the start of an iteration to the start of a schedule.
+
+    Args:
+        epochs: Number of epochs of an iteration. None if all epochs are one iteration.
+    """
+    first_epoch = 0 if epochs is None else schedule.epoch // epochs * epochs
+    steps = schedule.epoch_steps
+    return (
+        schedule.epoch - first_epoch
+    ) * steps.count_steps() + schedule.position // steps.global_batch_size
+
+
 def plan_steps(
     dataset: Fetchable, batch_size: int, order: Order, collations: Mapping[str, Collation]
 ) -> StepPlan:

@@ -26,7 +26,12 @@ from recordmill.reader.batches.collate import (
     estimate_padded_row_bytes,
     fill_missing,
 )
-from recordmill.reader.batches.plan import StepBlock, StepPlan, plan_steps
+from recordmill.reader.batches.plan import (
+    StepBlock,
+    StepPlan,
+    count_iteration_steps,
+    plan_steps,
+)
 from recordmill.reader.images.columns import ImageDecoder, resolve_image_targets
 from recordmill.reader.options.collation import Bucketed, Packed
 from recordmill.reader.options.images import Images
@@ -441,12 +446,15 @@ class _MapFailure:
     error: Exception
 
 
-def unwrap_mapped(batch: Any, number: int) -> Any:
+def unwrap_mapped(batch: Any, number: Callable[[], int]) -> Any:
     """Returns the batch, unless it is an error of `map`.
+
+    A batch with an error counts as done. So the caller moves on to the next batch before it calls
+    this function.
 
     Args:
         batch: Result of `BatchSource.apply_map`.
-        number: Number of the batch in this iteration, for the message.
+        number: Returns the number of the batch in its iteration, for the message.
 
     Raises:
         RecordmillError: `map` failed for this batch.
@@ -454,7 +462,7 @@ def unwrap_mapped(batch: Any, number: int) -> Any:
     if isinstance(batch, _MapFailure):
         error = batch.error
         raise RecordmillError(
-            f"map: batch {number} of this iteration: {type(error).__name__}: {error}"
+            f"map: batch {number()} of this iteration: {type(error).__name__}: {error}"
         ) from error
     return batch
 
@@ -463,7 +471,8 @@ class Batches(Iterator[Any]):
     """Iterator of batches, which are read ahead on threads.
 
     The arrays of a batch are views of larger arrays. The memory of these is freed when none of
-    their views is in use.
+    their views is in use. If `map` fails for a batch, the error names its number, the batch counts
+    as done, and the iterator continues with the next one.
 
     Attributes:
         cut: For each packed feature, the number of records that were cut because they are longer
@@ -475,16 +484,26 @@ class Batches(Iterator[Any]):
         first_plan = source.plan(options.batch_size or BATCH_SIZE).skip_finished_epoch()
         self._plan = first_plan.select_iteration(0, options.order.epochs)
         self._refiller = source.make_refiller(self._plan)
-        self._step = 0
+        self._step, self._epochs = 0, options.order.epochs
         self._end_position: tuple[int, int] | None = None
         self.cut: dict[str, int] = {}
         self._batches = _generate(source, self._plan, self._refiller, self.cut)
 
     def __next__(self) -> Any:
         batch, end_position = next(self._batches)
-        batch = unwrap_mapped(batch, self._step)
-        self._step, self._end_position = self._step + 1, end_position
-        return batch
+        step = self._step
+        self._step, self._end_position = step + 1, end_position
+        return unwrap_mapped(batch, lambda: self._iteration_number(step))
+
+    def _iteration_number(self, step: int) -> int:
+        """Returns the number of a batch in its iteration.
+
+        If batches are packed or records skipped, batches before a state are not counted, because
+        their number is unknown.
+        """
+        if self._refiller is not None or self._plan.packing is not None:
+            return step
+        return count_iteration_steps(self._plan.schedule_after(step), self._epochs)
 
     def __len__(self) -> int:
         """Returns the number of remaining batches.

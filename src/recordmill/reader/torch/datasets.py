@@ -34,7 +34,7 @@ import torch
 import torch.utils.data
 
 from recordmill.base.errors import UsageError
-from recordmill.reader.batches.plan import StepPlan
+from recordmill.reader.batches.plan import StepPlan, count_iteration_steps
 from recordmill.reader.batches.source import BatchSource, unwrap_mapped
 from recordmill.reader.sampling.schedule import Schedule, State, check_state
 from recordmill.reader.torch.tensors import BatchPosition, tensor_batches
@@ -355,7 +355,9 @@ class TorchBatches(torch.utils.data.IterableDataset):  # type: ignore[misc]
                 self._plan_iteration(number), number, worker=worker, num_workers=num_workers
             )
         self._current_position = position
-        return _WorkerBatches(position, self._batches(position), self._skips_bad_records)
+        return _WorkerBatches(
+            position, self._batches(position), self._skips_bad_records, self._epochs
+        )
 
     def _batches(
         self, position: WorkerPosition
@@ -363,18 +365,12 @@ class TorchBatches(torch.utils.data.IterableDataset):  # type: ignore[misc]
         if not position.is_over:
             # The workers share the threads. The data set is this worker's own copy.
             self._source.dataset.threads = max(self._threads // position.num_workers, 1)
-            for number, (batch, end_position) in enumerate(
-                tensor_batches(
-                    self._source,
-                    position.plan,
-                    num_workers=position.num_workers,
-                    skip_below=position.read_position,
-                )
-            ):
-                yield (
-                    unwrap_mapped(batch, number * position.num_workers + position.worker),
-                    end_position,
-                )
+            yield from tensor_batches(
+                self._source,
+                position.plan,
+                num_workers=position.num_workers,
+                skip_below=position.read_position,
+            )
 
     def _plan_iteration(self, number: int) -> StepPlan:
         """Returns the steps of all workers in an iteration."""
@@ -485,12 +481,14 @@ class _WorkerBatches(Iterator[Any]):
         position: WorkerPosition,
         batches: Generator[tuple[Any, BatchPosition], None, None],
         skips_bad_records: bool,
+        epochs: int | None,
     ) -> None:
         self._position, self._batches, self._skips_bad_records = (
             position,
             batches,
             skips_bad_records,
         )
+        self._epochs, self._num_batches = epochs, 0
 
     def __next__(self) -> Any:
         try:
@@ -498,8 +496,18 @@ class _WorkerBatches(Iterator[Any]):
         except StopIteration:
             self._position.finish()
             raise
-        self._position.advance(end_position, self._skips_bad_records)
-        return batch
+        position, schedule, count = self._position, self._position.schedule, self._num_batches
+        self._num_batches += 1
+        position.advance(end_position, self._skips_bad_records)
+        return unwrap_mapped(
+            batch,
+            lambda: (
+                count_iteration_steps(schedule, self._epochs)
+                if end_position is None
+                # the steps before a state are unknown
+                else count * position.num_workers + position.worker
+            ),
+        )
 
 
 def get_ranks() -> tuple[int, int]:
