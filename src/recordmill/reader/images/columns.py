@@ -19,6 +19,7 @@ from recordmill.base.buffers import allocate_reusable
 from recordmill.base.errors import UsageError
 from recordmill.base.threads import MemoryBudget
 from recordmill.reader.images.decode import EncodedImage, choose_box, is_flipped, resize_into
+from recordmill.reader.images.turned_objects import NOT_TURNED, turn_objects
 from recordmill.reader.options.images import Images, ImageTarget, RandomCrop
 from recordmill.reader.prefetch.prefetcher import StepRows
 from recordmill.reader.prefetch.protocols import Fetchable
@@ -186,8 +187,8 @@ class ImageDecoder:
             if feature.name not in self.images:
                 continue
             task = self._make_task(feature, column, rows, key)
-            # only this feature has boxes, and only a crop or flip moves them
-            if name == IMAGE_FEATURE and (task.target.crop or task.target.flip):
+            # only this feature has boxes
+            if name == IMAGE_FEATURE and _moves_objects(task.target):
                 box_task = task
             pixels[feature.name] = task.out
             for begin in range(0, len(column), _IMAGES_PER_TASK):
@@ -198,7 +199,11 @@ class ImageDecoder:
                     undecoded += task.decode(task_rows)
         for result in futures:
             undecoded += result.result()
-        batch = rows.batch if box_task is None else move_boxes(rows.batch, box_task.kept_parts)
+        batch = rows.batch
+        if box_task is not None:
+            batch = turn_objects(batch, box_task.turns)
+            if box_task.target.crop or box_task.target.flip:
+                batch = move_boxes(batch, box_task.kept_parts)
         return (
             {name: self.images[name].to_layout(array) for name, array in pixels.items()},
             batch,
@@ -231,6 +236,7 @@ class ImageDecoder:
             budget=self._budget,
             out=out,
             kept_parts=kept_parts,
+            turns=np.tile(np.array(NOT_TURNED), (len(column), 1)),
         )
 
 
@@ -243,6 +249,7 @@ class _DecodeTask:
         numbers: [rows] the numbers of the records, which determine random crops.
         out: [rows, *shape] receives the pixels.
         kept_parts: [rows, 5] receives the part of each image that is kept, see `move_boxes`.
+        turns: [rows, 3] receives how each image was turned, see `turn_objects`.
     """
 
     name: str
@@ -256,6 +263,7 @@ class _DecodeTask:
     budget: MemoryBudget
     out: Array
     kept_parts: Array
+    turns: Array
 
     def decode(self, rows: range) -> list[_UndecodedImage]:
         """Fills `out` at these rows and returns the images that cannot be decoded."""
@@ -276,6 +284,8 @@ class _DecodeTask:
                 is_own = self.valid is None or self.valid[row]
                 image = EncodedImage(data, self.target, checked if is_own else None)
                 number = int(self.numbers[row])
+                if is_own:
+                    self.turns[row] = image.turn
                 self.kept_parts[row] = _decode_into(
                     image, self.target, self.key, number, self.budget, self.out[row]
                 )
@@ -389,15 +399,15 @@ class ImageConversion:
             UsageError: The target has a random part, or a crop that would move boxes.
         """
         is_random = isinstance(self.target.crop, RandomCrop) or self.target.flip
-        if is_random or (self.has_boxes and self.target.crop):
+        if is_random or (self.has_boxes and _moves_objects(self.target)):
             reason = (
                 "cut or flipped at random, otherwise in each epoch,"
                 if is_random
-                else "cut, and boxes with it,"
+                else "cut or turned, and boxes with it,"
             )
             raise UsageError(
                 f"decode_images: {feature.name!r} is {reason} which only batches, to_tf and to_torch do: open it with "
-                f"{'a central crop' if is_random and not self.has_boxes else 'no crop'}, or without this feature"
+                f"{'a central crop' if is_random and not self.has_boxes else 'no crop and orientation'}, or without this feature"
             )
         # one array for all present images, because a column holds their values one after another
         pixels = np.empty(
@@ -430,13 +440,23 @@ def has_boxes(names: Sequence[str]) -> bool:
     return any(name in names for name in _BOX_EDGES)
 
 
+def _moves_objects(target: Images) -> bool:
+    return bool(target.crop or target.flip or target.orientation)
+
+
 def check_boxes(names: Sequence[str], images: Mapping[str, Images]) -> None:
-    """Raises UsageError if a crop or flip cannot move the boxes.
+    """Raises UsageError if a crop, flip or orientation cannot move the boxes.
 
     Args:
         names: The names of all features.
         images: The target of each image feature.
     """
+    is_turned = IMAGE_FEATURE in images and images[IMAGE_FEATURE].orientation
+    missing = [name for name in _BOX_EDGES if name not in names]
+    if is_turned and missing and has_boxes(names):
+        raise UsageError(
+            f"decode_images: orientation=True turns all edges of the boxes: read {missing[0]!r}, too"
+        )
     changed_features = [name for name, target in images.items() if target.crop or target.flip]
     if not changed_features or not has_boxes(names):
         return
@@ -444,7 +464,7 @@ def check_boxes(names: Sequence[str], images: Mapping[str, Images]) -> None:
         raise UsageError(
             f"decode_images: boxes are those of {IMAGE_FEATURE!r}, so {changed_features[0]!r} can't be cropped or flipped"
         )
-    if missing := [name for name in _BOX_EDGES if name not in names]:
+    if missing:
         raise UsageError(
             f"decode_images: a crop or flip moves all edges of the boxes: read {missing[0]!r}, too"
         )

@@ -138,6 +138,11 @@ class EncodedImage:
             raise BadImage(DECODE_FAILED, f"{sizes_text}: give decode_images=(height, width)")
 
     @property
+    def turn(self) -> tuple[int, int, int]:
+        """EXIF orientation that is applied, and height and width of the stored pixels."""
+        return self._orientation, self._header.height, self._header.width
+
+    @property
     def work_bytes(self) -> int:
         """Upper limit of the memory that decoding takes."""
         return array_decode_bytes(self._header)
