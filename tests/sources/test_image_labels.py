@@ -13,7 +13,9 @@ import image_samples
 import numpy as np
 import pytest
 
+import recordmill
 from recordmill.base.errors import DataError, UsageError
+from recordmill.options.commands import in_flags
 from recordmill.sources.common.contract import PlanOptions
 from recordmill.sources.images.source import ImageOptions, ImageSource, plan_images
 from recordmill.storage.listing import list_inputs
@@ -334,7 +336,7 @@ def test_the_path_column_named_or_found(tmp_path: Path) -> None:
         ),
         (
             "l.csv",
-            "where,n\na.png,1\n",
+            "where,n\nb.png,1\n",
             {},
             UsageError,
             r"looked at none of where, n\..*--labels-path-column names the column",
@@ -374,7 +376,7 @@ def test_the_path_column_named_or_found(tmp_path: Path) -> None:
             "file,n,n\na.png,1,2\n",
             {},
             DataError,
-            "both named 'n'.* .a labels file is read with the defaults: mend it",
+            "both named 'n'.* give each a name of its own with --names",
         ),
         (
             "l.jsonl",
@@ -466,3 +468,122 @@ def test_columns_that_the_label_takes_the_name_of_are_told(tmp_path: Path) -> No
     assert {"label", "class_name", "labels_label", "labels_class_name"} <= {*source.schema.names}
     told = "label is labels_label, class_name is labels_class_name"
     assert source.notes[-1] == f"l.csv: columns that images have as well get other names: {told}"
+
+
+def _built(folder: Path, table: str, text: bytes, **options: Any) -> dict[str, Any]:
+    """The columns of a build of 0.png, 1.png and 2.png with a table, and its notes."""
+    (folder / "in").mkdir(exist_ok=True)
+    for number in range(3):
+        data = image_samples.encoded("PNG", image_samples.picture(seed=number))
+        (folder / "in" / f"{number}.png").write_bytes(data)
+    (folder / table).write_bytes(text)
+    option = "boxes" if "boxes" in table else "labels"
+    result = recordmill.build(
+        folder / "in",
+        folder / "out",
+        overwrite=True,
+        shuffle=False,
+        **{option: folder / table},
+        **options,
+    )
+    return {"notes": result.notes, **recordmill.open(folder / "out").to_table().to_pydict()}
+
+
+def test_blanks_after_the_commas_of_a_labels_file_are_trimmed(tmp_path: Path) -> None:
+    text = b"filename, label, n\n0.png, a, 1\n1.png, b, 2\n2.png,a , 3\n"
+    columns = _built(tmp_path, "labels.csv", text)
+    assert columns["class_name"] == ["a", "b", "a"]
+    assert columns["n"] == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("table", "text", "options"),
+    [
+        ("labels.csv", b"0.png,a\n1.png,b\n2.png,a\n", {}),
+        ("labels.txt", b"0.png a\n1.png   b\n2.png a\n", {"delimiter": " "}),
+        (
+            "labels.csv",
+            b"made by hand\n0.png!a\n1.png!b\n2.png!a\n",
+            {"delimiter": "!", "skip_lines": 1},
+        ),
+    ],
+)
+def test_a_labels_file_without_a_header_is_read_by_the_options_of_csv(
+    tmp_path: Path, table: str, text: bytes, options: dict[str, Any]
+) -> None:
+    columns = _built(tmp_path, table, text, header=False, names="filename,label", **options)
+    assert columns["class_name"] == ["a", "b", "a"]
+
+
+def test_encoding_reads_a_labels_file(tmp_path: Path) -> None:
+    text = "filename,label\n0.png,é\n1.png,b\n2.png,é\n".encode("latin-1")
+    assert _built(tmp_path, "labels.csv", text, encoding="latin-1")["class_name"] == ["é", "b", "é"]
+
+
+def test_the_options_of_csv_read_a_table_of_boxes(tmp_path: Path) -> None:
+    text = b"".join(b"%d.png! 1! 1! 3! 3! a\n" % number for number in range(3))
+    columns = _built(
+        tmp_path,
+        "boxes.csv",
+        text,
+        header=False,
+        names="filename,xmin,ymin,xmax,ymax,class",
+        delimiter="!",
+    )
+    assert [len(values) for values in columns["image/object/bbox/xmin"]] == [1, 1, 1]
+
+
+def test_options_of_csv_are_refused_for_other_tables_and_without_one(tmp_path: Path) -> None:
+    for table in ("labels.jsonl", "boxes.json"):
+        with pytest.raises(UsageError, match="is of a CSV file, and not of"):
+            _built(tmp_path, table, b'{"filename": "0.png"}\n', delimiter=";")
+    with pytest.raises(UsageError, match="needs --labels or --boxes"):
+        recordmill.build(tmp_path / "in", tmp_path / "out2", kind="images", delimiter=";")
+
+
+def test_a_first_row_that_names_an_image_is_said_to_be_no_header(tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as refused:
+        _built(tmp_path, "labels.csv", b"0.png,a\n1.png,b\n2.png,a\n")
+    assert "say --no-header and give the columns with --names" in in_flags(str(refused.value))
+
+
+def test_the_only_column_whose_values_are_images_is_that_of_paths(tmp_path: Path) -> None:
+    text = b",samples,y\n0,/far/0.png,7\n1,/far/1.png,8\n2,/far/2.png,9\n"
+    assert _built(tmp_path, "labels.csv", text)["y"] == [7, 8, 9]
+
+
+def test_rows_of_an_image_that_differ_are_noted(tmp_path: Path) -> None:
+    text = b"filename,label\n0.png,a\n0.png,b\n1.png,b\n2.png,a\n"
+    notes = _built(tmp_path, "labels.csv", text)["notes"]
+    assert any("1 file(s) have several rows that differ, such as 0.png" in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "proposed"),
+    [
+        (
+            "a.csv",
+            "filename,xmin,ymin,xmax,ymax,class\n0.png,1,1,3,3,a\n1.png,1,1,3,3,a\n",
+            "boxes",
+        ),
+        ("a.csv", "id,label\n0,x\n1,y\n2,x\n", "labels"),
+        (
+            "metadata.jsonl",
+            '{"file_name":"0.png","objects":{"bbox":[[1,1,2,2]],"categories":[0]}}\n',
+            "boxes",
+        ),
+        ("metadata.jsonl", '{"file_name":"0.png","annotations":"none"}\n', "labels"),
+    ],
+)
+def test_the_note_on_a_table_beside_images_proposes_the_option_that_reads_it(
+    tmp_path: Path, name: str, text: str, proposed: str
+) -> None:
+    _built(tmp_path, "labels.csv", b"filename,label\n0.png,a\n1.png,b\n2.png,a\n")
+    path = tmp_path / "in" / name
+    path.write_text(text)
+    result = recordmill.build(tmp_path / "in", tmp_path / "noted", kind="images")
+    assert any(f"{proposed}=" in note and "is not read" in note for note in result.notes)
+    options = {"missing": "ignore"} if proposed == "labels" else {}
+    recordmill.build(
+        tmp_path / "in", tmp_path / "read", kind="images", **{proposed: path}, **options
+    )

@@ -43,14 +43,21 @@ _pixels = partial(_images, kinds=("images", "webdataset"))
 _classes = partial(
     Option, group="classes of images and text", decides=True, kinds=("images", "text")
 )
-_csv = partial(Option, group="CSV", decides=True, kinds=("csv",))
+_csv = partial(
+    Option,
+    group="CSV, also labels and boxes of images",
+    decides=True,
+    kinds=("csv", "images"),
+)
 _columns = partial(
     Option,
     group="CSV, JSONL, Parquet and Arrow",
     decides=True,
     kinds=("csv", "jsonl", "parquet", "arrow"),
 )
-_text = partial(Option, group="text, JSONL and CSV", decides=True, kinds=("text",))
+_text = partial(
+    Option, group="text, JSONL, CSV and tables of images", decides=True, kinds=("text",)
+)
 _run = partial(Option, group=RUN_GROUP)
 _column = partial(_order, metavar="COLUMN")
 # options that read files in addition to the inputs
@@ -439,6 +446,7 @@ class BuildKeywords(TypedDict, total=False):
         _csv(
             "drop blanks around fields; with --delimiter ' ', a run of blanks is one delimiter",
             False,
+            kinds=("csv",),
         ),
     ]
     columns: Annotated[
@@ -475,7 +483,12 @@ class BuildKeywords(TypedDict, total=False):
     ]
     encoding: Annotated[
         str,
-        _text("any that Python knows", "utf-8", metavar="NAME", kinds=("text", "jsonl", "csv")),
+        _text(
+            "any that Python knows",
+            "utf-8",
+            metavar="NAME",
+            kinds=("text", "jsonl", "csv", "images"),
+        ),
     ]
     mode: Annotated[
         Literal["auto", "lines", "documents"],

@@ -11,7 +11,8 @@ are nulls.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 from recordmill.base.errors import UsageError
 from recordmill.base.option_names import option
@@ -30,8 +31,8 @@ _MAX_ROW_BYTES = 256 << 20
 
 
 @dataclass(frozen=True)
-class CsvOptions(TableOptions):
-    """Options of CSV files, in addition to `TableOptions`.
+class CsvDialect:
+    """The notation of a CSV file: of the data, or of the labels and boxes of images.
 
     Attributes:
         delimiter: One ASCII character. None detects one of `, ; tab | :` and the blank.
@@ -55,11 +56,6 @@ class CsvOptions(TableOptions):
         comment: One ASCII character. A line that starts with it is ignored.
         skip_lines: Number of lines before the header, or before the first row if there is no
             header.
-        trim: Whether blanks and tabs around a field are dropped, also those before an opening
-            quote. Otherwise they are part of the value. If the delimiter is a blank, a run of
-            blanks is one delimiter.
-        max_line_bytes: Maximum length of a row in bytes. A longer row is a reject, and reading
-            continues at its second line. This limits the damage of a quote that is never closed.
     """
 
     delimiter: str | None = None
@@ -73,11 +69,8 @@ class CsvOptions(TableOptions):
     names: tuple[str, ...] | None = None
     comment: str | None = None
     skip_lines: int = 0
-    trim: bool = False
-    max_line_bytes: int = MAX_LINE_BYTES
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         roles = {
             "delimiter": self.delimiter,
             "quote": self.quote,
@@ -99,6 +92,39 @@ class CsvOptions(TableOptions):
             )
             if same_role:
                 raise UsageError(f"--{name} and --{same_role} are both {value!r}; they must differ")
+        if self.skip_lines < 0:
+            raise UsageError(f"{option('skip_lines', self.skip_lines)}: it can't be negative")
+        _check_names(self.names)
+        object.__setattr__(self, "encoding", normalize_encoding(self.encoding))
+
+    @property
+    def dialect(self) -> dict[str, Any]:
+        """The options of the notation that differ from the defaults, by name."""
+        return {
+            field.name: value
+            for field in fields(CsvDialect)
+            if (value := getattr(self, field.name)) != field.default
+        }
+
+
+@dataclass(frozen=True)
+class CsvOptions(TableOptions, CsvDialect):
+    """Options of CSV files, in addition to those of tables and of their notation.
+
+    Attributes:
+        trim: Whether blanks and tabs around a field are dropped, also those before an opening
+            quote. Otherwise they are part of the value. If the delimiter is a blank, a run of
+            blanks is one delimiter.
+        max_line_bytes: Maximum length of a row in bytes. A longer row is a reject, and reading
+            continues at its second line. This limits the damage of a quote that is never closed.
+    """
+
+    trim: bool = False
+    max_line_bytes: int = MAX_LINE_BYTES
+
+    def __post_init__(self) -> None:
+        TableOptions.__post_init__(self)
+        CsvDialect.__post_init__(self)
         if self.trim and " " in (self.quote, self.escape, self.comment):
             raise UsageError(
                 f"{option('trim', True)} drops blanks, so ' ' can't be the quote, escape or comment as well"
@@ -107,14 +133,10 @@ class CsvOptions(TableOptions):
             raise UsageError(
                 f"{option('trim', True)} drops tabs, so '\\t' can't be the quote, escape or comment as well"
             )
-        if self.skip_lines < 0:
-            raise UsageError(f"{option('skip_lines', self.skip_lines)}: it can't be negative")
         if not 1 <= self.max_line_bytes <= _MAX_ROW_BYTES:
             raise UsageError(
                 f"{option('max_line_bytes', self.max_line_bytes)}: it lies between 1 and {_MAX_ROW_BYTES}"
             )
-        _check_names(self.names)
-        object.__setattr__(self, "encoding", normalize_encoding(self.encoding))
 
     def with_dialect(self, delimiter: str, quote: str | None = '"') -> CsvOptions:
         """Returns the options with a detected delimiter and quote.

@@ -10,8 +10,8 @@ import math
 import sys
 from array import array
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from recordmill.base.errors import Reject
@@ -67,6 +67,7 @@ class ParseSettings:
         names_file: Name of that file.
         keypoint_shape: (key points per box, values per key point) of YOLO files. None if boxes have
             no key points.
+        dialect: The user's `CsvDialect.dialect` for tables.
     """
 
     unit: str
@@ -74,6 +75,7 @@ class ParseSettings:
     class_names: Sequence[str] | None = None
     names_file: str = ""
     keypoint_shape: tuple[int, int] | None = None
+    dialect: Mapping[str, Any] = field(default_factory=dict)
 
 
 class AnnotationRows:

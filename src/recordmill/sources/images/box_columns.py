@@ -11,6 +11,7 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ from recordmill.sources.images.annotation_rows import (
 from recordmill.sources.images.box_table import parse_table
 from recordmill.sources.images.coco import parse_coco
 from recordmill.sources.images.image_finder import AMBIGUOUS, ImageFinder
+from recordmill.sources.images.labels_file import check_unused_dialect
 from recordmill.sources.images.voc import parse_voc
 from recordmill.sources.images.yolo import (
     find_yolo_names,
@@ -113,6 +115,7 @@ def read_box_columns(
     first_label: int,
     memory_bytes: int,
     unit: str = AUTO_UNIT,
+    dialect: Mapping[str, Any] = MappingProxyType({}),
 ) -> BoxColumns:
     """Reads all annotations at a path, and groups their boxes by image.
 
@@ -124,6 +127,7 @@ def read_box_columns(
         memory_bytes: Memory that a JSON document may use.
         unit: PIXELS or SHARES. AUTO_UNIT uses the unit of the format, or detects the unit of each
             table.
+        dialect: The user's `CsvDialect.dialect` for tables.
 
     Raises:
         UsageError: There are no annotations, none belongs to an image, or a table mixes units.
@@ -143,7 +147,9 @@ def read_box_columns(
         for file in listing.files
         if file.name.lower().endswith(f".{ending}") and _may_have_boxes(file.name)
     ]
-    settings = ParseSettings(unit, memory_bytes)
+    settings = ParseSettings(unit, memory_bytes, dialect=dialect)
+    if ending not in ("csv", "tsv"):
+        check_unused_dialect(dialect, _FORMAT_NAMES[ending])
     if ending == "txt":
         root = listing.roots[0].path
         found, names_file, shape = find_yolo_names(

@@ -14,8 +14,6 @@ from typing import Any
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.option_names import option
-from recordmill.sources.csv.dialect import CsvOptions
-from recordmill.sources.csv.source import plan_csv
 from recordmill.sources.images.annotation_rows import (
     BYTES_PER_BYTE,
     MAX_CLASSES,
@@ -30,7 +28,7 @@ from recordmill.sources.images.annotation_rows import (
 )
 from recordmill.sources.images.foreign_annotations import shape_edges
 from recordmill.sources.images.image_finder import ImageFinder
-from recordmill.sources.images.labels_file import PATH_COLUMNS, read_label_rows
+from recordmill.sources.images.labels_file import PATH_COLUMNS, read_label_rows, table_planner
 from recordmill.storage.file_table import InputFile
 from recordmill.storage.files import read_range
 from recordmill.storage.json_fields import parse_json, read_bounded
@@ -103,7 +101,7 @@ def parse_table(
         table: Iterable[Row] = list(_json_rows(rows, file, settings))
         names = list(dict.fromkeys(key for _, values in table for key in values))
     else:
-        table = _CsvTable(rows, file)
+        table = _CsvTable(rows, file, settings.dialect)
         names = table.names
     columns = _TableColumns(names, file.name)
     columns.check_sizes(table)
@@ -372,12 +370,10 @@ class _CsvTable:
     They become Python values in slices, each time they are iterated over.
     """
 
-    def __init__(self, rows: AnnotationRows, file: InputFile) -> None:
-        names = _missing_header(file)
-        options = CsvOptions(header=names is None, names=names)
-        self._found = read_label_rows(
-            lambda source, common: plan_csv([source], options, common), file, rows.rejects
-        )
+    def __init__(self, rows: AnnotationRows, file: InputFile, dialect: Mapping[str, Any]) -> None:
+        if not dialect and (names := _missing_header(file)) is not None:
+            dialect = {"header": False, "names": names}
+        self._found = read_label_rows(table_planner(file.name, dialect), file, rows.rejects)
         self.names: list[str] = self._found.table.schema.names
 
     def __iter__(self) -> Iterator[Row]:
@@ -386,6 +382,26 @@ class _CsvTable:
             columns = [column.to_pylist() for column in table.slice(begin, _SLICE_ROWS).columns]
             for place, cells in zip(places[begin:], zip(*columns, strict=True), strict=False):
                 yield place, dict(zip(self.names, cells, strict=True))
+
+
+def is_box_table(head: bytes, ending: str) -> bool:
+    """Returns whether the first line of a table has columns of boxes and classes.
+
+    Args:
+        head: The first bytes of the file.
+        ending: Its extension, `csv`, `tsv` or `jsonl`.
+    """
+    line = next(iter(head.decode("utf-8-sig", "replace").splitlines()), "")
+    try:
+        names = (
+            list(parse_json(line, ""))
+            if ending == "jsonl"
+            else next(csv.reader([line], delimiter=max(",;\t", key=line.count)), [])
+        )
+        _TableColumns([str(name).strip() for name in names], "")
+    except (DataError, UsageError, TypeError, csv.Error):
+        return False
+    return True
 
 
 def _missing_header(file: InputFile) -> tuple[str, ...] | None:

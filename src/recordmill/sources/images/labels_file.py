@@ -9,6 +9,7 @@ from __future__ import annotations
 import os.path
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,19 +28,13 @@ from recordmill.storage.files import parse_input_path, read_range, stat
 from recordmill.storage.folders import real_path
 from recordmill.storage.listing import InputRoot
 
-_FORMATS: dict[str, Callable[[InputFile, PlanOptions], Source]] = {
-    **dict.fromkeys(
-        ("csv", "tsv", "txt"),
-        lambda file, common: plan_csv([file], CsvOptions(header=True), common),
-    ),
-    **dict.fromkeys(
-        ("jsonl", "ndjson"), lambda file, common: plan_jsonl([file], JsonlOptions(), common)
-    ),
-}
+_CSV_EXTENSIONS, _JSONL_EXTENSIONS = ("csv", "tsv", "txt"), ("jsonl", "ndjson")
 _PATH_NAMES = """
 file_name filename file path file_path filepath image image_path image_name image_file image_filename
 img img_path img_name image_id img_id id name
 """
+# 90 % of the values of a column with another name are images.
+_MIN_IMAGE_SHARE = 0.9
 PATH_COLUMNS = _PATH_NAMES.split()  # names of path columns, the most certain first
 
 
@@ -59,29 +54,62 @@ class LabelRows:
     time_dtypes: Mapping[str, str] = field(default_factory=dict)
 
 
-def read_label_file(path: str) -> LabelRows:
+def table_planner(
+    name: str, dialect: Mapping[str, Any]
+) -> Callable[[InputFile, PlanOptions], Source]:
+    """Returns a function that plans a table of labels or boxes.
+
+    A CSV file has a header unless the dialect says otherwise. Blanks around its fields are dropped.
+
+    Args:
+        name: The name of the file. Its extension determines the format.
+        dialect: The user's `CsvDialect.dialect`.
+
+    Raises:
+        UsageError: An option is not for JSON Lines.
+    """
+    if name.rpartition(".")[2].lower() in _JSONL_EXTENSIONS:
+        check_unused_dialect(dialect, "JSON Lines", ("encoding",))
+        return lambda file, common: plan_jsonl([file], JsonlOptions(**dialect), common)
+    options = CsvOptions(**{"header": True, **dialect, "trim": True})
+    return lambda file, common: plan_csv([file], options, common)
+
+
+def check_unused_dialect(
+    dialect: Mapping[str, Any], description: str, used: Sequence[str] = ()
+) -> None:
+    """Raises UsageError if an option of CSV has no effect on labels or boxes.
+
+    Args:
+        dialect: The user's `CsvDialect.dialect`.
+        description: What is read instead of CSV.
+        used: Names of the options that have an effect.
+    """
+    for name, value in dialect.items():
+        if name not in used:
+            raise UsageError(f"{option(name, value)} is of a CSV file, and not of {description}")
+
+
+def read_label_file(path: str, dialect: Mapping[str, Any]) -> LabelRows:
     """Reads all rows of a labels file. The extension determines the format.
 
-    A .csv, .tsv or .txt file must have a header.
+    Args:
+        path: The file.
+        dialect: The user's `CsvDialect.dialect`.
 
     Raises:
         UsageError: The file can't be read, or has another extension.
         DataError: The file is empty, malformed, or can't be decoded. The message has the line.
     """
     name = os.path.basename(path)
-    plan = _FORMATS.get(name.rpartition(".")[2].lower())
     try:
         read_range(path, 0, 0)  # fails if the file can't be read
         file = InputFile(0, name, path, stat(path))
     except OSError as error:
         raise UsageError(f"{option('labels', path)}: can't be read: {error.strerror}") from error
-    if plan is None:
+    if name.rpartition(".")[2].lower() not in (*_CSV_EXTENSIONS, *_JSONL_EXTENSIONS):
         raise UsageError(f"{option('labels', path)}: a .csv, .tsv or .jsonl file is needed")
-    try:
-        return read_label_rows(plan, file)
-    except DataError as error:
-        reason = f"{error.reason} (a labels file is read with the defaults: mend it)"
-        raise DataError(reason, source=error.source, place=error.place) from None
+    return read_label_rows(table_planner(name, dialect), file)
 
 
 def read_label_rows(
@@ -139,6 +167,7 @@ class LabelRequest:
     Attributes:
         path: The labels file.
         path_column: Its column of paths. None detects it.
+        dialect: The user's `CsvDialect.dialect` for the file.
         label: Name of the label column. None uses the column `label`, if it exists.
         reject: Whether rows without a file, and files without a row, are rejects.
         reserved_names: Names of features that do not come from the labels file.
@@ -146,6 +175,7 @@ class LabelRequest:
 
     path: str
     path_column: str | None
+    dialect: Mapping[str, Any]
     label: str | None
     reject: bool
     reserved_names: frozenset[str]
@@ -184,7 +214,7 @@ def read_label_columns(
     """
     path = parse_input_path(request.path)
     name = os.path.basename(path)
-    rows = read_label_file(path)
+    rows = read_label_file(path, request.dialect)
     finder = LabelFinder(files, roots, path)
     column = choose_path_column(request.path_column, rows.table, finder, name)
     owner = finder.find_images(rows.table.column(column))
@@ -200,6 +230,11 @@ def read_label_columns(
     notes += _note_renames(names, name)
     if repeated:
         notes.append(f"{name}: {repeated} row(s) equal another row of their file, and are left out")
+    if several := int(np.count_nonzero(counts > 1)):
+        example = files[int(np.argmax(counts > 1))].name
+        notes.append(
+            f"{name}: {several} file(s) have several rows that differ, such as {example}, so every column is a list"
+        )
     aligned, files_with_nulls = _align(columns, owner, counts)
     keep = (counts > 0) | (not request.reject)
     if files_with_nulls is not None:
@@ -315,6 +350,20 @@ def choose_path_column(
     for column in candidates:
         if (finder.find_images(table.column(column)) >= 0).any():
             return column
+    if (finder.find_images(pa.array(names, pa.large_string())) >= 0).any():
+        raise UsageError(
+            f"{name}: the first row names an image, so it is no header: say {option('header', False)} and give the "
+            f"columns with {option('names', 'filename,label')}"
+        )
+    # A column of another name is used if it is the only one whose values are images.
+    by_values: list[str] = [
+        column
+        for column in names
+        if _is_text(table.schema.field(column).type)
+        and (finder.find_images(table.column(column)) >= 0).mean() >= _MIN_IMAGE_SHARE
+    ]
+    if len(by_values) == 1:
+        return by_values[0]
     raise UsageError(
         f"{name}: no column holds paths of the images; looked at {', '.join(candidates) or 'none'} of "
         f"{', '.join(names)}. "
@@ -438,7 +487,12 @@ def _report_unmatched(
         for row, value in zip(unmatched, values.to_pylist(), strict=True)
     ]
     rejects += [
-        Reject(files[row].name, "", "no label row", f"{name} has no row for this file")
+        Reject(
+            files[row].name,
+            "",
+            "no label row",
+            f"{name} has no row for this file",
+        )
         for row in unlabelled
     ]
     return rejects, []

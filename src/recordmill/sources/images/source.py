@@ -48,8 +48,10 @@ from recordmill.sources.common.layout import (
     reject_unknown_classes,
     resolve_class_rule,
 )
+from recordmill.sources.csv.dialect import CsvDialect
 from recordmill.sources.images.annotation_rows import AUTO_UNIT
 from recordmill.sources.images.box_columns import OBJECT_LABEL, read_box_columns
+from recordmill.sources.images.box_table import is_box_table
 from recordmill.sources.images.boxes import object_features
 from recordmill.sources.images.image_sets import read_image_set_splits
 from recordmill.sources.images.labels_file import LabelRequest, read_label_columns
@@ -151,8 +153,8 @@ _TABLE_EXTENSIONS = ("csv", "tsv", "jsonl")  # formats of the option `labels`
 
 
 @dataclass(frozen=True)
-class ImageOptions:
-    """Options of image files.
+class ImageOptions(CsvDialect):
+    """Options of image files, and the notation of their labels and boxes as CSV.
 
     Attributes:
         labels: A .csv, .tsv or .jsonl file with one or more rows per image.
@@ -199,6 +201,10 @@ class ImageOptions:
     unlabelled: str = layout.LEAVE_UNLABELLED
 
     def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.dialect and self.labels is None and self.boxes is None:
+            name, value = next(iter(self.dialect.items()))
+            raise UsageError(f"{option(name, value)} needs {option('labels')} or {option('boxes')}")
         if self.label_offset not in (0, 1):
             raise UsageError(
                 f"{option('label_offset', self.label_offset)}: 0, or 1 for a background class before them"
@@ -316,6 +322,7 @@ def plan_images(
         request = LabelRequest(
             path=options.labels,
             path_column=options.labels_path_column,
+            dialect=options.dialect,
             label=common.label,
             reject=options.missing == REJECT_MISSING,
             reserved_names=frozenset(feature.name for feature in own_features).union(
@@ -343,6 +350,7 @@ def plan_images(
             first_label=options.label_offset,
             memory_bytes=common.memory_bytes,
             unit=options.box_unit,
+            dialect=options.dialect,
         )
         files = with_features(files, objects.columns)
         for name, column in objects.hidden.items():
@@ -440,7 +448,15 @@ def _select_images(listing: Listing, annotations_path: str | None) -> tuple[File
             keep[file_id] = True
     tally = format_extension_counts(+skipped)
     if not keep.any():
-        raise UsageError(f"no image among {len(files)} file(s){f': {tally}' if tally else ''}")
+        archives = [
+            name
+            for name in listing.files.names()
+            if name.lower().endswith((".zip", ".tar", ".tgz", ".tar.gz"))
+        ]
+        remedy = f"; if {archives[0]} has them, give the archive as the INPUT" if archives else ""
+        raise UsageError(
+            f"no image among {len(files)} file(s){f': {tally}' if tally else ''}{remedy}"
+        )
     files = files.filter(keep)
     return files, [
         *note_extensions("images", files, +skipped),
@@ -476,8 +492,14 @@ def _unread_annotation_notes(
                     f"{option('boxes', folder + '/labels')} takes boxes from it"
                 )
             continue
-        is_boxes = any(mark in head for mark in (b'"annotations"', b'"categories"', b"<bndbox>"))
-        if not any(name in head for name in names) or not (is_boxes or ending in _TABLE_EXTENSIONS):
+        is_table = ending in _TABLE_EXTENSIONS
+        is_boxes = (
+            is_box_table(head, ending)
+            if is_table
+            else any(mark in head for mark in (b'"annotations"', b'"categories"', b"<bndbox>"))
+        )
+        is_named = any(name in head for name in names) or (is_table and _has_ids(head, names))
+        if not is_named or not (is_boxes or is_table) or "submission" in name.lower():
             continue
         root = listing.roots[file.root]
         path = f"{root.argument.rstrip('/')}/{file.name}" if root.is_folder else file.path
@@ -508,6 +530,13 @@ def _find_paired_folders(classes: Sequence[str], files: FileTable) -> tuple[str,
             if names[0] == names[1]:
                 return folders[pair[0]], folders[pair[1]]
     return None
+
+
+def _has_ids(head: bytes, names: Sequence[bytes]) -> bool:
+    """Returns whether rows begin with the names of images without their extensions."""
+    stems = {name.rpartition(b".")[0] for name in names}
+    ids = {re.split(rb"[,;\t]", line, maxsplit=1)[0].strip(b'" ') for line in head.splitlines()[1:]}
+    return len(stems & ids) >= min(2, len(stems))
 
 
 def _check_class_folders(classes: Sequence[str], files: FileTable) -> None:
