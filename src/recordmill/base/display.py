@@ -22,21 +22,20 @@ from recordmill.base.sizes import format_duration
 def completion_notice(
     out: object, *checks: Callable[[], bool]
 ) -> Iterator[list[Callable[[], bool]]]:
-    """Corrects the message of Ctrl-C if the output is already complete.
+    """Corrects the message of Ctrl-C if the output of the `with` block is complete.
 
-    A context manager. Without it, Ctrl-C at the end of a run would be reported as "nothing was
-    written".
+    Without this, Ctrl-C at the end of a run would be reported as "nothing was written".
 
     Args:
-        out: The output, for the message.
+        out: The output, as the error message names it.
         checks: Functions that return True if the output is complete.
 
     Yields:
         The list of the checks. The block may append more.
 
     Raises:
-        KeyboardInterrupt: The block was interrupted. An interrupt that has a message of its own
-            keeps it.
+        KeyboardInterrupt: The block was interrupted. The message of an interrupt is only replaced
+            if it is empty and a check returns True.
     """
     completion_checks = [*checks]
     try:
@@ -111,7 +110,10 @@ class Display:
             raise self._failure from None
 
     def print_line(self, text: str) -> None:
-        """Prints a line that stays, unless the display is quiet."""
+        """Prints a line that later updates of the progress don't overwrite.
+
+        Does nothing if the display is quiet.
+        """
         if not self._quiet:
             self._write(("\r" if self._rewrites_line else "") + text.ljust(self._width) + "\n")
 

@@ -128,12 +128,13 @@ class NativeFunction:
 
 @dataclass(frozen=True)
 class Header:
-    """The declarations of the header.
+    """The parsed declarations of the C++ header.
 
     Attributes:
-        constants: Constant name to its value.
-        enums: Enum name to its members and their values.
-        structs: Struct name to its fields. A field is described like a parameter.
+        constants: The value of each constant, by name.
+        enums: The members of each enum and their values, by the name of the enum.
+        structs: The fields of each struct, by the name of the struct. A field is described like a
+            parameter of a function.
         functions: The functions, in the order of the header.
     """
 
@@ -367,7 +368,7 @@ def load_library(level: int | None = None) -> dict[str, Any]:
 
 
 def make_stub(header: Header) -> str:
-    """Returns the contents of native.pyi, in which type checkers find the types."""
+    """Returns the contents of native.pyi, the type stub of the native library."""
     lines = [
         '"""Types of the native library, from its header. Do not edit: run native/make_stub.py."""',
         "",

@@ -42,12 +42,17 @@ def make_name_table(
 
 
 def names_in_table(table: Int64s, first: int = 1) -> list[tuple[bytes, int]]:
-    """Returns (name, part) of each name in a table, in the order of insertion.
+    """Returns the names in a table and their parts, in the order of insertion.
+
+    See `make_name_table` for the meaning of a part.
 
     Args:
-        table: The table.
-        first: The slot of the first name to return. Slot 0 is the beginning of a record and has no
-            name.
+        table: A table from `make_name_table`, perhaps with names that the native library has added.
+        first: Index of the first slot to return. The default 1 skips slot 0, which represents the
+            start of a record and has no name.
+
+    Returns:
+        (name, part) of each name.
     """
     # The table consists of its head, the slots and the bytes of the names.
     head = np.frombuffer(table, _HEAD, 1)[0]

@@ -125,10 +125,10 @@ class Progress:
             self._stop_requested.set()
 
     def fail(self, error: BaseException) -> None:
-        """Stores the error of a thread in `error`, and stops the other threads.
+        """Stores the exception of a worker thread, and asks all other threads to stop.
 
-        Only the first error is stored. A Beam runner would report the error as text, without its
-        type.
+        The caller of the run can then raise the original exception from `error`. A Beam runner
+        would only report its text. Exceptions after the first one are ignored.
         """
         with self._lock:
             if self.error is None:

@@ -32,10 +32,14 @@ def mix64(words: U64) -> U64:
 
 
 def random_shares(key: int, number: int, count: int) -> npt.NDArray[np.float64]:
-    """Returns `count` pseudorandom numbers in [0, 1).
+    """Returns `count` pseudorandom numbers in [0, 1), from the generator SplitMix64.
 
-    They are the output of SplitMix64, with an initial state from the key and the number. Equal
-    arguments give equal results.
+    The key and the number determine its initial state, so equal arguments have equal results.
+
+    Args:
+        key: Seed, any integer of 64 bits.
+        number: Index of the independent sequence, such as the number of a record.
+        count: How many numbers to return.
     """
     increments = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(GOLDEN_RATIO)
     start = np.array([(key + number * GOLDEN_RATIO) & 0xFFFFFFFFFFFFFFFF], np.uint64)
@@ -59,7 +63,13 @@ def derive_key(seed: int, domain: bytes, *parts: bytes) -> tuple[int, int]:
 
 
 def derive_keys(seed: int, domain: bytes, part_lists: Iterable[Sequence[bytes]]) -> U64:
-    """Returns the key of each list of parts, uint64 [lists, 2]. See `derive_key`."""
+    """Returns one 128-bit key for each sequence of byte strings, as `derive_key` computes it.
+
+    This is faster than many calls of `derive_key`, because the seed is hashed only once.
+
+    Returns:
+        uint64 [keys, 2], the low and the high word of each key.
+    """
     # The seed is hashed once, and each key continues from a copy of that state.
     initial_state = hashlib.blake2b(
         seed.to_bytes(8, "little", signed=True), digest_size=16, person=domain

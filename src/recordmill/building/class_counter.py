@@ -191,10 +191,13 @@ class _ClassCounter:
         return f"{value if classes is None else classes[value]!s:.99}"
 
     def _check_groups(self, grouped: GroupedStarts, targets: Int64s) -> None:
-        """Raises UsageError if split groups prevent the division of a class.
+        """Raises UsageError if the split groups are too large or too mixed.
+
+        A group must contain one class only. The number of records of each class in each split may
+        deviate from the target by a tenth or by one record, whichever is more.
 
         Args:
-            grouped: The boundaries of the splits between split groups.
+            grouped: The first group of each split, and the resulting numbers of records.
             targets: [classes, splits] number of records that each split should get.
         """
         options = self._plan.key_options

@@ -124,12 +124,11 @@ class SortedBatch:
         return np.take(self._entries, self._order[begin:end])
 
     def frames(self, begin: int, end: int) -> Iterator[tuple[Bytes, U64]]:
-        """Reads records [begin, end), counted in key order.
+        """Reads the frames of records [begin, end), counted in key order.
 
-        Yields (frames, keys) of some records at a time. The frames are back to back in a buffer,
-        which the next item overwrites.
-
-        The frames are back to back in a buffer. The next item overwrites the buffer.
+        Yields:
+            (frames, keys) of some records at a time. The frames are back to back in a buffer, which
+            the next item overwrites.
         """
         ends = np.cumsum(self.sizes[begin:end])
         row, num_bytes = 0, 0
@@ -337,8 +336,7 @@ def limit_fan_in(
 ) -> Iterator[Sequence[RunSlice]]:
     """Merges the smallest slices into files until at most `max_slices` slices are left.
 
-    A context manager. It yields the slices that are left, merged or not, and removes the files at
-    the end.
+    The files are removed at the end of the `with` block.
 
     Args:
         max_slices: The number of slices that may be left, at least 2.
@@ -346,6 +344,9 @@ def limit_fan_in(
         folder: The folder for the merged files.
         memory_bytes: The memory of each merge.
         on_batch: Called once per batch. It may raise an exception to stop the merge.
+
+    Yields:
+        The slices that are left. Some may be merged ones.
     """
     paths: list[Path] = []
     remaining = sorted(slices, key=lambda run_slice: run_slice.frames_bytes)

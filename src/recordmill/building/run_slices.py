@@ -111,7 +111,9 @@ def _narrow_bounds(run: SortedRun, boundaries: npt.NDArray[np.void], bounds: Sli
 
 
 def make_slices(sorted_runs: Sequence[SortedRun], bounds: SliceBounds) -> list[RunSlice]:
-    """Returns the slices of one shard, without empty ones.
+    """Returns the run slices of one shard.
+
+    A sorted run without records of the shard has no slice in the result.
 
     Args:
         sorted_runs: The sorted runs.

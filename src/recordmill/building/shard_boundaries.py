@@ -230,10 +230,10 @@ def compute_boundaries(
 ) -> ShardBoundaries:
     """Computes the boundaries of all shards.
 
-    With `num_shards`, the shards of a split have equal numbers of records, or differ by one. With
+    With `num_shards`, the numbers of records in the shards of a split differ by at most one. With
     `shard_bytes`, shard i contains the records that begin in [i, i + 1) * shard_bytes. A record
-    longer than a shard can leave the next shards empty. The end of the build removes empty shards.
-    A split without records gets no shard.
+    longer than a shard can leave the next shards empty. These get boundaries here, and are removed
+    in the last step of the build. A split without records gets no shard.
 
     Args:
         histogram: The records and bytes in each bucket.
@@ -241,7 +241,7 @@ def compute_boundaries(
         split_names: The names of the splits, for error messages.
 
     Returns:
-        The boundaries. They have no `lower_key` and `upper_key` yet, see `add_key_bounds`.
+        The boundaries, without `lower_key` and `upper_key`. `add_key_bounds` adds these.
 
     Raises:
         UsageError: A split has fewer records than shards, or would get more than MAX_SHARDS shards.

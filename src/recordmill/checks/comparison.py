@@ -84,11 +84,11 @@ class BucketHistogram:
         )
 
     def with_bounded_edges(self) -> BucketHistogram:
-        """Returns a copy with narrower first and last buckets.
+        """Returns a copy in which outliers do not stretch the first and last bucket.
 
-        They become at most as wide as all buckets between them together. Their outer edges are the
-        minimum and the maximum of the sample. If a distribution has heavy tails, these depend on
-        chance, and most of an outer bucket is empty.
+        Their outer edges are the minimum and the maximum of the sample. If a distribution has heavy
+        tails, these depend on chance, and most of an outer bucket is empty. So each of the two
+        buckets becomes at most as wide as the range between them.
 
         A histogram with fewer than three buckets is returned unchanged.
         """
@@ -302,7 +302,7 @@ def share_allowance(sample_sizes: tuple[float, float], num_figures: int = 1) -> 
 
     Args:
         sample_sizes: Number of independent observations in each sample.
-        num_figures: Number of differences, if only the largest of several ones is judged.
+        num_figures: If the caller checks only the largest of several differences, their number.
     """
     inverse = _inverse_sum(sample_sizes)
     return math.sqrt(inverse * math.log(2 * max(num_figures, 1) / _FALSE_ALARM_PROBABILITY) / 2)
@@ -585,9 +585,13 @@ class _FeatureComparison:
             yield self.make_violation(message, gap, max_gap)
 
     def compare_new_values(self, limit: Threshold | None) -> Iterator[Violation]:
-        """Judges the share of the values that do not occur in `base`.
+        """Yields a violation if too many values do not occur in `base`.
 
-        Does nothing unless the statistics of both samples list all values.
+        Yields nothing unless the statistics of both samples list all values.
+
+        Args:
+            limit: Largest allowed share of new values. The allowance for chance is added to it.
+                None yields nothing.
         """
         base_counts = self.base.top_values
         if limit is None or not self.both_list_all_values:

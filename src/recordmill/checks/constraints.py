@@ -32,15 +32,15 @@ _SIGMAS = 5.0
 def find_violations(
     statistics: DatasetStatistics, schema: Schema, rules: Rules
 ) -> Iterator[Violation]:
-    """Yields the violations of the rules that a single set of statistics can break.
+    """Yields the violations that the statistics of one data set show.
 
-    These are all rules, apart from the thresholds for drift and skew and the limits of repeated
-    records.
+    These are the violations of all rules, apart from the thresholds for drift and skew and the
+    limits of repeated records.
 
     Args:
         statistics: Statistics of the data set.
         schema: Schema of the data set.
-        rules: The rules, as `Rules.fit_to_schema` returns them.
+        rules: The rules, from `Rules.fit_to_schema`.
     """
     total = sum(statistics.records.values())
     for split, bounds in rules.splits.items():
@@ -286,7 +286,7 @@ def _check_class_balance(
     """Yields a violation for each class of the label that is too rare.
 
     A class without a record has the count 0. If the statistics do not list all values of the label,
-    the only result is a violation that is not judged.
+    the only result is a violation with `is_judged=False`.
     """
     # Statistics do not list classes without a record, so each class begins with a count of 0.
     counts = dict.fromkeys(map(str, range(len(label.classes or ()))), 0) | dict(

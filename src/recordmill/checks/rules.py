@@ -68,15 +68,16 @@ class FeatureRules:
         zeros: Largest share of zeros among the values.
         nan: Largest share of NaN among the values.
         distinct: Bounds of the number of different values.
-        values: The expected values, as the texts that statistics use.
+        values: The expected values, as text. Statistics use the same text for a value, see
+            `_parse_value`.
         other_values: Largest share of values that are not in `values`.
         shares: Bounds of the share of some values, by value.
         drift: Threshold of the divergence or distance from another data set. It replaces
             `jensen_shannon` or `l_infinity` of `Rules.drift`.
         skew: Threshold of the divergence or distance from the training split. It replaces
             `jensen_shannon` or `l_infinity` of `Rules.skew`.
-        disabled_checks: "drift" if the rules contain `drift: null` for this feature, and "skew"
-            likewise.
+        disabled_checks: Contains "drift" if the rules set `drift: null` for this feature, and
+            "skew" if they set `skew: null`.
     """
 
     present: float | None = None
@@ -170,14 +171,14 @@ class Rules:
         return self.features.get(name, FeatureRules())
 
     def fit_to_schema(self, schema: Schema, splits: tuple[str, ...] | None = None) -> Rules:
-        """Checks the rules against a schema, and converts values to their statistics form.
+        """Checks the rules against a schema, and returns rules for its statistics.
 
-        In `values` and `shares`, names of classes become class numbers, and true and false become 1
-        and 0.
+        Statistics contain each value as a text. So in `values` and `shares`, names of classes
+        become class numbers, and true and false become "1" and "0".
 
         Args:
             schema: The schema of the data set.
-            splits: The names of its splits. None does not check the names of splits in the rules.
+            splits: The names of its splits. If None, the rules may name any split.
 
         Raises:
             UsageError: The data set has no such feature, class, split or label. Or a rule does not
@@ -238,7 +239,10 @@ def _find_feature(schema: Schema, name: str, source: str) -> Feature:
 
 
 def _fit_feature_rules(rules: FeatureRules, feature: Feature, source: str) -> FeatureRules:
-    """Returns the rules of one feature with values as statistics write them.
+    """Checks the rules of one feature against its dtype and classes.
+
+    Returns:
+        The rules, in which values have the form of statistics. `Rules.fit_to_schema` describes it.
 
     Raises:
         UsageError: A rule does not suit the dtype of the feature, or a class does not exist.
@@ -407,9 +411,12 @@ def _optional_parser(parser: _Parser) -> _Parser:
 
 
 def _parse_value(value: Any) -> str:
-    """Returns a category as statistics write it.
+    """Returns a value of a rule in the form of statistics, which is text.
 
     For example, true becomes "1", and 5 becomes "5".
+
+    Raises:
+        ValueError: The value is not a text, an integer or a truth value.
     """
     if isinstance(value, bool):
         return str(int(value))

@@ -58,13 +58,13 @@ class Violation:
 
 
 def format_value(feature: Feature, value: str) -> str:
-    """Returns a value of statistics in quotes, for messages.
+    """Returns a value of a feature in quotes, for messages.
 
     A class number becomes the name of the class.
 
     Args:
         feature: The feature.
-        value: The value as statistics write it, such as "3".
+        value: The value as text, in the form that statistics contain. "3" is class number 3.
     """
     classes = feature.classes
     is_class = classes is not None and value.isdigit() and int(value) < len(classes)

@@ -214,10 +214,13 @@ def _format_class_counts(result: Any) -> list[str]:
 
 
 def _split_kind(inputs: list[str]) -> tuple[str | None, list[str]]:
-    """Separates the kind from the inputs, and returns (kind or None, inputs).
+    """Separates the kind of the inputs, such as `csv`, from their paths.
 
-    The first word is the kind if it names one and an input follows. The word `./csv` is always an
-    input, such as a folder called csv.
+    The first word is the kind if it names one and an input follows. To name a folder called csv,
+    users write `./csv`.
+
+    Returns:
+        (kind or None, inputs).
 
     Raises:
         UsageError: The first word is neither a kind nor a file, but similar to a kind.
@@ -251,7 +254,8 @@ def run_transform(args: argparse.Namespace) -> int:
     """Builds a data set with the transform of another one. Returns 0.
 
     Raises:
-        UsageError: The flag `--with` is missing, or see `recordmill build`.
+        UsageError: The flag `--with` is missing.
+        RecordmillError: The build failed, as in `run_build_command`.
     """
     from recordmill.base.errors import UsageError
 

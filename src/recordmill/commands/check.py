@@ -118,13 +118,16 @@ class _Standards:
         self.others: list[tuple[DatasetStatistics, Schema | None, str]] = []
 
     def add(self, standard: Any) -> None:
-        """Loads a standard and adds it.
+        """Loads a standard, and adds it to the attribute for its type.
+
+        A standard is a set of rules, a schema, or another data set or its statistics.
 
         Args:
-            standard: A path, a mapping with rules, or a `Schema`.
+            standard: The path of a standard, a mapping with rules, or a `Schema`.
 
         Raises:
-            UsageError: The standard can't be used.
+            UsageError: There are rules already, or the standard is of another type or can't be
+                read.
         """
         from recordmill.base.errors import UsageError
         from recordmill.base.option_names import option
@@ -300,8 +303,8 @@ def run_check(args: argparse.Namespace) -> int:
     """Checks a data set and prints the violations.
 
     Returns:
-        The exit code: 0 without violations, 1 if a rule is violated, or 2 if the only problem is
-        that rules can't be judged.
+        The exit code: 0 if there is no violation, 1 if a rule is violated. 2 if no violation was
+        found, but the statistics are too inaccurate to judge all rules.
     """
     from recordmill.options.commands import in_flags, report_in_flags
     from recordmill.options.parser import options_from_args

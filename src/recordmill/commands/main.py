@@ -71,8 +71,9 @@ class Command:
         inputs: (metavar, help) of the positional arguments.
         examples: Text after the options.
         full_help: Returns the text that `--help-all` adds after the examples.
-        takes_beam_flags: Unknown flags are passed to Apache Beam. Otherwise they are an error.
-        needs_inputs: At least one positional argument is required.
+        takes_beam_flags: True if unknown flags are passed to Apache Beam. If False, they are an
+            error.
+        needs_inputs: True if at least one positional argument is required.
         failure_code: The exit code if the data or the machine causes an error.
     """
 
@@ -88,13 +89,13 @@ class Command:
 
 
 def make_parser(command: str) -> argparse.ArgumentParser:
-    """Returns the parser of all commands, with the options of only one of them.
+    """Returns a parser that knows all commands, but the options of only one.
 
-    To add the options of all commands would import many modules. The parsed arguments have an
-    attribute `run`, which is `Command.run` of the command.
+    The options of other commands are left out, because their modules are slow to import. The parsed
+    arguments have an attribute `run`, which is `Command.run` of the command.
 
     Args:
-        command: Name of the command whose options are needed.
+        command: Name of the command to parse with its options.
     """
     parser = argparse.ArgumentParser(
         "recordmill",
@@ -265,7 +266,8 @@ def _run_command(args: argparse.Namespace, is_process: bool) -> int:
 
     Args:
         args: The parsed arguments.
-        is_process: The process runs nothing else, so it may be ended without cleanup.
+        is_process: True if the process runs only this command. If memory runs out, the process may
+            then end without cleanup, because the destructors of TensorFlow could wait forever.
     """
     from recordmill.base.errors import RecordmillError, UsageError
     from recordmill.base.machine import exhausted_limit
@@ -366,7 +368,8 @@ def _report_error(error: object, code: int, args: argparse.Namespace) -> int:
 def _handle_signal(signum: int, frame: object) -> None:
     """Raises KeyboardInterrupt, so that the command ends and cleans up as after Ctrl-C.
 
-    The signal is SIGTERM, or SIGHUP at the end of the terminal.
+    The signal is SIGTERM, or SIGHUP when the terminal is closed. A SIGHUP shortly after another one
+    is ignored.
     """
     global _last_hangup
     # A second SIGHUP would interrupt the cleanup that the first one has started.

@@ -22,11 +22,13 @@ _NAME_WORDS = ("filename", "file_name", "path", "file_path", "filepath", "image_
 def choose_layout(
     request: FileOptions, schema: Schema, selected: Schema, records: RecordBatches
 ) -> tuple[FileLayout, tuple[str, ...]]:
-    """Chooses the features that become the files, their names and their metadata.
+    """Chooses the features with the contents, names and metadata of the files.
 
-    If the user names no feature for the files, it is the only bytes feature with images, or else
-    the only bytes feature. If the user names no feature for the names, it is `source`, unless many
-    records have the same `source`. Without a name, a file gets the number of its record.
+    Unless an option names the feature with the contents, it is the only bytes feature with images,
+    or else the only bytes feature.
+
+    Unless an option names the feature with the file names, it is `source`. But if many records have
+    the same `source`, a file is named by the number of its record.
 
     Args:
         request: The options of the user.
@@ -39,7 +41,7 @@ def choose_layout(
 
     Raises:
         UsageError: A feature does not exist or has an unsuitable type. Or several features could
-            become the files.
+            contain the files.
     """
     file = (
         _get_feature("file_feature", request.file_feature, schema)

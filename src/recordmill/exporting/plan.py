@@ -200,10 +200,10 @@ def _divide_task(
 
 
 def estimate_uncompressed_bytes(piece: Piece, files: Sequence[ShardFile]) -> int:
-    """Returns the uncompressed size of a piece, with the frames of its records.
+    """Returns the uncompressed size of a piece, with the lengths and CRCs of its frames.
 
-    The size of a stream is estimated from its compressed size. A stream is a compressed file
-    without an index.
+    A piece without an end is a compressed file without an index. Its size is estimated from the
+    compressed size.
     """
     return (
         files[piece.file].stat.size_bytes * _INFLATION_RATIO
@@ -307,7 +307,7 @@ class ReadOptions:
 
     @property
     def decodes_all(self) -> bool:
-        """True if all records are decoded, and a damaged record is an error."""
+        """True if the read decodes every record and fails at the first damaged one."""
         return not (self.lenient or self.has_filter) and self.limit is None
 
     def __post_init__(self) -> None:
@@ -370,8 +370,9 @@ def find_inputs(inputs: Inputs, options: ReadOptions) -> Catalog:
     """Lists the input files.
 
     Raises:
-        UsageError: See `catalog_inputs`.
-        DataError: See `catalog_inputs`.
+        UsageError: Nothing was found, the split does not exist, or a data set is combined with
+            other inputs.
+        DataError: The size of a shard differs from the manifest, or no file is a TFRecord file.
     """
     return catalog_inputs(inputs, options.split, lenient=options.lenient)
 

@@ -59,7 +59,8 @@ class _Summary(TypedDict):
 def is_output_name(name: str) -> bool:
     """Returns whether a summary may list this name as a file of a result.
 
-    Names are relative to DIR. They are checked before files of an old result are removed.
+    Names are relative to the output folder. They are checked before files of an old result are
+    removed.
 
     >>> names = ("train-00000-of-00001.parquet", "index", "rejects/a.jsonl", "../a", "rejects")
     >>> [is_output_name(name) for name in names]
@@ -79,17 +80,19 @@ _OutputName = Annotated[str, Check(is_output_name, "the name of what a read writ
 def begin_publication(
     out: str | os.PathLike[str], overwrite: bool, uses_engine: bool = False
 ) -> RunFolder:
-    """Checks DIR, and creates the run folder of a read in it.
+    """Checks the output folder of a read, and creates the run folder in it.
 
     Before that, interrupted publications of earlier reads are finished. Run folders of dead reads
     are removed, unless the reads can be resumed.
 
     Args:
-        out: Path of DIR, which may not exist yet.
-        overwrite: True allows an earlier result in DIR, which `publish` replaces.
+        out: Path of the output folder, which may not exist yet.
+        overwrite: True allows an earlier result in the folder, which `publish` replaces.
+        uses_engine: True if an engine runs the read. Passed to `RunFolder.create`.
 
     Raises:
-        UsageError: DIR contains a data set, other files, or a result although `overwrite` is false.
+        UsageError: The folder contains a data set, other files, or a result although `overwrite` is
+            false.
     """
     path = Path(parse_local_path(out))
     if is_folder(path):
@@ -184,14 +187,15 @@ def _remove_result(folder: Path, summary: Path) -> None:
 
 
 def _move_result(folder: RunFolder) -> None:
-    """Moves the result to DIR file by file, and removes the old result.
+    """Moves the result to the output folder, and removes the old result.
 
-    The summary is moved last. If an earlier call was interrupted, this one continues.
+    The files are moved one by one, and the summary is moved last. If an earlier call was
+    interrupted, this one continues.
 
     Raises:
         OSError: The result can't be moved, and nothing has changed.
-        RecordmillError: The move was interrupted. DIR has no result until the next read finishes
-            the move.
+        RecordmillError: The move was interrupted. The output folder has no result until the next
+            read finishes the move.
     """
     out, data, old_summary = folder.out, folder.data, folder.path / _REPLACED_SUMMARY_NAME
     names = [
@@ -232,7 +236,7 @@ def _move_result(folder: RunFolder) -> None:
 def _finish_dead_reads(out: Path) -> None:
     """Finishes the publications of reads that were killed.
 
-    The caller must hold the lock of DIR.
+    The caller must hold the lock of `out`.
     """
     with claim_dead_runs(
         run for run in list_paths(out, f"{RUN_PREFIX}*") if is_awaiting_publication(run)
@@ -259,7 +263,10 @@ def _read_file_names(summary_path: Path) -> list[str] | None:
 
 
 def _check_empty(out: Path) -> None:
-    """Raises UsageError if DIR contains files that are not from a read."""
+    """Raises UsageError if the output folder contains anything but run folders and hidden files.
+
+    An empty reject folder is ignored.
+    """
     other_names = [
         name
         for name in list_names(out)

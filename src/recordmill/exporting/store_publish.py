@@ -55,7 +55,7 @@ _MAX_CONCURRENT_OUTPUTS = 8
 class Uploads:
     """Uploads of the outputs that a read has written on this machine.
 
-    A context manager, which also keeps the run in the store alive. At the end of the `with` block,
+    Use it in a `with` block, which also keeps the run in the store alive. At the end of the block,
     the uploaded objects are removed unless they were committed.
 
     Args:

@@ -79,7 +79,7 @@ class FinishedTask:
         number: Index of the task in the plan.
         output: The output file.
         rejects: The reject file. None if there are no rejects.
-        account: Record counts of the output.
+        account: Number of records read, written, rejected and filtered out.
     """
 
     number: Count
@@ -238,10 +238,8 @@ def run_shared_task(run: SharedReadRun, number: int, progress: Progress) -> Fini
         progress: Receives the numbers of records and rejects.
 
     Raises:
-        DataError: See `run_task`.
-        TooManyRejects: See `run_task`.
-        RecordmillError: See `run_task`.
         NotSharedError: This worker does not see the run folder.
+        RecordmillError: The task failed. See `run_task` for the subclasses.
     """
     settings, job_folder = run.load(), run.job_folder
     task, finished = (

@@ -395,10 +395,10 @@ def _format_value(value: str, feature: Feature | None) -> str:
 
 
 def format_class_value(value: str, classes: Sequence[str] | None) -> str:
-    """Returns a value of statistics as text for a table. A class number becomes a name.
+    """Returns a value of a feature as text for a table. A class number becomes a class name.
 
     Args:
-        value: The value as statistics write it.
+        value: The value as text, in the form that statistics contain.
         classes: The class names, or None for other features.
 
     >>> format_class_value("1", ("cat", "dog")), format_class_value("7", ("cat", "dog"))

@@ -118,12 +118,13 @@ def plan_shards(
     Args:
         plan: The handle of the plan.
         results: The result of each unit group, in any order.
-        histogram: The records of all unit groups. None if there are no unit groups.
+        histogram: The number of records in each bucket, for all unit groups together. None if there
+            are no unit groups.
 
     Raises:
         TooManyRejects: There are more rejects than the budget allows, or all records are rejected.
         RecordCountError: The records read, rejected and counted do not add up.
-        UsageError: The number or the size of the shards does not fit the records.
+        UsageError: A split has fewer records than shards, or would get too many shards.
         NotSharedError: This worker can't see a sorted run.
     """
     with task_workspace(plan) as local_plan:

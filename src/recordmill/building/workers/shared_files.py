@@ -67,7 +67,7 @@ class NotSharedError(RecordmillError):
     Args:
         path: The file.
         out: The output folder or store URL.
-        process: What the process is, for the message.
+        process: The role of the process in the error message, such as "the worker".
     """
 
     def __init__(self, path: str, out: str, process: str = "the worker") -> None:
@@ -272,11 +272,14 @@ def share_plan(plan: BuildPlan, job_folder: JobFolder) -> SharedPlanHandle:
 
 @contextmanager
 def task_workspace(plan: SharedPlanHandle) -> Iterator[BuildPlan]:
-    """Provides a scratch folder for one task, and the plan with this folder.
+    """Provides a scratch folder for one task inside a `with` block.
 
-    A context manager. The folder is removed at the end, so the task must move its results to the
-    job folder before. On a shared disk the scratch folder is in the run's folder, so that this move
-    is a rename. For a store it is a local temporary folder.
+    The folder is removed at the end of the block, so the task must move its results to the job
+    folder before. On a shared disk the scratch folder is in the run's folder, so that this move is
+    a rename. For a store it is a local temporary folder.
+
+    Yields:
+        The plan, with the scratch folder as its `folder`.
 
     Raises:
         NotSharedError: This worker can't see the run's folder.
@@ -294,9 +297,12 @@ def task_workspace(plan: SharedPlanHandle) -> Iterator[BuildPlan]:
 
 @contextmanager
 def scratch(job_folder: JobFolder) -> Iterator[str]:
-    """Provides an empty folder for one task, and removes it at the end.
+    """Provides an empty folder for one task inside a `with` block.
 
-    A context manager, which yields the path.
+    The folder is removed at the end of the block.
+
+    Yields:
+        The path of the folder.
 
     Raises:
         NotSharedError: This worker can't see the run's folder.

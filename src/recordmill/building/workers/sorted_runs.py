@@ -126,9 +126,15 @@ def find_shard_slices(
 def find_bucket_slices(
     job_folder: JobFolder, sorted_runs: SortedRunTable, begin_bucket: int, end_bucket: int
 ) -> list[RunSlice]:
-    """Returns the slices with all records of some buckets, without empty ones.
+    """Returns the run slices that contain the records of some buckets.
 
-    The buckets [begin_bucket, end_bucket) must belong to one split.
+    A sorted run without such records has no slice in the result.
+
+    Args:
+        job_folder: The folders that workers share.
+        sorted_runs: SORTED_RUN_DTYPE, the sorted runs to search.
+        begin_bucket: The first bucket.
+        end_bucket: The bucket after the last one. It must belong to the same split.
 
     Raises:
         NotSharedError: This worker can't see a sorted run.
@@ -228,16 +234,16 @@ def download_slices(run_slices: Sequence[RunSlice], path: str) -> list[RunSlice]
 
 @dataclass(frozen=True)
 class SharedIngestResult:
-    """The result of ingesting one unit group on a worker, without the records.
+    """A worker's report on the ingestion of one unit group. It does not contain the records.
 
     Attributes:
         unit_group: Index of the unit group in `BuildPlan.unit_groups`.
         sorted_runs: SORTED_RUN_DTYPE, the sorted runs in the job folder.
         checksum: Checksum of all records in the sorted runs.
-        records_read: Number of records read: sorted ones and rejects.
+        records_read: Number of records read. Rejects are included.
         rejected: The rejects.
-        note_counts: Messages to the user, each with the number of records that it is about.
-        sketch: The statistics of the records in the sorted runs, or None.
+        note_counts: By message to the user, the number of records that it is about.
+        sketch: The statistics of the records in the sorted runs. None if they are not computed.
     """
 
     unit_group: int
