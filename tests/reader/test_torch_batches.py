@@ -7,6 +7,8 @@ import pickle
 import re
 import subprocess
 import sys
+import warnings
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,7 @@ stateful = pytest.importorskip(
 )
 from torch.utils.data import DataLoader  # noqa: E402
 
+from recordmill.reader.torch.datasets import IterationCounter  # noqa: E402
 from recordmill.reader.torch.tensors import RaggedRows  # noqa: E402
 
 ROWS, BATCH = 300, 32
@@ -118,6 +121,29 @@ def test_a_saved_state_goes_on_after_a_batch_whose_map_failed(ds: Dataset, worke
         good, failed = _drain(iter(run), taken)
         more, failed_later = _drain(iter(loader_from(run.state_dict())))
         assert (good + more, failed + failed_later) == (plain[:at] + plain[at + 1 :], [at])
+
+
+def test_iterations_of_256_workers_and_of_threads_are_counted(ds: Dataset) -> None:
+    counter = IterationCounter()
+    for iteration in range(70):
+        key = f"loader {1 << 62}/{iteration}"
+        assert {counter.begin_iteration(key, worker) for worker in range(256)} == {iteration}
+    batches = ds.to_torch(BATCH, seed=2)
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda _: ids(list(iter(batches))), range(8)))
+    plain = ids(ds.batches(BATCH, seed=2, epochs=8))
+    epochs = [
+        plain[begin : begin + len(plain) // 8] for begin in range(0, len(plain), len(plain) // 8)
+    ]
+    assert sorted(found) == sorted(epochs)
+
+
+def test_arrays_of_the_map_style_are_writable_and_give_no_warning(out: Path) -> None:
+    ds = open(out, columns=["id", "matrix"])
+    assert all(row["matrix"].flags.writeable for row in (ds[0], *ds.__getitems__([1, 2])))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        next(iter(DataLoader(ds, 8)))
 
 
 def test_every_feature_has_its_dtype_and_values(out: Path) -> None:

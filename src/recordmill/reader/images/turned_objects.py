@@ -7,7 +7,6 @@ pixels of an image that has an EXIF orientation.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -76,34 +75,26 @@ def _write_items(
     columns: dict[str, pa.Array], names: tuple[str, ...], items: Array
 ) -> dict[str, pa.Array]:
     return {
-        name: _with_items(
-            columns[name], lambda old, number=number: pa.array(items[:, number], old.type)
-        )
+        name: _with_items(columns[name], pa.array(items[:, number], columns[name].type.value_type))
         for number, name in enumerate(names)
     }
 
 
-def _with_items(column: pa.Array, make_items: Callable[[pa.Array], pa.Array]) -> pa.Array:
+def _with_items(column: pa.Array, items: pa.Array) -> pa.Array:
     """Returns a list column with other items."""
     ends = np.concatenate([[0], np.cumsum(list_lengths(column))])
     offsets = pa.array(ends, pa.int32() if pa.types.is_list(column.type) else pa.int64())
     mask = column.is_null() if column.null_count else None
-    return type(column).from_arrays(
-        offsets, make_items(column.flatten()), type=column.type, mask=mask
-    )
+    return type(column).from_arrays(offsets, items, type=column.type, mask=mask)
 
 
 def _turn_polygons(column: pa.Array, turns: Array) -> pa.Array:
+    texts = column.flatten().to_pylist()
     rows = np.repeat(np.arange(len(column)), list_lengths(column)).tolist()
-
-    def turn_all(texts: pa.Array) -> pa.Array:
-        values = texts.to_pylist()
-        for index, row in enumerate(rows):
-            if turns[row, 0] != 1:
-                values[index] = _turn_text(values[index], *turns[row].tolist())
-        return pa.array(values, texts.type)
-
-    return _with_items(column, turn_all)
+    for index, row in enumerate(rows):
+        if turns[row, 0] != 1:
+            texts[index] = _turn_text(texts[index], *turns[row].tolist())
+    return _with_items(column, pa.array(texts, column.type.value_type))
 
 
 def _turn_text(text: Any, orientation: int, height: int, width: int) -> str:

@@ -24,9 +24,11 @@ import fcntl
 import json
 import os
 import tempfile
+import threading
 import weakref
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from multiprocessing import context, reduction
 from typing import IO, Any
 
@@ -41,7 +43,6 @@ from recordmill.reader.torch.tensors import BatchPosition, tensor_batches
 
 # Iterations that can be in progress at the same time; older ones are forgotten.
 _MAX_ITERATIONS = 64
-_MAX_RECORD_BYTES = 1 << 16
 
 
 class IterationCounter:
@@ -98,14 +99,17 @@ class IterationCounter:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        fcntl.lockf(self._file, fcntl.LOCK_EX)
-        try:
-            yield
-        finally:
-            fcntl.lockf(self._file, fcntl.LOCK_UN)
+        # the lock of the file excludes other processes, but not other threads of this one
+        with self._thread_lock:
+            fcntl.lockf(self._file, fcntl.LOCK_EX)
+            try:
+                yield
+            finally:
+                fcntl.lockf(self._file, fcntl.LOCK_UN)
 
     def _read(self) -> dict[str, Any]:
-        record: dict[str, Any] = json.loads(os.pread(self._file.fileno(), _MAX_RECORD_BYTES, 0))
+        file = self._file.fileno()
+        record: dict[str, Any] = json.loads(os.pread(file, os.fstat(file).st_size, 0))
         return record
 
     def _write(self, record: dict[str, Any]) -> None:
@@ -127,8 +131,15 @@ class IterationCounter:
             self._keep_file(os.fdopen(state.detach(), "r+b", buffering=0))
 
     def _keep_file(self, file: IO[bytes]) -> None:
-        self._file = file
+        self._file, self._thread_lock = file, threading.Lock()
+        # a child that is forked while another thread has the lock would wait for it forever
+        os.register_at_fork(after_in_child=partial(_renew_lock, weakref.ref(self)))
         weakref.finalize(self, file.close)
+
+
+def _renew_lock(counter: weakref.ref[IterationCounter]) -> None:
+    if (alive := counter()) is not None:
+        alive._thread_lock = threading.Lock()
 
 
 @dataclass

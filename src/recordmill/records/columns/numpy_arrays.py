@@ -366,4 +366,6 @@ def _extract_value(column: pa.Array, feature: Feature) -> Any:
     if feature.per_step and column.flatten().null_count:
         return column[0].as_py()
     value = to_numpy(column, replace(feature, required=True))[0]
+    if isinstance(value, np.ndarray) and not value.flags.writeable:
+        return value.copy()  # Arrow's memory is read-only, and PyTorch warns of it
     return value.to_list() if isinstance(value, Ragged) else value
