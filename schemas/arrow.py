@@ -14,6 +14,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from recordmill.base.errors import DataError
@@ -82,6 +83,16 @@ def format_ticks(ticks: float, feature: Feature) -> str:
         feature: A timestamp feature.
     """
     return format_time(pa.scalar(int(ticks), value_type(feature)))
+
+
+def format_float(value: float, dtype: str) -> str:
+    """Returns a float with as few digits as its dtype needs.
+
+    >>> format_float(0.41999998688697815, "float32"), format_float(0.1, "float64")
+    ('0.42', '0.1')
+    """
+    narrow = {"float16": np.float16, "float32": np.float32, "bfloat16": np.float32}.get(dtype)
+    return str(value if narrow is None else narrow(value))
 
 
 def arrow_type(feature: Feature) -> pa.DataType:

@@ -5,6 +5,7 @@ import pty
 import sys
 import threading
 import time
+from collections import Counter
 from functools import partial
 
 import numpy as np
@@ -16,6 +17,7 @@ from recordmill.base.display import Display, describe_progress
 from recordmill.base.progress import Progress, RunCancelled
 from recordmill.base.tables import table_lines
 from recordmill.commands.build import build_summary
+from recordmill.commands.inspect import inspect_lines
 
 HEADER = ("FEATURE", "EMPTY", "MEAN", "EXAMPLES")
 ROWS = [
@@ -122,3 +124,58 @@ def test_what_ends_a_run_itself_comes_before_what_the_function_raised(ends, rais
 
     with pytest.raises(raised):
         run()
+
+
+def _lines_on_terminal(columns, monkeypatch, make_lines):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    main, end = pty.openpty()
+    with os.fdopen(main), os.fdopen(end, "w") as terminal:
+        monkeypatch.setattr(sys, "stdout", terminal)
+        return list(make_lines())
+
+
+@pytest.mark.parametrize("columns", [20, 40, 80, 120])
+def test_screens_of_stats_and_inspect_lose_no_character_at_any_width(
+    tmp_path, monkeypatch, columns
+):
+    rows = {
+        "image/object/bbox/xmin_of_a_camera": pa.array(np.full(40, 0.42), pa.float32()),
+        "payload": [bytes(n * 100) for n in range(40)],
+        "when": pa.array(np.arange(40) * 10**15, pa.timestamp("ns")),
+        "text": [f"{n} {'words ' * n}" for n in range(40)],
+    }
+    recordmill.build(pa.table(rows), tmp_path / "out", quiet=True)
+    wide = recordmill.stats(tmp_path / "out")
+    summary = recordmill.inspect(tmp_path / "out")
+    for make_lines in (wide.lines, lambda: inspect_lines(summary)):
+        pipe_lines = list(make_lines())
+        lines = _lines_on_terminal(columns, monkeypatch, make_lines)
+        monkeypatch.undo()
+        if make_lines == wide.lines:
+            assert max(map(len, lines)) <= columns
+        for column in ("MAX", "SIZE", "STORED AS", "PRESENT", "EXAMPLES", "MOST FREQUENT"):
+            if any(column in line for line in pipe_lines):
+                assert all(word in " ".join(lines).split() for word in column.split())
+        shown = Counter("".join(lines))
+        expected = Counter("".join(pipe_lines))
+        del shown[" "], expected[" "]
+        assert not expected - shown
+
+
+def test_sizes_have_units_and_float32_has_its_own_digits_on_each_screen(tmp_path):
+    rows = {
+        "fare": pa.array(np.full(40, 0.42), pa.float32()),
+        "payload": [bytes(n * 100) for n in range(40)],
+    }
+    recordmill.build(pa.table(rows), tmp_path / "out", quiet=True)
+    statistics = recordmill.stats(tmp_path / "out")
+    screens = [
+        "\n".join(statistics.lines()),
+        statistics._repr_html_(),
+        "\n".join(inspect_lines(recordmill.inspect(tmp_path / "out"))),
+        recordmill.open(tmp_path / "out").report().html,
+    ]
+    for screen in screens:
+        assert "0.42" in screen
+        assert "0.4199" not in screen
+        assert "0 B to 3.8 KiB" in screen

@@ -122,6 +122,19 @@ def format_size(size_bytes: float) -> str:
     return f"{size_bytes:.1f} TiB"
 
 
+def format_size_range(minimum: int, maximum: int) -> str:
+    """Returns the sizes of the values of a feature. A size that all have is exact.
+
+    >>> format_size_range(784, 784), format_size_range(0, 20), format_size_range(10, 2048)
+    ('784 bytes', '0 to 20 bytes', '10 B to 2.0 KiB')
+    """
+    if minimum == maximum:
+        return format_count(minimum, "byte")
+    if maximum < 1024:
+        return f"{minimum} to {maximum} bytes"
+    return f"{format_size(minimum)} to {format_size(maximum)}"
+
+
 def format_size_option(size_bytes: int) -> str:
     """Returns a size in the form that options take, rounded down to a MiB.
 

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from recordmill.schemas.feature import Feature
+from recordmill.statistics.feature_statistics import format_value
 
 
 @dataclass(frozen=True)
@@ -57,15 +58,11 @@ class Violation:
         return asdict(self)
 
 
-def format_value(feature: Feature, value: str) -> str:
-    """Returns a value of a feature in quotes, for messages.
-
-    A class number becomes the name of the class.
+def quote_value(feature: Feature, value: str) -> str:
+    """Returns a value of statistics in quotes, for messages, in the form of `format_value`.
 
     Args:
         feature: The feature.
         value: The value as text, in the form that statistics contain. "3" is class number 3.
     """
-    classes = feature.classes
-    is_class = classes is not None and value.isdigit() and int(value) < len(classes)
-    return repr(classes[int(value)] if classes is not None and is_class else value)
+    return repr(format_value(value, feature) if value else value)

@@ -195,10 +195,10 @@ def _format_class_counts(result: Any) -> list[str]:
     from recordmill.base.sizes import format_percent
     from recordmill.shards.manifest import read_statistics
     from recordmill.statistics.dataset_statistics import DatasetStatistics
-    from recordmill.statistics.feature_statistics import format_class_value
+    from recordmill.statistics.feature_statistics import format_value
 
     schema = result.schema
-    if schema.label is None or (classes := schema[schema.label].classes) is None:
+    if schema.label is None or schema[schema.label].classes is None:
         return []
     data = read_statistics(result.manifest, str(result.out))
     statistics = {} if data is None else DatasetStatistics.from_bytes(data)
@@ -207,7 +207,7 @@ def _format_class_counts(result: Any) -> list[str]:
         counts.update(features[schema.label].top_values)
     total = sum(counts.values())
     texts = [
-        f"{format_class_value(value, classes)} {n:,} ({format_percent(n / total)})"
+        f"{format_value(value, schema[schema.label])} {n:,} ({format_percent(n / total)})"
         for value, n in counts.most_common(5)
     ]
     return [f"  classes: {', '.join(texts)}{', ...' if len(counts) > 5 else ''}"] if texts else []

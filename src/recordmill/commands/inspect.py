@@ -178,15 +178,13 @@ def _count_files(count: int) -> str:
 
 
 def _feature_row(summary: Any, feature: Any) -> tuple[str, ...]:
-    from recordmill.base.sizes import format_percent
+    from recordmill.base.sizes import format_percent, format_size_range
 
     stats = summary.features[feature.name]
     present = "all" if stats.present == stats.rows else format_percent(stats.present / stats.rows)
     ranges = [
         _range_text("length", stats.lengths),
-        _range_text("bytes", stats.sizes)
-        if stats.lengths is None or stats.sizes is not None
-        else "",
+        "" if stats.sizes is None else format_size_range(*stats.sizes),
         _range_text("", stats.values),
         "" if stats.contents is None else stats.contents.describe(),
     ]

@@ -16,7 +16,7 @@ import pyarrow as pa
 from recordmill.base import html
 from recordmill.records.columns.numpy_arrays import is_bytes, to_numpy
 from recordmill.records.images.pillow import stored_size
-from recordmill.schemas.arrow import format_time
+from recordmill.schemas.arrow import format_float, format_time
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.shards.catalog import Catalog
 
@@ -159,9 +159,7 @@ def show_item(item: Any, dtype: str = "float64") -> str:
         return show_text(item)
     if isinstance(item, bytes):
         return show_bytes(item)
-    if isinstance(item, float) and dtype in ("float16", "float32"):
-        return str(np.dtype(dtype).type(item))
-    return str(item)
+    return format_float(item, dtype) if isinstance(item, float) else str(item)
 
 
 def show_text(text: str) -> str:

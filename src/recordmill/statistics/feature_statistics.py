@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from tensorflow_metadata.proto.v0 import statistics_pb2
 
-from recordmill.base.sizes import format_percent
+from recordmill.base.sizes import format_percent, format_size_range
 from recordmill.records.images.pixels import COLOUR_CHANNELS
-from recordmill.schemas.arrow import format_ticks
+from recordmill.schemas.arrow import format_float, format_ticks
 from recordmill.schemas.feature import Feature
 from recordmill.statistics.dataset_sketch import MAX_VALUES
 from recordmill.statistics.protobuf import MIN_SAMPLED_OCCURRENCES
@@ -290,15 +290,15 @@ class FeatureStatistics:
                 for values in (colours.mean, colours.std_dev)
             )
         spans = [
-            "" if lengths[0] == lengths[2] else _format_range(lengths[0], lengths[2], "values"),
-            "" if sizes is None else _format_range(sizes[0], sizes[2], "bytes"),
+            "" if lengths[0] == lengths[2] else f"{lengths[0]:,} to {lengths[2]:,} values",
+            "" if sizes is None else format_size_range(sizes[0], sizes[2]),
             f"{self.nans:,} NaN" if self.nans else "",
             "" if colours is None else f"colours of {colours.images:,} decoded",
         ]
         max_shown = _MAX_SHOWN_VALUES if classes is None else _MAX_SHOWN_CLASSES
         estimate = "" if self.top_values_are_exact else "~"
         top = [
-            f"{_shorten(_format_value(value, feature))} ({estimate}{count:,}, {format_percent(count / max(self.values, 1))})"
+            f"{_shorten(format_value(value, feature))} ({estimate}{count:,}, {format_percent(count / max(self.values, 1))})"
             for value, count in list(self.top_values.items())[:max_shown]
             if count > 1 or self.values <= max_shown
         ]
@@ -388,37 +388,34 @@ def _read_colours(custom: Mapping[str, Any]) -> ColourStatistics | None:
     )
 
 
-def _format_value(value: str, feature: Feature | None) -> str:
-    if feature is not None and feature.timestamp:
-        return format_ticks(int(value), feature)
-    return format_class_value(value, None if feature is None else feature.classes)
+def format_value(value: str, feature: Feature | None) -> str:
+    """Returns a value of statistics as text for a table.
 
-
-def format_class_value(value: str, classes: Sequence[str] | None) -> str:
-    """Returns a value of a feature as text for a table. A class number becomes a class name.
+    A class number becomes a name, and ticks become a time. A float has the digits of its dtype.
 
     Args:
         value: The value as text, in the form that statistics contain.
-        classes: The class names, or None for other features.
+        feature: The feature of the value. None if it is unknown.
 
-    >>> format_class_value("1", ("cat", "dog")), format_class_value("7", ("cat", "dog"))
+    >>> pets = Feature("pet", "int64", classes=("cat", "dog"))
+    >>> format_value("1", pets), format_value("7", pets)
     ('dog', '7')
+    >>> format_value("0.41999998688697815", Feature("fare", "float32"))
+    '0.42'
     """
     if not value:
         return "''"
-    if classes is None or not value.isdigit() or int(value) >= len(classes):
+    if feature is None:
         return value
-    return classes[int(value)]
+    if feature.timestamp:
+        return format_ticks(int(value), feature)
+    if feature.classes is not None and value.isdigit() and int(value) < len(feature.classes):
+        return feature.classes[int(value)]
+    return format_float(float(value), feature.dtype) if "float" in feature.dtype else value
 
 
 def _format_number(value: float | int | None) -> str:
     return "" if value is None else str(value) if isinstance(value, int) else f"{value:.5g}"
-
-
-def _format_range(minimum: int, maximum: int, unit: str) -> str:
-    if minimum == maximum:
-        return f"{minimum} {unit.removesuffix('s') if minimum == 1 else unit}"
-    return f"{minimum}..{maximum} {unit}"
 
 
 def _shorten(text: str) -> str:

@@ -132,8 +132,8 @@ class Contents:
         names = (
             kinds[0][0]
             if len(kinds) == 1
-            else ", ".join(f"{kind} {count}" for kind, count in kinds)
-            + f" of {self.looked_at} looked at"
+            else ", ".join(f"{kind} {count:,}" for kind, count in kinds)
+            + f" of {self.looked_at:,} looked at"
         )
         if self.heights is None or self.widths is None:
             return names

@@ -25,7 +25,7 @@ from recordmill.reader.report.markup import (
 from recordmill.schemas.arrow import format_ticks
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.statistics.dataset_statistics import DatasetStatistics
-from recordmill.statistics.feature_statistics import FeatureStatistics, format_class_value
+from recordmill.statistics.feature_statistics import FeatureStatistics, format_value
 
 MAX_REPORT_FEATURES = 2000  # rows of the table
 _MAX_FREQUENT = 3  # values that are listed per feature
@@ -136,7 +136,7 @@ def _frequent_values(feature: Feature, statistics: FeatureStatistics) -> str:
     approximate = "" if statistics.top_values_are_exact else "~"
     return "".join(
         render_frequent_value(
-            render_text(format_class_value(value, feature.classes)),
+            render_text(format_value(value, feature)),
             count / max(statistics.values, 1),
             f"{approximate}{count:,}",
         )

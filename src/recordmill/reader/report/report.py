@@ -31,7 +31,7 @@ from recordmill.reader.report.markup import (
 from recordmill.reader.statistics import count_statistics, stored_statistics
 from recordmill.records.images.header import BadImage
 from recordmill.statistics.dataset_statistics import DatasetStatistics
-from recordmill.statistics.feature_statistics import format_class_value
+from recordmill.statistics.feature_statistics import format_value
 from recordmill.storage.files import put_bytes
 from recordmill.storage.folders import check_output_file
 
@@ -191,12 +191,12 @@ def _render_classes(dataset: Dataset, statistics: DatasetStatistics) -> str:
         counts,
         key=lambda value: (
             -sum(counts[value].values()),
-            format_class_value(value, feature.classes),
+            format_value(value, feature),
         ),
     )
     rows = [
         (
-            render_text(format_class_value(value, feature.classes)),
+            render_text(format_value(value, feature)),
             *(format_number(count) for count in class_counts),
             *(
                 format_percent(count / totals[split])
