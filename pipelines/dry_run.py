@@ -170,9 +170,10 @@ def _estimate_seconds(plan: BuildPlan, source: Source) -> float:
 
 @contextmanager
 def _temporary_plan(inputs: Any, options: Mapping[str, Any]) -> Iterator[BuildPlan]:
-    """Plans a build in a temporary folder, and yields the plan.
+    """Plans a build in a temporary folder, which is removed after the `with` block.
 
-    A context manager. The folder is removed at the end.
+    Yields:
+        The plan.
     """
     scratch = make_scratch_folder("plan-")
     try:

@@ -239,7 +239,7 @@ class _ReadCall:
         progress: Counts the records.
         display: Shows the progress.
         completion_checks: Functions that return whether a result was published.
-        started: Time of `time.monotonic` at the begin of the call.
+        started: When the call began, from `time.monotonic`.
     """
 
     find_inputs: Callable[[], Inputs | Catalog]

@@ -230,10 +230,17 @@ def _fit(
 
 
 def _check_inputs(raw: Schema, names: tuple[str, ...]) -> Schema:
-    """Returns the features that a transform reads, as a schema without a label.
+    """Checks that the features which a transform reads can be converted to tensors.
+
+    Args:
+        raw: The schema of the raw records.
+        names: The features that the transform reads.
+
+    Returns:
+        The schema of these features. It has no label.
 
     Raises:
-        UsageError: The type of a feature can't be transformed.
+        UsageError: The type of a feature can't be converted.
     """
     for name in names:
         if (reason := explain_unfit(raw[name])) is not None:
@@ -366,10 +373,10 @@ def _fit_on_workers(
 
 @contextlib.contextmanager
 def _hide_values(fit: FitOrigin) -> Iterator[None]:
-    """Replaces errors of an analysis by a DataError without values of the user's data.
+    """Replaces errors of TensorFlow inside the `with` block by a DataError.
 
-    A context manager. The messages of TensorFlow may contain such values. Our own errors,
-    interrupts, and errors of the system are raised as they are.
+    The messages of TensorFlow may contain values of the user's data, and the DataError does not.
+    These errors are raised unchanged: our own, interrupts, and errors of the system.
     """
     try:
         with _silence_warnings():

@@ -77,10 +77,9 @@ def dataset_info_json(
         version: Three numbers, such as `1.0.0`.
         splits: Sizes of the shards of each split, by name.
         filepath_template: Template of the names of the shards, relative to the folder of the file.
-        schema: The schema, or None. If it has a label, the content defines the pairs (inputs,
-            label) of `as_supervised=True`. The input is the feature `image`, if it exists.
-            Otherwise it is a dict of all features, without `class_name` and `source`, which contain
-            the class.
+        schema: The schema, or None. If it has a label, TFDS can return pairs (input, label) for
+            `as_supervised=True`. The input is the feature `image`, if it exists. Otherwise it is
+            all features except the label, `class_name` and `source`. The last two reveal the label.
         description: The description by the author of the data set, or None.
     """
     info: dict[str, Any] = {
@@ -335,7 +334,7 @@ def _parse_connector(
         name: Name of the feature.
         file_stem: Name of its label file without the suffix.
         connector: The connector as parsed JSON.
-        read_class_names: See `from_features_json`.
+        read_class_names: Returns the class names in a label file, see `from_features_json`.
     """
     try:
         yield from _parse_known_connector(name, file_stem, connector, read_class_names)

@@ -124,12 +124,12 @@ class TextCounts:
 
 
 def resolve_dtype(classes: int) -> str:
-    """Returns the dtype for a column with texts of all these classes.
+    """Returns the dtype of a column from the classes of its texts.
 
     The docstring of this module lists the rules.
 
     Args:
-        classes: Classes, joined by bitwise or.
+        classes: Bits of the classes that occur in the column, joined by bitwise or.
     """
     # A column of two kinds of values, such as numbers and times, is text.
     kinds = [kind for kind in (BOOL_CLASS, _NUMBER_CLASSES, _TIME_CLASSES) if classes & kind]

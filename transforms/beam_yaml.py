@@ -90,15 +90,13 @@ class WriteToShards(PTransform):
 class ReadFromShards(PTransform):
     """Reads the records of a data set as rows.
 
-    A row has one field for each feature.
-
-    The headers of the files are read while the pipeline is constructed, because Beam needs the
-    types of the rows then.
+    A row has one field for each feature. The headers of the files are read while the pipeline is
+    constructed, because Beam needs the types of the rows then.
 
     Args:
-        inputs: See `ReadShards`.
-        columns: See `ReadShards`.
-        split: See `ReadShards`.
+        inputs: The output of a build, or files, folders, globs or `@list.txt`.
+        columns: The features to read, in this order. None reads all.
+        split: The split to read. None reads all.
     """
 
     inputs: str | Sequence[str]

@@ -200,7 +200,7 @@ def write_shard_attempts(
 
 
 def list_empty_shards(attempt: ShardAttempt) -> Iterator[tuple[int, int]]:
-    """Yields (split_id, index) of the shard of an attempt if it is empty."""
+    """Yields the (split_id, index) of an attempt's shard if that shard is empty."""
     if (gap := empty_shard_id(attempt)) is not None:
         yield gap
 

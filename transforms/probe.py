@@ -33,7 +33,7 @@ _MAX_MESSAGE_LENGTH = 300  # characters: a report must fit into the name of a co
 
 @dataclass(frozen=True)
 class ProbeRequest:
-    """What a worker must check.
+    """The files that a worker must be able to see.
 
     Attributes:
         token: Path of a file in the run's folder that the worker must be able to read, or "" for
@@ -65,8 +65,8 @@ def probe_worker(_: int, request: ProbeRequest) -> dict[str, Any]:
     """Checks this process, and returns its report.
 
     Returns:
-        `host`, `pid`, the versions by package name, and the results for the files: `out` and
-        `inputs` are error messages, or "" if nothing is wrong.
+        A dict with `host`, `pid` and the versions by package name. `out` and `inputs` are error
+        messages about the file in the run folder and the input files, or "" if all can be read.
     """
     return {
         "host": socket.gethostname(),

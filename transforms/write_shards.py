@@ -107,9 +107,11 @@ def _make_batches(rows: Sequence[Mapping[str, Any]]) -> Iterator[pa.RecordBatch]
 def check_batch(batch: pa.RecordBatch, schema: Schema) -> None:
     """Raises DataError if the columns of a batch do not fit the schema.
 
-    Each column must be a feature of the schema, and each feature must have a column unless the
-    batch comes from dicts. Columns for text must contain text or bytes, since numbers and times are
-    not converted to it.
+    Each column must be a feature of the schema, and each feature must have a column. But a batch
+    that was made from dicts may lack columns. The metadata of the batch shows this.
+
+    Columns for text must contain text or bytes, because numbers and times are not converted to
+    text.
     """
     names = batch.schema.names
     if unknown := [name for name in names if name not in schema]:

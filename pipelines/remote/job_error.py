@@ -47,9 +47,10 @@ _TRACE_LINE = re.compile(
 
 
 class EngineError(RecordmillError):
-    """A job failed on its engine.
+    """A job failed on its engine, or did not start there.
 
-    The message is the one of a worker, and names the file with the engine's complete text.
+    If a worker failed, the text of the error summarizes the worker's error. It also names a file
+    with the complete error text of the engine.
     """
 
 
@@ -138,10 +139,10 @@ def make_engine_error(text: str, name: str) -> EngineError:
 
 @shared_context
 def silence_engine_logs() -> Iterator[None]:
-    """Suppresses what Beam logs about an engine: complete traces, and warnings of job servers.
+    """Suppresses Beam's log of an engine inside the `with` block.
 
-    Several threads may use it at once; the log returns when the last `with` block ends. Logs of
-    other libraries are not affected.
+    The log contains complete traces, and warnings of job servers. Several threads may use this at
+    once. Then the log returns when the last block ends. Logs of other libraries are not affected.
     """
     with _hide_grpc_thread_errors(), silence_beam_logging(), _silence_job_servers():
         yield

@@ -42,7 +42,7 @@ _SETTINGS = "give the workers the store's settings, which they take from their o
 
 
 class ListedInput(Protocol):
-    """A file of the inputs, with its state at planning time."""
+    """An input file, with its state at planning time."""
 
     @property
     def path(self) -> str: ...
@@ -203,10 +203,14 @@ def _remedy_for_silence(options: Any) -> str:
 
 
 def put_token(folder: str, text: str) -> str:
-    """Creates the file in the run folder that workers must see.
+    """Writes a file that each worker must be able to read.
+
+    Args:
+        folder: The run folder, or "" if there is none.
+        text: Content of the file. Workers compare it.
 
     Returns:
-        Its path; "" if there is no folder.
+        The path of the file. "" if there is no folder.
     """
     if not folder:
         return ""
@@ -235,13 +239,14 @@ def doctor(
     """Checks an engine, its workers, the inputs and OUT.
 
     Args:
-        inputs: As for `build`. Empty: inputs are not checked.
-        out: As for `build`. None: OUT is not checked. A folder that is created for the check is
-            removed.
+        inputs: The inputs, as for `build`. If there are none, inputs are not checked.
+        out: The output folder, as for `build`. If None, it is not checked. A folder that is created
+            for the check is removed.
         runner: The Beam runner of the engine.
         beam_args: Flags for Beam and the job server.
-        overwrite: OUT may hold a data set.
-        storage_requests: The most concurrent requests to stores. None keeps the limit, 64 at first.
+        overwrite: True if OUT may contain a data set.
+        storage_requests: Maximum number of concurrent requests to stores. None keeps the current
+            limit, which is 64 at first.
 
     Returns:
         The findings, good and bad. `finding.ok` is False if `finding.remedy` has to be applied.

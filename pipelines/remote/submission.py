@@ -325,9 +325,13 @@ class _EngineJob:
             self._ended.set()
 
     def find(self, timeout_sec: float) -> None:
-        """Waits until the engine knows the job and the job has its slots.
+        """Waits until a Flink cluster lists the job and has task slots for it.
 
-        From then on, workers hold the lease of the run, so that it does not count as dead.
+        On other engines it returns at once. From then on, workers hold the lease of the run, so
+        that it does not count as dead.
+
+        Args:
+            timeout_sec: How long to wait for the job to appear. The wait for slots has no limit.
 
         Raises:
             EngineError: The job failed, or did not appear in time.

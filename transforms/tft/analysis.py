@@ -133,7 +133,7 @@ class FitTransform(PTransform):
 def collect_split(
     packs: PCollection, plan: shared_files.PlanHandle, split_name: str, inputs: Schema
 ) -> PCollection:
-    """Adds the step that reads the records of a split.
+    """Returns the records of one split as a PCollection of RecordBatches.
 
     Args:
         packs: Tuples of unit group indices.
@@ -257,15 +257,16 @@ def analyze_unit_group(
 ) -> Iterator[tuple[int, str]]:  # (group, name of the file among those of attempts)
     """Analyzes one unit group by a pipeline in this process.
 
-    Yields (index of the unit group, name of the file with the analysis). Yields nothing if the unit
-    group has no record of the split.
-
     Args:
-        unit_group: Its index.
+        unit_group: Index of the unit group.
         plan: The handle of the plan.
         split_name: The split to analyze.
         inputs: The features that the function receives.
         function: The preprocessing function.
+
+    Yields:
+        (index of the unit group, name of the file with the analysis). Nothing if the unit group has
+        no record of the split.
     """
     job_folder = plan.job_folder
     with job_folder.open_run().keep_alive(), shared_files.task_workspace(plan) as local_plan:

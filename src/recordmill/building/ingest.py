@@ -79,7 +79,8 @@ class KeyedChunk:
         positions: [rows] int64, row number in the file.
         keys: [rows] uint64.
         split_ids: [rows] uint16, ordinals of splits.
-        pixel_sums: See `Chunk`.
+        pixel_sums: Pixel sums of the images of each feature, as in `Chunk`. Empty if the images
+            have not been decoded.
     """
 
     records: pa.RecordBatch | Payloads

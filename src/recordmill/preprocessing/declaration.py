@@ -434,12 +434,12 @@ TRANSFORM_STEPS = tuple(_STEP_KINDS)
 
 @dataclass(frozen=True)
 class DeclaredColumn:
-    """An output that steps compute.
+    """An output of a declared transform that is computed from a raw feature.
 
     Attributes:
         name: Name of the output.
         source: Name of the raw feature.
-        steps: The steps in their order.
+        steps: The steps of the computation, in the order in which they are applied.
         value: Type of the result.
     """
 
@@ -484,13 +484,13 @@ def declare_transform(declaration: Mapping[str, Any], schema: Schema) -> Declara
     """Checks a declaration against the schema of the records.
 
     Args:
-        declaration: By name of a feature: a step, a list of steps, or a mapping of steps to
-            arguments. For example `{"age": "zscore", "city": {"hash": 100}}`. Features that it does
-            not mention stay as they are.
+        declaration: Maps the name of a feature to a step, a list of steps, or a mapping of steps to
+            arguments. For example `{"age": "zscore", "city": {"hash": 100}}`. Features that are not
+            in the declaration are copied.
         schema: The schema of the raw records.
 
     Raises:
-        UsageError: The declaration does not fit the schema. The message names the feature, the step
+        UsageError: A part of the declaration is invalid. The message names the feature, the step
             and the choices.
     """
     try:
@@ -566,7 +566,7 @@ def _declare_output(
         that is copied. None for a feature that is dropped.
 
     Raises:
-        UsageError: There is no such feature, or a step does not fit.
+        UsageError: There is no such feature, or a step can't be applied to its type.
     """
     source, output = name, name
     steps: list[tuple[str, Any]] = []

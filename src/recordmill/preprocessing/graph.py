@@ -67,9 +67,10 @@ class TransformGraph:
         function: The function `transform_fn` of a loaded model.
 
     Attributes:
-        inputs: By name of each input: its tensors. A SparseTensor or RaggedTensor has several.
-        outputs: By name of each output: its tensors.
-        specs: The TypeSpec of each output, by name.
+        inputs: The tensors of each input, by the name of the input. A SparseTensor or RaggedTensor
+            consists of several tensors.
+        outputs: The tensors of each output, by the name of the output.
+        specs: The TypeSpec of each output, by the name of the output.
     """
 
     def __init__(self, function: Any) -> None:

@@ -187,7 +187,7 @@ _MAX_NUMBERS = 1000
 
 @dataclass(frozen=True)
 class FitOrigin:
-    """What a fitted transform was made from.
+    """The schema and the definition of a fitted transform.
 
     Attributes:
         raw: The schema of the raw records.
@@ -419,8 +419,9 @@ def _collect_results(
     """Collects the results of the analyzers, and the number of words of each vocabulary.
 
     Returns:
-        For a declared transform, the results of each output by name. For a user's function, the
-        constants by name of their operation, and the vocabularies by name of their file.
+        For a declared transform, the results of each output, by the name of the output. For a
+        user's function, each constant of the graph by the name of its operation, and the number of
+        words of each vocabulary by the path of its file.
     """
     results: dict[str, Any] = {}
     if declaration is None:

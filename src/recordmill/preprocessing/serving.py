@@ -192,14 +192,19 @@ def _dtype(feature: Feature) -> str:
 
 
 def _make_inputs(keras: Any, feature: Feature, taken_names: Set[str]) -> dict[str, Any]:
-    """Returns the Keras inputs of a feature by their names in records.
+    """Creates the Keras inputs of a feature.
 
-    They are its value and, if the feature may be missing, its mask.
+    There is one for its values and, if the feature may be missing, one for its mask.
 
     Args:
         keras: The module.
         feature: The feature.
-        taken_names: Names of other Keras inputs. Keras accepts only words, and needs unique ones.
+        taken_names: Names of the Keras inputs of other features. The new names must differ from
+            them.
+
+    Returns:
+        The inputs, by their names in records. The names inside Keras can differ from these, because
+        Keras accepts only letters, digits and underscores.
     """
     word = re.sub(r"\W", "_", feature.name)
     numbered = (f"{word}_{number}" for number in itertools.count(2))
@@ -276,7 +281,7 @@ def _pad_values(tf: Any, values: Any, splits: Any, num_padding: Any) -> tuple[An
     Args:
         tf: The module.
         values: The flat values.
-        splits: [rows + 1] The begin of the values of each row, and the end.
+        splits: [rows + 1]. The values of row r are `values[splits[r]:splits[r + 1]]`.
         num_padding: The number of rows to add.
 
     Returns:

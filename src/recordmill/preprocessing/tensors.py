@@ -119,8 +119,8 @@ class TensorValues:
     Attributes:
         values: For a dense feature, [rows * values per row]. Otherwise only the values that are not
             missing.
-        splits: [rows + 1] The begin of the values of each row, and the end. None for a dense
-            feature.
+        splits: [rows + 1]. The values of row r are `values[splits[r]:splits[r + 1]]`. None for a
+            dense feature.
     """
 
     values: npt.NDArray[Any]

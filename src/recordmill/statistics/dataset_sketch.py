@@ -338,13 +338,12 @@ class DatasetSketch:
         splits: npt.NDArray[np.integer[Any]] | None = None,
         pixels: Mapping[str, PixelSums] = _NO_PIXELS,
     ) -> None:
-        """Counts the records of a batch in the form of flat columns.
+        """Counts the records of a batch, like `add`, from columns that are already flat.
+
+        `add` describes the other arguments.
 
         Args:
             flats: The columns, in the order of the schema.
-            keys: See `add`.
-            splits: See `add`.
-            pixels: See `add`.
         """
         for split_id, features in enumerate(self._features):
             rows = (
@@ -430,7 +429,7 @@ def payloads_to_flat(data: npt.NDArray[np.uint8], offsets: Int64s, schema: Schem
 
     Args:
         data: The payloads of the records, one after the other.
-        offsets: [records + 1] The begin of each payload, and the end of the last one.
+        offsets: [records + 1] The start of each payload, and the end of the last one.
         schema: A schema with a single bytes feature.
     """
     (feature,) = schema

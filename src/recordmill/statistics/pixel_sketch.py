@@ -123,7 +123,7 @@ class PixelSketch:
         Args:
             hashes: [values] The hash of each value.
             data: The bytes of all values.
-            starts: [values] The begin of each value in `data`.
+            starts: [values] The start of each value in `data`.
             ends: [values] The end of each value in `data`.
         """
         candidates = np.flatnonzero(hashes <= np.uint64(self._max_hash))
@@ -189,10 +189,10 @@ class PixelSketch:
         self._pending_bytes += _pending_size(image)
 
     def _decode(self, max_pending_bytes: int) -> None:
-        """Decodes waiting images, if they have more than `max_pending_bytes`.
+        """Decodes pending images if they have more than `max_pending_bytes`.
 
-        Stops when at most half of this is waiting. The images with the lowest hashes are decoded
-        first, because they are most likely to stay in the sample.
+        Stops when at most half of `max_pending_bytes` is pending. The images with the lowest hashes
+        are decoded first, because they are most likely to stay in the sample.
         """
         if self._pending_bytes <= max_pending_bytes:
             return
@@ -205,7 +205,10 @@ class PixelSketch:
                     return
 
     def merge(self, source: PixelSketch) -> None:
-        """Adds another sketch with the same limits. It must not be used afterwards."""
+        """Adds the counts and images of another sketch with the same limits.
+
+        The caller must not use `source` after this call, because both sketches share its images.
+        """
         assert (self.min_images, self.max_images) == (source.min_images, source.max_images)
         self._decoded_totals = [
             own_total + source_total

@@ -242,9 +242,9 @@ def _put_size_range(proto: Any, sizes: NumberSketch) -> None:
 def _top_texts(feature: FeatureSketch) -> list[tuple[bytes, int]]:
     """Returns (text, count) of the most frequent texts, the most frequent first.
 
-    If the sketch contains all different texts, these are all of them, with exact counts. Otherwise
-    the counts of texts that it lacks are estimated from the sample of occurrences. Rare texts are
-    then left out, because chance would determine their order.
+    If the sketch contains all different texts, the result lists all of them with exact counts.
+    Otherwise, the counts of texts outside the sketch are estimated from a sample of the
+    occurrences, and rare texts are left out, because chance would determine their order.
     """
     assert feature.values is not None
     assert feature.sizes is not None

@@ -272,7 +272,7 @@ def gather_texts(data: Bytes, starts: Int64s, ends: Int64s) -> tuple[Int64s, Byt
 
     Args:
         data: The bytes that contain the texts.
-        starts: [texts] The begin of each text in `data`.
+        starts: [texts] The start of each text in `data`.
         ends: [texts] The end of each text in `data`.
 
     Returns:
@@ -416,13 +416,13 @@ class PendingTexts:
         """Adds texts to the buffer. Counts the buffer first if they do not fit.
 
         If there are `max_texts` or more, they are counted at once. The caller may change all arrays
-        afterwards.
+        after the call.
 
         Args:
             hashes: [texts] The hash of each text.
             keys: [texts] The key of each occurrence, which determines the sample.
             data: The bytes that contain the texts.
-            starts: [texts] The begin of each text in `data`.
+            starts: [texts] The start of each text in `data`.
             ends: [texts] The end of each text in `data`.
         """
         count = len(hashes)

@@ -273,7 +273,7 @@ def _read_archive(path: str, archive_stat: Stat) -> ArchiveMembers:
 
 
 def _check_single_zip(archive: zipfile.ZipFile, file: ReaderFile, path: str) -> None:
-    """Raises UsageError if another ZIP archive precedes the one that `zipfile` has found."""
+    """Raises UsageError if the file contains another ZIP archive before `archive`."""
     start = min((info.header_offset for info in archive.infolist()), default=0)
     if start >= _ZIP_END_BYTES:
         file.seek(start - _ZIP_END_BYTES)

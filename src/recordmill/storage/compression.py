@@ -45,7 +45,7 @@ def detect_compression(head: bytes) -> str:
 
 
 class ByteStream:
-    """Decompressed content of a file, read from start to end. A context manager.
+    """Decompressed content of a file, read from start to end. Use it in a `with` block.
 
     Attributes:
         error: The damage that ended the stream, or None. It is set when `fill` reaches the damage.

@@ -38,10 +38,10 @@ Buffer = npt.NDArray[np.uint8]
 
 
 class DirectFiles:
-    """Creates files for direct I/O. A context manager.
+    """Creates files for direct I/O, inside a `with` block.
 
-    Inside the `with` block, the caller must finish a file before it writes the next one. All files
-    share the buffers and the thread.
+    The caller must finish a file before it writes the next one. All files share the buffers and the
+    thread. At the end of the block, files that were not finished are closed.
     """
 
     def __init__(self) -> None:
@@ -82,9 +82,17 @@ class DirectFiles:
     def submit_write(
         self, write: Callable[[Buffer], None], buffer: Buffer, size: int
     ) -> Future[None]:
-        """Writes the first `size` bytes of a buffer, and frees it afterwards.
+        """Writes the first `size` bytes of a buffer in the background.
 
-        The call returns at once. The thread of the pool does the work.
+        The call returns at once. The single writer thread writes the bytes and frees the buffer.
+
+        Args:
+            write: Writes the bytes. Called on the writer thread.
+            buffer: The buffer. The caller must not use it any more.
+            size: Number of bytes to write.
+
+        Returns:
+            A future that is done when the buffer is free.
         """
 
         def write_and_release() -> None:

@@ -43,7 +43,10 @@ class LockFile:
         return os.pread(self._descriptor, max_bytes, 0)
 
     def write(self, text: bytes) -> None:
-        """Replaces the content in a single write. If it was longer, the rest becomes blanks."""
+        """Replaces the content in a single write.
+
+        If the old content was longer, the new content is padded with blanks to the same size.
+        """
         os.pwrite(self._descriptor, text.ljust(os.fstat(self._descriptor).st_size), 0)
 
     def refresh(self) -> None:

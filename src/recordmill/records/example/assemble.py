@@ -93,7 +93,7 @@ class ColumnLayout:
         """Creates the layout of a feature.
 
         Raises:
-            ValueError: A feature list has more variable dimensions than it can store.
+            ValueError: The feature is in a feature list and has more than two variable dimensions.
         """
         storages = feature.storage()
         if not feature.per_step:

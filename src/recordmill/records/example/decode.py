@@ -142,12 +142,7 @@ def decode_lenient(
 ) -> tuple[pa.RecordBatch, Int64s, list[BadRecord]]:
     """Decodes records as `decode` does, but leaves out bad ones.
 
-    Args:
-        data: As for `decode`.
-        starts: As for `decode`.
-        lengths: As for `decode`.
-        schema: As for `decode`.
-        columns: As for `decode`.
+    `decode` describes the arguments.
 
     Returns:
         (batch of the good records, the index of each of them in `starts`, the bad records in
@@ -302,8 +297,8 @@ def _try_decode(
     """Decodes records to a batch, if all of them are good.
 
     Returns:
-        (batch, status of every row, culprit of every row), see `locate.LocatedCells`. The batch is
-        None if a record is bad.
+        (batch, status of each row, column with the fault of each row). The batch is None if a
+        record is bad. The arrays are `status` and `culprits` of `LocatedCells`.
     """
     data, starts, lengths = validate_spans(data, starts, lengths)
     if plan.schema.message == OPAQUE_BYTES:
@@ -328,9 +323,11 @@ def _try_decode(
 def _assemble_batch(
     data: Bytes, plan: _DecodePlan, cells: locate.LocatedCells
 ) -> pa.RecordBatch | None:
-    """Builds the batch from cells, if all values fit.
+    """Builds the batch from the located cells.
 
-    Otherwise it sets the status and the culprit of the rows that don't fit, and returns None.
+    Returns:
+        The batch. None if a value does not fit its feature. Then `cells.status` and
+        `cells.culprits` of its row contain the fault and the column.
     """
     arrays = []
     for layout, storage_ids in zip(plan.layouts, plan.storage_ids, strict=True):
@@ -358,12 +355,13 @@ def _read_unusual(
     names: Int64s,
     cells: locate.LocatedCells,
 ) -> Bytes:
-    """Reads the records whose status is not GOOD once more, in their plain form.
+    """Rewrites records in the plain form, and reads them again.
 
-    The cells of these records are filled, or their status becomes UNUSUAL if protobuf refuses them.
+    These are the records with another status than GOOD. `to_plain_form` describes the plain form.
+    If protobuf accepts a record, its cells are filled. Otherwise its status becomes UNUSUAL.
 
     Returns:
-        A buffer with `data`, followed by the plain forms. The cells refer to it.
+        A buffer with `data`, followed by the rewritten records. The cells refer to it.
     """
     unusual_rows = np.flatnonzero(cells.status)
     forms = [

@@ -133,8 +133,9 @@ def read_header_with_pillow(data: npt.NDArray[np.uint8], format_name: str) -> Im
         format_name: The format, which the caller has detected from the first bytes.
 
     Raises:
-        BadImage: The file ends too early (TRUNCATED), has contents that no such file has (CORRUPT),
-            is TOO_LARGE for Pillow, or has a layout that Pillow does not support (DECODE_FAILED).
+        BadImage: The file can't be used. Its reason is TRUNCATED if the file ends too early, and
+            CORRUPT if it contradicts its format. It is TOO_LARGE if Pillow refuses the size, and
+            DECODE_FAILED if Pillow can't read it.
     """
     view = data.data
     if format_name == "WebP" and (end := 8 + struct.unpack_from("<I", view, 4)[0]) > len(view):

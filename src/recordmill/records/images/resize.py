@@ -509,7 +509,8 @@ class RewriteRule:
             data: The bytes of the mask.
             header: The header of the mask.
             placement: The result of `place_image` for the image.
-            reserve: As for `rewrite_image`.
+            reserve: Function of a number of bytes. It returns a context in which this much memory
+                may be used.
 
         Raises:
             BadImage: The mask can't be decoded, or written as PNG.

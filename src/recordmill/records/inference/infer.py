@@ -283,8 +283,8 @@ class Inference:
         The features are in bytewise order of their names. A feature that every record has is
         required. If every list has one value, the feature is a scalar. If every list has n values,
         it is a tensor `(n,)`. Otherwise its shape is `(None,)`. Bytes values become the dtype
-        string if all of them are text. Nested lists of TensorFlow Datasets become one feature if
-        their lengths add up.
+        string if all of them are text. The features of a nested list of TensorFlow Datasets are
+        joined to one, if `_find_nested_lists` finds them.
 
         Args:
             use_opaque_on_conflict: Whether the result is a schema with one binary column `record`
@@ -370,8 +370,8 @@ def _find_nested_lists(counts_by_name: Mapping[str, FeatureCounts]) -> dict[str,
     the number of items in the next one.
 
     Returns:
-        By name of the nested list: the last components of the names of its features, with the
-        values first.
+        Maps the name of each nested list to the last components of its feature names, such as
+        `ragged_flat_values`. The component of the values comes first.
     """
     nested = {}
     for key, flat in counts_by_name.items():
@@ -513,8 +513,8 @@ def _count_names(
 ) -> tuple[npt.NDArray[np.uint8], Int64s] | None:
     """Counts the names and values of records.
 
-    Records that are not in the plain form are counted in their plain form, if protobuf accepts
-    them.
+    A record may encode its message in an unusual way, such as with unpacked numbers. It is then
+    rewritten in the plain form of `to_plain_form` and counted, if protobuf accepts it.
 
     Args:
         data: The buffer that contains the records.

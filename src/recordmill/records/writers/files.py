@@ -113,17 +113,17 @@ def has_split_folder(name: str, split: str) -> bool:
 
 
 def _split_folder_index(folders: list[str], split: str) -> int | None:
-    """Returns the index of the folder that names a split.
+    """Returns the index of the folder that names the split of a record.
 
-    A folder with exactly the name of a split takes precedence over one that contains it as a word.
-    Otherwise the outermost folder counts. `sources.common.layout` has the same rule.
+    A folder named exactly like a split takes precedence over one that contains its name as a word.
+    If there are several, the outermost one counts. `sources.common.layout` has the same rule.
 
     Args:
-        folders: The folders of a name, from the outermost one.
-        split: The split.
+        folders: The folders in the path of a file, from the outermost one.
+        split: The split of the record.
 
     Returns:
-        The index. None if no folder names a split, or if the folder found names another split.
+        The index. None if there is no such folder, or if it names another split.
     """
     # Whole names first: in `val-2017/train`, the split is `train`.
     for find_split in (

@@ -610,10 +610,17 @@ def _read_batches(
 
 
 def _group_keys(stems: Sequence[str]) -> list[tuple[str, tuple[str | None, ...]]]:
-    """Splits the names of .npy files into (feature, key of the rows).
+    """Splits the name of each .npy file into a feature and a group.
 
-    Files with the same key are columns of the same rows. The key contains the number and the split
-    of a name. Either is only separated if all names have one, and not all have the same.
+    Files of a group contain the features of the same rows. A group is a tuple of parts of the name:
+    the number at its end, and the name of a split at its start or end. A part is only removed if
+    all names have it and it differs between them. Otherwise it remains in the feature.
+
+    Args:
+        stems: The file names without extension.
+
+    Returns:
+        (feature, group) of each file.
 
     >>> _group_keys(["X_1", "X_2"]), _group_keys(["X_train", "y_test"]), _group_keys(["x_1"])
     ([('X', ('1',)), ('X', ('2',))], [('X', ('train',)), ('y', ('test',))], [('x_1', ())])

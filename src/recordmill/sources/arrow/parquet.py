@@ -550,8 +550,7 @@ def check_footer(metadata: pq.FileMetaData, file_bytes: int) -> None:
         file_bytes: Size of the file.
 
     Raises:
-        OSError: The footer is not usable.
-        pyarrow.ArrowException: As for OSError.
+        OSError: The footer is not usable. Some contradictions raise pyarrow.ArrowException instead.
     """
     groups = [index for index in range(metadata.num_row_groups) if metadata.num_columns]
     if not groups:

@@ -185,7 +185,7 @@ def sniff_kind(head: bytes, name: str, size_bytes: int) -> Content:
 
     Args:
         head: The first HEAD_BYTES of the file, or the complete file if it is shorter.
-        name: The name of the file. Its extension decides if the content fits several kinds.
+        name: The name of the file. Its extension decides if the bytes fit several kinds.
         size_bytes: The size of the file.
     """
     extension = full_extension(name)

@@ -294,13 +294,14 @@ def _assign_splits(
         folders: The folder of each file.
         remaining_components: The path components of each folder. Changed in place.
         roots: The inputs that the user has named.
-        split_from: See `read_layout`.
+        split_from: The rule that determines the split, as in `read_layout`.
 
     Returns:
         (split of each file, notes). All splits are null if they can't be determined.
 
     Raises:
-        UsageError: As for `read_layout`.
+        UsageError: Some files are inside and others outside of split folders, or the rule does not
+            determine the split of a file.
     """
     no_splits = null_column(len(files))
     if split_from == NO_LAYOUT or not files:
@@ -572,15 +573,16 @@ def exclude_unlabelled_files(
     Args:
         files: The files.
         roots: The inputs that the user has named.
-        split_from: See `read_layout`.
-        class_from: See `read_layout`.
+        split_from: The rule that determines the split, as in `read_layout`.
+        class_from: The rule that determines the class, as in `read_layout`.
         unlabelled: LEAVE_UNLABELLED removes the files. KEEP_UNLABELLED keeps them without a label.
 
     Returns:
         (remaining files, their layout, notes).
 
     Raises:
-        UsageError: As for `read_layout`, or at least half of the files would be removed.
+        UsageError: `read_layout` refuses the remaining files, or at least half of the files would
+            be removed.
     """
     kept_files, notes = files, list[str]()
     if class_from == NO_LAYOUT or unlabelled == KEEP_UNLABELLED:

@@ -85,12 +85,12 @@ def note_blank_lines(lines_by_file: Counter[str]) -> tuple[str, ...]:
 
 
 def to_reject(cached_reject: CachedReject, file: InputFile, place: str) -> Reject:
-    """Converts the reject of a record for the user.
+    """Returns a reject with the file and the place of its record.
 
-    If the record is not valid UTF-8, encodings for the file are suggested in the message.
+    If the record is not valid UTF-8, the message also suggests encodings for the file.
 
     Args:
-        cached_reject: The reject.
+        cached_reject: The reject, as the scan has stored it.
         file: The file of the record.
         place: The place of the record in this file, such as `line 7`.
     """

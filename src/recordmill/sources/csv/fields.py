@@ -172,13 +172,11 @@ def find_row_end(
     is not changed. The search ends after a row that is too long, so the caller may have to continue
     there.
 
+    `Tokenizer.read` describes the other arguments.
+
     Args:
         data: The buffer.
         dialect: Options with a delimiter, and a quote or None.
-        offset: As for `Tokenizer.read`.
-        limit: As for `Tokenizer.read`.
-        is_final: As for `Tokenizer.read`.
-        is_skipping: As for `Tokenizer.read`.
     """
     scan = native.CsvScan(position=offset, limit=limit, is_final=is_final, is_skipping=is_skipping)
     native.scan_csv(data, _native_dialect(dialect), scan, None, None, None, np.empty(6, np.int64))

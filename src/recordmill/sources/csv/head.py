@@ -324,7 +324,12 @@ class _HeadReader:
         return mark in (self._options.delimiter, DELIMITERS[0]) or ord(mark) in self._sample
 
     def _choose_quote(self, start: int, delimiter: str) -> sniff_dialect.DialectChoice:
-        """Chooses the quote for a delimiter, and returns the sample split with both."""
+        """Chooses the quote for a delimiter.
+
+        Returns:
+            The choice. Its `trial` contains the rows of the sample, split with the delimiter and
+            the quote.
+        """
         if self._options.quote != AUTO_QUOTE:
             return sniff_dialect.DialectChoice(
                 self._split_rows(start, delimiter, self._options.quote)

@@ -295,17 +295,17 @@ def _character_pattern(text: str) -> str:
 class FirstRow:
     """The first row of one file, which may be a header.
 
-    It is only needed if the user has not declared this.
+    It is not needed if an option of the user determines whether files have a header.
 
     Attributes:
         file_name: The name of the file.
         fields: The fields of the row.
-        guess: Whether it seems to be a header.
+        guess: Whether the row looks like a header.
         is_only_row: Whether the file has no other row.
-        width: Number of its columns.
-        start: Offset of the row, as `CsvHead.start`.
+        width: Number of columns of the file.
+        start: Offset of the row, counted as in `CsvHead.start`.
         line: Line number at `start`.
-        name_error: Why its fields can't be names, or None.
+        name_error: Why the fields can't be names, or None if they can.
     """
 
     file_name: str

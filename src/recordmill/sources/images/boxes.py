@@ -230,7 +230,7 @@ def _fit_points(
         points: [points, 2] Shares of the annotated images.
         rows: [points] Index of the image of each point.
         frames: The annotated image of each image.
-        placements: See `fit_boxes`.
+        placements: How each image was rewritten, or empty. See `fit_boxes`.
     """
     turns = [np.array([frame.orientation for frame in frames], np.int64)]
     turns += [np.array([one.orientation for one in placements], np.int64)] if placements else []
@@ -253,16 +253,13 @@ def _fit_keypoints(
 ) -> dict[str, pa.Array]:
     """Returns the key points of kept boxes, in shares of the written images.
 
-    Points with visibility 0 are (0, 0).
+    Points with visibility 0 are (0, 0). `fit_boxes` describes the other arguments.
 
     Args:
         columns: The columns of the images, by name.
         rows: [boxes] Index of the image of each box.
         is_kept: [boxes] Whether the box is kept.
         in_pixels: [boxes] Whether the box is in pixels.
-        headers: See `fit_boxes`.
-        frames: See `fit_boxes`.
-        placements: See `fit_boxes`.
     """
     flat = [columns[name].flatten().to_numpy() for name in KEYPOINT_NAMES]
     per_box = len(flat[0]) // len(rows) if len(rows) else 0
@@ -304,12 +301,11 @@ def _transform_shapes(
 ) -> dict[str, pa.Array]:
     """Converts COCO's areas and polygons to pixels of the written images.
 
+    `fit_boxes` describes the other arguments.
+
     Args:
         flat: Values of all objects, by feature name.
         rows: [objects] Index of the image of each object.
-        headers: See `fit_boxes`.
-        frames: See `fit_boxes`.
-        placements: See `fit_boxes`.
         counts: Receives the number of run-length masks, which can't be converted.
 
     Returns:

@@ -394,9 +394,9 @@ def join_named_files(
         follow_links: Whether links may lead out of the input.
 
     Raises:
-        DataError: As `plan` does. Also if the arrays of a column do not have one type.
-        UsageError: As `plan` does. Also if an option is invalid or names a column that does not
-            exist, or if two features have the same name.
+        DataError: The arrays of a column have several types, or `plan` raised it.
+        UsageError: An option is invalid or names a column that does not exist, two features have
+            the same name, or `plan` raised it.
     """
     declared_schema, selected = common.schema, options.columns
     forms = dict(map(_parse_file_column, options.file_columns))

@@ -39,7 +39,9 @@ def pair_files(
         reserved_names: Names of other features, which the second folder must not have.
 
     Returns:
-        (images with PARTNER_COLUMN, their partners, a reject for each file without a partner).
+        (images, partners, rejects). The images are the paired files of the first folder. Their
+        PARTNER_COLUMN contains the index of the paired file in `partners`. Each file without a
+        partner is a reject.
 
     Raises:
         UsageError: `pair` does not name two folders, a file is in neither of them, no file has a
@@ -106,13 +108,13 @@ def _pair_key(file: InputFile, folders: Sequence[str]) -> tuple[int, str]:
 
 
 def append_partners(files: FileTable, partners: FileTable | None) -> FileTable:
-    """Returns the images, followed by their partners, as one file table.
+    """Returns the images, followed by their paired files, as one file table.
 
-    If images have been removed since `pair_files`, their partners are left out, too.
+    `files` may lack images that were removed after `pair_files`. Their partners are then left out.
 
     Args:
-        files: The images.
-        partners: The partners from `pair_files`. None returns `files`.
+        files: The images, with PARTNER_COLUMN.
+        partners: The paired files, from `pair_files`. If None, the result is `files`.
     """
     if partners is None:
         return files

@@ -172,9 +172,13 @@ def conform_columns(files: FileTable, schema: Schema) -> tuple[FileTable, list[R
 
 
 def _batches_to_conform(files: FileTable, schema: Schema) -> list[tuple[pa.RecordBatch, list[str]]]:
-    """Returns the values to cast, as batches with the names of their features.
+    """Returns the columns of the file table that are features, as batches for `conform`.
 
-    A dictionary-encoded column is a batch of its own, which contains each distinct value once.
+    A dictionary-encoded column is a batch of its own, which contains each distinct value once. The
+    other columns are in one batch.
+
+    Returns:
+        (batch, names of its features) of each batch.
     """
     present = [name for name in schema.names if name in feature_names(files)]
     encoded = [name for name in present if files.is_dictionary_encoded(FEATURE_PREFIX + name)]

@@ -112,9 +112,9 @@ class _MemberFinder:
         return self._level < len(self._keys)
 
     def find(self, block: Bytes, start: int) -> int:
-        """Returns the offset at which the array begins or goes on in a block.
+        """Returns the offset at which the array begins or continues in a block.
 
-        This is the length of the block if it contains no part of the array.
+        If the block contains no part of the array, this is the length of the block.
 
         Raises:
             DataError: The value of a key is neither an array nor an object with the next key.
@@ -141,10 +141,10 @@ class _MemberFinder:
         return start
 
     def skip_rest(self, block: Bytes, start: int) -> None:
-        """Skips the members after the array.
+        """Skips the members of the outer object that follow the array.
 
         Raises:
-            DataError: One of them has the same key.
+            DataError: One of them has the key of the array.
         """
         self._is_after_array = True
         name = self._names[-1]

@@ -237,8 +237,8 @@ class Declarations:
     """The user's declarations about features.
 
     Args:
-        has_shape: By name of each declared feature: whether it is declared as a list. None if only
-            its dtype is declared.
+        has_shape: Maps the name of each declared feature to whether it is declared as a list. The
+            value is None if only its dtype is declared.
         has_schema: Whether the user has declared a complete schema. Paths outside of it are not
             read, so they can't be errors.
         columns: The columns to read, or None for all.

@@ -312,10 +312,10 @@ class TextOptions:
         blank_lines: Whether lines of white space are records. Blank documents are always kept.
         encoding: Encoding of all files. Any that Python knows.
         max_line_bytes: Maximum length of a line or document. A longer one is a reject.
-        split_from: See `sources.common.layout.read_layout`.
-        class_from: See `sources.common.layout.read_layout`.
+        split_from: The rule that determines the split of a file, as in `read_layout`.
+        class_from: The rule that determines the class of a file, as in `read_layout`.
         label_regex: Regular expression for the class in file names, or None.
-        unlabelled: See `sources.common.layout.exclude_unlabelled_files`.
+        unlabelled: The treatment of files without a label, as in `exclude_unlabelled_files`.
     """
 
     mode: str = AUTO_MODE

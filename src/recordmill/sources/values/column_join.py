@@ -202,6 +202,8 @@ def join_folder_columns(
 ) -> Source:
     """Plans files, with the columns that their `NAME=VALUE` folders define.
 
+    If the files themselves have a column of that name, the folders do not define it.
+
     Args:
         plan: The function that plans the files themselves.
         files: The files.
@@ -209,8 +211,8 @@ def join_folder_columns(
         options: Options of tables, with the columns to use.
 
     Raises:
-        UsageError: As `plan` does, and for a folder column as for a column of the files.
-        DataError: As for UsageError.
+        UsageError: `plan` or `join_columns` raised it.
+        DataError: `plan` or `join_columns` raised it.
     """
     for name, column in read_partitions(files).items():
         files = files.with_column(_FOLDER_PREFIX + name, column)
@@ -307,8 +309,8 @@ def plan_text_columns(
         keyword: Name of the option, for messages.
 
     Raises:
-        UsageError: As `plan` does. Also if a name is not a column, or if its column contains lists.
-        DataError: As `plan` does.
+        UsageError: A name is not a column, its column contains lists, or `plan` raised it.
+        DataError: `plan` raised it.
     """
     dtypes = {**common.dtypes, **dict.fromkeys(names, "string")}
     schema = common.schema
@@ -363,8 +365,9 @@ def join_columns(
         kind: Kind of the result. "" means the kind of `source`.
 
     Raises:
-        UsageError: As `finish_unified_schema`.
-        DataError: As `finish_unified_schema`.
+        UsageError: An option names a column that does not exist.
+        DataError: The columns don't fit the declared schema, their types don't fit each other, or a
+            text label has no values or too many.
     """
     joined_schema, notes, text_label = finish_unified_schema(unifier, batches, common, description)
     if not len(joined_schema):

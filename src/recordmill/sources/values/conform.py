@@ -126,7 +126,8 @@ def conform_chunk(
     Args:
         batch: The rows as they were read.
         schema: The features of the chunk.
-        text_label: See `conform`.
+        text_label: Name of the label if its class names are the distinct texts in its column, else
+            None.
         file_id: Index of the file in `Source.files`.
         file_name: Name of the file, for rejects.
         first_row: Row number in the file of the first row of `batch`.

@@ -529,8 +529,9 @@ def finish_unified_schema(
         the distinct texts in its column, else None.
 
     Raises:
-        UsageError: As `finish_schema`.
-        DataError: As `finish_schema`. Also if the tables don't fit each other.
+        UsageError: An option names a column that does not exist.
+        DataError: The tables don't fit each other, a required feature is not a column of the data,
+            or a text label has no values or too many.
     """
     inferred, label = unifier.schema(), common.label
     classes = None if label is None or common.schema is not None else ClassNames(label)

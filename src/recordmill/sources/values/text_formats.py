@@ -246,7 +246,7 @@ class _FormattedColumns:
 def join_parsed_texts(
     plan: PlanFunction, files: FileTable, common: PlanOptions, *, options: TableOptions
 ) -> Source:
-    """Plans files, and parses the columns whose text formats the option `parse` declares.
+    """Plans files, and parses the text columns that the option `parse` names.
 
     Args:
         plan: The function that plans the files themselves.
@@ -255,8 +255,8 @@ def join_parsed_texts(
         options: Options of tables, with the declared formats.
 
     Raises:
-        DataError: As `plan` does.
-        UsageError: As `plan` does. Also if a format is invalid, or if its column does not exist.
+        DataError: `plan` raised it.
+        UsageError: A format is invalid, its column does not exist, or `plan` raised it.
     """
     declared_schema, columns_to_read = common.schema, options.columns
     formats = parse_text_formats(options.parse)

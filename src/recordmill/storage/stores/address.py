@@ -142,7 +142,7 @@ def parse_output_path(path: str | os.PathLike[str]) -> str:
     The URI has no final slash.
 
     Raises:
-        UsageError: See `parse_input_path`. The URI must also name a folder in the bucket.
+        UsageError: The URI names no folder in a bucket, or `parse_input_path` refuses the path.
     """
     text = _path_text(path)
     scheme = text.partition(":/")[0].lower()

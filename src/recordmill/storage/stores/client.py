@@ -83,9 +83,9 @@ class Connection:
         return self._store.head(key)
 
     def probe(self, key: str) -> None:
-        """Reads one byte of an object.
+        """Reads one byte of an object, to get the details of a refused access.
 
-        If access is refused, this response has more details than a response to `head`.
+        The response to `head` has no body, so it lacks the reason.
         """
         self._store.get_range(key, start=0, end=1)
 
@@ -255,12 +255,13 @@ def list_keys(address: Address) -> list[str]:
 
 
 def send_list_request(address: Address, request: Callable[[Connection], _Result]) -> _Result:
-    """Sends a request for a list of objects. See `send_request`.
+    """Sends a request for a list of objects, as `send_request` does.
 
     Also repeats requests with truncated responses, which obstore does not repeat.
 
     Raises:
-        OSError: See `send_request`.
+        OSError: The request failed. The message is one sentence. Includes FileNotFoundError and
+            PermissionError.
     """
     for attempt in range(MAX_RETRIES):
         try:

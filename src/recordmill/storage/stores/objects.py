@@ -139,9 +139,10 @@ class ObjectStorage:
             self.downloader.assume_stat(address, object_stat)
 
     def reset_after_fork(self) -> None:
-        """Forgets the threads of the parent process in a forked child.
+        """Makes cached blocks usable in a forked child process.
 
-        Cached blocks can still be read. For anything else, `check_not_forked` raises an error.
+        The child lacks the threads of its parent, so it forgets their unfinished reads. Any access
+        to a store other than to cached blocks raises the error of `check_not_forked` in the child.
         """
         self._blocks.reset_after_fork()
         self.downloader.reset_after_fork()

@@ -116,7 +116,7 @@ def check_uploaded(root: str, files: Mapping[str, str]) -> None:
 
     Args:
         root: The URI of the folder.
-        files: See `upload_all`.
+        files: The path of each file, by the name relative to the folder.
 
     Raises:
         RecordmillError: An object is missing or has another size.
