@@ -11,10 +11,10 @@ from made_data_set import mixed_rows, write_data_set
 
 from recordmill.__main__ import main
 from recordmill.base.errors import MissingExtraError
+from recordmill.base.stages import STAGES
 from recordmill.pipelines.build import build
 from recordmill.reader.bench import BENCH_OUTPUTS, BenchResult, measure
 from recordmill.reader.dataset import open
-from recordmill.reader.prefetch.protocols import STAGES
 
 
 @pytest.fixture(scope="module")

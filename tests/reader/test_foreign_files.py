@@ -19,9 +19,9 @@ from recordmill.reader.mixture import mixture
 from recordmill.records.example.encode import encode
 from recordmill.records.tfrecord import frames
 from recordmill.records.tfrecord.frames import Frames, frame_payloads
-from recordmill.shards import access, record_table
-from recordmill.shards.access import file_accesses, lenient_files
+from recordmill.shards import record_table, tfrecord_file
 from recordmill.shards.catalog import catalog_files
+from recordmill.shards.tfrecord_file import open_tfrecord
 
 
 def plain_file(path: Path, rows: int = 50, first: int = 0) -> Path:
@@ -131,17 +131,18 @@ def reframed(frames: Frames) -> Frames:
 def test_a_forked_child_finds_records_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (file,) = file_accesses(catalog_files([str(plain_file(tmp_path / "a.tfrecord"))]).files)
+    (shard,) = catalog_files([str(plain_file(tmp_path / "a.tfrecord"))]).files
+    file = open_tfrecord(shard, 0)
     begun, go = threading.Event(), threading.Event()
-    found = access._find_offsets
+    found = tfrecord_file.hop
 
-    def find(*given: Any) -> Any:
+    def find(*given: Any, **options: Any) -> Any:
         if threading.current_thread() is looking:
             begun.set()
             go.wait(60)
-        return found(*given)
+        return found(*given, **options)
 
-    monkeypatch.setattr(access, "_find_offsets", find)
+    monkeypatch.setattr(tfrecord_file, "hop", find)
     looking = threading.Thread(target=lambda: file.records)
     here, there = multiprocessing.Pipe(False)
     child = multiprocessing.get_context("fork").Process(target=lambda: there.send(file.records))
@@ -172,11 +173,12 @@ def test_a_file_that_is_cut_meanwhile_is_an_error(
             yield starts
             os.truncate(path, min(left, os.stat(path).st_size))
 
-    (file,) = lenient_files(file_accesses(catalog_files([str(path)]).files))
+    (shard,) = catalog_files([str(path)]).files
+    file = open_tfrecord(shard, 0)
     monkeypatch.setattr(frames, "_READ_WINDOW_BYTES", 2000)
     monkeypatch.setattr(record_table, "iter_frame_offsets", record_call)
     with pytest.raises(
         DataError,
         match=r"a\.tfrecord: (ends at byte|became shorter|record \d+, byte \d+: truncated)",
     ):
-        list(file.blocks(0, file.records))
+        [call() for call in file.calls(0, file.records)]

@@ -17,13 +17,12 @@ from records.example_oracle import schemas_and_rows
 from recordmill.base.errors import DataError
 from recordmill.base.lru import LruLimit, LruSlot
 from recordmill.reader.dataset import open
-from recordmill.reader.prefetch.prefetcher import Streams, ordered_frames
 from recordmill.reader.take import make_parse_plan, parse_record, range_calls, take_rows
 from recordmill.records.columns.conversions import Decoding
 from recordmill.records.example.encode import encode
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
-from recordmill.shards.access import FileAccess
+from recordmill.shards.record_files import RecordFiles
 from recordmill.sources.arrow.single_example import example, parse_example
 
 SCHEMA = Schema((Feature("id", "int64", (), True), Feature("words", "string", (None,), True)))
@@ -38,11 +37,11 @@ whole, foreign, out = sys.argv[1], sys.argv[2].split("|"), sys.argv[3]
 def ids_of(batches):
     return sorted(n for batch in batches for n in np.asarray(batch["id"]).tolist())
 
-def read(ds, streamed):
+def read(ds):
     total = len(ds)
     every = list(range(total))
     assert ds.head(3)["id"].to_pylist() == [0, 1, 2]
-    for mode in (False, "window") if streamed else (False, "window", "global"):
+    for mode in (False, "window", "global"):
         batches = ds.batches(50, shuffle=mode, drop_remainder=False)
         assert ids_of([next(batches), *batches]) == every, mode
     assert ds[total - 1]["id"] == total - 1
@@ -60,11 +59,10 @@ def read(ds, streamed):
     assert ids_of(torch.utils.data.DataLoader(ds.to_torch(50), batch_size=None, num_workers=2)) == every
 
 ours = recordmill.open(whole, threads=2)
-read(ours, False)
+read(ours)
 for folder in foreign:
-    streamed = folder.endswith("gz")
     ds = recordmill.open(folder, threads=2)
-    read(ds, streamed)
+    read(ds)
     mixed = recordmill.mixture([(ours, 1), (ds, 2)], stop="all")
     assert len(ids_of(mixed.batches(50, shuffle="window"))) == len(mixed)
 for number, folder in enumerate([whole, *foreign]):
@@ -110,7 +108,7 @@ def test_every_face_reads_2_000_files(tmp_path: Path) -> None:
 class Asked(list[Any]):
     """Files, and which of them were asked for."""
 
-    def __init__(self, files: list[FileAccess]) -> None:
+    def __init__(self, files: list[Any]) -> None:
         super().__init__(files)
         self.numbers: set[int] = set()
 
@@ -122,18 +120,21 @@ class Asked(list[Any]):
         raise AssertionError("all files are gone through")
 
 
-def test_what_is_read_asks_only_the_files_that_have_it(tmp_path: Path) -> None:
+def test_what_is_read_asks_only_the_files_that_have_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     out, (_, packed) = make(tmp_path, 40)
-    ours, streamed = open(out), open(packed, schema=SCHEMA)
+    ours, inflated = open(out), open(packed, schema=SCHEMA)
     numbers = np.array([61, 4, 5])  # two of each file
-    for ds in (ours, streamed):
-        ends, files = ds.ends, Asked(ds.files)
-        held = Streams(files, ends).hold(numbers, np.zeros(3, np.int64))
-        assert set(held) == (set() if ds is ours else {2, 30})
-        assert len(ordered_frames(files, ends, numbers, held)) == 3
-        assert take_rows(files, ends, numbers, Decoding(SCHEMA), 1)["id"].to_pylist() == [61, 4, 5]
-        assert len(list(range_calls(files, ends, 60, 63))) == 2
-        assert files.numbers == {2, 30, 31}
+    for ds in (ours, inflated):
+        files: RecordFiles = ds.files
+        assert len(files.ends) == 40
+        asked = Asked(list(files))
+        monkeypatch.setattr(files, "_files", asked)
+        assert files.frames(numbers).numbers.tolist() == [61, 4, 5]
+        assert take_rows(files, numbers, Decoding(SCHEMA), 1)["id"].to_pylist() == [61, 4, 5]
+        assert len(list(range_calls(files, 60, 63))) == 2
+        assert asked.numbers == {2, 30, 31}
 
 
 def test_a_value_is_held_while_it_is_among_the_last_that_were_used() -> None:

@@ -18,7 +18,7 @@ from recordmill.base.errors import UsageError
 from recordmill.reader.batches.plan import make_schedule
 from recordmill.reader.dataset import Dataset, open
 from recordmill.reader.options.training import Order
-from recordmill.reader.prefetch.prefetcher import Fetcher, Streams
+from recordmill.reader.prefetch.prefetcher import Fetcher
 from recordmill.storage.codecs import SHARD_SUFFIXES
 
 ROWS = 500
@@ -42,7 +42,7 @@ def ds(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory)
 
 
 def modes(ds: Dataset) -> list[Any]:
-    return [False, "window", *(["global"] if all(file.seekable for file in ds.files) else [])]
+    return [False, "window", "global"]
 
 
 def rows_of(batch: dict[str, Any]) -> list[tuple[Any, ...]]:
@@ -166,37 +166,6 @@ def test_a_state_of_another_data_set_is_refused(tmp_path: Path) -> None:
         open(tmp_path / "moved").batches(8, shuffle=False, state={**state, "position": 41})
 
 
-def test_global_is_refused_where_it_can_not_be_had(ds: Dataset) -> None:
-    if "global" in modes(ds):
-        return
-    with pytest.raises(
-        UsageError, match=r"0\.tfrecord\.gz can only be read from the front \(gzip\)"
-    ):
-        ds.batches(8, shuffle="global")
-
-
-def test_streamed_files_are_let_go_when_they_are_done_with(tmp_path: Path) -> None:
-    out = write_data_set(tmp_path / "out", {"train": mixed_rows(ROWS)}, shards=10)
-    for at, shard in enumerate(sorted((out / FOLDER).glob("train-*"))):
-        (tmp_path / f"{at}.tfrecord.gz").write_bytes(gzip.compress(shard.read_bytes()))
-    ds = open(str(tmp_path / "*.tfrecord.gz"), schema=open(out).full_schema)
-    streams = Streams(ds.files, ds.ends)
-    most = 0
-    for epoch in range(2):
-        for first in range(0, ROWS, 20):
-            numbers = np.random.default_rng(epoch).permutation(20) + first
-            held = streams.hold(numbers, np.full(20, epoch))
-            there = {
-                number + 50 * at
-                for at, blocks in held.items()
-                for block in blocks
-                for number in block.numbers.tolist()
-            }
-            assert set(numbers.tolist()) <= there
-            most = max(most, len(streams.open_files))
-    assert most <= 3
-
-
 def test_what_is_cheap_to_begin_with_is_read_in_small_stretches(ds: Dataset) -> None:
     def steps(mode: Any) -> list[int]:
         order = Order(mode, window_bytes=10_000)
@@ -206,4 +175,4 @@ def test_what_is_cheap_to_begin_with_is_read_in_small_stretches(ds: Dataset) -> 
     assert steps(False) == [50]
     windows = steps("window")
     assert sum(windows) == 50
-    assert (len(windows) == 1) == all(file.file.compression == "none" for file in ds.files)
+    assert (len(windows) == 1) == (not any(file.inflates_members for file in ds.files))

@@ -30,11 +30,11 @@ from recordmill.storage.codecs import SHARD_SUFFIXES
 
 PINNED: dict[object, list[int]] = {
     False: [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11],
-    "window": [15, 5, 6, 12, 7, 9, 62, 52, 54, 51, 55, 49],
+    "window": [98, 72, 73, 95, 74, 76, 79, 83, 85, 82, 93, 80],
     "global": [82, 27, 0, 77, 45, 50, 54, 48, 42, 69, 86, 68],
 }
 extents = st.lists(
-    st.builds(FileExtent, st.integers(0, 200), st.integers(0, 5000), st.booleans()),
+    st.builds(FileExtent, st.integers(0, 200), st.integers(0, 5000)),
     min_size=1,
     max_size=6,
 )
@@ -102,7 +102,7 @@ def test_an_epoch_has_each_once(
 
 def test_orders_are_pinned() -> None:
     """Saved states rely on them: another order here is another format of the state."""
-    files = [FileExtent(40, 2000, True), FileExtent(25, 900, True), FileExtent(35, 1500, False)]
+    files = [FileExtent(40, 2000), FileExtent(25, 900), FileExtent(35, 1500)]
     first = {
         mode: make_sampler(mode, files, 7).record_numbers(1, np.arange(12)).tolist()
         for mode in SHUFFLE_MODES
@@ -111,7 +111,7 @@ def test_orders_are_pinned() -> None:
 
 
 def test_what_decides_an_order() -> None:
-    files = [FileExtent(500, 5000, True)] * 4
+    files = [FileExtent(500, 5000)] * 4
 
     def order(
         mode: object = "global", seed: int = 0, epoch: int = 0, data: str = "data"
@@ -128,31 +128,12 @@ def test_what_decides_an_order() -> None:
     assert order(False, seed=1, epoch=5) == list(range(2000))
 
 
-def test_a_file_that_is_streamed_is_gone_through_forwards() -> None:
-    files = [
-        FileExtent(300, 3000, True),
-        FileExtent(1000, 10_000, False),
-        FileExtent(200, 2000, True),
-    ]
-    order = make_sampler("window", files).record_numbers(0, np.arange(1500))
-    where = np.flatnonzero((order >= 300) & (order < 1300))
-    streamed = order[where]
-    behind = np.maximum.accumulate(streamed)
-    assert (streamed != np.sort(streamed)).any()
-    assert (
-        int((behind - streamed).max()) <= 120
-    )  # a window of 900 bytes is 90 records, and a piece may reach over it
-    assert (
-        where[-1] - where[0] < 1000 + 200
-    )  # nothing but what shares its first and last window stands in between
-
-
 def test_the_shuffle_is_a_good_one() -> None:
     """Of 1,200 records a window: rank correlation, mean displacement and neighbours kept, beside a
     true permutation.
     """
     size = 20_000
-    files = [FileExtent(size // 8, size * 10 // 8, True)] * 8
+    files = [FileExtent(size // 8, size * 10 // 8)] * 8
 
     def quality(order: np.ndarray) -> tuple[float, float, float]:
         at = np.arange(size)
@@ -180,7 +161,7 @@ def test_the_shuffle_is_a_good_one() -> None:
 
 @given(
     files=st.lists(
-        st.builds(FileExtent, st.integers(0, 25), st.integers(1, 500), st.booleans()),
+        st.builds(FileExtent, st.integers(0, 25), st.integers(1, 500)),
         min_size=1,
         max_size=4,
     ),
@@ -263,7 +244,7 @@ def test_hosts_share_every_epoch_and_others_go_on(
 def test_workers_take_the_steps_in_turn(
     mode: object, records: int, batch: int, workers: int, end: str, begun: int, at_once: int
 ) -> None:
-    sampler = make_sampler(mode, [FileExtent(records, 10 * records, True)], 5)
+    sampler = make_sampler(mode, [FileExtent(records, 10 * records)], 5)
     whole = Schedule(sampler, EpochSteps(records, batch, end), end_epoch=3)  # type: ignore[arg-type]
     assert whole.remaining_steps is not None
     schedule = whole.skip_steps(min(begun, whole.remaining_steps))

@@ -21,7 +21,7 @@ from store_server import Store, of_s3, settings
 import recordmill
 from recordmill.__main__ import main
 from recordmill.base.errors import UsageError
-from recordmill.shards import access
+from recordmill.shards import tfrecord_file
 from recordmill.storage import files
 from recordmill.storage.files import MAPPED_FILES
 from recordmill.storage.stores import cache as block_cache
@@ -101,7 +101,7 @@ def test_parts_of_an_index_suffice(
 ) -> None:
     expected = all_ways(recordmill.open(f"{store.root}/{name}"))
     monkeypatch.setattr(MAPPED_FILES, "max_slots", 0)
-    monkeypatch.setattr(access, "_FAR_INDEX_BYTES", 0)
+    monkeypatch.setattr(tfrecord_file, "_FAR_INDEX_BYTES", 0)
     assert all_ways(recordmill.open(f"{store.root}/{name}")) == expected
 
 

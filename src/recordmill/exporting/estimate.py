@@ -20,10 +20,10 @@ from recordmill.exporting.records import plan_calls, read_calls
 from recordmill.records.columns.numpy_arrays import numpy_dtype
 from recordmill.records.writers.outputs import WriterSettings
 from recordmill.schemas.feature import Feature
-from recordmill.shards.access import FileAccess
 from recordmill.shards.cutting import resolve
 from recordmill.shards.loading.decode import Salvaged
 from recordmill.shards.pieces import Piece
+from recordmill.shards.tfrecord_file import open_tfrecord
 from recordmill.storage.files import stat
 from recordmill.storage.folders import find_files, make_scratch_folder, remove_tree
 
@@ -168,7 +168,7 @@ def _count_piece_records(plan: ReadPlan, piece: Piece) -> int:
     if piece.damage is not None:
         return 0
     return (
-        FileAccess(plan.files[piece.file], piece.file).records
+        open_tfrecord(plan.files[piece.file], piece.file).records
         if piece.records is None
         else piece.records
     )

@@ -29,11 +29,11 @@ from recordmill.records.inference.confirm import SchemaGuess
 from recordmill.records.writers.files import FileLayout, FileOptions
 from recordmill.records.writers.outputs import Output, find_output
 from recordmill.schemas.feature import Schema
-from recordmill.shards.access import FileAccess
 from recordmill.shards.catalog import Catalog, Inputs, ShardFile, catalog_inputs
 from recordmill.shards.cutting import cut_files
 from recordmill.shards.loading.infer_schema import guess_schema, infer_schema
 from recordmill.shards.pieces import PIECE_BYTES, Piece
+from recordmill.shards.tfrecord_file import open_tfrecord
 from recordmill.storage.walk import READ_SUMMARY_NAME, RUN_PREFIX
 
 # Estimated ratio of the uncompressed to the compressed size of a stream. A wrong estimate only
@@ -159,7 +159,9 @@ def _take_first_records(file: ShardFile, piece: Piece, records: int) -> Piece:
         records: Number of records, at least 1.
     """
     first = piece.first_record or 0
-    part = next(FileAccess(file, piece.file).pieces(first, first + records, _UNLIMITED_BYTES))
+    part = next(
+        open_tfrecord(file, piece.file).pieces(first, first + records, piece_bytes=_UNLIMITED_BYTES)
+    )
     return replace(part, first_record=piece.first_record)
 
 

@@ -12,9 +12,9 @@ from typing import Any
 from recordmill.base.errors import UsageError
 from recordmill.base.machine import core_count
 from recordmill.base.option_names import option
+from recordmill.base.stages import measure_stages
 from recordmill.reader.batches.source import Batches
 from recordmill.reader.dataset import Dataset
-from recordmill.reader.prefetch.protocols import measure_stages
 
 # Share of the time of the threads. Below it they wait for something other than the processor.
 _MIN_BUSY_SHARE = 0.6

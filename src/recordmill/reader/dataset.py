@@ -263,12 +263,8 @@ class Dataset(Scanner, Trainable, StatisticsMixin):
         if not -total <= record < total:
             raise IndexError(f"record {record} of {total}")
         record = int(self._to_stored_numbers(np.array([record % total]))[0])
-        # the first file that ends after the record; "right" also skips empty files
-        file_index = int(np.searchsorted(self.ends, record, "right"))
-        first = int(self.ends[file_index - 1]) if file_index else 0
         row = read_row(
-            self.files[file_index],
-            record - first,
+            *self.files.find(record),
             self._decoding,
             self._parse_plan,
             is_full_schema=self._columns is None,
@@ -294,7 +290,7 @@ class Dataset(Scanner, Trainable, StatisticsMixin):
             [7, 5, 7]
         """
         numbers = self._to_stored_numbers(resolve_record_numbers(records, len(self)))
-        table = take_rows(self.files, self.ends, numbers, self._decoding, self.threads)
+        table = take_rows(self.files, numbers, self._decoding, self.threads)
         return pa.Table.from_arrays(table.columns, schema=to_arrow(self.schema))
 
     def sample(self, records: int = 5, seed: int = 0) -> pa.Table:
@@ -529,7 +525,7 @@ class Dataset(Scanner, Trainable, StatisticsMixin):
 
     def _display_arguments(self) -> tuple[str, Schema | None]:
         # `repr` must not read files, so only values that are already known are shown.
-        is_counted = self.catalog.manifest is not None or "ends" in self.__dict__
+        is_counted = self.catalog.manifest is not None or self.files.is_counted
         record_subset = self.__dict__.get(
             "record_subset", self.view.subset if not self.view.conditions else None
         )

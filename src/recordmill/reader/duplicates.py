@@ -351,10 +351,8 @@ class _RecordLocator:
 
     def locate(self, record: int) -> tuple[str, int]:
         """Returns the file of a record, and the number of the record in it."""
-        file_index = int(np.searchsorted(self.dataset.ends, record, "right"))
-        return self.dataset.files[file_index].file.path, record - (
-            int(self.dataset.ends[file_index - 1]) if file_index else 0
-        )
+        file, number = self.dataset.files.find(record)
+        return file.file.path, number
 
 
 def _share_violations(

@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -20,10 +20,7 @@ from recordmill.reader.training import Trainable
 from recordmill.records.columns.conversions import Decoding
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema
-
-if TYPE_CHECKING:
-    from recordmill.shards.access import FileAccess
-
+from recordmill.shards.record_files import RecordFiles
 
 _MAX_FEATURE_CHARACTERS = 200  # of each of two features that differ, in an error message
 
@@ -89,7 +86,7 @@ class Mixture(Trainable):
     def __init__(self, datasets: Sequence[Fetchable], proportions: Proportions, stop: str) -> None:
         self._datasets, self._proportions, self._stop = datasets, proportions, stop
         self.threads = max(dataset.threads for dataset in datasets)
-        self.files: list[FileAccess] = [file for dataset in datasets for file in dataset.files]
+        self.files = RecordFiles.join([dataset.files for dataset in datasets])
 
     @cached_property
     def schema(self) -> Schema:

@@ -42,7 +42,6 @@ from recordmill.records.inference.infer import Inference
 from recordmill.records.tfrecord.frames import FileFrames
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
-from recordmill.shards.access import FileAccess, file_accesses, lenient_files
 from recordmill.shards.catalog import Catalog
 from recordmill.shards.loading.decode import decode_frames
 from recordmill.shards.loading.infer_schema import (
@@ -53,6 +52,7 @@ from recordmill.shards.loading.infer_schema import (
 )
 from recordmill.shards.loading.sample import Sample
 from recordmill.shards.pieces import FrameCall
+from recordmill.shards.record_files import RecordFiles
 
 if TYPE_CHECKING:
     import pyarrow.compute as pc
@@ -104,7 +104,7 @@ class Scanner:
         self.view = replace(view, conditions=(*where_conditions, *view.conditions))
         self.threads = to_whole_number(threads, "threads", 0) or core_count()
         self._explicit_schema, self._columns = schema, None if columns is None else tuple(columns)
-        self.files: list[FileAccess] = file_accesses(catalog.files)
+        self.files = RecordFiles.open(catalog.files)
         if schema is not None:
             _ = self.schema, self._selection  # reports unknown columns here, not at the first read
 
@@ -218,7 +218,7 @@ class Scanner:
             infer_from=self.infer_from,
             view=self.view,
         )
-        scanner.files, scanner._is_lenient = lenient_files(self.files), True
+        scanner.files, scanner._is_lenient = self.files, True
         if "_schema_and_notes" in self.__dict__:
             scanner.__dict__["_schema_and_notes"] = self._schema_and_notes
         return scanner
@@ -314,13 +314,19 @@ class Scanner:
         return self.catalog.splits
 
     @cached_property
-    def ends(self) -> npt.NDArray[np.int64]:
-        """Number of stored records up to the end of each file, int64 [files]."""
-        # The manifest has the counts. Other files have to be read to count their records.
-        threads = self.threads if self.catalog.manifest is None else 1
-        return np.cumsum(
-            list(thread_map(lambda file: file.records, self.files, threads)), dtype=np.int64
-        )
+    def ends(self) -> Int64s:
+        """Number of stored records up to the end of each file, int64 [files].
+
+        The manifest has the counts. Other files are read to count their records.
+
+        Raises:
+            DataError: The first damage that was found, unless damaged places are left out.
+        """
+        ends = self.files.count_records(self.threads)
+        for file in () if self._is_lenient or self.catalog.manifest is not None else self.files:
+            for damage in file.damage:
+                raise damage.error(file.file.path)
+        return ends
 
     @property
     def file_records(self) -> list[int]:
@@ -480,8 +486,6 @@ class Scanner:
             view=view,
         )
         scanner.files = self.files
-        if "ends" in self.__dict__:
-            scanner.__dict__["ends"] = self.ends
         if "record_subset" in self.__dict__ and (view.conditions, view.subset) == (
             self.view.conditions,
             self.view.subset,
@@ -539,7 +543,6 @@ class Scanner:
         stop = self._num_stored if stop is None else min(stop, self._num_stored)
         return range_calls(
             self.files,
-            self.ends,
             start,
             stop,
             piece_records=piece_records,

@@ -12,9 +12,7 @@ which also reports errors.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from operator import attrgetter
 from typing import Any
 
@@ -24,7 +22,6 @@ import pyarrow as pa
 from google.protobuf.message import DecodeError
 
 from recordmill.base.buffers import Int64s
-from recordmill.base.errors import DataError
 from recordmill.base.threads import thread_map
 from recordmill.reader.sampling.sampler import RecordSubset
 from recordmill.records.columns.conversions import Decoding
@@ -32,11 +29,10 @@ from recordmill.records.columns.numpy_arrays import iter_rows
 from recordmill.records.protobuf.message import LIST_NAMES, example_class
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import BYTES_LIST, EXAMPLE, FLOAT_LIST, INT64_LIST, Feature, Schema
-from recordmill.shards.access import FileAccess, group_by_file
 from recordmill.shards.loading.decode import decode_frames
-from recordmill.shards.loading.sample import first_calls
-from recordmill.shards.loading.scattered import are_scattered, scattered_batches
-from recordmill.shards.pieces import FrameCall
+from recordmill.shards.pieces import PIECE_BYTES, FrameCall
+from recordmill.shards.record_files import RecordFiles
+from recordmill.shards.tfrecord_file import TFRecordFile
 
 # 1 MiB: protobuf copies the record, and needs nine times its size if names repeat.
 _MAX_RECORD_BYTES = 1 << 20
@@ -55,8 +51,7 @@ ParsePlan = dict[str, tuple[str, Callable[[Any], Sequence[Any]], Callable[[Seque
 
 
 def range_calls(
-    files: Sequence[FileAccess],
-    ends: Int64s,
+    files: RecordFiles,
     start: int,
     stop: int,
     *,
@@ -66,48 +61,44 @@ def range_calls(
     """Yields the readings of the records [start, stop), in order.
 
     Args:
-        ends: Number of records up to the end of each file, int64 [files].
         start: Number of the first record among all files.
         stop: Number after the last record.
         piece_records: Maximum number of records that are read together. None sets no limit.
         subset: Leaves out pieces without a record of this subset. None reads all.
     """
-    for file_index in range(int(np.searchsorted(ends, start, "right")), len(files)):
-        file_begin = int(ends[file_index - 1]) if file_index else 0
-        if file_begin >= stop:
+    ends = files.ends
+
+    def has_any(begin: int, end: int) -> bool:
+        return subset is None or bool(np.diff(subset.count_below(np.array([begin, end])))[0])
+
+    for ordinal in range(int(np.searchsorted(ends, start, "right")), len(files)):
+        first = int(ends[ordinal - 1]) if ordinal else 0
+        if first >= stop:
             return
-        begin, end = max(start - file_begin, 0), min(stop, int(ends[file_index])) - file_begin
+        begin, end = max(start - first, 0), min(stop, int(ends[ordinal])) - first
         if begin < end:
-            yield from files[file_index].calls(
+            yield from files[ordinal].calls(
                 begin,
                 end,
                 piece_records=piece_records,
-                is_needed=None if subset is None else partial(_has_any, subset, file_begin),
+                is_needed=lambda low, high, first=first: has_any(first + low, first + high),  # type: ignore[misc]
             )
 
 
-def _has_any(subset: RecordSubset, file_begin: int, begin: int, end: int) -> bool:
-    """Returns whether a subset has any of the records [begin, end) of a file."""
-    return bool(np.diff(subset.count_below(file_begin + np.array([begin, end])))[0])
-
-
-def head_calls(files: Sequence[FileAccess], records: int) -> Iterator[FrameCall]:
+def head_calls(files: RecordFiles, records: int) -> Iterator[FrameCall]:
     """Yields the readings of the first records of all files, in order.
 
     No file is counted, and only as much is read as needed.
     """
-    shards = [file.file for file in files]
-    for number, file in enumerate(files):
-        if file.file.info is not None and file.records < records:
-            yield from file.calls(0, file.records)
-            records -= file.records
-            continue
-        for call in first_calls(shards, number, records):
+    for file in files:
+        for call in file.first_calls(records):
             yield call
-            # Only the frames of a stream tell their number. They are in memory already.
+            # A file without an index is streamed, so its frames are in memory already.
             if file.file.info is None:
                 records -= call().records
-        if file.file.info is not None or records <= 0:
+        if file.file.info is not None:
+            records -= file.records
+        if records <= 0:
             return
 
 
@@ -140,13 +131,10 @@ def resolve_record_numbers(records: Sequence[int] | npt.NDArray[Any], total: int
     return numbers % max(total, 1)
 
 
-def take_rows(
-    files: Sequence[FileAccess], ends: Int64s, numbers: Int64s, decoding: Decoding, threads: int
-) -> pa.Table:
+def take_rows(files: RecordFiles, numbers: Int64s, decoding: Decoding, threads: int) -> pa.Table:
     """Returns the records with some numbers, in the given order.
 
     Args:
-        ends: Number of records up to the end of each file, int64 [files].
         numbers: Record numbers among all files. They may repeat.
         decoding: The conversion of payloads to columns.
         threads: Number of threads that read and decode.
@@ -156,31 +144,13 @@ def take_rows(
     """
     # each record is read once, in the order of the files, and then copied to its positions
     distinct, back = np.unique(numbers, return_inverse=True)
-    return _take_ascending(files, ends, distinct, decoding, threads).take(
-        pa.array(back.reshape(-1))
+    batches = thread_map(
+        lambda part: decode_frames(files.frames(part), decoding),
+        files.split(distinct, PIECE_BYTES),
+        threads,
     )
-
-
-def _take_ascending(
-    files: Sequence[FileAccess], ends: Int64s, numbers: Int64s, decoding: Decoding, threads: int
-) -> pa.Table:
-    if are_scattered(numbers) and all(
-        files[file_index].seekable for file_index, _, _ in group_by_file(ends, numbers)
-    ):
-        # the code below finds the same error, and reports the place
-        with contextlib.suppress(DataError):
-            return pa.Table.from_batches(
-                scattered_batches(files, ends, numbers, decoding, threads),
-                to_arrow(decoding.schema),
-            )
-    ranges = np.split(numbers, np.flatnonzero(np.diff(numbers) > 1) + 1) if len(numbers) else []
-    calls = (
-        call
-        for consecutive in ranges
-        for call in range_calls(files, ends, int(consecutive[0]), int(consecutive[-1]) + 1)
-    )
-    decoded = thread_map(lambda call: decode_frames(call(), decoding), calls, threads)
-    return pa.Table.from_batches(decoded, to_arrow(decoding.schema))
+    table = pa.Table.from_batches(batches, to_arrow(decoding.schema))
+    return table.take(pa.array(back.reshape(-1)))
 
 
 def make_parse_plan(schema: Schema) -> ParsePlan | None:
@@ -311,7 +281,7 @@ def _raw_reader(feature: Feature) -> Callable[[Sequence[Any]], Any]:
 
 
 def read_row(
-    file: FileAccess,
+    file: TFRecordFile,
     record: int,
     decoding: Decoding,
     plan: ParsePlan | None,

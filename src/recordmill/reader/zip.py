@@ -24,7 +24,7 @@ from recordmill.records.columns.conversions import Decoding
 from recordmill.records.columns.numpy_arrays import iter_rows
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema
-from recordmill.shards.access import group_by_file
+from recordmill.shards.tfrecord_file import IndexedShard, group_by_file
 
 _KEY_BATCH = 1 << 20  # keys that are compared together: 8 MiB of each data set
 
@@ -44,8 +44,7 @@ def zip(datasets: Sequence[Dataset]) -> Zip:
 
     Raises:
         UsageError: The data sets have different numbers of records or keys, two of them have a
-            feature of the same name, records were selected by `where` or `filter`, or a file can
-            only be read from its start.
+            feature of the same name, or records were selected by `where` or `filter`.
 
     Examples:
         >>> ds = recordmill.open("shards")
@@ -67,10 +66,6 @@ def zip(datasets: Sequence[Dataset]) -> Zip:
         if dataset.view.is_filtered:
             raise UsageError(
                 f"zip: records of data set {index} were chosen by where or filter: zip whole data sets"
-            )
-        if streamed_files := [file.file.name for file in dataset.files if not file.seekable]:
-            raise UsageError(
-                f"zip: {streamed_files[0]} can be read from the front only: `recordmill build` makes shards of it"
             )
         if common := names.intersection(dataset.schema.names):
             raise UsageError(
@@ -102,12 +97,12 @@ def _check_aligned(first: Dataset, other: Dataset, index: int) -> None:
 
 def _read_keys(dataset: Dataset, numbers: Int64s) -> npt.NDArray[np.uint64]:
     # the numbers are consecutive, so the keys in each file are one slice of its index
-    parts = [
-        dataset.files[file_index].index["key"][
-            int(numbers[rows.start]) - first : int(numbers[rows.stop - 1]) - first + 1
-        ]
-        for file_index, first, rows in group_by_file(dataset.ends, numbers)
-    ]
+    parts = []
+    for file_index, first, rows in group_by_file(dataset.ends, numbers):
+        file = dataset.files[file_index]
+        assert isinstance(file, IndexedShard)
+        begin, end = int(numbers[rows.start]) - first, int(numbers[rows.stop - 1]) - first + 1
+        parts.append(file.index["key"][begin:end])
     return np.concatenate(parts)
 
 
@@ -247,7 +242,7 @@ class Zip(Trainable):
         return thread_map(self._decode_numbers, blocks, self.threads)
 
     def _decode_numbers(self, numbers: Int64s) -> pa.RecordBatch:
-        return decode_records(self, numbers, {}, self.make_decoding(self.schema))
+        return decode_records(self, numbers, self.make_decoding(self.schema))
 
     def _make_table(self, batches: list[pa.RecordBatch]) -> pa.Table:
         schema = to_arrow(self.schema)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,7 +14,6 @@ from recordmill.base.errors import OUT_OF_MEMORY_REASON, DataError
 from recordmill.records.tfrecord.frames import (
     FRAME_OVERHEAD_BYTES,
     MAX_RECORD_BYTES,
-    STREAM_DAMAGE,
     Damage,
     FileFrames,
     FileOrigin,
@@ -67,6 +66,9 @@ class Piece:
         return 0 if self.stop is None else self.stop - self.start
 
 
+# Begin and end of a range of a buffer that could not be read, and the damage of each record that
+# begins there.
+Unreadable = tuple[int, int, Damage]
 # A reading that any thread may finish.
 FrameCall = Callable[[], FileFrames]
 
@@ -100,13 +102,19 @@ def load_index(file: ShardFile, *, lenient: bool = False) -> Index | None:
     return index
 
 
-def check_range(file: ShardFile, start: int, stop: int, record: int) -> None:
+def check_range(
+    file: ShardFile, start: int, stop: int, record: int, end: int | None = None
+) -> None:
     """Raises DataError if uncompressed bytes [start, stop) are not part of the file.
 
-    So a damaged index never causes a read of bytes that do not exist. `record` is the record number
-    in the message.
+    So a damaged index never causes a read of bytes that do not exist.
+
+    Args:
+        record: The record number in the message.
+        end: Uncompressed size of the file. None takes the size in the manifest, or of the file.
     """
-    end = file.info.framed_bytes if file.info is not None else file.stat.size_bytes
+    if end is None:
+        end = file.info.framed_bytes if file.info is not None else file.stat.size_bytes
     if not 0 <= start <= stop <= end:
         reason = f"says bytes {start} to {stop} of a shard that has {end}; verify the data set"
         raise DataError(reason, source=file.index_path or file.path, place=f"record {record}")
@@ -119,7 +127,7 @@ def load_members(file: ShardFile) -> Index:
 
 
 def calls_of(
-    files: Sequence[ShardFile],
+    files: Sequence[ShardFile] | Mapping[int, ShardFile],
     pieces: Iterable[Piece],
     *,
     limit: int | None = None,
@@ -131,7 +139,7 @@ def calls_of(
     stream. Objects in stores are requested one piece ahead.
 
     Args:
-        files: The files that the pieces refer to.
+        files: The files, by their ordinals in the pieces.
         pieces: Pieces with known record numbers.
         limit: Number of records after which no piece is read. Damaged records count, too. None
             reads all.
@@ -152,7 +160,7 @@ def calls_of(
 
 
 def _calls(
-    files: Sequence[ShardFile],
+    files: Sequence[ShardFile] | Mapping[int, ShardFile],
     pieces: Iterable[Piece],
     limit: int | None,
     refuse: Callable[[int], str] | None,
@@ -254,10 +262,10 @@ def _read_piece(
     """
     assert piece.stop is not None
     assert piece.first_record is not None
-    unreadable: list[tuple[int, int, Damage]] = []
+    unreadable: list[Unreadable] = []
     with explain_missing(file.path):
         data = (
-            inflate(file, piece.start, piece.stop, unreadable=unreadable)
+            inflate_members(file, piece.start, piece.stop, unreadable=unreadable)
             if read is None
             else read()
         )
@@ -360,11 +368,11 @@ def _members_of(
     return bounds, begins
 
 
-def inflate(
+def inflate_members(
     file: ShardFile,
     start: int,
     stop: int,
-    unreadable: list[tuple[int, int, Damage]] | None = None,
+    unreadable: list[Unreadable] | None = None,
 ) -> Bytes:
     """Decompresses the members of a shard that contain bytes [start, stop).
 
@@ -392,15 +400,7 @@ def inflate(
         except DataError as error:
             if unreadable is None:
                 raise
-            damage = Damage(
-                record=0,
-                offset=0,
-                size_bytes=0,
-                kind=STREAM_DAMAGE,
-                reason=error.reason,
-                place=error.place,
-                reject_message=f"the {file.compression} member that holds it is damaged",
-            )
+            damage = Damage.of_member(file.compression, error)
             unreadable.append((begin - start, behind - start, damage))
     return result[start - begins[0] : stop - begins[0]]
 

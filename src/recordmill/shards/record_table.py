@@ -14,6 +14,8 @@ from recordmill.records.tfrecord.frames import (
     FRAME_OVERHEAD_BYTES,
     ContentDigest,
     Damage,
+    FileFrames,
+    FileOrigin,
     iter_frame_offsets,
     read_frame_end,
 )
@@ -115,6 +117,32 @@ class RecordTable:
             content.value,
             tuple(damage),
         )
+
+    @classmethod
+    def from_frames(cls, parts: Iterable[FileFrames], content: ContentDigest) -> RecordTable:
+        """Creates the table of the frames of a stream.
+
+        Args:
+            parts: All frames of one file, in order.
+            content: Receives the lengths and CRCs of the good frames.
+        """
+        starts, damage, end = [np.empty(0, np.int64)], list[Damage](), 0
+        for frames in parts:
+            assert isinstance(frames.origin, FileOrigin)
+            for rows in frames.contiguous_rows():
+                content.add(frames.select(rows))
+            part_starts = np.empty(frames.records, np.int64)
+            first = frames.end_record - frames.records
+            part_starts[frames.numbers - first] = frames.starts + frames.origin.data_offset
+            for one in frames.damage:
+                part_starts[one.record - first] = one.offset
+                end = max(end, one.offset + one.size_bytes)
+            if len(frames):
+                last_end = int(frames.starts[-1] + frames.lengths[-1]) + FRAME_OVERHEAD_BYTES
+                end = max(end, frames.origin.data_offset + last_end)
+            starts.append(part_starts)
+            damage += frames.damage
+        return cls(np.concatenate([*starts, np.array([end])]), content.value, tuple(damage))
 
     @property
     def records(self) -> int:

@@ -479,19 +479,11 @@ def make_schedule(
         for_all_hosts: This host reads the records of all hosts.
 
     Raises:
-        UsageError: A file can't be read in a random order, or an epoch is shorter than one step.
+        UsageError: An epoch is shorter than one step.
     """
     hosts, host = order.hosts
     # reports invalid options before the records of all files are counted
     EpochSteps(0, batch_size, "drop", num_hosts=hosts, host_index=host)
-    if order.mode == "global" and (
-        streamed_files := [file.file for file in dataset.files if not file.seekable]
-    ):
-        raise UsageError(
-            f'shuffle="global" needs any record at any time, and {streamed_files[0].name} can only be read from the front '
-            f'({streamed_files[0].compression}): shuffle="window" mixes its records as they come, `recordmill build` '
-            "makes shards of it that can be read from anywhere"
-        )
     remainder: Remainder = (
         "pad" if order.pad_remainder else "drop" if order.drop_remainder or hosts > 1 else "short"
     )
@@ -526,7 +518,7 @@ def make_sampler(dataset: Fetchable, order: Order) -> Sampler | MixtureSampler:
 def _make_dataset_sampler(dataset: Fetchable, order: Order) -> Sampler:
     # a small window gets smaller pieces, so that it still mixes records from several parts
     piece_bytes = max(min(order.window // _MIN_WINDOW_PIECES, PIECE_BYTES), 1)
-    files = (FileExtent(file.records, file.framed_bytes, file.seekable) for file in dataset.files)
+    files = (FileExtent(file.records, file.framed_bytes) for file in dataset.files)
     layout = EpochLayout.from_files(
         files if order.mode == "window" else (), piece_bytes, dataset.record_subset
     )

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from recordmill.base.buffers import drop_reusable
 from recordmill.base.errors import DataError, RecordmillError, UsageError
+from recordmill.base.stages import time_stage
 from recordmill.base.threads import close_at_exit
 from recordmill.reader.batches.collate import (
     Batch,
@@ -36,8 +37,8 @@ from recordmill.reader.images.columns import ImageDecoder, resolve_image_targets
 from recordmill.reader.options.collation import Bucketed, Packed
 from recordmill.reader.options.images import Images
 from recordmill.reader.options.training import BATCH_SIZE, Training
-from recordmill.reader.prefetch.prefetcher import Fetcher, StepRows, record_location
-from recordmill.reader.prefetch.protocols import Fetchable, time_stage
+from recordmill.reader.prefetch.prefetcher import Fetcher, StepRows
+from recordmill.reader.prefetch.protocols import Fetchable
 from recordmill.reader.sampling.schedule import Schedule, State
 from recordmill.schemas.feature import Feature, Schema
 
@@ -72,7 +73,7 @@ def make_image_decoder(
                 (dataset_part for dataset_part in dataset.zip_parts if name in dataset_part.schema),
                 dataset,
             )
-            path, place = record_location(owner.files, owner.ends, int(block.rows.numbers[row]))
+            path, place = owner.files.location(int(block.rows.numbers[row]))
             raise DataError(reason, source=path, place=place)
         return _drop_bad_rows(block, [(row, reason) for row, _, reason in bad])
 
@@ -161,7 +162,7 @@ class BatchRefiller:
 
     def _warn_skipped(self, epoch: int) -> None:
         number, reason = self._epoch_bad_records[0]
-        path, place = record_location(self._dataset.files, self._dataset.ends, number)
+        path, place = self._dataset.files.location(number)
         count = len(self._epoch_bad_records)
         warnings.warn(
             f"epoch {epoch}: {count} of {len(self._dataset)} records {'was' if count == 1 else 'were'} skipped "
@@ -327,12 +328,16 @@ class BatchSource:
         Raises:
             UsageError: An option does not fit the data, or the state belongs to other data or
                 options.
+            RecordmillError: The folder for temporary files has too little space.
         """
         order = self.options.order
         if self.skips_bad_records:
             # Records after the last complete step may fill up batches that lack records. The
             # refiller drops the remainder instead.
             order = replace(order, drop_remainder=False)
+        # Here, so that the workers of a loader share the files that this process has inflated.
+        for part in self.dataset.zip_parts or (self.dataset,):
+            part.files.spool_all(part.threads)
         return plan_steps(self.dataset, batch_size, order, self.collator.collations)
 
     def make_refiller(self, plan: StepPlan) -> BatchRefiller | None:
@@ -378,7 +383,7 @@ class BatchSource:
             defaults=self.image_defaults,
         )
         # The offsets of records and the images in progress take their share of the memory first.
-        offset_bytes = sum(file.offset_bytes for file in dataset.files)
+        offset_bytes = sum(file.table_bytes for file in dataset.files)
         fetch_bytes = max(memory_bytes - decoder.work_bytes - offset_bytes, 1)
         output_row_bytes = decoder.row_bytes + estimate_padded_row_bytes(
             dataset, self.collator.collations

@@ -9,7 +9,7 @@ ends the reading with an error that names its place. With `skip_bad` it is left 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -17,324 +17,17 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from recordmill.base import native
-from recordmill.base.buffers import Bytes, Int64s, allocate
-from recordmill.base.errors import DataError
+from recordmill.base.buffers import Int64s
+from recordmill.base.stages import time_stage
 from recordmill.base.threads import thread_map
 from recordmill.reader.options.training import MEMORY_BYTES
-from recordmill.reader.prefetch.protocols import Fetchable, time_stage
+from recordmill.reader.prefetch.protocols import Fetchable
 from recordmill.reader.sampling.schedule import Schedule, StepRange
 from recordmill.records.columns.conversions import Decoding
-from recordmill.records.tfrecord.frames import (
-    FRAME_OVERHEAD_BYTES,
-    HEADER_BYTES,
-    FileFrames,
-    Frames,
-    scan_frames,
-)
+from recordmill.records.tfrecord.frames import HEADER_BYTES
 from recordmill.schemas.feature import Schema
-from recordmill.shards.access import FileAccess, group_by_file
 from recordmill.shards.index import INDEX_DTYPE
-from recordmill.shards.loading.decode import decode_frames
-from recordmill.shards.pieces import PIECE_BYTES
 from recordmill.storage.files import release_mapped_pages
-
-# The blocks in memory of each file that can only be streamed, by the index of the file.
-StreamedBlocks = Mapping[int, Sequence[FileFrames]]
-
-
-def ordered_frames(
-    files: Sequence[FileAccess], ends: Int64s, numbers: Int64s, streamed: StreamedBlocks
-) -> Frames:
-    """Returns the frames of the records in the order of `numbers`.
-
-    Args:
-        ends: int64 [files] the number of records up to and including each file.
-        numbers: int64 [rows] record numbers in [0, ends[-1]), in any order, with repetitions.
-        streamed: The blocks that were read from files that are not seekable. They contain all
-            requested records of these files.
-
-    Raises:
-        DataError: A record is damaged. The error may lack the place, see `raise_bad_record`.
-    """
-    # Files are read in ascending order. `order` then restores the requested order.
-    order = np.argsort(numbers, kind="stable")
-    ascending = np.ascontiguousarray(numbers[order], np.int64)
-    parts = []
-    sizes = np.empty(len(numbers), np.int64)
-    with time_stage("read"):
-        for file_index, first_record, rows in group_by_file(ends, ascending):
-            part = _make_part(
-                files[file_index],
-                order[rows],
-                ascending[rows] - first_record,
-                streamed.get(file_index, ()),
-            )
-            sizes[part.rows] = part.lengths + FRAME_OVERHEAD_BYTES
-            parts.append(part)
-        # The frames are copied from the files straight to their places in the requested order.
-        targets = np.cumsum(sizes) - sizes
-        out = allocate(int(sizes.sum()), np.uint8)
-        for part in parts:
-            _copy_part(part, targets[part.rows], sizes[part.rows], out)
-    with time_stage("check"):
-        frames, _ = scan_frames(out, source="", is_final=True)
-    # The lengths come from the index. If the frames themselves have others, the index is wrong.
-    if not np.array_equal(frames.starts, targets):
-        raise DataError("the index does not fit the shard")
-    return frames
-
-
-@dataclass(frozen=True)
-class _Part:
-    """Records of one file in ascending order.
-
-    Attributes:
-        rows: The index of each record in the requested numbers.
-        lengths: The length of each payload in bytes.
-        offsets: The offset of each record if the file is seekable, else None.
-        blocks: (block, [n] indices of frames in the block, the records of this part that they are)
-            if the file is not seekable.
-    """
-
-    file: FileAccess
-    rows: Int64s
-    lengths: Int64s
-    offsets: Int64s | None
-    blocks: Sequence[tuple[FileFrames, Int64s, slice]] = ()
-
-
-def _make_part(
-    file: FileAccess, rows: Int64s, records: Int64s, blocks: Sequence[FileFrames]
-) -> _Part:
-    if file.seekable:
-        offsets, lengths = file.locate(records)
-        return _Part(file, rows, lengths, offsets)
-    blocks_in_part, lengths = [], np.empty(len(records), np.int64)
-    for block in blocks:
-        block_rows = _slice_in_block(block, records)
-        if block_rows.start == block_rows.stop:
-            continue
-        for damage in block.damage:
-            if damage.record in records[block_rows]:
-                raise damage.error(file.file.path)
-        indices = np.searchsorted(block.numbers, records[block_rows])
-        blocks_in_part.append((block, indices, block_rows))
-        lengths[block_rows] = block.lengths[indices]
-    return _Part(file, rows, lengths, None, blocks_in_part)
-
-
-def _slice_in_block(block: FileFrames, records: Int64s) -> slice:
-    """Returns the slice of the ascending record numbers that are in the block."""
-    return slice(
-        *np.searchsorted(records, [block.end_record - block.records, block.end_record]).tolist()
-    )
-
-
-def _copy_part(part: _Part, targets: Int64s, sizes: Int64s, out: Bytes) -> None:
-    """Copies the frames of a part to the target offsets in `out`."""
-    file = part.file
-    if part.offsets is None:
-        for block, frame_indices, rows in part.blocks:
-            _scatter_frames(
-                file,
-                block.data,
-                starts=block.starts[frame_indices],
-                sizes=sizes[rows],
-                targets=targets[rows],
-                out=out,
-            )
-        return
-    for rows in file.portions(part.offsets, part.lengths, 1 << 62):
-        data, starts = file.reach(part.offsets[rows], part.lengths[rows])
-        _scatter_frames(
-            file, data, starts=starts, sizes=sizes[rows], targets=targets[rows], out=out
-        )
-
-
-def _scatter_frames(
-    file: FileAccess, data: Bytes, starts: Int64s, sizes: Int64s, targets: Int64s, out: Bytes
-) -> None:
-    data = np.ascontiguousarray(data)
-    starts, sizes, targets = (
-        np.ascontiguousarray(array, np.int64) for array in (starts, sizes, targets)
-    )
-    # fewer copied spans mean that one of them extends past the end of the data
-    if native.copy_spans([data], None, starts, sizes, targets, out) < len(starts):
-        raise DataError("ends before its last record", source=file.file.path)
-    file.file.check_unchanged()
-
-
-class Streams:
-    """Reads the blocks of files that are not seekable.
-
-    Each file is read once per epoch if the requests follow the order of a schedule. Not
-    thread-safe.
-    """
-
-    def __init__(self, files: Sequence[FileAccess], ends: Int64s) -> None:
-        self._files, self._ends = files, ends
-        self._open: dict[tuple[int, int], _Stream] = {}  # by file and pass
-        self._recent_keys: set[tuple[int, int]] = set()  # keys of the last call
-
-    def hold(self, numbers: Int64s, passes: Int64s) -> StreamedBlocks:
-        """Returns the blocks that contain these records of streamed files.
-
-        Args:
-            numbers: Record numbers. Numbers in seekable files are ignored.
-            passes: The pass over all records that each number belongs to. The end of one pass and
-                the start of the next are read by two streams, so that the blocks between them are
-                not held.
-        """
-        blocks_by_file: dict[int, dict[int, FileFrames]] = {}
-        keys = set()
-        for pass_number in np.unique(passes).tolist():
-            ascending = np.sort(numbers[passes == pass_number])
-            for file_index, first_record, rows in group_by_file(self._ends, ascending):
-                file = self._files[file_index]
-                if file.seekable:
-                    continue
-                # A small file is a single block, which all passes share.
-                key = (
-                    file_index,
-                    0 if file.framed_bytes <= PIECE_BYTES else pass_number,
-                )
-                keys.add(key)
-                if (stream := self._open.get(key)) is None:
-                    stream = self._open[key] = _Stream(file)
-                for block in stream.blocks(
-                    int(ascending[rows.start]) - first_record,
-                    int(ascending[rows.stop - 1]) - first_record,
-                ):
-                    blocks_by_file.setdefault(file_index, {})[block.end_record] = block
-        # Calls follow the schedule. A file that two calls in a row did not need is finished for
-        # this epoch.
-        for key in self._open.keys() - keys - self._recent_keys:
-            del self._open[key]
-        self._recent_keys = keys
-        return {file_index: list(blocks.values()) for file_index, blocks in blocks_by_file.items()}
-
-    @property
-    def open_files(self) -> list[int]:
-        """Indices of the files that have blocks in memory."""
-        return sorted({file_index for file_index, _ in self._open})
-
-
-class _Stream:
-    def __init__(self, file: FileAccess) -> None:
-        self._file, self._low = file, 0
-        self._begin()
-
-    def _begin(self) -> None:
-        self._reading: Generator[FileFrames, None, None] = self._file.blocks(0, self._file.records)
-        self._blocks_in_use: list[FileFrames] = []
-        self._next_record = 0
-
-    def blocks(self, first: int, last: int) -> list[FileFrames]:
-        """Returns the blocks that contain records `first` to `last`, inclusive.
-
-        Blocks before the lower of this `first` and the previous one are dropped, because the
-        batches of a window request records back and forth. A request for a dropped block reads the
-        file again from its start.
-        """
-        if first < (
-            self._blocks_in_use[0].end_record - self._blocks_in_use[0].records
-            if self._blocks_in_use
-            else self._next_record
-        ):
-            self._begin()
-        while self._next_record <= last:
-            block = next(self._reading)
-            self._next_record = block.end_record
-            self._blocks_in_use.append(block)
-        if self._next_record >= self._file.records:
-            self._reading.close()  # closes the file; there may be too many to keep all open
-        forgotten, self._low = min(self._low, first), first
-        self._blocks_in_use = [
-            block for block in self._blocks_in_use if block.end_record > forgotten
-        ]
-        return list(self._blocks_in_use)
-
-
-@dataclass(frozen=True)
-class ReadRecords:
-    """Result of a lenient read.
-
-    Attributes:
-        batch: The readable records.
-        good_rows: The index of each of them in the requested numbers.
-        bad: (index in the requested numbers, reason) of each unreadable record.
-    """
-
-    batch: pa.RecordBatch
-    good_rows: Int64s
-    bad: tuple[tuple[int, str], ...]
-
-
-def decode_or_skip(
-    files: Sequence[FileAccess],
-    ends: Int64s,
-    numbers: Int64s,
-    streamed: StreamedBlocks,
-    decoding: Decoding,
-) -> ReadRecords:
-    """Decodes the records with these numbers in their order, and reports unreadable ones.
-
-    Raises:
-        DataError: A file has changed since it was opened.
-    """
-    rows, bad_rows = np.arange(len(numbers), dtype=np.int64), []
-    try:
-        frames = ordered_frames(files, ends, numbers, streamed)
-    except DataError:
-        # Frames are checked together. Only after a failure is each record read on its own.
-        bad_rows += list(_find_damaged(files, ends, numbers, streamed))
-        rows = np.delete(rows, [row for row, _ in bad_rows])
-        frames = ordered_frames(files, ends, numbers[rows], streamed)
-    batch, good_rows, invalid = decoding.decode_lenient(
-        frames.data, frames.starts + HEADER_BYTES, frames.lengths
-    )
-    for record in invalid:
-        feature_text = f"feature {record.feature!r}: " if record.feature else ""
-        bad_rows.append((int(rows[record.row]), f"{feature_text}{record.reason}"))
-    return ReadRecords(batch, rows[good_rows], tuple(sorted(bad_rows)))
-
-
-def _find_damaged(
-    files: Sequence[FileAccess], ends: Int64s, numbers: Int64s, streamed: StreamedBlocks
-) -> Iterator[tuple[int, str]]:
-    """Yields (row, reason) of each damaged frame.
-
-    Each record is read on its own.
-    """
-    for row, number in enumerate(numbers.tolist()):
-        file_index = int(np.searchsorted(ends, number, "right"))
-        record = number - (int(ends[file_index - 1]) if file_index else 0)
-        if files[file_index].seekable:
-            try:
-                files[file_index].frame(record)
-            except DataError as error:
-                yield row, error.reason
-        else:
-            yield from (
-                (row, damage.message)
-                for block in streamed[file_index]
-                for damage in block.damage
-                if damage.record == record
-            )
-
-
-def record_location(files: Sequence[FileAccess], ends: Int64s, number: int) -> tuple[str, str]:
-    """Returns (path, place in the file) of a record, for messages.
-
-    Args:
-        number: The number of the record among all records.
-    """
-    file_index = int(np.searchsorted(ends, number, "right"))
-    return files[
-        file_index
-    ].file.path, f"record {number - (int(ends[file_index - 1]) if file_index else 0)}"
-
 
 # Frames in a range of steps. 8 MiB make the fixed costs of a call negligible, and do not delay the
 # first batch.
@@ -425,16 +118,18 @@ class Fetcher:
         """
         row_bytes = self._row_bytes()
         weight = row_bytes * self.schedule.epoch_steps.batch_size
-        files, records = self.dataset.files, sum(self.dataset.file_records)
         is_large = (
-            sum(file.framed_bytes for file in files) + records * INDEX_DTYPE.itemsize
+            sum(
+                file.framed_bytes + file.records * INDEX_DTYPE.itemsize
+                for file in self.dataset.files
+            )
             > self.memory_bytes
         )
         return thread_map(
-            lambda work: finish(self._read_rows(*work, is_large)),
-            self._work(row_bytes),
+            lambda step_range: finish(self._read_rows(step_range, is_large)),
+            self._step_ranges(row_bytes),
             self.dataset.threads,
-            item_bytes=lambda work: weight * work[0].num_steps,
+            item_bytes=lambda step_range: weight * step_range.num_steps,
             max_bytes=self.memory_bytes,
         )
 
@@ -450,16 +145,16 @@ class Fetcher:
     def _step_ranges(self, row_bytes: int) -> Iterator[StepRange]:
         """Yields ranges of steps that share the fixed costs of a call.
 
-        If the files are compressed and the order is random, reading one record inflates its
+        If shards are compressed and the order is random, reading one record inflates its
         neighbours, too. A range is then as large as a window, so that each gzip member is inflated
         once.
         """
         if self.steps_per_range:
             return self.schedule.step_ranges(self.steps_per_range)
         step_bytes = row_bytes * self.schedule.epoch_steps.batch_size
-        # a shuffled record of a compressed file needs its complete member
+        # a shuffled record of a compressed shard needs its complete member
         is_costly = self.schedule.sampler.mode is not False and any(
-            not file.file.codec.is_plain for file in self.dataset.files
+            file.inflates_members for file in self.dataset.files
         )
         # The ranges of all threads together take half of the memory. A costly range takes the half
         # alone.
@@ -476,19 +171,6 @@ class Fetcher:
             max(max_steps, 1), stop_at_windows=is_costly, step_stride=self.step_stride
         )
 
-    def _work(self, row_bytes: int) -> Iterator[tuple[StepRange, StreamedBlocks]]:
-        streams = Streams(self.dataset.files, self.dataset.ends)
-        # streams are read here, in the thread that consumes, because their blocks come in order
-        only_seekable = all(file.seekable for file in self.dataset.files)
-        for step_range in self._step_ranges(row_bytes):
-            with time_stage("read"):
-                streamed: StreamedBlocks = {}
-                if not only_seekable:
-                    streamed = streams.hold(
-                        self._numbers(step_range), self.schedule.pass_numbers(step_range)
-                    )
-            yield step_range, streamed
-
     def _numbers(self, step_range: StepRange) -> Int64s:
         """Returns [rows] the numbers of the records among all stored records."""
         numbers = self.schedule.record_numbers(step_range)
@@ -498,18 +180,14 @@ class Fetcher:
             else self.dataset.record_subset.record_numbers(numbers)
         )
 
-    def _read_rows(
-        self, step_range: StepRange, streamed: StreamedBlocks, is_large: bool
-    ) -> StepRows:
+    def _read_rows(self, step_range: StepRange, is_large: bool) -> StepRows:
         try:
             if self.skip_bad:
-                return self._read_rows_or_skip(step_range, streamed)
+                return self._read_rows_or_skip(step_range)
             numbers, steps = self._numbers(step_range), self.schedule.epoch_steps
             edges = np.minimum(np.arange(step_range.num_steps + 1) * steps.batch_size, len(numbers))
             mask = self.schedule.mask(step_range) if steps.remainder == "pad" else None
-            batch = decode_records(
-                self.dataset, numbers, streamed, self.dataset.make_decoding(self.schema)
-            )
+            batch = decode_records(self.dataset, numbers, self.dataset.make_decoding(self.schema))
             return StepRows(
                 step_range=step_range, batch=batch, edges=edges, numbers=numbers, mask=mask
             )
@@ -519,7 +197,7 @@ class Fetcher:
             if is_large:
                 release_mapped_pages()
 
-    def _read_rows_or_skip(self, step_range: StepRange, streamed: StreamedBlocks) -> StepRows:
+    def _read_rows_or_skip(self, step_range: StepRange) -> StepRows:
         numbers, positions = (
             self._numbers(step_range),
             self.schedule.epoch_steps.positions(step_range),
@@ -527,25 +205,32 @@ class Fetcher:
         if step_range.epoch == self.schedule.epoch:
             is_included = positions >= self.skip_below
             numbers, positions = numbers[is_included], positions[is_included]
-        decoding = self.dataset.make_decoding(self.schema)
-        result = decode_or_skip(self.dataset.files, self.dataset.ends, numbers, streamed, decoding)
-        # one step with all rows; `BatchRefiller` divides them into batches
-        edges = np.array([0, len(result.good_rows)], np.int64)
-        bad = tuple((int(numbers[row]), reason) for row, reason in result.bad)
+        frames = self.dataset.files.frames(numbers)
+        damaged = {damage.record: damage.message for damage in frames.damage}
+        is_damaged = np.isin(numbers, list(damaged))
+        rows = np.flatnonzero(~is_damaged)
+        with time_stage("decode"):
+            batch, good, unfit = self.dataset.make_decoding(self.schema).decode_lenient(
+                frames.data, frames.starts + HEADER_BYTES, frames.lengths
+            )
+        bad = {row: damaged[int(numbers[row])] for row in np.flatnonzero(is_damaged).tolist()}
+        for record in unfit:
+            feature_text = f"feature {record.feature!r}: " if record.feature else ""
+            bad[int(rows[record.row])] = f"{feature_text}{record.reason}"
+        good_rows = rows[good]
         return StepRows(
             step_range=step_range,
-            batch=result.batch,
-            edges=edges,
-            numbers=numbers[result.good_rows],
+            batch=batch,
+            # one step with all rows; `BatchRefiller` divides them into batches
+            edges=np.array([0, len(good_rows)], np.int64),
+            numbers=numbers[good_rows],
             mask=None,
-            positions=positions[result.good_rows],
-            bad=bad,
+            positions=positions[good_rows],
+            bad=tuple((int(numbers[row]), bad[row]) for row in sorted(bad)),
         )
 
 
-def decode_records(
-    dataset: Fetchable, numbers: Int64s, streamed: StreamedBlocks, decoding: Decoding
-) -> pa.RecordBatch:
+def decode_records(dataset: Fetchable, numbers: Int64s, decoding: Decoding) -> pa.RecordBatch:
     """Returns the columns of the records under their stored names.
 
     Args:
@@ -557,70 +242,30 @@ def decode_records(
     """
     if dataset.zip_parts:
         return _decode_zipped(dataset.zip_parts, numbers, decoding.stored_schema)
-    files, ends = dataset.files, dataset.ends
-    try:
-        frames = ordered_frames(files, ends, numbers, streamed)
-        with time_stage("decode"):
-            return decoding.decode(
-                frames.data,
-                frames.starts + HEADER_BYTES,
-                frames.lengths,
-                location=lambda row: ("", ""),
-            )
-    except DataError as error:
-        raise_bad_record(files, ends, numbers, streamed, decoding)
-        # every record was read without an error this time
-        raise error
+    frames = dataset.files.frames(numbers)
+    frames.raise_damage()
+    with time_stage("decode"):
+        return decoding.decode(
+            frames.data,
+            frames.starts + HEADER_BYTES,
+            frames.lengths,
+            location=frames.location,
+        )
 
 
 def _decode_zipped(
     zip_parts: Sequence[Fetchable], numbers: Int64s, schema: Schema
 ) -> pa.RecordBatch:
-    """Decodes each column from the part that has it.
-
-    The files of the parts are all seekable.
-    """
+    """Decodes each column from the part that has it."""
     columns: dict[str, pa.Array] = {}
     for part in zip_parts:
         part_schema = schema.select([name for name in schema.names if name in part.schema])
         if part_schema.names:
             columns |= zip(
                 part_schema.names,
-                decode_records(part, numbers, {}, part.make_decoding(part_schema)).columns,
+                decode_records(part, numbers, part.make_decoding(part_schema)).columns,
                 strict=True,
             )
     return pa.RecordBatch.from_arrays(
         [columns[name] for name in schema.names], names=list(schema.names)
     )
-
-
-def raise_bad_record(
-    files: list[FileAccess],
-    ends: Int64s,
-    numbers: Int64s,
-    streamed: StreamedBlocks,
-    decoding: Decoding,
-) -> None:
-    """Finds the first bad record and raises its DataError. Returns if all records are good.
-
-    It is called after several records could not be read together, because that error may lack the
-    place. It reads each record on its own.
-
-    Raises:
-        DataError: A record is damaged or does not fit the schema.
-    """
-    for number in np.unique(numbers).tolist():
-        file_index = int(np.searchsorted(ends, number, "right"))
-        record = number - (int(ends[file_index - 1]) if file_index else 0)
-        file = files[file_index]
-        if file.seekable:
-            frame = file.frame(record)
-        else:
-            block = next(
-                block
-                for block in streamed[file_index]
-                if 0 <= block.end_record - 1 - record < block.records
-            )
-            row = int(np.searchsorted(block.numbers, record))
-            frame = block.select(slice(row, row + 1))
-        decode_frames(frame, decoding)

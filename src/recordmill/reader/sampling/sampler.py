@@ -129,12 +129,10 @@ class FileExtent:
     Attributes:
         records: The number of records.
         framed_bytes: Their size with framing, uncompressed.
-        seekable: Records can be read from any offset.
     """
 
     records: int
     framed_bytes: int
-    seekable: bool
 
 
 @dataclass(frozen=True)
@@ -145,14 +143,10 @@ class EpochLayout:
         piece_starts: int64 [pieces + 1], the index of each piece's first record among the records
             in use.
         piece_sizes: int64 [pieces], the approximate framed bytes of each piece.
-        section_starts: int64 [sections + 1]. The pieces section_starts[i] to section_starts[i + 1]
-            stay together in this order. A file that can only be streamed is one section. Otherwise
-            each piece is a section.
     """
 
     piece_starts: Int64s
     piece_sizes: Int64s
-    section_starts: Int64s
 
     @classmethod
     def from_files(
@@ -164,8 +158,7 @@ class EpochLayout:
             subset: The records in use; None: all of them.
         """
         start_parts, size_parts = [np.zeros(1, np.int64)], [np.empty(0, np.int64)]
-        section_starts = [0]
-        first_record = num_pieces = 0
+        first_record = 0
         for file in files:
             if not file.records:
                 continue
@@ -175,13 +168,7 @@ class EpochLayout:
                 first_record + np.arange(1, count + 1, dtype=np.int64) * file.records // count
             )
             size_parts.append(np.full(count, file.framed_bytes // count, np.int64))
-            # each piece of a seekable file is a section of its own; any other file is one section
-            section_starts.extend(
-                range(num_pieces + 1, num_pieces + count + 1)
-                if file.seekable
-                else [num_pieces + count]
-            )
-            first_record, num_pieces = first_record + file.records, num_pieces + count
+            first_record += file.records
         piece_starts, piece_sizes = np.concatenate(start_parts), np.concatenate(size_parts)
         if subset is not None:
             # The pieces keep their bounds in the files, and count only the records in use.
@@ -189,19 +176,11 @@ class EpochLayout:
             # pieces without selected records remain, with size 0
             piece_starts = subset.count_below(piece_starts)
             piece_sizes = piece_sizes * np.diff(piece_starts) // stored_counts
-        return cls(piece_starts, piece_sizes, np.array(section_starts, np.int64))
+        return cls(piece_starts, piece_sizes)
 
     def shuffle_pieces(self, key: int) -> Int64s:
-        """Returns [pieces] the indices of the pieces, with the sections in random order."""
-        section_order = permute_indices(
-            np.arange(len(self.section_starts) - 1), len(self.section_starts) - 1, key
-        )
-        # np.repeat below lists the consecutive pieces of each section, in the order of the sections
-        counts = np.diff(self.section_starts)[section_order]
-        first_positions = np.cumsum(counts) - counts
-        return np.repeat(
-            self.section_starts[:-1][section_order] - first_positions, counts
-        ) + np.arange(len(self.piece_sizes))
+        """Returns [pieces] the indices of the pieces, in random order."""
+        return permute_indices(np.arange(len(self.piece_sizes)), len(self.piece_sizes), key)
 
 
 ShuffleMode = Literal[False, "window", "global"]
@@ -272,10 +251,6 @@ class Sampler:
             + permuted_positions
             - pieces.position_edges[piece_indices]
         )
-
-    def pass_numbers(self, epoch: int, positions: Int64s) -> Int64s:
-        """Returns the pass over the data set for each position. It is the epoch."""
-        return np.full(len(positions), epoch, np.int64)
 
     def window_bounds(self, epoch: int, position: int) -> tuple[int, int]:
         """Returns the half-open range of positions of the window that contains `position`.
@@ -451,13 +426,6 @@ class MixtureSampler:
                 )
             first_record += sampler.records
         return numbers
-
-    def pass_numbers(self, epoch: int, positions: Int64s) -> Int64s:
-        """Returns for each position the number of the pass over its own data set."""
-        dataset_ids, ordinals = self._assign_positions(epoch, positions)
-        records: Int64s = np.array([sampler.records for sampler in self.samplers])
-        pass_numbers: Int64s = ordinals // records[dataset_ids]
-        return pass_numbers
 
     def _assign_positions(
         self, epoch: int, positions: Int64s

@@ -206,20 +206,6 @@ class Schedule:
             self.epoch_steps.positions(step_range) % max(self.epoch_steps.records, 1),
         )
 
-    def pass_numbers(self, step_range: StepRange) -> Int64s:
-        """Returns [rows] the number of the pass over all records for each row.
-
-        Within a pass, each file is read from front to end once. Rows that pad a batch belong to a
-        pass of their own.
-        """
-        repetitions, positions = np.divmod(
-            self.epoch_steps.positions(step_range), max(self.epoch_steps.records, 1)
-        )
-        # Even numbers are passes of the epoch, and odd ones are those of the rows that pad.
-        return 2 * self.sampler.pass_numbers(step_range.epoch, positions) + np.minimum(
-            repetitions, 1
-        )
-
     def mask(self, step_range: StepRange) -> npt.NDArray[np.bool_]:
         """Returns [rows] a mask that is false for rows that only pad a batch."""
         mask: npt.NDArray[np.bool_] = (

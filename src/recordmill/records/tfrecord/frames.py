@@ -9,6 +9,7 @@ them.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -92,6 +93,19 @@ class Damage:
     def message(self) -> str:
         """Description of the damage and of its consequence."""
         return self.reject_message or self.reason
+
+    @classmethod
+    def of_member(cls, compression: str, error: DataError) -> Damage:
+        """Returns the damage of each record in a compressed member that can't be read."""
+        return cls(
+            record=0,
+            offset=0,
+            size_bytes=0,
+            kind=STREAM_DAMAGE,
+            reason=error.reason,
+            place=error.place,
+            reject_message=f"the {compression} member that holds it is damaged",
+        )
 
     def error(self, path: str) -> DataError:
         """Returns the error for a reader that stops at damage."""
@@ -211,6 +225,11 @@ class FileFrames(Frames):
             numbers=self.numbers[rows],
             damage=damage,
         )
+
+    def contiguous_rows(self) -> list[slice]:
+        """Returns the ranges of rows without damage between them."""
+        edges = [0, *(np.flatnonzero(np.diff(self.numbers) > 1) + 1).tolist(), len(self)]
+        return [slice(*edge) for edge in itertools.pairwise(edges) if edge[0] < edge[1]]
 
     def first(self, records: int) -> FileFrames:
         """Returns the first records in the order of their numbers, including damaged ones."""

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 from recordmill.base.errors import UsageError
 from recordmill.base.option_names import option
-from recordmill.shards.access import FileAccess
 from recordmill.shards.catalog import ShardFile
 from recordmill.shards.cutting import cut
-from recordmill.shards.pieces import FrameCall, Piece, calls_of
+from recordmill.shards.pieces import FrameCall, calls_of
+from recordmill.shards.tfrecord_file import open_tfrecord
 
 _TEXT = re.compile(r"(\d+) ?(files?)?")
 
@@ -97,18 +97,5 @@ def sample_calls(files: Sequence[ShardFile], sample: Sample) -> Iterator[FrameCa
         yield from (
             calls_of(files, cut(files[ordinal], ordinal, lenient=True))
             if records is None
-            else first_calls(files, ordinal, records)
+            else open_tfrecord(files[ordinal], ordinal).first_calls(records)
         )
-
-
-def first_calls(files: Sequence[ShardFile], ordinal: int, records: int) -> Iterator[FrameCall]:
-    """Yields the readings of the first records of a file.
-
-    No more than these records are read from a shard with an index. Another file is read as a
-    stream, and no further than they need.
-    """
-    file = files[ordinal]
-    if file.info is None:
-        return calls_of(files, [Piece(ordinal, 0, None)], limit=records)
-    access = FileAccess(file, ordinal)
-    return calls_of(files, access.pieces(0, min(records, access.records)))

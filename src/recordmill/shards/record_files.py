@@ -1,0 +1,228 @@
+"""Records of several TFRecord files, read by their numbers: `RecordFiles`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import overload
+
+import numpy as np
+
+from recordmill.base.buffers import Int64s, allocate
+from recordmill.base.machine import core_count
+from recordmill.base.stages import time_stage
+from recordmill.base.threads import thread_map
+from recordmill.records.tfrecord.frames import (
+    FRAME_OVERHEAD_BYTES,
+    Damage,
+    FileFrames,
+    FileOrigin,
+    describe_place,
+)
+from recordmill.records.tfrecord.stream import scan_piece
+from recordmill.shards.catalog import ShardFile
+from recordmill.shards.pieces import Unreadable
+from recordmill.shards.tfrecord_file import (
+    InflatedFile,
+    TFRecordFile,
+    group_by_file,
+    index_mismatch,
+    open_tfrecord,
+)
+from recordmill.storage.spool import Spool, check_space
+
+
+class RecordFiles(Sequence[TFRecordFile]):
+    """Files whose records are numbered consecutively. Threads can share it.
+
+    It is the `Origin` of the frames that it gathers.
+    """
+
+    def __init__(self, files: Sequence[TFRecordFile], parts: Sequence[RecordFiles] = ()) -> None:
+        self._files, self._parts = list(files), tuple(parts)
+        self._ends: Int64s | None = None
+
+    @classmethod
+    def open(cls, files: Sequence[ShardFile]) -> RecordFiles:
+        """Returns files with common temporary files. None of them is opened yet."""
+        spool = Spool()
+        return cls([open_tfrecord(file, ordinal, spool) for ordinal, file in enumerate(files)])
+
+    @classmethod
+    def join(cls, parts: Sequence[RecordFiles]) -> RecordFiles:
+        """Returns the files of several sets, one set after the other."""
+        return cls([file for part in parts for file in part], parts)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # A joined set shares its files with its parts, also after it was pickled.
+        if self._parts:
+            return RecordFiles.join, (self._parts,)
+        return RecordFiles, (self._files,), {"_ends": self._ends}
+
+    def __repr__(self) -> str:
+        return repr(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    @overload
+    def __getitem__(self, index: int) -> TFRecordFile: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[TFRecordFile]: ...
+
+    def __getitem__(self, index: int | slice) -> TFRecordFile | list[TFRecordFile]:
+        return self._files[index]
+
+    @property
+    def ends(self) -> Int64s:
+        """int64 [files], the number of records up to and including each file.
+
+        The first access counts the records of files without a manifest.
+        """
+        return self.count_records(core_count())
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether `ends` is known without reading a file."""
+        return self._ends is not None
+
+    def count_records(self, threads: int) -> Int64s:
+        """Returns `ends`. If the records are not counted yet, these threads count them."""
+        if self._ends is None:
+            # Only files of other origin have to be read.
+            is_known = all(file.file.info is not None for file in self._files)
+            counts = thread_map(lambda file: file.records, self._files, 1 if is_known else threads)
+            self._ends = np.cumsum(list(counts), dtype=np.int64)
+        return self._ends
+
+    def find(self, number: int) -> tuple[TFRecordFile, int]:
+        """Returns the file that contains a record, and the number of the record in this file."""
+        ends = self.ends
+        # "right" also skips empty files.
+        ordinal = int(np.searchsorted(ends, number, "right"))
+        return self._files[ordinal], number - (int(ends[ordinal - 1]) if ordinal else 0)
+
+    def path(self, number: int) -> str:
+        """Returns the path of the file that contains a record."""
+        return self.find(number)[0].file.path
+
+    def place(self, number: int, start: int = 0) -> str:
+        """Returns the place of a record in its file. The offset of its frame is looked up."""
+        file, record = self.find(number)
+        return describe_place(record, int(file.locate(np.array([record]))[0][0]))
+
+    def location(self, number: int) -> tuple[str, str]:
+        """Returns (path, place) of a record, without a look into the file."""
+        file, record = self.find(number)
+        return file.file.path, describe_place(record, -1)
+
+    def frames(self, numbers: Int64s) -> FileFrames:
+        """Reads records in the order of `numbers`, which may repeat. CRCs are checked.
+
+        Returns:
+            The good frames, and the damage of the others.
+
+        Raises:
+            DataError: A file has changed, or an index does not fit its shard.
+        """
+        # Files are read in ascending order. `order` then restores the requested order.
+        order = np.argsort(numbers, kind="stable")
+        ascending = np.ascontiguousarray(numbers[order], np.int64)
+        parts: list[tuple[TFRecordFile, int, Int64s, Int64s, Int64s]] = []
+        sizes = np.zeros(len(numbers), np.int64)
+        damage: dict[int, Damage] = {}
+        unreadable: list[Unreadable] = []
+        with time_stage("read"):
+            for ordinal, first, own in group_by_file(self.ends, ascending):
+                file, rows = self._files[ordinal], order[own]
+                offsets, lengths = file.locate(ascending[own] - first)
+                if len(lost := np.flatnonzero(lengths < 0)):
+                    records = set((ascending[own][lost] - first).tolist())
+                    damage |= {
+                        first + one.record: _renumbered(one, first)
+                        for one in file.damage
+                        if one.record in records
+                    }
+                    rows, offsets, lengths = (
+                        np.delete(array, lost) for array in (rows, offsets, lengths)
+                    )
+                sizes[rows] = lengths + FRAME_OVERHEAD_BYTES
+                parts.append((file, first, rows, offsets, lengths))
+            # Frames are copied from the files straight to their places in the requested order.
+            targets = np.cumsum(sizes) - sizes
+            out = allocate(int(sizes.sum()), np.uint8)
+            for file, _, rows, offsets, lengths in parts:
+                if len(rows):
+                    file.gather(offsets, lengths, out, targets[rows], unreadable)
+        rows = np.flatnonzero(sizes)
+        with time_stage("check"):
+            scanned = scan_piece(
+                out,
+                FileOrigin(""),
+                first_record=0,
+                known_starts=lambda: targets[rows],
+                unreadable=unreadable,
+            )
+        good = rows[scanned.numbers]
+        wrong = np.flatnonzero(scanned.starts != targets[good])
+        if len(wrong) or scanned.records != len(rows):
+            # The lengths come from an index. If the frames have others, the index is wrong.
+            number = int(numbers[good[wrong[0]] if len(wrong) else rows[-1]])
+            raise index_mismatch(self.path(number), self.place(number))
+        for one in scanned.damage:
+            number = int(numbers[rows[one.record]])
+            file, record = self.find(number)
+            offset = int(file.locate(np.array([record]))[0][0])
+            first = number - record
+            found = Damage(
+                record, offset, one.size_bytes, one.kind, one.reason, one.place, one.reject_message
+            )
+            damage[number] = _renumbered(found, first)
+        return FileFrames(
+            data=out,
+            starts=scanned.starts,
+            lengths=scanned.lengths,
+            crcs=scanned.crcs,
+            numbers=numbers[good],
+            origin=self,
+            damage=tuple(damage[number] for number in sorted(damage)),
+        )
+
+    def split(self, numbers: Int64s, part_bytes: int) -> Iterator[Int64s]:
+        """Divides ascending numbers into parts of about `part_bytes`, or one larger record."""
+        for ordinal, first, own in group_by_file(self.ends, numbers):
+            ends = np.cumsum(
+                self._files[ordinal].locate(numbers[own] - first)[1] + FRAME_OVERHEAD_BYTES
+            )
+            edges = np.flatnonzero(np.diff(ends // part_bytes)) + 1
+            yield from np.split(numbers[own], edges)
+
+    def spool_all(self, threads: int) -> None:
+        """Inflates all compressed files that are not inflated yet, for reading in any order.
+
+        Raises:
+            DataError: A file has changed since it was counted.
+            RecordmillError: There is too little space for temporary files.
+        """
+        waiting = [
+            file for file in self._files if isinstance(file, InflatedFile) and not file.is_spooled
+        ]
+        if not waiting:
+            return
+        check_space(sum(file.file.stat.size_bytes for file in waiting), len(waiting))
+        for _ in thread_map(lambda file: file.spool(), waiting, threads):
+            pass
+
+
+def _renumbered(damage: Damage, first: int) -> Damage:
+    """Returns damage with its number among all records. `first` is the first record of its file."""
+    place = damage.place or describe_place(damage.record, damage.offset)
+    return Damage(
+        first + damage.record,
+        damage.offset,
+        damage.size_bytes,
+        damage.kind,
+        damage.reason,
+        place,
+        damage.reject_message,
+    )

@@ -1,0 +1,647 @@
+"""TFRecord files any record of which can be read: `TFRecordFile`.
+
+There are three ways to find the records of a file:
+
+    IndexedShard    a shard of a data set, by its index
+    ScannedFile     another uncompressed file, by one pass over the frame headers
+    InflatedFile    another compressed file, which is inflated once into a temporary file
+
+Only the most recently used mapped files and decompressed members are kept. So the number of open
+files and the memory do not grow with the number of files.
+"""
+
+from __future__ import annotations
+
+import bisect
+import functools
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from multiprocessing import context
+
+import numpy as np
+
+from recordmill.base import native
+from recordmill.base.buffers import Bytes, Int64s
+from recordmill.base.errors import DataError
+from recordmill.base.lru import LruLimit, LruSlot
+from recordmill.base.threads import ForkSafeLock
+from recordmill.records.tfrecord.frames import (
+    FRAME_OVERHEAD_BYTES,
+    ContentDigest,
+    Damage,
+    FileFrames,
+    FileOrigin,
+)
+from recordmill.records.tfrecord.stream import FrameScanner, read_stream, scan_piece
+from recordmill.shards.catalog import ShardFile, check_size
+from recordmill.shards.cutting import RecordOffsets, cut_records
+from recordmill.shards.index import (
+    INDEX_DTYPE,
+    Index,
+    MappedIndex,
+    PartialIndex,
+    map_table,
+)
+from recordmill.shards.manifest import explain_missing
+from recordmill.shards.pieces import (
+    PIECE_BYTES,
+    FrameCall,
+    Piece,
+    Unreadable,
+    begin,
+    calls_of,
+    check_range,
+    inflate_members,
+    load_members,
+    returned,
+    stream,
+)
+from recordmill.shards.record_table import RecordTable, hop
+from recordmill.storage.compression import open_stream
+from recordmill.storage.files import MAPPED_FILES, is_remote, map_file, read_range, read_ranges
+from recordmill.storage.spool import Lane, Spool, SpoolingStream
+
+# 1 MiB. A smaller index in a store is read completely.
+_FAR_INDEX_BYTES = 1 << 20
+# Usually members of 1 MiB.
+_INFLATED_MEMBERS = LruLimit(16)
+# Locks for the pass over a file, chosen by its ordinal. So at most 64 files are read at once.
+_pass_locks = [ForkSafeLock() for _ in range(64)]
+
+
+class TFRecordFile(ABC):
+    """A TFRecord file, any record of which can be read. Threads can share it.
+
+    The file is opened when it is first needed.
+
+    Args:
+        file: The file.
+        ordinal: Ordinal of the file in the catalog.
+    """
+
+    inflates_members = False
+
+    def __init__(self, file: ShardFile, ordinal: int) -> None:
+        self.file, self.ordinal = file, ordinal
+        self._mapped: LruSlot[Bytes] = LruSlot(MAPPED_FILES)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return open_tfrecord, (self.file, self.ordinal)
+
+    def __repr__(self) -> str:
+        size = f"{self.file.stat.size_bytes:,} bytes"
+        about = size if self.file.info is None else f"{self.file.info.records:,} records"
+        return f"<{self.file.name}: {about}, {self.file.split}>"
+
+    @property
+    @abstractmethod
+    def records(self) -> int:
+        """Number of records, including damaged ones. The first access may read the file."""
+
+    @property
+    @abstractmethod
+    def framed_bytes(self) -> int:
+        """Uncompressed size of the file. It is determined like `records`."""
+
+    @property
+    @abstractmethod
+    def content(self) -> str:
+        """Digest of the contents. It is determined like `records`."""
+
+    @property
+    def damage(self) -> tuple[Damage, ...]:
+        """Damaged records. They are found like `records`, so a shard has none."""
+        return ()
+
+    @property
+    def table_bytes(self) -> int:
+        """Memory for the offsets of the records."""
+        return 0
+
+    @property
+    @abstractmethod
+    def offsets(self) -> RecordOffsets:
+        """Offsets of the records."""
+
+    @abstractmethod
+    def locate(self, records: Int64s) -> tuple[Int64s, Int64s]:
+        """Returns the offsets and payload lengths of records. A damaged record has length -1.
+
+        Args:
+            records: Record numbers, in ascending order.
+
+        Raises:
+            DataError: The index contradicts itself or the manifest.
+        """
+
+    def gather(
+        self,
+        offsets: Int64s,
+        lengths: Int64s,
+        out: Bytes,
+        targets: Int64s,
+        unreadable: list[Unreadable],
+    ) -> None:
+        """Copies frames to their places in a buffer.
+
+        Args:
+            offsets: Offsets of undamaged records, from `locate`.
+            lengths: Their payload lengths.
+            out: The buffer.
+            targets: The offset in `out` of each frame.
+            unreadable: Receives the ranges of `out` that could not be read.
+
+        Raises:
+            DataError: The file has changed.
+        """
+        sizes = lengths + FRAME_OVERHEAD_BYTES
+        if is_remote(self.file.path):
+            ranges = zip(offsets.tolist(), targets.tolist(), sizes.tolist(), strict=True)
+            check_range(self.file, int(offsets.min()), int((offsets + sizes).max()), 0)
+            with explain_missing(self.file.path):
+                read_ranges(
+                    self.file.path,
+                    [(offset, out[target : target + size]) for offset, target, size in ranges],
+                )
+        else:
+            self._copy(self._contents, offsets, sizes, out, targets)
+        self.file.check_unchanged()
+
+    def _copy(
+        self, data: Bytes, offsets: Int64s, sizes: Int64s, out: Bytes, targets: Int64s
+    ) -> None:
+        # fewer copied spans mean that one of them extends past the end of the data
+        if native.copy_spans([data], None, offsets, sizes, targets, out) < len(offsets):
+            raise DataError("ends before its last record", source=self.file.path)
+
+    @property
+    def _contents(self) -> Bytes:
+        """Contents of an uncompressed file on a disk, memory-mapped."""
+        return self._mapped.get(self._map)
+
+    def _map(self) -> Bytes:
+        with explain_missing(self.file.path):
+            return map_file(self.file.path)
+
+    def _read(self, offset: int, size: int) -> Bytes:
+        """Returns bytes of the uncompressed file."""
+        if not is_remote(self.file.path):
+            return self._contents[offset : offset + size]
+        with explain_missing(self.file.path):
+            return read_range(self.file.path, offset, offset + size)
+
+    def frame(self, record: int) -> FileFrames:
+        """Reads one record and checks its CRCs.
+
+        Raises:
+            DataError: The record is damaged, or the index does not fit the shard.
+        """
+        (offset,), (length,) = (one.tolist() for one in self.locate(np.array([record])))
+        if length < 0:
+            raise next(one for one in self.damage if one.record == record).error(self.file.path)
+        size = length + FRAME_OVERHEAD_BYTES
+        check_range(self.file, offset, offset + size, record, end=self.framed_bytes)
+        origin = FileOrigin(self.file.path, self.ordinal, offset)
+        frames = scan_piece(self._read(offset, size), origin, first_record=record)
+        self.file.check_unchanged()
+        frames.raise_damage()
+        if len(frames) != 1 or int(frames.lengths[0]) != length:
+            raise index_mismatch(self.file.path, origin.place(record, 0))
+        return frames
+
+    def pieces(
+        self,
+        start: int,
+        stop: int,
+        *,
+        piece_bytes: int = PIECE_BYTES,
+        piece_records: int | None = None,
+    ) -> Iterator[Piece]:
+        """Divides records [start, stop) into pieces.
+
+        Args:
+            start: Number of the first record.
+            stop: Number of the record after the last one.
+            piece_bytes: Maximum size of a piece. A larger record is a piece of its own.
+            piece_records: Maximum number of records of a piece, or None.
+        """
+        damage = [one for one in self.damage if start <= one.record < stop]
+        for one in damage:
+            yield from self._sound_pieces(start, one.record, piece_bytes, piece_records)
+            end = one.offset + one.size_bytes
+            yield Piece(self.ordinal, one.offset, end, one.record, damage=one)
+            start = one.record + 1
+        yield from self._sound_pieces(start, stop, piece_bytes, piece_records)
+
+    def _sound_pieces(
+        self, start: int, stop: int, piece_bytes: int, piece_records: int | None
+    ) -> Iterator[Piece]:
+        if start >= stop:
+            return
+        offsets = self.offsets
+        yield from cut_records(
+            offsets,
+            self.ordinal,
+            (start, offsets.offset_of(start)),
+            (stop, offsets.offset_of(stop)),
+            piece_bytes=piece_bytes,
+            piece_records=piece_records,
+            begins=self._piece_begins if piece_records is None else None,
+            source=self.file.index_path or self.file.path,
+        )
+
+    @property
+    def _piece_begins(self) -> Int64s | None:
+        """Offsets where a piece may begin. None allows every record."""
+        return None
+
+    def begin(self, piece: Piece) -> FrameCall:
+        """Starts the reading of a piece, see `pieces.begin`."""
+        return begin(self.file, piece)
+
+    def calls(
+        self,
+        start: int,
+        stop: int,
+        *,
+        piece_records: int | None = None,
+        is_needed: Callable[[int, int], bool] = lambda first, end: True,
+    ) -> Iterator[FrameCall]:
+        """Yields the readings of records [start, stop), in order.
+
+        Args:
+            piece_records: Maximum number of records of a piece, or None.
+            is_needed: Returns whether a piece with records [first, end) is read.
+        """
+        for piece in self.pieces(start, stop, piece_records=piece_records):
+            first = piece.first_record or 0
+            if is_needed(first, first + (piece.records or 1)):
+                yield self.begin(piece)
+
+    def first_calls(self, records: int) -> Iterator[FrameCall]:
+        """Yields the readings of the first records. Nothing after them is read or counted."""
+        shards = {self.ordinal: self.file}
+        return calls_of(shards, [Piece(self.ordinal, 0, None)], limit=records)
+
+
+def index_mismatch(path: str, place: str) -> DataError:
+    """Returns the error for a frame that has another length than the index says."""
+    return DataError("the index does not fit the shard", source=path, place=place)
+
+
+class IndexedShard(TFRecordFile):
+    """A shard of a data set. Its index is mapped, or read in parts from a store."""
+
+    def __init__(self, file: ShardFile, ordinal: int) -> None:
+        assert file.info is not None
+        assert file.index_path is not None
+        super().__init__(file, ordinal)
+        self._info, self._index_path = file.info, file.index_path
+        self.inflates_members = not file.codec.is_plain
+        self._has_checked_size = False
+        self._index: LruSlot[Index] = LruSlot(MAPPED_FILES)
+        self._members: LruSlot[Index] = LruSlot(MAPPED_FILES)
+        # The member that was read last: its first uncompressed byte, and its contents.
+        self._member: LruSlot[tuple[int, Bytes]] = LruSlot(_INFLATED_MEMBERS)
+
+    @property
+    def records(self) -> int:
+        return self._info.records
+
+    @property
+    def framed_bytes(self) -> int:
+        return self._info.framed_bytes
+
+    @property
+    def content(self) -> str:
+        return self._info.digest
+
+    @property
+    def index(self) -> Index:
+        """Index of the shard, with offset, length and key of each record."""
+        return self._index.get(self._map_index)
+
+    def _map_index(self) -> Index:
+        self._check_size()
+        index = map_table(self._index_path, INDEX_DTYPE)
+        if len(index) != self.records:
+            reason = f"lists {len(index)} records where the manifest says {self.records}"
+            raise DataError(reason, source=self._index_path)
+        return index
+
+    def _check_size(self) -> None:
+        if not self._has_checked_size:
+            check_size(self.file.path, self._info)
+            self._has_checked_size = True
+
+    @property
+    def offsets(self) -> MappedIndex | PartialIndex:
+        """Offsets of the records.
+
+        An index in a store is read in parts if it is large. It is also read completely if it can
+        stay mapped with the others.
+        """
+        if (
+            not is_remote(self._index_path)
+            or self._index.value is not None
+            or self.records * INDEX_DTYPE.itemsize <= _FAR_INDEX_BYTES
+            or MAPPED_FILES.has_room()
+        ):
+            return MappedIndex(self.index, self._index_path, self.framed_bytes)
+        self._check_size()
+        return PartialIndex(self._index_path, self.records, self.framed_bytes)
+
+    def locate(self, records: Int64s) -> tuple[Int64s, Int64s]:
+        return self.offsets.locate(np.ascontiguousarray(records, np.int64))
+
+    def gather(
+        self,
+        offsets: Int64s,
+        lengths: Int64s,
+        out: Bytes,
+        targets: Int64s,
+        unreadable: list[Unreadable],
+    ) -> None:
+        if not self.inflates_members:
+            super().gather(offsets, lengths, out, targets, unreadable)
+            return
+        sizes = lengths + FRAME_OVERHEAD_BYTES
+        member_ids = np.searchsorted(self._member_begins, offsets, "right")
+        edges = [0, *(np.flatnonzero(np.diff(member_ids)) + 1).tolist(), len(offsets)]
+        for rows in map(slice, edges, edges[1:]):
+            try:
+                start, data = self._inflate(int(offsets[rows][0]))
+            except DataError as error:
+                damage = Damage.of_member(self.file.compression, error)
+                for target, size in zip(targets[rows].tolist(), sizes[rows].tolist(), strict=True):
+                    out[target : target + size] = 0
+                    unreadable.append((target, target + size, damage))
+            else:
+                self._copy(data, offsets[rows] - start, sizes[rows], out, targets[rows])
+
+    def _read(self, offset: int, size: int) -> Bytes:
+        if not self.inflates_members:
+            return super()._read(offset, size)
+        start, data = self._inflate(offset)
+        return data[offset - start : offset - start + size]
+
+    @property
+    def _piece_begins(self) -> Int64s | None:
+        return self._member_begins if self.inflates_members else None
+
+    @property
+    def _member_begins(self) -> Int64s:
+        members = self._members.get(lambda: load_members(self.file))
+        return np.asarray(members["uncompressed"])
+
+    def _inflate(self, offset: int) -> tuple[int, Bytes]:
+        """Returns the decompressed member that contains a byte.
+
+        Returns:
+            The uncompressed offset of the member, and its contents.
+
+        Raises:
+            DataError: The member is damaged, or the table of members does not fit the shard.
+        """
+        begins = self._member_begins
+        row = bisect.bisect_right(begins, offset) - 1
+        start = int(begins[row])
+
+        def inflate() -> tuple[int, Bytes]:
+            stop = int(begins[row + 1]) if row + 1 < len(begins) else self.framed_bytes
+            check_range(self.file, start, stop, 0)
+            with explain_missing(self.file.path):
+                return start, inflate_members(self.file, start, stop)
+
+        return self._member.get(inflate, lambda member: member[0] == start)
+
+    def first_calls(self, records: int) -> Iterator[FrameCall]:
+        return self.calls(0, min(records, self.records))
+
+
+class ScannedFile(TFRecordFile):
+    """An uncompressed file without an index."""
+
+    def __init__(self, file: ShardFile, ordinal: int) -> None:
+        super().__init__(file, ordinal)
+        self._table: RecordTable | None = None
+
+    @property
+    def table(self) -> RecordTable:
+        """Places of the records. The first access reads the file once."""
+        if self._table is None:
+            # Checked again under the lock: another thread may have read the file by now.
+            with _pass_locks[self.ordinal % len(_pass_locks)]:
+                if self._table is None:
+                    self._table = self._make_table()
+        return self._table
+
+    def _make_table(self) -> RecordTable:
+        content = ContentDigest()
+        parts = hop(self.file.path, lenient=True, digest=content)
+        return RecordTable.from_parts(parts, content, self.file.stat.size_bytes)
+
+    @property
+    def records(self) -> int:
+        return self.table.records
+
+    @property
+    def framed_bytes(self) -> int:
+        return self.file.stat.size_bytes
+
+    @property
+    def content(self) -> str:
+        return f"{self.table.content:016x}"
+
+    @property
+    def damage(self) -> tuple[Damage, ...]:
+        return self.table.damage
+
+    @property
+    def table_bytes(self) -> int:
+        return 0 if self._table is None else self._table.starts.nbytes
+
+    @property
+    def offsets(self) -> RecordTable:
+        return self.table
+
+    def locate(self, records: Int64s) -> tuple[Int64s, Int64s]:
+        return self.table.locate(np.ascontiguousarray(records, np.int64))
+
+    def _map(self) -> Bytes:
+        mapped = super()._map()
+        if self._table is not None and len(mapped) < self._table.end:
+            raise DataError("became shorter while it was read", source=self.file.path)
+        return mapped
+
+
+class InflatedFile(ScannedFile):
+    """A compressed file without an index.
+
+    A sequential reading, and the one that counts the records, streams the file. A reading in any
+    other order inflates it once into the spool.
+
+    Args:
+        spool: The temporary files.
+    """
+
+    def __init__(self, file: ShardFile, ordinal: int, spool: Spool) -> None:
+        super().__init__(file, ordinal)
+        self._spool = spool
+        # The lane with the inflated file, and its begin.
+        self._place: tuple[Lane, int] | None = None
+
+    def __reduce__(self) -> tuple[object, ...]:
+        is_shared = self._place is not None and context.get_spawning_popen() is not None
+        state = {"_table": self._table, "_place": self._place} if is_shared else None
+        return InflatedFile, (self.file, self.ordinal, self._spool), state
+
+    @property
+    def content(self) -> str:
+        # Releases that streamed these files in windows had another order of records.
+        return f"{super().content}-inflated"
+
+    @property
+    def framed_bytes(self) -> int:
+        return self.table.end
+
+    @property
+    def is_spooled(self) -> bool:
+        """Whether the file is inflated already."""
+        return self._place is not None
+
+    def _make_table(self) -> RecordTable:
+        content = ContentDigest()
+        return RecordTable.from_frames(stream(self.file, self.ordinal), content)
+
+    def spool(self) -> None:
+        """Inflates the file into the spool, unless this was done before.
+
+        Raises:
+            DataError: The file has changed since it was counted.
+            RecordmillError: The temporary folder is full.
+        """
+        if self._place is not None:
+            return
+        with _pass_locks[self.ordinal % len(_pass_locks)], self._spool.lane() as lane:
+            if self._place is None:
+                with self._spool.record(lane, self.file.name) as begin:
+                    table = self._inflate_into(lane)
+                if self._table is not None and (table.content, table.end, table.records) != (
+                    self._table.content,
+                    self._table.end,
+                    self._table.records,
+                ):
+                    raise DataError("changed while it was read; start again", source=self.file.path)
+                self._table, self._place = table, (lane, begin)
+
+    def _inflate_into(self, lane: Lane) -> RecordTable:
+        content = ContentDigest()
+        if not self.file.stat.size_bytes:
+            return RecordTable.from_frames((), content)
+        scanner = FrameScanner(self.file.path, ordinal=self.ordinal, is_compressed=True)
+        with (
+            explain_missing(self.file.path),
+            open_stream(
+                self.file.path, compression=self.file.compression, source=self.file.path
+            ) as compressed,
+        ):
+            table = RecordTable.from_frames(
+                read_stream(SpoolingStream(compressed, lane), scanner), content
+            )
+        self.file.check_unchanged()
+        return table
+
+    @property
+    def _contents(self) -> Bytes:
+        self.spool()
+        assert self._place is not None
+        lane, begin = self._place
+        return lane.read(begin, begin + self.table.end)
+
+    def gather(
+        self,
+        offsets: Int64s,
+        lengths: Int64s,
+        out: Bytes,
+        targets: Int64s,
+        unreadable: list[Unreadable],
+    ) -> None:
+        self._copy(self._contents, offsets, lengths + FRAME_OVERHEAD_BYTES, out, targets)
+        self.file.check_unchanged()
+
+    def _read(self, offset: int, size: int) -> Bytes:
+        return self._contents[offset : offset + size]
+
+    def begin(self, piece: Piece) -> FrameCall:
+        """Returns the call that reads a piece of the inflated file."""
+        assert piece.stop is not None
+        assert piece.first_record is not None
+        origin = FileOrigin(self.file.path, self.ordinal, piece.start)
+        if piece.damage is not None:
+            return functools.partial(returned, FileFrames.empty(origin, (piece.damage,)))
+        return functools.partial(self._read_piece, piece.start, piece.stop, piece.first_record)
+
+    def _read_piece(self, start: int, stop: int, first_record: int) -> FileFrames:
+        frames = scan_piece(
+            self._contents[start:stop],
+            FileOrigin(self.file.path, self.ordinal, start),
+            first_record=first_record,
+        )
+        self.file.check_unchanged()
+        return frames
+
+    def calls(
+        self,
+        start: int,
+        stop: int,
+        *,
+        piece_records: int | None = None,
+        is_needed: Callable[[int, int], bool] = lambda first, end: True,
+    ) -> Iterator[FrameCall]:
+        if self.is_spooled or (start, stop) != (0, self.records):
+            yield from super().calls(start, stop, piece_records=piece_records, is_needed=is_needed)
+            return
+        for frames in stream(self.file, self.ordinal):
+            yield from _divide(frames, piece_records)
+
+
+def _divide(frames: FileFrames, max_records: int | None) -> Iterator[FrameCall]:
+    """Yields the frames as calls of at most `max_records`. The damage goes with the first one."""
+    damage = frames.damage
+    step = max_records or max(len(frames), 1)
+    for first in range(0, max(len(frames), 1), step):
+        yield functools.partial(returned, frames.select(slice(first, first + step), damage))
+        damage = ()
+
+
+def open_tfrecord(file: ShardFile, ordinal: int, spool: Spool | None = None) -> TFRecordFile:
+    """Returns a file for reading in any order. It is not opened yet.
+
+    Args:
+        spool: The temporary files for a compressed file. None creates some for this file alone.
+    """
+    if file.info is not None and file.index_path is not None:
+        return IndexedShard(file, ordinal)
+    if file.codec.is_plain:
+        return ScannedFile(file, ordinal)
+    return InflatedFile(file, ordinal, Spool() if spool is None else spool)
+
+
+def group_by_file(ends: Int64s, numbers: Int64s) -> Iterator[tuple[int, int, slice]]:
+    """Groups record numbers of a data set by file.
+
+    Args:
+        ends: Number of records up to and including each file.
+        numbers: Record numbers in the data set, in ascending order.
+
+    Yields:
+        For each file with records in `numbers`: its ordinal, the number of its first record, and
+        the slice of `numbers`.
+    """
+    files = np.searchsorted(ends, numbers, "right")
+    edges = [0, *(np.flatnonzero(np.diff(files)) + 1).tolist(), len(numbers)]
+    for low, high in itertools.pairwise(edges) if len(numbers) else ():
+        ordinal = int(files[low])
+        yield ordinal, int(ends[ordinal - 1]) if ordinal else 0, slice(low, high)
