@@ -342,7 +342,8 @@ def test_a_crop_that_can_not_move_the_boxes_is_refused(scenes: Path) -> None:
     opened = recordmill.open(scenes, decode_images=images)
     assert next(opened.batches(2))["image/encoded"].shape == (2, 8, 8, 3)
     with pytest.raises(
-        UsageError, match="cut, and boxes with it, which only batches, to_tf and to_torch do"
+        UsageError,
+        match="cut or turned, and boxes with it, which only batches, to_tf and to_torch do",
     ):
         opened.to_table()
 

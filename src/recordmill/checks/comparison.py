@@ -27,7 +27,7 @@ from tensorflow_metadata.proto.v0 import statistics_pb2
 
 from recordmill.base.option_names import option
 from recordmill.base.sizes import format_percent
-from recordmill.checks.rules import Rules, Threshold, Thresholds
+from recordmill.checks.rules import Inherited, Rules, Threshold, Thresholds
 from recordmill.checks.violations import Violation, quote_value
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.schemas.splits import TRAIN_SPLIT
@@ -450,12 +450,13 @@ def _compare_features(
         if name not in base_features or name not in schema:
             continue
         feature_rules = rules.for_feature(name)
-        if check in feature_rules.disabled_checks:
+        own_limit = feature_rules.drift if check == DRIFT_CHECK else feature_rules.skew
+        if own_limit is None:
             continue
+        distance = None if isinstance(own_limit, Inherited) else own_limit
         comparison = _FeatureComparison(
             check, sample, base_features[name], schema=schema, split=split, base_name=base_name
         )
-        distance = feature_rules.drift if check == DRIFT_CHECK else feature_rules.skew
         yield from comparison.compare_missing(limits.missing)
         if not sample.present or not base_features[name].present:
             continue

@@ -17,7 +17,15 @@ from recordmill.base.errors import RecordmillError, UsageError
 from recordmill.base.option_names import option
 from recordmill.base.sizes import format_percent
 from recordmill.checks.comparison import find_skew
-from recordmill.checks.rules import Bounds, ClassRules, FeatureRules, Rules, Thresholds, read_rules
+from recordmill.checks.rules import (
+    Bounds,
+    ClassRules,
+    FeatureRules,
+    Rules,
+    Threshold,
+    Thresholds,
+    read_rules,
+)
 from recordmill.checks.violations import Violation, quote_value
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.statistics.dataset_statistics import DatasetStatistics
@@ -441,7 +449,7 @@ def read_expectations(file_or_mapping: Mapping[str, Any] | str | os.PathLike[str
                 f"{option('expect')} and run recordmill check with {option('against', rules.source)} after the build"
             )
     if rules.drift != Thresholds() or any(
-        feature_rules.drift is not None for feature_rules in rules.features.values()
+        isinstance(feature_rules.drift, Threshold) for feature_rules in rules.features.values()
     ):
         raise UsageError(
             f"{rules.source}: drift: is of two data sets; leave it out of {option('expect')} and run recordmill check "
@@ -463,7 +471,7 @@ def check_expectations(statistics: DatasetStatistics, schema: Schema, rules: Rul
     """
     violations = list(find_violations(statistics, schema, rules))
     if rules.skew is not None or any(
-        feature_rules.skew is not None for feature_rules in rules.features.values()
+        isinstance(feature_rules.skew, Threshold) for feature_rules in rules.features.values()
     ):
         violations += find_skew(statistics, schema, rules)
     if violations:

@@ -7,14 +7,23 @@ increased by an allowance for chance, so that two samples of the same distributi
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from enum import Enum
+from typing import Annotated, Any
 
+from recordmill.base.documents import (
+    INTERNAL,
+    Check,
+    Number,
+    Parse,
+    Share,
+    convert,
+    describe_value,
+)
 from recordmill.base.errors import UsageError
-from recordmill.base.option_names import available_names, did_you_mean, option
+from recordmill.base.option_names import available_names, option
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.storage.yaml_file import check_nesting, read_yaml
 
@@ -38,6 +47,47 @@ class Threshold:
     is_default: bool = False
 
 
+class Inherited(Enum):
+    """Stands for a threshold of a feature that the rules do not contain."""
+
+    FROM_DATA_SET = "from data set"
+
+
+def _parse_threshold(value: Any) -> Threshold | None:
+    return None if value is None else Threshold(convert(Share, value))
+
+
+def _parse_category(value: Any) -> str:
+    """Returns a category as statistics write it: true as "1", and 5 as "5"."""
+    if isinstance(value, bool):
+        return str(int(value))
+    if not isinstance(value, str | int):
+        raise ValueError(f"is {describe_value(value)}, neither a text nor a whole number; quote it")
+    return str(value)
+
+
+def _parse_keys(keys: Any) -> dict[str, float]:
+    """Returns a mapping of features to shares. A list of features allows no repeats."""
+    if isinstance(keys, list | tuple):
+        return dict.fromkeys(convert(tuple[_Category, ...], keys), 0.0)
+    return dict(convert(Mapping[_Category, Share], keys))
+
+
+def _is_ascending(bounds: Bounds) -> bool:
+    low, high = bounds
+    return low is None or high is None or low <= high
+
+
+_ASCENDING = Check(_is_ascending, "a pair with the smaller number first, as in [0, 10]")
+_NonNegative = Annotated[Number, Check(lambda value: value >= 0, "0 or more")]
+_NumberBounds = Annotated[tuple[Number | None, Number | None], _ASCENDING]
+_ShareBounds = Annotated[tuple[Share | None, Share | None], _ASCENDING]
+_CountBounds = Annotated[tuple[_NonNegative | None, _NonNegative | None], _ASCENDING]
+_Limit = Annotated[Threshold | None, Parse(_parse_threshold)]
+_OwnLimit = Annotated[Threshold | Inherited | None, Parse(_parse_threshold)]
+_Category = Annotated[str, Parse(_parse_category)]
+
+
 @dataclass(frozen=True)
 class Thresholds:
     """Thresholds for the comparison of two samples. None disables a comparison.
@@ -50,10 +100,10 @@ class Thresholds:
         new_values: Limit of the share of values that occur only in the checked sample.
     """
 
-    jensen_shannon: Threshold | None = Threshold(0.1, is_default=True)
-    l_infinity: Threshold | None = Threshold(0.1, is_default=True)
-    missing: Threshold | None = Threshold(0.05, is_default=True)
-    new_values: Threshold | None = Threshold(0.01, is_default=True)
+    jensen_shannon: _Limit = Threshold(0.1, is_default=True)
+    l_infinity: _Limit = Threshold(0.1, is_default=True)
+    missing: _Limit = Threshold(0.05, is_default=True)
+    new_values: _Limit = Threshold(0.01, is_default=True)
 
 
 @dataclass(frozen=True)
@@ -73,26 +123,27 @@ class FeatureRules:
         other_values: Largest share of values that are not in `values`.
         shares: Bounds of the share of some values, by value.
         drift: Threshold of the divergence or distance from another data set. It replaces
-            `jensen_shannon` or `l_infinity` of `Rules.drift`.
+            `jensen_shannon` or `l_infinity` of `Rules.drift`. None disables the comparison.
         skew: Threshold of the divergence or distance from the training split. It replaces
-            `jensen_shannon` or `l_infinity` of `Rules.skew`.
-        disabled_checks: Contains "drift" if the rules set `drift: null` for this feature, and
-            "skew" if they set `skew: null`.
+            `jensen_shannon` or `l_infinity` of `Rules.skew`. None disables the comparison.
     """
 
-    present: float | None = None
-    min: float | None = None
-    max: float | None = None
-    mean: Bounds | None = None
-    zeros: float | None = None
-    nan: float | None = None
-    distinct: Bounds | None = None
-    values: tuple[str, ...] | None = None
-    other_values: float = 0.0
-    shares: Mapping[str, Bounds] = field(default_factory=dict)
-    drift: Threshold | None = None
-    skew: Threshold | None = None
-    disabled_checks: frozenset[str] = frozenset()
+    present: Share | None = None
+    min: Number | None = None
+    max: Number | None = None
+    mean: _NumberBounds | None = None
+    zeros: Share | None = None
+    nan: Share | None = None
+    distinct: _CountBounds | None = None
+    values: tuple[_Category, ...] | None = None
+    other_values: Share = 0.0
+    shares: Mapping[_Category, _ShareBounds] = field(default_factory=dict)
+    drift: _OwnLimit = Inherited.FROM_DATA_SET
+    skew: _OwnLimit = Inherited.FROM_DATA_SET
+
+    def __post_init__(self) -> None:
+        if self.min is not None and self.max is not None and self.min > self.max:
+            raise ValueError(f"min: {self.min} is above max")
 
 
 @dataclass(frozen=True)
@@ -105,9 +156,9 @@ class ClassRules:
         min_records: Smallest number of records of each class.
     """
 
-    min_share: float | None = None
-    max_ratio: float | None = None
-    min_records: float | None = None
+    min_share: Share | None = None
+    max_ratio: _NonNegative | None = None
+    min_records: _NonNegative | None = None
 
 
 @dataclass(frozen=True)
@@ -124,10 +175,10 @@ class RepeatLimits:
             occurs in another record.
     """
 
-    records: float | None = None
-    images: float | None = None
-    near_images: float | None = None
-    keys: Mapping[str, float] = field(default_factory=dict)
+    records: Share | None = None
+    images: Share | None = None
+    near_images: Share | None = None
+    keys: Annotated[Mapping[str, float], Parse(_parse_keys)] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(self.keys) or any(
@@ -157,14 +208,14 @@ class Rules:
     """
 
     features: Mapping[str, FeatureRules] = field(default_factory=dict)
-    records: Bounds | None = None
-    splits: Mapping[str, Bounds] = field(default_factory=dict)
+    records: _CountBounds | None = None
+    splits: Mapping[str, _ShareBounds] = field(default_factory=dict)
     classes: ClassRules | None = None
     drift: Thresholds = field(default_factory=Thresholds)
     skew: Thresholds | None = None
     leakage: RepeatLimits = field(default_factory=RepeatLimits)
     duplicates: RepeatLimits = field(default_factory=RepeatLimits)
-    source: str = "rules"
+    source: Annotated[str, INTERNAL] = "rules"
 
     def for_feature(self, name: str) -> FeatureRules:
         """Returns the rules of a feature. A feature without rules has no limits."""
@@ -226,7 +277,7 @@ def read_rules(
         )
     try:
         check_nesting(file_or_mapping)
-        rules = Rules(**_parse_entries(file_or_mapping, _RULE_PARSERS))
+        rules: Rules = convert(Rules, file_or_mapping, is_closed=True)
     except ValueError as error:
         raise UsageError(f"{source}: {error}") from None
     return replace(rules, source=source)
@@ -298,208 +349,3 @@ def _parse_truth_value(value: str, place: str) -> str:
     if value.lower() not in _TRUTH_VALUES:
         raise UsageError(f"{place}: {value!r} is neither true nor false")
     return _TRUTH_VALUES[value.lower()]
-
-
-_Parser = Callable[[Any], Any]
-
-
-def _parse_entries(mapping: Any, parsers: Mapping[str, _Parser]) -> dict[str, Any]:
-    """Parses each value of a mapping with the parser of its key.
-
-    Args:
-        mapping: The mapping. Any other value is an error.
-        parsers: The parser of each allowed key.
-
-    Raises:
-        ValueError: A key is unknown or its value is invalid. The message contains the key.
-    """
-    if not isinstance(mapping, Mapping):
-        raise ValueError(f"{_quote(mapping)} is no mapping of {', '.join(parsers)}")
-    entries = {}
-    for name, value in mapping.items():
-        if name not in parsers:
-            raise ValueError(
-                f"no rule {_quote(name)}: one of {', '.join(parsers)}{did_you_mean(str(name), parsers)}"
-            )
-        try:
-            entries[name] = parsers[name](value)
-        except ValueError as error:
-            raise ValueError(f"{name}: {error}") from None
-    return entries
-
-
-def _mapping_parser(parser: _Parser, description: str) -> _Parser:
-    """Returns a parser for mappings with any keys, which parses each value with `parser`.
-
-    Args:
-        parser: The parser of the values.
-        description: The contents of the mapping for messages, such as "features to shares".
-    """
-
-    def parse_mapping(mapping: Any) -> dict[str, Any]:
-        if not isinstance(mapping, Mapping):
-            raise ValueError(f"{_quote(mapping)} is no mapping of {description}")
-        entries = {}
-        for name, value in mapping.items():
-            try:
-                entries[_parse_value(name)] = parser(value)
-            except ValueError as error:
-                raise ValueError(f"{name}: {error}") from None
-        return entries
-
-    return parse_mapping
-
-
-def _quote(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:59]}…"
-
-
-def _parse_number(value: Any) -> float:
-    # `True` is an int in Python, but `min: true` is a mistake.
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"{_quote(value)} is no number")
-    try:
-        is_nan = math.isnan(value)
-    except OverflowError:
-        raise ValueError(f"{_quote(value)} is larger than any number of a data set") from None
-    if is_nan:
-        raise ValueError(f"{_quote(value)} is no number")
-    return value  # an int stays an int, because a float can't represent every int64
-
-
-def _parse_finite(value: Any) -> float:
-    if not math.isfinite(number := _parse_number(value)):
-        raise ValueError(f"{_quote(value)} is no finite number")
-    return number
-
-
-def _parse_share(value: Any) -> float:
-    if not 0 <= _parse_number(value) <= 1:
-        raise ValueError(f"{_quote(value)} is no share from 0 to 1")
-    return float(value)
-
-
-def _parse_non_negative(value: Any) -> float:
-    if (number := _parse_finite(value)) < 0:
-        raise ValueError(f"{_quote(value)} is below 0")
-    return number
-
-
-def _pair_parser(parser: _Parser) -> _Parser:
-    """Returns a parser for bounds such as `[0, 10]`, in which null means no bound."""
-
-    def parse_pair(value: Any) -> Bounds:
-        if not isinstance(value, list | tuple) or len(value) != 2:
-            raise ValueError(
-                f"{_quote(value)} is no pair of a least and a greatest number, as in [0, 10]; null is any"
-            )
-        low, high = (None if bound is None else parser(bound) for bound in value)
-        if low is not None and high is not None and low > high:
-            raise ValueError(f"{low} is above {high}")
-        return low, high
-
-    return parse_pair
-
-
-def _parse_threshold(value: Any) -> Threshold | None:
-    return None if value is None else Threshold(_parse_share(value))
-
-
-def _optional_parser(parser: _Parser) -> _Parser:
-    return lambda value: None if value is None else parser(value)
-
-
-def _parse_value(value: Any) -> str:
-    """Returns a value of a rule in the form of statistics, which is text.
-
-    For example, true becomes "1", and 5 becomes "5".
-
-    Raises:
-        ValueError: The value is not a text, an integer or a truth value.
-    """
-    if isinstance(value, bool):
-        return str(int(value))
-    if not isinstance(value, str | int):
-        raise ValueError(f"{_quote(value)} is neither a text nor a whole number; quote it")
-    return str(value)
-
-
-def _parse_values(values: Any) -> tuple[str, ...]:
-    if not isinstance(values, list | tuple):
-        raise ValueError(f"{_quote(values)} is no list of values")
-    return tuple(map(_parse_value, values))
-
-
-_FEATURE_PARSERS: Mapping[str, _Parser] = {
-    "present": _parse_share,
-    "min": _parse_finite,
-    "max": _parse_finite,
-    "mean": _pair_parser(_parse_finite),
-    "zeros": _parse_share,
-    "nan": _parse_share,
-    "distinct": _pair_parser(_parse_non_negative),
-    "values": _parse_values,
-    "other_values": _parse_share,
-    "shares": _mapping_parser(_pair_parser(_parse_share), "values to pairs of shares"),
-    "drift": _parse_threshold,
-    "skew": _parse_threshold,
-}
-
-
-def _parse_feature_rules(mapping: Any) -> FeatureRules:
-    entries = _parse_entries(mapping, _FEATURE_PARSERS)
-    if (
-        entries.get("min") is not None
-        and entries.get("max") is not None
-        and entries["min"] > entries["max"]
-    ):
-        raise ValueError(f"min: {entries['min']} is above max")
-    # `drift: null` disables the comparison of a feature. Without the key, the thresholds of the
-    # data set apply.
-    disabled_checks = frozenset(
-        name for name in ("drift", "skew") if name in entries and entries[name] is None
-    )
-    return FeatureRules(**entries, disabled_checks=disabled_checks)
-
-
-def _parse_thresholds(mapping: Any) -> Thresholds:
-    return Thresholds(
-        **_parse_entries(mapping, dict.fromkeys(Thresholds.__dataclass_fields__, _parse_threshold))
-    )
-
-
-def _parse_repeat_limits(mapping: Any) -> RepeatLimits:
-    parsers = {
-        "records": _optional_parser(_parse_share),
-        "images": _optional_parser(_parse_share),
-        "near_images": _optional_parser(_parse_share),
-    }
-    return RepeatLimits(**_parse_entries(mapping, {**parsers, "keys": _parse_keys}))
-
-
-def _parse_keys(keys: Any) -> dict[str, float]:
-    if isinstance(keys, list | tuple):
-        return {_parse_value(name): 0.0 for name in keys}
-    return dict(_mapping_parser(_parse_share, "features to shares")(keys))
-
-
-_RULE_PARSERS: Mapping[str, _Parser] = {
-    "features": _mapping_parser(_parse_feature_rules, "features to their rules"),
-    "records": _pair_parser(_parse_non_negative),
-    "splits": _mapping_parser(_pair_parser(_parse_share), "splits to pairs of shares"),
-    "classes": lambda mapping: ClassRules(
-        **_parse_entries(
-            mapping,
-            {
-                "min_share": _parse_share,
-                "max_ratio": _parse_non_negative,
-                "min_records": _parse_non_negative,
-            },
-        )
-    ),
-    "drift": _parse_thresholds,
-    "skew": _parse_thresholds,
-    "leakage": _parse_repeat_limits,
-    "duplicates": _parse_repeat_limits,
-}

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
+from recordmill.base.documents import Check
 from recordmill.base.errors import DataError, RecordmillError, UsageError
 from recordmill.base.option_names import option
 from recordmill.base.threads import delay_signals
@@ -44,7 +45,7 @@ from recordmill.storage.folders import (
     remove_empty_folder,
     rename,
 )
-from recordmill.storage.json_fields import Check, load_json
+from recordmill.storage.json_fields import load_json
 from recordmill.storage.locks import lock_folder
 from recordmill.storage.walk import READ_SUMMARY_NAME, RUN_PREFIX
 

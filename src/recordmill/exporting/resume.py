@@ -25,6 +25,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
+from recordmill.base.documents import Count, matches
 from recordmill.base.errors import DataError
 from recordmill.exporting.plan import (
     REJECTS_FOLDER,
@@ -45,14 +46,7 @@ from recordmill.storage.folders import (
     remove,
     rename,
 )
-from recordmill.storage.json_fields import (
-    Count,
-    convert_json,
-    load_json,
-    matches,
-    parse_json,
-    read_bounded,
-)
+from recordmill.storage.json_fields import convert_json, load_json, parse_json, read_bounded
 from recordmill.storage.walk import RUN_PREFIX
 
 # Folder in the run folder. It contains a file with record counts for each finished output.

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+from recordmill.base.documents import Count
 from recordmill.base.errors import RecordmillError
 from recordmill.base.progress import Progress
 from recordmill.exporting.plan import ReadPlan, ReadTask
@@ -24,7 +25,6 @@ from recordmill.records.writers.outputs import Output, OutputWriter, WriterSetti
 from recordmill.shards.rejects import RejectBudget, RejectSummary, RejectWriter
 from recordmill.storage.files import sync_file
 from recordmill.storage.folders import is_folder, list_paths, remove_file, remove_tree, rename
-from recordmill.storage.json_fields import Count
 
 
 @dataclass(frozen=True, slots=True)

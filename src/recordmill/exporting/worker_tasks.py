@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
+from recordmill.base.documents import Count, matches
 from recordmill.base.errors import DataError, RecordmillError
 from recordmill.base.progress import Progress
 from recordmill.base.threads import thread_map
@@ -51,7 +52,7 @@ from recordmill.storage.folders import (
     make_folder,
     rename,
 )
-from recordmill.storage.json_fields import Count, convert_json, matches, parse_json, read_bounded
+from recordmill.storage.json_fields import convert_json, parse_json, read_bounded
 
 # Number of requests to a store or network disk at the same time. Each thread only waits.
 _CONCURRENT_REQUESTS = 32

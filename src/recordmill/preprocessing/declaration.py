@@ -11,13 +11,22 @@ from __future__ import annotations
 
 import math
 import os
-import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Annotated, Any
 
+from recordmill.base.documents import (
+    MAX_COUNT,
+    Check,
+    Count,
+    Number,
+    PositiveCount,
+    between,
+    convert,
+)
 from recordmill.base.errors import UsageError
-from recordmill.base.option_names import available_names, did_you_mean, option
+from recordmill.base.option_names import available_names, option
 from recordmill.preprocessing.tensors import explain_unfit
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.storage.yaml_file import check_nesting, read_yaml
@@ -25,7 +34,7 @@ from recordmill.storage.yaml_file import check_nesting, read_yaml
 # The kinds of values that steps take.
 NUMBER_VALUE, TEXT_VALUE, BYTES_VALUE = "numbers", "text", "bytes"
 _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
-_FLOAT32_MAX, _FLOAT64_MAX = (2 - 2**-23) * 2.0**127, sys.float_info.max
+_FLOAT32_MAX = (2 - 2**-23) * 2.0**127
 # Names of results of an analysis. They count the values that the analysis left out.
 NONFINITE_RESULT = "nonfinite"
 UNLISTED_RESULT = "unlisted"
@@ -149,125 +158,71 @@ def check_step(value: StepValue, name: str, argument: Any) -> tuple[TransformSte
 PLACEMENT_WORDS = ("keep", "drop", "rename", "from")
 
 
+@dataclass(frozen=True)
+class _VocabularyArgument:
+    top_k: PositiveCount | None = None
+    min_count: PositiveCount | None = None
+    oov_buckets: Count | None = None
+
+
+@dataclass(frozen=True)
+class _ImageArgument:
+    resize: tuple[PositiveCount, PositiveCount]
+    scale: Number | None = None
+    channels: Annotated[int, Check((1, 3, 4).__contains__, "1, 3 or 4")] | None = None
+
+
+@dataclass(frozen=True)
+class _TokenizeArgument:
+    separator: Annotated[str, Check(bool, "a text with a character")] | None = None
+    lower: bool | None = None
+
+
 def _check_no_argument(argument: Any) -> None:
     if argument not in (None, True):
         raise ValueError(f"{argument!r}: it takes no argument")
 
 
-def _check_count(argument: Any, min_count: int = 1, max_count: int = _INT64_MAX) -> int:
-    # bool is a subclass of int.
-    if isinstance(argument, bool) or not isinstance(argument, int) or argument < min_count:
-        raise ValueError(f"{argument!r} is not a number of at least {min_count}")
-    if argument > max_count:
-        raise ValueError(f"{argument:,} is above {max_count:,}")
-    return argument
-
-
-def _check_number(argument: Any) -> int | float:
-    if (
-        isinstance(argument, bool)
-        or not isinstance(argument, int | float)
-        or not abs(argument) <= _FLOAT64_MAX
-    ):
-        raise ValueError(f"{argument!r:.40} is no number of float64")
-    return argument
-
-
-def _check_mapping(argument: Any, **checkers: Callable[[Any], Any]) -> dict[str, Any]:
-    """Checks the values of a mapping.
+def _check_fields(kind: type[Any], argument: Any, **defaults: Any) -> dict[str, Any]:
+    """Returns the fields of an argument that is a mapping, with defaults in place of None.
 
     Args:
-        argument: The mapping. None or True is an empty one.
-        checkers: For each permitted key: a function that returns the checked value or raises
-            ValueError.
-
-    Returns:
-        The checked value of each permitted key. None if the mapping lacks it.
+        kind: The dataclass of the argument. None or True is a mapping without fields.
+        argument: The declared argument.
+        defaults: The default of each field that is not None by default.
 
     Raises:
-        ValueError: It is not a mapping, or has another key or value.
+        ValueError: It is not a mapping, or has another field or value.
     """
     items = {} if argument in (None, True) else argument
-    if not isinstance(items, Mapping):
-        raise ValueError(f"{argument!r} is no mapping")
-    if unknown := [name for name in items if name not in checkers]:
-        raise ValueError(
-            f"{unknown[0]!r} is none of {', '.join(checkers)}{did_you_mean(str(unknown[0]), checkers)}"
-        )
-    return {
-        name: None if items.get(name) is None else check(items[name])
-        for name, check in checkers.items()
-    }
+    values = asdict(convert(kind, items, is_closed=True))
+    return {name: defaults.get(name) if value is None else value for name, value in values.items()}
 
 
-def _check_vocabulary(argument: Any) -> dict[str, Any]:
-    options = _check_mapping(
-        argument,
-        top_k=_check_count,
-        min_count=_check_count,
-        oov_buckets=lambda n: _check_count(n, 0),
-    )
-    return {
-        **options,
-        "oov_buckets": 1 if options["oov_buckets"] is None else options["oov_buckets"],
-    }
+def _check_image(argument: Any) -> dict[str, Any]:
+    checked = _check_fields(_ImageArgument, argument, scale=1.0, channels=3)
+    return {**checked, "resize": list(checked["resize"])}
 
 
 def _check_bounds(argument: Any) -> list[int | float | None]:
-    if (
-        not isinstance(argument, list | tuple)
-        or len(argument) != 2
-        or tuple(argument) == (None, None)
-    ):
-        raise ValueError(f"{argument!r} is no pair")
-    low, high = (None if bound is None else _check_number(bound) for bound in argument)
+    low, high = convert(tuple[Number | None, Number | None], argument)
+    if low is None and high is None:
+        raise ValueError("both bounds are null")
     if low is not None and high is not None and low > high:
         raise ValueError(f"{low} is above {high}")
     return [low, high]
 
 
-def _check_image(argument: Any) -> dict[str, Any]:
-    options = _check_mapping(argument, resize=list, scale=_check_number, channels=_check_count)
-    size = options["resize"]
-    if size is None or len(size) != 2:
-        raise ValueError(
-            "resize is missing, without which images have no common shape"
-            if size is None
-            else f"{size}"
-        )
-    channels = 3 if options["channels"] is None else options["channels"]
-    if channels not in (1, 3, 4):
-        raise ValueError(f"channels: {channels} is none of 1, 3, 4")
-    return {
-        "resize": [_check_count(num_pixels) for num_pixels in size],
-        "scale": 1.0 if options["scale"] is None else options["scale"],
-        "channels": channels,
-    }
-
-
-def _check_tokenize(argument: Any) -> dict[str, Any]:
-    options = _check_mapping(argument, separator=_check_text, lower=_check_flag)
-    return {"separator": options["separator"], "lower": bool(options["lower"])}
-
-
-def _check_text(argument: Any) -> str:
-    if not isinstance(argument, str) or not argument:
-        raise ValueError(f"{argument!r} is no text")
-    return argument
-
-
-def _check_flag(argument: Any) -> bool:
-    if not isinstance(argument, bool):
-        raise ValueError(f"{argument!r} is neither true nor false")
-    return argument
-
-
 def _check_filling(argument: Any) -> Any:
-    return argument if isinstance(argument, str) else _check_number(argument)
+    return argument if isinstance(argument, str) else convert(Number, argument)
 
 
 def _check_depth(argument: Any) -> int | None:
-    return None if argument in (None, True) else _check_count(argument, 2)
+    return (
+        None
+        if argument in (None, True)
+        else convert(Annotated[int, between(2, MAX_COUNT)], argument)
+    )
 
 
 def is_whole_number(number: Any) -> bool:
@@ -387,19 +342,19 @@ _STEP_KINDS: dict[str, _StepKind] = {
     "minmax": _StepKind((NUMBER_VALUE,), _check_no_argument, _to_float, "minmax"),
     "bucketize": _StepKind(
         (NUMBER_VALUE,),
-        lambda n: _check_count(n, 2, _MAX_BUCKETS),
+        partial(convert, Annotated[int, between(2, _MAX_BUCKETS)]),
         _to_index,
         "bucketize: 10, the number of buckets",
     ),
     "vocabulary": _StepKind(
         (TEXT_VALUE, BYTES_VALUE, NUMBER_VALUE),
-        _check_vocabulary,
+        partial(_check_fields, _VocabularyArgument, oov_buckets=1),
         _vocabulary_value,
         "vocabulary: {top_k: 1000, min_count: 2, oov_buckets: 1}",
     ),
     "hash": _StepKind(
         (TEXT_VALUE, BYTES_VALUE, NUMBER_VALUE),
-        _check_count,
+        partial(convert, PositiveCount),
         _hash_value,
         "hash: 100, the number of buckets",
     ),
@@ -415,7 +370,7 @@ _STEP_KINDS: dict[str, _StepKind] = {
     ),
     "tokenize": _StepKind(
         (TEXT_VALUE,),
-        _check_tokenize,
+        partial(_check_fields, _TokenizeArgument, lower=False),
         _tokenize_value,
         "tokenize, or tokenize: {separator: ',', lower: true}",
     ),

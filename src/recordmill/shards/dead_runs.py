@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from recordmill.base.documents import describe_value
 from recordmill.base.errors import DataError
 from recordmill.shards.file_names import is_data_folder
 from recordmill.shards.manifest import Manifest, list_generations, load_manifest
@@ -32,7 +33,7 @@ from recordmill.storage.folders import (
     remove,
     remove_empty_folder,
 )
-from recordmill.storage.json_fields import convert_json, format_json_value, parse_json, read_bounded
+from recordmill.storage.json_fields import convert_json, parse_json, read_bounded
 from recordmill.storage.locks import LockFile, lock_folder
 from recordmill.storage.walk import DATA_PREFIX, READ_SUMMARY_NAME, RUN_PREFIX
 
@@ -99,7 +100,7 @@ def find_other_host(run: Path) -> str:
     ):
         owner = _read_owner(lock)
         if owner.get("machine") != machine_id():
-            return format_json_value(owner.get("host", "of no name"))
+            return describe_value(owner.get("host", "of no name"))
     return ""
 
 

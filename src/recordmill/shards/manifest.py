@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
+from recordmill.base.documents import MAX_COUNT, Check, Count, between, describe_value, matches
 from recordmill.base.errors import DataError, UsageError
 from recordmill.records.tfrecord.frames import FRAME_OVERHEAD_BYTES
 from recordmill.schemas.splits import check_split_name
@@ -28,17 +29,7 @@ from recordmill.shards.file_names import (
 from recordmill.storage.codecs import SHARD_SUFFIXES, find_codec
 from recordmill.storage.digest import BLAKE3, Digest
 from recordmill.storage.folders import join, list_names_if_present
-from recordmill.storage.json_fields import (
-    MAX_COUNT,
-    Check,
-    Count,
-    between,
-    convert_json,
-    format_json_value,
-    matches,
-    parse_json,
-    read_bounded,
-)
+from recordmill.storage.json_fields import convert_json, parse_json, read_bounded
 from recordmill.storage.walk import MANIFESTS_FOLDER, find_unfinished, no_data_set_error
 
 # (major, minor). A reader refuses an unknown major version and ignores fields that a minor version
@@ -346,10 +337,10 @@ def _find_invalid_shard_fields(
     ):
         yield (
             "name",
-            f"is {format_json_value(shard.name)}, no shard of this split (compression {compression})",
+            f"is {describe_value(shard.name)}, no shard of this split (compression {compression})",
         )
     if shard.name in names:
-        yield "name", f"is {format_json_value(shard.name)}, which another shard has"
+        yield "name", f"is {describe_value(shard.name)}, which another shard has"
     # No codec compresses better than this limit, so a larger size is an invalid value.
     max_bytes = find_codec(compression).max_content_bytes(shard.bytes)
     if shard.framed_bytes > max_bytes:

@@ -17,11 +17,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
+from recordmill.base.documents import Count
 from recordmill.base.errors import DataError, RecordmillError, Reject, UsageError
 from recordmill.base.option_names import option
 from recordmill.base.sizes import format_count
 from recordmill.storage.files import replace_file
-from recordmill.storage.json_fields import Count
 
 # Number of rejects in messages. The files list all of them.
 _MAX_SHOWN = 10

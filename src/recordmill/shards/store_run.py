@@ -23,6 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, TypedDict
 
+from recordmill.base.documents import matches
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.option_names import option
 from recordmill.base.threads import thread_map
@@ -55,7 +56,7 @@ from recordmill.storage.folders import (
     list_paths,
     make_private_folder,
 )
-from recordmill.storage.json_fields import load_json, matches
+from recordmill.storage.json_fields import load_json
 from recordmill.storage.walk import DATA_PREFIX, READS_FOLDER, RUN_PREFIX
 
 __all__ = ["LEASE_SEC", "StoreRun", "attach_run", "clean", "list_results", "local_work_folder"]

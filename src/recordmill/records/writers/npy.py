@@ -28,6 +28,7 @@ from urllib.parse import quote
 import numpy as np
 import pyarrow as pa
 
+from recordmill.base.documents import Count
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.option_names import option
 from recordmill.base.sizes import format_size
@@ -45,7 +46,7 @@ from recordmill.schemas.arrow import from_arrow, to_arrow
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.storage.files import create_file, open_file, parse_local_path, stat, write_all
 from recordmill.storage.folders import find_files, list_paths, make_folder, remove_tree
-from recordmill.storage.json_fields import Count, load_json
+from recordmill.storage.json_fields import load_json
 
 COLUMNS_NAME = "_columns.json"
 _VERSION = 1

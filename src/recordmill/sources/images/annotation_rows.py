@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from recordmill.base.documents import describe_value
 from recordmill.base.errors import Reject
-from recordmill.storage.json_fields import format_json_value
 
 PIXELS, SHARES, AUTO_UNIT = "pixels", "shares", "auto"
 BOX_REASON = "box"  # the reason of rejected boxes
@@ -267,7 +267,7 @@ def _format_value(value: Any) -> str:
         if isinstance(value, float)
         else str(value)
         if isinstance(value, int) and abs(value) < 1 << 63
-        else format_json_value(value)
+        else describe_value(value)
     )
 
 

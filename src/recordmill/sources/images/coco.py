@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from recordmill.base.documents import describe_value
 from recordmill.base.errors import DataError
 from recordmill.base.option_names import option
 from recordmill.sources.images.annotation_rows import (
@@ -26,7 +27,7 @@ from recordmill.sources.images.annotation_rows import (
 )
 from recordmill.sources.images.foreign_annotations import read_foreign_json
 from recordmill.storage.file_table import InputFile
-from recordmill.storage.json_fields import format_json_value, parse_json, read_bounded
+from recordmill.storage.json_fields import parse_json, read_bounded
 
 _LISTS = ("images", "annotations", "categories")
 
@@ -64,9 +65,9 @@ def parse_coco(rows: AnnotationRows, file: InputFile, settings: ParseSettings) -
                 raise BadRow("is no JSON object")
             image_id = _read_id(entry, "image_id")
             if image_id in dropped_images:
-                raise BadRow(f"its image {format_json_value(image_id)} can't be used")
+                raise BadRow(f"its image {describe_value(image_id)} can't be used")
             if image_id not in images:
-                raise BadRow(f"there is no image with id {format_json_value(image_id)}")
+                raise BadRow(f"there is no image with id {describe_value(image_id)}")
             image_name = rows.images[images[image_id]].name
             _add_annotation(rows, entry, images[image_id], names, place)
         except BadRow as error:
@@ -144,12 +145,12 @@ def _add_annotation(
 ) -> None:
     box = entry.get("bbox")
     if not isinstance(box, list) or len(box) != 4:
-        found = f"{len(box)} numbers" if isinstance(box, list) else format_json_value(box)
+        found = f"{len(box)} numbers" if isinstance(box, list) else describe_value(box)
         raise BadRow(f"bbox is {found}, not four numbers")
     x, y, width, height = (to_number(value, "bbox") for value in box)
     category = _read_id(entry, "category_id")
     if category not in names:
-        raise BadRow(f"there is no category with id {format_json_value(category)}")
+        raise BadRow(f"there is no category with id {describe_value(category)}")
     if min(width, height) < 0:
         raise BadRow(f"bbox has a negative size: {width:g} x {height:g}")
     # null is how some tools write that a value is missing
@@ -195,9 +196,9 @@ def _read_id(entry: Mapping[str, Any], name: str) -> Any:
         and not (isinstance(value, float) and not math.isfinite(value))
     ):
         return value
-    raise BadRow(f"{name} is {format_json_value(value)}, not a number or text")
+    raise BadRow(f"{name} is {describe_value(value)}, not a number or text")
 
 
 def _format_place(kind: str, position: int, entry: Any) -> str:
     number = entry.get("id") if isinstance(entry, Mapping) else None
-    return f"{kind} {position if number is None else format_json_value(number)}"
+    return f"{kind} {position if number is None else describe_value(number)}"

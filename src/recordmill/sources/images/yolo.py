@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from recordmill.base.documents import describe_value
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.option_names import option
 from recordmill.sources.images.annotation_rows import (
@@ -26,7 +27,7 @@ from recordmill.sources.images.annotation_rows import (
 )
 from recordmill.storage.file_table import InputFile
 from recordmill.storage.folders import is_file, join, list_names_if_present
-from recordmill.storage.json_fields import format_json_value, read_bounded
+from recordmill.storage.json_fields import read_bounded
 from recordmill.storage.yaml_file import read_yaml
 
 _YAML_NAMES = ("data.yaml", "dataset.yaml", "data.yml")
@@ -186,7 +187,7 @@ def _read_yaml_names(path: str) -> tuple[list[str] | None, str, tuple[int, int] 
         numbers = [number for number in names if type(number) is int and number >= 0]
         if len(numbers) < len(names):
             wrong = next(name for name in names if name not in numbers)
-            raise UsageError(f"{path}: names: {format_json_value(wrong)} is not a class number")
+            raise UsageError(f"{path}: names: {describe_value(wrong)} is not a class number")
         if max(numbers, default=0) >= MAX_CLASSES:
             raise UsageError(f"{path}: names: class numbers are less than {MAX_CLASSES:,}")
         names = [names.get(number, number) for number in range(max(numbers, default=-1) + 1)]
