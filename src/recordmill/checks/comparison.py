@@ -28,7 +28,7 @@ from tensorflow_metadata.proto.v0 import statistics_pb2
 from recordmill.base.option_names import option
 from recordmill.base.sizes import format_percent
 from recordmill.checks.rules import Inherited, Rules, Threshold, Thresholds
-from recordmill.checks.violations import Violation, quote_value
+from recordmill.checks.violations import Violation, quote_counted_value
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.schemas.splits import TRAIN_SPLIT
 from recordmill.statistics.dataset_statistics import DatasetStatistics
@@ -580,7 +580,7 @@ class _FeatureComparison:
                 for statistics in (sample, base)
             ]
             message = (
-                f"{quote_value(self.feature, value)} is {format_percent(shares[0])} of the values, and in {self.base_name} "
+                f"{quote_counted_value(self.feature, value)} is {format_percent(shares[0])} of the values, and in {self.base_name} "
                 f"{format_percent(shares[1])}: L-infinity distance {gap:.4g} above {max_gap:.4g}"
             )
             yield self.make_violation(message, gap, max_gap)
@@ -609,7 +609,7 @@ class _FeatureComparison:
         )
         if share > max_share:
             message = (
-                f"{format_percent(share)} of the values, {quote_value(self.feature, next(iter(new_counts)))} among them, do not occur "
+                f"{format_percent(share)} of the values, {quote_counted_value(self.feature, next(iter(new_counts)))} among them, do not occur "
                 f"in {self.base_name}: above {format_percent(max_share)}"
             )
             yield self.make_violation(message, share, max_share)

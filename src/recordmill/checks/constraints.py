@@ -26,7 +26,7 @@ from recordmill.checks.rules import (
     Thresholds,
     read_rules,
 )
-from recordmill.checks.violations import Violation, quote_value
+from recordmill.checks.violations import Violation, quote_counted_value
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.statistics.dataset_statistics import DatasetStatistics
 from recordmill.statistics.feature_statistics import FeatureStatistics
@@ -239,7 +239,7 @@ class _FeatureChecker:
         # There are more different values than expected ones, and each occurs at least once.
         low = max(low, (_distinct_interval(statistics)[0] - len(set(expected))) / statistics.values)
         if low > max_share:
-            names = [quote_value(self.feature, value) for value in unexpected][:3]
+            names = [quote_counted_value(self.feature, value) for value in unexpected][:3]
             example = f", such as {', '.join(names)}," if names else ""
             share = format_percent(low) if low == high else f"at least {format_percent(low)}"
             message = f"{share} of the values{example} are none of those expected, above {format_percent(max_share)}"
@@ -256,7 +256,7 @@ class _FeatureChecker:
         for value, bounds in self.rules.shares.items():
             share, name, text = (
                 statistics.top_values.get(value, 0) / max(statistics.values, 1),
-                quote_value(self.feature, value),
+                quote_counted_value(self.feature, value),
                 _format_range(bounds, format_percent),
             )
             interval = (
@@ -312,7 +312,7 @@ def _check_class_balance(
     )
     largest_count, total = max(counts.values()), max(sum(counts.values()), 1)
     for value, count in sorted(counts.items(), key=lambda item: item[1]):
-        name = f"class {quote_value(label, value)}"
+        name = f"class {quote_counted_value(label, value)}"
         share, ratio = count / total, largest_count / count if count else float("inf")
         for figure, threshold, is_low, format_threshold, message in (
             (

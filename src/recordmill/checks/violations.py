@@ -58,7 +58,7 @@ class Violation:
         return asdict(self)
 
 
-def quote_value(feature: Feature, value: str) -> str:
+def quote_counted_value(feature: Feature, value: str) -> str:
     """Returns a value of statistics in quotes, for messages, in the form of `format_value`.
 
     Args:
