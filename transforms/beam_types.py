@@ -6,11 +6,14 @@ each `expand` names the types of the input and output elements.
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from apache_beam import (
     BatchElements,
+    CombineFn,
     CombineGlobally,
     Create,
     DoFn,
@@ -33,6 +36,7 @@ from apache_beam.typehints.row_type import RowTypeConstraint
 from apache_beam.typehints.schemas import named_fields_from_element_type
 
 from recordmill.base.errors import UsageError
+from recordmill.base.option_names import did_you_mean
 
 _Step = TypeVar("_Step")
 
@@ -69,6 +73,25 @@ def make_row_type(fields: Iterable[tuple[str, Any]]) -> Any:
 def make_row(values: Mapping[str, Any]) -> Any:
     """Returns a Beam row with these values by field name."""
     return Row(**values)
+
+
+def with_known_keywords(step: type[_Step]) -> type[_Step]:
+    """Makes the constructor of a PTransform suggest a name for an unknown keyword.
+
+    A class decorator. The constructor then raises TypeError with the suggestion.
+    """
+    create = step.__init__
+    names = [name for name in inspect.signature(create).parameters if name != "self"]
+
+    @functools.wraps(create)
+    def create_checked(self: Any, *args: Any, **options: Any) -> None:
+        for name in options:
+            if name not in names:
+                raise TypeError(f"{step.__name__} has no option {name}{did_you_mean(name, names)}")
+        create(self, *args, **options)
+
+    step.__init__ = create_checked  # type: ignore[method-assign]
+    return step
 
 
 def with_type_hints(

@@ -25,6 +25,7 @@ from recordmill.transforms.beam_types import (
     get_row_fields,
     make_row,
     make_row_type,
+    with_known_keywords,
 )
 from recordmill.transforms.read_shards import ReadShards
 from recordmill.transforms.write_shards import BatchDicts, WriteShards
@@ -35,6 +36,7 @@ _NUMPY = {f"{kind}{bits}" for kind in ("int", "uint", "float") for bits in (8, 1
 }
 
 
+@with_known_keywords
 @dataclass
 class WriteToShards(PTransform):
     """Writes rows to a data set.
@@ -86,6 +88,7 @@ class WriteToShards(PTransform):
         return manifest | "Tell" >> Map(_make_summary_row, self.out).with_output_types(summary)
 
 
+@with_known_keywords
 @dataclass
 class ReadFromShards(PTransform):
     """Reads the records of a data set as rows.

@@ -112,6 +112,7 @@ class ReadTasks(PTransform):
 TASK_BYTES = 64 << 20
 
 
+@beam_types.with_known_keywords
 @beam_types.with_type_hints(input_type=None, output_type=pa.RecordBatch)
 @dataclass
 class ReadShards(PTransform):

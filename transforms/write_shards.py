@@ -7,6 +7,7 @@ that share only the output folder.
 from __future__ import annotations
 
 import contextlib
+import functools
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -46,13 +47,14 @@ from recordmill.building.workers.shared_files import (
 from recordmill.building.workers.sorted_runs import SharedIngestResult, share_results
 from recordmill.records.example.encode import encode
 from recordmill.records.tfrecord.frames import FRAME_OVERHEAD_BYTES
-from recordmill.schemas.arrow import class_names_in_metadata
-from recordmill.schemas.feature import Schema
+from recordmill.schemas.arrow import class_names_in_metadata, to_arrow
+from recordmill.schemas.feature import Feature, Schema
 from recordmill.shards.manifest import Manifest
 from recordmill.shards.rejects import RejectBudget, RejectSummary, RejectWriter
 from recordmill.shards.run import RunFolder, check_output_folder
 from recordmill.sources.arrow.python_rows import rows_to_batches
-from recordmill.sources.values.conform import conform
+from recordmill.sources.values.conform import ConformedBatch, conform
+from recordmill.sources.values.labels import ClassNames, with_label
 from recordmill.storage.codecs import SHARD_SUFFIXES
 from recordmill.storage.files import is_remote, parse_output_path
 from recordmill.storage.folders import absolute_path
@@ -68,20 +70,34 @@ from recordmill.transforms.build_stages import (
 _LOCAL_RUNNERS = ("FnApiRunner", "DirectRunner", "BundleBasedDirectRunner", "SwitchingDirectRunner")
 
 
+# The only column of a batch of rejects. Its values are structs of a reason and a message.
+_REJECTS_COLUMN = "recordmill.rejects"
+
+
+@beam_types.with_known_keywords
 @dataclass
 class BatchDicts(beam_types.PTransform):
     """Converts dicts of values by feature name to RecordBatches.
 
     A missing value is None, or its key is absent.
 
+    With a schema, a row that does not fit it becomes a reject: a text among numbers, a list for a
+    scalar, or a key that is not a feature. The other rows of its batch are kept. Rejects leave in
+    batches of their own, with the single column `recordmill.rejects`, which `WriteShards` counts.
+    Without a schema, such a row ends the run.
+
     Args:
         batch_rows: Number of rows of a batch.
+        schema: The schema of the records, as in `WriteShards`. None takes the types of the values.
     """
 
     batch_rows: int = 4096
+    schema: Schema | None = None
 
     def __post_init__(self) -> None:
         self.batch_rows = to_whole_number(self.batch_rows, "batch_rows", 1)
+        if self.schema is not None and not isinstance(self.schema, Schema):
+            raise UsageError(f"schema is a Schema, not {type(self.schema).__name__}")
 
     def expand(
         self, rows: beam_types.PCollection
@@ -91,7 +107,7 @@ class BatchDicts(beam_types.PTransform):
             | beam_types.BatchElements(
                 min_batch_size=self.batch_rows, max_batch_size=self.batch_rows
             )
-            | beam_types.FlatMap(_make_batches).with_output_types(pa.RecordBatch)
+            | beam_types.FlatMap(_make_batches, self.schema).with_output_types(pa.RecordBatch)
         )
 
 
@@ -99,9 +115,54 @@ class BatchDicts(beam_types.PTransform):
 _DICT_METADATA = {b"recordmill.dicts": b""}
 
 
-def _make_batches(rows: Sequence[Mapping[str, Any]]) -> Iterator[pa.RecordBatch]:
-    for batch in rows_to_batches(rows):
-        yield batch.replace_schema_metadata({**(batch.schema.metadata or {}), **_DICT_METADATA})
+def _make_batches(
+    rows: Sequence[Mapping[str, Any]], schema: Schema | None = None
+) -> Iterator[pa.RecordBatch]:
+    if schema is None:
+        yield from map(_mark_as_dicts, rows_to_batches(rows))
+        return
+    fitted = [*_fit_rows(rows, schema)]
+    good = [conformed.batch for conformed in fitted]
+    yield from pa.Table.from_batches(good, to_arrow(schema)).combine_chunks().to_batches()
+    if rejects := [
+        {"reason": reason, "message": message}
+        for conformed in fitted
+        for _, reason, message in conformed.bad_rows
+    ]:
+        yield pa.record_batch({_REJECTS_COLUMN: rejects})
+
+
+def _mark_as_dicts(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch.replace_schema_metadata({**(batch.schema.metadata or {}), **_DICT_METADATA})
+
+
+def _fit_rows(rows: Sequence[Mapping[str, Any]], schema: Schema) -> Iterator[ConformedBatch]:
+    """Yields consecutive rows as batches of the schema, with the rows that do not fit.
+
+    A value is judged by itself, so the result does not depend on the other rows.
+    """
+    try:
+        for batch in map(_mark_as_dicts, rows_to_batches(rows)):
+            check_batch(batch, schema)
+            yield conform(batch, schema)
+    except DataError as error:
+        # Arrow converts whole columns, and one wrong value makes it fail. Halves find that value.
+        if len(rows) == 1:
+            yield ConformedBatch(
+                batch=pa.RecordBatch.from_pylist([], to_arrow(schema)),
+                good_rows=np.empty(0, np.int64),
+                bad_rows=[(0, "type", error.reason)],
+                rounded_counts={},
+            )
+        else:
+            yield from _fit_rows(rows[: len(rows) // 2], schema)
+            yield from _fit_rows(rows[len(rows) // 2 :], schema)
+
+
+def _are_rejects(batch: pa.RecordBatch) -> bool:
+    """Returns whether a batch is one of rejects, from `BatchDicts`."""
+    names: list[str] = batch.schema.names
+    return names == [_REJECTS_COLUMN]
 
 
 def check_batch(batch: pa.RecordBatch, schema: Schema) -> None:
@@ -155,6 +216,7 @@ def _is_text(kind: pa.DataType) -> bool:
     return bool(text or data or pa.types.is_binary_view(kind) or pa.types.is_null(kind))
 
 
+@beam_types.with_known_keywords
 @beam_types.with_type_hints(input_type=pa.RecordBatch, output_type=Manifest)
 class WriteShards(beam_types.PTransform):
     """Writes RecordBatches as a data set, and outputs its manifest.
@@ -174,7 +236,10 @@ class WriteShards(beam_types.PTransform):
     Args:
         out: A folder that all workers see, or one in a store (`s3://bucket/name`, gs, az).
         schema: The schema of the records.
-        label: The feature that readers return as y by default. None means that of the schema.
+        label: The feature that readers return as y by default. If the schema has it as text without
+            classes, its distinct texts become the classes and its values class numbers, as in
+            `build`. This takes a pass over the collection before the shards. None means the label
+            of the schema, which stays as it is there.
         splits: Text such as `train=0.9,validation=0.1`, or a mapping of names to fractions. None
             puts all records into `train`.
         split_by: The column with the split groups. Equal values stay in one split.
@@ -221,6 +286,8 @@ class WriteShards(beam_types.PTransform):
                 f"{option('compression', compression)}: one of {', '.join(SHARD_SUFFIXES)}"
             )
         self.schema = schema if label is None else replace(schema, label=label)
+        # The label whose texts become classes.
+        self.text_label = label if label is not None and _is_text_feature(schema[label]) else None
         self.order = KeyOptions(
             to_whole_number(seed, "seed"),
             to_whole_number(split_seed, "split_seed"),
@@ -251,7 +318,7 @@ class WriteShards(beam_types.PTransform):
         plan_handle = (
             batches.pipeline
             | "Start" >> beam_types.Create([self])
-            | "Begin" >> beam_types.Map(start_run)
+            | "Begin" >> beam_types.Map(start_run, self._class_names(batches))
             | "Keep" >> beam_types.Reshuffle()
         )
         ingested = batches | "Ingest" >> beam_types.ParDo(
@@ -262,13 +329,71 @@ class WriteShards(beam_types.PTransform):
         )
         return manifest
 
+    def _class_names(self, batches: beam_types.PCollection) -> Any:
+        """Returns the classes of a text label as a side input. None without such a label."""
+        if self.text_label is None:
+            return None
+        return beam_types.AsSingleton(
+            batches
+            | "Classes" >> beam_types.Map(_find_class_names, self.schema, self.text_label)
+            | "Join classes" >> beam_types.CombineGlobally(_JoinClassNames(self.text_label))
+        )
 
-def start_run(options: WriteShards) -> SharedPlanHandle:
+
+def _is_text_feature(feature: Feature) -> bool:
+    return feature.dtype == "string" and feature.classes is None
+
+
+def _find_class_names(batch: pa.RecordBatch, schema: Schema, label: str) -> ClassNames:
+    names = ClassNames(label)
+    if not _are_rejects(batch):
+        check_batch(batch, schema)
+        if label in batch.schema.names:
+            field = batch.schema.field(label)
+            names.add(batch.column(label), class_names_in_metadata(field))
+    return names
+
+
+@dataclass
+class _JoinClassNames(beam_types.CombineFn):
+    """Joins the class names of all batches.
+
+    Args:
+        label: Name of the label.
+    """
+
+    label: str
+
+    def create_accumulator(self) -> ClassNames:
+        return ClassNames(self.label)
+
+    def add_input(self, joined: ClassNames, names: ClassNames) -> ClassNames:
+        joined += names
+        return joined
+
+    def merge_accumulators(self, accumulators: Iterable[ClassNames]) -> ClassNames:
+        return functools.reduce(self.add_input, accumulators, self.create_accumulator())
+
+    def extract_output(self, joined: ClassNames) -> ClassNames:
+        return joined
+
+
+def start_run(options: WriteShards, class_names: ClassNames | None = None) -> SharedPlanHandle:
     """Starts a new run, and returns the handle of its plan.
 
     If an engine repeats this step, there are two runs. The abandoned one is removed when its lease
     has expired.
+
+    Args:
+        options: The options.
+        class_names: The values of a text label. None if the schema stays as it is.
+
+    Raises:
+        DataError: A text label has no values, or too many for classes.
     """
+    schema = options.schema
+    if options.text_label is not None:
+        schema = with_label(schema, options.text_label, class_names)
     is_store = is_remote(options.out)
     base_generation = check_output_folder(options.out, options.overwrite)
     run_id = uuid.uuid4().hex[:12]
@@ -281,7 +406,7 @@ def start_run(options: WriteShards) -> SharedPlanHandle:
     plan = BuildPlan(
         folder=job_folder.run_path(),
         base_generation=base_generation,
-        schema=options.schema,
+        schema=schema,
         split_names=split_names,
         key_buckets=KeyBuckets.for_shards(len(split_names), 2**64, options.shards.num_shards or 64),
         key_options=options.order,
@@ -328,6 +453,15 @@ class _IngestBatches(beam_types.DoFn):
                 folder / "rejects" / f"bundle-{uuid.uuid4().hex}.jsonl",
                 max_rejects=self._plan.max_rejects,
             )
+        if _are_rejects(batch):
+            rejects = batch.column(0).to_pylist()
+            self._reject_writer.write(
+                Reject("pipeline", "a dict", reject["reason"], reject["message"])
+                for reject in rejects
+            )
+            self._records_read += len(rejects)
+            increment_counters(records_read=len(rejects), records_rejected=len(rejects))
+            return
         check_batch(batch, self._plan.schema)
         conformed = conform(batch, self._plan.schema)
         self._reject_writer.write(

@@ -92,6 +92,91 @@ def test_rows_that_do_not_fit_are_rejects_within_the_budget(tmp_path: Path) -> N
     assert "x" in (tmp_path / "allowed" / manifest.rejects["files"][0]).read_text()
 
 
+BAD_ROWS: list[Any] = [
+    {"x": "ten", "text": "text among numbers"},
+    {"x": [1, 2], "text": "list for a scalar"},
+    {"x": 1, "text": 5},
+    {"x": 1, "txt": "misspelled key"},
+    {"text": "no x"},
+    5,
+]
+
+
+@pytest.mark.parametrize("batch_rows", [1, 7, 4096])
+def test_mistyped_dicts_with_a_schema_are_rejects_and_other_rows_are_written(
+    tmp_path: Path, batch_rows: int
+) -> None:
+    good = rows(50)
+    with beam.Pipeline(runner=FnApiRunner()) as pipeline:
+        _ = (
+            pipeline
+            | beam.Create([*good[:20], *BAD_ROWS, *good[20:]])
+            | BatchDicts(batch_rows, schema=SCHEMA)
+            | WriteShards(str(tmp_path / "out"), SCHEMA, max_rejects=6)
+        )
+    manifest = load_manifest(tmp_path / "out")
+    assert (manifest.records, manifest.rejects["count"]) == ({"train": 50}, 6)
+    read = recordmill.open(tmp_path / "out").to_table().to_pylist()
+    assert sorted(row["x"] for row in read) == list(range(50))
+    texts = (tmp_path / "out" / manifest.rejects["files"][0]).read_text()
+    for expected in ("ten", "did you mean text?", "not a dict", "the schema has string"):
+        assert expected in texts
+    with (
+        pytest.raises(Exception, match="6 of 56 records were rejected"),
+        beam.Pipeline(runner=FnApiRunner()) as pipeline,
+    ):
+        _ = (
+            pipeline
+            | beam.Create([*good, *BAD_ROWS])
+            | BatchDicts(schema=SCHEMA)
+            | WriteShards(str(tmp_path / "none"), SCHEMA)
+        )
+
+
+@pytest.mark.parametrize("schema", [None, SCHEMA])
+def test_label_of_text_gives_the_class_numbers_and_shards_of_a_build(
+    tmp_path: Path, schema: Schema | None
+) -> None:
+    pets = [{"x": i, "text": ("cat", "dog", "Zebra")[i % 3]} for i in range(60)]
+    with beam.Pipeline(runner=FnApiRunner()) as pipeline:
+        _ = (
+            pipeline
+            | beam.Create(pets)
+            | BatchDicts(7, schema)
+            | WriteShards(str(tmp_path / "beam"), SCHEMA, label="text")
+        )
+    recordmill.build(pets, tmp_path / "build", label="text")
+    written, built = (recordmill.open(tmp_path / name) for name in ("beam", "build"))
+    assert written.schema["text"].classes == built.schema["text"].classes == ("Zebra", "cat", "dog")
+    read, expected = (
+        sorted(dataset.to_table().to_pylist(), key=lambda row: row["x"])
+        for dataset in (written, built)
+    )
+    assert read == expected
+    assert recordmill.verify(tmp_path / "beam") == []
+
+
+def test_label_of_text_without_values_is_an_error_as_in_a_build(tmp_path: Path) -> None:
+    with pytest.raises(Exception, match="label 'text' has no values, only nulls"):
+        write([{"x": 1}], tmp_path / "out", label="text")
+
+
+@pytest.mark.parametrize(
+    ("step", "options", "message"),
+    [
+        (WriteShards, {"lable": "x"}, "WriteShards has no option lable; did you mean label?"),
+        (BatchDicts, {"shema": SCHEMA}, "BatchDicts has no option shema; did you mean schema?"),
+        (ReadShards, {"colums": ["x"]}, "ReadShards has no option colums; did you mean columns?"),
+    ],
+)
+def test_unknown_keyword_of_a_transform_names_the_closest_one(
+    step: Any, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(TypeError) as error:
+        step("x", **options)
+    assert str(error.value) == message
+
+
 def test_batches_of_other_widths_are_made_to_fit(tmp_path: Path) -> None:
     batch = pa.record_batch({"x": pa.array([1, 2], pa.int32()), "text": pa.array(["a", None])})
     with beam.Pipeline(runner=FnApiRunner()) as pipeline:
