@@ -181,9 +181,10 @@ def _parse_kind_options(options: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _to_json_value(value: Any) -> Any:
-    """Returns a value of an option with dicts, lists and strings only, for JSON.
+    """Converts the value of an option to JSON types, for the manifest.
 
-    A path becomes its last name, because a manifest has no absolute paths.
+    A path becomes its last name, because a manifest has no absolute paths. Objects of other types
+    become strings.
     """
     if isinstance(value, Mapping):
         # Sorted, because the fingerprint must not depend on the order of options.

@@ -361,8 +361,9 @@ def _plan_or_resume(
         allow_guess: Allows `plan_read` to infer the schema from the first records only.
 
     Returns:
-        (plan, run folder, finished outputs). If this read continues an earlier one, the run folder
-        is that of the earlier read. The finished outputs are None if the read can't be continued.
+        (plan, run folder, finished outputs). If this read continues an earlier one, it uses the run
+        folder of the earlier read. The finished outputs are None if the read is too small to save
+        its progress.
     """
     settings, progress = call.settings, call.progress
     progress.begin("plan")

@@ -68,10 +68,10 @@ class SavedTransformOrigin:
 
     @property
     def may_lack(self) -> frozenset[str]:
-        """The raw features that new data need not have.
+        """Names of the raw features that new data may lack.
 
-        A feature is needed if some output depends on it and not on the label. All others may be
-        missing, for example the label of unlabelled data.
+        A feature is required if some output depends on it without depending on the label. All other
+        features may be missing. So data without a label can be transformed.
         """
         needs = self.manifest.transform["needs"].values()
         return frozenset(self.raw.names) - {
@@ -414,7 +414,7 @@ def _silence_warnings() -> Iterator[None]:
 def _explain_failure(error: BaseException, fit: FitOrigin) -> str:
     """Returns the message for a failed fit, without TensorFlow's own message.
 
-    That one may contain values of the user's data.
+    TensorFlow's message may contain values of the user's data.
     """
     node = _GRAPH_NODE.search(str(error))
     location = f" in operation {node[1]}" if node else ""

@@ -76,10 +76,10 @@ def format_time(time: pa.TimestampScalar) -> str:
 
 
 def format_ticks(ticks: float, feature: Feature) -> str:
-    """Returns a number of units since 1970 as text, see `format_time`.
+    """Returns a count of time units since 1970 as text, like `format_time`.
 
     Args:
-        ticks: The number, in the unit of the feature.
+        ticks: The number of units. The feature determines the unit.
         feature: A timestamp feature.
     """
     return format_time(pa.scalar(int(ticks), value_type(feature)))
@@ -291,7 +291,7 @@ def _dtype_of_arrow(name: str, value_type: pa.DataType) -> str:
 
 
 def _layout(arrow: pa.DataType) -> str:
-    """Returns a text that is equal for types with the same layout of values.
+    """Returns a text that is equal for Arrow types that store values alike.
 
     These differences are ignored: 32-bit and 64-bit offsets, variable and fixed lists, seconds and
     milliseconds.

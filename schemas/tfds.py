@@ -160,9 +160,9 @@ def tfds_limitations(schema: Schema, compression: str = "none") -> list[str]:
 
 
 def tfds_notes(schema: Schema) -> list[str]:
-    """Returns a note for the user that names the features that TFDS can't read.
+    """Returns a list with one note that names the features that TFDS can't read.
 
-    The list is empty if TFDS can read all features, and has one note otherwise.
+    The list is empty if TFDS can read all features.
     """
     refused = [feature for feature in schema if _limitation(feature) is not None]
     if schema.message == OPAQUE_BYTES or not refused:

@@ -216,8 +216,8 @@ def to_pbtxt(schema: Schema, representations: Mapping[str, Any] | None = None) -
 
     Args:
         schema: The schema.
-        representations: `TensorRepresentation` messages by tensor name. They replace the usual ones
-            of these tensors.
+        representations: `TensorRepresentation` messages by tensor name. They replace the messages
+            that are derived from the features.
 
     Raises:
         ValueError: A feature is in a feature list, but the records are not SequenceExamples.

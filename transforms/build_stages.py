@@ -232,7 +232,8 @@ def commit_build(
 def clear_run(manifest: Manifest, plan: SharedPlanHandle) -> Manifest:
     """Removes the files that only the build needed, and returns the manifest.
 
-    It is a step of its own. If the engine repeats the commit, that step still finds these files.
+    This is a separate step after the commit. If the engine repeats the commit, the commit still
+    finds these files.
     """
     plan.job_folder.open_run().remove_work_files()
     return manifest

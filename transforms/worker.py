@@ -24,7 +24,7 @@ def run_worker(argv: Sequence[str] | None = None) -> None:
     It does not return.
 
     Args:
-        argv: The flags from the engine. None means those of this process.
+        argv: The flags from the engine. None means the flags of this process.
     """
     import grpc
     from apache_beam.portability.api import beam_provision_api_pb2 as api

@@ -221,13 +221,13 @@ def _is_text(kind: pa.DataType) -> bool:
 class WriteShards(beam_types.PTransform):
     """Writes RecordBatches as a data set, and outputs its manifest.
 
-    The batches have the columns of the schema. The records have no position, so the key of a record
-    is a hash of its bytes or of a column. So equal records give equal shards, for any bundles,
-    workers and retries.
+    The batches have the columns of the schema. The key of a record is a hash of its bytes or of a
+    column, because records in a PCollection have no position. So equal records result in equal
+    shards, independent of bundles, workers and retries.
 
-    Rows that don't fit the schema become rejects. A column that is missing, unknown, or not text
-    where the schema requires it, ends the run. Nothing is written while the graph is constructed,
-    and each run of the graph is a build of its own.
+    Rows that don't fit the schema become rejects. The run fails if a column is missing or unknown,
+    or if it is not text although the schema requires text. Nothing is written while the graph is
+    constructed. Each run of the graph is a separate build.
 
     Constructing the graph raises UsageError for a collection that is unbounded or windowed, and for
     invalid options. The pipeline raises the errors of `commit_shared_build`, and UsageError if

@@ -164,7 +164,10 @@ def _silence_job_servers() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _hide_grpc_thread_errors() -> Iterator[None]:
-    """Hides the errors of worker threads that have lost their engine."""
+    """Hides errors of gRPC threads inside a `with` block.
+
+    Without this, Python prints the trace of each thread that has lost its engine.
+    """
     hook = threading.excepthook
 
     def hide_grpc_errors(args: Any) -> None:

@@ -101,7 +101,7 @@ def preflight(
 def ask_workers(
     runner: str, beam_args: Sequence[str], probe: ProbeResult, progress: Progress
 ) -> list[ClusterFinding]:
-    """Runs a job that only checks, and returns its findings."""
+    """Runs a short job that checks the workers, and returns the findings."""
     from recordmill.transforms.probe import ProbeRequest, collect_probe_results, probe_workers
 
     text = uuid.uuid4().hex

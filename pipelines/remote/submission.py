@@ -197,8 +197,8 @@ def end_with_parent(command: Sequence[str]) -> list[str]:
 def start_job_server(runner: str, options: Any) -> Any | None:
     """Starts the job server that Beam's runner would start, and names it in `options`.
 
-    Beam's own way installs signal handlers. That is possible in the main thread only, and would end
-    the server before its job can be cancelled.
+    If Beam starts the server, it installs signal handlers. This is possible in the main thread
+    only, and the handlers would end the server before its job can be cancelled.
 
     Returns:
         The server; None if the runner needs none.

@@ -176,16 +176,17 @@ def publish_transform_folder(
 ) -> str:
     """Moves the saved transform to its folder, completely or not at all.
 
-    Returns the folder.
-
-    It is copied under a unique name and then renamed. If the folder exists already, another attempt
-    was first, and its result is kept.
+    The files are copied to a folder with a unique name, which is then renamed. If `target` exists
+    already, another attempt was first, and its result is kept.
 
     Args:
         target: The folder.
         model: The path of the saved model.
         metadata: The metadata from tf.Transform.
         asset_map: File names of the vocabularies, by name in tf.Transform.
+
+    Returns:
+        `target`.
     """
     attempt = Path(f"{target}.{uuid.uuid4().hex}")
     copy_tree(
@@ -352,7 +353,8 @@ def read_analyses(job_folder: shared_files.JobFolder) -> list[dict[str, list[str
     """Reads the analyses of the workers.
 
     Returns:
-        For each analysis, the elements by cache key, all in hex.
+        A dict for each analysis. It maps the key of each cached analyzer to the elements of its
+        cache. Keys and elements are in hex.
 
     Raises:
         NotSharedError: A file is missing.

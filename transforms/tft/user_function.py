@@ -128,7 +128,7 @@ class GuardedFunction:
 
     @property
     def _location(self) -> str:
-        """The line of the function, for messages."""
+        """File name, line number and first line of the function, for messages."""
         if self._code is None:
             return repr(self.function)
         line = linecache.getline(self._code.co_filename, self._code.co_firstlineno).strip()

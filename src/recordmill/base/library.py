@@ -61,9 +61,10 @@ def _make_array_span(
 
     Args:
         name: The parameter, for error messages.
-        dtypes: The accepted dtypes. None is always accepted, as an empty array.
+        dtypes: The accepted dtypes. The type also accepts None as an empty array.
         item_bytes: The size of one element for the native function.
-        is_written: The native function writes to the array.
+        is_written: True if the native function writes to the array. Read-only arrays are then
+            refused.
     """
 
     def from_param(cls: type[_Span], array: npt.NDArray[Any] | None) -> _Span:

@@ -85,9 +85,10 @@ class LruSlot(Generic[_Value]):
     def get(
         self, make: Callable[[], _Value], fits: Callable[[_Value], bool] = lambda value: True
     ) -> _Value:
-        """Returns the value of the slot. If there is none that fits, makes one.
+        """Returns the value of the slot, or a new one.
 
-        Two threads that call this at the same time may both make a value.
+        A new value is made if the slot is empty or its value does not fit. Two threads that call
+        this at the same time may both make a value.
 
         Args:
             make: Returns a new value.

@@ -228,7 +228,7 @@ def sniff_file_format(head: bytes) -> FileFormat | None:
 
 
 def needs_random_access(head: bytes) -> bool:
-    """Returns whether a file must be read at arbitrary offsets, judged by its first bytes.
+    """Returns whether a file in this format is read at arbitrary offsets.
 
     Text, TFRecord files and compressed files are read from start to end.
 

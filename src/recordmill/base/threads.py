@@ -131,10 +131,10 @@ _END: Any = object()
 
 @close_at_exit
 def prefetch_one(items: Iterator[_Item]) -> Iterator[_Item]:
-    """Yields the same items, while another thread already computes the next one.
+    """Yields the items of an iterator, and computes one item ahead on another thread.
 
-    An error is raised at the position of its item. If the consumer stops early, the item in
-    progress is waited for.
+    An error is raised at the position of its item. If the consumer stops early, it waits until the
+    item in progress is computed.
     """
     with ThreadPoolExecutor(1, thread_name_prefix="recordmill") as pool:
         next_item = pool.submit(next, items, _END)

@@ -127,9 +127,9 @@ def _is_complete(run: Run, manifest: Manifest) -> bool:
 def publish_files(run: Run, reject_paths: Sequence[str]) -> list[str]:
     """Moves the files of a run to their final names.
 
-    On a disk these are the data folder and the reject files, which are durable afterwards. In a
-    store the shards already have their final names, so only the reject files are copied. The call
-    may be repeated, even by several processes at once.
+    On a disk, this moves the data folder and the reject files, and makes them durable. In a store
+    the shards already have their final names, so only the reject files are copied. The call may be
+    repeated, even by several processes at once.
 
     Args:
         run: The run that made the files.

@@ -253,8 +253,8 @@ class _SliceReader:
         """Removes the first `count` entries from the window.
 
         Returns:
-            (slice, offset, entries). The offset is that of the first entry's frame, in bytes from
-            the start of the slice.
+            (slice, offset, entries). The offset is the start of the first entry's frame, in bytes
+            from the start of the slice.
         """
         entries, self.entries = self.entries[:count], self.entries[count:]
         start = self._next_byte

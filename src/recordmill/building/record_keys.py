@@ -376,10 +376,8 @@ class KeyAssigner:
     ) -> U64:
         """Returns a hash of each record, [rows] uint64, for random splits.
 
-        The fractions of `splits` divide the range of the hashes.
-
-        Records with equal values in `group_column` have equal hashes. See `assign` for the
-        arguments.
+        The fractions of `splits` divide the range of the hashes. Records with equal values in
+        `group_column` have equal hashes. `assign` describes the arguments.
         """
         return self._hash(
             batch=batch,

@@ -214,7 +214,8 @@ class ShardBoundaries:
         """Divides the shards into blocks of at most `max_shards` shards, each within one split.
 
         Returns:
-            The index of the first shard of each block, and the number of all shards.
+            The index of the first shard of each block, in order. The last item is the number of all
+            shards, so block i consists of the shards `edges[i]` to `edges[i + 1] - 1`.
         """
         split_changes = (np.flatnonzero(np.diff(self.table["split_id"])) + 1).tolist()
         begins = [0, *split_changes, len(self)]

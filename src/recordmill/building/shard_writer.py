@@ -322,12 +322,12 @@ def write_shards(
 
 
 def _choose_fan_in(slices: Sequence[RunSlice], shard_range: ShardRange, memory_bytes: int) -> int:
-    """Returns the number of slices to merge at once.
+    """Returns the number of slices that a merge may read at once.
 
-    Normally this is `max_fan_in`. If the slices have more than twice the size of the shards, a key
-    is frequent, and most records belong to other shards. If some slices were merged into files
-    first, all these frames would be copied. To avoid this, four times as many slices are merged at
-    once.
+    This is `max_fan_in`, or four times as much if the slices contain more than twice the size of
+    the shards. In the second case a key is so frequent that most records in the slices belong to
+    other shards. To merge some of the slices into files first would copy all these records. So a
+    larger fan-in is better.
     """
     slices_size = sum(
         run_slice.records if shard_range.measure == BY_RECORDS else run_slice.frames_bytes

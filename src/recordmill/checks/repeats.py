@@ -232,10 +232,10 @@ class ContentDigests:
 
 
 def _add_repeats(rows: npt.NDArray[np.void], num_splits: int, counts: RepeatCounts) -> None:
-    """Finds the repeats among some rows, and adds them to `counts`.
+    """Finds the records with equal contents among some rows, and adds them to `counts`.
 
     Args:
-        rows: Rows of the table, which contain all rows that are equal to one of them.
+        rows: A part of the table. Rows with equal contents must be in the same part.
         num_splits: Number of splits.
         counts: Receives the repeats.
     """

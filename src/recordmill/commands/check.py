@@ -303,8 +303,8 @@ def run_check(args: argparse.Namespace) -> int:
     """Checks a data set and prints the violations.
 
     Returns:
-        The exit code: 0 if there is no violation, 1 if a rule is violated. 2 if no violation was
-        found, but the statistics are too inaccurate to judge all rules.
+        The exit code: 0 if there is no violation, and 1 if a rule is violated. It is 2 if no
+        violation was found, but the statistics are too inaccurate to judge all rules.
     """
     from recordmill.options.commands import in_flags, report_in_flags
     from recordmill.options.parser import options_from_args

@@ -44,7 +44,7 @@ def report(
     """Writes a report on a data set or TFRecord files as one HTML file.
 
     Args:
-        inputs: As in `open`.
+        inputs: The output folder of a build, or TFRecord files, as in `open`.
         split: The split to include. None includes all.
         columns: Names of the features to include. None includes all.
         schema: The schema of files without a manifest. None infers it.

@@ -189,9 +189,13 @@ def divide_tasks(
 def _divide_task(
     task: ReadTask, files: Sequence[ShardFile], file_bytes: int
 ) -> Sequence[Sequence[Piece]]:
-    """Returns the pieces of each new task.
+    """Divides a task into tasks with outputs of about `file_bytes`.
 
-    A shard may be divided between two tasks. Pieces of other files are not divided.
+    A shard of a data set may be divided between two tasks. Other files are only divided between
+    their pieces. A task with a limit is not divided.
+
+    Returns:
+        The pieces of each new task.
     """
     if task.limit is not None or not task.pieces:
         return [task.pieces]

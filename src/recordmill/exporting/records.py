@@ -345,7 +345,12 @@ def _memory_message(plan: ReadPlan, peak_bytes: int, enough_bytes: int) -> str:
 
 
 def _refuse_oversize(plan: ReadPlan) -> Callable[[int], str] | None:
-    """Returns the argument `refuse` of `calls_of` for records that are too large to be read."""
+    """Returns a function that decides which records are too large for the memory limit.
+
+    Returns:
+        The argument `refuse` of `calls_of`. The function takes the size of a record in bytes and
+        returns an error message, or "" if the record can be read. None if there is no memory limit.
+    """
     if not plan.memory_bytes:
         return None
 

@@ -103,8 +103,7 @@ class FinishedTask:
             tasks: The tasks of the read.
 
         Raises:
-            DataError: The value is not the JSON of a `FinishedTask`, or its number is not that of a
-                task.
+            DataError: The value is not the JSON of a `FinishedTask`, or no task has its number.
         """
         task: FinishedTask = convert_json(cls, value, source)
         if task.number >= len(tasks):
@@ -179,8 +178,9 @@ def find_finished_tasks(
 ) -> list[FinishedTask | None]:
     """Loads the results that workers of a killed read have saved.
 
-    Files that already have their final names get their attempt names back. All other files of the
-    run are removed. The function does not check that the files of a result still exist.
+    If the killed read had already moved a file of a result to its final name, the file gets its old
+    name in the run folder again. All other files of the run are removed. The function does not
+    check that the files of a result still exist.
 
     Args:
         job_folder: The run folder, as workers see it.

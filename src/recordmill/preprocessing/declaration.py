@@ -52,9 +52,9 @@ class StepValue:
 
     Attributes:
         dtype: int64, float32, string or bytes.
-        shape: As in `Feature`.
+        shape: The shape, as in `Feature`. None is a variable size.
         required: Whether every record has the value.
-        size: The int64 values are in [0, size), or in [-1, size) if -1 stands for words that a
+        size: The int64 values are in [0, size), or in [-1, size) if -1 represents words that a
             vocabulary does not contain. None if the range is unknown.
     """
 

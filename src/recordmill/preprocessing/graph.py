@@ -146,12 +146,12 @@ class TransformGraph:
         return arrays
 
     def read_fitted_values(self) -> dict[tuple[int, str], Any]:
-        """Returns the results of analyzers that a declared transform has named.
+        """Returns the results of the analyzers of a declared transform.
 
-        They are found by operations called `fitted_NUMBER_NAME`.
+        Each result is a constant of the graph. The name of its operation is `fitted_NUMBER_NAME`.
 
         Returns:
-            The values by (index of the declared column, name of the result).
+            The values, by (index of the declared column, name of the result).
         """
         results = {}
         for op in self._graph.get_operations():

@@ -167,7 +167,9 @@ class NumberSketch:
         self._merge_bins(keys, None)
 
     def _merge_bins(self, keys: U64, counts: Int64s | None) -> None:
-        """Adds bins to the sketch. Drops more bits if there are too many bins.
+        """Adds bins to the sketch, and makes bins wider if there are too many.
+
+        A bin becomes wider if more bits of its keys are dropped.
 
         Args:
             keys: Keys, ascending. They may be equal.
@@ -208,9 +210,10 @@ class NumberSketch:
         self.keys, self.counts = _sum_equal_keys(self._floor_keys(self.keys), self.counts)
 
     def _floor_keys(self, keys: U64) -> U64:
-        """Returns the lowest keys of the bins that contain these keys.
+        """Returns the lowest key of the bin that contains each key.
 
-        These are the keys with the dropped bits of their ranges set to 0.
+        All keys of a bin are equal, apart from the bits that their range drops. In the lowest key
+        these bits are 0.
         """
         dropped = self._dropped_bits_of(keys)
         return keys if dropped is None else keys >> dropped << dropped

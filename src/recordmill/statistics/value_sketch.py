@@ -205,7 +205,7 @@ class ValueSketch:
             max_values: The number of different values to keep.
             hashes: The hashes, ascending.
             counts: The count of each hash.
-            is_complete: True if no value was dropped before.
+            is_complete: True if `hashes` contains the hashes of all values, so none was dropped.
         """
         sketch = cls(max_values)
         sketch.set_smallest(hashes, counts, is_complete)

@@ -169,9 +169,7 @@ def _decompress_gzip(path: str, source: str, max_ratio: int | None) -> Generator
 
 
 class _HeaderChecker:
-    """Checks the header of a gzip member, because ISA-L accepts invalid ones.
-
-    zlib does the check.
+    """Checks the header of a gzip member with zlib, because ISA-L accepts invalid ones.
 
     A header with a CRC of its own is refused as well, although it is valid. If a block ends inside
     such a header, ISA-L returns a wrong first byte of the content. After a refusal, zlib

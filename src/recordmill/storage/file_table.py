@@ -160,7 +160,7 @@ class FileTable(ItemTable[InputFile]):
         return FileTable(_drop_unused_values(self._rows.take(pa.array(ordinals))))
 
     def concat(self, other: FileTable) -> FileTable:
-        """Returns these files followed by those of another table.
+        """Returns the files of this table, followed by the files of `other`.
 
         The result has the columns of this table. If the other table lacks one, its files have null
         there.

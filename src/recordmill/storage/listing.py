@@ -45,12 +45,12 @@ _DESCRIPTION = re.compile(
 
 @dataclass(frozen=True)
 class InputRoot:
-    """One INPUT.
+    """One of the inputs that the user has named.
 
     Attributes:
-        argument: The INPUT as the user typed it.
-        path: The path that names of its files are relative to.
-        is_folder: Whether the INPUT itself is a folder or an archive.
+        argument: The input as the user typed it.
+        path: The folder or archive to which the names of the files in this input are relative.
+        is_folder: Whether the input itself is a folder or an archive.
         archives: Names of the archives in a folder, glob or list. The names of their members begin
             with one of them and a slash.
     """
@@ -76,16 +76,19 @@ class InputRoot:
 
 @dataclass(frozen=True)
 class Listing:
-    """The files of all INPUTs.
+    """The files of all inputs.
 
     Attributes:
         files: The files, sorted by (root, UTF-8 bytes of the name).
-        roots: The INPUTs, by ordinal.
+        roots: The inputs, by ordinal.
         ignored: The number of ignored files by reason.
         notes: A readable line for each reason, with the first names.
-        explicit_paths: Paths of files that the user typed, or that a list names.
-        explicit_roots: Ordinals of the INPUTs that consist of such files only.
-        data_extensions: Extensions of files that must contain data.
+        explicit_paths: Paths of files that the user has named one by one, in a list that also
+            contains folders or patterns.
+        explicit_roots: Ordinals of the inputs in which the user has named all files one by one.
+            Such an input is a single file, or a list of files.
+        data_extensions: Extensions of files that must contain data. Such a file is not ignored,
+            even if it is empty.
     """
 
     files: FileTable
@@ -438,7 +441,7 @@ def _split_glob(path: str) -> tuple[str, str]:
 def _read_list(
     argument: str, list_path: str, follow_links: bool, ignored: walk.IgnoredFiles
 ) -> tuple[InputRoot, list[walk.FileEntry], Iterable[str] | None]:
-    """Resolves a list of paths. The result is that of `_resolve`.
+    """Resolves a list of paths, and returns the result in the form of `_resolve`.
 
     Names are relative to the list's folder if all files are inside it.
     """

@@ -196,7 +196,7 @@ class SharedValue(Generic[_Value]):
 
         Raises:
             NotSharedError: This worker can't see the file.
-            DataError: The contents of the file do not have the digest.
+            DataError: The file has changed since it was written.
             RecordmillError: A class of the value can't be imported on this worker.
         """
         path = self.job_folder.run_path(SHARED_VALUES_FOLDER, self.name)

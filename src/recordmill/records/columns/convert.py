@@ -272,9 +272,9 @@ class DecodeTensor:
         return result, result
 
     def _valid_sizes(self, headers: tensor_proto.TensorHeaders) -> Int64s:
-        """Returns the number of values of each tensor.
+        """Returns the number of values of each tensor, or -1 for an invalid tensor.
 
-        It is -1 if the dtype or shape is wrong, or if the values are incomplete.
+        A tensor is invalid if its dtype or shape is wrong, or if its values are incomplete.
         """
         sizes = self._matching_sizes(headers)
         is_plain = headers.status == tensor_proto.TensorStatus.IN_CONTENT

@@ -170,7 +170,7 @@ def decode_stored_pixels(
 def decode_mask(data: Pixels, header: ImageHeader) -> npt.NDArray[np.int32]:
     """Decodes a mask to int32 [height, width, 1].
 
-    The values are those that are stored: palette indices or gray values.
+    The result contains the stored values, which are palette indices or gray values.
 
     Args:
         data: The bytes of the image, which `check_structure` has accepted.

@@ -421,7 +421,7 @@ def _read_numbers(column: LocatedColumn, length: int | None) -> tuple[npt.NDArra
 
     Args:
         column: The column.
-        length: As in `_flat_values`.
+        length: The number of values that each row must have. None permits any number.
 
     Returns:
         (values, row splits).

@@ -41,8 +41,8 @@ class ImageHeader(NamedTuple):
         height: The stored height in pixels. An EXIF rotation is not applied.
         width: The stored width in pixels.
         channels: The number of channels: 1 gray, 2 gray and alpha, 3 colour, 4 colour and alpha, or
-            CMYK. For a palette it is that of the colours in the palette. A GIF has 3, because its
-            transparency often only means "as in the previous frame".
+            CMYK. An image with a palette has the number of channels of the palette's colours. A GIF
+            has 3, because its transparency often only means "as in the previous frame".
         bits: The number of bits per channel.
         colour: One of GRAY, GRAY_ALPHA, RGB, RGBA, PALETTE, CMYK and OTHER_COLOURS.
         has_more_frames: Whether other images follow the first one.

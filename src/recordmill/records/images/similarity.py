@@ -42,7 +42,7 @@ def to_grey(pixels: npt.NDArray[np.uint8]) -> Image.Image:
 
 
 def _average_blocks(grey: Image.Image, height: int, width: int) -> npt.NDArray[np.uint8]:
-    """Returns the mean of each of [height, width] blocks of equal size."""
+    """Divides an image into [height, width] blocks, and returns the mean value of each."""
     from PIL import Image
 
     return np.asarray(grey.resize((width, height), Image.Resampling.BOX))
@@ -59,7 +59,11 @@ def difference_hash(grey: Image.Image) -> U64:
 
 
 def shrink_grey(grey: Image.Image) -> npt.NDArray[np.uint8]:
-    """Returns a grey image in the size [GREY_SIDE * GREY_SIDE], for `correlate_rows`."""
+    """Shrinks a grey image to GREY_SIDE x GREY_SIDE pixels, for `correlate_rows`.
+
+    Returns:
+        uint8 [GREY_SIDE * GREY_SIDE].
+    """
     return _average_blocks(grey, GREY_SIDE, GREY_SIDE).reshape(-1)
 
 

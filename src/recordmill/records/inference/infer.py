@@ -168,16 +168,16 @@ def _choose_location(
     second: int | None,
     second_location: RecordLocation | None,
 ) -> RecordLocation | None:
-    """Returns the location that belongs to the smaller or larger one of two numbers.
+    """Returns the location of the smaller or the larger one of two numbers.
 
-    For equal numbers it is `first_location`. A number of None is ignored.
+    If the numbers are equal, the result is `first_location`. A number of None is ignored.
 
     Args:
-        best: min or max.
+        best: `min` to choose the smaller number, or `max` to choose the larger one.
         first: A number, or None.
-        first_location: Its location.
+        first_location: The location of `first`.
         second: Another number, or None.
-        second_location: Its location.
+        second_location: The location of `second`.
     """
     return (
         second_location

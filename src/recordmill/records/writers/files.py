@@ -102,7 +102,7 @@ def to_safe_name(name: str, split: str | None = None) -> str | None:
 
 
 def has_split_folder(name: str, split: str) -> bool:
-    """Returns whether one of the folders in a name is that of a split.
+    """Returns whether a folder in the path of a file names this split.
 
     >>> has_split_folder("val/cat/1.jpg", "validation")
     True

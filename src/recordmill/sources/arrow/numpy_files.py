@@ -101,8 +101,9 @@ class NumpyOptions:
     Attributes:
         columns: The arrays to read. x_train can be selected by this name, or by x, the name of its
             feature. None reads all.
-        split_from: As in `sources.common.layout`. With `none`, arrays for several splits such as
-            x_train and x_test are read one after the other into the same split.
+        split_from: The rule that determines the split, as in `read_layout`. With `none`, arrays for
+            several splits such as x_train and x_test are read one after the other into the same
+            split.
     """
 
     columns: tuple[str, ...] | None = None
@@ -644,8 +645,8 @@ def _parse_split(
 
     Args:
         name: The name.
-        pattern: A pattern with three groups: a word before, the rest, and a word after it. The word
-            is returned as it is if it is not a word for a split.
+        pattern: A pattern with three groups: a word before the rest, the rest, and a word after it.
+            If the word is not a common name of a split, it is returned unchanged.
     """
     match = pattern.fullmatch(name)
     word = match and (match[1] or match[3])

@@ -126,8 +126,8 @@ class ContentSample(NamedTuple):
 def full_extension(name: str) -> str:
     """Returns the lower-case extension of a file, without the first dot.
 
-    If the last extension is that of a compression, the extension before it is kept too. The result
-    is "" if there is no extension.
+    If the last extension names a compression, the extension before it is kept too. The result is ""
+    if there is no extension.
 
     >>> [full_extension(name) for name in ("a/b.JPG", "t.csv.gz", "README", ".hidden")]
     ['jpg', 'csv.gz', '', '']

@@ -253,9 +253,12 @@ class PlanOptions:
     unit_bytes: int = UNIT_BYTES
 
     def cap_line_bytes(self, max_line_bytes: int) -> int:
-        """Returns the smaller one of `max_line_bytes` and an eighth of the memory.
+        """Returns `max_line_bytes`, or an eighth of the memory if that is less.
 
-        Memory must hold a line or row several times.
+        Memory must have space for several copies of a line or row.
+
+        Args:
+            max_line_bytes: The maximum length from the options.
         """
         return min(max_line_bytes, self.memory_bytes // _LINE_MEMORY_DIVISOR)
 

@@ -361,8 +361,7 @@ def _count_line_ends(data: bytes, ends_with_cr: bool) -> tuple[int, bool]:
         ends_with_cr: Whether the previous block ended with a carriage return.
 
     Returns:
-        (number of line ends, whether this block ends with a carriage return). For an empty block
-        the second value is that of the previous block.
+        (number of line ends, whether the text so far ends with a carriage return).
     """
     count = (
         data.count(b"\n")

@@ -478,9 +478,9 @@ def _splits_by_root(roots: Sequence[InputRoot]) -> list[str] | None:
 def _find_archive_names(
     keys: Iterable[FolderKey], roots: Sequence[InputRoot]
 ) -> dict[FolderKey, str]:
-    """Returns the path component of the archive by folder.
+    """Returns the name of the archive that contains each folder, by folder.
 
-    Folders outside of archives are not in the result.
+    The name is a component of the folder's path. Folders outside of archives are not in the result.
     """
     names: dict[FolderKey, str] = {}
     for root, folder in keys:

@@ -109,7 +109,7 @@ class CsvDialect:
 
 @dataclass(frozen=True)
 class CsvOptions(TableOptions, CsvDialect):
-    """Options of CSV files, in addition to those of tables and of their notation.
+    """Options of CSV files: table options, the dialect, and limits.
 
     Attributes:
         trim: Whether blanks and tabs around a field are dropped, also those before an opening

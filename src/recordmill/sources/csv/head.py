@@ -544,13 +544,13 @@ def _number_names(width: int) -> tuple[str, ...]:
 
 
 def _find_unnamed_column(trial: sniff_dialect.DialectTrial) -> str:
-    """Finds the column that a header with one field less than the rows does not name.
+    """Finds the column without a name if the header is one field short.
 
-    It is the last one if all rows end with a delimiter. It is the first one if that has the names
-    of rows, as R writes them.
+    This is the last column if all rows end with a delimiter. It is the first column if it contains
+    row names, as in files that R writes.
 
     Returns:
-        _FIRST_COLUMN, _LAST_COLUMN, or "" if no column can be the one.
+        _FIRST_COLUMN, _LAST_COLUMN, or "" if it is neither of them.
     """
     if not trial.has_short_header or trial.width > sniff_dialect.MAX_SNIFFED_COLUMNS:
         return ""

@@ -143,7 +143,7 @@ class DialectTrial:
 
     @cached_property
     def width(self) -> int:
-        """The most common number of fields. The larger one of two that are equally common."""
+        """The most common number of fields. If two are equally common, the larger one."""
         counts = Counter(self.widths)
         return max(counts, key=lambda width: (counts[width], width), default=0)
 
@@ -348,8 +348,8 @@ def _is_doubled(text: str, quote: str) -> bool:
 class QuoteEvidence:
     """Counts of rows for and against a detected quote.
 
-    Without quotes means: if the quote character were an ordinary one. Good rows are those that are
-    not bad with quotes.
+    "Without quotes" means that the quote character is treated like any other one. A good row is a
+    row that is not bad with quotes.
 
     Attributes:
         quoted_fields: Number of fields in quotes, in good rows.

@@ -88,9 +88,11 @@ class _FileColumns:
     arrays: Mapping[str, Feature]
 
     def join(self, files: FileTable, chunk: Chunk) -> Iterator[JoinedRows]:
-        """Yields slices of a chunk with the content of their files.
+        """Reads the files that the records of a chunk name.
 
-        The files of a slice have about BATCH_BYTES.
+        Yields:
+            Slices of the chunk, with the contents of their files. The files of a slice have about
+            BATCH_BYTES together.
         """
         for rows, files_by_column in self.find_files(files, chunk):
             ends, begin = np.cumsum(_sizes(files_by_column, rows.rows)), 0

@@ -152,9 +152,9 @@ class ImageFinder:
         return []
 
     def _fits(self, file_id: int, hints: Sequence[str]) -> bool:
-        """Returns whether the folders permit that a name belongs to an image.
+        """Returns whether the folders of a name permit that it means this image.
 
-        They do not if they name another split than those of the image, or another class.
+        They don't if they name another split or another class than the folders of the image.
 
         Args:
             file_id: Index of the image.
@@ -169,9 +169,9 @@ class ImageFinder:
         return not (hints and hints[-1] in self._last_folders and hints[-1] not in own)
 
     def _nearest(self, candidates: Sequence[int], hints: Sequence[str]) -> int:
-        """Returns the image whose last folders agree most with those of the name.
+        """Returns the image that has the most trailing folders in common with `hints`.
 
-        Returns AMBIGUOUS if several images agree equally.
+        Returns AMBIGUOUS if several images have the same number of them.
         """
         scores = []
         for file_id in candidates:

@@ -143,10 +143,10 @@ class SampleOptions:
     """Options of samples.
 
     Attributes:
-        split_from: As in `sources.common.layout`.
-        resize: As in `ImageOptions`.
-        resize_mode: As in `ImageOptions`.
-        reencode: As in `ImageOptions`.
+        split_from: The rule that determines the split, as in `read_layout`.
+        resize: New size of the images, as in `ImageOptions`.
+        resize_mode: How images are resized, as in `ImageOptions`.
+        reencode: New format of the images, as in `ImageOptions`.
     """
 
     split_from: str = AUTO_LAYOUT
@@ -397,10 +397,11 @@ def _group_by_stem(files: FileTable) -> tuple[list[dict[str, int]], list[int]]:
 def plan_samples(listing: Listing, options: SampleOptions, common: PlanOptions) -> Source:
     """Groups files by their names, and plans the samples.
 
-    Files whose endings do not determine the types of their features are read for this.
+    The ending of a file usually determines the type of its feature. Files with other endings are
+    read to find the type.
 
     Raises:
-        UsageError: There are no samples, or an option does not fit.
+        UsageError: There are no samples, or an option does not apply to them.
         DataError: The values of a feature have different types.
     """
     samples, ungrouped = _group_by_stem(listing.files)

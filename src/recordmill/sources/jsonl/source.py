@@ -105,8 +105,8 @@ def stream_records(file: InputFile, options: JsonlOptions) -> Iterator[LineBlock
     If the file is a JSON array, its elements become the lines.
 
     Raises:
-        DataError: A JSON array can't be read, see `read_elements`. Other errors are those of
-            `read_utf8_blocks`.
+        DataError: A JSON array can't be read, the compressed data is damaged, or the content can't
+            be decoded.
     """
     if not _is_array(file, options):
         return stream_line_blocks(file, options.encoding, options.max_line_bytes)

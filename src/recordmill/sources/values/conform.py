@@ -326,8 +326,8 @@ def _mark_rows(bad: Bools, parents: list[Int64s], num_rows: int) -> Bools:
 
     Args:
         bad: Mask of the values at the innermost level of the lists.
-        parents: For each level, from the outermost to the innermost: the index of the list that
-            contains each value.
+        parents: Index of the list that contains each value. One array for each level of the lists,
+            the outermost level first.
         num_rows: Number of rows.
     """
     indices = np.flatnonzero(bad)
@@ -349,19 +349,20 @@ def _ragged_wrapper(lengths: Int64s, like: pa.Array) -> Callable[[pa.Array], pa.
 def _unwrap_fixed(
     tensors: pa.Array, feature: Feature, is_outermost: bool
 ) -> tuple[pa.Array, Bools | None, str]:
-    """Checks the lengths of lists with a fixed shape, and removes them.
+    """Checks the lengths of lists with a fixed shape, and removes the lists.
 
     The lists are the dimensions of tensors.
 
     Args:
         tensors: One list for each tensor. It is nested, or has all values of the tensor in one
             list.
-        feature: The feature, whose `inner_shape` is the shape.
+        feature: The feature. Its `inner_shape` is the shape.
         is_outermost: Whether each row is a tensor, so that it may be null. Otherwise rows are lists
             of tensors.
 
     Returns:
-        (values, None, ""). If a tensor does not fit: (tensors, mask of those that don't, reason).
+        (values, None, "") if all tensors fit. Otherwise (`tensors`, mask of the tensors that don't
+        fit, reason).
     """
     if not is_outermost and tensors.null_count:
         return tensors, _null_mask(tensors), "null-inside"
