@@ -187,12 +187,12 @@ def _check_fields(kind: type[Any], argument: Any, **defaults: Any) -> dict[str, 
     """Returns the fields of an argument that is a mapping, with defaults in place of None.
 
     Args:
-        kind: The dataclass of the argument. None or True is a mapping without fields.
-        argument: The declared argument.
+        kind: The dataclass of the argument.
+        argument: The declared argument. None and True count as a mapping without fields.
         defaults: The default of each field that is not None by default.
 
     Raises:
-        ValueError: It is not a mapping, or has another field or value.
+        ValueError: The argument is not a mapping, or has an unknown field or an invalid value.
     """
     items = {} if argument in (None, True) else argument
     values = asdict(convert(kind, items, is_closed=True))
