@@ -4,13 +4,15 @@
 #   ./run_local.sh              sample inputs, made from data inside PyPI packages, into local/
 #   ./run_local.sh RAW          your images, CSV, JSONL, text, Parquet or TFRecord files into local/out/own
 #   ./run_local.sh RAW OUT      the same into OUT, read back into OUT-read
+#   ./run_local.sh test         the tests; arguments after it are those of pytest
 #
-# The first run makes the virtual environment .venv. PYTHON=python3.12 ./run_local.sh chooses its interpreter.
+# The first run makes the virtual environment .venv. PYTHON=python3.12 ./run_local.sh chooses its interpreter, VENV another folder.
 set -euo pipefail
 
 here="$(cd "$(dirname "$0")" && pwd)"
 work="$here/local"
-bin="$here/.venv/bin"
+venv="${VENV:-$here/.venv}"
+bin="$venv/bin"
 log="$work/run_local.log"
 export TF_CPP_MIN_LOG_LEVEL=3 # no notes of TensorFlow about the processor and missing GPUs
 
@@ -47,16 +49,18 @@ show() {
   "$@"
 }
 
+# install EXTRAS MEGABYTES [PACKAGE...]: recordmill with these extras, once. Versions are those that are tested.
 install() {
-  [ ! -e "$here/.venv/installed-by-run-local" ] || return 0
-  local python version
+  local extras="$1" megabytes="$2" python version
+  shift 2
+  [ ! -e "$venv/installed-$extras" ] || return 0
   python="$(find_python)"
   version="$("$python" -c 'import sys; print("%d%d" % sys.version_info[:2])')"
-  echo "install recordmill[beam,tf] and scikit-learn into .venv, once: pip downloads about 750 MB, TensorFlow the largest,"
+  echo "install recordmill[$extras] into $venv, once: pip downloads about $megabytes MB, TensorFlow the largest,"
   echo "        and compiles the C++ library. This takes 2 to 15 minutes and prints nothing meanwhile."
-  "$python" -m venv "$here/.venv"
-  "$bin/python" -m pip install --quiet --disable-pip-version-check -c "$here/.ci/constraints/py$version.txt" -e "$here[beam,tf]" scikit-learn
-  touch "$here/.venv/installed-by-run-local"
+  "$python" -m venv "$venv"
+  "$bin/python" -m pip install --quiet --disable-pip-version-check -c "$here/.ci/constraints/py$version.txt" -e "$here[$extras]" "$@"
+  touch "$venv/installed-$extras"
   echo "        done in $SECONDS s"
 }
 
@@ -73,7 +77,8 @@ build_and_read() {
 
 samples() {
   cd "$here"
-  here=. work=local bin=.venv/bin
+  here=. work=local
+  [ -n "${VENV:-}" ] || bin=.venv/bin
   step samples "$bin/python" examples/make_samples.py "$work/raw"
   build_and_read step --overwrite "$work/raw/digits" "$work/out/digits" "$work/read/digits" --splits train=0.9,validation=0.1
   build_and_read step --overwrite "$work/raw/tables/wine.csv" "$work/out/wine" "$work/read/wine" --label target
@@ -85,16 +90,23 @@ samples() {
 
 case "${1:-}" in
   -h | --help)
-    sed -n '2,8s/^# \{0,1\}//p' "$0"
+    sed -n '2,9s/^# \{0,1\}//p' "$0"
+    ;;
+  test)
+    shift
+    install dev 1500
+    cd "$here"
+    [ $# -gt 0 ] || set -- -n auto --dist loadfile
+    exec "$bin/python" -m pytest "$@"
     ;;
   "")
     mkdir -p "$work"
     : >"$log"
-    install
+    install beam,tf 750 scikit-learn
     samples
     ;;
   *)
-    install
+    install beam,tf 750 scikit-learn
     if [ $# -ge 2 ]; then # what stands in a folder of the user's is never replaced
       out="${2%/}" read="${2%/}-read" replace=""
     else

@@ -109,6 +109,21 @@ def test_the_recipe_and_the_citation_are_those_of_the_package() -> None:
     } == wanted
 
 
+def test_the_workflow_runs_the_tests_on_each_python_that_is_pinned() -> None:
+    yaml = pytest.importorskip("yaml", reason="the workflow is YAML")
+    path = ROOT / ".github" / "workflows" / "ci.yml"
+    jobs = yaml.safe_load(path.read_text(encoding="utf-8"))["jobs"]
+    pinned = sorted(path.stem for path in (ROOT / ".ci" / "constraints").glob("py3*.txt"))
+    tested = jobs["test"]["strategy"]["matrix"]
+    assert sorted(f"py{version.replace('.', '')}" for version in tested["python"]) == pinned
+    assert {*tested["os"]} == {*jobs["base"]["strategy"]["matrix"]["os"]}
+    package = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    classified = {*re.findall(r'"Programming Language :: Python :: (3\.\d+)"', package)}
+    assert {*tested["python"], *jobs["base"]["strategy"]["matrix"]["python"]} == classified
+    commands = [step["run"] for step in jobs["test"]["steps"] if "run" in step]
+    assert commands == ["./run_local.sh test"]
+
+
 PAGE = ROOT / "docs" / "promises.md"
 ROWS = re.findall(r"(?m)^\| (.+?) \| (.+) \|$", PAGE.read_text(encoding="utf-8"))
 PROMISES = [(promise, tests) for promise, tests in ROWS if tests != "tests"]
