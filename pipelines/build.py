@@ -49,7 +49,6 @@ from recordmill.sources.common.contract import Source
 from recordmill.sources.common.tables import count_unit_rows, unit_sizes
 from recordmill.storage.files import (
     DISK_FULL_ERRNOS,
-    StoreSettings,
     is_remote,
     limit_block_memory,
     limit_requests,
@@ -534,7 +533,7 @@ def _make_job_folder(plan: BuildPlan, requests: int | None = None) -> JobFolder:
         requests: Maximum number of concurrent store requests of each worker. None keeps the
             default.
     """
-    return JobFolder(plan.out, RunFolder.attach(plan.folder).id, StoreSettings(requests))
+    return JobFolder(plan.out, RunFolder.attach(plan.folder).id, requests)
 
 
 def _move_data_to_out(plan: BuildPlan, job_folder: JobFolder | None) -> BuildPlan:

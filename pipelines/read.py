@@ -59,7 +59,6 @@ from recordmill.shards.rejects import is_record_error, with_remedy
 from recordmill.shards.run import RunFolder
 from recordmill.shards.store_run import StoreRun
 from recordmill.storage.files import (
-    StoreSettings,
     is_remote,
     limit_block_memory,
     limit_requests,
@@ -436,7 +435,7 @@ def _make_job_folder(folder: RunFolder, out: str, settings: ReadSettings) -> Job
     return JobFolder(
         out if is_shared else os.path.abspath(folder.out),
         folder.id,
-        StoreSettings(settings.storage_requests),
+        settings.storage_requests,
     )
 
 

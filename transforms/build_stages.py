@@ -95,7 +95,7 @@ class IngestUnitGroup(beam_types.DoFn):
         self._total: Histogram | None = None
 
     def process(self, unit_group: int, plan: SharedPlanHandle) -> Iterator[SharedIngestResult]:
-        with plan.job_folder.open_run().keep_alive():
+        with plan.job_folder.work():
             result, histogram = ingest_unit_group(
                 plan, unit_group, find_progress(plan.job_folder.run_path())
             )
@@ -134,7 +134,7 @@ def plan_all_shards(
         results: The result of each unit group.
         plan: The handle of the plan.
     """
-    with plan.job_folder.open_run().keep_alive():
+    with plan.job_folder.work():
         return plan_shards(plan, results, histogram)
 
 
@@ -144,6 +144,7 @@ def list_merges(shard_plan: ShardPlan) -> Iterator[MergeTask]:
     Usually there are none.
     """
     if shard_plan.num_merges:
+        shard_plan.layout.job_folder.begin_step()
         yield from plan_merges(shard_plan.layout.load())
 
 
@@ -151,7 +152,7 @@ def run_merge_task(
     merge: MergeTask, shard_plan: ShardPlan, plan: SharedPlanHandle
 ) -> SortedRunTable:
     """Merges several sorted runs into one, within a range of keys."""
-    with plan.job_folder.open_run().keep_alive():
+    with plan.job_folder.work():
         return merge_sorted_runs(plan, shard_plan, merge, find_progress(plan.job_folder.run_path()))
 
 
@@ -159,6 +160,7 @@ def replace_merged_runs(
     shard_plan: ShardPlan, merged: Iterable[SortedRunTable], plan: SharedPlanHandle
 ) -> ShardPlan:
     """Replaces sorted runs in the shard plan by the runs merged from them."""
+    plan.job_folder.begin_step()
     return use_merged_runs(plan.job_folder, shard_plan, merged)
 
 
@@ -186,7 +188,7 @@ def write_shard_attempts(
     """
     progress = find_progress(plan.job_folder.run_path())
     progress.begin("write", shard_plan.records)
-    with plan.job_folder.open_run().keep_alive():
+    with plan.job_folder.work():
         threads = plan.load().threads if len(numbers) > 1 else 1
         for attempt in thread_map(
             lambda number: write_shard_attempt(plan, shard_plan, number, progress), numbers, threads
@@ -217,6 +219,7 @@ def finalize_shard(
         empty_shards: (split_id, index) of each empty shard. Later shards take their numbers.
         plan: The handle of the plan.
     """
+    plan.job_folder.begin_step()
     if (final_shard := rename_to_final_names(plan.job_folder, attempt, empty_shards)) is not None:
         yield final_shard
 
@@ -225,7 +228,7 @@ def commit_build(
     shard_plan: ShardPlan, final_shards: Iterable[FinalShard], plan: SharedPlanHandle
 ) -> Manifest:
     """Verifies and commits the build."""
-    with plan.job_folder.open_run().keep_alive():
+    with plan.job_folder.work():
         return commit_shared_build(plan, shard_plan, final_shards)
 
 
@@ -235,6 +238,7 @@ def clear_run(manifest: Manifest, plan: SharedPlanHandle) -> Manifest:
     This is a separate step after the commit. If the engine repeats the commit, the commit still
     finds these files.
     """
+    plan.job_folder.begin_step()
     plan.job_folder.open_run().remove_work_files()
     return manifest
 

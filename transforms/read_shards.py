@@ -62,7 +62,7 @@ def read_task_pack(task_numbers: Iterable[int], run: SharedReadRun) -> Iterator[
             progress.fail(error)
             raise
 
-    with run.job_folder.open_run().keep_alive():
+    with run.job_folder.work():
         for finished in thread_map(run_task, task_numbers, run.load().concurrent_tasks):
             account = finished.account
             rejected = account.rejected.total
@@ -77,6 +77,7 @@ def read_task_pack(task_numbers: Iterable[int], run: SharedReadRun) -> Iterator[
 
 def list_finished_tasks(_: None, finished_tasks: Iterable[FinishedTask], run: SharedReadRun) -> int:
     """Writes the list of all finished tasks, and returns their number."""
+    run.job_folder.begin_step()
     return write_finished_list(run, finished_tasks)
 
 

@@ -438,6 +438,7 @@ class _IngestBatches(beam_types.DoFn):
     def process(
         self, batch: pa.RecordBatch, plan_handle: SharedPlanHandle
     ) -> Iterator[SharedIngestResult]:
+        plan_handle.job_folder.begin_step()
         plan_handle.job_folder.open_run().renew_lease()
         if self._writer is None:
             local_plan = task_workspace(plan_handle)

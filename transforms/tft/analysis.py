@@ -82,6 +82,8 @@ def read_split_batches(
         split_name: The split.
         inputs: The features to read.
     """
+    if isinstance(plan_handle, shared_files.SharedValue):
+        plan_handle.job_folder.begin_step()
     plan = plan_handle.load()
     progress, split_id = find_progress(plan.folder), plan.split_names.index(split_name)
     for unit_group in unit_groups:
@@ -270,7 +272,7 @@ def analyze_unit_group(
         no record of the split.
     """
     job_folder = plan.job_folder
-    with job_folder.open_run().keep_alive(), shared_files.task_workspace(plan) as local_plan:
+    with job_folder.work(), shared_files.task_workspace(plan) as local_plan:
         if (
             next(
                 read_split_batches((unit_group,), local_plan.local_handle(), split_name, inputs),
@@ -341,6 +343,7 @@ def write_analysis_list(
         named_analyses: (index of the unit group, file name) of each analysis.
         plan: The handle of the plan.
     """
+    plan.job_folder.begin_step()
     names = [name for _, name in sorted(named_analyses)]
     put_if_absent(
         plan.job_folder.run_path(shared_files.SHARED_VALUES_FOLDER, _ANALYSES_LIST),

@@ -148,6 +148,7 @@ def open(
         catalog = with_store_settings(
             catalog, storage_requests, folder, parse_size(cache_bytes, "cache_bytes")
         )
+        catalog.apply_store_settings()
     sample = parse_sample(infer_from, schema)
     explicit_schema = load_schema(schema)
     return Dataset(
@@ -490,6 +491,7 @@ class Dataset(Scanner, Trainable, StatisticsMixin):
         guess = None
         # `decode` uses a guess only if no records are left out
         if unknown and self.infer_from is None and not self.view.is_filtered:
+            self.apply_store_settings()
             guess = guess_schema(self.catalog.files, threads=self.threads)
         if guess is not None:
             # A wrong guess can also cause errors that the inferred schema does not. Real errors

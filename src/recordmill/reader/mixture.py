@@ -86,7 +86,18 @@ class Mixture(Trainable):
     def __init__(self, datasets: Sequence[Fetchable], proportions: Proportions, stop: str) -> None:
         self._datasets, self._proportions, self._stop = datasets, proportions, stop
         self.threads = max(dataset.threads for dataset in datasets)
-        self.files = RecordFiles.join([dataset.files for dataset in datasets])
+        self._files = RecordFiles.join([dataset.files for dataset in datasets])
+
+    @property
+    def files(self) -> RecordFiles:
+        """The open files of all data sets, in their order, for reading."""
+        self.apply_store_settings()
+        return self._files
+
+    def apply_store_settings(self) -> None:
+        """Applies the settings of each data set for reads from stores to this process."""
+        for dataset in self._datasets:
+            dataset.apply_store_settings()
 
     @cached_property
     def schema(self) -> Schema:

@@ -112,12 +112,31 @@ class Scanner:
         # Counts and an inferred schema travel along, because computing them reads the files.
         return {name: value for name, value in self.__dict__.items() if name not in _NOT_PICKLED}
 
+    @property
+    def files(self) -> RecordFiles:
+        """The open files, for reading.
+
+        The first access in a process, such as a worker that has unpickled this, applies the
+        settings of the data set for reads from stores.
+        """
+        self.apply_store_settings()
+        return self._files
+
+    @files.setter
+    def files(self, files: RecordFiles) -> None:
+        self._files = files
+
+    def apply_store_settings(self) -> None:
+        """Applies the settings of the data set for reads from stores to this process."""
+        self.catalog.apply_store_settings()
+
     @cached_property
     def inference(self) -> Inference | None:
         """Counts of the features of the records, or of a sample of them.
 
         None if the schema is known. Otherwise the first access reads the records.
         """
+        self.apply_store_settings()
         return (
             infer_from_files(
                 self.catalog.files,
@@ -135,6 +154,7 @@ class Scanner:
         if self._explicit_schema is not None:
             return self._explicit_schema, []
         assert self.inference is not None
+        self.apply_store_settings()
         return refine_inferred(self.catalog.files, self.inference)
 
     @property

@@ -24,6 +24,7 @@ from recordmill.records.columns.conversions import Decoding
 from recordmill.records.columns.numpy_arrays import iter_rows
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema
+from recordmill.shards.record_files import RecordFiles
 from recordmill.shards.tfrecord_file import IndexedShard, group_by_file
 
 _KEY_BATCH = 1 << 20  # keys that are compared together: 8 MiB of each data set
@@ -122,7 +123,17 @@ class Zip(Trainable):
         self, zip_parts: tuple[Dataset, ...], columns: Sequence[str] | None = None
     ) -> None:
         self.zip_parts, self._columns = zip_parts, columns
-        self.files, self.threads = zip_parts[0].files, max(dataset.threads for dataset in zip_parts)
+        self.threads = max(dataset.threads for dataset in zip_parts)
+
+    @property
+    def files(self) -> RecordFiles:
+        """The open files of the first data set."""
+        return self.zip_parts[0].files
+
+    def apply_store_settings(self) -> None:
+        """Applies the settings of each data set for reads from stores to this process."""
+        for dataset in self.zip_parts:
+            dataset.apply_store_settings()
 
     @cached_property
     def schema(self) -> Schema:

@@ -43,6 +43,7 @@ from recordmill.storage.files import (
     apply_store_settings,
     check_unchanged,
     last_known_stat,
+    make_store_settings,
     parse_input_path,
     read_range,
     refresh_listing,
@@ -88,8 +89,6 @@ class ShardFile:
         info: Entry of the shard in the manifest. None if the file is not part of a data set.
         index_path: Path of the index of a shard. None if the file is not part of a data set.
         members_path: Path of the member table of a compressed shard, else None.
-        store_settings: How the file is read if it is in a store. A process that unpickles the file
-            applies these settings.
     """
 
     path: str
@@ -100,7 +99,6 @@ class ShardFile:
     info: ShardInfo | None = None
     index_path: str | None = None
     members_path: str | None = None
-    store_settings: StoreSettings | None = field(default=None, compare=False, repr=False)
 
     @property
     def codec(self) -> Codec:
@@ -145,6 +143,7 @@ class Catalog:
         root: Folder or store URL of the data set, or None.
         generation: Number of the generation of the data set, or None.
         notes: Messages for the user about files that were left out or are empty.
+        store_settings: How files in a store are read. None means the settings of the process.
     """
 
     files: tuple[ShardFile, ...]
@@ -153,6 +152,15 @@ class Catalog:
     root: str | None = None
     generation: int | None = None
     notes: tuple[str, ...] = field(default=())
+    store_settings: StoreSettings | None = field(default=None, compare=False, repr=False)
+
+    def apply_store_settings(self) -> None:
+        """Applies the settings to this process, unless it has applied them already.
+
+        Whoever reads the files calls this first, because the catalog may come from another process.
+        """
+        if self.store_settings is not None:
+            apply_store_settings(self.store_settings)
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -225,6 +233,8 @@ def with_store_settings(
 ) -> Catalog:
     """Returns the catalog with settings for reading its files from stores.
 
+    The settings are not applied yet.
+
     Args:
         catalog: The files. Their indexes get the same settings.
         concurrency: Maximum number of concurrent requests. None keeps the current number.
@@ -237,9 +247,9 @@ def with_store_settings(
         for path in (file.path, file.index_path, file.members_path)
         if path is not None
     ]
-    store_settings = apply_store_settings(paths, concurrency, cache_folder, max_cache_bytes)
     return replace(
-        catalog, files=tuple(replace(file, store_settings=store_settings) for file in catalog.files)
+        catalog,
+        store_settings=make_store_settings(paths, concurrency, cache_folder, max_cache_bytes),
     )
 
 

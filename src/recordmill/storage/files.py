@@ -47,7 +47,7 @@ from recordmill.storage.stores.address import (
 from recordmill.storage.stores.client import REQUEST_LIMIT
 from recordmill.storage.stores.downloads import ReplacedError
 from recordmill.storage.stores.local import stat_from_os
-from recordmill.storage.stores.objects import StoreSettings, register_settings_handler
+from recordmill.storage.stores.objects import StoreSettings
 from recordmill.storage.stores.protocol import FileStorage, Reader, SizedFile, Stat
 from recordmill.storage.stores.uploads import (
     UPLOAD_BYTES,
@@ -99,9 +99,6 @@ __all__ = [  # includes names of the modules inside `storage`, for all other cod
 _MAX_MAPPED_FILES, _MIN_MAPPED_FILES = 1024, 16
 _OBJECT_STORAGE, _ARCHIVE_STORAGE = archives.OBJECT_STORAGE, archives.ArchiveStorage()
 os.register_at_fork(after_in_child=_OBJECT_STORAGE.reset_after_fork)
-# Settings are also applied by a process that unpickles them. The lambda looks up the storage at
-# each call, because tests replace it.
-register_settings_handler(lambda settings: _OBJECT_STORAGE.apply_settings(settings))
 
 
 def find_storage(path: str) -> FileStorage:
@@ -148,13 +145,12 @@ def limit_block_memory(memory_bytes: int) -> Iterator[None]:
         yield
 
 
-def apply_store_settings(
+def make_store_settings(
     paths: Iterable[str], requests: int | None, folder: str, max_bytes: int
 ) -> StoreSettings:
-    """Applies settings to later reads of these files from stores, and returns the settings.
+    """Returns settings for the reads of these files from stores, which any process can apply.
 
-    Store the result in each object that is sent to other processes and reads the files. A process
-    that unpickles it applies the settings, too.
+    Creates the folder of the cache.
 
     Args:
         paths: The files. Files on disks are ignored.
@@ -163,9 +159,8 @@ def apply_store_settings(
         max_bytes: The maximum size of the disk cache.
 
     Raises:
-        UsageError: The cache folder can't be created, or the number of requests is below 1.
+        UsageError: The cache folder can't be created.
     """
-    limit_requests(requests)
     objects = (
         dict.fromkeys(archives.archive_path(path) or path for path in paths if is_remote(path))
         if folder
@@ -181,9 +176,12 @@ def apply_store_settings(
             raise UsageError(
                 f"{option('cache', folder)}: can't be made: {error.strerror}"
             ) from None
-    settings = StoreSettings(requests, os.path.abspath(folder) if files else "", max_bytes, files)
-    settings.apply()
-    return settings
+    return StoreSettings(requests, os.path.abspath(folder) if files else "", max_bytes, files)
+
+
+def apply_store_settings(settings: StoreSettings) -> None:
+    """Applies settings to all later reads of this process. The second call does nothing."""
+    _OBJECT_STORAGE.apply_settings(settings)
 
 
 def stat(path: str) -> Stat:

@@ -38,9 +38,9 @@ from recordmill.storage import folders
 from recordmill.storage.codecs import find_codec
 from recordmill.storage.files import (
     DISK_FULL_ERRNOS,
-    StoreSettings,
     check_uploaded,
     is_remote,
+    limit_requests,
     move_to_shared,
     put_bytes,
     read_range,
@@ -90,13 +90,13 @@ class JobFolder:
     Attributes:
         out: The output folder, absolute, or the URL in a store.
         id: Id of the run.
-        store_settings: Settings for requests to stores. A process that unpickles them also applies
-            them. None changes no setting.
+        storage_requests: Maximum number of concurrent requests to stores of each worker. None keeps
+            the default. `begin_step` applies it.
     """
 
     out: str
     id: str
-    store_settings: StoreSettings | None = field(default=None, compare=False, repr=False)
+    storage_requests: int | None = field(default=None, compare=False, repr=False)
 
     @property
     def is_remote(self) -> bool:
@@ -128,6 +128,21 @@ class JobFolder:
         Only the driver, the process that has started the run, may close it.
         """
         return attach_run(self.out, self.id)
+
+    def begin_step(self) -> None:
+        """Applies the settings of the run to this process.
+
+        Every step of a job calls this first, or `work`, because any step may be the first one in a
+        worker.
+        """
+        limit_requests(self.storage_requests)
+
+    @contextmanager
+    def work(self) -> Iterator[None]:
+        """Begins a step, and keeps the lease of the run alive in the `with` block."""
+        self.begin_step()
+        with self.open_run().keep_alive():
+            yield
 
     def move_in(self, path: str, subfolder: str) -> str:
         """Moves a local file to the run's folder, under a unique name.

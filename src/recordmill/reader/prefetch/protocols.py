@@ -23,7 +23,8 @@ class Fetchable(Protocol):
 
     Attributes:
         threads: The number of threads that read and decode.
-        files: [files] the open files.
+        files: [files] the open files. The first access in a process applies the settings for
+            stores, as `apply_store_settings` does.
         mixture_parts: The parts of a mixture; None: this is one data set.
         zip_parts: The data sets that contain the features if several are zipped; (): this is one
             data set.
@@ -35,7 +36,11 @@ class Fetchable(Protocol):
     """
 
     threads: int
-    files: RecordFiles
+
+    @property
+    def files(self) -> RecordFiles: ...
+
+    def apply_store_settings(self) -> None: ...
 
     @property
     def mixture_parts(self) -> MixtureParts | None: ...

@@ -1,7 +1,7 @@
 """Storage for objects in stores, with caches of blocks.
 
-Small reads use cached blocks. Large reads use several concurrent requests. `StoreSettings` carries
-the settings of these reads to other processes.
+Small reads use cached blocks. Large reads use several concurrent requests. `StoreSettings` are the
+settings of these reads.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import errno
 import mmap
 import os
 import tempfile
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -32,12 +33,13 @@ from recordmill.storage.stores.client import (
 from recordmill.storage.stores.downloads import Downloader, ReplacedError, wait_for_all
 from recordmill.storage.stores.protocol import Stat
 
-_settings_handlers: list[Callable[[StoreSettings], None]] = []
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class StoreSettings:
-    """Settings for the reads of certain objects. A process that unpickles them also applies them.
+    """Settings for the reads of certain objects.
+
+    They have no effect until `files.apply_store_settings` applies them, in each process that reads
+    the objects.
 
     Attributes:
         requests: Maximum number of concurrent requests. None keeps the current limit.
@@ -50,20 +52,6 @@ class StoreSettings:
     folder: str = ""
     max_bytes: int = 0
     files: Mapping[str, Stat] = field(default_factory=dict, repr=False)
-
-    def apply(self) -> None:
-        """Applies the settings to all later reads of this process."""
-        for handler in _settings_handlers:
-            handler(self)
-
-    def __setstate__(self, state: dict[str, object]) -> None:
-        self.__dict__.update(state)
-        self.apply()
-
-
-def register_settings_handler(handler: Callable[[StoreSettings], None]) -> None:
-    """Registers a function that this process calls whenever it applies settings."""
-    _settings_handlers.append(handler)
 
 
 # 1 MiB takes about as long to transfer as the latency of a request.
@@ -122,9 +110,13 @@ class ObjectStorage:
         self.downloader, self._blocks = Downloader(), BlockCache()
         # URI of an object: (its cache, whether all files of its settings fit into the cache).
         self._caches: dict[str, tuple[DiskCache, bool]] = {}
+        self._applied_settings = weakref.WeakSet[StoreSettings]()
 
     def apply_settings(self, store_settings: StoreSettings) -> None:
-        """Applies the settings to later reads."""
+        """Applies the settings to later reads. Does nothing if they were applied before."""
+        if store_settings in self._applied_settings:
+            return
+        self._applied_settings.add(store_settings)
         if store_settings.requests is not None:
             self.limit_requests(store_settings.requests)
         cache = DiskCache(store_settings.folder, store_settings.max_bytes)
