@@ -9,6 +9,7 @@ import errno
 import mmap
 import os
 import stat
+from typing import BinaryIO
 
 import numpy as np
 
@@ -17,6 +18,8 @@ from recordmill.storage.stores.protocol import Stat
 
 # Linux reads at most 2 GiB - 4 KiB per call. Calls of 1 GiB are few, and release the GIL.
 MAX_READ_BYTES = 1 << 30
+# 1 MiB: few calls, and little memory.
+_ZEROS_BYTES = 1 << 20
 
 
 def stat_from_os(result: os.stat_result) -> Stat:
@@ -78,6 +81,23 @@ class LocalReader:
 
     def close(self) -> None:
         os.close(self._descriptor)
+
+
+def reserve_space(file: BinaryIO, size_bytes: int) -> None:
+    """Extends an empty file to a size, with room on the disk for every byte.
+
+    Linux reserves the blocks. Systems without `posix_fallocate`, such as macOS, write zeros.
+
+    Raises:
+        OSError: The disk is full. The error does not name the file.
+    """
+    if hasattr(os, "posix_fallocate"):
+        if size_bytes:
+            os.posix_fallocate(file.fileno(), 0, size_bytes)
+        return
+    for start in range(0, size_bytes, _ZEROS_BYTES):
+        file.write(bytes(min(_ZEROS_BYTES, size_bytes - start)))
+    file.flush()
 
 
 class LocalStorage:

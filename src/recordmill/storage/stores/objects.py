@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import mmap
-import os
 import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,6 +30,7 @@ from recordmill.storage.stores.client import (
     send_request,
 )
 from recordmill.storage.stores.downloads import Downloader, ReplacedError, wait_for_all
+from recordmill.storage.stores.local import reserve_space
 from recordmill.storage.stores.protocol import Stat
 
 
@@ -191,7 +191,7 @@ class ObjectStorage:
         with tempfile.TemporaryFile(prefix="recordmill-") as file:
             try:
                 # A mapped page that has no room on the disk would kill the process with SIGBUS.
-                os.posix_fallocate(file.fileno(), 0, size)
+                reserve_space(file, size)
             except OSError as error:
                 location = f"{tempfile.gettempdir()} (where TMPDIR has {path} mapped)"
                 raise OSError(error.errno, error.strerror, location) from None
