@@ -446,8 +446,8 @@ def make_plan(
 def _drop_split_column(source: Source, settings: BuildOptions) -> Schema:
     """Returns the schema of the source without the column of `split_column`.
 
-    TFRecords are copied with all features, and a transform receives all columns. So in both cases
-    the column stays in the schema.
+    The column is kept in two cases: TFRecords are copied with all features, and a transform
+    receives all columns.
 
     Raises:
         UsageError: The column does not contain single strings.

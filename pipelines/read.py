@@ -259,11 +259,11 @@ def _read_in_new_run(call: _ReadCall, may_guess: bool) -> ReadResult:
 
     Args:
         call: The call of `read`.
-        may_guess: The schema may be inferred from the first records only. This saves a pass over
-            the files, if the other records fit.
+        may_guess: True if the schema may be inferred from the first records only. This saves a pass
+            over the files, if the other records fit.
 
     Raises:
-        _WrongGuessError: They don't fit. Nothing is kept.
+        _WrongGuessError: A later record does not fit the inferred schema. Nothing is kept.
     """
     folder, base = _create_run_folder(call.out, call.settings)
     job_folder: JobFolder | None = None

@@ -113,10 +113,10 @@ class IngestUnitGroup(beam_types.DoFn):
 
 
 def add_histograms(histograms: Iterable[Histogram | None]) -> Histogram | None:
-    """Returns the sum of histograms, or None if there is none.
+    """Returns the sum of histograms, or None if there are no histograms.
 
-    None stands for an empty histogram, because the shape of one is only known from the plan. A None
-    among the inputs is skipped.
+    None represents an empty histogram, and is skipped. An empty histogram can't be created here,
+    because its shape is only known from the plan.
     """
     total = None
     for histogram in histograms:

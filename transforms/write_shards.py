@@ -81,14 +81,15 @@ class BatchDicts(beam_types.PTransform):
 
     A missing value is None, or its key is absent.
 
-    With a schema, a row that does not fit it becomes a reject: a text among numbers, a list for a
-    scalar, or a key that is not a feature. The other rows of its batch are kept. Rejects leave in
-    batches of their own, with the single column `recordmill.rejects`, which `WriteShards` counts.
-    Without a schema, such a row ends the run.
+    With a schema, rows that don't fit it become rejects. Examples are a text among numbers, a list
+    for a scalar, or a key that is not a feature. The other rows of the batch are kept. The rejects
+    are output as separate batches with the single column `recordmill.rejects`, which `WriteShards`
+    counts. Without a schema, a row that doesn't fit the other rows of its batch ends the run.
 
     Args:
         batch_rows: Number of rows of a batch.
-        schema: The schema of the records, as in `WriteShards`. None takes the types of the values.
+        schema: The schema of the records, as in `WriteShards`. None infers the types from the
+            values of each batch.
     """
 
     batch_rows: int = 4096
@@ -137,9 +138,9 @@ def _mark_as_dicts(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _fit_rows(rows: Sequence[Mapping[str, Any]], schema: Schema) -> Iterator[ConformedBatch]:
-    """Yields consecutive rows as batches of the schema, with the rows that do not fit.
+    """Yields batches of consecutive rows, each with the rows that do not fit.
 
-    A value is judged by itself, so the result does not depend on the other rows.
+    Whether a row fits does not depend on the other rows.
     """
     try:
         for batch in map(_mark_as_dicts, rows_to_batches(rows)):

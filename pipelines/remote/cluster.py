@@ -28,9 +28,10 @@ def get_parallelism(options: Any) -> int | None:
 
 
 def with_parallelism(runner: str, beam_args: Sequence[str], options: Any) -> tuple[str, ...]:
-    """Returns the flags with a parallelism for Flink.
+    """Returns the flags for Beam, and adds the parallelism for Flink.
 
-    If none is given, it is the number of free slots. Flink's own default is 1.
+    If the flags don't contain it, the parallelism is the number of free slots. Flink's own default
+    is 1.
     """
     from apache_beam.options.pipeline_options import FlinkRunnerOptions
 

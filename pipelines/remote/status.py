@@ -102,8 +102,8 @@ def status(out: str | os.PathLike[str], *, storage_requests: int | None = None) 
 
     Args:
         out: The output folder of a build or read.
-        storage_requests: The most concurrent requests to stores. None keeps the limit, which is 64
-            at first.
+        storage_requests: Maximum number of concurrent requests to stores. None keeps the current
+            limit, which is 64 at first.
 
     Raises:
         UsageError: There is no such folder.

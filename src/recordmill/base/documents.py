@@ -228,7 +228,9 @@ def _refuse(reason: str, place: str) -> NoReturn:
 
 
 def describe_value(value: Any) -> str:
-    r"""Returns a wrong value in ASCII for a message, shortened to 60 characters.
+    r"""Returns an invalid value as ASCII text for an error message.
+
+    Long texts are shortened to 60 characters. Lists and mappings are not shown.
 
     >>> describe_value(None), describe_value([1, 2]), describe_value("Zürich")
     ('null', 'a list', "'Z\\xfcrich'")

@@ -62,13 +62,13 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def section(title: str, *parts: str, lines: Iterable[str] = ()) -> str:
-    """Returns an HTML block: a title in bold, then lines of text after other HTML.
+    """Returns an HTML block with a title, other HTML, and lines of text.
 
     >>> section("a & b", lines=["note: <i>"])
     '<div><p><b>a &amp; b</b></p><p>note: &lt;i&gt;</p></div>'
 
     Args:
-        title: The title. It is escaped.
+        title: The title, which is shown in bold. It is escaped.
         *parts: HTML to insert after the title, unchanged.
         lines: Texts for the end of the block. They are escaped.
     """

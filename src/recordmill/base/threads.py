@@ -34,10 +34,9 @@ _open_generators: weakref.WeakSet[Any] = weakref.WeakSet()
 def close_at_exit(
     function: Callable[_Params, Iterator[_Result]],
 ) -> Callable[_Params, Iterator[_Result]]:
-    """Decorates a generator function: generators that are open at exit are closed.
+    """Decorates a generator function, so that open generators are closed when Python exits.
 
-    This happens while Python still works. Later, when it unloads modules, a `finally` block could
-    not call anything.
+    They are closed before Python unloads modules. Later, a `finally` block could not call anything.
     """
 
     @functools.wraps(function)
@@ -189,7 +188,7 @@ def delay_signals() -> Iterator[None]:
     """Delays SIGINT, SIGTERM or SIGHUP until the end of the `with` block.
 
     A second signal is handled at once. If the block raises an error, the delayed signal is dropped.
-    In other threads than the main one, nothing is delayed.
+    Outside of the main thread, nothing is delayed.
     """
     # Python allows signal handlers to be set in the main thread only.
     if threading.current_thread() is not threading.main_thread():

@@ -211,7 +211,7 @@ class _SliceReader:
         return len(self.entries) >= self.remaining
 
     def load(self, window: int) -> None:
-        """Reads entries until the window has `window` of them, or all that remain.
+        """Reads entries until the window has `window` entries, or all remaining ones.
 
         A window that is at least three quarters full is left as it is. If it has more than `window`
         entries, the surplus is dropped, and read again by a later call.

@@ -191,7 +191,7 @@ class KeyBuckets:
 
 
 class SortedRunIndex:
-    """Builds the two indexes of a sorted run that is being written.
+    """Builds the histogram and the sparse index of a sorted run.
 
     Attributes:
         histogram: Counts the records that were added.

@@ -532,7 +532,7 @@ class _FeatureComparison:
         )
 
     def compare_missing(self, limit: Threshold | None) -> Iterator[Violation]:
-        """Compares the shares of records without the feature."""
+        """Yields a violation if the share of records without the feature differs."""
         totals = [
             float(statistics.present + statistics.missing)
             for statistics in (self.sample, self.base)
@@ -562,7 +562,10 @@ class _FeatureComparison:
             yield self.make_violation(message, 1.0, max_gap)
 
     def compare_categories(self, limit: Threshold | None) -> Iterator[Violation]:
-        """Compares the share of each value, and judges the largest difference."""
+        """Yields a violation if the share of some value differs.
+
+        All values are compared, and the violation names the value with the largest difference.
+        """
         sample, base = self.sample, self.base
         sizes = float(sample.values), float(base.values)
         largest = l_infinity_distance(
@@ -589,10 +592,6 @@ class _FeatureComparison:
         """Yields a violation if too many values do not occur in `base`.
 
         Yields nothing unless the statistics of both samples list all values.
-
-        Args:
-            limit: Largest allowed share of new values. The allowance for chance is added to it.
-                None yields nothing.
         """
         base_counts = self.base.top_values
         if limit is None or not self.both_list_all_values:
@@ -615,7 +614,7 @@ class _FeatureComparison:
             yield self.make_violation(message, share, max_share)
 
     def compare_numbers(self, limit: Threshold | None) -> Iterator[Violation]:
-        """Compares the distributions of numbers.
+        """Yields a violation if the distributions of the numbers differ.
 
         If the statistics of both samples list all numbers, their counts are compared. Otherwise
         histograms are compared.
@@ -643,16 +642,16 @@ class _FeatureComparison:
         yield from self._compare_histograms(limit, "values", histogram, base_histogram, details)
 
     def compare_sizes(self, limit: Threshold | None) -> Iterator[Violation]:
-        """Compares the distributions of the sizes in bytes of texts or binary values.
+        """Yields a violation if the sizes of texts or binary values are distributed differently.
 
-        Does nothing if the statistics of a sample have no sizes.
+        Yields nothing if the statistics of a sample have no sizes.
         """
         histogram, base_histogram = self.sample.size_histogram, self.base.size_histogram
         if histogram is not None and base_histogram is not None:
             yield from self._compare_integers(limit, "sizes in bytes", histogram, base_histogram)
 
     def compare_lengths(self, limit: Threshold | None) -> Iterator[Violation]:
-        """Compares the distributions of the number of values per list."""
+        """Yields a violation if the lengths of lists are distributed differently."""
         yield from self._compare_integers(
             limit, "lengths of lists", self.sample.length_histogram, self.base.length_histogram
         )
@@ -712,8 +711,8 @@ def _read_histogram(statistics: FeatureStatistics, of_quantiles: bool) -> Bucket
 def _is_category(statistics: FeatureStatistics, is_label: bool) -> bool:
     """Returns whether the values of a feature are compared one by one.
 
-    This is so for texts, and for numbers with few different values or the label, if the statistics
-    list all of them.
+    They are for texts. For numbers they are if the statistics list all values, and the feature is
+    the label or has few different values.
     """
     if statistics.type == "STRING":
         return True
@@ -733,9 +732,9 @@ def _sample_size(statistics: FeatureStatistics) -> float:
 
 
 def _max_figure(limit: Threshold, allowance: float) -> float:
-    """Returns the largest figure that passes a comparison.
+    """Returns the largest figure that is not a violation.
 
-    It is the threshold. A default threshold is increased by the allowance for chance, but not above
-    1.
+    For a threshold from the user, this is the threshold. A default threshold is increased by the
+    allowance for chance, but not above 1.
     """
     return min(limit.maximum + allowance, 1.0) if limit.is_default else limit.maximum

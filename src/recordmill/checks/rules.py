@@ -165,7 +165,7 @@ class ClassRules:
 class RepeatLimits:
     """Largest shares of repeated records, either within a split or between splits.
 
-    None disables a search, and an object without limits is False.
+    None disables a search. `bool` of an object is False if it has no limits.
 
     Attributes:
         records: Largest share of records with equal bytes.

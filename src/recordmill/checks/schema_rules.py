@@ -65,7 +65,7 @@ def _feature_rules(entry: Any, domains: dict[str, tuple[str, ...]], source: str)
 
 
 def _comparator_threshold(comparator: Any, name: str, source: str) -> Threshold | None:
-    """Returns the threshold of a comparator, or None if it sets none.
+    """Returns the threshold in a comparator, or None if it contains no threshold.
 
     Args:
         comparator: The drift or skew comparator of a feature.
@@ -89,8 +89,8 @@ def _comparator_threshold(comparator: Any, name: str, source: str) -> Threshold 
 def find_schema_changes(schema: Schema, base: Schema, base_name: str) -> Iterator[Violation]:
     """Yields the differences between the schema of a data set and a base schema.
 
-    Compared are the features, their dtypes, shapes and classes, and the label. It is a difference
-    if a feature became optional, but not if it became required.
+    These are differences of the features, their dtypes, shapes and classes, and of the label. An
+    optional feature that was required in the base schema is a difference. The reverse is not.
 
     Args:
         schema: The schema of the data set.

@@ -102,8 +102,8 @@ class _Standards:
 
     Attributes:
         dataset: The data set.
-        recount: Whether to count statistics that a data set lacks.
-        progress: Receives the number of records that are read for this.
+        recount: Whether to count the statistics of a data set that was built without them.
+        progress: Receives the number of records that are read to count statistics.
         schema: The schema of the data set.
         rules: The rules of the user, or None.
         schemas: (schema, rules from its file or None, name) of each schema to compare with.
@@ -230,9 +230,10 @@ def _format_inputs(inputs: Any) -> str:
 def _load_statistics(
     dataset: Dataset, dataset_name: str, recount: bool, progress: Progress
 ) -> DatasetStatistics:
-    """Returns the statistics that the build has stored, or counts them.
+    """Returns the statistics of a data set.
 
-    Records are only counted if `recount` is set.
+    They were stored by the build. If they are missing or incomplete and `recount` is set, they are
+    counted from the records.
 
     Raises:
         UsageError: The build has stored no complete statistics, and `recount` is not set.

@@ -224,9 +224,13 @@ def find_image_features(candidates: tuple[str, ...], records: RecordBatches) -> 
 
 
 def _resolve_images(step: UnresolvedImages, name: str, records: RecordBatches) -> DecodeImages:
-    """Returns the conversion with the common size of all images, if they have one.
+    """Returns the conversion of an image feature, with the size of the images.
 
-    Reads images until two sizes differ.
+    If the user has not requested a size and all images have the same one, the conversion has this
+    size. To find it, images are read until two sizes differ.
+
+    Raises:
+        UsageError: The sizes differ, and the output format requires equal sizes.
     """
     if step.size is not None:
         return DecodeImages(name, *step.size, step.channels, resize=True)
@@ -257,7 +261,9 @@ def _check_name(name: str, keyword: str, schema: Schema) -> None:
 
 
 def suggest_conversions(records: RecordBatches, schema: Schema) -> list[str]:
-    """Returns a note for each output feature that contains encoded images.
+    """Returns notes that suggest to decode the encoded images in the outputs.
+
+    There is a note for each output feature that contains encoded images.
 
     Args:
         records: The records before the conversions.

@@ -397,7 +397,8 @@ def _load_counts(run: RunFolder, plan: ReadPlan, task: ReadTask) -> OutputCounts
     """Loads the record counts of a task.
 
     Returns:
-        None if there are none, or if the output or its reject file has changed.
+        The counts. None if the run has saved no counts, or if the output or its reject file has
+        changed.
     """
     output, rejects = (
         run.data / output_file_name(task, plan.options.output),

@@ -282,8 +282,8 @@ def _move_to_shared(job_folder: JobFolder, path: Path) -> AttemptFile:
 def write_finished_list(run: SharedReadRun, finished: Iterable[FinishedTask]) -> int:
     """Writes the list of the attempts that the engine has accepted.
 
-    The call may be repeated, even by several processes at once. The first list then stays. This is
-    safe because the files in each list are complete.
+    The call may be repeated, even by several processes at once. Then the list from the first call
+    is kept. This is safe because the files in each list are complete.
 
     Args:
         run: The settings of the read.

@@ -246,7 +246,7 @@ def round_bounds(
 ) -> tuple[int | None, int | None]:
     """Returns the smallest and the largest integer between two bounds.
 
-    A bound that excludes no int64 becomes None, like one that is None.
+    None means no bound. A result is also None if it excludes no int64.
 
     >>> round_bounds(0.5, None)
     (1, None)

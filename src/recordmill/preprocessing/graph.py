@@ -38,8 +38,8 @@ def load_graph(folder: str) -> Any:
         An object with the function as its attribute `transform_fn`.
 
     Raises:
-        GraphError: TensorFlow can't load it.
-        DataError: It has no function of this name.
+        GraphError: TensorFlow can't load the model.
+        DataError: The model has no function `transform_fn`.
     """
     import tensorflow as tf
 

@@ -213,7 +213,7 @@ def describe_transform(folder: str, origin: FitOrigin) -> SavedTransform:
 
     Args:
         folder: The folder of the saved transform.
-        origin: What the transform was made from.
+        origin: The schema and the definition of the transform.
 
     Raises:
         UsageError: No feature can represent an output, or two outputs have the same name.

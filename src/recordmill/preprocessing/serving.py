@@ -235,8 +235,8 @@ def _pick_row_tensor(tf: Any, inputs: Mapping[str, Any]) -> Any:
 def _make_graph_input(tf: Any, feature: Feature, inputs: Mapping[str, Any], rows: Any) -> Any:
     """Converts an input of the layer to the tensor that the graph takes.
 
-    The tensor is padded like `tensors.flatten_values` does it, because the bits of a result depend
-    on the padding. If the inputs lack the feature, its values are empty or zero.
+    The tensor has the same padding as in `tensors.flatten_values`, because the bits of a result
+    depend on the padding. If the inputs lack the feature, its values are empty or zero.
 
     Args:
         tf: The module.

@@ -164,9 +164,10 @@ class PixelSketch:
             self._decoded_totals[column] += total
 
     def _keep(self, new_hashes: U64) -> U64:
-        """Drops images that leave the sample when images with new hashes are added.
+        """Makes space in the sample for images with new hashes.
 
-        The new images are not added yet.
+        The images that no longer belong to the sample are dropped. The caller must add the new
+        images.
 
         Returns:
             The hashes of the new sample, ascending.

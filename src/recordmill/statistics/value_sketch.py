@@ -293,8 +293,8 @@ def gather_texts(data: Bytes, starts: Int64s, ends: Int64s) -> tuple[Int64s, Byt
 class ValueTexts:
     """The texts of the values in a sketch, by their hashes.
 
-    Long texts are cut (`gather_texts`). The owner calls `keep` from time to time, because the
-    sketch drops values later.
+    Long texts are cut, see `gather_texts`. If the sketch drops a value, its text remains here until
+    the owner calls `keep`.
 
     Attributes:
         count: The number of stored texts.
@@ -308,9 +308,11 @@ class ValueTexts:
     def is_full(self, max_texts: int) -> bool:
         """Returns whether the owner should call `keep` to free memory.
 
+        It should if there are too many texts. It also should if they are in many small arrays,
+        which take more memory than the texts.
+
         Args:
-            max_texts: The number of texts that may be stored. Many small arrays are a reason as
-                well, because they take more memory than their texts.
+            max_texts: The number of texts that may be stored.
         """
         return self.count > max_texts or len(self._texts) > _MAX_TEXT_BLOCKS
 

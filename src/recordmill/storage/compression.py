@@ -56,8 +56,8 @@ class ByteStream:
     def fill(self, buffer: Bytes) -> int:
         """Reads the next bytes into `buffer` and returns their number.
 
-        A smaller number than the size of the buffer marks the end of the stream. Then `error` is
-        None, or the damage.
+        At the end of the stream, the number is smaller than the size of the buffer. If damage has
+        ended the stream, `error` is then set.
         """
         raise NotImplementedError
 
@@ -125,8 +125,8 @@ def open_stream(
 ) -> ByteStream:
     """Opens a file as a stream of its decompressed bytes.
 
-    A gzip file may have many members. Damage of the data is no error here: it ends the stream, and
-    `ByteStream.error` describes it.
+    A gzip file may have many members. Damaged data does not raise an error. It ends the stream, and
+    `ByteStream.error` describes the damage.
 
     Args:
         path: The file to read.

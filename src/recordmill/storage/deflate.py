@@ -38,9 +38,10 @@ class Gzip(MemberAlgorithm):
         return _decompress_gzip(path, source, max_ratio)
 
     def pack(self, data: bytes | memoryview | Bytes, level: int) -> bytes:
-        """Compresses one member, with no time and no name in its header.
+        """Compresses data to one gzip member.
 
-        The operating system in the header is "unknown", so all systems write the same bytes.
+        Equal data has equal bytes on all systems, because the header contains no time, no name, and
+        "unknown" as the operating system.
         """
         view = memoryview(data).cast("B")
         deflater = zlib.compressobj(level, zlib.DEFLATED, -15, 8)

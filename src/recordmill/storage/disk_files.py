@@ -149,9 +149,9 @@ def write_all(file: BinaryIO | DirectFile, data: bytes | memoryview | npt.NDArra
 class NewFiles:
     """Creates many small files in a new folder.
 
-    Names come from data, so each is checked, and no file is ever replaced. A name may contain `/`,
-    but must not be absolute or contain `..`. Only the file system knows which names exist, so the
-    memory does not grow with the number of files.
+    The names may come from untrusted data. So each name is checked, and no file is ever replaced. A
+    name may contain `/`, but must not be absolute or contain `..`. Only the file system knows which
+    names exist, so the memory does not grow with the number of files.
 
     Files are not synced one by one, which would cost milliseconds each. `sync` makes all of them
     durable.

@@ -237,8 +237,8 @@ def start_range_read(path: str, start: int, stop: int) -> Callable[[], Bytes]:
     """Starts to read bytes [start, stop) of a file.
 
     The returned function waits for the bytes and returns them. Only objects in stores are read in
-    advance. Any other file is read when the function is called. If an object is replaced meanwhile,
-    the function returns the range of the new object.
+    advance. Any other file is read when the function is called. If an object is replaced before the
+    read ends, the function returns the range of the new object.
     """
     if not _is_object(path):
         return lambda: read_range(path, start, stop)

@@ -242,7 +242,7 @@ class SharedIngestResult:
         checksum: Checksum of all records in the sorted runs.
         records_read: Number of records read. Rejects are included.
         rejected: The rejects.
-        note_counts: By message to the user, the number of records that it is about.
+        note_counts: Number of records for each message to the user.
         sketch: The statistics of the records in the sorted runs. None if they are not computed.
     """
 

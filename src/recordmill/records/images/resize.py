@@ -295,7 +295,7 @@ def _expand_channels(indices: Int64s, channels: int) -> _Uint32s:
 def nearest_indices(source_size: int, target_size: int) -> Int64s:
     """Returns the nearest source index for each target index, [target_size].
 
-    It is computed in float32, as TensorFlow does.
+    The computation is in float32, so that the result is the same as in TensorFlow.
     """
     positions = (np.arange(target_size, dtype=np.float32) + np.float32(0.5)) * (
         np.float32(source_size) / np.float32(target_size)

@@ -52,8 +52,8 @@ class JsonLineEncoder:
 
         Args:
             batch: Columns of the schema.
-            leading_columns: By key: JSON values, one per row, that precede the features in each
-                object.
+            leading_columns: Columns that precede the features in each object, by key. A column has
+                one JSON value per row.
         """
         columns = [
             *leading_columns.values(),

@@ -52,8 +52,9 @@ class ParquetWriteOptions:
 
     Attributes:
         group_rows: Number of rows in a row group. None writes as many as fit into `group_bytes`.
-        group_bytes: Arrow memory at which a row group ends, even if it has fewer rows.
-        compression: One of MAX_COMPRESSION_LEVELS.
+        group_bytes: Maximum size of a row group in Arrow memory. It may end a row group before
+            `group_rows`.
+        compression: Name of a codec, a key of MAX_COMPRESSION_LEVELS.
         level: The compression level. None is 1 for zstd and otherwise the codec's default.
 
     Raises:

@@ -57,7 +57,7 @@ class LineBlock(NamedTuple):
     """A block of complete lines, or the length of one line that was skipped.
 
     Attributes:
-        data: Complete lines with their line feeds. Only the last line of the file may lack it.
+        data: Complete lines, each with its line feed. Only the last line of the file may have none.
             Empty if a line was skipped.
         skipped_line_bytes: Length of the skipped line, which was too long. 0 if `data` has lines.
     """

@@ -263,7 +263,7 @@ class ColumnProfiler:
 
     Attributes:
         labels: The distinct values of the label.
-        unexpected_values: By column index: the first text in a column of other values.
+        unexpected_values: The first text in a column of other values, by column index.
     """
 
     def __init__(
@@ -293,8 +293,8 @@ class ColumnProfiler:
         Args:
             data: The buffer with the fields.
             rows: The rows.
-            features_to_parse: By column index: the features of columns that are also parsed, which
-                saves a second pass.
+            features_to_parse: Features of the columns to parse as well, by column index. This saves
+                a second pass over the data.
 
         Returns:
             The parsed columns by column index. A column is missing if one of its values does not

@@ -103,8 +103,8 @@ class ScannedRowRange(RowRange):
         column_counts: Counts of the values and nulls of each column, in the order of the file.
         labels: Distinct values of the label.
         quote_evidence: Evidence for and against the detected quote.
-        unexpected_values: By column index: the first text in a column that otherwise contains other
-            values, such as numbers.
+        unexpected_values: The first text in a column that otherwise contains other values, such as
+            numbers, by column index.
     """
 
     column_counts: tuple[TextCounts, ...]

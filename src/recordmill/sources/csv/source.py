@@ -453,9 +453,10 @@ def _settle_heads(
     later_parts: dict[int, tuple[int, int]],
     is_data: Callable[[FirstRow], bool],
 ) -> Iterator[CsvHead]:
-    """Yields the heads without the reasons for the detection, which saves memory.
+    """Collects notes and first rows from the heads of files, and yields smaller heads.
 
-    Files with the same columns share one tuple of names.
+    The yielded heads lack the reasons for the detection, which saves memory. Files with the same
+    columns share one tuple of names.
 
     Args:
         heads: The head of each file.
@@ -465,7 +466,7 @@ def _settle_heads(
             and its verdict.
         later_parts: A dict that receives (start, line) of the first row, by file ordinal, if the
             row is data.
-        is_data: Whether a first row is data.
+        is_data: Returns whether a first row is data.
     """
     known_names: dict[tuple[str, ...], tuple[str, ...]] = {}
     for ordinal, head in enumerate(heads):

@@ -242,10 +242,13 @@ class _Collector:
     def skip_file_list(
         self, rows: AnnotationRows, file: InputFile, folder: str, label: str
     ) -> bool:
-        """Returns whether a text file lists files, such as train.txt, and notes this.
+        """Skips a text file that lists files, such as train.txt, with a note.
 
-        Otherwise it contains YOLO's boxes. It is a list if no image has its name and its lines look
-        like paths.
+        Other text files contain boxes of YOLO. A file is a list if there is no image with its name
+        and its lines look like paths.
+
+        Returns:
+            Whether the file is a list.
         """
         if self._find(rows.images[0], rows.source, folder, label) >= 0 or not is_file_list(file):
             return False

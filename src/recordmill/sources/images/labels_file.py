@@ -188,7 +188,7 @@ class LabelColumns:
     Attributes:
         columns: [files] Values by feature name.
         keep: [files] Mask of the files to use.
-        time_dtypes: By feature name: the dtypes of text columns that contain times.
+        time_dtypes: Dtypes of text columns that contain times, by feature name.
         rejects: Rows without a file, and files without a row.
         notes: Notes for the user.
     """

@@ -607,7 +607,7 @@ def _build_schema(
 
     Args:
         files: The files, with the features of their columns.
-        time_dtypes: By feature name: the dtypes of text columns that contain times.
+        time_dtypes: Dtypes of text columns that contain times, by feature name.
         common: Options that all kinds of input share.
         own_features: Features that come from the image itself.
         classes: Class names of object features, by feature name.

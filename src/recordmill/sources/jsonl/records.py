@@ -87,8 +87,8 @@ def mark_invalid_lines(block: LineBlock) -> Mapping[int, tuple[int, int]]:
         block: The lines. Changed in place.
 
     Returns:
-        By offset of each such line in the block: (index of the first bad byte in the line, value of
-        that byte).
+        (index of the first bad byte in the line, value of this byte) of each such line, by the
+        offset of the line in the block.
     """
     if is_utf8(block.data):
         return {}

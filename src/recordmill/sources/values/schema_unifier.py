@@ -376,7 +376,7 @@ def parse_dtype(text: str) -> tuple[str, tuple[int | None, ...] | None]:
 
 
 def apply_dtypes(schema: Schema, dtypes: Mapping[str, str]) -> Schema:
-    """Replaces inferred dtypes and shapes by those that the user has declared.
+    """Replaces inferred dtypes and shapes by the user's declarations.
 
     Args:
         schema: The inferred schema.

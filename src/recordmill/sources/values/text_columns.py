@@ -366,9 +366,10 @@ def parse_floats(fields: TextFields, dtype: str) -> tuple[npt.NDArray[np.float64
 
 
 def _round_float_to_odd(text: bytes) -> float:
-    """Returns the float64 nearest to a number, or its neighbor if only that has an odd mantissa.
+    """Rounds a number to float64 by the rule "round to odd".
 
-    A number that float64 holds is returned as it is.
+    If float64 can represent the number, the result is exact. Otherwise it is the one of its two
+    neighbours that has an odd mantissa. A later cast to a smaller dtype then rounds correctly.
     """
     value = float(text)
     if value == 0 or not math.isfinite(value):
@@ -380,7 +381,7 @@ def _round_float_to_odd(text: bytes) -> float:
 
 
 def parse_undecided(text: bytes, bits: int, overflow_limit: float) -> tuple[float, int]:
-    """Rounds a number that the native parser left undecided, with Python's float().
+    """Rounds a number that the native parser left undecided.
 
     Args:
         text: The number.
@@ -388,8 +389,9 @@ def parse_undecided(text: bytes, bits: int, overflow_limit: float) -> tuple[floa
         overflow_limit: The smallest magnitude that is out of range for the dtype.
 
     Returns:
-        (value, native.FieldFault). The fault is NONE if the dtype can hold the value. A dtype with
-        fewer bits than float64 rounds the value as it would round the number.
+        (value, native.FieldFault). The value is a float64. If the dtype has fewer bits, a cast of
+        the value has the same result as rounding the text once. The fault is NONE if the dtype can
+        hold the value.
     """
     value = _round_float_to_odd(text) if bits < MANTISSA_BITS["float64"] else float(text)
     if abs(value) >= overflow_limit:
