@@ -136,5 +136,17 @@ def test_a_promise_names_files_of_tests(promise: str, tests: str) -> None:
         assert "def test_" in (ROOT / "tests" / name).read_text(encoding="utf-8"), name
 
 
+def test_a_decision_of_the_architecture_names_the_tests_that_hold_it() -> None:
+    page = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    section = page.partition("## Decisions")[2].partition("## Glossary")[0]
+    decisions = re.findall(r"(?ms)^\* \*\*(.+?)(?=^\* \*\*|\Z|^\[)", section)
+    assert len(decisions) > 20
+    for decision in decisions:
+        tests = re.findall(r"`(\w+/test_\w+\.py)`", decision)
+        assert tests, decision
+        for name in tests:
+            assert "def test_" in (ROOT / "tests" / name).read_text(encoding="utf-8"), name
+
+
 def test_there_are_promises() -> None:
     assert len(PROMISES) > 50
