@@ -115,8 +115,8 @@ def make_options(out: str | os.PathLike[str], **options: Any) -> BuildOptions:
         **options: The options of the command line or of `recordmill.build`.
 
     Raises:
-        UsageError: A value is invalid. The message has the name of the option and what to write
-            instead.
+        UsageError: A value is invalid. The message contains the name of the option and a valid
+            value.
         TypeError: There is no such option.
     """
     key_bits = options.pop("key_bits", 64)  # tests use fewer, so that keys collide

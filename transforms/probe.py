@@ -109,7 +109,7 @@ def report_probe(probe_number: int, request: ProbeRequest) -> Iterator[int]:
 
     Args:
         probe_number: Any number. It makes Beam distribute the probes.
-        request: What the worker must check.
+        request: The files that the worker must be able to see.
     """
     counter(PROBE_NAMESPACE, json.dumps(probe_worker(probe_number, request), sort_keys=True)).inc()
     yield probe_number

@@ -99,11 +99,11 @@ class NativeParameter:
     """A parameter of a native function, or a field of a struct.
 
     Attributes:
-        name: Its name in the header.
+        name: The name in the header.
         kind: The C type of a number, the name of an enum or a struct, or "Blocks" for a sequence of
             arrays.
-        is_array: The parameter is an array of `kind`.
-        is_written: The function writes to the array or struct (it is not const).
+        is_array: True if the parameter is an array of `kind`.
+        is_written: True if the function writes to the array or struct, because it is not const.
     """
 
     name: str
@@ -117,9 +117,9 @@ class NativeFunction:
     """A function that the header declares.
 
     Attributes:
-        name: Its name without the prefix `rm_`.
-        result: The C type of its result; void if there is no result.
-        parameters: Its parameters, in order.
+        name: The name without the prefix `rm_`.
+        result: The C type of the result; void if there is no result.
+        parameters: The parameters, in the order of the header.
     """
 
     name: str

@@ -78,9 +78,10 @@ def _measure(cells: list[str], is_unbroken: bool) -> _Column:
 
 
 def _groups(columns: Sequence[_Column], width: int) -> Iterator[list[_Column]]:
-    """Yields consecutive columns that fit side by side into `width`, each with a gap before it.
+    """Yields groups of consecutive columns that fit side by side into `width`.
 
-    A column that is too wide by itself is narrowed. There is at least one group. It may be empty.
+    Each column has a gap before it. A single column that is wider than `width` is narrowed. There
+    is at least one group. It may be empty.
     """
     group: list[_Column] = []
     used = 0
@@ -121,7 +122,10 @@ def _render(
 
 
 def _fit_widths(columns: Sequence[_Column], width: int) -> list[int]:
-    """Returns the widths of columns side by side: the smallest ones, and shares of what is left."""
+    """Returns the widths of columns side by side.
+
+    Each column gets its smallest width, and a share of the remaining width.
+    """
     widths = [column.min_width for column in columns]
     spare = width - sum(widths) - _GAP * (len(columns) - 1)
     # Columns that need least come first, so that what they leave is shared by the others.

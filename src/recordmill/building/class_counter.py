@@ -64,7 +64,8 @@ def check_class_feature(feature: Feature) -> None:
 def count_classes(plan: BuildPlan, progress: Progress) -> BuildPlan:
     """Counts the classes of all records and returns the plan with `stratified_splits` set.
 
-    Reads all records. A plan without `stratify` is returned as it is, and nothing is read.
+    Reads all records. But if the plan has no `stratify`, it is returned unchanged and nothing is
+    read.
 
     Raises:
         UsageError: The column has more than MAX_STRATIFIED_CLASSES different values. Or, with split

@@ -82,7 +82,7 @@ def make_file_batches(plan: BuildPlan) -> list[FileBatch]:
     """Divides all input files into batches, ordered by split, key and file id.
 
     A batch has at most BATCH_FILES files of one split, and about BATCH_BYTES. A file larger than
-    BATCH_BYTES is a batch by itself.
+    BATCH_BYTES gets a separate batch.
     """
     assert plan.source is not None
     files = plan.source.files

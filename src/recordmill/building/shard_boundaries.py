@@ -132,7 +132,7 @@ class ShardRange:
         num_shards: Number of shards of the split.
         edges: The i-th shard covers [edges[i], edges[i + 1]), counted from the start of the
             sequence.
-        measure: What the edges count: BY_RECORDS, or BY_BYTES for the bytes of the frames. With
+        measure: Unit of the edges: BY_RECORDS, or BY_BYTES for the bytes of the frames. With
             BY_BYTES, a record belongs to the shard that contains its first byte.
     """
 
@@ -166,7 +166,7 @@ class ShardBoundaries:
 
     Attributes:
         table: BOUNDARY_DTYPE [shards], ordered by split and index.
-        measure: What `begin` and `end` of the table count: BY_RECORDS or BY_BYTES.
+        measure: Unit of `begin` and `end` in the table: BY_RECORDS or BY_BYTES.
     """
 
     table: npt.NDArray[np.void]

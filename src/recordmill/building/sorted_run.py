@@ -260,8 +260,8 @@ class SortedRunWriter:
     Args:
         folder: The folder for the sorted runs.
         buckets: The buckets of the index.
-        max_bytes: The memory for a sorted run. A block of records that is larger becomes a sorted
-            run by itself.
+        max_bytes: The memory for a sorted run. A larger block of records becomes a separate sorted
+            run.
     """
 
     def __init__(self, folder: str, buckets: KeyBuckets, max_bytes: int) -> None:

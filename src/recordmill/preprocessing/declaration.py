@@ -410,7 +410,7 @@ class Declaration:
 
     Attributes:
         columns: The outputs that steps compute.
-        copied: (output name, raw name) of each feature that stays as it is.
+        copied: (output name, raw name) of each feature that is copied unchanged.
     """
 
     columns: tuple[DeclaredColumn, ...]

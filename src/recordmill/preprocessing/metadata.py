@@ -137,7 +137,7 @@ def make_transformed_schema(
     Args:
         raw: The schema of the raw records.
         outputs: The features that the graph returns.
-        copied: (output name, raw name) of the features that stay as they are.
+        copied: (output name, raw name) of the features that are copied unchanged.
         sources: Raw name by output name, for outputs that come from one raw feature.
 
     Raises:

@@ -41,7 +41,7 @@ class SavedTransform:
         folder: The folder that contains `transform_fn/`.
         inputs: The raw features that the graph takes.
         outputs: The features that the graph returns.
-        copied: (output name, raw name) of the features that stay as they are.
+        copied: (output name, raw name) of the features that are copied unchanged.
         schema: The schema of the transformed records: outputs and copied features in their order.
         digest: Digest of the declaration or the function's name, the schemas, and the results of
             the analyzers.

@@ -235,7 +235,7 @@ class Inference:
     def feature_name(self, name: str, per_step: bool) -> str:
         """Returns the name in the schema for a key of `features`.
 
-        A feature list gets another name if a feature of the context has the same one.
+        A feature list is renamed if a feature of the context has its name.
         """
         return feature.step_feature_name(name, (name, False) in self.features) if per_step else name
 

@@ -219,9 +219,9 @@ def to_plain_form(record: bytes, map_count: int) -> PlainForm | None:
 
 
 def _has_too_many_entries(record: bytes) -> bool:
-    """Returns whether protobuf would take too much memory for a record.
+    """Returns whether the maps of a record have more than _MAX_ENTRIES entries.
 
-    This is the case if its maps have more than _MAX_ENTRIES entries.
+    Protobuf would take too much memory for such a record.
     """
     return (
         len(record) > _MAX_ENTRIES

@@ -232,8 +232,9 @@ class _StoredArray:
     def check(self) -> None:
         """Raises DataError if the array can't be read as rows.
 
-        This is so if it contains Python objects, is a single value, has another size than its
-        header specifies, or is in Fortran order and compressed or with very long rows.
+        The array must not contain Python objects or be a single value, and it must have the size
+        that its header specifies. An array in Fortran order must not be compressed or have very
+        long rows.
         """
         if self.dtype.hasobject:
             raise self.data_error(

@@ -620,8 +620,8 @@ def exclude_unlabelled_files(
 def _has_splits_inside(files: FileTable) -> bool:
     """Returns whether the inputs contain split folders, next to files outside of them.
 
-    This is so if all folders at the top are called like splits, at least one of them has
-    subfolders, and some files are not in any folder.
+    All folders at the top must be called like splits, at least one of them must have subfolders,
+    and some files must not be in any folder.
     """
     num_inside, is_deep = 0, False
     for name in files.names():

@@ -247,7 +247,7 @@ class UnexpectedValue:
     def is_exceptional(self) -> bool:
         """Whether the texts look like accidents in a column of another type.
 
-        This is so if there are few distinct ones, or few of all values are text.
+        They do if there are few distinct texts, or if only a small share of the values are text.
         """
         return self.word_counts is not None or _STRAY_RATIO * self.text_count <= self.value_count
 

@@ -401,8 +401,8 @@ class QuoteEvidence:
         """Whether the rows are only correct if quotes are ordinary text.
 
         No row may need the quotes, and at least one row must have a stray quote. A quote that is
-        never closed proves nothing by itself, because the file may be cut off. In addition, the
-        fields that quotes enclose correctly must not outnumber the rows that quotes break.
+        never closed is not sufficient, because the file may be cut off. In addition, the fields
+        that quotes enclose correctly must not outnumber the rows that quotes break.
         """
         evidence_against_quotes = self.rows_broken_by_quotes + self.rows_across_lines
         return (
@@ -414,7 +414,8 @@ class QuoteEvidence:
     def quotes_are_doubtful(self) -> bool:
         """Whether quoted fields with line breaks may really be several rows.
 
-        This is so if at least as many rows have such a field as need the quotes for another reason.
+        They may if the rows with such a field are at least as many as the rows that need the quotes
+        for another reason.
         """
         return self.rows_needing_quotes <= self.rows_across_lines > 0
 

@@ -94,7 +94,7 @@ class CsvSource:
     kind: str = field(default="csv", init=False)
 
     def read(self, unit: Unit) -> Iterator[Chunk]:
-        """Yields the rows of a unit, see `sources.common.contract.Source`.
+        """Yields the rows of a unit, as `sources.common.contract.Source` requires.
 
         Raises:
             DataError: A file has changed since the plan, or its compressed data is damaged.

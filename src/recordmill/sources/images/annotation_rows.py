@@ -164,9 +164,9 @@ class AnnotationRows:
 
         Args:
             place: Where in the file the box or image is.
-            message: What is wrong.
+            message: The fault of the box or image.
             image: Name of the image, for the message.
-            reason: Short name of the reason, by which rejects are counted.
+            reason: Short name of the reason. Rejects are counted by reason.
         """
         where = f" (image {image[:100]!a})" if image else ""
         message = message[: _MAX_MESSAGE_CHARS - len(where)] + where

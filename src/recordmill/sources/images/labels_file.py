@@ -82,7 +82,7 @@ def check_unused_dialect(
 
     Args:
         dialect: The user's `CsvDialect.dialect`.
-        description: What is read instead of CSV.
+        description: Phrase for the input, which is not CSV, for the message.
         used: Names of the options that have an effect.
     """
     for name, value in dialect.items():
