@@ -5,7 +5,9 @@ python docs/make_reference.py
 
 from __future__ import annotations
 
+import html
 import itertools
+import re
 from pathlib import Path
 
 from recordmill.options.commands import COMMAND_OPTIONS, flags_of
@@ -102,7 +104,22 @@ def _row(command: str, option: Option) -> str:
     default = option.default_text or ("" if switch else f"`{option.default!r}`")
     kinds = f"{', '.join(option.kinds)}: " if option.kinds not in ((), KIND_NAMES) else ""
     cells = [f"{keyword or flags}{marks}", default, kinds + option.help]
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+    return f"| {' | '.join(map(_table_cell, cells))} |"
+
+
+def _table_cell(text: str) -> str:
+    """Returns text for a cell of a table.
+
+    A `|` ends a cell. Some programs show the backslash of an escaped one in code, so code with `|`
+    becomes HTML.
+
+    >>> print(_table_cell("`--to csv|npy` or a|b"))
+    <code>--to csv&#124;npy</code> or a&#124;b
+    """
+    with_pipes = re.sub(
+        r"`([^`]*\|[^`]*)`", lambda code: f"<code>{html.escape(code[1], quote=False)}</code>", text
+    )
+    return with_pipes.replace("|", "&#124;")
 
 
 if __name__ == "__main__":
