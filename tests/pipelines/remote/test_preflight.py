@@ -207,7 +207,7 @@ def test_what_ends_alone_is_refused(
     assert not (tmp_path / "out").exists()
 
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 FLAGS = (
     "--project=p",
     "--region=r",

@@ -21,7 +21,7 @@ def test_the_page_of_flink_on_one_machine_holds(clusters: Clusters, tmp_path: Pa
     if shutil.which("java") is None or not jar().exists():
         pytest.skip(why_not() or "java is not there")
     clusters.bring_down()  # memory holds one
-    root, local = Path(__file__).parents[2], tmp_path / "flink"
+    root, local = Path(__file__).parents[4], tmp_path / "flink"
     local.mkdir()
     for name in ("flink", jar().name):
         (local / name).symlink_to(flink_folder() / name)
