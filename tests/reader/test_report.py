@@ -3,6 +3,7 @@ markup.
 """
 
 import base64
+import functools
 import io
 import os
 import re
@@ -21,7 +22,8 @@ from made_data_set import write_data_set
 import recordmill
 from recordmill.__main__ import main
 from recordmill.base.errors import UsageError
-from recordmill.reader.report.markup import render_bar, render_histogram, render_text
+from recordmill.reader.report import markup
+from recordmill.reader.report.markup import render_bar, render_text
 from recordmill.reader.report.samples import read_sample, sample_images
 from recordmill.schemas.feature import Feature, Schema
 
@@ -292,6 +294,7 @@ def test_a_notebook_shows_it_apart_from_its_own_page(tmp_path: Path) -> None:
 
 
 def test_a_histogram_of_one_value_and_of_none() -> None:
+    render_histogram = functools.partial(markup.render_histogram, tooltip="", ends=("a", "b"))
     assert render_histogram([[]]) == render_histogram([[], []]) == ""
     assert render_histogram([[(3.0, 3.0, 5.0)], [(3.0, 3.0, 7.0)]]) == ""  # all are equal
     assert render_histogram([[(3.0, 3.0, 5.0)], [(4.0, 4.0, 7.0)]]).count("<path") == 2
@@ -314,3 +317,48 @@ def test_thumbnails_are_shared_by_features_of_images(tmp_path: Path) -> None:
     columns = {f"image{n}": images for n in range(3)} | {"y": list(range(100))}
     ds = recordmill.open(write_data_set(tmp_path / "set", {"train": columns}, schema))
     assert len(page_of(ds.report().html).images) == 240 + 3 * 5  # of the sample records
+
+
+def test_histograms_have_an_axis_with_the_ends_of_all_splits(tmp_path: Path) -> None:
+    rows = {
+        "fare": np.linspace(2.5, 99.5, 200),
+        "text": ["x" * (n * 100) for n in range(200)],
+        "list": [[1] * (n % 9) for n in range(200)],
+    }
+    recordmill.build(rows, tmp_path / "out", splits="a=0.5,b=0.5")
+    html = recordmill.open(tmp_path / "out").report().html
+    axes = re.findall(r'<div class="axis"><span>([^<]*)</span><span>([^<]*)</span></div>', html)
+    assert {("2.5", "99.5"), ("0 B", "19.4 KiB"), ("0", "8")} <= set(axes)
+    assert len(axes) == html.count("<path") / 2
+
+
+@pytest.mark.parametrize(
+    ("orientation", "box"), [(1, "24.0 48.0 24.0 24.0"), (6, "24.0 24.0 24.0 24.0")]
+)
+def test_boxes_are_drawn_on_thumbnails_also_of_turned_images(
+    tmp_path: Path, orientation: int, box: str
+) -> None:
+    exif = PIL.Image.Exif()
+    exif[0x0112] = orientation
+    packed = io.BytesIO()
+    PIL.Image.new("RGB", (200, 200), "white").save(packed, "JPEG", exif=exif)
+    edges = {"xmin": [0.25, 0.5], "ymin": [0.5, 2.0], "xmax": [0.5, 0.75], "ymax": [0.75, 3.0]}
+    rows = {"image/encoded": [packed.getvalue()]} | {
+        f"image/object/bbox/{edge}": [values] for edge, values in edges.items()
+    }
+    recordmill.build(rows, tmp_path / "out")
+    html = recordmill.open(tmp_path / "out").report().html
+    found = re.findall(r'<rect x="([^"]*)" y="([^"]*)" width="([^"]*)" height="([^"]*)"', html)
+    assert [" ".join(values) for values in found] == [box]
+    Page(html)
+
+
+def test_boxes_that_are_no_boxes_are_not_drawn(tmp_path: Path) -> None:
+    image = encoded("PNG")
+    edges = {"xmin": [[0.1], [0.1], []], "ymin": [[0.1, 0.2], [np.nan], []]}
+    edges |= {"xmax": [[0.5], [0.5], []], "ymax": [[0.5], [0.5], []]}
+    rows = {"image/encoded": [image] * 3} | {
+        f"image/object/bbox/{edge}": values for edge, values in edges.items()
+    }
+    recordmill.build(rows, tmp_path / "out")
+    assert "<rect" not in recordmill.open(tmp_path / "out").report().html

@@ -20,7 +20,7 @@ from recordmill.records.images.resize import apply_orientation_to_edges
 
 _OBJECT_PREFIX = "image/object/"
 # Left, top, right and bottom, as `apply_orientation_to_edges` takes them.
-_EDGES = tuple(f"{_OBJECT_PREFIX}bbox/{edge}" for edge in ("xmin", "ymin", "xmax", "ymax"))
+BOX_EDGES = tuple(f"{_OBJECT_PREFIX}bbox/{edge}" for edge in ("xmin", "ymin", "xmax", "ymax"))
 _POINTS = tuple(f"{_OBJECT_PREFIX}keypoint/{axis}" for axis in ("x", "y"))
 _VISIBILITY = f"{_OBJECT_PREFIX}keypoint/visibility"
 _SEGMENTATION = f"{_OBJECT_PREFIX}segmentation"
@@ -44,10 +44,10 @@ def turn_objects(batch: pa.RecordBatch, turns: Array) -> pa.RecordBatch:
     if (turns[:, 0] == 1).all():
         return batch
     names, columns = batch.schema.names, dict(zip(batch.schema.names, batch.columns, strict=True))
-    if set(_EDGES) <= set(names):
-        rows, edges = _read_items(columns, _EDGES)
+    if set(BOX_EDGES) <= set(names):
+        rows, edges = _read_items(columns, BOX_EDGES)
         turned = apply_orientation_to_edges(edges, turns[rows, 0])
-        columns |= _write_items(columns, _EDGES, turned)
+        columns |= _write_items(columns, BOX_EDGES, turned)
     if set(_POINTS) <= set(names):
         rows, points = _read_items(columns, _POINTS)
         turned = apply_orientation_to_edges(np.tile(points, 2), turns[rows, 0])[:, :2]

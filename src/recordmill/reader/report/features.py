@@ -5,7 +5,7 @@ It shows types, missing values, ranges, distributions and frequent values.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -161,15 +161,17 @@ def _render_distributions(
             if value is not None
         ]
         format_end = _format_time if feature.timestamp else _format_value
-        title = (
-            f"{format_end(feature, min(ends))} to {format_end(feature, max(ends))}" if ends else ""
+        axis = (
+            (format_end(feature, min(ends)), format_end(feature, max(ends))) if ends else ("", "")
         )
-        yield render_histogram(_value_buckets(figures), title), ""
+        yield render_histogram(_value_buckets(figures), " to ".join(axis), axis), ""
     minimum, mean, maximum = first.lengths
     if minimum != maximum:
         lengths = [_length_buckets(statistics) for statistics in figures]
         yield (
-            render_histogram(lengths, "values of a record"),
+            render_histogram(
+                lengths, "values of a record", _axis(figures, "lengths", "{:,}".format)
+            ),
             f"{format_range(minimum, maximum, 'values')}, {format_number(mean)} on average",
         )
     if (sizes := first.sizes) is not None:
@@ -178,7 +180,9 @@ def _render_distributions(
         average = "" if sizes[0] == sizes[2] else f", {mean_text} on average"
         yield (
             render_histogram(
-                [_size_buckets(statistics) for statistics in figures], "bytes of a value"
+                [_size_buckets(statistics) for statistics in figures],
+                "bytes of a value",
+                _axis(figures, "sizes", format_size),
             ),
             span + average,
         )
@@ -191,6 +195,20 @@ def _render_distributions(
         else f"red, green, blue of {_images_text(first, first.colours.images)}",
     ]
     yield from (("", note) for note in notes if note)
+
+
+def _axis(
+    figures: Sequence[FeatureStatistics], name: str, format_end: Callable[[int], str]
+) -> tuple[str, str]:
+    """Returns the ends of the axis of a histogram of lengths or sizes, over all splits.
+
+    Args:
+        figures: The statistics of each split.
+        name: The property with (minimum, mean, maximum), or None.
+        format_end: Converts an end to text.
+    """
+    spans = [span for statistics in figures if (span := getattr(statistics, name)) is not None]
+    return format_end(min(span[0] for span in spans)), format_end(max(span[2] for span in spans))
 
 
 def _images_text(statistics: FeatureStatistics, images: int) -> str:

@@ -31,7 +31,9 @@ justify-content:space-between;margin-bottom:2px;min-width:180px;padding:0 4px}
 .top span{font-variant-numeric:tabular-nums}
 .bar,.top,svg{print-color-adjust:exact;-webkit-print-color-adjust:exact}
 .c1{background:var(--c1)}.c2{background:var(--c2)}.c3{background:var(--c3)}
-svg{display:block}svg path{fill:none;stroke-width:1.5}path.c0{stroke:var(--c0)}path.c1{stroke:var(--c1);background:none}
+svg{display:block}.axis{color:var(--pale);display:flex;font-size:11px;gap:8px;justify-content:space-between;
+width:160px}figure svg{position:absolute;left:1px;top:1px}figure{position:relative}svg rect{fill:none;stroke:var(--c1);stroke-width:1.5}
+svg path{fill:none;stroke-width:1.5}path.c0{stroke:var(--c0)}path.c1{stroke:var(--c1);background:none}
 path.c2{stroke:var(--c2)}path.c3{stroke:var(--c3)}svg line{stroke:var(--line)}
 bdi{overflow-wrap:break-word}td{max-width:420px}th.n{text-align:right}
 figure{display:inline-block;margin:0 8px 8px 0;vertical-align:top;width:112px}
@@ -153,8 +155,10 @@ def render_frequent_value(name: str, share: float, count: str) -> str:
 HistogramBuckets = Sequence[tuple[float, float, float]]  # low, high, count
 
 
-def render_histogram(series: Sequence[HistogramBuckets], tooltip: str = "") -> str:
-    """Returns an SVG with one line per histogram.
+def render_histogram(
+    series: Sequence[HistogramBuckets], tooltip: str, ends: tuple[str, str]
+) -> str:
+    """Returns an SVG with one line per histogram, above an axis with its ends.
 
     The result is "" if all values are in the same bucket. The area below each line is relative to
     the count of that histogram.
@@ -162,6 +166,7 @@ def render_histogram(series: Sequence[HistogramBuckets], tooltip: str = "") -> s
     Args:
         series: The histograms. More than NUM_COLOURS are ignored.
         tooltip: Text of the tooltip.
+        ends: The smallest and the largest value, as text for the ends of the axis.
     """
     lines = []
     nonempty = [
@@ -192,9 +197,13 @@ def render_histogram(series: Sequence[HistogramBuckets], tooltip: str = "") -> s
                 f"L{_x(low, minimum, span)} {up}H{_x(max(high, low + span / _WIDTH), minimum, span)}"
             )
         paths.append(f'<path class="c{colour}" d="{"".join(points)}V{_HEIGHT}"/>')
+    ticks = "".join(
+        f'<line x1="{x}" x2="{x}" y1="{_HEIGHT}" y2="{_HEIGHT + 4}"/>' for x in (0.5, _WIDTH - 0.5)
+    )
     return (
-        f'<svg width="{_WIDTH}" height="{_HEIGHT + 1}" role="img"><title>{escape(tooltip)}</title>'
-        f'<line x1="0" x2="{_WIDTH}" y1="{_HEIGHT}" y2="{_HEIGHT}"/>{"".join(paths)}</svg>'
+        f'<svg width="{_WIDTH}" height="{_HEIGHT + 4}" role="img"><title>{escape(tooltip)}</title>'
+        f'<line x1="0" x2="{_WIDTH}" y1="{_HEIGHT}" y2="{_HEIGHT}"/>{ticks}{"".join(paths)}</svg>'
+        f'<div class="axis"><span>{escape(ends[0])}</span><span>{escape(ends[1])}</span></div>'
     )
 
 

@@ -300,6 +300,12 @@ def _render_figure(thumbnail: samples.Thumbnail) -> str:
         *map(escape, thumbnail.notes),
     ]
     image = f'<img alt="record {thumbnail.record}" src="{thumbnail.source}">'
+    rectangles = "".join(
+        f'<rect x="{left:.1f}" y="{top:.1f}" width="{right - left:.1f}" height="{bottom - top:.1f}"></rect>'
+        for left, top, right, bottom in thumbnail.boxes
+    )
+    if rectangles:
+        image += f'<svg width="96" height="96" role="img"><title>boxes</title>{rectangles}</svg>'
     return f"<figure>{image}<figcaption>{'<br>'.join(lines)}</figcaption></figure>"
 
 

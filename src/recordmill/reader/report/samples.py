@@ -12,17 +12,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 import PIL.Image
 import pyarrow as pa
 
 from recordmill.base.buffers import Int64s
 from recordmill.base.threads import thread_map
-from recordmill.reader.images.columns import decode_kept_part
+from recordmill.reader.images.columns import IMAGE_FEATURE, decode_kept_part
 from recordmill.reader.images.decode import EncodedImage
+from recordmill.reader.images.turned_objects import BOX_EDGES
 from recordmill.reader.options.images import Images
 from recordmill.reader.sampling.sampler import derive_random_key, permute_indices
 from recordmill.records.images import similarity
 from recordmill.records.images.header import BadImage
+from recordmill.records.images.resize import apply_orientation_to_edges
 
 if TYPE_CHECKING:
     from recordmill.reader.dataset import Dataset
@@ -32,6 +35,7 @@ _THUMBNAIL_SIDE = 96  # pixels
 MAX_THUMBNAILS = 240  # of all features together
 _MAX_PER_CLASS = 8  # thumbnails
 _JPEG_QUALITY = 70
+_MAX_BOXES = 100  # drawn on a thumbnail
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,7 @@ class Thumbnail:
         width: Width of the original image, in pixels.
         brightness: Mean grey of the image, from 0 to 255.
         jpeg: The small image.
+        boxes: (left, top, right, bottom) of each object, in pixels of the small image.
         notes: Properties in which the image is extreme, such as "largest".
     """
 
@@ -54,6 +59,7 @@ class Thumbnail:
     width: int
     brightness: float
     jpeg: bytes
+    boxes: tuple[tuple[float, ...], ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
@@ -110,8 +116,10 @@ def sample_images(
         numbers: Numbers of the records.
     """
     label = dataset.schema.label
-    columns = [feature] if label in (None, feature) else [feature, label]
-    view = dataset.select(columns)
+    columns = [feature] if label is None or label == feature else [feature, label]
+    has_boxes = feature == IMAGE_FEATURE and set(BOX_EDGES) <= set(dataset.schema.names)
+    edge_names = [*BOX_EDGES] if has_boxes else []
+    view = dataset.select([*columns, *(name for name in edge_names if name not in columns)])
     images: list[Thumbnail] = []
     damaged: list[tuple[int, str]] = []
     for batch_numbers, table in read_sample(view, numbers):
@@ -121,6 +129,7 @@ def sample_images(
             else [_class_label(value, labels) for value in table[label].to_pylist()]
         )
         values = table[feature].to_pylist()
+        edges = [table[name].to_pylist() for name in edge_names]
         rows = [row for row in range(len(batch_numbers)) if values[row] is not None]
 
         # default arguments bind the values of this iteration
@@ -129,9 +138,11 @@ def sample_images(
             numbers: Int64s = batch_numbers,
             names: Sequence[str] = names,
             values: Sequence[bytes] = values,
+            edges: Sequence[Sequence[object]] = edges,
         ) -> Thumbnail | str:
+            boxes = _read_boxes([edge[row] for edge in edges])
             try:
-                return make_thumbnail(values[row], int(numbers[row]), names[row])
+                return make_thumbnail(values[row], int(numbers[row]), names[row], boxes)
             except BadImage as error:
                 return error.message
 
@@ -153,13 +164,34 @@ def _class_label(value: object, labels: Sequence[str] | None) -> str:
     )
 
 
-def make_thumbnail(encoded: bytes, record: int = 0, label: str = "") -> Thumbnail:
+def _read_boxes(edges: Sequence[object]) -> npt.NDArray[np.float64]:
+    """Returns [n, 4] left, top, right and bottom of the boxes of a record, as shares of the image.
+
+    Boxes that are not in the image or have no area are left out. A record whose lists do not fit
+    together has no boxes.
+    """
+    nothing = np.empty((0, 4))
+    if len(edges) != 4 or not all(isinstance(edge, list) for edge in edges):
+        return nothing
+    try:
+        boxes = np.array(edges, np.float64).reshape(4, -1).T[:_MAX_BOXES]
+    except (TypeError, ValueError):  # other values, or lists of different lengths
+        return nothing
+    boxes = np.clip(boxes[np.isfinite(boxes).all(axis=1)], 0, 1)
+    has_area = (boxes[:, 0] < boxes[:, 2]) & (boxes[:, 1] < boxes[:, 3])
+    return np.asarray(boxes[has_area])
+
+
+def make_thumbnail(
+    encoded: bytes, record: int = 0, label: str = "", boxes: npt.NDArray[np.float64] | None = None
+) -> Thumbnail:
     """Returns the thumbnail of an encoded image.
 
     Args:
         encoded: The encoded image.
         record: Number of its record.
         label: Class of its record.
+        boxes: [n, 4] left, top, right and bottom of objects, as shares of the stored image.
 
     Raises:
         BadImage: The image can't be decoded.
@@ -172,6 +204,9 @@ def make_thumbnail(encoded: bytes, record: int = 0, label: str = "") -> Thumbnai
     image.thumbnail((_THUMBNAIL_SIDE, _THUMBNAIL_SIDE))
     packed = io.BytesIO()
     image.save(packed, "JPEG", quality=_JPEG_QUALITY)
+    if boxes is not None and len(boxes):
+        boxes = apply_orientation_to_edges(boxes, np.full(len(boxes), original.turn[0]))
+        boxes = (boxes * np.tile(image.size, 2)).round(1)
     brightness = float(np.asarray(similarity.to_grey(pixels)).mean())
     return Thumbnail(
         record=record,
@@ -180,6 +215,7 @@ def make_thumbnail(encoded: bytes, record: int = 0, label: str = "") -> Thumbnai
         width=original.width,
         brightness=brightness,
         jpeg=packed.getvalue(),
+        boxes=() if boxes is None else tuple(map(tuple, boxes.tolist())),
     )
 
 
