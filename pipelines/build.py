@@ -243,10 +243,16 @@ def submit(
     out = parse_output_path(out)
     settings = make_options(out, **options)
     if is_local(settings.runner):
-        raise UsageError(f"{option('detach', True)} needs an engine: give {option('runner')}")
+        raise UsageError(
+            "{detach} needs an engine: give {runner}",
+            detach=option("detach", True),
+            runner=option("runner"),
+        )
     if settings.if_changed:
         raise UsageError(
-            f"{option('detach', True)} and {option('if_changed', True)} exclude each other"
+            "{detach} and {if_changed} exclude each other",
+            detach=option("detach", True),
+            if_changed=option("if_changed", True),
         )
     _plan_and_run(source, out, settings, Progress(), quiet, [], detach=True)
     return Submitted(out, tuple(run for run in status(out).runs if run.state != "ended"))
@@ -459,7 +465,9 @@ def _drop_split_column(source: Source, settings: BuildOptions) -> Schema:
     if source.schema[name].dtype != "string" or source.schema[name].shape:
         described = source.schema[name].describe()
         raise UsageError(
-            f"{option('split_column', name)}: it is {described}; only a text says a split"
+            "{split_column}: it is {described}; only a text says a split",
+            split_column=option("split_column", name),
+            described=described,
         )
     if (
         source.kind == "tfrecord"
@@ -571,11 +579,15 @@ def _check_column(source: Source, keyword: str, column: str | None) -> None:
     names = source.schema.names
     if column not in names:
         raise UsageError(
-            f"{option(keyword, column)}: no such column; {available_names(column, names)}"
+            "{option}: no such column; {available_names}",
+            option=option(keyword, column),
+            available_names=available_names(column, names),
         )
     if source.schema[column].shape:
         raise UsageError(
-            f"{option(keyword, column)}: it holds {source.schema[column].describe()}; name a column of single values"
+            "{option}: it holds {schema}; name a column of single values",
+            option=option(keyword, column),
+            schema=source.schema[column].describe(),
         )
 
 
@@ -583,6 +595,15 @@ def _make_result(
     out: str, manifest: Manifest, plan: BuildPlan, unchanged: bool, *, seconds: float
 ) -> BuildResult:
     part, schema = manifest.parts[-1], from_pbtxt(manifest.schema)
+
+    # The manifest has the text of the notes only. Those of the plan still have their parts.
+    planned_notes = {
+        note: note
+        for planned in (plan.source, plan.stratified_splits)
+        if planned is not None
+        for note in planned.notes
+    }
+    notes = (planned_notes.get(note, note) for note in manifest.statistics.get("notes", ()))
 
     def path(*names: str) -> Path | str:
         return join(out, *names) if is_remote(out) else Path(out, *names)
@@ -596,7 +617,7 @@ def _make_result(
         rejected=part.records_rejected,
         shards=tuple(path(part.folder, shard.name) for _, part, shard in manifest.shards()),
         rejects=tuple(path(name) for name in manifest.rejects["files"]),
-        notes=(*manifest.statistics.get("notes", ()), *tfds_notes(schema)),
+        notes=(*notes, *tfds_notes(schema)),
         seconds=seconds,
         manifest=manifest,
         unchanged=unchanged,

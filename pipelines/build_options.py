@@ -202,7 +202,11 @@ def _to_json_value(value: Any) -> Any:
 def _parse_memory(memory: str | int) -> int:
     memory_bytes = parse_size(memory, "memory")
     if memory_bytes < MIN_MEMORY_BYTES:
-        raise UsageError(f"{option('memory', memory)}: at least {MIN_MEMORY_BYTES >> 20}MiB")
+        raise UsageError(
+            "{memory}: at least {min_memory_bytes}MiB",
+            memory=option("memory", memory),
+            min_memory_bytes=MIN_MEMORY_BYTES >> 20,
+        )
     return memory_bytes
 
 
@@ -220,7 +224,7 @@ def _choose_threads(threads: int | None, memory_bytes: int) -> int:
     """
     count = _to_int(threads, "threads") if threads is not None else 0
     if count < 0:
-        raise UsageError(f"{option('threads', threads)}: 0 (one per core) or more")
+        raise UsageError("{threads}: 0 (one per core) or more", threads=option("threads", threads))
     count = count or core_count()
     return min(count, memory_bytes // _THREAD_BYTES)
 
@@ -234,7 +238,7 @@ def _to_int(value: Any, keyword: str) -> int:
     try:
         return operator.index(value)
     except TypeError:
-        raise UsageError(f"{option(keyword, value)}: a whole number") from None
+        raise UsageError("{option}: a whole number", option=option(keyword, value)) from None
 
 
 def parse_dtypes(items: Iterable[str]) -> dict[str, str]:
@@ -252,6 +256,8 @@ def parse_dtypes(items: Iterable[str]) -> dict[str, str]:
     for item in items:
         name, equals, dtype = item.rpartition("=")
         if not equals or not name or not dtype:
-            raise UsageError(f"{option('dtypes', item)}: give FEATURE=DTYPE, as in price=float64")
+            raise UsageError(
+                "{dtypes}: give FEATURE=DTYPE, as in price=float64", dtypes=option("dtypes", item)
+            )
         result[name] = dtype
     return result

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from recordmill.base.errors import UsageError
+from recordmill.base.messages import join_messages
 from recordmill.base.option_names import did_you_mean, option
 from recordmill.building.plan import parsed_cache_bytes
 from recordmill.options.commands import check_applicable
@@ -170,8 +171,10 @@ def _check_out_is_outside(listing: Listing, out: str) -> None:
             and is_within(target, root.path.rstrip("/") or "/")
         ):
             raise UsageError(
-                f"{option('out', out)} lies inside the INPUT {root.argument}: a later build would read its own output; "
-                "put it beside"
+                "{out} lies inside the INPUT {argument}: a later build would read its own "
+                "output; put it beside",
+                out=option("out", out),
+                argument=root.argument,
             )
 
 
@@ -238,9 +241,13 @@ def _make_kind_options(kind: Kind, options: Mapping[str, Any] | None) -> Any:
     """
     option_names = {field.name for field in fields(kind.options_class)}
     if unknown := [name for name in options or () if name not in option_names]:
-        own_options = ", ".join(map(option, sorted(option_names))) or "none"
+        own_options = join_messages(", ", map(option, sorted(option_names))) or "none"
         suggestion = did_you_mean(unknown[0], option_names)
         raise UsageError(
-            f"{option(unknown[0])} is not for {kind.name}, whose own options are {own_options}{suggestion}"
+            "{option} is not for {kind}, whose own options are {own_options}{suggestion}",
+            option=option(unknown[0]),
+            kind=kind.name,
+            own_options=own_options,
+            suggestion=suggestion,
         )
     return kind.options_class(**(options or {}))

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from recordmill.base import html
 from recordmill.base.display import Display, completion_notice
 from recordmill.base.errors import DataError, RecordmillError, UsageError
+from recordmill.base.messages import Message, join_messages
 from recordmill.base.option_names import option
 from recordmill.base.progress import Progress, ProgressArgument, to_progress
 from recordmill.base.sizes import format_count, format_size
@@ -571,7 +572,10 @@ def _make_resume_error(error: BaseException, folder: RunFolder, count: int) -> B
             f"{error.filename or folder.out}: {error.strerror or error}; {remedy}"
         )
     return RecordmillError(
-        f"out of memory: give less {option('memory')} or fewer {option('threads')}, or a larger machine; {remedy}"
+        "out of memory: give less {memory} or fewer {threads}, or a larger machine; {remedy}",
+        memory=option("memory"),
+        threads=option("threads"),
+        remedy=remedy,
     )
 
 
@@ -663,13 +667,18 @@ def check_memory_fits(estimate: ReadEstimate, memory_bytes: int) -> None:
     """
     if find_output(estimate.to).must_fit_memory and estimate.disk_bytes > memory_bytes:
         raise UsageError(
-            f"{option('to', estimate.to)}: the arrays take about {format_size(estimate.disk_bytes)}, more than the "
-            f"{format_size(memory_bytes)} of {option('memory')}; use {option('to', 'npy')}"
+            "{to}: the arrays take about {disk_bytes}, more than the {memory_bytes} of "
+            "{memory}; use {to2}",
+            to=option("to", estimate.to),
+            disk_bytes=format_size(estimate.disk_bytes),
+            memory_bytes=format_size(memory_bytes),
+            memory=option("memory"),
+            to2=option("to", "npy"),
         )
 
 
 def describe_estimate(estimate: ReadEstimate) -> str:
-    """Returns the estimate as readable lines."""
+    """Returns the estimate as readable lines, for `render`."""
     splits = (
         ", ".join(f"{name} {count:,}" for name, count in estimate.records.items()) or "no records"
     )
@@ -687,5 +696,5 @@ def describe_estimate(estimate: ReadEstimate) -> str:
         f"disk: about {format_size(estimate.disk_bytes)} (from {estimate.sampled:,} records looked at); memory: at "
         f"most {format_size(estimate.memory_bytes)}"
     )
-    lines += [f"note: {note}" for note in estimate.notes]
-    return "\n".join(lines)
+    notes = [Message("note: {note}", note=note) for note in estimate.notes]
+    return join_messages("\n", [*lines, *notes])

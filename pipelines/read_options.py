@@ -81,15 +81,23 @@ def parse_images(
     if not features:
         if resize is not None or channels is not None:
             raise UsageError(
-                f"{option('channels' if resize is None else 'resize')} needs {option('decode_images', True)}"
+                "{option} needs {decode_images}",
+                option=option("channels" if resize is None else "resize"),
+                decode_images=option("decode_images", True),
             )
         return ()
     channels = 3 if channels is None else channels
     if channels not in IMAGE_MODES:
-        raise UsageError(f"{option('channels', channels)}: 1 (gray), 3 (RGB) or 4 (RGBA)")
+        raise UsageError(
+            "{channels}: 1 (gray), 3 (RGB) or 4 (RGBA)", channels=option("channels", channels)
+        )
     size = parse_image_size(resize) if isinstance(resize, str) else resize
     if size is not None and not (0 < size[0] * size[1] <= _MAX_RESIZED_PIXELS):
-        raise UsageError(f"{option('resize', resize)}: 1 to {_MAX_RESIZED_PIXELS} pixels")
+        raise UsageError(
+            "{resize}: 1 to {max_resized_pixels} pixels",
+            resize=option("resize", resize),
+            max_resized_pixels=_MAX_RESIZED_PIXELS,
+        )
     if features is True:
         return (UnresolvedImages(None, size, channels, ragged),)
     names = features.split(",") if isinstance(features, str) else features
@@ -112,8 +120,10 @@ def _parse_tensor_spec(text: str) -> DecodeTensor | UnresolvedTensor:
         return UnresolvedTensor(text)
     if match[1] or match[2] not in ITEM_BYTES:
         raise UsageError(
-            f"{option('decode_tensor', text)}: FEATURE, or FEATURE=DTYPE[SHAPE] as in depth=float32[-1,4]; "
-            f"{conversions.CONVERSION_DTYPES}"
+            "{decode_tensor}: FEATURE, or FEATURE=DTYPE[SHAPE] as in "
+            "depth=float32[-1,4]; {conversion_dtypes}",
+            decode_tensor=option("decode_tensor", text),
+            conversion_dtypes=conversions.CONVERSION_DTYPES,
         )
     return DecodeTensor(
         match[0], match[2], conversions.parse_shape(match[3] or "", option("decode_tensor", text))
@@ -205,7 +215,7 @@ def make_settings(**options: Any) -> ReadSettings:
 def _parse_threads_and_memory(threads: int, memory: str | int) -> tuple[int, int]:
     """Returns (number of threads, bytes of memory)."""
     if threads < 0:
-        raise UsageError(f"{option('threads', threads)}: 0 (one per core) or more")
+        raise UsageError("{threads}: 0 (one per core) or more", threads=option("threads", threads))
     memory_bytes = parse_size(memory, "memory")
     return choose_threads(threads, memory_bytes), memory_bytes
 
@@ -219,7 +229,9 @@ def _parse_columns(columns: Sequence[str] | str | None) -> tuple[str, ...] | Non
         else tuple(columns)
     )
     if not names or "" in names:
-        raise UsageError(f"{option('columns', columns)}: names with commas between them")
+        raise UsageError(
+            "{columns}: names with commas between them", columns=option("columns", columns)
+        )
     if len(set(names)) < len(names):
-        raise UsageError(f"{option('columns', columns)}: a feature is named twice")
+        raise UsageError("{columns}: a feature is named twice", columns=option("columns", columns))
     return names

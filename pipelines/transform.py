@@ -195,7 +195,9 @@ def _fit(
     raw = plan.source.schema
     if settings.fit_on not in plan.split_names:
         raise UsageError(
-            f"{option('fit_on', settings.fit_on)}: no such split; {available_names(settings.fit_on, plan.split_names)}"
+            "{fit_on}: no such split; {available_names}",
+            fit_on=option("fit_on", settings.fit_on),
+            available_names=available_names(settings.fit_on, plan.split_names),
         )
     declared = settings.transform
     if isinstance(declared, str | os.PathLike) and os.fspath(declared).endswith((".yaml", ".yml")):

@@ -17,6 +17,7 @@ from typing import Any
 from urllib.parse import quote
 
 from recordmill.base.errors import UsageError
+from recordmill.base.messages import join_messages
 from recordmill.base.option_names import option
 from recordmill.schemas.feature import OPAQUE_BYTES, Feature, Schema
 
@@ -110,13 +111,17 @@ class Description:
             return
         if not _URL.fullmatch(self.url):
             raise UsageError(
-                f"{option('url', self.url)}: give the page of the data set, as in https://example.org/data"
+                "{url}: give the page of the data set, as in https://example.org/data",
+                url=option("url", self.url),
             )
         if missing_options := [
             option(name) for name in _REQUIRED_WITH_URL if not getattr(self, name)
         ]:
             raise UsageError(
-                f"{option('url', self.url)}: {CROISSANT_NAME} needs {' and '.join(missing_options)}, too; Croissant requires it"
+                "{url}: {croissant_name} needs {missing_options}, too; Croissant requires it",
+                url=option("url", self.url),
+                croissant_name=CROISSANT_NAME,
+                missing_options=join_messages(" and ", missing_options),
             )
 
     @classmethod
@@ -135,7 +140,8 @@ class Description:
         for name, value in texts.items():
             if value is not None and (not isinstance(value, str) or not value.strip()):
                 raise UsageError(
-                    f"{option(name, value)}: it says nothing; give a text, or leave it out"
+                    "{option}: it says nothing; give a text, or leave it out",
+                    option=option(name, value),
                 )
         return cls(**{field.name: (texts[field.name] or "").strip() for field in fields(cls)})
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from recordmill.base.errors import DataError
+from recordmill.base.messages import Message
 from recordmill.base.option_names import option
 from recordmill.base.utf8 import BAD_NAME_MESSAGE, is_feature_name
 
@@ -70,15 +71,24 @@ def check_feature_count(features: int, memory_bytes: int, source: str = "") -> N
     """
     if features <= (max_features := max_feature_count(memory_bytes)):
         return
-    remedy = "names that are data can't be features; make them values"
+    remedy: str = "names that are data can't be features; make them values"
     if max_features < MAX_FEATURES:
         current_option, sufficient_option = (
             option("memory", f"{size >> 20}MiB")
             for size in (memory_bytes, MAX_FEATURES * _BYTES_PER_FEATURE)
         )
-        remedy = f"{current_option} allows no more, and {sufficient_option} {MAX_FEATURES:,}; names that are data can't be features"
+        remedy = Message(
+            "{current_option} allows no more, and {sufficient_option} {max_features}; "
+            "names that are data can't be features",
+            current_option=current_option,
+            sufficient_option=sufficient_option,
+            max_features=f"{MAX_FEATURES:,}",
+        )
     raise DataError(
-        f"it has {features:,} features or more, and the most is {max_features:,}: {remedy}",
+        "it has {features} features or more, and the most is {max_features}: {remedy}",
+        features=f"{features:,}",
+        max_features=f"{max_features:,}",
+        remedy=remedy,
         source=source,
     )
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from recordmill.base.messages import Message
 from recordmill.base.option_names import option
 from recordmill.schemas.croissant import Description
 from recordmill.schemas.feature import DTYPES, OPAQUE_BYTES, Feature, Schema
@@ -148,7 +149,11 @@ def tfds_limitations(schema: Schema, compression: str = "none") -> list[str]:
     """
     if compression != "none":
         return [
-            f"TensorFlow Datasets reads no {compression} shards; build with {option('compression', 'none')}"
+            Message(
+                "TensorFlow Datasets reads no {compression} shards; build with {compression2}",
+                compression=compression,
+                compression2=option("compression", "none"),
+            )
         ]
     if schema.message == OPAQUE_BYTES:
         return [f"TensorFlow Datasets reads Examples, and these records are {schema.message}"]

@@ -306,7 +306,9 @@ def from_pbtxt(text: str | bytes, source: str = "") -> Schema:
             text.decode() if isinstance(text, bytes) else text, schema_pb2.Schema()
         )
     except (text_format.ParseError, RecursionError, ValueError) as error:
-        raise DataError(f"is no tensorflow_metadata schema: {error}", source=source) from None
+        raise DataError(
+            "is no tensorflow_metadata schema: {error}", error=error, source=source
+        ) from None
     try:
         return _parse_schema(proto)
     except (

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
+from recordmill.base import messages
+
 if TYPE_CHECKING:
     from store_server import Store
 
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
 # minutes.
 settings.register_profile("recordmill", deadline=None, max_examples=40)
 settings.load_profile("recordmill")
+
+# An f-string over a message that names options is an error in tests: it would lose the options.
+messages.STRICT = True
 
 # A shell starts what it runs in the background with SIGINT ignored, and nohup ignores SIGHUP;
 # children would inherit that, and get both here.

@@ -19,12 +19,20 @@ import pyarrow.csv
 import pyarrow.parquet
 
 import recordmill
+from recordmill.base.messages import render
+from recordmill.options.commands import flag_spelling
 from recordmill.records.columns.ragged import Ragged, Strings
 from recordmill.records.tfrecord.frames import frame_payloads
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema
 from recordmill.storage.files import read_range
 from recordmill.storage.folders import find_files, join
+
+
+def in_flags(message: object, command: str = "build") -> str:
+    """A message, an error or a reject as the command line prints it."""
+    return render(message, flag_spelling(command))
+
 
 WAYS_TO_READ: tuple[dict[str, Any], ...] = (
     {"threads": 1},

@@ -284,7 +284,9 @@ class WriteShards(beam_types.PTransform):
                 raise UsageError(f"no column {column!r}; {available_names(column, schema.names)}")
         if compression not in SHARD_SUFFIXES:
             raise UsageError(
-                f"{option('compression', compression)}: one of {', '.join(SHARD_SUFFIXES)}"
+                "{compression}: one of {shard_suffixes}",
+                compression=option("compression", compression),
+                shard_suffixes=", ".join(SHARD_SUFFIXES),
             )
         self.schema = schema if label is None else replace(schema, label=label)
         # The label whose texts become classes.

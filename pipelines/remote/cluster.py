@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from recordmill.base.errors import UsageError
+from recordmill.base.messages import Message
 from recordmill.pipelines.remote.flink import EngineGone, Flink, Overview
 from recordmill.storage.folders import exists
 
@@ -73,8 +74,14 @@ class ClusterFinding:
         """True if nothing has to change."""
         return not self.remedy
 
+    @property
+    def text(self) -> str:
+        """The finding as a message, for `render`."""
+        template = "{what}: {detail}; {remedy}" if self.remedy else "{what}: {detail}"
+        return Message(template, what=self.what, detail=self.detail, remedy=self.remedy)
+
     def __str__(self) -> str:
-        return f"{self.what}: {self.detail}{f'; {self.remedy}' if self.remedy else ''}"
+        return str(self.text)
 
     def to_json(self) -> dict[str, Any]:
         """Returns the machine-readable form that `--json` prints."""

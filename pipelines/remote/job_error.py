@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from recordmill.base.errors import RecordmillError
+from recordmill.base.messages import Message, shorten
 from recordmill.base.option_names import option
 from recordmill.base.threads import shared_context
 from recordmill.storage.files import atomic_write, write_all
@@ -31,7 +32,7 @@ _STEP = re.compile(r" \[while running '[^']*'\]")
 _OOM = re.compile(r"java\.lang\.OutOfMemoryError: ([^\n]*)")
 _JAVA = re.compile(r"^(?:Caused by: )?(?:[a-z]\w*\.)+[A-Z]\w*: (.+)$", re.MULTILINE)
 _BEAM_PREFIX = re.compile(r"^Pipeline \S+ failed in state \w+: ")
-_WORKER_OOM = f"a worker ran out of memory{{}}: give less {option('memory')}, fewer workers on a host, or larger hosts"
+_WORKER_OOM = "a worker ran out of memory{details}: give less {memory}, fewer workers on a host, or larger hosts"
 # loggers to which Beam writes the output of job servers
 _JOB_SERVER_LOGGERS = (
     "FlinkJarJobServer",
@@ -84,7 +85,10 @@ def summarize_error(text: str) -> str:
         if kind in ("RuntimeError", "GeneratorExit") and not message:
             continue
         if kind.endswith("MemoryError"):
-            return _WORKER_OOM.format(f" ({message})" if message else "")[:_MAX_CHARACTERS]
+            details = f" ({message})" if message else ""
+            return shorten(
+                Message(_WORKER_OOM, details=details, memory=option("memory")), _MAX_CHARACTERS
+            )
         is_own = name.startswith("recordmill.") and message
         return (
             message[:_MAX_CHARACTERS]
@@ -133,7 +137,9 @@ def save_text(text: str, name: str) -> str:
 def make_engine_error(text: str, name: str) -> EngineError:
     """Returns the error of a failed job, after saving the complete text."""
     return EngineError(
-        f"{summarize_error(text)} (all that the engine said: {save_text(text, name)})"
+        "{summary} (all that the engine said: {path})",
+        summary=summarize_error(text),
+        path=save_text(text, name),
     )
 
 

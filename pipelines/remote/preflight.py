@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from recordmill.base.errors import RecordmillError, UsageError
+from recordmill.base.messages import Message, as_message
 from recordmill.base.option_names import option
 from recordmill.base.progress import Progress
 from recordmill.pipelines.remote.cluster import ClusterFinding, check_cluster, refuse_findings
@@ -126,7 +127,7 @@ def ask_workers(
         remedy = _remedy_for_silence(pipeline_options(runner, beam_args))
         return [ClusterFinding("workers", f"none has answered within {ANSWER_SEC:.0f} s", remedy)]
     except EngineError as error:
-        return [ClusterFinding("workers", str(error), "see docs/cluster.md, Workers")]
+        return [ClusterFinding("workers", error.text, "see docs/cluster.md, Workers")]
     finally:
         remove_token(request.token)
     return _make_findings(answers, probe)
@@ -257,7 +258,9 @@ def doctor(
     if runner is None:
         engine = "--runner=FlinkRunner --flink_master=HOST:8081"
         raise UsageError(
-            f"{option('runner')} is needed: which engine to look at, for example {engine}"
+            "{runner} is needed: which engine to look at, for example {engine}",
+            runner=option("runner"),
+            engine=engine,
         )
     limit_requests(storage_requests)
     findings = check_cluster(runner, pipeline_options(runner, beam_args))
@@ -288,7 +291,7 @@ def _check_inputs(
     try:
         files = list_inputs(paths, data_extensions=DATA_EXTENSIONS).files
     except (RecordmillError, OSError) as error:
-        return (), [ClusterFinding("INPUT", str(error), "name what is there")]
+        return (), [ClusterFinding("INPUT", as_message(error), "name what is there")]
     files_here = f"{len(files):,} file{'s' * (len(files) != 1)} here"
     return sample_files(files), [ClusterFinding("INPUT", files_here)]
 
@@ -313,7 +316,7 @@ def _check_out(out: str, overwrite: bool) -> tuple[RunFolder | None, str, Cluste
         text = (
             f"{out}: {error.strerror}"
             if isinstance(error, OSError)
-            else str(error).removeprefix(f"{option('out', out)}: ")
+            else str(error).removeprefix(str(Message("{out}: ", out=option("out", out))))
         )
         detail, _, remedy = text.partition("; ")
         return (

@@ -282,18 +282,22 @@ class _EngineJob:
         """Raises UsageError if the job would end with this process."""
         if "prism" in self._job.runner.lower():
             raise UsageError(
-                f"{option('detach', True)}: Prism ends with this process, and with it the job; name an engine that "
-                "stays"
+                "{detach}: Prism ends with this process, and with it the job; name an engine "
+                "that stays",
+                detach=option("detach", True),
             )
         if self._uses_loopback:
             raise UsageError(
-                f"{option('detach', True)}: the workers are threads of this process (LOOPBACK); give "
-                "--environment_type=PROCESS, EXTERNAL or DOCKER"
+                "{detach}: the workers are threads of this process (LOOPBACK); give "
+                "--environment_type=PROCESS, EXTERNAL or DOCKER",
+                detach=option("detach", True),
             )
         if not self._outlives_process:
             raise UsageError(
-                f"{option('detach', True)}: the job server would end with this process; give "
-                "--flink_submit_uber_jar, which needs none, or --job_endpoint of one that stays"
+                "{detach}: the job server would end with this process; give "
+                "--flink_submit_uber_jar, which needs none, or --job_endpoint of one that "
+                "stays",
+                detach=option("detach", True),
             )
 
     def write_note(self) -> None:

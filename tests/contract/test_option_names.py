@@ -1,19 +1,23 @@
-"""Messages name options as keywords, for which the command line prints flags
-(`base.option_names`).
+"""Messages keep their options, which are keywords in Python and flags on the command line
+(`base.messages`).
 """
 
 import ast
 import pickle
 import re
+import shlex
+import string
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from kit import in_flags
 from rooms import all_modules, installed, parsed
 
 from recordmill.base.errors import DataError, Reject, UsageError
+from recordmill.base.messages import Message
 from recordmill.base.option_names import option
-from recordmill.options.commands import CALL_OPTIONS, in_flags
+from recordmill.options.commands import CALL_OPTIONS
 
 DECLARED = {each.name for options in CALL_OPTIONS.values() for each in options}
 FLAGS = {
@@ -127,33 +131,120 @@ def test_every_name_in_a_message_is_that_of_an_option() -> None:
     ],
 )
 def test_both_spellings(name: str, value: object, flags: str, keyword: str) -> None:
-    text = f"{option(name, value)}: no"
-    assert (in_flags(text), text) == (f"{flags}: no", f"{keyword}: no")
+    message = Message("{option}: no", option=option(name, value))
+    command = "read" if name == "to" else "build"
+    assert (in_flags(message, command), message) == (f"{flags}: no", f"{keyword}: no")
     for error in (
-        UsageError(text),
-        Reject("a.csv", "line 1", "type", text),
-        DataError(text, source="a.csv"),
+        UsageError("{option}: no", option=option(name, value)),
+        Reject("a.csv", "line 1", "type", message),
+        DataError("{option}: no", option=option(name, value), source="a.csv"),
     ):
-        assert str(pickle.loads(pickle.dumps(error))).endswith(f"{keyword}: no")
+        copy = pickle.loads(pickle.dumps(error))
+        assert str(copy).endswith(f"{keyword}: no")
+        assert in_flags(copy, command).endswith(f"{flags}: no")
 
 
-@pytest.mark.parametrize(
-    "said",
-    [
-        "--max-rejects 3",
-        "year=2013/label=3/a.csv",
-        "split=train/a.csv",
-        "'label=3'",
-        '"max_rejects=3"',
-        "my_label=3",
-        "{option}",
-        "--to npy",
-        "https://host/?label=3",
-        "label=(1, 2)",
-        "shuffle=x",
-        "depth=float32[-1,4]",
-    ],
-)
-def test_what_a_user_wrote_stays(said: str) -> None:
-    assert in_flags(said) == said
-    assert in_flags(f"{said}: {option('label', said)}").startswith(f"{said}: --label ")
+def test_a_command_names_no_flag_that_it_lacks() -> None:
+    message = Message(
+        "{seed}, {shuffle}", seed=option("seed", 3), shuffle=option("shuffle", "window")
+    )
+    assert in_flags(message, "build") == '--seed 3, shuffle="window"'
+    assert in_flags(message, "head") == 'seed=3, shuffle="window"'
+    assert in_flags(message, "bench") == "seed=3, --shuffle window"
+    assert in_flags(option("shuffle", True), "build") == "shuffle=True"  # there is no --shuffle
+
+
+LIKE_OPTIONS = [
+    "--max-rejects 3",
+    "year=2013/label=3/a.csv",
+    "seed=3.csv",
+    "label=3",
+    "label=",
+    "shuffle=False",
+    "'label=3'",
+    '"max_rejects=3"',
+    "my_label=3",
+    "{option}",
+    "{x}",
+    "{0}",
+    "{{}}",
+    "--to npy",
+    "https://host/?label=3",
+    "depth=float32[-1,4]",
+]
+
+
+@pytest.mark.parametrize("text", LIKE_OPTIONS)
+def test_what_a_user_wrote_stays(text: str) -> None:
+    assert in_flags(text) == text
+    assert in_flags(UsageError(text)) == text
+    error = DataError("{label} of {column}", label=option("label", 3), column=text, source=text)
+    assert in_flags(error) == f"{text}: --label 3 of {text}"
+    nested = UsageError("{file}: {error}", file=text, error=error)
+    assert in_flags(nested) == f"{text}: {text}: --label 3 of {text}"
+    assert in_flags(Reject(text, text, "type", nested.text)).count(text) >= 5
+    assert in_flags(option("label", text)) == f"--label {shlex.quote(text)}"
+
+
+# what takes a template and fields
+_CARRIERS = {"Message", "UsageError", "DataError", "RecordmillError", "EngineError"}
+_PARTS = {"option", "option_text", "Message", "join_messages"}
+
+
+def _calls_parts(node: ast.AST) -> bool:
+    return any(
+        isinstance(each, ast.Call) and isinstance(each.func, ast.Name) and each.func.id in _PARTS
+        for each in ast.walk(node)
+    )
+
+
+def _lost_parts(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FormattedValue) and _calls_parts(node.value):
+            yield node.lineno, "an f-string drops the option: make it a field of the message"
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Mod):
+            for side in (node.left, node.right):
+                if isinstance(side, ast.Call) and _calls_parts(side):
+                    yield node.lineno, "+ and % drop the option: make it a field of the message"
+        if (
+            isinstance(node, ast.Call)
+            and getattr(node.func, "attr", "") == "join"
+            and any(_calls_parts(each) for each in node.args)
+        ):
+            yield node.lineno, "str.join drops the option: call join_messages"
+
+
+def test_no_message_loses_the_parts_of_an_option() -> None:
+    """`raise UsageError("{label}: no such column", label=option("label", name))`, without f."""
+    found = [
+        f"{name}:{line}: {what}" for name, tree in products() for line, what in _lost_parts(tree)
+    ]
+    assert found == []
+
+
+def test_the_search_finds_lost_parts() -> None:
+    tree = ast.parse(
+        'f"{option(1)}: x"\nf"{x!r:>{option(1)}}"\n"a" + option(1)\n", ".join(option(n) for n in x)'
+    )
+    assert sorted({line for line, _ in _lost_parts(tree)}) == [1, 2, 3, 4]
+
+
+def test_templates_name_their_fields() -> None:
+    wrong = []
+    count = 0
+    for name, tree in products():
+        for node in ast.walk(tree):
+            if not (isinstance(node, ast.Call) and getattr(node.func, "id", "") in _CARRIERS):
+                continue
+            fields = {each.arg for each in node.keywords if each.arg is not None}
+            if getattr(node.func, "id", "") == "DataError":
+                fields -= {"source", "place"}
+            template = node.args[0] if node.args else None
+            if not fields or not isinstance(template, ast.Constant):
+                continue
+            count += 1
+            names = {part[1] for part in string.Formatter().parse(template.value) if part[1]}
+            if names != fields:
+                wrong.append(f"{name}:{node.lineno}: {sorted(names ^ fields)}")
+    assert wrong == []
+    assert count > 300

@@ -3,13 +3,12 @@ flags.
 """
 
 import pytest
+from kit import in_flags
 
 from recordmill.base.errors import RecordmillError, Reject
-from recordmill.options.commands import in_flags
 
 
 @pytest.fixture(autouse=True)
 def flags(monkeypatch: pytest.MonkeyPatch) -> None:
     for kind in (RecordmillError, Reject):
-        own = kind.__str__
-        monkeypatch.setattr(kind, "__str__", lambda self, own=own: in_flags(own(self)))
+        monkeypatch.setattr(kind, "__str__", in_flags)

@@ -19,12 +19,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from image_samples import encoded
+from kit import in_flags
 from source_reading import input_files, read_all, values
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.building.plan import BuildPlan
 from recordmill.building.sorted_run import KeyBuckets
-from recordmill.options.commands import in_flags
 from recordmill.sources.arrow.memory import plan_memory
 from recordmill.sources.arrow.parquet import plan_parquet
 from recordmill.sources.common.content import detect_kind

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 from annotation_exports import EXPORTS, Box, Scenes
+from kit import in_flags
 from PIL import Image
 from source_reading import read_all
 
 import recordmill
 from recordmill.base.errors import RecordmillError, Reject
-from recordmill.options.commands import in_flags
 from recordmill.schemas.arrow import from_arrow_field
 from recordmill.sources.common.content import detect_kind
 from recordmill.sources.images.box_columns import read_box_columns

@@ -11,11 +11,11 @@ import image_samples
 import numpy as np
 import pyarrow as pa
 import pytest
+from kit import in_flags
 from PIL import Image
 
 import recordmill
 from recordmill.base.errors import DataError, RecordmillError, UsageError
-from recordmill.options.commands import in_flags
 
 Box = tuple[str, float, float, float, float]  # class, and edges in pixels from 0
 WIDTH, HEIGHT = image_samples.picture().size
@@ -365,7 +365,6 @@ def test_annotations_beside_images_are_named(
     write: Any, path: str, images: Path, tmp_path: Path
 ) -> None:
     write(images, BOXES, (WIDTH, HEIGHT))
-    recordmill.build(images, tmp_path / "out")
-    notes = recordmill.open(tmp_path / "out").catalog.manifest.statistics["notes"]
-    (said,) = (in_flags(note) for note in notes if "boxes" in note)
+    result = recordmill.build(images, tmp_path / "out")
+    (said,) = (in_flags(note) for note in result.notes if "boxes" in note)
     assert said.partition("; ")[2] == f"--boxes {images}{path} takes boxes from it"

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 from csv_dialects import UCI, Made, made_files
+from kit import in_flags
 from source_reading import input_files
 
 from recordmill.base.errors import DataError
-from recordmill.options.commands import in_flags
 from recordmill.sources.common.contract import PlanOptions
 from recordmill.sources.csv import head as csv_head
 from recordmill.sources.csv.dialect import CsvOptions
@@ -206,7 +206,7 @@ def test_what_stands_above_a_header_is_none(
     )
     with pytest.raises(DataError) as refused:
         plan(path)
-    assert f"the first row {said}" in in_flags(str(refused.value))
+    assert f"the first row {said}" in in_flags(refused.value)
     assert plan(path, **remedy).schema.names == ("id", "name", "size")
 
 

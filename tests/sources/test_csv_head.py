@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit import in_flags
 from source_reading import input_files, read_all
 
 from recordmill.base.errors import DataError, Reject, UsageError
-from recordmill.options.commands import in_flags
 from recordmill.sources.common.contract import PlanOptions
 from recordmill.sources.csv import source as csv_source
 from recordmill.sources.csv.dialect import CsvOptions
@@ -196,7 +196,7 @@ def test_a_field_that_goes_on_where_others_need_the_quotes_is_refused_and_each_r
     path = tmp_path / "in.csv"
     with pytest.raises(DataError) as refused:
         plan(path, NEEDED)
-    assert in_flags(str(refused.value)) == (
+    assert in_flags(refused.value) == (
         "in.csv: line 152: a field goes on behind its closing quote: '\"Others\" includes all'; say --quote none if "
         "quotes are text, or --lenient-quotes to drop these quotes; --quote '\"' rejects it"
     )
@@ -348,7 +348,7 @@ def test_runs_of_blanks_are_asked_about_and_are_a_delimiter_with_trim(tmp_path: 
         plan_csv(input_files(path), CsvOptions(), PlanOptions())
     assert (
         "runs of blanks split 10 of 10 rows into 2 fields; say --delimiter ' ' and --trim"
-    ) in in_flags(str(refused.value))
+    ) in in_flags(refused.value)
     source, values = read_csv(tmp_path, content, delimiter=" ", trim=True)
     assert source.schema.names == ("name", "size", "of it")
     assert values == [(f"a  {row}", row, "z") for row in range(20)]
@@ -434,7 +434,7 @@ def test_a_stray_nul_is_part_of_its_field_wherever_it_is(tmp_path: Path) -> None
         (tmp_path / "in.csv").write_bytes(content)
         with pytest.raises(DataError) as refused:
             read_head(input_files(tmp_path / "in.csv")[0], CsvOptions())
-        assert message in in_flags(str(refused.value))
+        assert message in in_flags(refused.value)
 
 
 def test_later_parts_without_the_header_of_the_first_have_its_columns(tmp_path: Path) -> None:

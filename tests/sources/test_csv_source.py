@@ -18,10 +18,10 @@ import pytest
 from csv_oracle import EPOCH, expected_class, expected_moment, oracle_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kit import in_flags
 from source_reading import check_chunk, input_files, same
 
 from recordmill.base.errors import DataError, Reject, UsageError
-from recordmill.options.commands import in_flags
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.schemas.type_lattice import resolve_dtype

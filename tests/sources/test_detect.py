@@ -14,12 +14,11 @@ import image_samples
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from kit import framed
+from kit import framed, in_flags
 from source_reading import input_files, read_all, values
 
 import recordmill
 from recordmill.base.errors import DataError, UsageError
-from recordmill.options.commands import in_flags
 from recordmill.sources.common.content import (
     HEAD_BYTES,
     detect_kind,

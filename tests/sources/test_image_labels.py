@@ -12,10 +12,10 @@ from typing import Any
 import image_samples
 import numpy as np
 import pytest
+from kit import in_flags
 
 import recordmill
 from recordmill.base.errors import DataError, UsageError
-from recordmill.options.commands import in_flags
 from recordmill.sources.common.contract import PlanOptions
 from recordmill.sources.images.source import ImageOptions, ImageSource, plan_images
 from recordmill.storage.listing import list_inputs
@@ -544,7 +544,7 @@ def test_options_of_csv_are_refused_for_other_tables_and_without_one(tmp_path: P
 def test_a_first_row_that_names_an_image_is_said_to_be_no_header(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as refused:
         _built(tmp_path, "labels.csv", b"0.png,a\n1.png,b\n2.png,a\n")
-    assert "say --no-header and give the columns with --names" in in_flags(str(refused.value))
+    assert "say --no-header and give the columns with --names" in in_flags(refused.value)
 
 
 def test_the_only_column_whose_values_are_images_is_that_of_paths(tmp_path: Path) -> None:

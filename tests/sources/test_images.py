@@ -12,12 +12,12 @@ import image_samples
 import PIL.Image
 import pyarrow as pa
 import pytest
+from kit import in_flags
 from PIL.ImageFile import ImageFile
 from source_reading import read_all, values
 
 import recordmill
 from recordmill.base.errors import DataError, Reject, UsageError
-from recordmill.options.commands import in_flags
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.common import contract
 from recordmill.sources.common.contract import BATCH_BYTES, Chunk, PlanOptions
@@ -375,7 +375,7 @@ def test_images_and_their_masks_are_no_classes(tmp_path: Path, one: str, other: 
     )
     with pytest.raises(UsageError, match="not like two classes") as refused:
         plan(root)
-    said = in_flags(str(refused.value))
+    said = in_flags(refused.value)
     assert "--class-from folders" in said
     assert len(plan(root, class_from="folders").files) == 6
     pair = plan(root, pair=said.split("--pair ")[1].split()[0])  # which is to be copied
@@ -437,7 +437,7 @@ def test_folders_of_an_image_to_image_data_set_are_asked_about_and_pair_reads_th
     )
     with pytest.raises(UsageError) as refused:
         recordmill.build(source, tmp_path / "out")
-    assert "--pair input,target" in in_flags(str(refused.value))
+    assert "--pair input,target" in in_flags(refused.value)
     assert recordmill.build(source, tmp_path / "out", pair="input,target").read == 2
     # With other names in one folder these are two classes like any other.
     write(source, {f"{split}target/2.png": PNG})

@@ -15,11 +15,11 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kit import in_flags
 from source_reading import input_files, read_all, values
 
 import recordmill
 from recordmill.base.errors import DataError, RecordmillError, UsageError
-from recordmill.options.commands import in_flags
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.common.content import detect_kind, filter_kind
 from recordmill.sources.common.contract import PlanOptions
@@ -367,7 +367,7 @@ def test_a_member_that_can_not_be_read_is_named(
     path = put(tmp_path / "in.json", text)
     with pytest.raises(RecordmillError) as found:
         recordmill.build(path, tmp_path / "out", kind="jsonl", record_path=keys)
-    assert re.search(message, in_flags(str(found.value))), str(found.value)
+    assert re.search(message, in_flags(found.value)), str(found.value)
 
 
 @pytest.mark.parametrize(("document", "keys"), DOCUMENTS[:3])
@@ -381,7 +381,7 @@ def test_a_document_is_refused_with_the_option_for_its_member(
     assert f"its member '{keys}' is an array of objects: `recordmill build jsonl`" in str(
         found.value
     )
-    assert f"with --record-path {keys} reads it" in in_flags(str(found.value))
+    assert f"with --record-path {keys} reads it" in in_flags(found.value)
 
 
 def test_an_object_with_an_empty_object_is_a_record_without_features(tmp_path: Path) -> None:
@@ -395,6 +395,6 @@ def test_a_document_whose_array_is_far_from_its_start_is_refused_with_the_option
     path = put(tmp_path / "in.json", json.dumps({"about": "x" * 70_000, "data": ROWS}))
     with pytest.raises(UsageError) as found:
         recordmill.build(path, tmp_path / "out")
-    assert "with --record-path KEY reads the member KEY" in in_flags(str(found.value))
+    assert "with --record-path KEY reads the member KEY" in in_flags(found.value)
     recordmill.build(path, tmp_path / "out", kind="jsonl", record_path="data")
     assert len(recordmill.open(tmp_path / "out")) == 50

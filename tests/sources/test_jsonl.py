@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from kit import in_flags
 from source_reading import features, input_files, read_all, same, values
 
 import recordmill
 from recordmill.base.errors import DataError, UsageError
-from recordmill.options.commands import in_flags
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.shards.rejects import TooManyRejects
 from recordmill.sources.common import lines

@@ -11,11 +11,10 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from kit import run_python
+from kit import in_flags, run_python
 from source_reading import features, read_all, values
 
 from recordmill.base.errors import DataError, UsageError
-from recordmill.options.commands import in_flags
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.arrow import memory, python_rows
 from recordmill.sources.arrow import python_rows as in_memory

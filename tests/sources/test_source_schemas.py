@@ -14,10 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kit import in_flags
 
 import recordmill
 from recordmill.base.errors import DataError, UsageError
-from recordmill.options.commands import in_flags
 from recordmill.records.example.encode import encode
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import MAX_FEATURES, Feature, Schema, max_feature_count

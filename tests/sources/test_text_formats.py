@@ -14,11 +14,11 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
+from kit import in_flags
 from source_reading import features, input_files, read_all, values
 
 import recordmill
 from recordmill.base.errors import UsageError
-from recordmill.options.commands import in_flags
 from recordmill.schemas.arrow import from_arrow_field
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.shards.rejects import TooManyRejects
@@ -261,12 +261,12 @@ def test_other_values_are_rejects_with_line_and_column(tmp_path: Path) -> None:
     )
     rows, rejects = read_all(source)
     assert not rows
-    assert [in_flags(str(reject)) for reject in rejects] == [
+    assert [in_flags(reject) for reject in rejects] == [
         "a.csv: line 2, row 0: zip: 'x1' is no percent",
         "a.csv: line 3, row 1: zip: 'x2' is no percent",
     ]
     (reject,) = read_all(plan(tmp_path, 'price=decimal(",")', dtypes={"price": "int8"}))[1]
-    assert in_flags(str(reject)).startswith(
+    assert in_flags(reject).startswith(
         "a.csv: line 2, row 0: price: '0.5' does not fit int8; --dtype price=float64 keeps it"
     )
 

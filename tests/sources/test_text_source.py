@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from kit import in_flags
 from source_reading import input_files, read_all, values
 
 import recordmill
 from recordmill.base.errors import UsageError
 from recordmill.base.utf8 import find_invalid_lines, find_invalid_utf8, is_utf8
-from recordmill.options.commands import in_flags
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.common import lines
 from recordmill.sources.common.contract import PlanOptions

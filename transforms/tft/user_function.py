@@ -37,7 +37,12 @@ def load_function(option_value: str) -> Callable[[dict[str, Any]], dict[str, Any
     path, _, name = option_value.partition(".py:")
     path, name = (path + ".py", name) if name else (option_value, DEFAULT_FUNCTION_NAME)
     if not is_file(path):
-        raise UsageError(f"{option('transform', option_value)}: {path}: {no_file_message(path)}")
+        raise UsageError(
+            "{transform}: {path}: {no_file_message}",
+            transform=option("transform", option_value),
+            path=path,
+            no_file_message=no_file_message(path),
+        )
     stem = os.path.splitext(os.path.basename(path))[0]
     module_name = f"recordmill_transform_{stem}"
     spec = importlib.util.spec_from_file_location(module_name, path)
@@ -49,7 +54,9 @@ def load_function(option_value: str) -> Callable[[dict[str, Any]], dict[str, Any
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         raise UsageError(
-            f"{option('transform', option_value)}: {describe_user_error(error, path)}"
+            "{transform}: {user_error}",
+            transform=option("transform", option_value),
+            user_error=describe_user_error(error, path),
         ) from None
     function: Callable[[dict[str, Any]], dict[str, Any]] | None = getattr(module, name, None)
     if function is None or not callable(function):
@@ -60,7 +67,11 @@ def load_function(option_value: str) -> Callable[[dict[str, Any]], dict[str, Any
         ]
         choices = f"; there are {', '.join(functions)}" if functions else ""
         raise UsageError(
-            f"{option('transform', option_value)}: {path} has no function {name}{choices}"
+            "{transform}: {path} has no function {name}{choices}",
+            transform=option("transform", option_value),
+            path=path,
+            name=name,
+            choices=choices,
         )
     return function
 

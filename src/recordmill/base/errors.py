@@ -10,34 +10,61 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from recordmill.base.option_names import redact_passwords
+from recordmill.base.messages import Message, redact_passwords, refuse_format
 
 
 class RecordmillError(Exception):
     """Base class of our errors.
 
     The command line prints them as one line, without a traceback. Passwords in URLs are redacted.
+
+    >>> from recordmill.base.option_names import option
+    >>> print(UsageError("{memory}: at least {least}MiB", memory=option("memory", 1), least=9))
+    memory=1: at least 9MiB
+
+    Args:
+        message: A template with a `{name}` for each field. Without fields it is the message itself,
+            and braces have no meaning.
+        **fields: The values of the names. Options, other messages and errors keep their parts, so
+            that the command line prints the flags of options.
+
+    Attributes:
+        text: The message with its parts, for `recordmill.base.messages.render`.
     """
 
+    def __init__(self, message: str = "", /, **fields: object) -> None:
+        self.text = Message(message, **fields) if fields else message
+        super().__init__(self.text)
+
     def __str__(self) -> str:
-        return redact_passwords(super().__str__())
+        return redact_passwords(str(self.text))
+
+    def __format__(self, spec: str) -> str:
+        refuse_format(self.text)
+        return format(str(self), spec)
 
 
 class DataError(RecordmillError, ValueError):
     """An error in the data, with its place.
 
     Args:
-        reason: The error itself.
+        reason: The error itself, or its template.
         source: The name of the file or input, or "".
         place: Where in the source the error is, such as a record and byte, or "".
+        **fields: The values of the template's names, see `RecordmillError`.
 
     >>> str(DataError("the length exceeds the 4 bytes left", source="a.tfrecord", place="byte 0"))
     'a.tfrecord: byte 0: the length exceeds the 4 bytes left'
     """
 
-    def __init__(self, reason: str, *, source: str = "", place: str = "") -> None:
-        super().__init__(": ".join(part for part in (source, place, reason) if part))
-        self.reason, self.source, self.place = reason, source, place
+    def __init__(
+        self, reason: str, /, *, source: str = "", place: str = "", **fields: object
+    ) -> None:
+        self.reason = Message(reason, **fields) if fields else reason
+        self.source, self.place = source, place
+        parts = {"source": source, "place": place, "reason": self.reason}
+        given = {name: part for name, part in parts.items() if part}
+        super().__init__(": ".join(f"{{{name}}}" for name in given), **given)
 
     def __reduce__(self) -> tuple[object, ...]:
         return partial(DataError, source=self.source, place=self.place), (self.reason,)
@@ -64,7 +91,12 @@ class MissingExtraError(RecordmillError, ImportError):
 
     def __init__(self, needed_for: str, extra: str, module: str) -> None:
         command = f'pip install "recordmill[{extra}]" (in a checkout: pip install ".[{extra}]")'
-        super().__init__(f"{needed_for} needs {module}, which is not installed: {command}")
+        super().__init__(
+            "{needed_for} needs {module}, which is not installed: {command}",
+            needed_for=needed_for,
+            module=module,
+            command=command,
+        )
 
 
 OUT_OF_MEMORY_REASON = "memory"  # the reason of a reject that takes more of it than there is
@@ -88,6 +120,15 @@ class Reject:
     reason: str
     message: str
 
+    @property
+    def text(self) -> str:
+        """The message with its place, and with its parts."""
+        template = "{source}: {place}: {message}" if self.place else "{source}: {message}"
+        return Message(template, source=self.source, place=self.place, message=self.message)
+
     def __str__(self) -> str:
-        location = f"{self.source}: {self.place}" if self.place else self.source
-        return redact_passwords(f"{location}: {self.message}")
+        return redact_passwords(str(self.text))
+
+    def __format__(self, spec: str) -> str:
+        refuse_format(self.text)
+        return format(str(self), spec)

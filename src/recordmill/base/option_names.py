@@ -1,53 +1,34 @@
 """Words for messages: options, and suggestions for unknown names.
 
-Messages name an option as a Python keyword, as in `max_rejects="1%"`. The command line replaces
-these by its flags.
+Messages name an option as a Python keyword, as in `max_rejects="1%"`. The command line prints its
+flag instead, see `recordmill.base.messages`.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import re
 from collections.abc import Iterable
 
-# The user and password of a URL. A password may contain characters that should have been written as
-# %2F, %3F, %23 or %40. They are redacted too, unless the text after the colon is a port.
-_CREDENTIALS = re.compile(
-    r"([A-Za-z][A-Za-z0-9+.-]*://)(?:[^/?#\s@:'\"]*:(?!\d*[/?#])[^\s'\"]*|[^/?#\s'\"]*)@"
-)
+from recordmill.base.messages import OptionMention
+
 # Smallest ratio of difflib: two swapped letters in a word of three, a missing or an extra ending.
 _MIN_SIMILARITY = 0.6
 # The same for words with different first letters, because the first letter is seldom mistyped.
 _MIN_SIMILARITY_OTHER_INITIAL = 0.75
 
 
-def option(name: str, value: object = None) -> str:
-    """Returns an option as messages show it, optionally with a value.
+def option(name: str, value: object = None) -> OptionMention:
+    """Returns an option for a message, optionally with a value.
 
-    >>> f"{option('max_rejects', '1%')} allows that, {option('shuffle', False)} does not"
-    'max_rejects="1%" allows that, shuffle=False does not'
-    >>> f"{option('dtypes', {'latitude': 'float64'})} keeps it, {option('label')} names a column"
-    'dtypes={"latitude": "float64"} keeps it, label= names a column'
+    The option must be a field of the message. The command line then prints its flag.
+
+    >>> from recordmill.base.messages import Message
+    >>> Message("{option} allows that", option=option("max_rejects", "1%"))
+    'max_rejects="1%" allows that'
+    >>> option("dtypes", {"latitude": "float64"}), option("label")
+    ('dtypes={"latitude": "float64"}', 'label=')
     """
-    if value is None:
-        return f"{name}="
-    return f"{name}={value if isinstance(value, bool) else json.dumps(value, ensure_ascii=False, default=_json_text)}"
-
-
-def redact_passwords(text: str) -> str:
-    """Returns the text with the users and passwords of all URLs replaced by `***`.
-
-    >>> redact_passwords("http://me:secret@host/x, s3://bucket/a@b: no such object")
-    'http://***@host/x, s3://bucket/a@b: no such object'
-    >>> redact_passwords("https://me:se/cr@et@host/x, http://host:80/a@b")
-    'https://***@host/x, http://host:80/a@b'
-    """
-    return _CREDENTIALS.sub(r"\1***@", text)
-
-
-def _json_text(value: object) -> object:
-    return os.fspath(value) if isinstance(value, os.PathLike) else str(value)
+    return OptionMention(name, os.fspath(value) if isinstance(value, os.PathLike) else value)
 
 
 def closest_name(word: object, known_names: Iterable[str]) -> str | None:

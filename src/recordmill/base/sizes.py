@@ -39,10 +39,16 @@ def parse_size(text: str | int, name: str) -> int:
     """
     match = _SIZE_PATTERN.fullmatch(str(text).strip())
     if match is None or (match[3] and not match[2]):
-        raise UsageError(f"{option(name, text)}: give a size such as 128MiB, 2GiB or 500kB")
+        raise UsageError(
+            "{option}: give a size such as 128MiB, 2GiB or 500kB", option=option(name, text)
+        )
     size_bytes = float(match[1]) * (1024 if match[3] else 1000) ** _EXPONENTS[match[2].lower()]
     if size_bytes > MAX_SIZE_BYTES:
-        raise UsageError(f"{option(name, text)}: give at most {MAX_SIZE_BYTES >> 40}TiB")
+        raise UsageError(
+            "{option}: give at most {max_size_bytes}TiB",
+            option=option(name, text),
+            max_size_bytes=MAX_SIZE_BYTES >> 40,
+        )
     return int(size_bytes)
 
 
@@ -58,7 +64,9 @@ def parse_image_size(text: str, name: str = "resize") -> tuple[int, int]:
     """
     match = re.fullmatch(r"(\d+)[xX×](\d+)", text.strip())
     if match is None:
-        raise UsageError(f"{option(name, text)}: HEIGHTxWIDTH in pixels, as in 224x224")
+        raise UsageError(
+            "{option}: HEIGHTxWIDTH in pixels, as in 224x224", option=option(name, text)
+        )
     return int(match[1]), int(match[2])
 
 

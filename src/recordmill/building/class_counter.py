@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from recordmill.base.buffers import Int64s, release_unused
 from recordmill.base.errors import UsageError
+from recordmill.base.messages import Message
 from recordmill.base.option_names import option
 from recordmill.base.progress import Progress
 from recordmill.base.threads import thread_map
@@ -50,14 +51,17 @@ def check_class_feature(feature: Feature) -> None:
     if feature.dtype in ("string", "bool") or feature.dtype.removeprefix("u").startswith("int"):
         return
     if feature.dtype.startswith(("float", "bfloat")):
-        remedy = (
-            f"if they are whole numbers say {option('dtypes', {feature.name: 'int64'})}, else add a column that names "
-            "a range for each"
+        remedy: str = Message(
+            "if they are whole numbers say {dtypes}, else add a column that names a range for each",
+            dtypes=option("dtypes", {feature.name: "int64"}),
         )
     else:
         remedy = "name a column of texts, whole numbers or truth values"
     raise UsageError(
-        f"{option('stratify', feature.name)}: it holds {feature.describe()}, which is no class; {remedy}"
+        "{stratify}: it holds {feature}, which is no class; {remedy}",
+        stratify=option("stratify", feature.name),
+        feature=feature.describe(),
+        remedy=remedy,
     )
 
 
@@ -140,8 +144,10 @@ class _ClassCounter:
                 values = pc.unique(column.filter(pa.array(is_new)))
                 if len(self._values) + len(values) > MAX_STRATIFIED_CLASSES:
                     raise UsageError(
-                        f"{option('stratify', self._column)}: it has more than {MAX_STRATIFIED_CLASSES:,} different values; name "
-                        "a column of fewer classes"
+                        "{stratify}: it has more than {max_stratified_classes} different values; "
+                        "name a column of fewer classes",
+                        stratify=option("stratify", self._column),
+                        max_stratified_classes=f"{MAX_STRATIFIED_CLASSES:,}",
                     )
                 self._values = pa.concat_arrays([self._values, values])
                 self._counts = np.append(self._counts, np.zeros(len(values), np.int64))
@@ -203,13 +209,24 @@ class _ClassCounter:
         """
         options = self._plan.key_options
         name = "key" if options.split_by is None else "split_by"
-        conflict = f"{option('stratify', options.stratify)} and {option(name, options.group_column)} conflict"
-        remedy = f"drop one of them, or let {option('split_by')} name a column of smaller groups"
+        conflict = Message(
+            "{stratify} and {option} conflict",
+            stratify=option("stratify", options.stratify),
+            option=option(name, options.group_column),
+        )
+        remedy = Message(
+            "drop one of them, or let {split_by} name a column of smaller groups",
+            split_by=option("split_by"),
+        )
         if grouped.num_mixed_groups:
             raise UsageError(
-                f"{conflict}: {grouped.num_mixed_groups:,} of {grouped.num_groups:,} groups hold records of several classes, and would have to "
-                f"be divided; drop one of them, or let {option('stratify')} name a column that is the same in all of "
-                "a group"
+                "{conflict}: {num_mixed_groups} of {num_groups} groups hold records of "
+                "several classes, and would have to be divided; drop one of them, or let "
+                "{stratify} name a column that is the same in all of a group",
+                conflict=conflict,
+                num_mixed_groups=f"{grouped.num_mixed_groups:,}",
+                num_groups=f"{grouped.num_groups:,}",
+                stratify=option("stratify"),
             )
         deviations = np.abs(grouped.counts - targets)
         if not (is_wrong := deviations > np.maximum(targets // _TOLERANCE_DIVISOR, 1)).any():
@@ -218,7 +235,14 @@ class _ClassCounter:
             int(np.argmax(np.where(is_wrong, deviations, -1))), deviations.shape
         )
         raise UsageError(
-            f"{conflict}: split {self._plan.split_names[split_id]!r} would have {int(grouped.counts[class_id, split_id]):,} of the "
-            f"{int(targets[class_id].sum()):,} records of {self._class_name(int(class_id))}, where {int(targets[class_id, split_id]):,} "
-            f"are its share and a tenth more or less is allowed; {remedy}"
+            "{conflict}: split {split_names} would have {counts} of the {sum} records of "
+            "{class_name}, where {targets} are its share and a tenth more or less is "
+            "allowed; {remedy}",
+            conflict=conflict,
+            split_names=repr(self._plan.split_names[split_id]),
+            counts=f"{int(grouped.counts[class_id, split_id]):,}",
+            sum=f"{int(targets[class_id].sum()):,}",
+            class_name=self._class_name(int(class_id)),
+            targets=f"{int(targets[class_id, split_id]):,}",
+            remedy=remedy,
         )

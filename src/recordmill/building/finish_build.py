@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from recordmill.base.errors import DataError, RecordmillError
+from recordmill.base.messages import Message
 from recordmill.base.option_names import option
 from recordmill.base.threads import run_both
 from recordmill.building.commit import commit, publish_files, upload_files
@@ -253,7 +254,12 @@ def _statistics_warnings(
         ]
         if values and {str(word).strip().lower() for word in values} <= SPLIT_WORDS.keys():
             examples = ", ".join(map(repr, dict.fromkeys(values[:3])))
-            yield f"feature {name!r} says {examples}; {option('split_column', name)} divides by it"
+            yield Message(
+                "feature {name} says {examples}; {split_column} divides by it",
+                name=repr(name),
+                examples=examples,
+                split_column=option("split_column", name),
+            )
     for feature in plan.schema:
         names_by_form: defaultdict[str, list[str]] = defaultdict(list)
         for name in feature.classes or ():
@@ -276,8 +282,14 @@ def _statistics_warnings(
             default=0,
         )
         if min_label < 0:
-            remedy = f"{option('dtypes', {label.name: 'string'})} makes them classes"
-            yield f"label {label.name!r} has values below 0, which are no numbers of classes; {remedy}"
+            remedy = Message(
+                "{dtypes} makes them classes", dtypes=option("dtypes", {label.name: "string"})
+            )
+            yield Message(
+                "label {label} has values below 0, which are no numbers of classes; {remedy}",
+                label=repr(label.name),
+                remedy=remedy,
+            )
 
 
 def write_statistics(

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from recordmill.base.buffers import release_unused
 from recordmill.base.errors import DataError, Reject
+from recordmill.base.messages import Message, shorten
 from recordmill.base.option_names import option
 from recordmill.base.progress import Progress
 from recordmill.base.siphash import U64
@@ -338,7 +339,14 @@ def _describe_memory_excess(plan: BuildPlan, payloads: Payloads) -> str:
         option("memory", f"{n >> 20}MiB")
         for n in (plan.memory_bytes, _MAX_DECODED_SHARE * parsed_bytes + (1 << 20))
     )
-    return f"a record of {record_bytes:,} bytes that parsing makes {parsed_bytes:,}, more than {memory_option} leaves for one; {enough_memory} is enough"
+    return Message(
+        "a record of {record_bytes} bytes that parsing makes {parsed_bytes}, more "
+        "than {memory_option} leaves for one; {enough_memory} is enough",
+        record_bytes=f"{record_bytes:,}",
+        parsed_bytes=f"{parsed_bytes:,}",
+        memory_option=memory_option,
+        enough_memory=enough_memory,
+    )
 
 
 def _take_rows(
@@ -380,7 +388,7 @@ def _make_rejects(
         if isinstance(source, RecordLocator):
             places = source.locate(file_id, positions)
         for row, place in zip(rows, places, strict=True):
-            yield Reject(source.files[file_id].name, place, reason, messages[row][:300])
+            yield Reject(source.files[file_id].name, place, reason, shorten(messages[row], 300))
 
 
 def encode_chunk(plan: BuildPlan, keyed_chunk: KeyedChunk) -> Frames:

@@ -32,6 +32,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recordmill.base.errors import DataError, UsageError
+from recordmill.base.messages import Message
 from recordmill.base.option_names import option
 from recordmill.base.siphash import U64, derive_key, derive_keys, hash_bytes, hash_positions
 from recordmill.building.stratified_splits import StratifiedSplits
@@ -108,20 +109,29 @@ class KeyOptions:
             total = sum(fraction for _, fraction in self.splits)
             if total > 1:
                 raise UsageError(
-                    f"{option('splits')}: the fractions sum to {total:g}, more than all records; 1 is all"
+                    "{splits}: the fractions sum to {total}, more than all records; 1 is all",
+                    splits=option("splits"),
+                    total=f"{total:g}",
                 )
             raise UsageError(
-                f"{option('splits')}: the fractions sum to {total:g}, not 1: records would belong to no split; name "
-                f"the rest, as in rest={1 - total:g}"
+                "{splits}: the fractions sum to {total}, not 1: records would belong to no "
+                "split; name the rest, as in rest={total2}",
+                splits=option("splits"),
+                total=f"{total:g}",
+                total2=f"{1 - total:g}",
             )
         if self.split_by is not None and not self.splits:
             raise UsageError(
-                f"{option('split_by')} needs {option('splits')}: it says which records stay together, not how large "
-                "the splits are"
+                "{split_by} needs {splits}: it says which records stay together, not how "
+                "large the splits are",
+                split_by=option("split_by"),
+                splits=option("splits"),
             )
         if self.stratify is not None and not self.splits:
             raise UsageError(
-                f"{option('stratify')} needs {option('splits')}: it divides each class by their fractions"
+                "{stratify} needs {splits}: it divides each class by their fractions",
+                stratify=option("stratify"),
+                splits=option("splits"),
             )
         for name, seed in (("seed", self.seed), ("split_seed", self.split_seed)):
             if not -(2**63) <= seed < 2**63:
@@ -165,7 +175,11 @@ def parse_splits(value: Any) -> tuple[tuple[str, float], ...]:
         else value
     )
     if not isinstance(items, Iterable | None):
-        raise UsageError(f"{option('splits', value)}: {_SPLITS_SYNTAX}")
+        raise UsageError(
+            "{splits}: {splits_syntax}",
+            splits=option("splits", value),
+            splits_syntax=_SPLITS_SYNTAX,
+        )
     return tuple(_parse_split(item, value) for item in items or ())
 
 
@@ -178,7 +192,12 @@ def _parse_split(item: Any, value: Any) -> tuple[str, float]:
         split = None, 0.0
     if not isinstance(split[0], str) or not split[0]:
         text = repr(item.strip() if isinstance(item, str) else item)
-        raise UsageError(f"{option('splits', value)}: {text:.99} is not {_SPLITS_SYNTAX}")
+        raise UsageError(
+            "{splits}: {text} is not {splits_syntax}",
+            splits=option("splits", value),
+            text=f"{text:.99}",
+            splits_syntax=_SPLITS_SYNTAX,
+        )
     return split
 
 
@@ -215,7 +234,8 @@ def parse_split_at(value: Any) -> tuple[str, tuple[str, ...]] | None:
     boundaries = tuple(str(boundary).strip() for boundary in values)
     if not column or len(boundaries) not in _NAMES_BY_BOUNDARIES or not all(boundaries):
         raise UsageError(
-            f"{option('split_at', value)}: COLUMN=VALUE or COLUMN=VALUE,VALUE, as in date=2024-06-01"
+            "{split_at}: COLUMN=VALUE or COLUMN=VALUE,VALUE, as in date=2024-06-01",
+            split_at=option("split_at", value),
         )
     return column.strip(), boundaries
 
@@ -246,15 +266,22 @@ def convert_split_boundaries(options: KeyOptions, value_type: pa.DataType) -> pa
         is_ascending = pc.all(pc.less(boundaries[:-1], boundaries[1:])).as_py() is not False
     except pa.ArrowException:
         raise UsageError(
-            f"{option('split_at', column)}: {', '.join(texts)} can't be compared with {value_type}"
+            "{split_at}: {texts} can't be compared with {value_type}",
+            split_at=option("split_at", column),
+            texts=", ".join(texts),
+            value_type=value_type,
         ) from None
     if pc.any(pc.is_null(boundaries, nan_is_null=True)).as_py():
         raise UsageError(
-            f"{option('split_at', column)}: nothing lies below or above {', '.join(texts)}"
+            "{split_at}: nothing lies below or above {texts}",
+            split_at=option("split_at", column),
+            texts=", ".join(texts),
         )
     if not is_ascending:
         raise UsageError(
-            f"{option('split_at', column)}: {', '.join(texts)}: the second value must lie above the first"
+            "{split_at}: {texts}: the second value must lie above the first",
+            split_at=option("split_at", column),
+            texts=", ".join(texts),
         )
     return boundaries
 
@@ -286,8 +313,11 @@ def find_split_names(options: KeyOptions, files: FileTable) -> tuple[str, ...]:
     ):
         option_name = option(used_options[0])
         raise UsageError(
-            f"the inputs' folders or names already say splits ({', '.join(folder_splits)}), and {option_name} would mix "
-            f"them: drop {option_name}, or give the folder of one split as INPUT"
+            "the inputs' folders or names already say splits ({folder_splits}), and "
+            "{option_name} would mix them: drop {option_name}, or give the folder of one "
+            "split as INPUT",
+            folder_splits=", ".join(folder_splits),
+            option_name=option_name,
         )
     if options.splits:
         return tuple(name for name, _ in options.splits)
@@ -401,8 +431,11 @@ class KeyAssigner:
         if is_beyond.any():
             file_id = int(file_ids[int(np.argmax(is_beyond))])
             raise DataError(
-                f"gives more records than the {int(self._row_offsets[file_id + 1] - self._row_offsets[file_id]):,} that "
-                f"{option('shuffle', False)} has places for in it, among {len(self._files):,} files",
+                "gives more records than the {row_offsets} that {shuffle} has places for in "
+                "it, among {files_count} files",
+                row_offsets=f"{int(self._row_offsets[file_id + 1] - self._row_offsets[file_id]):,}",
+                shuffle=option("shuffle", False),
+                files_count=f"{len(self._files):,}",
                 source=self._files[file_id].name,
             )
 
@@ -457,11 +490,18 @@ class KeyAssigner:
     def explain_no_split(self, batch: pa.RecordBatch, row: int) -> str:
         """Returns an error message for a row that `assign` left without a split."""
         if self.options.split_at is not None:
-            return f"{option('split_at', self.options.split_at[0])}: has no value"
+            return Message(
+                "{split_at}: has no value", split_at=option("split_at", self.options.split_at[0])
+            )
         name = self.options.split_column
         value = batch.column(name)[row].as_py()
         text = "nothing" if value is None else repr(value)
-        return f"{option('split_column', name)}: is {text:.99}, no word for a split: {', '.join(SPLIT_WORDS)}"
+        return Message(
+            "{split_column}: is {text}, no word for a split: {split_words}",
+            split_column=option("split_column", name),
+            text=f"{text:.99}",
+            split_words=", ".join(SPLIT_WORDS),
+        )
 
     def _splits_from_files(self, file_ids: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint16]:
         """Returns the split id of each record from the path of its file.

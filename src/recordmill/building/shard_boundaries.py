@@ -49,11 +49,19 @@ class ShardOptions:
 
     def __post_init__(self) -> None:
         if self.shard_bytes < 1:
-            raise UsageError(f"{option('shard_size', self.shard_bytes)}: at least one byte")
+            raise UsageError(
+                "{shard_size}: at least one byte", shard_size=option("shard_size", self.shard_bytes)
+            )
         if self.num_shards is not None and self.num_shards < 1:
-            raise UsageError(f"{option('num_shards', self.num_shards)}: at least one")
+            raise UsageError(
+                "{num_shards}: at least one", num_shards=option("num_shards", self.num_shards)
+            )
         if self.num_shards is not None and self.num_shards > MAX_SHARDS:
-            raise UsageError(f"{option('num_shards', self.num_shards)}: at most {MAX_SHARDS}")
+            raise UsageError(
+                "{num_shards}: at most {max_shards}",
+                num_shards=option("num_shards", self.num_shards),
+                max_shards=MAX_SHARDS,
+            )
 
     @classmethod
     def from_options(cls, shard_size: str | int | None, num_shards: int | None) -> ShardOptions:
@@ -74,7 +82,9 @@ class ShardOptions:
             return cls(num_shards=num_shards, is_default=True)
         if num_shards is not None:
             raise UsageError(
-                f"{option('num_shards')} and {option('shard_size')} exclude each other: give one of them"
+                "{num_shards} and {shard_size} exclude each other: give one of them",
+                num_shards=option("num_shards"),
+                shard_size=option("shard_size"),
             )
         return cls(parse_size(shard_size, "shard_size"))
 
@@ -284,8 +294,11 @@ def divide_records(num_records: int, num_shards: int, split_name: str) -> list[i
     """
     if num_shards > num_records:
         raise UsageError(
-            f"{option('num_shards', num_shards)}: split {split_name!r} has only {num_records} records; ask for at most as many "
-            "shards"
+            "{num_shards}: split {split_name} has only {num_records} records; ask for at "
+            "most as many shards",
+            num_shards=option("num_shards", num_shards),
+            split_name=repr(split_name),
+            num_records=num_records,
         )
     return [i * num_records // num_shards for i in range(num_shards + 1)]
 
@@ -295,8 +308,12 @@ def check_shard_count(split_bytes: int, options: ShardOptions, split_name: str) 
     if split_bytes > MAX_SHARDS * options.shard_bytes:
         min_bytes = -(-split_bytes // MAX_SHARDS)
         raise UsageError(
-            f"{option('shard_size', options.shard_bytes)}: split {split_name!r} has {split_bytes} bytes, too many shards; "
-            f"give at least {min_bytes}"
+            "{shard_size}: split {split_name} has {split_bytes} bytes, too many shards; "
+            "give at least {min_bytes}",
+            shard_size=option("shard_size", options.shard_bytes),
+            split_name=repr(split_name),
+            split_bytes=split_bytes,
+            min_bytes=min_bytes,
         )
 
 

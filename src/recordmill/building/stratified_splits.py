@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 
 from recordmill.base.buffers import Int64s
 from recordmill.base.errors import DataError
+from recordmill.base.messages import Message
 from recordmill.base.option_names import option
 from recordmill.base.siphash import U64
 
@@ -288,12 +289,26 @@ def describe_class_sizes(
             f"{class_names[class_id]} {' / '.join(f'{count:,}' for count in class_counts[class_id].tolist())}"
             for class_id in class_ids
         )
-        lines = [f"{option_text}: records of each class in {ways}: {', '.join(parts)}"]
+        lines: list[str] = [
+            Message(
+                "{option_text}: records of each class in {ways}: {parts}",
+                option_text=option_text,
+                ways=ways,
+                parts=", ".join(parts),
+            )
+        ]
     else:
         sizes = class_counts[class_ids].sum(axis=1)
         lines = [
-            f"{option_text}: {len(class_ids):,} classes of {int(sizes.min()):,} to {int(sizes.max()):,} records, each divided "
-            f"among {ways}"
+            Message(
+                "{option_text}: {class_ids_count} classes of {min} to {max} records, each "
+                "divided among {ways}",
+                option_text=option_text,
+                class_ids_count=f"{len(class_ids):,}",
+                min=f"{int(sizes.min()):,}",
+                max=f"{int(sizes.max()):,}",
+                ways=ways,
+            )
         ]
     for split_id, split_name in enumerate(split_names):
         if missing_classes := [

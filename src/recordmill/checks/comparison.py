@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 from tensorflow_metadata.proto.v0 import statistics_pb2
 
+from recordmill.base.messages import Message
 from recordmill.base.option_names import option
 from recordmill.base.sizes import format_percent
 from recordmill.checks.rules import Inherited, Rules, Threshold, Thresholds
@@ -357,7 +358,11 @@ _MAX_QUANTILE_ERROR = 0.02
 
 _REMEDIES = {
     DRIFT_CHECK: "look at both by `recordmill stats`; train anew, mend the source, or allow it in the rules (drift)",
-    SKEW_CHECK: f"look at both by `recordmill stats`; split by chance ({option('splits')}), or allow it in the rules (skew)",
+    SKEW_CHECK: Message(
+        "look at both by `recordmill stats`; split by chance ({splits}), or allow it "
+        "in the rules (skew)",
+        splits=option("splits"),
+    ),
 }
 
 

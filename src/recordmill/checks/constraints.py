@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from recordmill.base.errors import RecordmillError, UsageError
+from recordmill.base.messages import Message, join_messages
 from recordmill.base.option_names import option
 from recordmill.base.sizes import format_percent
 from recordmill.checks.comparison import find_skew
@@ -55,7 +56,7 @@ def find_violations(
         share = statistics.records.get(split, 0) / max(total, 1)
         if not _is_within(share, bounds):
             message = f"has {format_percent(share)} of the records, outside {_format_range(bounds, format_percent)}"
-            remedy = f"give other {option('splits')}, or mend the rule"
+            remedy: str = Message("give other {splits}, or mend the rule", splits=option("splits"))
             yield Violation(
                 "splits",
                 message,
@@ -445,15 +446,24 @@ def read_expectations(file_or_mapping: Mapping[str, Any] | str | os.PathLike[str
     for name in ("leakage", "duplicates"):
         if getattr(rules, name):
             raise UsageError(
-                f"{rules.source}: {name}: records are compared with each other once they are written; leave it out of "
-                f"{option('expect')} and run recordmill check with {option('against', rules.source)} after the build"
+                "{file}: {name}: records are compared with each other once they are written; "
+                "leave it out of {expect} and run recordmill check with {against} after the "
+                "build",
+                file=rules.source,
+                name=name,
+                expect=option("expect"),
+                against=option("against", rules.source),
             )
     if rules.drift != Thresholds() or any(
         isinstance(feature_rules.drift, Threshold) for feature_rules in rules.features.values()
     ):
         raise UsageError(
-            f"{rules.source}: drift: is of two data sets; leave it out of {option('expect')} and run recordmill check "
-            f"with {option('against')} OTHER and {option('against', rules.source)} after the build"
+            "{file}: drift: is of two data sets; leave it out of {expect} and run "
+            "recordmill check with {against} OTHER and {against2} after the build",
+            file=rules.source,
+            expect=option("expect"),
+            against=option("against"),
+            against2=option("against", rules.source),
         )
     return rules
 
@@ -483,5 +493,9 @@ def check_expectations(statistics: DatasetStatistics, schema: Schema, rules: Rul
         count = (
             "1 expectation is" if len(violations) == 1 else f"{len(violations)} expectations are"
         )
-        lines = "\n".join(map(str, violations[:_MAX_SHOWN_VIOLATIONS]))
-        raise ExpectationError(f"{count} not met; nothing was committed:\n{lines}{truncation}")
+        raise ExpectationError(
+            "{count} not met; nothing was committed:\n{violations}{truncation}",
+            count=count,
+            violations=join_messages("\n", violations[:_MAX_SHOWN_VIOLATIONS]),
+            truncation=truncation,
+        )

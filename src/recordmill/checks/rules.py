@@ -119,7 +119,7 @@ class FeatureRules:
         nan: Largest share of NaN among the values.
         distinct: Bounds of the number of different values.
         values: The expected values, as text. Statistics use the same text for a value, see
-            `_parse_value`.
+            `_parse_category`.
         other_values: Largest share of values that are not in `values`.
         shares: Bounds of the share of some values, by value.
         drift: Threshold of the divergence or distance from another data set. It replaces
@@ -279,7 +279,7 @@ def read_rules(
         check_nesting(file_or_mapping)
         rules: Rules = convert(Rules, file_or_mapping, is_closed=True)
     except ValueError as error:
-        raise UsageError(f"{source}: {error}") from None
+        raise UsageError("{file}: {error}", file=source, error=error) from None
     return replace(rules, source=source)
 
 

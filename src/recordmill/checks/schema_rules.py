@@ -9,6 +9,7 @@ from google.protobuf import text_format
 from tensorflow_metadata.proto.v0 import schema_pb2
 
 from recordmill.base.errors import UsageError
+from recordmill.base.messages import Message
 from recordmill.base.option_names import option
 from recordmill.checks.rules import FeatureRules, Rules, Threshold, Thresholds
 from recordmill.checks.violations import Violation
@@ -123,7 +124,11 @@ def find_schema_changes(schema: Schema, base: Schema, base_name: str) -> Iterato
 def _feature_changes(feature: Feature, base: Feature, base_name: str) -> Iterator[Violation]:
     if (feature.dtype, feature.shape) != (base.dtype, base.shape):
         message = f"is {feature.describe()}, and in {base_name} {base.describe()}"
-        remedy = f"give the same dtype and shape, as by {option('schema')} or {option('dtypes')}"
+        remedy = Message(
+            "give the same dtype and shape, as by {schema} or {dtypes}",
+            schema=option("schema"),
+            dtypes=option("dtypes"),
+        )
         yield _schema_violation(feature.name, message, remedy)
     if feature.classes != base.classes and base.classes is not None:
         message = f"has the classes {_format_classes(feature.classes)}, and in {base_name} {_format_classes(base.classes)}"

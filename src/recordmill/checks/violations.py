@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from recordmill.base.messages import Message
 from recordmill.schemas.feature import Feature
 from recordmill.statistics.feature_statistics import format_value
 
@@ -37,8 +38,9 @@ class Violation:
     record: int | None = None
     is_judged: bool = True
 
-    def __str__(self) -> str:
-        """Returns one line with the fields that a user needs.
+    @property
+    def text(self) -> str:
+        """The fields that a user needs, as one line for `render`.
 
         >>> print(Violation("presence", "12.5 % lack it", "mend them", "fare", "train"))
         train: feature 'fare': presence: 12.5 % lack it; mend them
@@ -51,7 +53,15 @@ class Violation:
             None if self.feature is None else f"feature {self.feature!r}",
             self.check,
         ]
-        return f"{': '.join(place for place in places if place)}: {self.what}; {self.remedy}"
+        return Message(
+            "{place}: {what}; {remedy}",
+            place=": ".join(place for place in places if place),
+            what=self.what,
+            remedy=self.remedy,
+        )
+
+    def __str__(self) -> str:
+        return str(self.text)
 
     def to_json(self) -> dict[str, Any]:
         """Returns all fields by name, for the option `--json`."""

@@ -27,8 +27,9 @@ of all threads together; what is left of the threads' time they waited.
 
 def run_bench(args: argparse.Namespace) -> int:
     """Measures how fast a data set delivers batches, and prints the result. Returns 0."""
+    from recordmill.base.messages import render
     from recordmill.base.sizes import parse_image_size
-    from recordmill.options.commands import report_in_flags
+    from recordmill.options.commands import flag_spelling, render_entries
     from recordmill.options.parser import options_from_args
     from recordmill.reader.bench import import_framework, measure
     from recordmill.reader.dataset import open
@@ -43,11 +44,12 @@ def run_bench(args: argparse.Namespace) -> int:
     result = measure(
         dataset, args.seconds, consumer=args.consumer, open_seconds=open_seconds, **options
     )
+    spelling = flag_spelling(args.command)
     if args.json:
-        print(json.dumps(report_in_flags(result.to_json(), "advice"), indent=1))
+        print(json.dumps(render_entries(result.to_json(), spelling, "advice"), indent=1))
     else:
         for line in bench_lines(result):
-            print(line)
+            print(render(line, spelling))
     return 0
 
 
@@ -59,8 +61,8 @@ def bench_lines(result: Any) -> Iterator[str]:
     Args:
         result: The `BenchResult` of the measurement.
     """
+    from recordmill.base.messages import Message
     from recordmill.base.sizes import format_size
-    from recordmill.options.commands import in_flags
 
     rate = 1 / max(result.seconds, 1e-9)
     yield (
@@ -76,7 +78,7 @@ def bench_lines(result: Any) -> Iterator[str]:
         f"  {result.threads} threads were at it for {100 * min(result.busy_share, 1):.0f} % of the time; "
         f"whoever took the batches waited {result.waited_seconds:.2f} s"
     )
-    yield f"to go faster: {in_flags(result.advice())}"
+    yield Message("to go faster: {advice}", advice=result.advice())
 
 
 BENCH = Command(

@@ -48,7 +48,8 @@ def run_build_command(args: argparse.Namespace) -> int:
     """
     from recordmill.base.display import completion_notice
     from recordmill.base.errors import UsageError
-    from recordmill.options.commands import report_in_flags
+    from recordmill.base.messages import render
+    from recordmill.options.commands import flag_spelling, render_entries
     from recordmill.options.parser import options_from_args
     from recordmill.pipelines.build import build
 
@@ -69,14 +70,16 @@ def run_build_command(args: argparse.Namespace) -> int:
         beam_args=tuple(args.beam_args),
         **options_from_args(args),
     )
+    spelling = flag_spelling(args.command)
     with completion_notice(result.out, lambda: True):
         if args.json:
             # JSON in ASCII does not depend on the encoding of the terminal
-            print(json.dumps(report_in_flags(result.to_json(), "notes")))
+            print(json.dumps(render_entries(result.to_json(), spelling, "notes")))
         elif not args.quiet:
             # The data set is complete even if the reader of stderr has ended.
             with contextlib.suppress(OSError):
-                print("\n".join(build_summary(result)), file=sys.stderr)
+                lines = [render(line, spelling) for line in build_summary(result)]
+                print("\n".join(lines), file=sys.stderr)
     return 0
 
 
@@ -86,8 +89,9 @@ def _preview(args: argparse.Namespace) -> int:
     Raises:
         UsageError: The build could not run with these options or inputs.
     """
+    from recordmill.base.messages import render
     from recordmill.base.sizes import format_count, format_size
-    from recordmill.options.commands import in_flags, report_in_flags
+    from recordmill.options.commands import flag_spelling, render_entries
     from recordmill.options.parser import options_from_args
     from recordmill.pipelines.dry_run import preview
     from recordmill.reader.display import record_lines
@@ -101,11 +105,12 @@ def _preview(args: argparse.Namespace) -> int:
             parse_output_path(args.out), bool(options.get("overwrite") or options.get("if_changed"))
         )
     estimate = preview(paths, kind=kind, beam_args=tuple(args.beam_args), **options)
+    spelling = flag_spelling(args.command)
     if args.json:
-        print(json.dumps(report_in_flags(estimate.to_json(), "notes")))
+        print(json.dumps(render_entries(estimate.to_json(), spelling, "notes")))
         return 0
     for note in estimate.notes:
-        print(f"note: {in_flags(note)}")
+        print(f"note: {render(note, spelling)}")
     records = "" if estimate.records is None else f", {format_count(estimate.records, 'record')}"
     print(
         f"{estimate.kind}: {format_count(estimate.files, 'file')}, {format_size(estimate.size_bytes)}{records}"
@@ -164,11 +169,11 @@ def build_summary(result: Any) -> list[str]:
     Args:
         result: The `BuildResult`.
     """
+    from recordmill.base.messages import Message
     from recordmill.base.sizes import format_count, format_size
-    from recordmill.options.commands import in_flags
 
     size = result.manifest.size_bytes
-    lines = [f"note: {in_flags(note)}" for note in result.notes]
+    lines: list[str] = [Message("note: {note}", note=note) for note in result.notes]
     read, written = format_count(result.read, "record"), result.read - result.rejected
     counts_text = f"{read} read, {written:,} written, {result.rejected:,} rejected"
     if result.unchanged:

@@ -141,13 +141,16 @@ class _Standards:
             return
         if not isinstance(standard, Mapping | str | os.PathLike):
             raise UsageError(
-                f"{option('against')} takes a path, a mapping of rules or a Schema, not {standard!r:.60}"
+                "{against} takes a path, a mapping of rules or a Schema, not {standard}",
+                against=option("against"),
+                standard=f"{standard!r:.60}",
             )
         name = "" if isinstance(standard, Mapping) else parse_input_path(standard)
         if isinstance(standard, Mapping) or name.endswith((".yaml", ".yml")):
             if self.rules is not None:
                 raise UsageError(
-                    f"{option('against', name or None)}: rules are given already: put them into one file"
+                    "{against}: rules are given already: put them into one file",
+                    against=option("against", name or None),
                 )
             rules = read_rules(standard if isinstance(standard, Mapping) else name)
             self.rules = rules.fit_to_schema(self.schema, self.dataset.splits)
@@ -257,7 +260,10 @@ def _load_statistics(
         problem = f"has statistics of another version, without feature {missing[0]!r}"
     if not recount:
         raise UsageError(
-            f"{dataset_name}: {problem}; {option('recount', True)} reads its records for them"
+            "{dataset_name}: {problem}; {recount} reads its records for them",
+            dataset_name=dataset_name,
+            problem=problem,
+            recount=option("recount", True),
         )
     return DatasetStatistics.from_sketch(
         count_statistics(dataset, lambda n: progress.advance(records=n))
@@ -295,7 +301,7 @@ def _as_usage_errors(path: str) -> Iterator[None]:
     try:
         yield
     except DataError as error:
-        raise UsageError(str(error)) from None
+        raise UsageError("{error}", error=error) from None
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: can't be read: {error}") from None
 
@@ -307,18 +313,21 @@ def run_check(args: argparse.Namespace) -> int:
         The exit code: 0 if there is no violation, and 1 if a rule is violated. It is 2 if no
         violation was found, but the statistics are too inaccurate to judge all rules.
     """
-    from recordmill.options.commands import in_flags, report_in_flags
+    from recordmill.base.messages import render
+    from recordmill.options.commands import flag_spelling, render_entries
     from recordmill.options.parser import options_from_args
 
+    spelling = flag_spelling(args.command)
     violations = check(args.inputs, quiet=args.quiet, **options_from_args(args))
     if args.json:
         reports = [
-            report_in_flags(violation.to_json(), "what", "remedy") for violation in violations
+            render_entries(violation.to_json(), spelling, "what", "remedy")
+            for violation in violations
         ]
         print(json.dumps(reports, indent=1, ensure_ascii=False))
     else:
         for violation in violations:
-            print(in_flags(violation))
+            print(render(violation, spelling))
         if not args.quiet:
             print(_format_counts(violations), file=sys.stderr)
     return 1 if any(violation.is_judged for violation in violations) else 2 if violations else 0

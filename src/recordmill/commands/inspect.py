@@ -46,19 +46,21 @@ def run_inspect(args: argparse.Namespace) -> int:
 
     With `--emit` it prints a schema or a program instead.
     """
-    from recordmill.options.commands import report_in_flags
+    from recordmill.base.messages import render
+    from recordmill.options.commands import flag_spelling, render_entries
     from recordmill.options.parser import options_from_args
     from recordmill.reader.inspect.summary import inspect
 
     if args.emit is not None:
         return _emit(args)
     summary = inspect(args.inputs, quiet=args.quiet, **options_from_args(args))
+    spelling = flag_spelling(args.command)
     if args.json:
-        report = report_in_flags(summary.to_json(), "notes", "tfds_refusals")
+        report = render_entries(summary.to_json(), spelling, "notes", "tfds_refusals")
         print(json.dumps(report, indent=1, ensure_ascii=False, default=_to_json_default))
     else:
         for line in inspect_lines(summary):
-            print(line)
+            print(render(line, spelling))
     return 0
 
 
@@ -87,9 +89,9 @@ def inspect_lines(summary: Any) -> Iterator[str]:
     Args:
         summary: The result of `reader.inspect.summary.inspect`.
     """
+    from recordmill.base.messages import Message
     from recordmill.base.sizes import format_size
     from recordmill.base.tables import table_lines
-    from recordmill.options.commands import in_flags
 
     size = sum(split["bytes"] for split in summary.splits.values())
     shards = sum(split["shards"] for split in summary.splits.values())
@@ -116,7 +118,7 @@ def inspect_lines(summary: Any) -> Iterator[str]:
         yield f"all of this is of {summary.looked_at:,} records only (--infer-from): {summary.sampled}"
     if summary.rejected.total:
         yield f"damaged, and left out of all this: {summary.rejected.describe()}"
-        yield from (f"  {in_flags(reject)}" for reject in summary.rejected.first)
+        yield from (Message("  {reject}", reject=reject) for reject in summary.rejected.first)
     if summary.schema.label is not None:
         classes = summary.schema[summary.schema.label].classes
         yield f"label: {summary.schema.label}" + (
@@ -130,7 +132,7 @@ def inspect_lines(summary: Any) -> Iterator[str]:
             if not summary.refusals
             else "TensorFlow Datasets does not read:"
         )
-        yield from (f"  {in_flags(refusal)}" for refusal in summary.refusals)
+        yield from (Message("  {refusal}", refusal=refusal) for refusal in summary.refusals)
     yield from _finding_lines(
         "no schema fits all records:", [finding for finding in summary.findings if finding.conflict]
     )
@@ -140,7 +142,7 @@ def inspect_lines(summary: Any) -> Iterator[str]:
     )
     yield from _content_lines(summary)
     for note in summary.notes:
-        yield f"note: {in_flags(note)}"
+        yield Message("note: {note}", note=note)
 
 
 def _finding_lines(title: str, findings: Sequence[Any]) -> Iterator[str]:

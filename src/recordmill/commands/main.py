@@ -157,7 +157,7 @@ def run(argv: Sequence[str] | None = None) -> int:
     parser = make_parser(command)
     _check_command(parser, command)
     args, unknown = parser.parse_known_args(argv)
-    from recordmill.base.option_names import redact_passwords
+    from recordmill.base.messages import redact_passwords
 
     if (
         invalid := _find_stray_words(unknown)
@@ -346,17 +346,20 @@ def _open_standard_streams() -> None:
 def _report_error(error: object, code: int, args: argparse.Namespace) -> int:
     """Prints an error as one line to stderr and returns `code`.
 
-    With `--json`, an object with the error is also printed to stdout.
+    With `--json`, an object with the error and the options that it names is also
+    printed to stdout.
     """
-    from recordmill.base.option_names import redact_passwords
-    from recordmill.options.commands import in_flags
+    from recordmill.base.messages import Message, as_message, render
+    from recordmill.options.commands import flag_spelling
 
-    message = redact_passwords(in_flags(error))
+    message, parts = render(error, flag_spelling(args.command)), as_message(error)
     with contextlib.suppress(OSError):  # stderr may be a pipe whose reader has ended
         print(f"recordmill: error: {message}", file=sys.stderr)
     if getattr(args, "json", False):
+        mentions = parts.mentions() if isinstance(parts, Message) else []
         details = {
             "message": message,
+            "options": list(dict.fromkeys(mention.name for mention in mentions)),
             "file": getattr(error, "source", ""),
             "place": getattr(error, "place", ""),
         }

@@ -71,7 +71,8 @@ def run_doctor(args: argparse.Namespace) -> int:
     Returns:
         The exit code: 1 if something has to change before a job can run, else 0.
     """
-    from recordmill.options.commands import in_flags
+    from recordmill.base.messages import render
+    from recordmill.options.commands import flag_spelling
     from recordmill.options.parser import options_from_args
     from recordmill.pipelines.beam_run import check_runner
     from recordmill.pipelines.remote.preflight import doctor
@@ -82,8 +83,9 @@ def run_doctor(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps([finding.to_json() for finding in findings], indent=1))
     else:
+        spelling = flag_spelling(args.command)
         for finding in findings:
-            print(f"{'ok  ' if finding.ok else 'NO  '}{in_flags(finding)}")
+            print(f"{'ok  ' if finding.ok else 'NO  '}{render(finding, spelling)}")
     return 0 if all(finding.ok for finding in findings) else 1
 
 

@@ -86,7 +86,7 @@ def run_read(args: argparse.Namespace) -> int:
     With `--dry-run` it only prints an estimate.
     """
     from recordmill.base.errors import UsageError
-    from recordmill.options.commands import explain_unknown_flags, report_in_flags
+    from recordmill.options.commands import explain_unknown_flags, flag_spelling, render_entries
     from recordmill.options.parser import options_from_args
 
     options = options_from_args(args)
@@ -102,34 +102,42 @@ def run_read(args: argparse.Namespace) -> int:
             "--out OUT is needed: the folder for the result (or --dry-run, which writes nothing)"
         )
     from recordmill.base.display import completion_notice
+    from recordmill.base.messages import render
     from recordmill.pipelines.read import read
 
     result = read(
         args.inputs, args.out, quiet=args.quiet, beam_args=tuple(args.beam_args), **options
     )
+    spelling = flag_spelling(args.command)
     with completion_notice(result.out, lambda: True):
         if args.json:
             print(
-                json.dumps(report_in_flags(result.to_json(), "notes"), indent=1, ensure_ascii=False)
+                json.dumps(
+                    render_entries(result.to_json(), spelling, "notes"),
+                    indent=1,
+                    ensure_ascii=False,
+                )
             )
         elif not args.quiet:
             # The result is complete even if the reader of stderr has ended.
             with contextlib.suppress(OSError):
-                print("\n".join(read_summary(result)), file=sys.stderr)
+                lines = [render(line, spelling) for line in read_summary(result)]
+                print("\n".join(lines), file=sys.stderr)
     return 0
 
 
 def _dry_run(args: argparse.Namespace, options: dict[str, Any]) -> int:
-    from recordmill.options.commands import in_flags, report_in_flags
+    from recordmill.base.messages import render
+    from recordmill.options.commands import flag_spelling, render_entries
     from recordmill.pipelines.read import describe_estimate, dry_run
 
     estimate = dry_run(args.inputs, **options)
+    spelling = flag_spelling(args.command)
     if args.json:
-        print(
-            json.dumps(report_in_flags(estimate.to_json(), "notes"), indent=1, ensure_ascii=False)
-        )
+        report = render_entries(estimate.to_json(), spelling, "notes")
+        print(json.dumps(report, indent=1, ensure_ascii=False))
     else:
-        print(in_flags(describe_estimate(estimate)))
+        print(render(describe_estimate(estimate), spelling))
     return 0
 
 
@@ -139,18 +147,20 @@ def read_summary(result: Any) -> list[str]:
     Args:
         result: The `ReadResult`.
     """
+    from recordmill.base.messages import Message
     from recordmill.base.sizes import format_count
-    from recordmill.options.commands import in_flags
 
     splits = (
         ", ".join(f"{name} {count:,}" for name, count in result.records.items()) or "no records"
     )
     records = format_count(result.written, "record")
-    lines = [f"{records} to {result.to} in {result.out} ({splits}) in {result.seconds:.1f} s"]
+    lines: list[str] = [
+        f"{records} to {result.to} in {result.out} ({splits}) in {result.seconds:.1f} s"
+    ]
     lines += [f"  {path}" for path in result.paths[:5]]
     if len(result.paths) > 5:
         lines.append(f"  ... and {len(result.paths) - 5} more")
-    lines += [f"note: {in_flags(note)}" for note in result.notes]
+    lines += [Message("note: {note}", note=note) for note in result.notes]
     if result.filtered:
         lines.append(f"{result.filtered:,} records filtered out")
     if result.rejected:

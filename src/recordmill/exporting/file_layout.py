@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from recordmill.base.errors import UsageError
+from recordmill.base.messages import Message
 from recordmill.base.option_names import available_names, option
 from recordmill.exporting.infer_conversions import (
     MAX_SNIFFED_PARTS,
@@ -65,12 +66,17 @@ def choose_layout(
         name = _SOURCE_FEATURE if is_distinct else None
         if not is_distinct:
             notes.append(
-                f"{_SOURCE_FEATURE!r} has the same value in many records, so it names no files; "
-                f"{option('name_feature', _SOURCE_FEATURE)} takes it nevertheless"
+                Message(
+                    "{source_feature} has the same value in many records, so it names no files; "
+                    "{name_feature} takes it nevertheless",
+                    source_feature=repr(_SOURCE_FEATURE),
+                    name_feature=option("name_feature", _SOURCE_FEATURE),
+                )
             )
     if name == file.name:
         raise UsageError(
-            f"{option('name_feature', name)}: it becomes the files themselves; name another one"
+            "{name_feature}: it becomes the files themselves; name another one",
+            name_feature=option("name_feature", name),
         )
     columns = tuple(feature.name for feature in selected if feature.name != file.name)
     layout = FileLayout(file.name, name, name != _SOURCE_FEATURE, columns, strip_split)
@@ -93,22 +99,28 @@ def check_layout(layout: FileLayout, schema: Schema) -> None:
 def _check_file(feature: Feature) -> None:
     if feature.shape or feature.dtype not in ("bytes", "string"):
         raise UsageError(
-            f"{option('to', 'files')}: a file is one bytes or string value as it is stored; {feature.name} is "
-            f"{feature.describe()}"
+            "{to}: a file is one bytes or string value as it is stored; {feature} is {feature2}",
+            to=option("to", "files"),
+            feature=feature.name,
+            feature2=feature.describe(),
         )
 
 
 def _check_name(feature: Feature) -> None:
     if feature.shape or feature.dtype not in ("bytes", "string", "int64", "int32", "uint64"):
         raise UsageError(
-            f"{option('name_feature', feature.name)}: a name is one text or whole number, not {feature.describe()}"
+            "{name_feature}: a name is one text or whole number, not {feature}",
+            name_feature=option("name_feature", feature.name),
+            feature=feature.describe(),
         )
 
 
 def _get_feature(keyword: str, name: str, schema: Schema) -> Feature:
     if name not in schema:
         raise UsageError(
-            f"{option(keyword, name)}: no such feature; {available_names(name, schema.names)}"
+            "{option}: no such feature; {available_names}",
+            option=option(keyword, name),
+            available_names=available_names(name, schema.names),
         )
     return schema[name]
 
@@ -129,21 +141,31 @@ def _choose_file_feature(schema: Schema, selected: Schema, records: RecordBatche
             feature.name for feature in schema if feature.dtype == "string" and not feature.shape
         ]
         hint = (
-            f"{option('file_feature')} takes a text as well: {', '.join(texts)}"
+            Message(
+                "{file_feature} takes a text as well: {texts}",
+                file_feature=option("file_feature"),
+                texts=", ".join(texts),
+            )
             if texts
             else f"there are {', '.join(f'{f.name} ({f.describe()})' for f in schema)}"
         )
         raise UsageError(
-            f"{option('to', 'files')}: no feature holds one bytes value that could become a file; {hint}"
+            "{to}: no feature holds one bytes value that could become a file; {hint}",
+            to=option("to", "files"),
+            hint=hint,
         )
     images = find_image_features(candidates, records)
     matches = images if images else list(candidates)
     if len(matches) > 1:
         contents = "hold encoded images" if images else "hold bytes"
         raise UsageError(
-            f"{option('to', 'files')}: {len(matches)} features {contents} ({', '.join(matches)}); say with "
-            f"{option('file_feature')} which "
-            "one becomes the files"
+            "{to}: {matches_count} features {contents} ({matches}); say with "
+            "{file_feature} which one becomes the files",
+            to=option("to", "files"),
+            matches_count=len(matches),
+            contents=contents,
+            matches=", ".join(matches),
+            file_feature=option("file_feature"),
         )
     return schema[matches[0]]
 
@@ -183,6 +205,15 @@ def _layout_note(layout: FileLayout, schema: Schema) -> str:
         and f.name != layout.file_feature
     ]
     hint = (
-        f"; {option('name_feature', matches[0])} would name them by that feature" if matches else ""
+        Message(
+            "; {name_feature} would name them by that feature",
+            name_feature=option("name_feature", matches[0]),
+        )
+        if matches
+        else ""
     )
-    return f"the files are {layout.file_feature!r}, named by the record's number{hint}"
+    return Message(
+        "the files are {file_feature}, named by the record's number{hint}",
+        file_feature=repr(layout.file_feature),
+        hint=hint,
+    )

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from recordmill.base.errors import DataError, UsageError
+from recordmill.base.messages import Message
 from recordmill.base.option_names import available_names, option
 from recordmill.base.threads import thread_map
 from recordmill.records.columns.convert import ConversionStep, DecodeTensor
@@ -170,15 +171,19 @@ def _resolve_tensor(step: UnresolvedTensor, records: RecordBatches) -> DecodeTen
                 )
             except DataError as error:
                 last_error = DataError(
-                    f"{option('decode_tensor', step.feature)}: {error.reason}", source=path
+                    "{decode_tensor}: {reason}",
+                    decode_tensor=option("decode_tensor", step.feature),
+                    reason=error.reason,
+                    source=path,
                 )
                 if not records.lenient:
                     raise last_error from None
                 continue
             return DecodeTensor(step.feature, dtype, shape)
     raise last_error or UsageError(
-        f"{option('decode_tensor', step.feature)}: no record has it; say what it would be, as in "
-        f"{step.feature}=float32[28,28]"
+        "{decode_tensor}: no record has it; say what it would be, as in {feature}=float32[28,28]",
+        decode_tensor=option("decode_tensor", step.feature),
+        feature=step.feature,
     )
 
 
@@ -195,12 +200,15 @@ def _choose_image_features(step: UnresolvedImages, records: RecordBatches) -> Se
             feature.name for feature in records.schema if feature.dtype == "bytes" and feature.shape
         ]:
             raise UsageError(
-                f"{option('decode_images')}: no feature holds one encoded image a record; {lists[0]!r} is a list of "
-                "byte strings, which is not decoded"
+                "{decode_images}: no feature holds one encoded image a record; {lists} is a "
+                "list of byte strings, which is not decoded",
+                decode_images=option("decode_images"),
+                lists=repr(lists[0]),
             )
         raise UsageError(
-            f"{option('decode_images')}: no feature holds encoded images; the bytes features are "
-            f"{', '.join(candidates) or 'none'}"
+            "{decode_images}: no feature holds encoded images; the bytes features are {value}",
+            decode_images=option("decode_images"),
+            value=", ".join(candidates) or "none",
         )
     return features
 
@@ -247,8 +255,12 @@ def _resolve_images(step: UnresolvedImages, name: str, records: RecordBatches) -
     if sizes and not step.ragged:
         example_sizes = " and ".join(f"{height} x {width}" for height, width in sorted(sizes)[:2])
         raise UsageError(
-            f"{option('decode_images', name)}: the images differ in size ({example_sizes}), so no one array holds them; "
-            f"{option('resize', 'HxW')} makes them equal, or use {option('to', 'parquet')}"
+            "{decode_images}: the images differ in size ({example_sizes}), so no one "
+            "array holds them; {resize} makes them equal, or use {to}",
+            decode_images=option("decode_images", name),
+            example_sizes=example_sizes,
+            resize=option("resize", "HxW"),
+            to=option("to", "parquet"),
         )
     return any_size
 
@@ -256,7 +268,9 @@ def _resolve_images(step: UnresolvedImages, name: str, records: RecordBatches) -
 def _check_name(name: str, keyword: str, schema: Schema) -> None:
     if name not in schema:
         raise UsageError(
-            f"{option(keyword, name)}: no such feature; {available_names(name, schema.names)}"
+            "{option}: no such feature; {available_names}",
+            option=option(keyword, name),
+            available_names=available_names(name, schema.names),
         )
 
 
@@ -276,7 +290,11 @@ def suggest_conversions(records: RecordBatches, schema: Schema) -> list[str]:
     with contextlib.suppress(DataError):
         image_features = find_image_features(names, records)
         return [
-            f"{name} holds encoded images: {option('decode_images', name)} makes pixels of them"
+            Message(
+                "{name} holds encoded images: {decode_images} makes pixels of them",
+                name=name,
+                decode_images=option("decode_images", name),
+            )
             for name in image_features
         ]
     return []

@@ -319,15 +319,18 @@ class ReadOptions:
     def __post_init__(self) -> None:
         find_output(self.to)
         if self.limit is not None and self.limit < 0:
-            raise UsageError(f"{option('limit', self.limit)}: 0 or more")
+            raise UsageError("{limit}: 0 or more", limit=option("limit", self.limit))
         if self.file_bytes < 1:
-            raise UsageError(f"{option('file_size', self.file_bytes)}: at least 1 byte")
+            raise UsageError(
+                "{file_size}: at least 1 byte", file_size=option("file_size", self.file_bytes)
+            )
         if self.sample is not None and not 0 <= self.sample <= 1:
             raise UsageError(
-                f"{option('sample', self.sample)}: a share of the records, from 0 to 1"
+                "{sample}: a share of the records, from 0 to 1",
+                sample=option("sample", self.sample),
             )
         if not -(2**63) <= self.seed < 2**63:
-            raise UsageError(f"{option('seed', self.seed)} does not fit 64 bits")
+            raise UsageError("{seed} does not fit 64 bits", seed=option("seed", self.seed))
 
 
 @dataclass(frozen=True)
@@ -453,7 +456,9 @@ def _make_plan(
     if options.columns is not None:
         if unknown := [name for name in options.columns if name not in input_schema]:
             raise UsageError(
-                f"{option('columns', unknown[0])}: no such feature; {available_names(unknown[0], input_schema.names)}"
+                "{columns}: no such feature; {available_names}",
+                columns=option("columns", unknown[0]),
+                available_names=available_names(unknown[0], input_schema.names),
             )
         selected = input_schema.select(options.columns)
     split_tasks = plan_split_tasks(
@@ -527,9 +532,12 @@ def _check_folders(splits: Sequence[str], output_name: str) -> None:
     for split in splits:
         if split in RESERVED_NAMES or split.startswith(RUN_PREFIX):
             raise UsageError(
-                f"{option('to', output_name)}: the folder of split {split!r} would take the place of what a read keeps under "
-                "that name; "
-                f"use {option('to', 'parquet')} or npz, or leave the split out with {option('split')}"
+                "{to}: the folder of split {split} would take the place of what a read keeps "
+                "under that name; use {to2} or npz, or leave the split out with {split2}",
+                to=option("to", output_name),
+                split=repr(split),
+                to2=option("to", "parquet"),
+                split2=option("split"),
             )
 
 
@@ -548,8 +556,9 @@ def choose_threads(threads: int, memory_bytes: int) -> int:
     max_threads = (memory_bytes - _BASE_BYTES) // _THREAD_BYTES
     if max_threads < 1:
         raise UsageError(
-            f"{option('memory', f'{memory_bytes >> 20}MiB')} is too little: a read needs "
-            f"{(_BASE_BYTES + _THREAD_BYTES) >> 20} MiB beside the interpreter"
+            "{memory} is too little: a read needs {base_bytes} MiB beside the interpreter",
+            memory=option("memory", f"{memory_bytes >> 20}MiB"),
+            base_bytes=_BASE_BYTES + _THREAD_BYTES >> 20,
         )
     return int(min(requested, max_threads))
 

@@ -99,7 +99,9 @@ def begin_publication(
     if is_folder(path):
         if is_data_set(path):
             raise UsageError(
-                f"{path} holds a data set of recordmill; name another folder for {option('out')}"
+                "{path} holds a data set of recordmill; name another folder for {out}",
+                path=path,
+                out=option("out"),
             )
         # A folder without write permission is reported by `RunFolder.create` below.
         with contextlib.suppress(PermissionError):
@@ -110,7 +112,9 @@ def begin_publication(
             _check_empty(path)
         elif not overwrite:
             raise UsageError(
-                f"{path} already holds the result of a read; {option('overwrite', True)} replaces it"
+                "{path} already holds the result of a read; {overwrite} replaces it",
+                path=path,
+                overwrite=option("overwrite", True),
             )
     return RunFolder.create(path, keep=is_resumable, index=False, uses_engine=uses_engine)
 
@@ -229,8 +233,11 @@ def _move_result(folder: RunFolder) -> None:
         sync_folder(out)
     except OSError as error:
         raise RecordmillError(
-            f"{error.filename or out}: {error.strerror}; the result is complete, but not yet in its place: the next "
-            f"read with {option('out', out)} brings it there"
+            "{value}: {strerror}; the result is complete, but not yet in its place: the "
+            "next read with {out} brings it there",
+            value=error.filename or out,
+            strerror=error.strerror,
+            out=option("out", out),
         ) from error
 
 
@@ -259,7 +266,7 @@ def _read_file_names(summary_path: Path) -> list[str] | None:
         return None
     except DataError as error:
         raise UsageError(
-            f"{error}: not what a read writes; remove it, or name another folder"
+            "{error}: not what a read writes; remove it, or name another folder", error=error
         ) from None
 
 
@@ -276,6 +283,9 @@ def _check_empty(out: Path) -> None:
     ]
     if other_names:
         raise UsageError(
-            f"{out} is not empty ({', '.join(other_names[:3])}{', ...' if len(other_names) > 3 else ''}); name a new "
-            f"or an empty folder for {option('out')}"
+            "{out} is not empty ({other_names}{value}); name a new or an empty folder for {out2}",
+            out=out,
+            other_names=", ".join(other_names[:3]),
+            value=", ..." if len(other_names) > 3 else "",
+            out2=option("out"),
         )

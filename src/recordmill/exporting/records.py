@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from recordmill.base.buffers import Int64s
 from recordmill.base.errors import DataError, Reject
+from recordmill.base.messages import Message, shorten
 from recordmill.base.option_names import option
 from recordmill.base.siphash import derive_key, hash_positions
 from recordmill.base.threads import thread_map
@@ -165,8 +166,14 @@ def convert_selected(plan: ReadPlan, selected_records: SelectedRecords) -> Salva
     rejects = list(damage_rejects(frames, name))
     # In the order of the records, which is the order of the rejects.
     for row, reason, record in sorted(bad, key=lambda item: item[0]):
-        reject = f"feature {record.feature!r}: {record.reason}" if record.feature else record.reason
-        message = reject[:290]
+        reject = (
+            Message(
+                "feature {feature}: {reason}", feature=repr(record.feature), reason=record.reason
+            )
+            if record.feature
+            else record.reason
+        )
+        message = shorten(reject, 290)
         path, place = frames.location(row)
         if not plan.options.lenient:
             raise DataError(message, source=path, place=place)
@@ -269,7 +276,13 @@ def _measure_costs(
             reason = _oversize_message(plan, step, int(peak_bytes[row]))
             if is_image:
                 path, place = selected_records.frames.location(int(selected_records.rows[row]))
-                raise DataError(f"feature {step.feature!r}: {reason}", source=path, place=place)
+                raise DataError(
+                    "feature {feature}: {reason}",
+                    feature=repr(step.feature),
+                    reason=reason,
+                    source=path,
+                    place=place,
+                )
             oversize.setdefault(row, BadRecord(row, step.feature, reason))
         # All converted values are kept, but the temporary memory of only one step is needed at a
         # time.
@@ -322,25 +335,35 @@ def _batch_ends(pixels: Int64s, part_bytes: int) -> Int64s:
 
 def _oversize_message(plan: ReadPlan, step: DecodeImages | DecodeTensor, peak_bytes: int) -> str:
     if isinstance(step, DecodeTensor):
-        return f"a tensor {_memory_message(plan, peak_bytes, peak_bytes)}"
-    reason = f"an image {_memory_message(plan, peak_bytes, peak_bytes + plan.memory_bytes - plan.image_bytes)}"
+        return Message(
+            "a tensor {memory_message}",
+            memory_message=_memory_message(plan, peak_bytes, peak_bytes),
+        )
+    reason = Message(
+        "an image {memory_message}",
+        memory_message=_memory_message(
+            plan, peak_bytes, peak_bytes + plan.memory_bytes - plan.image_bytes
+        ),
+    )
     if not plan.options.output.buffer_bytes_per_value:
         return reason
     alternative = (
         option("to", "arrow")
         if step.resize
-        else f"{option('to', 'arrow')} or {option('resize', 'HxW')}"
+        else Message("{to} or {resize}", to=option("to", "arrow"), resize=option("resize", "HxW"))
     )
-    return f"{reason}, and {alternative} takes less"
+    return Message("{reason}, and {alternative} takes less", reason=reason, alternative=alternative)
 
 
 def _memory_message(plan: ReadPlan, peak_bytes: int, enough_bytes: int) -> str:
     """Returns the message for a record that needs too much memory."""
     written = " and write" if plan.options.output.buffer_bytes_per_value else ""
-    return (
-        f"takes {(peak_bytes >> 20) + 1} MiB to decode{written}, more than "
-        f"{option('memory', f'{plan.memory_bytes >> 20}MiB')} leaves; "
-        f"{option('memory', f'{(enough_bytes >> 20) + 1}MiB')} is enough"
+    return Message(
+        "takes {peak_bytes} MiB to decode{written}, more than {memory} leaves; {memory2} is enough",
+        peak_bytes=(peak_bytes >> 20) + 1,
+        written=written,
+        memory=option("memory", f"{plan.memory_bytes >> 20}MiB"),
+        memory2=option("memory", f"{(enough_bytes >> 20) + 1}MiB"),
     )
 
 
@@ -359,7 +382,10 @@ def _refuse_oversize(plan: ReadPlan) -> Callable[[int], str] | None:
         peak_bytes = 3 * size_bytes
         if size_bytes <= PIECE_BYTES or peak_bytes <= plan.memory_bytes:
             return ""
-        return f"a record {_memory_message(plan, peak_bytes, peak_bytes)}"
+        return Message(
+            "a record {memory_message}",
+            memory_message=_memory_message(plan, peak_bytes, peak_bytes),
+        )
 
     return refuse
 
@@ -382,7 +408,14 @@ def _without_oversize_record(plan: ReadPlan, frames: FileFrames) -> FileFrames:
     )
     if peak_bytes <= plan.memory_bytes:
         return frames
-    return replace_by_damage(frames, 0, f"a record {_memory_message(plan, peak_bytes, peak_bytes)}")
+    return replace_by_damage(
+        frames,
+        0,
+        Message(
+            "a record {memory_message}",
+            memory_message=_memory_message(plan, peak_bytes, peak_bytes),
+        ),
+    )
 
 
 # 16 MiB of converted records. Two of these per thread wait for the writer.

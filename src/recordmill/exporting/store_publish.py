@@ -247,13 +247,17 @@ def begin_store_publication(out: str, overwrite: bool) -> tuple[RunFolder, int]:
         holds_data_set, results = run_both(lambda: is_data_set(out), lambda: list_results(out))
         if holds_data_set:
             raise UsageError(
-                f"{out} holds a data set of recordmill; name another folder for {option('out')}"
+                "{out} holds a data set of recordmill; name another folder for {out2}",
+                out=out,
+                out2=option("out"),
             )
         if results:
             _finish_newest_result(out, results)
             if not overwrite:
                 raise UsageError(
-                    f"{out} already holds the result of a read; {option('overwrite', True)} replaces it"
+                    "{out} already holds the result of a read; {overwrite} replaces it",
+                    out=out,
+                    overwrite=option("overwrite", True),
                 )
         else:
             other_name = next(
@@ -266,13 +270,19 @@ def begin_store_publication(out: str, overwrite: bool) -> tuple[RunFolder, int]:
             )
             if other_name is not None:
                 raise UsageError(
-                    f"{out} is not empty ({other_name}, ...); name a new or an empty folder for {option('out')}"
+                    "{out} is not empty ({other_name}, ...); name a new or an empty folder for "
+                    "{out2}",
+                    out=out,
+                    other_name=other_name,
+                    out2=option("out"),
                 )
     except OSError as error:
-        raise UsageError(f"{option('out', out)}: {error.strerror}") from None
+        raise UsageError(
+            "{out}: {strerror}", out=option("out", out), strerror=error.strerror
+        ) from None
     except DataError as error:
         raise UsageError(
-            f"{error}: not what a read writes; remove it, or name another folder"
+            "{error}: not what a read writes; remove it, or name another folder", error=error
         ) from None
 
     # A read may have been killed after its commit, before the store answered. It is not resumed,

@@ -1,27 +1,30 @@
 """The options of all commands, and the work on given options.
 
 The functions fill in defaults, refuse options without an effect, create the signatures of Python
-functions, and replace keywords by flags in messages.
+functions, and write the options in messages as flags.
 """
 
 from __future__ import annotations
 
 import inspect
-import json
-import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from recordmill.base.errors import UsageError
+from recordmill.base.messages import OptionMention, Spelling, join_messages, render
 from recordmill.base.option_names import closest_name, did_you_mean
 from recordmill.base.option_names import option as option_text
 from recordmill.options.build import APPLY_OPTIONS, BUILD_OPTIONS
 from recordmill.options.option import (
+    ALL_OR_NAMES_FORM,
     CHARACTER_FORM,
     NAMES_FORM,
+    NEGATIVE_SWITCH_FORM,
     REPEATED_FORM,
+    SWITCH_FORM,
+    TWO_WAY_SWITCH_FORM,
     Option,
     Options,
     is_local,
@@ -50,14 +53,6 @@ def flags_of(command: str) -> tuple[Option, ...]:
     return tuple(option for option in COMMAND_OPTIONS[command] if not option.keyword_only)
 
 
-# If several commands have an option, the first command in CALL_OPTIONS determines its flag.
-_OPTIONS_BY_NAME = {
-    option.name: option for options in reversed([*CALL_OPTIONS.values()]) for option in options
-}
-# An option in a message, such as `max_rejects="1%"` (see `base.option_names`). Not preceded by a
-# character of a path or a URL, where `key=` can be part of a name.
-_OPTION_TEXT = re.compile(rf"(?<![\w./?&'\"`-])({'|'.join(_OPTIONS_BY_NAME)})=(?=([\s:;,.?)]|$)?)")
-_JSON_DECODER = json.JSONDecoder()
 _CHARACTER_NAMES = {"tab": "\t", "\\t": "\t", "none": None}
 
 
@@ -123,22 +118,34 @@ def check_applicable(
     for name, value in ((name, effective[name]) for name in effective if name in options):
         option_shown = option_text(name, value if isinstance(value, bool) else None)
         if inputs and not options[name].serves_inputs(inputs):
-            raise UsageError(f"{option_shown} is not for {inputs}")
+            raise UsageError("{option} is not for {inputs}", option=option_shown, inputs=inputs)
         if output and output not in (served_outputs := find_outputs_with_option(name)):
-            other_outputs = " and ".join(
-                option_text("to", served_output) for served_output in served_outputs
-            )
             raise UsageError(
-                f"{option_text(name, value)}: an option of {other_outputs}, not of {option_text('to', output)}"
+                "{option}: an option of {outputs}, not of {output}",
+                option=option_text(name, value),
+                outputs=join_messages(
+                    " and ", [option_text("to", served_output) for served_output in served_outputs]
+                ),
+                output=option_text("to", output),
             )
         if options[name].engine_only and is_local(effective.get("runner")):
-            raise UsageError(f"{option_shown} needs an engine: give {option_text('runner')}")
+            raise UsageError(
+                "{option} needs an engine: give {runner}",
+                option=option_shown,
+                runner=option_text("runner"),
+            )
         if (needs := options[name].needs) and not effective.keys() & set(needs):
-            raise UsageError(f"{option_shown} needs {' or '.join(map(option_text, needs))}")
+            raise UsageError(
+                "{option} needs {others}",
+                option=option_shown,
+                others=join_messages(" or ", map(option_text, needs)),
+            )
         for excluded_name, excluded_value in options[name].excludes:
             if excluded_name in effective and excluded_value in (None, effective[excluded_name]):
                 raise UsageError(
-                    f"{option_shown} and {option_text(excluded_name, excluded_value)} exclude each other: give one of them"
+                    "{option} and {excluded} exclude each other: give one of them",
+                    option=option_shown,
+                    excluded=option_text(excluded_name, excluded_value),
                 )
 
 
@@ -146,7 +153,10 @@ def _check_value(option: Option, value: Any) -> Any:
     if option.choices and value is not None and value not in option.choices:
         hint = did_you_mean(str(value), option.choices)
         raise UsageError(
-            f"{option_text(option.name, value)}: one of {', '.join(option.choices)}{hint}"
+            "{option}: one of {choices}{hint}",
+            option=option_text(option.name, value),
+            choices=", ".join(option.choices),
+            hint=hint,
         )
     if option.form == CHARACTER_FORM and isinstance(value, str):
         return _CHARACTER_NAMES.get(value, value)
@@ -190,77 +200,79 @@ def with_keywords(command: str) -> Callable[[_F], _F]:
     return decorate
 
 
-def format_flag(name: str, value: object = None) -> str:
+def format_flag(option: Option, value: object = None) -> str | None:
     """Returns an option as a flag, with a value as a shell needs it.
 
-    >>> format_flag("max_rejects", "1%"), format_flag("shuffle", False)
+    >>> options = {option.name: option for option in flags_of("build")}
+    >>> format_flag(options["max_rejects"], "1%"), format_flag(options["shuffle"], False)
     ('--max-rejects 1%', '--no-shuffle')
-    >>> format_flag("columns", ["a", "b"])
+    >>> format_flag(options["columns"], ["a", "b"])
     '--columns a,b'
-    >>> format_flag("dtypes", {"a b": "int8"}), format_flag("label")
+    >>> format_flag(options["dtypes"], {"a b": "int8"}), format_flag(options["label"])
     ("--dtype 'a b=int8'", '--label')
+    >>> format_flag(options["shuffle"], True) is None
+    True
+
+    Returns:
+        None if no flag sets the option to this value.
     """
-    option = _OPTIONS_BY_NAME[name]
     flag = option.main_flag
-    if value is None or isinstance(value, bool):
-        return flag if value is not False else option.all_flags[-1]
+    if value is None:
+        return flag
+    flags_by_value = {
+        SWITCH_FORM: {True: flag},
+        NEGATIVE_SWITCH_FORM: {False: flag},
+        TWO_WAY_SWITCH_FORM: {True: flag, False: option.all_flags[-1]},
+    }
+    if option.form in flags_by_value or isinstance(value, bool):
+        with_names = {True: flag} if option.form == ALL_OR_NAMES_FORM else {}
+        known = flags_by_value.get(option.form, with_names)
+        return known.get(value) if isinstance(value, bool) else None
     if isinstance(value, Mapping):
         value = [f"{key}={item}" for key, item in value.items()]
-    if isinstance(value, list) and option.form == REPEATED_FORM:
+    if isinstance(value, list | tuple) and option.form == REPEATED_FORM:
         return " ".join(f"{flag} {shlex.quote(str(item))}" for item in value)
-    return f"{flag} {shlex.quote(','.join(map(str, value)) if isinstance(value, list) else str(value))}"
+    text = ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    return f"{flag} {shlex.quote(text)}"
 
 
-def in_flags(text: object) -> str:
-    """Returns a message with flags instead of Python keywords, for the command line.
+def flag_spelling(command: str) -> Spelling:
+    """Returns the spelling of options as flags of a command, for `render`.
 
-    >>> in_flags('max_rejects="1%" allows that, shuffle=False does not')
-    '--max-rejects 1% allows that, --no-shuffle does not'
-    >>> in_flags("label= names a column; key=1/a.csv is a file")
-    '--label names a column; key=1/a.csv is a file'
+    An option stays a keyword if the command does not have it, or has no flag for the value.
+
+    >>> from recordmill.base.messages import Message
+    >>> from recordmill.base.option_names import option
+    >>> message = Message("{seed} is that of {file}", seed=option("seed", 3), file="seed=3.csv")
+    >>> render(message, flag_spelling("build")), render(message, flag_spelling("head"))
+    ('--seed 3 is that of seed=3.csv', 'seed=3 is that of seed=3.csv')
     """
-    message, flag_parts, position = str(text), [], 0
-    for match in _OPTION_TEXT.finditer(message):
-        value, end = (
-            (None, match.end()) if match[2] is not None else _parse_value(message, match.end())
-        )
-        if match.start() >= position and end:
-            flag_parts += [message[position : match.start()], format_flag(match[1], value)]
-            position = end
-    return "".join([*flag_parts, message[position:]])
+    options = {option.name: option for option in flags_of(command)}
+
+    def spell(mention: OptionMention) -> str:
+        option = options.get(mention.name)
+        flag = None if option is None else format_flag(option, mention.value)
+        return str(mention) if flag is None else flag
+
+    return spell
 
 
-def report_in_flags(report: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    """Returns a report with flags instead of keywords in some entries.
+def render_entries(report: Mapping[str, Any], spelling: Spelling, *names: str) -> dict[str, Any]:
+    """Returns a report with the messages in some of its entries rendered.
 
     Args:
-        names: The entries to change. Each one is a message, a list of messages or None.
+        names: The entries. Each one is a message, a list of messages or None.
     """
     texts = {name: report[name] for name in names if report[name] is not None}
     return {
         **report,
-        **{n: in_flags(v) if isinstance(v, str) else [*map(in_flags, v)] for n, v in texts.items()},
+        **{
+            name: render(entry, spelling)
+            if isinstance(entry, str)
+            else [render(message, spelling) for message in entry]
+            for name, entry in texts.items()
+        },
     }
-
-
-def _parse_value(text: str, start: int) -> tuple[Any, int]:
-    """Parses a value in a text, as Python or JSON writes it.
-
-    Args:
-        start: The position of the value.
-
-    Returns:
-        (value, end of the value). The end is 0 if the text is not a value.
-    """
-    for word, value in (("True", True), ("False", False)):
-        if text.startswith(word, start):
-            return value, start + len(word)
-    try:
-        value, end = _JSON_DECODER.raw_decode(text, start)
-    except ValueError:
-        return None, 0
-    # A number that continues, such as 1/a.csv, is a part of a path.
-    return value, 0 if text[end : end + 1].isalnum() or text[end : end + 1] in ("/", "_") else end
 
 
 def explain_unknown_flags(

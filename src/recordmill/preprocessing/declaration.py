@@ -451,7 +451,9 @@ def declare_transform(declaration: Mapping[str, Any], schema: Schema) -> Declara
     try:
         check_nesting(declaration)
     except ValueError as error:
-        raise UsageError(f"transform: {error}; write features and their steps") from None
+        raise UsageError(
+            "transform: {error}; write features and their steps", error=error
+        ) from None
     columns: list[DeclaredColumn] = []
     copied: list[tuple[str, str]] = []
     for name, steps in declaration.items():
@@ -565,7 +567,10 @@ def _declare_column(
             step, value = check_step(value, step_name, argument)
         except ValueError as error:
             raise UsageError(
-                f"transform: feature {feature.name!r}, step {step_name!r}: {error}"
+                "transform: feature {feature}, step {step_name}: {error}",
+                feature=repr(feature.name),
+                step_name=repr(step_name),
+                error=error,
             ) from None
         steps.append(step)
     return DeclaredColumn(name=name, source=feature.name, steps=tuple(steps), value=value)

@@ -382,7 +382,7 @@ def restore_transform(folder: str, entry: Mapping[str, Any], schema: Schema) -> 
         )
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(
-            f"the manifest's transform can't be read ({error})", source=folder
+            "the manifest's transform can't be read ({error})", error=error, source=folder
         ) from None
 
 

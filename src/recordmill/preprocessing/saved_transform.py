@@ -214,7 +214,11 @@ class SavedTransform:
                     outputs[feature.name], feature, batch.num_rows
                 )
             except ValueError as error:
-                raise DataError(f"the transform gave for {feature.name!r} {error}") from None
+                raise DataError(
+                    "the transform gave for {feature} {error}",
+                    feature=repr(feature.name),
+                    error=error,
+                ) from None
         return make_batch(columns, self.outputs)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from recordmill.base.errors import UsageError
 from recordmill.base.machine import core_count
+from recordmill.base.messages import Message, join_messages
 from recordmill.base.option_names import option
 from recordmill.base.stages import measure_stages
 from recordmill.reader.batches.source import Batches
@@ -21,13 +22,26 @@ _MIN_BUSY_SHARE = 0.6
 BENCH_OUTPUTS = {"numpy": "batches", "tf": "to_tf", "torch": "to_torch"}
 _FRAMEWORKS = {"tf": "tensorflow", "torch": "torch"}
 _WAIT_ADVICE = {
-    "numpy": f"the threads wait for each other or for the processor: try fewer {option('threads')}, or larger "
-    f"{option('batch_size')}",
-    "tf": "the threads wait for TensorFlow, which cuts the batches out of what they hand over: try larger "
-    f"{option('batch_size')}, leave features out with {option('columns')}, above all text; "
-    f"{option('consumer', 'numpy')} shows what the reader gives without it",
-    "torch": "the threads wait for whoever takes the batches, one at a time: a DataLoader with workers takes them in "
-    f"several processes; {option('consumer', 'numpy')} shows what the reader gives without PyTorch",
+    "numpy": Message(
+        "the threads wait for each other or for the processor: try fewer {threads}, "
+        "or larger {batch_size}",
+        threads=option("threads"),
+        batch_size=option("batch_size"),
+    ),
+    "tf": Message(
+        "the threads wait for TensorFlow, which cuts the batches out of what they "
+        "hand over: try larger {batch_size}, leave features out with {columns}, "
+        "above all text; {consumer} shows what the reader gives without it",
+        batch_size=option("batch_size"),
+        columns=option("columns"),
+        consumer=option("consumer", "numpy"),
+    ),
+    "torch": Message(
+        "the threads wait for whoever takes the batches, one at a time: a DataLoader "
+        "with workers takes them in several processes; {consumer} shows what the "
+        "reader gives without PyTorch",
+        consumer=option("consumer", "numpy"),
+    ),
 }
 
 
@@ -92,24 +106,48 @@ class BenchResult:
         stage = max(self.stages, key=lambda name: self.stages[name])
         if self.busy_share < _MIN_BUSY_SHARE and stage != "read":
             return _WAIT_ADVICE[self.consumer]
-        threads = f"more {option('threads')}" if self.threads < core_count() else "more processors"
+        threads = (
+            Message("more {threads}", threads=option("threads"))
+            if self.threads < core_count()
+            else "more processors"
+        )
         fewer = (
-            f"leave features out with {option('columns')}, or give " if self.features > 1 else ""
+            Message("leave features out with {columns}, or give ", columns=option("columns"))
+            if self.features > 1
+            else ""
         )
         read = [
-            f"{option('shuffle', 'window')} reads forwards where global reads single records"
+            Message(
+                "{shuffle} reads forwards where global reads single records",
+                shuffle=option("shuffle", "window"),
+            )
             if self.shuffle == "global"
             else "",
             "`recordmill build` makes shards that are read in parts of these compressed files, which are inflated whole"
             if self.has_foreign_compression
             else "",
-            f"a larger {option('memory_bytes')} reads further ahead",
+            Message(
+                "a larger {memory_bytes} reads further ahead", memory_bytes=option("memory_bytes")
+            ),
         ]
-        advice = {
-            "read": f"reading takes the most: {'; '.join(filter(None, read))}",
-            "check": f"the checksums take the most, and are not to be left out: {threads}, fewer bytes a record",
-            "decode": f"decoding takes the most: {fewer}{threads}",
-            "images": f"decoding images takes the most: {threads}, or images that were stored at their size",
+        advice: dict[str, str] = {
+            "read": Message(
+                "reading takes the most: {remedies}",
+                remedies=join_messages("; ", filter(None, read)),
+            ),
+            "check": Message(
+                "the checksums take the most, and are not to be left out: {threads}, fewer "
+                "bytes a record",
+                threads=threads,
+            ),
+            "decode": Message(
+                "decoding takes the most: {fewer}{threads}", fewer=fewer, threads=threads
+            ),
+            "images": Message(
+                "decoding images takes the most: {threads}, or images that were stored at "
+                "their size",
+                threads=threads,
+            ),
             "collate": "making arrays takes the most: pad to less, or keep lists ragged; text costs an object each",
         }
         return advice[stage]
@@ -150,7 +188,7 @@ def measure(
     """
     import_framework(consumer)
     if max_seconds <= 0:
-        raise UsageError(f"{option('seconds', f'{max_seconds:g}')}: more than 0")
+        raise UsageError("{seconds}: more than 0", seconds=option("seconds", f"{max_seconds:g}"))
     framed_bytes = sum(file.framed_bytes for file in dataset.files)
     # the sizes are read before the clock starts
     with measure_stages() as clock:

@@ -141,7 +141,9 @@ def open(
     catalog = catalog_inputs(inputs, split)
     if cache is None and cache_bytes != _DEFAULT_CACHE_BYTES:
         raise UsageError(
-            f"{option('cache_bytes')} bounds what {option('cache')} keeps: name its folder"
+            "{cache_bytes} bounds what {cache} keeps: name its folder",
+            cache_bytes=option("cache_bytes"),
+            cache=option("cache"),
         )
     if cache is not None or storage_requests is not None:
         folder = "" if cache is None else parse_local_path(cache)
@@ -176,7 +178,9 @@ def parse_sample(infer_from: str | int | None, schema: Any) -> Sample | None:
     """
     if infer_from is not None and schema is not None:
         raise UsageError(
-            f"{option('infer_from')} and {option('schema')} exclude each other: give one of them"
+            "{infer_from} and {schema} exclude each other: give one of them",
+            infer_from=option("infer_from"),
+            schema=option("schema"),
         )
     return None if infer_from is None else Sample.parse(infer_from)
 

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from recordmill.base.buffers import Bytes, Int64s
 from recordmill.base.errors import UsageError
+from recordmill.base.messages import Message
 from recordmill.base.option_names import option
 from recordmill.base.siphash import U64
 from recordmill.base.sizes import format_percent
@@ -406,9 +407,13 @@ def _violation(
     if original_split == split:
         remedy = f"take them out of the input, or allow a share of them ({check}: {{{rule}}})"
     else:
-        remedy = (
-            f"take them out of the input, or build with {option('split_by')} a feature that they have in common, which "
-            f"keeps them in one split; or allow a share of them ({check}: {{{rule}}})"
+        remedy = Message(
+            "take them out of the input, or build with {split_by} a feature that they "
+            "have in common, which keeps them in one split; or allow a share of them "
+            "({check}: {{{rule}}})",
+            split_by=option("split_by"),
+            check=check,
+            rule=rule,
         )
     return Violation(
         check,

@@ -126,7 +126,7 @@ class View:
         try:
             view.to_shown(self.to_stored(schema))  # a `Schema` refuses invalid names
         except ValueError as error:
-            raise UsageError(f"rename: {error}") from None
+            raise UsageError("rename: {error}", error=error) from None
         return view
 
     def identity(self) -> str:
@@ -380,6 +380,9 @@ def _condition_columns(
         if not decoded_names:
             raise
         raise UsageError(
-            f"{error} (a condition sees {decoded_names[0]!r} as the records have it, before it is decoded; by what is in "
-            "arrays, records are chosen by their numbers: ds.filter(numbers))"
+            "{error} (a condition sees {decoded_names} as the records have it, before it "
+            "is decoded; by what is in arrays, records are chosen by their numbers: "
+            "ds.filter(numbers))",
+            error=error,
+            decoded_names=repr(decoded_names[0]),
         ) from None

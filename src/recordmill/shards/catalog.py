@@ -329,8 +329,11 @@ def check_size(path: str, info: ShardInfo, *, lenient: bool = False) -> Stat:
         state = last_known_stat(path)
     if state.size_bytes != info.bytes and not lenient:
         raise DataError(
-            f"has {state.size_bytes} bytes where the manifest says {info.bytes}: truncated or replaced; "
-            f"read and inspect take what is whole in it with {option('max_rejects', '1%')}",
+            "has {size_bytes} bytes where the manifest says {bytes}: truncated or "
+            "replaced; read and inspect take what is whole in it with {max_rejects}",
+            size_bytes=state.size_bytes,
+            bytes=info.bytes,
+            max_rejects=option("max_rejects", "1%"),
             source=path,
         )
     return state

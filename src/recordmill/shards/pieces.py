@@ -11,6 +11,7 @@ import numpy as np
 
 from recordmill.base.buffers import Int64s
 from recordmill.base.errors import OUT_OF_MEMORY_REASON, DataError
+from recordmill.base.messages import Message
 from recordmill.records.tfrecord.frames import (
     FRAME_OVERHEAD_BYTES,
     MAX_RECORD_BYTES,
@@ -414,5 +415,5 @@ def _member(data: memoryview, file: ShardFile, at: int, size: int) -> Bytes:
     try:
         return np.frombuffer(file.codec.member_algorithm.unpack(data, size), np.uint8)
     except ValueError as error:
-        reason = f"{file.compression} member {error}"
+        reason = Message("{compression} member {error}", compression=file.compression, error=error)
         raise DataError(reason, source=file.path, place=f"byte {at} of the file") from None

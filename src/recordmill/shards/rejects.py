@@ -19,6 +19,7 @@ from typing import BinaryIO, TextIO
 
 from recordmill.base.documents import Count
 from recordmill.base.errors import DataError, RecordmillError, Reject, UsageError
+from recordmill.base.messages import Message, join_messages
 from recordmill.base.option_names import option
 from recordmill.base.sizes import format_count
 from recordmill.storage.files import replace_file
@@ -41,7 +42,11 @@ def with_remedy(error: DataError) -> DataError:
 
     This option would make the record a reject.
     """
-    reason = f"{error.reason}; {option('max_rejects', '1%')} leaves up to so many such records out"
+    reason = Message(
+        "{reason}; {max_rejects} leaves up to so many such records out",
+        reason=error.reason,
+        max_rejects=option("max_rejects", "1%"),
+    )
     return DataError(reason, source=error.source, place=error.place)
 
 
@@ -70,7 +75,9 @@ class RejectBudget:
         match = _BUDGET.fullmatch(str(text).strip())
         if match is None or (match[2] is not None and float(match[2]) > 100):
             raise UsageError(
-                f"{option('max_rejects', text)}: give a number of records, as in 100, or a share of them, as in 0.5%"
+                "{max_rejects}: give a number of records, as in 100, or a share of them, as "
+                "in 0.5%",
+                max_rejects=option("max_rejects", text),
             )
         return cls(int(match[1])) if match[1] is not None else cls(percent=float(match[2]))
 
@@ -161,15 +168,28 @@ class RejectSummary:
         if budget.allows(self.total, read):
             return
         remedy = (
-            f"\nMend them, or allow them with {option('max_rejects', self.total)}: they are then listed in rejects/."
+            Message(
+                "\nMend them, or allow them with {max_rejects}: they are then listed in rejects/.",
+                max_rejects=option("max_rejects", self.total),
+            )
             if self.total < read
             else ""
         )
-        message = (
-            f"{self.total} of {read} records were rejected ({self._show_reasons()}); {option('max_rejects', budget.option_value)} "
-            "allows fewer, so nothing was written:"
+        message = Message(
+            "{total} of {read} records were rejected ({reasons}); {max_rejects} allows "
+            "fewer, so nothing was written:",
+            total=self.total,
+            read=read,
+            reasons=self._show_reasons(),
+            max_rejects=option("max_rejects", budget.option_value),
         )
-        raise TooManyRejects(f"{message}{self._show_first()}{remedy}", self.first, self.counts)
+        raise TooManyRejects(
+            Message(
+                "{message}{first}{remedy}", message=message, first=self._show_first(), remedy=remedy
+            ),
+            self.first,
+            self.counts,
+        )
 
     def check_limit(self, max_rejects: int, other_rejects: int = 0) -> None:
         """Raises TooManyRejects if a run must fail because of its rejects.
@@ -180,12 +200,21 @@ class RejectSummary:
         """
         if self.total + other_rejects > max_rejects + REJECTS_BEYOND_BUDGET:
             other_files = ", and of other files" if other_rejects else ""
-            message = (
-                f"at least {self.total + other_rejects} records were rejected ({self._show_reasons()}{other_files}); "
-                f"{option('max_rejects')} "
-                f"allows {max_rejects}, so the rest was not looked at and nothing was written:"
+            message = Message(
+                "at least {total} records were rejected ({reasons}{other_files}); "
+                "{max_rejects} allows {max_rejects2}, so the rest was not looked at and "
+                "nothing was written:",
+                total=self.total + other_rejects,
+                reasons=self._show_reasons(),
+                other_files=other_files,
+                max_rejects=option("max_rejects"),
+                max_rejects2=max_rejects,
             )
-            raise TooManyRejects(f"{message}{self._show_first()}", self.first, self.counts)
+            raise TooManyRejects(
+                Message("{message}{first}", message=message, first=self._show_first()),
+                self.first,
+                self.counts,
+            )
 
     def check_any_left(self, read: int) -> None:
         """Raises TooManyRejects if all of the `read` records were rejected.
@@ -197,7 +226,12 @@ class RejectSummary:
         if read == 0:
             raise TooManyRejects("no record to write: the inputs hold none", (), self.counts)
         raise TooManyRejects(
-            f"no record to write: all {read} were rejected ({self._show_reasons()}):{self._show_first()}",
+            Message(
+                "no record to write: all {read} were rejected ({reasons}):{first}",
+                read=read,
+                reasons=self._show_reasons(),
+                first=self._show_first(),
+            ),
             self.first,
             self.counts,
         )
@@ -219,7 +253,8 @@ class RejectSummary:
             if self.total > len(self.first)
             else ""
         )
-        return "".join(f"\n  {reject}" for reject in self.first) + remainder
+        lines = [Message("\n  {reject}", reject=reject) for reject in self.first]
+        return join_messages("", [*lines, remainder])
 
 
 class _RejectCounter:

@@ -300,7 +300,9 @@ class RunFolder(Run):
         except OSError as error:
             folder.close()
             raise UsageError(
-                f"{option('out', path)}: can't be written to: {error.strerror}"
+                "{out}: can't be written to: {strerror}",
+                out=option("out", path),
+                strerror=error.strerror,
             ) from None
         except BaseException:
             folder.close()
@@ -460,11 +462,14 @@ def _make_output_folder(path: Path) -> list[Path]:
         make_folder(path, parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
         raise UsageError(
-            f"{option('out', path)} {'is a file' if is_file(path) else 'is no folder, and none can be made there'}; "
-            "name a folder"
+            "{out} {value}; name a folder",
+            out=option("out", path),
+            value="is a file" if is_file(path) else "is no folder, and none can be made there",
         ) from None
     except OSError as error:
-        raise UsageError(f"{option('out', path)}: can't be made: {error.strerror}") from None
+        raise UsageError(
+            "{out}: can't be made: {strerror}", out=option("out", path), strerror=error.strerror
+        ) from None
     return missing
 
 
@@ -484,8 +489,10 @@ def check_output_folder(out: str | os.PathLike[str], overwrite: bool) -> int:
         numbers = list_generations(output)
         if numbers and not overwrite:
             raise UsageError(
-                f"{output} already holds a data set; {option('overwrite', True)} replaces it (the old one stays "
-                "readable until the new one is complete)"
+                "{output} already holds a data set; {overwrite} replaces it (the old one "
+                "stays readable until the new one is complete)",
+                output=output,
+                overwrite=option("overwrite", True),
             )
         if numbers:
             # Old generations are removed after the commit. A manifest that can't be read must be
@@ -496,7 +503,9 @@ def check_output_folder(out: str | os.PathLike[str], overwrite: bool) -> int:
     except OSError as error:
         if not is_remote(output):
             raise
-        raise UsageError(f"{option('out', output)}: {error.strerror}") from None
+        raise UsageError(
+            "{out}: {strerror}", out=option("out", output), strerror=error.strerror
+        ) from None
     if other_names:
         raise UsageError(
             f"{output} is not empty ({', '.join(other_names[:3])}, ...) and holds no data set of recordmill; name a new or "

@@ -20,6 +20,7 @@ import numpy as np
 from recordmill.base.display import Display
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.machine import core_count
+from recordmill.base.messages import Message
 from recordmill.base.option_names import option
 from recordmill.base.progress import ProgressArgument, to_progress
 from recordmill.base.threads import thread_map
@@ -129,7 +130,11 @@ def verify(
     if data_sets and len(paths) > 1:
         raise UsageError(f"{data_sets[0]} is a data set of its own; verify it alone")
     if mend and any(is_remote(name) for name in paths):
-        raise UsageError(f"{option('mend', True)}: {paths[0]} is in a store, which is only read")
+        raise UsageError(
+            "{mend}: {paths} is in a store, which is only read",
+            mend=option("mend", True),
+            paths=paths[0],
+        )
 
     counters = to_progress(progress)
     counters.begin("verify")
@@ -438,7 +443,11 @@ def _check_derived(out: str, manifest: Manifest, generation: int, mend: bool) ->
         if error.source and error.source.endswith(STATISTICS_NAME):
             return []  # reported by `_check_statistics_file`
         return [
-            Problem(join(out, "schema.pbtxt"), "", f"the manifest's schema can't be read: {error}")
+            Problem(
+                join(out, "schema.pbtxt"),
+                "",
+                Message("the manifest's schema can't be read: {error}", error=error),
+            )
         ]
     problems = []
     for name, content in expected.items():

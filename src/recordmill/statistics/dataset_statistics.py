@@ -122,7 +122,9 @@ class DatasetStatistics(Mapping[str, Mapping[str, FeatureStatistics]]):
             UsageError: The split or a feature does not exist.
         """
         if split is not None and split not in self:
-            raise UsageError(f"{option('split', split)}: there are {', '.join(self)}")
+            raise UsageError(
+                "{split}: there are {itself}", split=option("split", split), itself=", ".join(self)
+            )
         names = (
             [name.strip() for name in columns.split(",")] if isinstance(columns, str) else columns
         )

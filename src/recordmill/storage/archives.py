@@ -268,7 +268,9 @@ def _read_archive(path: str, archive_stat: Stat) -> ArchiveMembers:
             # An error with a file name comes from the storage, and is not damage of the archive.
             if isinstance(error, OSError) and error.filename is not None:
                 raise
-            raise UsageError(f"{path}: can't be read as an archive: {error}") from None
+            raise UsageError(
+                "{path}: can't be read as an archive: {error}", path=path, error=error
+            ) from None
     return archive_members
 
 

@@ -127,7 +127,9 @@ def limit_requests(requests: int | None) -> None:
         UsageError: The number is below 1.
     """
     if requests is not None and requests < 1:
-        raise UsageError(f"{option('storage_requests', requests)}: 1 or more")
+        raise UsageError(
+            "{storage_requests}: 1 or more", storage_requests=option("storage_requests", requests)
+        )
     _OBJECT_STORAGE.limit_requests(REQUEST_LIMIT.max_requests if requests is None else requests)
 
 
@@ -174,7 +176,9 @@ def make_store_settings(
         # A full disk only disables the cache, with a warning when the first block can't be kept.
         if error.errno not in DISK_FULL_ERRNOS:
             raise UsageError(
-                f"{option('cache', folder)}: can't be made: {error.strerror}"
+                "{cache}: can't be made: {strerror}",
+                cache=option("cache", folder),
+                strerror=error.strerror,
             ) from None
     return StoreSettings(requests, os.path.abspath(folder) if files else "", max_bytes, files)
 

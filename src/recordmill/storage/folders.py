@@ -60,17 +60,22 @@ def check_output_file(path: Pathlike, overwrite: bool) -> str:
     """
     target = parse_output_path(path)
     if not is_remote(target) and is_folder(target):
-        raise UsageError(f"{option('out', target)} is a folder: name a file")
+        raise UsageError("{out} is a folder: name a file", out=option("out", target))
     if not is_remote(target) and exists(target) and not is_file(target):
         raise UsageError(
-            f"{option('out', target)} is a pipe or a device, which is not replaced: name a file"
+            "{out} is a pipe or a device, which is not replaced: name a file",
+            out=option("out", target),
         )
     if not overwrite and exists(target):
         raise UsageError(
-            f"{option('out', target)} is there already: give {option('overwrite', True)} to replace it"
+            "{out} is there already: give {overwrite} to replace it",
+            out=option("out", target),
+            overwrite=option("overwrite", True),
         )
     if not is_remote(target) and not is_folder(folder := os.path.dirname(target) or "."):
-        raise UsageError(f"{option('out', target)}: there is no folder {folder}")
+        raise UsageError(
+            "{out}: there is no folder {folder}", out=option("out", target), folder=folder
+        )
     real_target = real_path(target) if is_link(target) else target
     if not is_remote(real_target):
         remove_abandoned_files(real_target)

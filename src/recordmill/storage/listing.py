@@ -456,7 +456,12 @@ def _read_list(
             _, files, is_single = _expand(path, entry, follow_links, ignored)
         except UsageError as error:
             raise UsageError(
-                f"{list_path}, line {number}: {error} (paths are relative to the list's folder, {folder})"
+                "{list_path}, line {number}: {error} (paths are relative to the list's "
+                "folder, {folder})",
+                list_path=list_path,
+                number=number,
+                error=error,
+                folder=folder,
             ) from error
         all_files += files
         explicit_paths += [files[0].path] if is_single else []

@@ -18,6 +18,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from recordmill.base.errors import UsageError
+from recordmill.base.messages import Message
 from recordmill.base.option_names import option
 from recordmill.storage.files import Stat, iter_object_stats, read_range, stat_from_os
 from recordmill.storage.folders import join, list_names_if_present
@@ -381,8 +382,13 @@ class _DiskWalk:
         is_inside = is_within(target, self.root)
         if not is_inside and not self.follow_links:
             self.problems.append(
-                f"{entry.path} is a link out of the folder, to {target}: {option('follow_links', True)} allows it in a "
-                "build, and each command takes it by its own name"
+                Message(
+                    "{path} is a link out of the folder, to {target}: {follow_links} allows it "
+                    "in a build, and each command takes it by its own name",
+                    path=entry.path,
+                    target=target,
+                    follow_links=option("follow_links", True),
+                )
             )
         elif not modes.S_ISDIR(target_stat.st_mode):
             if keep_files:

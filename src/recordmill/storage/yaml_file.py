@@ -51,12 +51,16 @@ def read_yaml(path: str, label: str, expected: str) -> Mapping[str, Any]:
         content = yaml.load(read_bounded(path, _MAX_BYTES).decode(), _make_loader(yaml))
     except RecursionError:
         raise UsageError(
-            f"{label}: is nested too deep, or holds itself; write {expected}"
+            "{label}: is nested too deep, or holds itself; write {expected}",
+            label=label,
+            expected=expected,
         ) from None
     except DataError as error:
-        raise UsageError(f"{label}: {error.reason}") from None
+        raise UsageError("{label}: {reason}", label=label, reason=error.reason) from None
     except OSError as error:
-        raise UsageError(f"{label}: can't be read: {error.strerror or error}") from None
+        raise UsageError(
+            "{label}: can't be read: {error}", label=label, error=error.strerror or error
+        ) from None
     # ValueError: text that is not UTF-8, or a date that does not exist.
     except (ValueError, yaml.YAMLError) as error:
         mark = getattr(error, "problem_mark", None)
@@ -65,9 +69,9 @@ def read_yaml(path: str, label: str, expected: str) -> Mapping[str, Any]:
             if mark is None
             else f"line {mark.line + 1}: {getattr(error, 'problem', '')}"
         )
-        raise UsageError(f"{label}: can't be read: {reason}") from None
+        raise UsageError("{label}: can't be read: {reason}", label=label, reason=reason) from None
     if not isinstance(content, Mapping):
-        raise UsageError(f"{label}: is no mapping of {expected}")
+        raise UsageError("{label}: is no mapping of {expected}", label=label, expected=expected)
     return content
 
 

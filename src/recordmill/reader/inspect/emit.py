@@ -81,14 +81,20 @@ def emit(output: str, dataset: Dataset, inputs: Sequence[str] = ()) -> str:
             Examples, or a reader for files that TensorFlow can't read.
     """
     if output not in EMIT_FORMATS:
-        raise UsageError(f"{option('emit', output)}: one of {', '.join(EMIT_FORMATS)}")
+        raise UsageError(
+            "{emit}: one of {emit_formats}",
+            emit=option("emit", output),
+            emit_formats=", ".join(EMIT_FORMATS),
+        )
     if output == EMIT_SCHEMA:
         return to_pbtxt(dataset.schema)
     if output == EMIT_PARSE_SPEC:
         if dataset.schema.message == OPAQUE_BYTES:
             raise UsageError(
-                f"{option('emit', 'parse-spec')}: the records are no Examples, so there is nothing to parse in them; "
-                f"{option('emit', 'reader')} gives them as bytes"
+                "{emit}: the records are no Examples, so there is nothing to parse in them; "
+                "{emit2} gives them as bytes",
+                emit=option("emit", "parse-spec"),
+                emit2=option("emit", "reader"),
             )
         return "import tensorflow as tf\n\n" + "\n".join(_spec_lines(dataset.schema)) + "\n"
     return "\n".join(_reader_lines(dataset, [os.fspath(name) for name in inputs])) + "\n"
@@ -143,8 +149,10 @@ def _files_lines(dataset: Dataset, inputs: Sequence[str]) -> Iterator[str]:
                 continue
             if (compression := file.codec.tensorflow_name) is None:
                 raise UsageError(
-                    f"{option('emit', 'reader')}: {file.name} is compressed with {file.compression}, which "
-                    "TensorFlow can't read"
+                    "{emit}: {file} is compressed with {compression}, which TensorFlow can't read",
+                    emit=option("emit", "reader"),
+                    file=file.name,
+                    compression=file.compression,
                 )
             yield (
                 f"        ({quoted(restore_typed_path(file.path, inputs))}, {quoted(compression)}, {records}),"

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from recordmill.base.display import Display
 from recordmill.base.errors import DataError, UsageError
+from recordmill.base.messages import Message, join_messages
 from recordmill.base.option_names import option
 from recordmill.base.progress import Progress, ProgressArgument, to_progress
 from recordmill.base.sizes import format_count
@@ -595,7 +596,9 @@ def inspect(
     budget = RejectBudget.parse(max_rejects)
     if infer_from is not None and budget != RejectBudget():
         raise UsageError(
-            f"{option('max_rejects')} is of all records: leave out {option('infer_from')}"
+            "{max_rejects} is of all records: leave out {infer_from}",
+            max_rejects=option("max_rejects"),
+            infer_from=option("infer_from"),
         )
     counters = to_progress(progress)
     counters.begin("convert")
@@ -624,11 +627,19 @@ def inspect(
                 raise with_remedy(error) from error
     rejected = summary.rejected
     if not budget.allows(rejected.total, summary.records):
-        first = "".join(f"\n  {reject}" for reject in rejected.first)
+        first = join_messages(
+            "", [Message("\n  {reject}", reject=reject) for reject in rejected.first]
+        )
         raise TooManyRejects(
-            f"of {summary.records:,} records are damaged: {rejected.describe()}; "
-            f"{option('max_rejects', budget.option_value)} allows fewer:{first}\nAllow them with "
-            f"{option('max_rejects', rejected.total)}.",
+            Message(
+                "of {records} records are damaged: {rejected}; {max_rejects} allows "
+                "fewer:{first}\nAllow them with {max_rejects2}.",
+                records=f"{summary.records:,}",
+                rejected=rejected.describe(),
+                max_rejects=option("max_rejects", budget.option_value),
+                first=first,
+                max_rejects2=option("max_rejects", rejected.total),
+            ),
             rejected.first,
             rejected.counts,
         )

@@ -158,7 +158,9 @@ def normalize_specs(
     specs = () if specs is None else specs
     if not isinstance(specs, Sequence) or not all(isinstance(text, str) for text in specs):
         raise UsageError(
-            f"{option(keyword)}: a text FEATURE=..., several of them, or texts by feature, not {specs!r:.99}"
+            "{option}: a text FEATURE=..., several of them, or texts by feature, not {specs}",
+            option=option(keyword),
+            specs=f"{specs!r:.99}",
         )
     return specs
 
@@ -169,7 +171,9 @@ def _spec_text(name: str, value: object, keyword: str) -> str:
     if isinstance(value, Sequence) and all(isinstance(size, int) for size in value):
         return f"[{','.join(map(str, value))}]"
     raise UsageError(
-        f"{option(keyword, name)}: a text such as 'float32[256,256]' or '[-1,4]', not {value!r:.99}"
+        "{option}: a text such as 'float32[256,256]' or '[-1,4]', not {value}",
+        option=option(keyword, name),
+        value=f"{value!r:.99}",
     )
 
 
@@ -198,8 +202,10 @@ def parse_decode_raw(text: str) -> DecodeRaw:
     match = parse_typed_spec(text)
     if match is None or match[2] not in ITEM_BYTES:
         raise UsageError(
-            f"{option('decode_raw', text)}: FEATURE=DTYPE[SHAPE], as in depth=float32[256,256], or >float32[...] if "
-            f"it is big-endian; {CONVERSION_DTYPES}"
+            "{decode_raw}: FEATURE=DTYPE[SHAPE], as in depth=float32[256,256], or "
+            ">float32[...] if it is big-endian; {conversion_dtypes}",
+            decode_raw=option("decode_raw", text),
+            conversion_dtypes=CONVERSION_DTYPES,
         )
     return DecodeRaw(
         match[0],
@@ -217,7 +223,9 @@ def parse_reshape(text: str) -> Reshape:
     """
     match = _SHAPE_SPEC.fullmatch(text)
     if match is None:
-        raise UsageError(f"{option('reshape', text)}: FEATURE=[SHAPE], as in boxes=[-1,4]")
+        raise UsageError(
+            "{reshape}: FEATURE=[SHAPE], as in boxes=[-1,4]", reshape=option("reshape", text)
+        )
     return Reshape(
         match[1], parse_shape(match[2], option("reshape", text), allows_any_position=True)
     )
@@ -264,7 +272,9 @@ def parse_conversion_steps(
 def _parse_pad(text: str, keyword: str, cuts_longer: bool) -> Pad:
     match = _PAD_SPEC.fullmatch(text)
     if match is None or int(match[2]) < 1:
-        raise UsageError(f"{option(keyword, text)}: FEATURE=LENGTH:VALUE, as in tokens=128:0")
+        raise UsageError(
+            "{option}: FEATURE=LENGTH:VALUE, as in tokens=128:0", option=option(keyword, text)
+        )
     return Pad(match[1], length=int(match[2]), value=match[3], cuts_longer=cuts_longer)
 
 
@@ -288,7 +298,8 @@ def parse_shape(
         sizes = [int(size) for size in text.split(",")] if text.strip() else []
     except ValueError:
         raise UsageError(
-            f"{option_text}: a shape is numbers with commas between them, as in [28,28]"
+            "{option}: a shape is numbers with commas between them, as in [28,28]",
+            option=option_text,
         ) from None
     if (
         any(size < 1 and size != -1 for size in sizes)
@@ -296,8 +307,9 @@ def parse_shape(
         or (-1 in sizes[1:] and not allows_any_position)
     ):
         raise UsageError(
-            f"{option_text}: dimensions are 1 or more; one may be -1, which "
-            f"varies{'' if allows_any_position else ', if it is the first'}"
+            "{option}: dimensions are 1 or more; one may be -1, which varies{condition}",
+            option=option_text,
+            condition="" if allows_any_position else ", if it is the first",
         )
     return tuple(None if size == -1 else size for size in sizes)
 

@@ -26,6 +26,7 @@ import pyarrow as pa
 from recordmill.base import native
 from recordmill.base.buffers import Bools, Int64s
 from recordmill.base.errors import DataError, UsageError
+from recordmill.base.messages import Message
 from recordmill.base.option_names import available_names, option
 from recordmill.records.columns.numpy_arrays import extract_arrays, list_lengths, numpy_dtype
 from recordmill.records.columns.ragged import Array
@@ -207,7 +208,9 @@ class DecodeTensor:
         if len(self.shape) > tensor_proto.MAX_TENSOR_RANK:
             limit = f"of at most {tensor_proto.MAX_TENSOR_RANK} dimensions, not {len(self.shape)}"
             raise UsageError(
-                f"{option('decode_tensor', feature.name)}: TensorProtos are read {limit}"
+                "{decode_tensor}: TensorProtos are read {limit}",
+                decode_tensor=option("decode_tensor", feature.name),
+                limit=limit,
             )
         return replace(feature, dtype=self.dtype, shape=self.shape, classes=None)
 
@@ -354,8 +357,9 @@ class Reshape:
     def output_feature(self, feature: Feature) -> Feature:
         if feature.ragged_rank > 1:
             raise UsageError(
-                f"{option('reshape', feature.name)}: it is {feature.describe()}, lists of lists, which have no one "
-                "shape"
+                "{reshape}: it is {feature}, lists of lists, which have no one shape",
+                reshape=option("reshape", feature.name),
+                feature=feature.describe(),
             )
         return replace(feature, shape=self._output_shape(feature), per_step=False)
 
@@ -367,7 +371,8 @@ class Reshape:
         if feature.ragged_rank:
             if None in self.shape[1:]:
                 raise UsageError(
-                    f"{option('reshape', feature.name)}: its length varies, so only the first dimension can be -1"
+                    "{reshape}: its length varies, so only the first dimension can be -1",
+                    reshape=option("reshape", feature.name),
                 )
             return self.shape
         if None in self.shape and feature.inner_size % fixed_size == 0:
@@ -376,8 +381,10 @@ class Reshape:
             )
         if None in self.shape or fixed_size != feature.inner_size:
             raise UsageError(
-                f"{option('reshape', feature.name)}: it is {feature.describe()}, which does not go into "
-                f"{list(self.shape)}".replace("None", "-1")
+                "{reshape}: it is {feature}, which does not go into {shape}",
+                reshape=option("reshape", feature.name),
+                feature=feature.describe(),
+                shape=[-1 if size is None else size for size in self.shape],
             )
         return self.shape
 
@@ -419,8 +426,9 @@ class Pad:
     def output_feature(self, feature: Feature) -> Feature:
         if feature.ragged_rank > 1:
             raise UsageError(
-                f"{option('pad_or_cut' if self.cuts_longer else 'pad', feature.name)}: it is {feature.describe()}, lists of "
-                "lists, which have no one length"
+                "{option}: it is {feature}, lists of lists, which have no one length",
+                option=option("pad_or_cut" if self.cuts_longer else "pad", feature.name),
+                feature=feature.describe(),
             )
         self._padding_value(feature)  # raises UsageError for an invalid value
         return replace(feature, shape=(self.length, *feature.shape[1:]), per_step=False)
@@ -443,7 +451,10 @@ class Pad:
             return pa.scalar(np.float16(value) if pa.types.is_float16(arrow) else value, arrow)
         except (ValueError, KeyError, TypeError, OverflowError, pa.ArrowException):
             raise UsageError(
-                f"{option('pad', feature.name)}: {self.value!r} is no {feature.dtype}"
+                "{pad}: {value} is no {dtype}",
+                pad=option("pad", feature.name),
+                value=repr(self.value),
+                dtype=feature.dtype,
             ) from None
 
     def convert(self, column: pa.Array, feature: Feature) -> tuple[pa.Array, Faults]:
@@ -454,8 +465,13 @@ class Pad:
         faults = [
             (
                 int(row),
-                f"{lengths[row]} items, more than the {self.length} to pad to ({option('pad_or_cut')} drops the "
-                "others)",
+                Message(
+                    "{lengths} items, more than the {length} to pad to ({pad_or_cut} drops the "
+                    "others)",
+                    lengths=lengths[row],
+                    length=self.length,
+                    pad_or_cut=option("pad_or_cut"),
+                ),
             )
             for row in np.flatnonzero(is_bad)
         ]
@@ -541,7 +557,10 @@ def make_class_name_steps(schema: Schema) -> tuple[NameClasses, ...]:
     """
     steps = tuple(NameClasses(feature.name) for feature in schema if feature.classes is not None)
     if not steps:
-        raise UsageError(f"{option('class_names')}: the schema has class names for no feature")
+        raise UsageError(
+            "{class_names}: the schema has class names for no feature",
+            class_names=option("class_names"),
+        )
     return steps
 
 
@@ -661,5 +680,7 @@ def _view_numbers(data: Array, dtype: str, is_big_endian: bool = False) -> pa.Ar
 def _check_bytes(feature: Feature, keyword: str) -> None:
     if feature.shape or feature.dtype not in ("bytes", "string"):
         raise UsageError(
-            f"{option(keyword, feature.name)}: it is {feature.describe()}; only a single bytes value is decoded"
+            "{option}: it is {feature}; only a single bytes value is decoded",
+            option=option(keyword, feature.name),
+            feature=feature.describe(),
         )

@@ -71,8 +71,9 @@ class DecodeImages:
     def output_feature(self, feature: Feature) -> Feature:
         if feature.shape or feature.dtype not in ("bytes", "string"):
             raise UsageError(
-                f"{option('decode_images', feature.name)}: it is {feature.describe()}; only a single bytes value can "
-                "be an image"
+                "{decode_images}: it is {feature}; only a single bytes value can be an image",
+                decode_images=option("decode_images", feature.name),
+                feature=feature.describe(),
             )
         return replace(
             feature, dtype="uint8", shape=(self.height, self.width, self.channels), classes=None
@@ -163,7 +164,8 @@ def decode_stored_pixels(
     except Exception as error:
         # Pillow's plugins raise any error of their parsers.
         raise BadImage(
-            DECODE_FAILED, f"Pillow can't decode it: {type(error).__name__}: {error}"[:250]
+            DECODE_FAILED,
+            f"Pillow can't decode it: {type(error).__name__}: {error}"[:250],
         ) from error
 
 
@@ -191,7 +193,8 @@ def decode_mask(data: Pixels, header: ImageHeader) -> npt.NDArray[np.int32]:
         raise
     except Exception as error:
         raise BadImage(
-            DECODE_FAILED, f"Pillow can't decode it: {type(error).__name__}: {error}"[:250]
+            DECODE_FAILED,
+            f"Pillow can't decode it: {type(error).__name__}: {error}"[:250],
         ) from error
     return (restore_gray_values(values, header.bits) if image.mode == "L" else values)[:, :, None]
 

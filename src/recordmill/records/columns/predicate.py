@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from recordmill.base.errors import DataError, MissingExtraError, UsageError
+from recordmill.base.messages import Message
 from recordmill.base.option_names import option
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema
@@ -58,13 +59,19 @@ def find_referenced_columns(
     nodes = _parse(connection, f"SELECT 1 WHERE (({condition}\n)::BOOLEAN)")
     for cause in _find_volatile_parts(connection, nodes, {name.lower() for name in names}):
         raise UsageError(
-            f"{quoted_condition}: {cause}, so it would not select the same records each time; it may look at "
-            "a record's own features only"
-            + (
-                f"; {option('sample')} with {option('seed')} takes a random share"
+            "{condition}: {cause}, so it would not select the same records each time; it may "
+            "look at a record's own features only{remedy}",
+            condition=quoted_condition,
+            cause=cause,
+            remedy=(
+                Message(
+                    "; {sample} with {seed} takes a random share",
+                    sample=option("sample"),
+                    seed=option("seed"),
+                )
                 if cause.startswith("random")
                 else ""
-            )
+            ),
         )
     # `COLUMNS(...)` may mean any column.
     if any(node.get("class") == "STAR" for node in nodes):
@@ -158,8 +165,13 @@ class Predicate:
     condition: str | pc.Expression
     prefix: str = ""
 
-    def __str__(self) -> str:
+    @property
+    def text(self) -> str:
+        """The condition for messages."""
         return f"{self.prefix}{self.condition}" if self.prefix else option("where", self.condition)
+
+    def __str__(self) -> str:
+        return str(self.text)
 
     def referenced_columns(self, schema: Schema) -> tuple[str, ...]:
         """Returns the features that the condition uses.
@@ -174,16 +186,19 @@ class Predicate:
             lower = [name.lower() for name in schema.names]
             if repeated := [name for name in schema.names if lower.count(name.lower()) > 1]:
                 raise UsageError(
-                    f"{self}: SQL does not tell {' from '.join(map(repr, repeated[:2]))}; give a pyarrow "
-                    "expression from Python"
+                    "{condition}: SQL does not tell {names}; give a pyarrow expression from Python",
+                    condition=self.text,
+                    names=" from ".join(map(repr, repeated[:2])),
                 )
         # An evaluation without rows finds unknown names and wrong types.
         try:
             self._matching_rows(arrow.empty_table())
         except _error_types() as error:
-            raise UsageError(f"{self}: {_shorten_message(error)}") from None
+            raise UsageError(
+                "{condition}: {error}", condition=self.text, error=_shorten_message(error)
+            ) from None
         if isinstance(self.condition, str):
-            return find_referenced_columns(_connection(), self.condition, schema.names, str(self))
+            return find_referenced_columns(_connection(), self.condition, schema.names, self.text)
         # An expression does not list its columns. It uses a column if it is invalid without it.
         return tuple(
             name
@@ -205,7 +220,9 @@ class Predicate:
             is_match[self._matching_rows(pa.Table.from_batches([batch]))] = True
         except _error_types() as error:
             kind = UsageError if "Unimplemented type for cast" in str(error) else DataError
-            raise kind(f"{self}: {_shorten_message(error)}") from None
+            raise kind(
+                "{condition}: {error}", condition=self.text, error=_shorten_message(error)
+            ) from None
         return is_match
 
     def _is_valid_for(self, arrow: pa.Schema) -> bool:
@@ -246,7 +263,9 @@ def _connection() -> Any:
         try:
             import duckdb
         except ImportError:
-            raise MissingExtraError(f"{option('where')} with SQL", "sql", "duckdb") from None
+            raise MissingExtraError(
+                Message("{where} with SQL", where=option("where")), "sql", "duckdb"
+            ) from None
         _thread_state.connection = duckdb.connect(
             ":memory:", config={"enable_external_access": "false", "threads": "1"}
         )

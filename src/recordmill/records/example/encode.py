@@ -270,7 +270,9 @@ def _plan_feature_list(name: bytes, column: pa.Array, feature: Feature) -> Plann
         )
         steps = _encode_planned([_plan_entry(entry, b"") for entry in step_entries], len(values))
     except (DataError, pa.ArrowInvalid) as error:
-        raise DataError(f"in its steps: {error}", place=f"feature {feature.name[:60]!r}") from error
+        raise DataError(
+            "in its steps: {error}", error=error, place=f"feature {feature.name[:60]!r}"
+        ) from error
     data, value_ends = _join_payloads([steps], len(values))
     valid = column.is_valid().to_numpy(zero_copy_only=False).astype(np.uint8)
     key = _entry_key(name)

@@ -29,6 +29,7 @@ from recordmill.base.magic import (
     sniff_image,
     sniff_unsupported_image,
 )
+from recordmill.base.messages import Message
 from recordmill.base.option_names import option
 from recordmill.records.images.header import (
     CMYK,
@@ -333,7 +334,13 @@ def _check_limits(header: ImageHeader, max_pixels: int) -> ImageHeader:
     if header.pixels > max_pixels:
         raise BadImage(
             TOO_LARGE,
-            f"{header.height} x {header.width} pixels are more than {max_pixels} ({option('max_pixels')})",
+            Message(
+                "{height} x {width} pixels are more than {max_pixels} ({max_pixels2})",
+                height=header.height,
+                width=header.width,
+                max_pixels=max_pixels,
+                max_pixels2=option("max_pixels"),
+            ),
         )
     if header.scans > MAX_JPEG_SCANS:
         raise BadImage(
@@ -413,5 +420,6 @@ def check_decode(
         # Pillow's plugins raise any error of their parsers: OSError, SyntaxError, ValueError,
         # struct.error, EOFError and others.
         raise BadImage(
-            DECODE_FAILED, f"Pillow can't decode it: {type(error).__name__}: {error}"[:250]
+            DECODE_FAILED,
+            f"Pillow can't decode it: {type(error).__name__}: {error}"[:250],
         ) from error

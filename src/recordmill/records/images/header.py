@@ -110,3 +110,8 @@ class BadImage(Exception):
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
         self.reason, self.message = reason, message
+
+    @property
+    def text(self) -> str:
+        """The message, for `render`."""
+        return self.message

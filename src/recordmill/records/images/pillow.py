@@ -148,7 +148,8 @@ def read_header_with_pillow(data: npt.NDArray[np.uint8], format_name: str) -> Im
         # Pillow's plugins raise any error of their parsers.
         reason = TOO_LARGE if type(error).__name__ == "DecompressionBombError" else DECODE_FAILED
         raise BadImage(
-            reason, f"Pillow can't read it: {type(error).__name__}: {error}"[:250]
+            reason,
+            f"Pillow can't read it: {type(error).__name__}: {error}"[:250],
         ) from error
     if not (0 < header.width <= _MAX_SIDE_PIXELS and 0 < header.height <= _MAX_SIDE_PIXELS):
         raise BadImage(CORRUPT, f"an image of {header.height} x {header.width}")

@@ -397,7 +397,11 @@ class RewriteRule:
         elif resize is not None:
             size = parse_image_size(str(resize))
         if size is not None and not (min(size) > 0 and size[0] * size[1] <= MAX_PIXELS):
-            raise UsageError(f"{option('resize', resize)}: 1 to {MAX_PIXELS} pixels")
+            raise UsageError(
+                "{resize}: 1 to {max_pixels} pixels",
+                resize=option("resize", resize),
+                max_pixels=MAX_PIXELS,
+            )
         match = re.fullmatch(r"(jpe?g|png|webp)(?::(\d+))?", reencode or "", re.IGNORECASE)
         quality = int(match[2]) if match and match[2] else DEFAULT_QUALITY
         is_png = match is not None and match[1].lower() == "png"
@@ -405,7 +409,8 @@ class RewriteRule:
             match is None or not 1 <= quality <= 100 or (is_png and match[2])
         ):
             raise UsageError(
-                f"{option('reencode', reencode)}: png, or jpeg or webp, with a quality of 1 to 100 as in jpeg:90"
+                "{reencode}: png, or jpeg or webp, with a quality of 1 to 100 as in jpeg:90",
+                reencode=option("reencode", reencode),
             )
         if size is None and match is None:
             return None

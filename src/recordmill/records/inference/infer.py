@@ -296,8 +296,10 @@ class Inference:
         """
         if self.message == feature.OPAQUE_BYTES and self.bad_name_message:
             raise DataError(
-                f"{self.bad_name_message}, which is no name (UTF-8 text without NUL), so that these are no Examples; mend what "
-                f"wrote them, or give a schema ({option('schema', 'FILE')})"
+                "{bad_name_message}, which is no name (UTF-8 text without NUL), so that "
+                "these are no Examples; mend what wrote them, or give a schema ({schema})",
+                bad_name_message=self.bad_name_message,
+                schema=option("schema", "FILE"),
             )
         conflicts = self.conflicts() if self.message != feature.OPAQUE_BYTES else []
         if self.message == feature.OPAQUE_BYTES or (conflicts and use_opaque_on_conflict):
@@ -307,8 +309,11 @@ class Inference:
         if conflicts:
             suffix = f" (and {len(conflicts) - 1} more features)" if len(conflicts) > 1 else ""
             raise DataError(
-                f"no schema fits all records: {conflicts[0]}{suffix}; a schema ({option('schema', 'FILE')}) says which "
-                "is meant, and the other records are bad ones"
+                "no schema fits all records: {conflicts}{suffix}; a schema ({schema}) says "
+                "which is meant, and the other records are bad ones",
+                conflicts=conflicts[0],
+                suffix=suffix,
+                schema=option("schema", "FILE"),
             )
         counts_by_name = {self.feature_name(*key): counts for key, counts in self.features.items()}
         nested = {} if self.sequences else _find_nested_lists(counts_by_name)

@@ -55,9 +55,13 @@ class CsvWriter(OutputWriter):
         for field, column in zip(self._arrow, columns, strict=True):
             if (row := _find_unsupported_year(column)) is not None:
                 raise DataError(
-                    f"feature {field.name!r}: the time of row {self.rows + row:,} is outside of the years 1 to 9999, "
-                    f"which {option('to', 'csv')} can hold; use {option('to', 'parquet')}, or choose records with "
-                    f"{option('where')}"
+                    "feature {field}: the time of row {rows} is outside of the years 1 to 9999, "
+                    "which {to} can hold; use {to2}, or choose records with {where}",
+                    field=repr(field.name),
+                    rows=f"{self.rows + row:,}",
+                    to=option("to", "csv"),
+                    to2=option("to", "parquet"),
+                    where=option("where"),
                 )
         self._writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=self._arrow))
         self.rows += batch.num_rows
@@ -84,11 +88,16 @@ def check_csv(schema: Schema) -> None:
     if unfit:
         suffix = f" and {len(unfit) - 5} more" if len(unfit) > 5 else ""
         raise UsageError(
-            f"{option('to', 'csv')}: a field holds one number or text, not {', '.join(unfit[:5])}{suffix}; leave them "
-            f"out with {option('columns')}, or use {option('to', 'jsonl')} or parquet"
+            "{to}: a field holds one number or text, not {unfit}{suffix}; leave them out "
+            "with {columns}, or use {to2} or parquet",
+            to=option("to", "csv"),
+            unfit=", ".join(unfit[:5]),
+            suffix=suffix,
+            columns=option("columns"),
+            to2=option("to", "jsonl"),
         )
     if not schema.features:
-        raise UsageError(f"{option('to', 'csv')}: there is no feature to write")
+        raise UsageError("{to}: there is no feature to write", to=option("to", "csv"))
 
 
 def _find_unsupported_year(column: pa.Array) -> int | None:

@@ -202,9 +202,15 @@ class NpzWriter(OutputWriter):
         size = sum(stat(file).size_bytes for file in find_files(self._folder).values())
         if self._memory_bytes and size > self._memory_bytes:
             raise UsageError(
-                f"{option('to', 'npz')}: {self._split} takes {format_size(size)}, more than the "
-                f"{format_size(self._memory_bytes)} of {option('memory')}, and np.load would need it all at once; use "
-                f"{option('to', 'npy')}, which np.load(..., mmap_mode='r') opens"
+                "{to}: {split} takes {size}, more than the {memory_bytes} of {memory}, and "
+                "np.load would need it all at once; use {to2}, which np.load(..., "
+                "mmap_mode='r') opens",
+                to=option("to", "npz"),
+                split=self._split,
+                size=format_size(size),
+                memory_bytes=format_size(self._memory_bytes),
+                memory=option("memory"),
+                to2=option("to", "npy"),
             )
         with zipfile.ZipFile(self._path, "w", zipfile.ZIP_STORED) as archive:
             for path in list_paths(self._folder, "*.npy"):
@@ -271,7 +277,10 @@ def open_columns(folder: str | Path, mmap: bool = True) -> dict[str, Array | Rag
         raise
     except (OSError, ValueError, KeyError, TypeError, EOFError, pa.ArrowException) as error:
         raise DataError(
-            f"holds no columns written by recordmill ({COLUMNS_NAME}: {error})", source=str(folder)
+            "holds no columns written by recordmill ({columns_name}: {error})",
+            columns_name=COLUMNS_NAME,
+            error=error,
+            source=str(folder),
         ) from None
 
 

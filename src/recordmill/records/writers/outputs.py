@@ -230,7 +230,10 @@ def find_output(name: str) -> Output:
         if output.name == name:
             return output
     raise UsageError(
-        f"{option('to', name)}: one of {', '.join(OUTPUT_NAMES)}{did_you_mean(name, OUTPUT_NAMES)}"
+        "{to}: one of {output_names}{did_you_mean}",
+        to=option("to", name),
+        output_names=", ".join(OUTPUT_NAMES),
+        did_you_mean=did_you_mean(name, OUTPUT_NAMES),
     )
 
 

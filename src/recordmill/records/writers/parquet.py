@@ -70,7 +70,10 @@ class ParquetWriteOptions:
         if self.compression not in MAX_COMPRESSION_LEVELS:
             suggestion = did_you_mean(self.compression, MAX_COMPRESSION_LEVELS)
             raise UsageError(
-                f"{option('compression', self.compression)}: one of {', '.join(MAX_COMPRESSION_LEVELS)}{suggestion}"
+                "{compression}: one of {max_compression_levels}{suggestion}",
+                compression=option("compression", self.compression),
+                max_compression_levels=", ".join(MAX_COMPRESSION_LEVELS),
+                suggestion=suggestion,
             )
         if (
             self.level is not None
@@ -82,13 +85,22 @@ class ParquetWriteOptions:
                 else "no levels"
             )
             raise UsageError(
-                f"{option('compression', self.compression)}:{self.level}: it has {levels}"
+                "{compression}:{level}: it has {levels}",
+                compression=option("compression", self.compression),
+                level=self.level,
+                levels=levels,
             )
         if self.group_rows is not None and not 1 <= self.group_rows <= ROW_GROUP_ROWS:
-            raise UsageError(f"{option('row_group_rows', self.group_rows)}: 1 to {ROW_GROUP_ROWS}")
+            raise UsageError(
+                "{row_group_rows}: 1 to {row_group_rows2}",
+                row_group_rows=option("row_group_rows", self.group_rows),
+                row_group_rows2=ROW_GROUP_ROWS,
+            )
         if not 1 <= self.group_bytes <= MAX_GROUP_BYTES:
             raise UsageError(
-                f"{option('row_group_size', self.group_bytes)}: 1 byte to {MAX_GROUP_BYTES >> 20} MiB"
+                "{row_group_size}: 1 byte to {max_group_bytes} MiB",
+                row_group_size=option("row_group_size", self.group_bytes),
+                max_group_bytes=MAX_GROUP_BYTES >> 20,
             )
 
 
@@ -108,7 +120,8 @@ def parse_parquet_options(
     name, colon, level = compression.partition(":")
     if colon and not level.isdecimal():
         raise UsageError(
-            f"{option('compression', compression)}: a name, or a name and a level as in zstd:9"
+            "{compression}: a name, or a name and a level as in zstd:9",
+            compression=option("compression", compression),
         )
     group_bytes = parse_size(row_group_size, "row_group_size")
     return ParquetWriteOptions(

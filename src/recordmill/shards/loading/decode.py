@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from recordmill.base.buffers import Int64s
 from recordmill.base.errors import Reject
+from recordmill.base.messages import Message
 from recordmill.base.option_names import option
 from recordmill.records.columns.conversions import Decoding
 from recordmill.records.example.decode import decode_lenient
@@ -48,7 +49,12 @@ def refuse_beyond(memory_bytes: int) -> Callable[[int], str]:
             option("memory", f"{n >> 20}MiB")
             for n in (memory_bytes, _MEMORY_PER_RECORD_BYTE * size_bytes + (1 << 20))
         )
-        return f"a record of {size_bytes:,} bytes, more than {given} leaves for one; {enough} is enough"
+        return Message(
+            "a record of {size_bytes} bytes, more than {given} leaves for one; {enough} is enough",
+            size_bytes=f"{size_bytes:,}",
+            given=given,
+            enough=enough,
+        )
 
     return refuse
 

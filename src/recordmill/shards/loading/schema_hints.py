@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from recordmill.base.errors import DataError, UsageError
+from recordmill.base.messages import Message
 from recordmill.base.option_names import option
 from recordmill.base.sizes import format_count
 from recordmill.records.inference.infer import FeatureCounts, Inference
@@ -71,21 +72,25 @@ def find_hint(files: Sequence[ShardFile]) -> tuple[Hint | None, list[str]]:
     if len(folders) > _MAX_FOLDERS:
         return None, []
     paths = dict.fromkeys(_find_hint_path(folder) for folder in folders)
-    hints, notes = [], []
+    hints, notes = list[Hint](), list[str]()
     for path in paths:
         if path is None:
             continue
         try:
             hints.append(read_hint(path))
         except DataError as error:
-            notes.append(f"not used: {error}")
+            notes.append(Message("not used: {error}", error=error))
     if None in paths and hints:
         return None, [f"not used: {hints[0].path}, which stands beside some of the files only"]
     if any(
         (hint.features, hint.label) != (hints[0].features, hints[0].label) for hint in hints[1:]
     ):
         return None, [
-            f"not used: {hints[0].path} and others, which differ; choose with {option('schema', 'FILE')}"
+            Message(
+                "not used: {path} and others, which differ; choose with {schema}",
+                path=hints[0].path,
+                schema=option("schema", "FILE"),
+            )
         ]
     return (hints[0] if hints else None), notes
 
@@ -146,7 +151,9 @@ def read_hint(path: str) -> Hint:
         if isinstance(error, DataError):
             raise
         raise DataError(
-            f"is not what TensorFlow Datasets writes ({error!a:.200})", source=path
+            "is not what TensorFlow Datasets writes ({error})",
+            error=f"{error!a:.200}",
+            source=path,
         ) from None
     return Hint(
         path,
@@ -172,7 +179,11 @@ def read_schema_file(path: str | os.PathLike[str]) -> Schema:
     """
     name = parse_input_path(path)
     if not is_file(name):
-        raise UsageError(f"{option('schema', name)}: {no_file_message(name)}")
+        raise UsageError(
+            "{schema}: {no_file_message}",
+            schema=option("schema", name),
+            no_file_message=no_file_message(name),
+        )
     return tfmd.from_pbtxt(_read_text(name), name)
 
 

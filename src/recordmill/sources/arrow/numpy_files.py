@@ -34,6 +34,7 @@ import pyarrow as pa
 
 from recordmill.base.buffers import allocate
 from recordmill.base.errors import DataError, Reject
+from recordmill.base.messages import Message
 from recordmill.base.option_names import option
 from recordmill.base.threads import thread_map
 from recordmill.schemas.feature import Schema, check_feature_count
@@ -180,7 +181,7 @@ class _StoredArray:
         except DataError as error:
             raise self.data_error(error.reason) from None
         except (pa.ArrowException, ValueError, OverflowError) as error:
-            raise self.data_error(f"is damaged: {error}") from None
+            raise self.data_error(Message("is damaged: {error}", error=error)) from None
 
     def open_reader(self, stack: ExitStack) -> Callable[[int, int], _Rows]:
         """Returns a function (begin, end) that reads the rows [begin, end).
@@ -227,7 +228,14 @@ class _StoredArray:
             data = stream.read((end - begin) * self.row_bytes)
             return np.frombuffer(data, self.dtype).reshape(end - begin, *self.shape[1:])
         except Exception as error:  # zipfile and zlib raise many types of errors
-            raise self.data_error(f"damaged at rows {begin} to {end - 1}: {error}") from None
+            raise self.data_error(
+                Message(
+                    "damaged at rows {begin} to {end}: {error}",
+                    begin=begin,
+                    end=end - 1,
+                    error=error,
+                )
+            ) from None
 
     def check(self) -> None:
         """Raises DataError if the array can't be read as rows.
@@ -508,18 +516,27 @@ def _unify_schemas(tables: Sequence[Sequence[_StoredArray]], common: PlanOptions
     unifier, first_names, first_file = SchemaUnifier(declared_dtypes(common)), set[str](), ""
     for arrays in filter(None, tables):
         first_array, name = arrays[0], arrays[0].file.name
-        advice = f"{option('columns')} names those to take"
+        advice = Message("{columns} names those to take", columns=option("columns"))
         for unequal in (unequal for unequal in arrays if unequal.shape[0] != first_array.shape[0]):
             problem = f"{unequal.name!r} has {unequal.shape[0]:,} rows, and {first_array.name!r} {first_array.shape[0]:,}"
             raise DataError(
-                f"{problem}: a record is one of each; {advice}", source=unequal.file.name
+                "{problem}: a record is one of each; {advice}",
+                problem=problem,
+                advice=advice,
+                source=unequal.file.name,
             )
         row_bytes = sum(array.row_bytes for array in arrays)
         if row_bytes > (max_row_bytes := common.cap_line_bytes(row_bytes)) or (
             first_array.shape[0] and not row_bytes
         ):
             raise first_array.data_error(
-                f"a row has {row_bytes:,} bytes, and may have from 1 to {max_row_bytes:,}: see {option('memory')}"
+                Message(
+                    "a row has {row_bytes} bytes, and may have from 1 to {max_row_bytes}: see "
+                    "{memory}",
+                    row_bytes=f"{row_bytes:,}",
+                    max_row_bytes=f"{max_row_bytes:,}",
+                    memory=option("memory"),
+                )
             )
         fields = [field for array in arrays for field, _ in array.to_columns()]
         names = [field.name for field in fields]
@@ -532,7 +549,14 @@ def _unify_schemas(tables: Sequence[Sequence[_StoredArray]], common: PlanOptions
                 if differences[0] in first_names
                 else f"has {differences[0]!r}, unlike"
             )
-            raise DataError(f"{problem} {first_file}; {advice}, or {_SAVE_TOGETHER}", source=name)
+            raise DataError(
+                "{problem} {first_file}; {advice}, or {save_together}",
+                problem=problem,
+                first_file=first_file,
+                advice=advice,
+                save_together=_SAVE_TOGETHER,
+                source=name,
+            )
         if first_array.shape[0]:
             null_counts = dict.fromkeys(names, 0)
             for array in arrays:
@@ -697,7 +721,9 @@ def _read_headers(file: InputFile) -> list[_StoredArray]:
                     )
             return arrays
     except Exception as error:  # zipfile and numpy raise many types of errors for damage
-        raise DataError(f"is no file of NumPy's, or damaged: {error}", source=file.name) from None
+        raise DataError(
+            "is no file of NumPy's, or damaged: {error}", error=error, source=file.name
+        ) from None
 
 
 def _parse_header(
@@ -762,7 +788,9 @@ def read_npy(data: bytes, file: InputFile) -> _Rows:
     try:
         array = _parse_header(file, file.name, data[:_HEAD_BYTES], size=len(data), offset=0)
     except Exception as error:  # as in _read_headers
-        raise DataError(f"is no file of NumPy's, or damaged: {error}", source=file.name) from None
+        raise DataError(
+            "is no file of NumPy's, or damaged: {error}", error=error, source=file.name
+        ) from None
     # a single value and Fortran order are accepted here, since no rows are read in ranges
     replace(array, shape=array.shape or (1,), is_fortran=False).check()
     values = np.frombuffer(data, array.dtype, offset=array.header_bytes)

@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from recordmill.base.errors import DataError, Reject
+from recordmill.base.messages import Message
 from recordmill.base.option_names import option
 from recordmill.base.threads import thread_map
 from recordmill.schemas.feature import Schema, check_feature_count
@@ -124,7 +125,10 @@ class ParquetSource:
         """Returns the remedy for images without bytes, by name. See `conform_chunk`."""
         paths = {name: f"{name}.path" for name in media_names(schema) if name in self.schema}
         return {
-            name: f"store its bytes, or give {option('file_columns', f'{path}=image')}"
+            name: Message(
+                "store its bytes, or give {file_columns}",
+                file_columns=option("file_columns", f"{path}=image"),
+            )
             for name, path in paths.items()
             if path not in self.file_columns
         }

@@ -31,6 +31,7 @@ from recordmill.base.magic import (
     sniff_image,
     sniff_unsupported_image,
 )
+from recordmill.base.messages import Message
 from recordmill.base.option_names import option
 from recordmill.sources.common.encoding import UTF8_ENCODING, resolve_compression, resolve_encoding
 from recordmill.sources.registry import (
@@ -374,12 +375,29 @@ def _detect_document_format(sample: ContentSample) -> str:
     if start[:1] in ("{", "["):
         command = "`recordmill build jsonl` with"
         if (path := _find_record_path(start)) is not None:
-            remedy = f"{command} {option('record_path', path)} reads it"
-            return f"{JSON_DOCUMENT_FORMAT}; its member {path!r} is an array of objects: {remedy}"
+            remedy = Message(
+                "{command} {record_path} reads it",
+                command=command,
+                record_path=option("record_path", path),
+            )
+            return Message(
+                "{json_document_format}; its member {path} is an array of objects: {remedy}",
+                json_document_format=JSON_DOCUMENT_FORMAT,
+                path=repr(path),
+                remedy=remedy,
+            )
         if sample.is_complete or start[0] == "[":
             return JSON_DOCUMENT_FORMAT
-        remedy = f"{command} {option('record_path', 'KEY')} reads the member KEY"
-        return f"{JSON_DOCUMENT_FORMAT}; if one of its members is an array of objects, {remedy}"
+        remedy = Message(
+            "{command} {record_path} reads the member KEY",
+            command=command,
+            record_path=option("record_path", "KEY"),
+        )
+        return Message(
+            "{json_document_format}; if one of its members is an array of objects, {remedy}",
+            json_document_format=JSON_DOCUMENT_FORMAT,
+            remedy=remedy,
+        )
     return "markup" if start[:1] == "<" and sample.hint is None else ""
 
 
@@ -559,7 +577,11 @@ def detect_kind(listing: Listing) -> tuple[str, str]:
         )
         commands = " or ".join(f"`recordmill build {name} ...`" for name in files_by_kind)
         raise UsageError(
-            f"which data is meant? There are {candidates}. Say {commands}, or name the files{_yolo_hint(listing)}"
+            "which data is meant? There are {candidates}. Say {commands}, or name the "
+            "files{yolo_hint}",
+            candidates=candidates,
+            commands=commands,
+            yolo_hint=_yolo_hint(listing),
         )
     largest_group = _largest_group(groups, kind)
     reason = f"{kind}: {largest_group.example_name} is {largest_group.example.detail}"
@@ -634,7 +656,11 @@ def _yolo_hint(listing: Listing) -> str:
     root = listing.roots[0].argument.rstrip("/")
     at_top = {"images", "labels"} <= {name.split("/")[0] for name in names}
     images, labels = (f"{root}/images", f"{root}/labels") if at_top else (root, root)
-    return f". This is a data set of YOLO: `recordmill build images {images}` with {option('boxes', labels)}"
+    return Message(
+        ". This is a data set of YOLO: `recordmill build images {images}` with {boxes}",
+        images=images,
+        boxes=option("boxes", labels),
+    )
 
 
 def note_extensions(

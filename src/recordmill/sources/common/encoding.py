@@ -21,6 +21,7 @@ from recordmill.base.magic import (
     sniff_image,
     sniff_unsupported_image,
 )
+from recordmill.base.messages import Message
 from recordmill.base.option_names import option
 from recordmill.sources.common.contract import BATCH_BYTES
 from recordmill.storage.codecs import MAX_RATIO, UNCOMPRESSED, ZLIB, find_codec
@@ -334,11 +335,18 @@ def _decode_blocks(
 def _decode_error_message(encoding: str, error: UnicodeError, file: InputFile) -> str:
     # Python before 3.13 raises this as a plain UnicodeError, without a position.
     if "not start with BOM" in str(error):
-        return (
-            f"has no byte order mark, which {encoding} needs; declare {option('encoding', f'{encoding}-le')} or "
-            f"{encoding}-be"
+        return Message(
+            "has no byte order mark, which {encoding} needs; declare {encoding2} or {encoding}-be",
+            encoding=encoding,
+            encoding2=option("encoding", f"{encoding}-le"),
         )
-    return f"can't be decoded as {encoding} ({str(error)[:150]}); declare its {option('encoding')}{suggest_encodings(file)}"
+    return Message(
+        "can't be decoded as {encoding} ({error}); declare its {encoding2}{suggest_encodings}",
+        encoding=encoding,
+        error=str(error)[:150],
+        encoding2=option("encoding"),
+        suggest_encodings=suggest_encodings(file),
+    )
 
 
 def _append_final_block(blocks: Iterator[Bytes]) -> Iterator[tuple[Bytes, bool]]:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from recordmill.base.errors import Reject, UsageError
+from recordmill.base.messages import Message
 from recordmill.base.option_names import option
 from recordmill.schemas.splits import SPLIT_WORDS, detect_split
 from recordmill.storage.archives import MEMBER_SEPARATOR, archive_name
@@ -112,7 +113,9 @@ def read_layout(
         )
         if not class_names:
             raise UsageError(
-                f"{option('label_regex', class_from.pattern)}: no file has such a name; {table[0].name} is one"
+                "{label_regex}: no file has such a name; {table} is one",
+                label_regex=option("label_regex", class_from.pattern),
+                table=table[0].name,
             )
     elif class_from != NO_LAYOUT:
         # The split folders are no longer among the remaining components here.
@@ -187,11 +190,14 @@ def resolve_class_rule(class_from: str, label_regex: str | None) -> str | re.Pat
         pattern = re.compile(label_regex)
     except re.error as error:
         raise UsageError(
-            f"{option('label_regex', label_regex)}: no regular expression: {error}"
+            "{label_regex}: no regular expression: {error}",
+            label_regex=option("label_regex", label_regex),
+            error=error,
         ) from None
     if not pattern.groups:
         raise UsageError(
-            f"{option('label_regex', label_regex)}: it needs a group around the label: (...)"
+            "{label_regex}: it needs a group around the label: (...)",
+            label_regex=option("label_regex", label_regex),
         )
     return pattern
 
@@ -351,8 +357,9 @@ def _assign_splits(
         return name_splits, [f"splits by file name: {_format_counts(name_splits)}"]
     if split_from == NAME_LAYOUT:
         raise UsageError(
-            f"{files[int(np.argmax(is_missing))].name}: this file's name says no split; rename it, or leave "
-            f"{option('split_from', 'names')} out"
+            "{files}: this file's name says no split; rename it, or leave {split_from} out",
+            files=files[int(np.argmax(is_missing))].name,
+            split_from=option("split_from", "names"),
         )
     if num_with_split := int(np.count_nonzero(~is_missing)):
         notes.append(
@@ -363,9 +370,12 @@ def _assign_splits(
 
 
 def _single_split_note(source: str, split: str | None, option_value: str) -> str:
-    return (
-        f"all {source} names hold a word for {split!r}, and one split says nothing: all records are in the default split "
-        f"({option('split_from', option_value)} takes the word)"
+    return Message(
+        "all {file} names hold a word for {split}, and one split says nothing: all "
+        "records are in the default split ({split_from} takes the word)",
+        file=source,
+        split=repr(split),
+        split_from=option("split_from", option_value),
     )
 
 
@@ -448,9 +458,13 @@ def _check_no_partial_splits(
         else "no folder names a split"
     )
     raise UsageError(
-        f"{description}, but {len(outside)} file(s) lie outside them, such as {files[int(outside[0])].name}: move them, give "
-        "the split folders alone as INPUT, "
-        f"or say {option('split_from', 'none')} to take such folders as any other"
+        "{description}, but {outside_count} file(s) lie outside them, such as "
+        "{files}: move them, give the split folders alone as INPUT, or say "
+        "{split_from} to take such folders as any other",
+        description=description,
+        outside_count=len(outside),
+        files=files[int(outside[0])].name,
+        split_from=option("split_from", "none"),
     )
 
 
@@ -601,10 +615,15 @@ def exclude_unlabelled_files(
         kept_files = kept_files.filter(is_inside)
     layout = read_layout(kept_files, roots, split_from=split_from, class_from=class_from)
     if layout.class_names and not (is_labelled := ~null_mask(layout.classes)).all():
-        remedy = f"say {option('unlabelled', 'keep')} to have them without a label"
+        remedy = Message(
+            "say {unlabelled} to have them without a label", unlabelled=option("unlabelled", "keep")
+        )
         reason = "stand outside every class folder and have no label"
         if isinstance(class_from, re.Pattern):
-            reason = f"have no label by {option('label_regex', class_from.pattern)}"
+            reason = Message(
+                "have no label by {label_regex}",
+                label_regex=option("label_regex", class_from.pattern),
+            )
         notes += _note_excluded_files(kept_files, ~is_labelled, reason, remedy)
         kept_files = kept_files.filter(is_labelled)
         layout = replace(
@@ -656,12 +675,21 @@ def _note_excluded_files(
     names = ", ".join(files[index].name for index in first_indices) + (
         ", ..." if count > _MAX_SHOWN_NAMES else ""
     )
-    summary = f"{count:,} of {len(files):,} file(s) {reason}: {names}"
+    summary = Message(
+        "{count} of {files_count} file(s) {reason}: {names}",
+        count=f"{count:,}",
+        files_count=f"{len(files):,}",
+        reason=reason,
+        names=names,
+    )
     if 2 * count >= len(files):
         raise UsageError(
-            f"{summary}; move them away, {remedy}, or {option('class_from', 'none')} for no labels"
+            "{summary}; move them away, {remedy}, or {class_from} for no labels",
+            summary=summary,
+            remedy=remedy,
+            class_from=option("class_from", "none"),
         )
-    return [f"left out: {summary} (to have them, {remedy})"]
+    return [Message("left out: {summary} (to have them, {remedy})", summary=summary, remedy=remedy)]
 
 
 def _note_uneven_classes(layout: FolderLayout) -> list[str]:

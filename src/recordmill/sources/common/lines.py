@@ -22,6 +22,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from recordmill.base.errors import Reject
+from recordmill.base.messages import Message
 from recordmill.base.threads import prefetch_one, thread_map
 from recordmill.sources.common.contract import BATCH_BYTES, UNIT_BYTES, Unit, pack_units
 from recordmill.sources.common.encoding import (
@@ -95,7 +96,8 @@ def to_reject(cached_reject: CachedReject, file: InputFile, place: str) -> Rejec
         place: The place of the record in this file, such as `line 7`.
     """
     hint = suggest_encodings(file) if cached_reject.reason == "encoding" else ""
-    return Reject(file.name, place, cached_reject.reason, cached_reject.message + hint)
+    message = Message("{message}{hint}", message=cached_reject.message, hint=hint)
+    return Reject(file.name, place, cached_reject.reason, message)
 
 
 @dataclass(frozen=True)

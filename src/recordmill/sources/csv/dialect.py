@@ -93,7 +93,10 @@ class CsvDialect:
             if same_role:
                 raise UsageError(f"--{name} and --{same_role} are both {value!r}; they must differ")
         if self.skip_lines < 0:
-            raise UsageError(f"{option('skip_lines', self.skip_lines)}: it can't be negative")
+            raise UsageError(
+                "{skip_lines}: it can't be negative",
+                skip_lines=option("skip_lines", self.skip_lines),
+            )
         _check_names(self.names)
         object.__setattr__(self, "encoding", normalize_encoding(self.encoding))
 
@@ -127,15 +130,19 @@ class CsvOptions(TableOptions, CsvDialect):
         CsvDialect.__post_init__(self)
         if self.trim and " " in (self.quote, self.escape, self.comment):
             raise UsageError(
-                f"{option('trim', True)} drops blanks, so ' ' can't be the quote, escape or comment as well"
+                "{trim} drops blanks, so ' ' can't be the quote, escape or comment as well",
+                trim=option("trim", True),
             )
         if self.trim and "\t" in (self.quote, self.escape, self.comment):
             raise UsageError(
-                f"{option('trim', True)} drops tabs, so '\\t' can't be the quote, escape or comment as well"
+                "{trim} drops tabs, so '\\t' can't be the quote, escape or comment as well",
+                trim=option("trim", True),
             )
         if not 1 <= self.max_line_bytes <= _MAX_ROW_BYTES:
             raise UsageError(
-                f"{option('max_line_bytes', self.max_line_bytes)}: it lies between 1 and {_MAX_ROW_BYTES}"
+                "{max_line_bytes}: it lies between 1 and {max_row_bytes}",
+                max_line_bytes=option("max_line_bytes", self.max_line_bytes),
+                max_row_bytes=_MAX_ROW_BYTES,
             )
 
     def with_dialect(self, delimiter: str, quote: str | None = '"') -> CsvOptions:
@@ -159,12 +166,16 @@ def _check_names(names: tuple[str, ...] | None) -> None:
     if names is None:
         return
     if not names:
-        raise UsageError(f"{option('names')} is empty; give one name per column")
+        raise UsageError("{names} is empty; give one name per column", names=option("names"))
     if duplicates := sorted({name for name in names if names.count(name) > 1}):
         raise UsageError(
-            f"{option('names')} holds {duplicates[0]!r} twice; each column needs a name of its own"
+            "{names} holds {duplicates} twice; each column needs a name of its own",
+            names=option("names"),
+            duplicates=repr(duplicates[0]),
         )
     if "" in names:
         raise UsageError(
-            f"{option('names')} holds an empty name, for column {names.index('') + 1}; each column needs one"
+            "{names} holds an empty name, for column {index}; each column needs one",
+            names=option("names"),
+            index=names.index("") + 1,
         )

@@ -14,6 +14,7 @@ import numpy as np
 from recordmill.base import native
 from recordmill.base.buffers import Bytes
 from recordmill.base.errors import DataError
+from recordmill.base.messages import Message
 from recordmill.base.option_names import option
 from recordmill.schemas.feature import MAX_FEATURES
 from recordmill.sources.common.encoding import (
@@ -233,12 +234,16 @@ class _HeadReader:
         encoding = "utf-16-be" if even < odd else "utf-16-le"
         is_utf16 = self._encoding == UTF8_ENCODING and 4 * min(even, odd) < max(even, odd)
         remedy = (
-            f"UTF-16 without a byte order mark needs {option('encoding', encoding)}"
+            Message(
+                "UTF-16 without a byte order mark needs {encoding}",
+                encoding=option("encoding", encoding),
+            )
             if is_utf16
             else "the file is damaged, or it is not text"
         )
         return DataError(
-            f"it holds NUL bytes, so it is no CSV in this encoding; {remedy}",
+            "it holds NUL bytes, so it is no CSV in this encoding; {remedy}",
+            remedy=remedy,
             source=self._source,
             place=f"byte {int(np.argmin(self._sample != 0))}",
         )
@@ -370,9 +375,12 @@ class _HeadReader:
         ):
             backslash = "\\"
             raise DataError(
-                f"{quote_bytes(match[0])} stands in a quoted field: say {option('escape', backslash)} if a "
-                "backslash makes "
-                f"{trial.quote} literal, or {option('quote', trial.quote)} if it is text",
+                "{quote_bytes} stands in a quoted field: say {escape} if a backslash makes "
+                "{quote} literal, or {quote2} if it is text",
+                quote_bytes=quote_bytes(match[0]),
+                escape=option("escape", backslash),
+                quote=trial.quote,
+                quote2=option("quote", trial.quote),
                 source=self._source,
             )
 
@@ -404,7 +412,14 @@ class _HeadReader:
             field_count = f"has {len(texts)} field{'s' * (len(texts) != 1)}"
             guess = HeaderGuess(
                 UNSURE_ROW,
-                f"{field_count} and most rows have {trial.width} (is it a title: {option('skip_lines')}, {option('comment')}?)",
+                Message(
+                    "{field_count} and most rows have {width} (is it a title: {skip_lines}, "
+                    "{comment}?)",
+                    field_count=field_count,
+                    width=trial.width,
+                    skip_lines=option("skip_lines"),
+                    comment=option("comment"),
+                ),
             )
         return FirstRow(self._source, texts, guess, is_only_row=len(trial.widths) < 2)
 
@@ -462,7 +477,12 @@ class _HeadReader:
         """Returns the error for a bad first row."""
         _, line, _, width, field_start, _ = rows.bad_rows[0].tolist()
         if width == native.CsvRowFault.STRAY_QUOTE:
-            problem = f"{STRAY_QUOTE_PROBLEM} {quote_first_line(data[field_start:])}; say {STRAY_QUOTE_REMEDIES}"
+            problem: str = Message(
+                "{problem} {line}; say {remedies}",
+                problem=STRAY_QUOTE_PROBLEM,
+                line=quote_first_line(data[field_start:]),
+                remedies=STRAY_QUOTE_REMEDIES,
+            )
         elif width == native.CsvRowFault.TOO_LONG:
             max_line_bytes = self._options.max_line_bytes
             problem = f"the first row is longer than {max_line_bytes:,} bytes, or a quote in it is never closed"
@@ -512,8 +532,11 @@ class _HeadReader:
             names = tuple(field.decode() for field in fields)
         except UnicodeDecodeError as error:
             raise DataError(
-                f"the column name {quote_bytes(error.object)} is no UTF-8; "
-                f"declare the file's {option('encoding')}{suggest_encodings(self._file)}",
+                "the column name {quote_bytes} is no UTF-8; declare the file's "
+                "{encoding}{suggest_encodings}",
+                quote_bytes=quote_bytes(error.object),
+                encoding=option("encoding"),
+                suggest_encodings=suggest_encodings(self._file),
                 source=self._source,
                 place=place,
             ) from None
@@ -526,10 +549,15 @@ class _HeadReader:
             duplicate = next(name for name in filled_names if filled_names.count(name) > 1)
             columns = [index + 1 for index, name in enumerate(filled_names) if name == duplicate]
             raise DataError(
-                f"columns {columns[0]} and {columns[1]} are both named {quote_bytes(duplicate.encode())}: if this row is "
-                f"data, say {option('header', False)}; if it names the columns, say {option('header', True)}, and "
-                "give each a name of its own with "
-                f"{option('names')}",
+                "columns {columns} and {columns2} are both named {quote_bytes}: if this row "
+                "is data, say {header}; if it names the columns, say {header2}, and give "
+                "each a name of its own with {names}",
+                columns=columns[0],
+                columns2=columns[1],
+                quote_bytes=quote_bytes(duplicate.encode()),
+                header=option("header", False),
+                header2=option("header", True),
+                names=option("names"),
                 source=self._source,
                 place=place,
             )
@@ -580,9 +608,12 @@ def _note_blanks(trial: sniff_dialect.DialectTrial) -> str:
     num_rows = sum(any(row[column] for column in columns) for row in rows)
     if not num_rows:
         return ""
-    return (
-        f"{num_rows} of the first {len(rows)} rows have blanks around fields, which are part of the "
-        f"values and of column names: {option('trim', True)} drops them"
+    return Message(
+        "{num_rows} of the first {rows_count} rows have blanks around fields, which "
+        "are part of the values and of column names: {trim} drops them",
+        num_rows=num_rows,
+        rows_count=len(rows),
+        trim=option("trim", True),
     )
 
 

@@ -6,6 +6,7 @@ import math
 
 from recordmill.base import native
 from recordmill.base.buffers import Bytes
+from recordmill.base.messages import Message
 from recordmill.base.option_names import option
 from recordmill.schemas.feature import Feature
 from recordmill.sources.values.casting import EXAMPLE_LIMIT
@@ -44,35 +45,51 @@ def explain_field(feature: Feature, fault: int, value: bytes) -> tuple[str, str]
         value: The bytes of the field.
     """
     dtype = feature.dtype
-    remedy = f"use {dtype_remedy(feature.name, _suggest_dtype(feature, fault, value))}"
-    zone_problem = f"has {'no' if ', UTC' in dtype else 'a'} time zone, but the column is {dtype}; {remedy} if all are like this one"
+    # The templates of the problems. A problem without a remedy does not name it.
+    zone_problem = (
+        "has {article} time zone, but the column is {dtype}; use {remedy} if all are like this one, "
+        "else string"
+    )
     reason, problem = {
         native.FieldFault.WRONG_TYPE: (
             "type",
-            f"is no {dtype}; mend it, add it to the null tokens, or {remedy}",
+            "is no {dtype}; mend it, add it to the null tokens, or use {remedy}",
         ),
         native.FieldFault.OUT_OF_RANGE: (
             "range",
-            f"is out of range for {dtype}{EXAMPLE_LIMIT if dtype == 'uint64' else ''}; {remedy}",
+            "is out of range for {dtype}{limit}; use {remedy}",
         ),
         native.FieldFault.INEXACT: (
             "inexact",
-            f"is a whole number that {dtype} can't hold exactly; {remedy}",
+            "is a whole number that {dtype} can't hold exactly; use {remedy}",
         ),
-        native.FieldFault.NO_ZONE: ("type", f"{zone_problem}, else string"),
-        native.FieldFault.HAS_ZONE: ("type", f"{zone_problem}, else string"),
-        native.FieldFault.TOO_FINE: ("range", f"is finer than {dtype}; {remedy}"),
+        native.FieldFault.NO_ZONE: ("type", zone_problem),
+        native.FieldFault.HAS_ZONE: ("type", zone_problem),
+        native.FieldFault.TOO_FINE: ("range", "is finer than {dtype}; use {remedy}"),
         native.FieldFault.NOT_UTF8: (
             "encoding",
-            f"is no UTF-8; {remedy}, or declare the file's {option('encoding')}",
+            "is no UTF-8; use {remedy}, or declare the file's {encoding}",
         ),
         native.FieldFault.NOT_A_CLASS: (
             "class",
-            f"is none of the {len(feature.classes or ()):,} classes that the schema names",
+            "is none of the {classes} classes that the schema names",
         ),
         native.FieldFault.MISSING: ("null", "is a null, but the schema requires a value"),
     }[native.FieldFault(fault)]
-    return reason, f"column {feature.name!r}: {quote_bytes(value)} {problem}"
+    return reason, Message(
+        "column {column}: {value} {problem}",
+        column=repr(feature.name),
+        value=quote_bytes(value),
+        problem=Message(
+            problem,
+            dtype=dtype,
+            article="no" if ", UTC" in dtype else "a",
+            limit=EXAMPLE_LIMIT if dtype == "uint64" else "",
+            remedy=dtype_remedy(feature.name, _suggest_dtype(feature, fault, value)),
+            encoding=option("encoding"),
+            classes=f"{len(feature.classes or ()):,}",
+        ),
+    )
 
 
 def _suggest_dtype(feature: Feature, fault: int, value: bytes) -> str:
@@ -125,32 +142,55 @@ def explain_row(
         )
         return (
             "row-bytes",
-            f"{problem}; reading goes on at the next line; mend the quote, or use {option('quote', 'none')} if quotes are "
-            f"text, or {option('max_line_bytes')}",
+            Message(
+                "{problem}; reading goes on at the next line; mend the quote, or use {quote} "
+                "if quotes are text, or {max_line_bytes}",
+                problem=problem,
+                quote=option("quote", "none"),
+                max_line_bytes=option("max_line_bytes"),
+            ),
         )
     if width == native.CsvRowFault.STRAY_QUOTE:
         return (
             "quotes",
-            f"{STRAY_QUOTE_PROBLEM} {quoted_line}; mend it, or use {STRAY_QUOTE_REMEDIES}",
+            Message(
+                "{problem} {line}; mend it, or use {remedies}",
+                problem=STRAY_QUOTE_PROBLEM,
+                line=quoted_line,
+                remedies=STRAY_QUOTE_REMEDIES,
+            ),
         )
     problem = (
         f"{width:,} field{'s' * (width != 1)}, {'more' if width > num_columns else 'fewer'} than the {num_columns:,} "
         f"column{'s' * (num_columns != 1)}"
     )
     trim_remedy = (
-        f"use {option('trim', True)}, since a quote after a blank is text, or "
+        Message("use {trim}, since a quote after a blank is text, or ", trim=option("trim", True))
         if ' "' in quoted_line
         else ""
     )
     return (
         "columns",
-        f"{problem}; the row starts with {quoted_line}; {trim_remedy}check the {option('delimiter')}, {option('quote')}, "
-        f"{option('escape')} and {option('skip_lines')}",
+        Message(
+            "{problem}; the row starts with {quoted_line}; {trim_remedy}check the "
+            "{delimiter}, {quote}, {escape} and {skip_lines}",
+            problem=problem,
+            quoted_line=quoted_line,
+            trim_remedy=trim_remedy,
+            delimiter=option("delimiter"),
+            quote=option("quote"),
+            escape=option("escape"),
+            skip_lines=option("skip_lines"),
+        ),
     )
 
 
 STRAY_QUOTE_PROBLEM = "a field goes on behind its closing quote:"
-STRAY_QUOTE_REMEDIES = f"{option('quote', 'none')} if quotes are text, or {option('lenient_quotes', True)} to drop these quotes"
+STRAY_QUOTE_REMEDIES = Message(
+    "{quote} if quotes are text, or {lenient_quotes} to drop these quotes",
+    quote=option("quote", "none"),
+    lenient_quotes=option("lenient_quotes", True),
+)
 
 
 def dtype_remedy(name: str, dtype: str) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from recordmill.base.errors import DataError, RecordmillError, UsageError
+from recordmill.base.messages import Message, join_messages
 from recordmill.base.option_names import option
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.schemas.type_lattice import TextCounts, resolve_dtype
@@ -109,9 +110,16 @@ def check_quotes(totals: ScanTotals, quote: str, num_columns: int) -> tuple[str,
             f" ({evidence.stray_quote_rows:,} rows alike)" if evidence.stray_quote_rows > 1 else ""
         )
         if not evidence.quotes_are_text:
-            rejection = f"{option('quote', quote)} rejects {'it' if evidence.stray_quote_rows == 1 else 'them'}"
+            rejection = Message(
+                "{quote} rejects {value}",
+                quote=option("quote", quote),
+                value="it" if evidence.stray_quote_rows == 1 else "them",
+            )
             raise DataError(
-                f"{stray_problem}; say {STRAY_QUOTE_REMEDIES}; {rejection}",
+                "{problem}; say {remedies}; {rejection}",
+                problem=stray_problem,
+                remedies=STRAY_QUOTE_REMEDIES,
+                rejection=rejection,
                 source=totals.stray_quote_file,
                 place=f"line {line}",
             )
@@ -128,17 +136,26 @@ def check_quotes(totals: ScanTotals, quote: str, num_columns: int) -> tuple[str,
         else "a field in quotes holds"
     )
     problem = f"{field_count} line breaks, and each line is a row by itself"
-    remedy = f"{option('quote', 'none')} if quotes are text"
+    remedy = Message("{quote} if quotes are text", quote=option("quote", "none"))
     # With one column, every line would be a row without quotes. So this is only evidence with
     # several columns.
     if num_columns > 1 and evidence.quotes_are_doubtful:
         raise DataError(
-            f"{problem}; say {remedy}, or {option('quote', quote)} if these lines belong together",
+            "{problem}; say {remedy}, or {quote} if these lines belong together",
+            problem=problem,
+            remedy=remedy,
+            quote=option("quote", quote),
             source=totals.across_lines_file,
             place=f"line {evidence.first_across_line}",
         )
     return "", (
-        f"{problem} ({totals.across_lines_file}, line {evidence.first_across_line}): say {remedy}",
+        Message(
+            "{problem} ({across_lines_file}, line {first_across_line}): say {remedy}",
+            problem=problem,
+            across_lines_file=totals.across_lines_file,
+            first_across_line=evidence.first_across_line,
+            remedy=remedy,
+        ),
     )
 
 
@@ -455,16 +472,35 @@ def _note_stray_text(
             [*null_tokens, *(word.decode("utf-8", "replace") for word in word_counts)],
         )
         remedies.append(
-            f"{tokens} reads {'it' if len(word_counts) == 1 else 'them'} as a null, in every column"
+            Message(
+                "{tokens} reads {words} as a null, in every column",
+                tokens=tokens,
+                words="it" if len(word_counts) == 1 else "them",
+            )
         )
     if not is_named or len(word_counts) == unexpected.text_count:
-        rejection = (
-            f"{dtype_remedy(column.name, dtype)} {option('max_rejects', unexpected.text_count)}"
+        rejection = Message(
+            "{dtype_remedy} {max_rejects}",
+            dtype_remedy=dtype_remedy(column.name, dtype),
+            max_rejects=option("max_rejects", unexpected.text_count),
         )
-        remedies.append(f"{rejection} rejects {'them' if has_several else 'it'}")
-    yield (
-        f"column {column.name!r} is text because of {quoted_texts}{count_text} ({place}); without "
-        f"{'them' if has_several else 'it'} {dtype}: {'; '.join(remedies)}"
+        remedies.append(
+            Message(
+                "{rejection} rejects {value}",
+                rejection=rejection,
+                value="them" if has_several else "it",
+            )
+        )
+    yield Message(
+        "column {column} is text because of {texts}{count} ({place}); without {texts_word} "
+        "{dtype}: {remedies}",
+        column=repr(column.name),
+        texts=quoted_texts,
+        count=count_text,
+        place=place,
+        texts_word="them" if has_several else "it",
+        dtype=dtype,
+        remedies=join_messages("; ", remedies),
     )
 
 
@@ -482,13 +518,24 @@ def _note_column(column: ColumnSummary, feature: Feature, null_tokens: Sequence[
         notes.append(f"column {column.name!r}: nulls: {', '.join(null_counts)}")
     if feature.dtype == "float32" and counts.inexact_decimals:
         notes.append(
-            f"column {column.name!r}: {counts.inexact_decimals:,} of {counts.values:,} values lose digits as "
-            f"float32; {option('dtypes', {column.name: 'float64'})} keeps them"
+            Message(
+                "column {column}: {inexact_decimals} of {values} values lose digits as "
+                "float32; {dtypes} keeps them",
+                column=repr(column.name),
+                inexact_decimals=f"{counts.inexact_decimals:,}",
+                values=f"{counts.values:,}",
+                dtypes=option("dtypes", {column.name: "float64"}),
+            )
         )
     if feature.dtype == "float32" and counts.inexact_integers + counts.overflows:
         notes.append(
-            f"column {column.name!r}: {counts.inexact_integers + counts.overflows:,} of {counts.values:,} values "
-            "can't be held by float32 and are rejected; "
-            f"{dtype_remedy(column.name, 'float64')} keeps them"
+            Message(
+                "column {column}: {inexact_integers} of {values} values can't be held by "
+                "float32 and are rejected; {dtype_remedy} keeps them",
+                column=repr(column.name),
+                inexact_integers=f"{counts.inexact_integers + counts.overflows:,}",
+                values=f"{counts.values:,}",
+                dtype_remedy=dtype_remedy(column.name, "float64"),
+            )
         )
     return notes

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
+from recordmill.base.messages import Message
 from recordmill.base.option_names import option
 
 NULL_CELL = "nothing"
@@ -233,7 +234,12 @@ def choose_quote(trials: Sequence[DialectTrial]) -> DialectChoice:
         elif _both_quotes_work(double_quoted, trial):
             return DialectChoice(
                 double_quoted,
-                doubt=f"fields stand between {double_quoted.quote!r} and between {trial.quote!r}; say {option('quote')}",
+                doubt=Message(
+                    "fields stand between {quote} and between {quote2}; say {quote3}",
+                    quote=repr(double_quoted.quote),
+                    quote2=repr(trial.quote),
+                    quote3=option("quote"),
+                ),
             )
         elif _works_with_single_quotes(double_quoted, trial):
             return DialectChoice(trial, f"fields stand between {trial.quote!r}")
@@ -445,8 +451,16 @@ def choose_delimiter(choices: Sequence[DialectChoice], extension: str) -> Dialec
         )
         for rival in rivals:
             if _is_as_good(best.trial, rival.trial, hinted_delimiter):
-                doubt = f"{describe_delimiter(best.trial)}, and {describe_delimiter(rival.trial)}; say which with {option('delimiter')}"
-                return DialectChoice(best.trial, doubt=f"the delimiter can't be detected: {doubt}")
+                doubt = Message(
+                    "{delimiter}, and {delimiter2}; say which with {delimiter3}",
+                    delimiter=describe_delimiter(best.trial),
+                    delimiter2=describe_delimiter(rival.trial),
+                    delimiter3=option("delimiter"),
+                )
+                return DialectChoice(
+                    best.trial,
+                    doubt=Message("the delimiter can't be detected: {doubt}", doubt=doubt),
+                )
         return best
     for choice in choices:
         if (
@@ -458,11 +472,14 @@ def choose_delimiter(choices: Sequence[DialectChoice], extension: str) -> Dialec
             if choice.doubt or _is_plausible_weak_delimiter(choice.trial):
                 return choice
             if not _is_single_column(choice.trial):
-                doubt = (
-                    f"there is one column, or {describe_delimiter(choice.trial)}; say "
-                    f"{option('delimiter', choice.trial.delimiter)}"
+                doubt = Message(
+                    "there is one column, or {delimiter}; say {delimiter2}",
+                    delimiter=describe_delimiter(choice.trial),
+                    delimiter2=option("delimiter", choice.trial.delimiter),
                 )
-                return DialectChoice(choice.trial, doubt=f"{doubt}, or ',' for one column")
+                return DialectChoice(
+                    choice.trial, doubt=Message("{doubt}, or ',' for one column", doubt=doubt)
+                )
     return choices[0]
 
 
@@ -481,9 +498,13 @@ def find_blank_runs_doubt(trial: DialectTrial, sample: bytes) -> str:
     fields = (
         describe_delimiter(trial).replace(repr(" "), "runs of blanks", 1).replace("splits", "split")
     )
-    return (
-        f"there is one column, or {fields}; say {option('delimiter', ' ')} and {option('trim', True)}, "
-        f"or {option('delimiter', ',')} for one column"
+    return Message(
+        "there is one column, or {fields}; say {delimiter} and {trim}, or "
+        "{delimiter2} for one column",
+        fields=fields,
+        delimiter=option("delimiter", " "),
+        trim=option("trim", True),
+        delimiter2=option("delimiter", ","),
     )
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from recordmill.base.errors import DataError
+from recordmill.base.messages import Message
 from recordmill.base.option_names import option
 from recordmill.sources.csv.sniff_dialect import NULL_CELL, TEXT_CELL, TIME_CELL, classify_cell
 
@@ -89,12 +90,18 @@ def guess_header(first_row: Sequence[str], other_rows: Sequence[Sequence[str]]) 
         first_row[0][:1] == "#" and other_rows and other_rows[0][0][:1] == "#"
     ):
         return HeaderGuess(
-            UNSURE_ROW, f"begins with '#' (is it a comment: {option('comment', '#')}?)"
+            UNSURE_ROW,
+            Message(
+                "begins with '#' (is it a comment: {comment}?)", comment=option("comment", "#")
+            ),
         )
     if _is_title(first_row, other_rows):
         return HeaderGuess(
             UNSURE_ROW,
-            f"has one field that is not blank (is it a title: {option('skip_lines', 1)}?)",
+            Message(
+                "has one field that is not blank (is it a title: {skip_lines}?)",
+                skip_lines=option("skip_lines", 1),
+            ),
         )
     if not other_rows:
         return _guess_single_row(first_row)
@@ -388,7 +395,7 @@ def _header_error(
     names_remedy = (
         "the names given stand for it, or for columns"
         if user_names
-        else f"columns are then column_1, ... or {option('names')}"
+        else Message("columns are then column_1, ... or {names}", names=option("names"))
     )
     difference = (
         f" (unlike that of {clear_headers[0].file_name}, a header)"
@@ -398,10 +405,19 @@ def _header_error(
     problem = (
         "a header and no rows, or one row"
         if is_only_row
-        else f"the first row {first_row.guess.reason}{difference}"
+        else Message(
+            "the first row {reason}{difference}",
+            reason=first_row.guess.reason,
+            difference=difference,
+        )
     )
     return DataError(
-        f"{problem}: {row_text}. Say {option('header', False)} if it is data ({names_remedy}), or {option('header', True)} if it "
-        "names the columns",
+        "{problem}: {row_text}. Say {header} if it is data ({names_remedy}), or "
+        "{header2} if it names the columns",
+        problem=problem,
+        row_text=row_text,
+        header=option("header", False),
+        names_remedy=names_remedy,
+        header2=option("header", True),
         source=first_row.file_name,
     )

@@ -16,6 +16,7 @@ from typing import Any
 
 from recordmill.base.documents import describe_value
 from recordmill.base.errors import Reject
+from recordmill.base.messages import Message, shorten
 
 PIXELS, SHARES, AUTO_UNIT = "pixels", "shares", "auto"
 BOX_REASON = "box"  # the reason of rejected boxes
@@ -30,7 +31,15 @@ KeyPoint = tuple[float, float, int]  # x, y, visibility
 
 
 class BadRow(Exception):
-    """A box or image that can't be used. The message is the reason."""
+    """A box or image that can't be used.
+
+    Attributes:
+        text: The reason, as a message.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +178,11 @@ class AnnotationRows:
             reason: Short name of the reason. Rejects are counted by reason.
         """
         where = f" (image {image[:100]!a})" if image else ""
-        message = message[: _MAX_MESSAGE_CHARS - len(where)] + where
+        message = Message(
+            "{message}{where}",
+            message=shorten(message, _MAX_MESSAGE_CHARS - len(where)),
+            where=where,
+        )
         self.rejects.append(Reject(self.source, place, reason, message))
 
 

@@ -19,6 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from recordmill.base.errors import DataError, Reject, UsageError
+from recordmill.base.messages import Message
 from recordmill.base.option_names import option
 from recordmill.sources.images.annotation_rows import (
     AUTO_UNIT,
@@ -140,7 +141,8 @@ def read_box_columns(
     ending = next((candidate for candidate in _FORMAT_NAMES if endings[candidate]), None)
     if ending is None:
         raise UsageError(
-            f"{option('boxes', path)}: a COCO .json, a .csv, or a folder of .xml or .txt is needed"
+            "{boxes}: a COCO .json, a .csv, or a folder of .xml or .txt is needed",
+            boxes=option("boxes", path),
         )
     annotations = [
         file
@@ -406,14 +408,22 @@ class _Collector:
     def _raise_no_boxes(self, path: str) -> None:
         if self._unmatched:
             raise UsageError(
-                f"{option('boxes', path)}: no annotation of it is of one of the images: it names "
-                f"{self._unmatched[:100]!a}, and an image is {self.finder.example[:100]!a}"
+                "{boxes}: no annotation of it is of one of the images: it names {unmatched}, "
+                "and an image is {example}",
+                boxes=option("boxes", path),
+                unmatched=ascii(self._unmatched[:100]),
+                example=ascii(self.finder.example[:100]),
             )
         if first := next((reject for reject in self._rejects if reject.reason == BOX_REASON), None):
             raise DataError(
-                f"{first.message}. No box can be used", source=first.source, place=first.place
+                "{message}. No box can be used",
+                message=first.message,
+                source=first.source,
+                place=first.place,
             )
-        raise UsageError(f"{option('boxes', path)}: no annotation of it is of one of the images")
+        raise UsageError(
+            "{boxes}: no annotation of it is of one of the images", boxes=option("boxes", path)
+        )
 
     def _class_names(self) -> tuple[str, ...]:
         texts = {*self._texts}
@@ -481,8 +491,11 @@ class _Collector:
             notes.append("boxes: no file names the classes, so their numbers are used as they are")
         if not first_label:
             notes.append(
-                f"boxes: the first class is number 0; {option('label_offset', 1)} keeps 0 for the background, as the "
-                "Object Detection API does"
+                Message(
+                    "boxes: the first class is number 0; {label_offset} keeps 0 for the "
+                    "background, as the Object Detection API does",
+                    label_offset=option("label_offset", 1),
+                )
             )
         notes += [f"boxes: {bare:,} image(s) have none, and are kept"] if bare else []
         notes += [f"boxes: {text}: {number:,}" for text, number in self._counts.items() if number]
@@ -517,7 +530,13 @@ def detect_unit(rows: AnnotationRows) -> str | None:
         units = ("pixels", "shares") if fewer is in_pixels else ("shares", "pixels")
         shown = ", ".join(f"{edge:g}" for edge in edges[row])
         raise UsageError(
-            f"{rows.source}: {rows.places[row]}: [{shown}] is in {units[0]}, and other boxes are in {units[1]}; "
-            f"{option('box_unit', units[1])} reads all as {units[1]}"
+            "{file}: {places}: [{shown}] is in {units}, and other boxes are in {units2}; "
+            "{box_unit} reads all as {units2}",
+            file=rows.source,
+            places=rows.places[row],
+            shown=shown,
+            units=units[0],
+            units2=units[1],
+            box_unit=option("box_unit", units[1]),
         )
     return PIXELS if in_pixels.any() else SHARES if in_shares.any() else None

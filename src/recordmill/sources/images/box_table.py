@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from recordmill.base.errors import DataError, UsageError
+from recordmill.base.messages import Message, as_message
 from recordmill.base.option_names import option
 from recordmill.sources.images.annotation_rows import (
     BYTES_PER_BYTE,
@@ -127,9 +128,9 @@ def parse_table(
                         text = text()
                     rows.add_box(image, edges(), text, box_place)
                 except BadRow as error:
-                    rows.reject(box_place, str(error), name)
+                    rows.reject(box_place, as_message(error), name)
         except BadRow as error:
-            rows.reject(place, str(error), name)
+            rows.reject(place, as_message(error), name)
     rows.has_numbers = columns.has_numbers
 
 
@@ -318,7 +319,7 @@ def _parse_cell(cell: Any, name: str) -> Any:
     try:
         return parse_json(cell, name, allow_nan=True)
     except DataError as error:
-        raise BadRow(f"{name}: {error.reason}") from None
+        raise BadRow(Message("{name}: {reason}", name=name, reason=error.reason)) from None
 
 
 def _via_edges(shape: Any) -> tuple[float, float, float, float]:
@@ -440,7 +441,9 @@ def _json_rows(rows: AnnotationRows, file: InputFile, settings: ParseSettings) -
     if size * BYTES_PER_BYTE > settings.memory_bytes:
         enough = option("memory", f"{(size * BYTES_PER_BYTE >> 20) + 1}MiB")
         raise DataError(
-            f"its {size:,} bytes take more memory than there is; {enough} is enough",
+            "its {size} bytes take more memory than there is; {enough} is enough",
+            size=f"{size:,}",
+            enough=enough,
             source=file.name,
         )
     data = read_bounded(file.path, size).removeprefix(b"\xef\xbb\xbf")

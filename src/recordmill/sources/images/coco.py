@@ -9,6 +9,7 @@ from typing import Any
 
 from recordmill.base.documents import describe_value
 from recordmill.base.errors import DataError
+from recordmill.base.messages import as_message
 from recordmill.base.option_names import option
 from recordmill.sources.images.annotation_rows import (
     BYTES_PER_BYTE,
@@ -71,7 +72,7 @@ def parse_coco(rows: AnnotationRows, file: InputFile, settings: ParseSettings) -
             image_name = rows.images[images[image_id]].name
             _add_annotation(rows, entry, images[image_id], names, place)
         except BadRow as error:
-            rows.reject(place, str(error), image_name)
+            rows.reject(place, as_message(error), image_name)
 
 
 def read_json(file: InputFile, settings: ParseSettings) -> Any:
@@ -86,7 +87,9 @@ def read_json(file: InputFile, settings: ParseSettings) -> Any:
     if size * BYTES_PER_BYTE > settings.memory_bytes:
         enough = option("memory", f"{(size * BYTES_PER_BYTE >> 20) + 1}MiB")
         raise DataError(
-            f"its {size:,} bytes take more memory than there is; {enough} is enough",
+            "its {size} bytes take more memory than there is; {enough} is enough",
+            size=f"{size:,}",
+            enough=enough,
             source=file.name,
         )
     data = read_bounded(file.path, size)
@@ -136,7 +139,7 @@ def _read_images(rows: AnnotationRows, entries: Sequence[Any]) -> tuple[dict[Any
             images[number] = rows.add_image(ImageRow(name, place, size, to_text(number, "the id")))
             dropped.discard(number)
         except BadRow as error:
-            rows.reject(place, str(error), reason="no file")
+            rows.reject(place, as_message(error), reason="no file")
     return images, dropped
 
 

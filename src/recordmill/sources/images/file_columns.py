@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from recordmill.base.errors import DataError, UsageError
+from recordmill.base.messages import Message, shorten
 from recordmill.base.option_names import option
 from recordmill.base.threads import thread_map
 from recordmill.base.utf8 import is_utf8
@@ -153,7 +154,10 @@ class _FileColumns:
                 if not self.follow_links and not is_within(real_path(path), real_path(root)):
                     return BadImage(
                         _NO_FILE_REASON,
-                        f"is a link out of the INPUT; {option('follow_links', True)} allows it",
+                        Message(
+                            "is a link out of the INPUT; {follow_links} allows it",
+                            follow_links=option("follow_links", True),
+                        ),
                     )
             file = InputFile(table.root, name, path, stat(path))
             if is_streamed_member(path):
@@ -161,10 +165,18 @@ class _FileColumns:
         except OSError as error:
             return BadImage(_NO_FILE_REASON, error.strerror or str(error))
         if file.stat.size_bytes > self.max_bytes:
-            limit = f"{self.max_bytes}, a quarter of {option('memory')} and at most 2 GiB"
+            limit = Message(
+                "{max_bytes}, a quarter of {memory} and at most 2 GiB",
+                max_bytes=self.max_bytes,
+                memory=option("memory"),
+            )
             return BadImage(
                 TOO_LARGE,
-                f"{file.stat.size_bytes} bytes are more than a record may have ({limit})",
+                Message(
+                    "{size_bytes} bytes are more than a record may have ({limit})",
+                    size_bytes=file.stat.size_bytes,
+                    limit=limit,
+                ),
             )
         return file
 
@@ -216,9 +228,13 @@ class _FileColumns:
                     if row in column_files
                     else repr(rows.records.column(name)[row].as_py())
                 )
-                bad.setdefault(
-                    row, (fault.reason, f"{name}: {shown_value:.150}: {fault.message}"[:280])
+                message = Message(
+                    "{name}: {value}: {fault}",
+                    name=name,
+                    value=shown_value[:150],
+                    fault=fault.message,
                 )
+                bad.setdefault(row, (fault.reason, shorten(message, 280)))
             if self.forms[name] == IMAGE_FORM:
                 sizes.append(
                     {row: (header.height, header.width) for row, header in decoded.items()}
@@ -411,7 +427,9 @@ def join_named_files(
         return plan(files, common)
     image_columns = {f"{name}/{feature.name}" for name in forms for feature in _IMAGE_FEATURES}
     if common.label in {*forms, *image_columns}:
-        raise UsageError(f"{option('label', common.label)}: a column of files can't be the label")
+        raise UsageError(
+            "{label}: a column of files can't be the label", label=option("label", common.label)
+        )
     column_options = options_for_columns(common, {*forms, *image_columns}.__contains__)
     unit_bytes = min(max(files.size_bytes // _MAX_TABLE_UNITS, _MIN_UNIT_BYTES), common.unit_bytes)
     table_options = replace(
@@ -439,7 +457,9 @@ def join_named_files(
         field.name for field in fields if field.name in source.schema and field.name not in forms
     ]:
         raise UsageError(
-            f"{option('file_columns')}: the table has a column {conflicts[0]!r}, as images would; rename it"
+            "{file_columns}: the table has a column {conflicts}, as images would; rename it",
+            file_columns=option("file_columns"),
+            conflicts=repr(conflicts[0]),
         )
     unifier = SchemaUnifier(declared_dtypes(column_options))
     unifier.add(pa.schema(fields), option("file_columns"))
@@ -487,7 +507,9 @@ def _parse_file_column(item: str) -> tuple[str, str]:
     name, _, form = item.rpartition("=")
     if name and form not in _FORMS:
         raise UsageError(
-            f"{option('file_columns', item)}: COLUMN or COLUMN=FORM, which is one of {', '.join(_FORMS)}"
+            "{file_columns}: COLUMN or COLUMN=FORM, which is one of {forms}",
+            file_columns=option("file_columns", item),
+            forms=", ".join(_FORMS),
         )
     return (name, form) if name else (item, IMAGE_FORM)
 

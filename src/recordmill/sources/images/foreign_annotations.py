@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from recordmill.base.errors import DataError
+from recordmill.base.messages import as_message
 from recordmill.sources.images.annotation_rows import (
     PIXELS,
     AnnotationRows,
@@ -87,7 +88,7 @@ def _read_labelme(rows: AnnotationRows, document: Mapping[str, Any], name: str) 
             edges = shape_edges(shape.get("shape_type") or "polygon", points)
             rows.add_box(image, edges, to_class(shape.get("label")), place)
         except BadRow as error:
-            rows.reject(place, str(error), other or name)
+            rows.reject(place, as_message(error), other or name)
 
 
 def shape_edges(

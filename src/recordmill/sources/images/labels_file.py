@@ -87,7 +87,11 @@ def check_unused_dialect(
     """
     for name, value in dialect.items():
         if name not in used:
-            raise UsageError(f"{option(name, value)} is of a CSV file, and not of {description}")
+            raise UsageError(
+                "{option} is of a CSV file, and not of {description}",
+                option=option(name, value),
+                description=description,
+            )
 
 
 def read_label_file(path: str, dialect: Mapping[str, Any]) -> LabelRows:
@@ -106,9 +110,15 @@ def read_label_file(path: str, dialect: Mapping[str, Any]) -> LabelRows:
         read_range(path, 0, 0)  # fails if the file can't be read
         file = InputFile(0, name, path, stat(path))
     except OSError as error:
-        raise UsageError(f"{option('labels', path)}: can't be read: {error.strerror}") from error
+        raise UsageError(
+            "{labels}: can't be read: {strerror}",
+            labels=option("labels", path),
+            strerror=error.strerror,
+        ) from error
     if name.rpartition(".")[2].lower() not in (*_CSV_EXTENSIONS, *_JSONL_EXTENSIONS):
-        raise UsageError(f"{option('labels', path)}: a .csv, .tsv or .jsonl file is needed")
+        raise UsageError(
+            "{labels}: a .csv, .tsv or .jsonl file is needed", labels=option("labels", path)
+        )
     return read_label_rows(table_planner(name, dialect), file)
 
 
@@ -352,8 +362,11 @@ def choose_path_column(
             return column
     if (finder.find_images(pa.array(names, pa.large_string())) >= 0).any():
         raise UsageError(
-            f"{name}: the first row names an image, so it is no header: say {option('header', False)} and give the "
-            f"columns with {option('names', 'filename,label')}"
+            "{name}: the first row names an image, so it is no header: say {header} and "
+            "give the columns with {names}",
+            name=name,
+            header=option("header", False),
+            names=option("names", "filename,label"),
         )
     # A column of another name is used if it is the only one whose values are images.
     by_values: list[str] = [
@@ -365,10 +378,14 @@ def choose_path_column(
     if len(by_values) == 1:
         return by_values[0]
     raise UsageError(
-        f"{name}: no column holds paths of the images; looked at {', '.join(candidates) or 'none'} of "
-        f"{', '.join(names)}. "
-        f"Paths are relative to the labels file or to an INPUT; {option('labels_path_column')} names the column"
-        + (f". {_show_names(candidates[0], table, finder)}" if candidates else "")
+        "{name}: no column holds paths of the images; looked at {candidates} of {names}. "
+        "Paths are relative to the labels file or to an INPUT; {labels_path_column} "
+        "names the column{examples}",
+        name=name,
+        candidates=", ".join(candidates) or "none",
+        names=", ".join(names),
+        labels_path_column=option("labels_path_column"),
+        examples=f". {_show_names(candidates[0], table, finder)}" if candidates else "",
     )
 
 
@@ -406,8 +423,11 @@ def _rename_columns(
     label = request.label if request.label is not None else "label" if "label" in columns else None
     if label is not None and label not in columns:
         raise UsageError(
-            f"{option('label', label)}: {name} has no such column; it has "
-            f"{', '.join(columns)}{did_you_mean(label, columns)}"
+            "{label}: {name} has no such column; it has {columns}{did_you_mean}",
+            label=option("label", label),
+            name=name,
+            columns=", ".join(columns),
+            did_you_mean=did_you_mean(label, columns),
         )
     renamed, names = dict[str, pa.Array](), dict[str, str]()
     reserved_names = (

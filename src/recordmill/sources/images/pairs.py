@@ -49,10 +49,14 @@ def pair_files(
     """
     folders = [name.strip("/ ") for name in pair.split(",")]
     if len(set(folders)) != 2 or not all(folders) or len(folders) != 2:
-        raise UsageError(f"{option('pair', pair)}: the names of two folders, as in images,masks")
+        raise UsageError(
+            "{pair}: the names of two folders, as in images,masks", pair=option("pair", pair)
+        )
     if (name := pair_feature(pair).name) in reserved_names:
         raise UsageError(
-            f"{option('pair', pair)}: records have a feature {name!r} already; rename that folder"
+            "{pair}: records have a feature {name} already; rename that folder",
+            pair=option("pair", pair),
+            name=repr(name),
         )
     ordinals: tuple[dict[str, int], dict[str, int]] = ({}, {})
     for ordinal, file in enumerate(files):
@@ -60,7 +64,10 @@ def pair_files(
         if key in ordinals[folder_index]:
             duplicate = files[ordinals[folder_index][key]].name
             raise UsageError(
-                f"{option('pair', pair)}: {duplicate} and {file.name} have one name: which goes with the image?"
+                "{pair}: {duplicate} and {file} have one name: which goes with the image?",
+                pair=option("pair", pair),
+                duplicate=duplicate,
+                file=file.name,
             )
         ordinals[folder_index][key] = ordinal
     images, partners = ordinals
@@ -78,7 +85,10 @@ def pair_files(
     keys = [key for key in images if key in partners]
     if not keys:
         raise UsageError(
-            f"{option('pair', pair)}: no file in {folders[0]!r} has the name of one in {folders[1]!r}"
+            "{pair}: no file in {folders} has the name of one in {folders2}",
+            pair=option("pair", pair),
+            folders=repr(folders[0]),
+            folders2=repr(folders[1]),
         )
     first, second = (
         np.array([images[key] for key in keys]),
@@ -103,7 +113,9 @@ def _pair_key(file: InputFile, folders: Sequence[str]) -> tuple[int, str]:
         if separator:
             return folder_index, f"{parent}//{rest}"
     raise UsageError(
-        f"{file.name} stands in none of the folders of {option('pair', ','.join(folders))}: leave it out"
+        "{file} stands in none of the folders of {pair}: leave it out",
+        file=file.name,
+        pair=option("pair", ",".join(folders)),
     )
 
 

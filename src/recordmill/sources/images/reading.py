@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from recordmill.base.errors import Reject
+from recordmill.base.messages import Message
 from recordmill.base.option_names import option
 from recordmill.base.threads import MemoryBudget
 from recordmill.records.images.check import check_decode, check_structure, check_structures
@@ -288,7 +289,11 @@ def _memory_reserver(decode_bytes: int) -> ReserveMemory:
             enough = option("memory", f"{(DECODE_MEMORY_DIVISOR * takes >> 20) + 1}MiB")
             raise BadImage(
                 TOO_LARGE,
-                f"takes {(takes >> 20) + 1} MiB to decode, more than there is; {enough} is enough",
+                Message(
+                    "takes {takes} MiB to decode, more than there is; {enough} is enough",
+                    takes=(takes >> 20) + 1,
+                    enough=enough,
+                ),
             )
         return _shared_budget(decode_bytes).reserve(takes)
 

@@ -28,6 +28,7 @@ import numpy as np
 import pyarrow as pa
 
 from recordmill.base.errors import DataError, Reject, UsageError
+from recordmill.base.messages import Message, shorten
 from recordmill.base.option_names import option
 from recordmill.base.threads import thread_map
 from recordmill.records.images.header import FORMATS_BY_EXTENSION
@@ -97,8 +98,9 @@ def _parse_integer(data: bytes, _: InputFile) -> int:
 def _parse_json_object(data: bytes, file: InputFile) -> Any:
     document = parse_json(data, file.name)
     if not isinstance(document, dict):
-        raise ValueError(
-            f"is no JSON object; {option('dtypes', {_JSON_FEATURE: 'string'})} keeps it as text"
+        raise DataError(
+            "is no JSON object; {dtypes} keeps it as text",
+            dtypes=option("dtypes", {_JSON_FEATURE: "string"}),
         )
     if b"\\u" in data:
         # fails for a lone surrogate, which is not valid in UTF-8
@@ -234,8 +236,15 @@ class _MemberColumns:
                 objects_to_column(name, column_values) for name, column_values in columns.items()
             ]
         except DataError as error:
-            remedy = f"; {option('dtypes', {_JSON_FEATURE: 'string'})} keeps .json as text"
-            raise DataError(f"{error.reason}{remedy}", source=files[ordinals[0]].name) from None
+            remedy = Message(
+                "; {dtypes} keeps .json as text", dtypes=option("dtypes", {_JSON_FEATURE: "string"})
+            )
+            raise DataError(
+                "{reason}{remedy}",
+                reason=error.reason,
+                remedy=remedy,
+                source=files[ordinals[0]].name,
+            ) from None
         if not columns_of_features:  # only a struct keeps the number of rows without columns
             return pa.RecordBatch.from_struct_array(
                 pa.array([{}] * len(ordinals), pa.struct([]))
@@ -313,16 +322,22 @@ class _MemberColumns:
                     _value_forms(value) if self.forms and decode is _parse_json_object else ()
                 ):
                     if self.forms.get(path, form) != form:
-                        remedy = (
-                            f"; {option('dtypes', {_JSON_FEATURE: 'string'})} keeps .json as text"
+                        remedy = Message(
+                            "; {dtypes} keeps .json as text",
+                            dtypes=option("dtypes", {_JSON_FEATURE: "string"}),
                         )
-                        raise ValueError(
-                            f"{path} is {form}, where most have {self.forms[path]}{remedy}"
+                        raise DataError(
+                            "{path} is {form}, where most have {majority}{remedy}",
+                            path=path,
+                            form=form,
+                            majority=self.forms[path],
+                            remedy=remedy,
                         )
                 values[row] = value
             except (ValueError, DataError) as error:
                 reason = error.reason if isinstance(error, DataError) else str(error)
-                bad[row] = ("type", f".{ending}: {reason}"[:280])
+                message = Message(".{ending}: {reason}", ending=ending, reason=reason)
+                bad[row] = ("type", shorten(message, 280))
         return values, bad
 
     def _json_members(self, values: Sequence[dict[str, Any] | None]) -> dict[str, list[Any]]:
@@ -558,7 +573,8 @@ def _plan_first_files(
         ]
     if options.image_options.rule is not None:
         raise UsageError(
-            f"{option('resize' if options.resize else 'reencode')}: the samples have no images"
+            "{option}: the samples have no images",
+            option=option("resize" if options.resize else "reencode"),
         )
     layout = read_layout(
         listing.files, listing.roots, split_from=options.split_from, class_from=NO_LAYOUT

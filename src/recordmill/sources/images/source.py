@@ -23,6 +23,7 @@ import pyarrow as pa
 from recordmill.base.errors import Reject, UsageError
 from recordmill.base.machine import DEFAULT_MEMORY_BYTES
 from recordmill.base.magic import IMAGE_HEAD_BYTES, sniff_image, sniff_unsupported_image
+from recordmill.base.messages import Message
 from recordmill.base.option_names import option
 from recordmill.records.images.check import MAX_PIXELS
 from recordmill.records.images.header import FORMATS_BY_EXTENSION, TOO_LARGE
@@ -204,13 +205,21 @@ class ImageOptions(CsvDialect):
         super().__post_init__()
         if self.dialect and self.labels is None and self.boxes is None:
             name, value = next(iter(self.dialect.items()))
-            raise UsageError(f"{option(name, value)} needs {option('labels')} or {option('boxes')}")
+            raise UsageError(
+                "{option} needs {labels} or {boxes}",
+                option=option(name, value),
+                labels=option("labels"),
+                boxes=option("boxes"),
+            )
         if self.label_offset not in (0, 1):
             raise UsageError(
-                f"{option('label_offset', self.label_offset)}: 0, or 1 for a background class before them"
+                "{label_offset}: 0, or 1 for a background class before them",
+                label_offset=option("label_offset", self.label_offset),
             )
         if self.max_pixels < 1:
-            raise UsageError(f"{option('max_pixels', self.max_pixels)}: at least 1")
+            raise UsageError(
+                "{max_pixels}: at least 1", max_pixels=option("max_pixels", self.max_pixels)
+            )
         _ = self.rule
 
     @property
@@ -371,8 +380,9 @@ def plan_images(
         and common.label not in feature_names(files)
     ):
         raise UsageError(
-            f"{option('label', common.label)}: images have a label by their folders, or by a column of "
-            f"{option('labels', 'FILE')}"
+            "{label}: images have a label by their folders, or by a column of {labels}",
+            label=option("label", common.label),
+            labels=option("labels", "FILE"),
         )
     schema, schema_notes = _build_schema(files, time_dtypes, common, own_features, classes)
     if (
@@ -488,8 +498,12 @@ def _unread_annotation_notes(
                 root = listing.roots[file.root]
                 folder = f"{root.argument.rstrip('/')}/{file.name}".rpartition("/labels/")[0]
                 yield (
-                    f"{file.name} has boxes as YOLO writes them and is not read; "
-                    f"{option('boxes', folder + '/labels')} takes boxes from it"
+                    Message(
+                        "{file} has boxes as YOLO writes them and is not read; {boxes} takes boxes "
+                        "from it",
+                        file=file.name,
+                        boxes=option("boxes", folder + "/labels"),
+                    )
                 )
             continue
         is_table = ending in _TABLE_EXTENSIONS
@@ -506,7 +520,12 @@ def _unread_annotation_notes(
         if ending == "xml":  # Pascal VOC has a file per image, so the option needs the folder
             path, name = path.rpartition("/")[0], file.name.rpartition("/")[0] or "."
         option_name = "boxes" if is_boxes else "labels"
-        yield f"{name} names images and is not read; {option(option_name, path)} takes {option_name} from it"
+        yield Message(
+            "{name} names images and is not read; {option} takes {option_name} from it",
+            name=name,
+            option=option(option_name, path),
+            option_name=option_name,
+        )
 
 
 def _find_paired_folders(classes: Sequence[str], files: FileTable) -> tuple[str, str] | None:
@@ -556,9 +575,13 @@ def _check_class_folders(classes: Sequence[str], files: FileTable) -> None:
     else:
         return
     raise UsageError(
-        f"folders {pair[0]!r} and {pair[1]!r} look like {meaning}, "
-        f"not like two classes: {option('pair', ','.join(pair))} puts both into one record, "
-        f"{option('class_from', 'folders')} makes them classes"
+        "folders {pair} and {pair2} look like {meaning}, not like two classes: "
+        "{pair3} puts both into one record, {class_from} makes them classes",
+        pair=repr(pair[0]),
+        pair2=repr(pair[1]),
+        meaning=meaning,
+        pair3=option("pair", ",".join(pair)),
+        class_from=option("class_from", "folders"),
     )
 
 
@@ -584,11 +607,21 @@ def reject_oversized(
         ([files] mask of the files that fit, rejects of the others).
     """
     limit = min(MAX_IMAGE_BYTES, common.memory_bytes // 4)
-    message = f"bytes are more than one record may have ({limit}, a quarter of {option('memory')} and at most 2 GiB)"
+    message = Message(
+        "bytes are more than one record may have ({limit}, a quarter of {memory} and "
+        "at most 2 GiB)",
+        limit=limit,
+        memory=option("memory"),
+    )
     keep = sizes <= limit
     large = np.flatnonzero(~keep).tolist()
     return keep, [
-        Reject(files[file_id].name, "", TOO_LARGE, f"{sizes[file_id]} {message}")
+        Reject(
+            files[file_id].name,
+            "",
+            TOO_LARGE,
+            Message("{sizes} {message}", sizes=sizes[file_id], message=message),
+        )
         for file_id in large
     ]
 
@@ -630,7 +663,8 @@ def _build_schema(
     schema = Schema(tuple(features), "label" if "label" in feature_names(files) else None)
     if overridden := own_names & set(common.dtypes):
         raise UsageError(
-            f"{option('dtypes', min(overridden))}: this feature comes from the image itself and keeps its type"
+            "{dtypes}: this feature comes from the image itself and keeps its type",
+            dtypes=option("dtypes", min(overridden)),
         )
     schema = apply_dtypes(schema, common.dtypes)
     if common.schema is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, NoReturn
 
 from recordmill.base.errors import DataError
+from recordmill.base.messages import as_message
 from recordmill.sources.images.annotation_rows import (
     MAX_ANNOTATION_BYTES,
     PIXELS,
@@ -72,7 +73,7 @@ def parse_voc(rows: AnnotationRows, file: InputFile, settings: ParseSettings) ->
                 view=element.findtext("pose") or "Unspecified",
             )
         except BadRow as error:
-            rows.reject(place, str(error), stated_name or stem)
+            rows.reject(place, as_message(error), stated_name or stem)
 
 
 def _read_cvat(rows: AnnotationRows, root: Any) -> None:
@@ -83,7 +84,7 @@ def _read_cvat(rows: AnnotationRows, root: Any) -> None:
             size = to_size(element.get("width"), element.get("height"))
             image = rows.add_image(ImageRow(to_text(name, "the name"), place, size))
         except BadRow as error:
-            rows.reject(place, str(error), name, "no file")
+            rows.reject(place, as_message(error), name, "no file")
             continue
         for position, shape in enumerate(element, 1):
             if shape.tag in ("tag", "attribute"):
@@ -109,7 +110,7 @@ def _read_cvat(rows: AnnotationRows, root: Any) -> None:
                     image, (left, top, right, bottom), to_class(shape.get("label")), shape_place
                 )
             except BadRow as error:
-                rows.reject(shape_place, str(error), name)
+                rows.reject(shape_place, as_message(error), name)
 
 
 def _child_text(element: Any, name: str) -> str:

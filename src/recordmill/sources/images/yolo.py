@@ -10,6 +10,7 @@ from typing import Any
 
 from recordmill.base.documents import describe_value
 from recordmill.base.errors import DataError, UsageError
+from recordmill.base.messages import Message
 from recordmill.base.option_names import option
 from recordmill.sources.images.annotation_rows import (
     MAX_ANNOTATION_BYTES,
@@ -68,7 +69,7 @@ def parse_yolo(rows: AnnotationRows, file: InputFile, settings: ParseSettings) -
         try:
             _add_line(rows, image, words, settings, place)
         except BadRow as error:
-            rows.reject(place, f"is no box: {error}", stem)
+            rows.reject(place, Message("is no box: {error}", error=error), stem)
 
 
 def is_file_list(file: InputFile) -> bool:
@@ -117,7 +118,13 @@ def _add_line(
         raise BadRow(f"{len(values)} numbers after class {number}{hint}")
     if settings.unit != PIXELS and (large := max(map(abs, values))) > _MAX_SHARE:
         pixels = option("box_unit", PIXELS)
-        raise BadRow(f"{large:g} is not a share of the image; {pixels} reads pixels")
+        raise BadRow(
+            Message(
+                "{large} is not a share of the image; {pixels} reads pixels",
+                large=f"{large:g}",
+                pixels=pixels,
+            )
+        )
     if len(values) == 4:
         x, y, width, height = values
         if min(width, height) < 0:
@@ -202,7 +209,7 @@ def _check_names(path: str, names: Sequence[Any]) -> list[str]:
     try:
         texts = [to_text(name, "a name") for name in names]
     except BadRow as error:
-        raise UsageError(f"{path}: names: {error}") from None
+        raise UsageError("{path}: names: {error}", path=path, error=error) from None
     return texts
 
 

@@ -44,7 +44,8 @@ def parse_record_path(record_path: str | None) -> tuple[str, ...]:
     keys = tuple(record_path.split("."))
     if not all(keys):
         raise UsageError(
-            f"{option('record_path', record_path)}: give the key of the array, or keys with dots between them"
+            "{record_path}: give the key of the array, or keys with dots between them",
+            record_path=option("record_path", record_path),
         )
     return keys
 
@@ -155,8 +156,10 @@ class _MemberFinder:
         """Raises DataError if the array is missing, or its document is cut off."""
         if self.is_missing:
             raise DataError(
-                f"{self._describe(self._level)} has no member {self._keys[self._level]!r}; "
-                f"{option('record_path', '.'.join(self._keys))} names it",
+                "{describe} has no member {keys}; {record_path} names it",
+                describe=self._describe(self._level),
+                keys=repr(self._keys[self._level]),
+                record_path=option("record_path", ".".join(self._keys)),
                 source=self._source,
             )
         if self._keys and self._member.depth >= 0:

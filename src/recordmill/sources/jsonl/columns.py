@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 
 from recordmill.base import native
 from recordmill.base.buffers import Bools, allocate
+from recordmill.base.messages import Message
 from recordmill.base.option_names import option
 from recordmill.schemas.feature import Feature
 from recordmill.sources.common.contract import PlanOptions
@@ -86,7 +87,11 @@ def resolve_base64(common: PlanOptions) -> tuple[PlanOptions, frozenset[str], tu
         if feature.dtype == "bytes" and feature.name not in dtypes
     ]
     notes = (
-        f"{name}: its text is decoded as base64; {option('dtypes', {name: 'bytes'})} keeps the text"
+        Message(
+            "{name}: its text is decoded as base64; {dtypes} keeps the text",
+            name=name,
+            dtypes=option("dtypes", {name: "bytes"}),
+        )
         for name in schema_names
     )
     return replace(common, dtypes=dtypes), frozenset((*declared_names, *schema_names)), tuple(notes)

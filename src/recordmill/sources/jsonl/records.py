@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from recordmill.base import native
 from recordmill.base.errors import OUT_OF_MEMORY_REASON, RecordmillError
+from recordmill.base.messages import Message
 from recordmill.base.option_names import option
 from recordmill.base.utf8 import find_invalid_lines, is_utf8
 from recordmill.schemas.arrow import arrow_type, to_arrow
@@ -116,7 +117,13 @@ def explain_line_error(
         byte_index, byte = invalid_bytes[line_start]
         return (
             "encoding",
-            f"is not UTF-8: byte 0x{byte:02X} at byte {byte_index} of the line; declare the file's {option('encoding')}",
+            Message(
+                "is not UTF-8: byte 0x{byte} at byte {byte_index} of the line; declare the "
+                "file's {encoding}",
+                byte=f"{byte:02X}",
+                byte_index=byte_index,
+                encoding=option("encoding"),
+            ),
         )
     if error_number == native.JsonFault.TOO_MANY_VALUES:
         line = tape.data[line_start : line_start + int(np.argmax(tape.data[line_start:] == 10))]
@@ -127,7 +134,12 @@ def explain_line_error(
         )
         return (
             OUT_OF_MEMORY_REASON,
-            f"{_LINE_ERRORS[error_number]} {option('memory')} leaves room for; {sufficient_memory} is enough",
+            Message(
+                "{line_errors} {memory} leaves room for; {sufficient_memory} is enough",
+                line_errors=_LINE_ERRORS[error_number],
+                memory=option("memory"),
+                sufficient_memory=sufficient_memory,
+            ),
         )
     text = tape.data[offset : offset + 24].tobytes().split(b"\n")[0].decode(errors="replace")
     return (
@@ -141,7 +153,12 @@ def explain_long_line(line_bytes: int, max_line_bytes: int) -> tuple[str, str]:
     problem = f"the line has {line_bytes:,} bytes, more than the {max_line_bytes:,} that"
     return (
         "too_long",
-        f"{problem} {option('max_line_bytes')}, and an eighth of {option('memory')}, allow",
+        Message(
+            "{problem} {max_line_bytes}, and an eighth of {memory}, allow",
+            problem=problem,
+            max_line_bytes=option("max_line_bytes"),
+            memory=option("memory"),
+        ),
     )
 
 
@@ -172,14 +189,28 @@ def _explain_misfit(tape: Tape, entry: int, leaf: Leaf) -> tuple[str, str]:
         )
     if leaf.scalar_rule in _MAJORITY_NAMES and kind not in _CONTAINER_NAMES:
         majority = _MAJORITY_NAMES[leaf.scalar_rule]
-        remedy = f"{option('dtypes', {feature.name: 'string'})} keeps it"
+        remedy = Message("{dtypes} keeps it", dtypes=option("dtypes", {feature.name: "string"}))
         return (
             "type",
-            f"{feature.name}: {describe_kind(kind)} where most are {majority}: {text[:60]}; {remedy}",
+            Message(
+                "{feature}: {kind} where most are {majority}: {text}; {remedy}",
+                feature=feature.name,
+                kind=describe_kind(kind),
+                majority=majority,
+                text=text[:60],
+                remedy=remedy,
+            ),
         )
     if feature.dtype == "bytes" and kind not in _CONTAINER_NAMES:
-        remedy = f"{option('dtypes', {feature.name: 'bytes'})} keeps text as it is"
-        return "type", f"{feature.name}: {quote_value(text)} is no base64; {remedy}"
+        remedy = Message(
+            "{dtypes} keeps text as it is", dtypes=option("dtypes", {feature.name: "bytes"})
+        )
+        return "type", Message(
+            "{feature}: {quote_value} is no base64; {remedy}",
+            feature=feature.name,
+            quote_value=quote_value(text),
+            remedy=remedy,
+        )
     if kind in _CONTAINER_NAMES:
         return (
             "type",
@@ -201,7 +232,13 @@ def _explain_misfit(tape: Tape, entry: int, leaf: Leaf) -> tuple[str, str]:
     reason = "class" if feature.classes else "range" if is_number else "type"
     return (
         reason,
-        f"{feature.name}: {text[:60]} does not fit {feature.describe()}{suggest_remedy(value, feature)}",
+        Message(
+            "{feature}: {text} does not fit {feature2}{suggest_remedy}",
+            feature=feature.name,
+            text=text[:60],
+            feature2=feature.describe(),
+            suggest_remedy=suggest_remedy(value, feature),
+        ),
     )
 
 

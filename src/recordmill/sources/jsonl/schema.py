@@ -33,6 +33,7 @@ import numpy.typing as npt
 from recordmill.base import native
 from recordmill.base.buffers import Bools
 from recordmill.base.errors import DataError
+from recordmill.base.messages import Message, join_messages
 from recordmill.base.option_names import option
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.schemas.type_lattice import (
@@ -355,8 +356,12 @@ def infer_features(
             notes.extend(_note_losses(name, counts, dtype))
         if form == "a string" and dtype != "string" and name not in declarations:
             notes.append(
-                f"{name}: all its text is ISO 8601, so it is {dtype}; {option('dtypes', {name: 'string'})} keeps the "
-                "text"
+                Message(
+                    "{name}: all its text is ISO 8601, so it is {dtype}; {dtypes} keeps the text",
+                    name=name,
+                    dtype=dtype,
+                    dtypes=option("dtypes", {name: "string"}),
+                )
             )
     return InferredFeatures(
         schema=Schema(tuple(features.values())),
@@ -436,11 +441,21 @@ def _choose_form(
     forms_text = " and ".join(
         f"{form} ({_format_place(place, locate_range)})" for form, (place, _) in forms.items()
     )
-    choices = "; ".join(
-        f"{option('dtypes', {feature_name: dtype})} {effect}"
-        for feature_name, dtype, effect in _list_choices(path, forms, observations)
+    choices = join_messages(
+        "; ",
+        (
+            Message(
+                "{dtypes} {effect}", dtypes=option("dtypes", {feature_name: dtype}), effect=effect
+            )
+            for feature_name, dtype, effect in _list_choices(path, forms, observations)
+        ),
     )
-    raise DataError(f"{name!r} is {forms_text}; declare what it shall be: {choices}")
+    raise DataError(
+        "{name} is {forms_text}; declare what it shall be: {choices}",
+        name=repr(name),
+        forms_text=forms_text,
+        choices=choices,
+    )
 
 
 def _list_choices(
@@ -518,12 +533,24 @@ def _note_minority_forms(
         if other_form != form
     )
     are_scalars = all(other_form in _SCALAR_FORMS for other_form in forms)
-    remedy = f"; {option('dtypes', {name: 'string'})} keeps all as text" if are_scalars else ""
+    remedy = (
+        Message("; {dtypes} keeps all as text", dtypes=option("dtypes", {name: "string"}))
+        if are_scalars
+        else ""
+    )
     # Text is parsed as in CSV, so numbers and booleans may be strings.
     is_parsed = form in ("true or false", "a number") and "a string" in forms
     exception = f" unless its text is valid for {_resolve_form_dtype(form, counts)}"
     return [
-        f"{name}: {form} in most records, and {other_forms}, which is rejected{exception * is_parsed}{remedy}"
+        Message(
+            "{name}: {form} in most records, and {other_forms}, which is "
+            "rejected{exception}{remedy}",
+            name=name,
+            form=form,
+            other_forms=other_forms,
+            exception=exception * is_parsed,
+            remedy=remedy,
+        )
     ]
 
 
@@ -564,7 +591,7 @@ def _is_in_every_record(observations: Observations, leaf: JsonPath) -> bool:
 
 
 def _note_losses(name: str, counts: ValueCounts, dtype: str) -> list[str]:
-    notes = []
+    notes: list[str] = []
     _, num_inexact_decimals, num_inexact_integers, num_beyond_int64, num_overflows = (
         counts.inexact.tolist()
     )
@@ -577,12 +604,24 @@ def _note_losses(name: str, counts: ValueCounts, dtype: str) -> list[str]:
         return []
     if num_inexact_decimals:
         notes.append(
-            f"{name}: {num_inexact_decimals:,} of {num_numbers:,} values lose digits as float32; "
-            f"{option('dtypes', {name: 'float64'})} keeps them"
+            Message(
+                "{name}: {num_inexact_decimals} of {num_numbers} values lose digits as "
+                "float32; {dtypes} keeps them",
+                name=name,
+                num_inexact_decimals=f"{num_inexact_decimals:,}",
+                num_numbers=f"{num_numbers:,}",
+                dtypes=option("dtypes", {name: "float64"}),
+            )
         )
     if num_inexact_integers + num_overflows:
         notes.append(
-            f"{name}: {num_inexact_integers + num_overflows:,} of {num_numbers:,} values can't be held by float32 and are rejected; "
-            f"{option('dtypes', {name: 'float64'})} keeps them"
+            Message(
+                "{name}: {num_inexact_integers} of {num_numbers} values can't be held by "
+                "float32 and are rejected; {dtypes} keeps them",
+                name=name,
+                num_inexact_integers=f"{num_inexact_integers + num_overflows:,}",
+                num_numbers=f"{num_numbers:,}",
+                dtypes=option("dtypes", {name: "float64"}),
+            )
         )
     return notes

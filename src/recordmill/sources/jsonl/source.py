@@ -95,7 +95,9 @@ class JsonlOptions(TableOptions):
         parse_record_path(self.record_path)
         if not 1 <= self.max_line_bytes <= 1 << 30:
             raise UsageError(
-                f"{option('max_line_bytes', self.max_line_bytes)}: it lies between 1 and {1 << 30}"
+                "{max_line_bytes}: it lies between 1 and {value}",
+                max_line_bytes=option("max_line_bytes", self.max_line_bytes),
+                value=1 << 30,
             )
 
 

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from recordmill.base import native
 from recordmill.base.errors import DataError, Reject, UsageError
+from recordmill.base.messages import Message
 from recordmill.base.option_names import available_names, option
 from recordmill.base.sizes import MAX_LINE_BYTES
 from recordmill.base.utf8 import find_invalid_utf8, is_utf8, split_lines
@@ -86,9 +87,13 @@ def _read_line_texts(
     """
     for block in blocks:
         if block.skipped_line_bytes:
-            message = (
-                f"the line has {block.skipped_line_bytes:,} bytes, more than the {options.max_line_bytes:,} that "
-                f"{option('max_line_bytes')}, and an eighth of {option('memory')}, allow"
+            message = Message(
+                "the line has {skipped_line_bytes} bytes, more than the {max_line_bytes} "
+                "that {max_line_bytes2}, and an eighth of {memory}, allow",
+                skipped_line_bytes=f"{block.skipped_line_bytes:,}",
+                max_line_bytes=f"{options.max_line_bytes:,}",
+                max_line_bytes2=option("max_line_bytes"),
+                memory=option("memory"),
             )
             reject = Reject(file.name, f"line {first_line + 1}", "too_long", message)
             yield pa.array([], pa.large_string()), np.empty(0, np.int64), (reject,)
@@ -128,9 +133,13 @@ def _read_line_texts(
 def _invalid_utf8_reject(
     data: Bytes, file: InputFile, line: int, bad_offset: int, line_start: int
 ) -> Reject:
-    message = (
-        f"is not UTF-8: byte 0x{data[bad_offset]:02X} at byte {bad_offset - line_start} of the line; declare the file's "
-        f"{option('encoding')}{suggest_encodings(file)}"
+    message = Message(
+        "is not UTF-8: byte 0x{data} at byte {bad_offset} of the line; declare the "
+        "file's {encoding}{suggest_encodings}",
+        data=f"{data[bad_offset]:02X}",
+        bad_offset=bad_offset - line_start,
+        encoding=option("encoding"),
+        suggest_encodings=suggest_encodings(file),
     )
     return Reject(file.name, f"line {line + 1}", "encoding", message)
 
@@ -277,8 +286,16 @@ def _read_document(file: InputFile, data: Bytes | None, options: TextOptions) ->
             text_bytes += len(block)
             # Checked for each block, so that a large document is not read to its end.
             if text_bytes > options.max_line_bytes:
-                allowed = f"{options.max_line_bytes:,} bytes that {option('max_line_bytes')}"
-                message = f"the document has more than the {allowed}, and an eighth of {option('memory')}, allow"
+                allowed = Message(
+                    "{max_line_bytes} bytes that {max_line_bytes2}",
+                    max_line_bytes=f"{options.max_line_bytes:,}",
+                    max_line_bytes2=option("max_line_bytes"),
+                )
+                message = Message(
+                    "the document has more than the {allowed}, and an eighth of {memory}, allow",
+                    allowed=allowed,
+                    memory=option("memory"),
+                )
                 return Reject(file.name, "", "too_long", message)
     except DataError as error:
         return Reject(file.name, error.place, "encoding", error.reason)
@@ -297,8 +314,14 @@ def _read_document(file: InputFile, data: Bytes | None, options: TextOptions) ->
         file.name,
         f"line {line}, byte {bad_offset}",
         "encoding",
-        f"is not UTF-8: byte 0x{text[bad_offset]:02X} at byte {bad_offset}; declare the file's {option('encoding')}"
-        f"{suggest_encodings(file)}",
+        Message(
+            "is not UTF-8: byte 0x{text} at byte {bad_offset}; declare the file's "
+            "{encoding}{suggest_encodings}",
+            text=f"{text[bad_offset]:02X}",
+            bad_offset=bad_offset,
+            encoding=option("encoding"),
+            suggest_encodings=suggest_encodings(file),
+        ),
     )
 
 
@@ -331,7 +354,9 @@ class TextOptions:
         object.__setattr__(self, "encoding", normalize_encoding(self.encoding))
         if not 1 <= self.max_line_bytes <= 1 << 30:
             raise UsageError(
-                f"{option('max_line_bytes', self.max_line_bytes)}: it lies between 1 and {1 << 30}"
+                "{max_line_bytes}: it lies between 1 and {value}",
+                max_line_bytes=option("max_line_bytes", self.max_line_bytes),
+                value=1 << 30,
             )
 
 
@@ -463,9 +488,17 @@ def plan_text(listing: Listing, options: TextOptions, common: contract.PlanOptio
     mode, reason = _choose_mode(files, layout, options)
     if mode == DOCUMENTS_MODE and not options.blank_lines:
         raise UsageError(
-            f"{option('blank_lines', False)} is of lines, and these were read as {mode}: {reason}"
+            "{blank_lines} is of lines, and these were read as {mode}: {reason}",
+            blank_lines=option("blank_lines", False),
+            mode=mode,
+            reason=reason,
         )
-    notes = (f"read as {mode}: {reason}", *listing.notes, *excluded_notes, *layout.notes)
+    notes = (
+        Message("read as {mode}: {reason}", mode=mode, reason=reason),
+        *listing.notes,
+        *excluded_notes,
+        *layout.notes,
+    )
     schema, schema_notes = _resolve_schema(mode, layout, common)
     notes = (*notes, *schema_notes)
     rejects = tuple[Reject, ...]()
@@ -533,16 +566,26 @@ def _choose_mode(files: FileTable, layout: FolderLayout, options: TextOptions) -
     if layout.class_names:
         return (
             DOCUMENTS_MODE,
-            f"the folders say classes ({option('mode', 'lines')} makes each line a record)",
+            Message(
+                "the folders say classes ({mode} makes each line a record)",
+                mode=option("mode", "lines"),
+            ),
         )
     if len(files) > 3 and files.size_bytes < _MAX_MEAN_DOCUMENT_BYTES * len(files):
         return (
             DOCUMENTS_MODE,
-            f"{len(files)} small files ({option('mode', 'lines')} makes each line a record)",
+            Message(
+                "{files_count} small files ({mode} makes each line a record)",
+                files_count=len(files),
+                mode=option("mode", "lines"),
+            ),
         )
     return (
         LINES_MODE,
-        f"one file or few, or large ones ({option('mode', 'documents')} makes each file a record)",
+        Message(
+            "one file or few, or large ones ({mode} makes each file a record)",
+            mode=option("mode", "documents"),
+        ),
     )
 
 
@@ -589,12 +632,15 @@ def _resolve_schema(
     ]
     if wrong_names:
         raise UsageError(
-            f"{option('dtypes', {wrong_names[0]: common.dtypes[wrong_names[0]]})}: text has "
-            f"{', '.join(f'{f.name} ({f.describe()})' for f in text_schema)}, which can't be others"
+            "{dtypes}: text has {text_schema}, which can't be others",
+            dtypes=option("dtypes", {wrong_names[0]: common.dtypes[wrong_names[0]]}),
+            text_schema=", ".join(f"{f.name} ({f.describe()})" for f in text_schema),
         )
     if common.label is not None and common.label not in text_schema:
         raise UsageError(
-            f"{option('label', common.label)}: no such column; {available_names(common.label, text_schema.names)}"
+            "{label}: no such column; {available_names}",
+            label=option("label", common.label),
+            available_names=available_names(common.label, text_schema.names),
         )
     return text_schema if common.label is None else replace(
         text_schema, label=common.label

@@ -245,8 +245,9 @@ def plan_tfrecord(
     if common.dtypes:
         name, dtype = next(iter(common.dtypes.items()))
         raise UsageError(
-            f"{option('dtypes', {name: dtype})}: records of TFRecord files are kept as they are; to change types, read "
-            "them to Parquet and build from that"
+            "{dtypes}: records of TFRecord files are kept as they are; to change types, "
+            "read them to Parquet and build from that",
+            dtypes=option("dtypes", {name: dtype}),
         )
     files, shards, selection_notes = _select_current_shards(files)
     paths = sorted(
@@ -359,8 +360,12 @@ def _resolve_schema(
         if any(other_schema != schemas[0] for other_schema in schemas[1:]):
             _check_class_numbers(schemas[0], classes)
             raise DataError(
-                f"{schema_paths[0]} and {next(p for p, s in zip(schema_paths, schemas, strict=True) if s != schemas[0])} "
-                f"differ; say which: {option('schema', 'FILE')}"
+                "{schema_paths} and {next} differ; say which: {schema}",
+                schema_paths=schema_paths[0],
+                next=next(
+                    (p for p, s in zip(schema_paths, schemas, strict=True) if s != schemas[0])
+                ),
+                schema=option("schema", "FILE"),
             )
         schema = schemas[0]
         schema_notes = [
@@ -376,7 +381,9 @@ def _resolve_schema(
     if common.label is not None:
         if common.label not in schema:
             raise UsageError(
-                f"{option('label', common.label)}: no such feature; {available_names(common.label, schema.names)}"
+                "{label}: no such feature; {available_names}",
+                label=option("label", common.label),
+                available_names=available_names(common.label, schema.names),
             )
         schema = replace(schema, label=common.label)
     return schema, schema_notes, all_fit

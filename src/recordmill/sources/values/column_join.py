@@ -334,7 +334,9 @@ def plan_text_columns(
     check_columns(names, source.schema.names, keyword)
     if lists := [name for name in names if source.schema[name].shape]:
         raise UsageError(
-            f"{option(keyword)}: column {lists[0]!r} holds lists, and single texts are needed"
+            "{option}: column {lists} holds lists, and single texts are needed",
+            option=option(keyword),
+            lists=repr(lists[0]),
         )
     return source
 

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from recordmill.base.buffers import Bools, Int64s
 from recordmill.base.errors import DataError, Reject
+from recordmill.base.messages import Message
 from recordmill.base.option_names import option
 from recordmill.schemas.arrow import arrow_type, class_names_in_metadata, to_arrow
 from recordmill.schemas.feature import Feature, Schema
@@ -169,7 +170,13 @@ def _find_unread_media(flat: pa.RecordBatch, media_remedies: Mapping[str, str]) 
         is_unread = pc.and_(pc.is_null(flat.column(name)), has_path)
         for row in np.flatnonzero(is_unread.to_numpy(zero_copy_only=False)).tolist():
             path = quote_value(paths[row].as_py())
-            messages.setdefault(row, f"{name}: has no bytes, only the path {path}; {remedy}")
+            message = Message(
+                "{name}: has no bytes, only the path {path}; {remedy}",
+                name=name,
+                path=path,
+                remedy=remedy,
+            )
+            messages.setdefault(row, message)
     return messages
 
 
@@ -452,7 +459,12 @@ def explain_bad_value(
     except UnicodeDecodeError as error:
         return (
             "encoding",
-            f"{name}: is not UTF-8: {quote_value(error.object)}; {option('dtypes', {name: 'bytes'})} keeps it",
+            Message(
+                "{name}: is not UTF-8: {quote_value}; {dtypes} keeps it",
+                name=name,
+                quote_value=quote_value(error.object),
+                dtypes=option("dtypes", {name: "bytes"}),
+            ),
         )
     except OverflowError:
         return reason, f"{name}: a time outside of the years 1 to 9999 does not fit {declared}"
@@ -461,7 +473,13 @@ def explain_bad_value(
         return "shape", f"{name}: {quote_value(value)} has not the shape of {declared}"
     return (
         reason,
-        f"{name}: {quote_value(value)} does not fit {declared}{suggest_remedy(value, feature)}",
+        Message(
+            "{name}: {quote_value} does not fit {declared}{suggest_remedy}",
+            name=name,
+            quote_value=quote_value(value),
+            declared=declared,
+            suggest_remedy=suggest_remedy(value, feature),
+        ),
     )
 
 
@@ -507,11 +525,15 @@ def suggest_remedy(value: object, feature: Feature) -> str:
         unit, zone = feature.timestamp
         article, dtype = ("no", f"timestamp[{unit}]") if zone else ("a", f"timestamp[{unit}, UTC]")
         if (getattr(value, "tzinfo", None) is None) == (zone is not None):
-            return f", for it has {article} time zone; {option('dtypes', {feature.name: dtype})} keeps it"
+            return Message(
+                ", for it has {article} time zone; {dtypes} keeps it",
+                article=article,
+                dtypes=option("dtypes", {feature.name: dtype}),
+            )
         # Nanoseconds reach from 1677 to 2262 only; a date and microseconds reach all years.
         if unit == "ns":
             dtype = feature.dtype.replace("[ns", "[us")
-            return f"; {option('dtypes', {feature.name: dtype})} keeps it"
+            return Message("; {dtypes} keeps it", dtypes=option("dtypes", {feature.name: dtype}))
     wider = _wider_dtype(value, feature)
     limit_note = (
         EXAMPLE_LIMIT
@@ -519,7 +541,11 @@ def suggest_remedy(value: object, feature: Feature) -> str:
         else ""
     )
     return (
-        f"{limit_note}; {option('dtypes', {feature.name: wider})} keeps it"
+        Message(
+            "{limit_note}; {dtypes} keeps it",
+            limit_note=limit_note,
+            dtypes=option("dtypes", {feature.name: wider}),
+        )
         if wider and wider != feature.dtype
         else ""
     )

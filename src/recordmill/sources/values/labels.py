@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recordmill.base.errors import DataError, UsageError
+from recordmill.base.messages import Message
 from recordmill.base.option_names import available_names, option
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.values.casting import (
@@ -87,8 +88,11 @@ class ClassNames:
             )
         if len(self.names) > MAX_CLASSES:
             raise DataError(
-                f"label {self.column!r} has more than {MAX_CLASSES:,} different values, so it names no "
-                f"classes; leave {option('label')} out or choose another column"
+                "label {column} has more than {max_classes} different values, so it names no "
+                "classes; leave {label} out or choose another column",
+                column=repr(self.column),
+                max_classes=f"{MAX_CLASSES:,}",
+                label=option("label"),
             )
         return sort_classes(self.names)
 
@@ -257,7 +261,9 @@ def with_label(schema: Schema, label: str, classes: ClassNames | None) -> Schema
     """
     if label not in schema:
         raise UsageError(
-            f"{option('label', label)}: no such column; {available_names(label, schema.names)}"
+            "{label}: no such column; {available_names}",
+            label=option("label", label),
+            available_names=available_names(label, schema.names),
         )
     if classes is None or not has_text_classes(label, schema, classes):
         return replace(schema, label=label)
@@ -278,5 +284,10 @@ def float_label_notes(schema: Schema, declared_schema: Schema | None) -> tuple[s
         return ()
     remedy = option("dtypes", {label.name: "string"})
     return (
-        f"label {label.name!r} is {label.dtype}, a number without classes; {remedy} makes its values classes",
+        Message(
+            "label {label} is {dtype}, a number without classes; {remedy} makes its values classes",
+            label=repr(label.name),
+            dtype=label.dtype,
+            remedy=remedy,
+        ),
     )

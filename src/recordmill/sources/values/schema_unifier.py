@@ -154,9 +154,14 @@ class SchemaUnifier:
                 continue
             if feature.classes is None:
                 raise DataError(
-                    f"{feature.name!r} has the classes {format_classes(other_sources[0][0])} here and {format_classes(classes)} in "
-                    f"{source_name}, so its numbers alone say nothing; name its classes in the schema, or declare "
-                    f"{option('dtypes', {feature.name: 'string'})} for the names",
+                    "{feature} has the classes {classes} here and {classes2} in {source_name}, "
+                    "so its numbers alone say nothing; name its classes in the schema, or "
+                    "declare {dtypes} for the names",
+                    feature=repr(feature.name),
+                    classes=format_classes(other_sources[0][0]),
+                    classes2=format_classes(classes),
+                    source_name=source_name,
+                    dtypes=option("dtypes", {feature.name: "string"}),
                     source=other_sources[0][1],
                 )
             notes.append(
@@ -174,8 +179,12 @@ class SchemaUnifier:
             if feature.name in self._declared:
                 return None
             raise DataError(
-                f"{feature.name!r} has numbers of the classes {format_classes(class_lists[0])} in {sources[class_lists[0]]}, but "
-                f"numbers of no class here; {option('dtypes', {feature.name: 'int64'})} takes all of them as numbers",
+                "{feature} has numbers of the classes {classes} in {sources}, but numbers of "
+                "no class here; {dtypes} takes all of them as numbers",
+                feature=repr(feature.name),
+                classes=format_classes(class_lists[0]),
+                sources=sources[class_lists[0]],
+                dtypes=option("dtypes", {feature.name: "int64"}),
                 source=sources[None],
             )
         return (
@@ -210,7 +219,9 @@ class SchemaUnifier:
         except DataError as error:
             if field.name not in self._declared:
                 raise DataError(
-                    f"{error.reason}, or declare what it shall be: {option('dtypes', {field.name: 'string'})}",
+                    "{reason}, or declare what it shall be: {dtypes}",
+                    reason=error.reason,
+                    dtypes=option("dtypes", {field.name: "string"}),
                     source=source_name,
                 ) from None
             return Feature(field.name, "string", _list_shape(field.type), not field.nullable)
@@ -257,8 +268,11 @@ class SchemaUnifier:
     def _conflict_error(self, first: Feature, second: Feature, source_name: str) -> DataError:
         earlier = f"{first.describe()} in {self._sources[first.name]}"
         return DataError(
-            f"{first.name!r} is {second.describe()} here, but {earlier}; declare what it shall be, such as "
-            f"{option('dtypes', {first.name: 'string'})}",
+            "{first} is {second} here, but {earlier}; declare what it shall be, such as {dtypes}",
+            first=repr(first.name),
+            second=second.describe(),
+            earlier=earlier,
+            dtypes=option("dtypes", {first.name: "string"}),
             source=source_name,
         )
 
@@ -388,8 +402,9 @@ def apply_dtypes(schema: Schema, dtypes: Mapping[str, str]) -> Schema:
     unknown = [name for name in dtypes if name not in schema]
     if unknown:
         raise UsageError(
-            f"{option('dtypes', {unknown[0]: dtypes[unknown[0]]})}: no such column; "
-            f"{available_names(unknown[0], schema.names)}"
+            "{dtypes}: no such column; {available_names}",
+            dtypes=option("dtypes", {unknown[0]: dtypes[unknown[0]]}),
+            available_names=available_names(unknown[0], schema.names),
         )
     return replace(
         schema,
@@ -407,7 +422,10 @@ def check_columns(names: Iterable[str], columns: Collection[str], keyword: str =
     """
     if absent := [name for name in names if name not in columns]:
         raise UsageError(
-            f"{option(keyword)}: no column {absent[0]!r}; {available_names(absent[0], columns)}"
+            "{option}: no column {absent}; {available_names}",
+            option=option(keyword),
+            absent=repr(absent[0]),
+            available_names=available_names(absent[0], columns),
         )
 
 
@@ -421,7 +439,9 @@ def _apply_dtype(feature: Feature, text: str) -> Feature:
             classes=feature.classes if dtype == "int64" else None,
         )
     except ValueError as error:
-        raise UsageError(f"{option('dtypes', {feature.name: text})}: {error}") from None
+        raise UsageError(
+            "{dtypes}: {error}", dtypes=option("dtypes", {feature.name: text}), error=error
+        ) from None
 
 
 def check_declared_schema(

@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recordmill.base.errors import UsageError
+from recordmill.base.messages import Message, join_messages
 from recordmill.base.option_names import option
 from recordmill.sources.common.contract import Chunk, PlanOptions, Source, TableOptions
 from recordmill.sources.values.column_join import (
@@ -136,7 +137,9 @@ class TextFormat:
                 ):
                     raise ValueError(text)
         except (SyntaxError, TypeError, ValueError, pa.ArrowException):
-            raise UsageError(f"{option('parse', text)}: {_USAGE}") from None
+            raise UsageError(
+                "{parse}: {usage}", parse=option("parse", text), usage=_USAGE
+            ) from None
         return text_format
 
     def read(self, values: pa.Array) -> pa.Array:
@@ -300,7 +303,7 @@ def parse_text_formats(items: Sequence[str]) -> dict[str, TextFormat]:
     """
     matches = [re.fullmatch(r"(.+?)=([a-z]+(?:\(.*\))?)", item, re.DOTALL) for item in items]
     if invalid := [item for item, match in zip(items, matches, strict=True) if match is None]:
-        raise UsageError(f"{option('parse', invalid[0])}: {_USAGE}")
+        raise UsageError("{parse}: {usage}", parse=option("parse", invalid[0]), usage=_USAGE)
     return {match[1]: TextFormat.from_text(match[2]) for match in matches if match is not None}
 
 
@@ -335,11 +338,19 @@ def _format_notes(source: Source, common: PlanOptions) -> Iterator[str]:
                 ):
                     candidates[text] = column
         if candidates:
-            suggestions = " or ".join(option("parse", [f"{name}={text}"]) for text in candidates)
+            suggestions = join_messages(
+                " or ", [option("parse", [f"{name}={text}"]) for text in candidates]
+            )
             advice = (
-                f"{suggestions} reads them"
+                Message("{suggestions} reads them", suggestions=suggestions)
                 if len(candidates) == 1
-                else f"they are ambiguous: say {suggestions}"
+                else Message("they are ambiguous: say {suggestions}", suggestions=suggestions)
             )
             example = quote_value(values[0].as_py())
-            yield f"column {name!r}: the first {len(values):,} values are text such as {example}; {advice}"
+            yield Message(
+                "column {column}: the first {count} values are text such as {example}; {advice}",
+                column=repr(name),
+                count=f"{len(values):,}",
+                example=example,
+                advice=advice,
+            )

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from urllib.parse import unquote
 
 from recordmill.base.errors import UsageError
-from recordmill.base.option_names import redact_passwords
+from recordmill.base.messages import redact_passwords
 
 BUCKET_SCHEMES = ("s3", "gs", "az")  # stores with folders that can be listed
 WEB_SCHEMES = ("http", "https")  # single files, for reading only
