@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from recordmill.base.errors import UsageError
 from recordmill.base.progress import Progress
 from recordmill.base.threads import thread_map
 from recordmill.building.finish_build import write_plan_rejects
@@ -29,6 +30,7 @@ from recordmill.pipelines.build import make_plan
 from recordmill.pipelines.build_options import make_options
 from recordmill.pipelines.plan import detect_input_kind
 from recordmill.schemas.feature import Schema
+from recordmill.shards.catalog import sniff_compression
 from recordmill.shards.rejects import RejectSummary, RejectWriter
 from recordmill.shards.run import RunFolder
 from recordmill.sources.common.contract import Source
@@ -205,7 +207,14 @@ def is_raw_input(inputs: Sequence[str]) -> bool:
     Raises:
         UsageError: The kind of the inputs can't be detected.
     """
-    return detect_input_kind(list_inputs(inputs, data_extensions=DATA_EXTENSIONS))[0] != "tfrecord"
+    listing = list_inputs(inputs, data_extensions=DATA_EXTENSIONS)
+    try:
+        return detect_input_kind(listing)[0] != "tfrecord"
+    except UsageError:
+        # A truncated TFRecord file is no input of a build. A reader explains what is wrong with it.
+        if all(sniff_compression(file.path) is not None for file in listing.files):
+            return False
+        raise
 
 
 def count_raw(inputs: Sequence[str], progress: Progress, **options: Any) -> DatasetSketch:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from importlib import import_module
@@ -45,6 +46,7 @@ from recordmill.records.inference.confirm import SchemaNotConfirmed
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema
 from recordmill.shards.catalog import Inputs, catalog_inputs, with_store_settings
+from recordmill.shards.file_names import missing_shards_note
 from recordmill.shards.loading.infer_schema import guess_schema
 from recordmill.shards.loading.sample import Sample
 from recordmill.shards.loading.schema_hints import load_schema
@@ -139,6 +141,8 @@ def open(
     """
     limit_requests(storage_requests)
     catalog = catalog_inputs(inputs, split)
+    if catalog.missing_shards:
+        warnings.warn(missing_shards_note(list(catalog.missing_shards)), stacklevel=2)
     if cache is None and cache_bytes != _DEFAULT_CACHE_BYTES:
         raise UsageError(
             "{cache_bytes} bounds what {cache} keeps: name its folder",

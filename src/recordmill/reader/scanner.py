@@ -53,6 +53,7 @@ from recordmill.shards.loading.infer_schema import (
 from recordmill.shards.loading.sample import Sample
 from recordmill.shards.pieces import FrameCall
 from recordmill.shards.record_files import RecordFiles
+from recordmill.shards.record_table import raise_first_damage
 
 if TYPE_CHECKING:
     import pyarrow.compute as pc
@@ -345,6 +346,7 @@ class Scanner:
         ends = self.files.count_records(self.threads)
         for file in () if self._is_lenient or self.catalog.manifest is not None else self.files:
             for damage in file.damage:
+                raise_first_damage(file.file.path)
                 raise damage.error(file.file.path)
         return ends
 

@@ -23,7 +23,12 @@ from recordmill.records.tfrecord.stream import detect_tfrecord_compression
 from recordmill.schemas import tfmd
 from recordmill.schemas.feature import Schema
 from recordmill.schemas.splits import is_split_name
-from recordmill.shards.file_names import ShardName, is_data_folder
+from recordmill.shards.file_names import (
+    ShardName,
+    find_missing_shards,
+    is_data_folder,
+    missing_shards_note,
+)
 from recordmill.shards.manifest import (
     INDEX_FOLDER,
     Manifest,
@@ -144,6 +149,7 @@ class Catalog:
         generation: Number of the generation of the data set, or None.
         notes: Messages for the user about files that were left out or are empty.
         store_settings: How files in a store are read. None means the settings of the process.
+        missing_shards: Paths of shards that are absent, though the names of others count them.
     """
 
     files: tuple[ShardFile, ...]
@@ -152,6 +158,7 @@ class Catalog:
     root: str | None = None
     generation: int | None = None
     notes: tuple[str, ...] = field(default=())
+    missing_shards: tuple[str, ...] = ()
     store_settings: StoreSettings | None = field(default=None, compare=False, repr=False)
 
     def apply_store_settings(self) -> None:
@@ -421,7 +428,13 @@ def catalog_files(
     # An empty file is either a shard without records or a failed copy.
     if empty := [file.name for file in files if file.stat.size_bytes == 0]:
         notes.append(f"no byte, and so no record, is in {_show_names(empty)} ({len(empty)})")
-    return Catalog(tuple(files), notes=tuple(notes))
+    # A file that was named explicitly is wanted without the others.
+    missing = find_missing_shards(
+        file.path for file in listing.files if not listing.is_explicit(file)
+    )
+    if missing:
+        notes.append(missing_shards_note(missing))
+    return Catalog(tuple(files), notes=tuple(notes), missing_shards=tuple(missing))
 
 
 def _is_event_log(file: InputFile) -> bool:

@@ -2,16 +2,51 @@
 
 from __future__ import annotations
 
+import os
 import re
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from recordmill.storage.codecs import SHARD_SUFFIXES, UNCOMPRESSED, find_codec
 
+_MAX_SHARDS = 1_000_000
 _COMPRESSION_BY_SUFFIX = {suffix: name for name, suffix in SHARD_SUFFIXES.items()}
 _SHARD_NAME = re.compile(
     r"(?P<split>[A-Za-z0-9_.-]+?)-(?P<index>\d{5,})-of-(?P<of>\d{5,})"
     rf"(?P<suffix>{'|'.join(map(re.escape, _COMPRESSION_BY_SUFFIX))})"
 )
+
+_NUMBERED_NAME = re.compile(r"(.*?-)(\d{5,})(-of-(\d{5,})\D.*|-of-(\d{5,}))")
+
+
+def find_missing_shards(paths: Iterable[str]) -> list[str]:
+    """Returns the paths of shards that are absent, as the names of the others tell.
+
+    >>> find_missing_shards(["x/a-00000-of-00003.tfrecord", "x/a-00002-of-00003.tfrecord"])
+    ['x/a-00001-of-00003.tfrecord']
+    """
+    indices: defaultdict[tuple[str, str, int, int], set[int]] = defaultdict(set)
+    for path in paths:
+        folder, name = os.path.split(path)
+        if match := _NUMBERED_NAME.fullmatch(name):
+            begin, index, end, *counts = match.groups()
+            num_shards = int(counts[0] or counts[1])
+            indices[os.path.join(folder, begin), end, len(index), num_shards].add(int(index))
+    return [
+        f"{begin}{index:0{digits}d}{end}"
+        for (begin, end, digits, num_shards), present in indices.items()
+        # A number above the usual limits is not a number of shards.
+        if len(present) < num_shards <= _MAX_SHARDS
+        for index in range(num_shards)
+        if index not in present
+    ]
+
+
+def missing_shards_note(missing: list[str]) -> str:
+    """Returns the note about missing shards. There must be one."""
+    others = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
+    return f"missing: {missing[0]}{others}, which the names of the other shards count"
 
 
 @dataclass(frozen=True, order=True)

@@ -16,10 +16,15 @@ from recordmill.records.tfrecord.frames import (
     Damage,
     FileFrames,
     FileOrigin,
+    checked,
     iter_frame_offsets,
     read_frame_end,
 )
-from recordmill.records.tfrecord.stream import add_skipped_bytes, find_resume_offset
+from recordmill.records.tfrecord.stream import (
+    add_skipped_bytes,
+    find_resume_offset,
+    read_frames,
+)
 from recordmill.shards.manifest import explain_missing
 from recordmill.storage.files import map_file, stat
 
@@ -55,6 +60,8 @@ def hop(
                 record, last_start = record + len(starts), int(starts[-1])
             return
         except DataError as error:
+            if not lenient:
+                raise_first_damage(path)
             if not lenient or stat(path).size_bytes != size_bytes:
                 raise
             reason = error.reason
@@ -70,6 +77,19 @@ def hop(
         if end == size_bytes:
             return
         position, record = end, record + 1
+
+
+def raise_first_damage(path: str) -> None:
+    """Reads a file up to its first damage, and raises it.
+
+    A loop over headers checks no payload. So an earlier record than the one that it has found may
+    be damaged.
+
+    Raises:
+        DataError: The first damage.
+    """
+    for _ in checked(read_frames(path)):
+        pass
 
 
 @dataclass(frozen=True)

@@ -153,6 +153,10 @@ def verify(
                 counters.total = sum(catalog.manifest.records.values())
             shard_problems = thread_map(check, catalog.files, threads or core_count())
             problems = [problem for one_shard in shard_problems for problem in one_shard]
+            problems += [
+                Problem(path, "", "is missing; the names of the other shards count it")
+                for path in catalog.missing_shards
+            ]
             if not data_sets:
                 return problems
             problems += _check_settled_tree(data_sets[0], mend)

@@ -14,6 +14,7 @@ import contextlib
 import mmap
 import os
 import tempfile
+import weakref
 from collections.abc import Iterator
 from multiprocessing import context, reduction
 from typing import Any, BinaryIO, cast
@@ -40,6 +41,7 @@ class Lane:
         )
         self.size_bytes = 0
         self._mapped: LruSlot[Bytes] = LruSlot(MAPPED_FILES)
+        weakref.finalize(self, self._file.close)
 
     def __getstate__(self) -> Any:
         # Descriptors can only be passed on while a child is being spawned.
@@ -51,6 +53,7 @@ class Lane:
         descriptor, self.size_bytes = state
         self._file = os.fdopen(descriptor.detach(), "r+b", buffering=0)
         self._mapped = LruSlot(MAPPED_FILES)
+        weakref.finalize(self, self._file.close)
 
     def begin(self) -> int:
         """Returns the offset for the next content, which is the begin of a page."""

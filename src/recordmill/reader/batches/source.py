@@ -111,16 +111,33 @@ class BatchRefiller:
         self.schedule = schedule
         self.skipped = 0
         self._epoch_bad_records: list[tuple[int, str]] = []
+        self._first_bad_record: tuple[int, str] | None = None
 
-    def refill_blocks(self, blocks: Iterable[StepBlock]) -> Iterator[StepBlock]:
+    def refill_blocks(
+        self, blocks: Iterable[StepBlock], max_empty_epochs: int = 1
+    ) -> Iterator[StepBlock]:
         """Yields the rows in complete batches, except the last batch of an epoch.
 
         At the end of an epoch, a warning reports the number of records that were left out.
+
+        Args:
+            blocks: The rows that were read.
+            max_empty_epochs: Number of consecutive epochs without a batch after which an endless
+                schedule is an error.
+
+        Raises:
+            DataError: The schedule is endless, and there are no batches.
         """
         pending: list[StepBlock] = []
+        empty_epochs, has_batch = 0, self._first_schedule.position > 0
         for block_read in blocks:
             if pending and pending[0].rows.step_range.epoch != block_read.rows.step_range.epoch:
-                yield from self._finish_epoch(pending)
+                for last_block in self._finish_epoch(pending):
+                    yield last_block
+                    has_batch = True
+                empty_epochs, has_batch = 0 if has_batch else empty_epochs + 1, False
+                if empty_epochs >= max_empty_epochs and self._first_schedule.end_epoch is None:
+                    raise self._no_batch_error()
                 pending = []
             self._epoch_bad_records += block_read.rows.bad
             self.skipped += len(block_read.rows.bad)
@@ -130,6 +147,7 @@ class BatchRefiller:
             complete_rows = len(pending[0].rows.numbers) // size * size
             if complete_rows:
                 yield _select_range(pending[0], 0, complete_rows, size)
+                has_batch = True
                 pending = [
                     _select_range(pending[0], complete_rows, len(pending[0].rows.numbers), size)
                 ]
@@ -158,7 +176,21 @@ class BatchRefiller:
             yield pending[0]
         if pending and self._epoch_bad_records:
             self._warn_skipped(pending[0].rows.step_range.epoch)
+            self._first_bad_record = self._first_bad_record or self._epoch_bad_records[0]
         self._epoch_bad_records = []
+
+    def _no_batch_error(self) -> DataError:
+        size = self._first_schedule.epoch_steps.batch_size
+        if self._first_bad_record is None:
+            return DataError(f"an epoch has fewer good records than a batch of {size}")
+        number, reason = self._first_bad_record
+        path, place = self._dataset.files.location(number)
+        return DataError(
+            f'{reason}; on_bad="skip" left out so many records that no batch of {size} was made in '
+            "an epoch, and epochs=None would go on for ever",
+            source=path,
+            place=place,
+        )
 
     def _warn_skipped(self, epoch: int) -> None:
         number, reason = self._epoch_bad_records[0]
@@ -408,7 +440,9 @@ class BatchSource:
                 yield from map(
                     finish,
                     refiller.refill_blocks(
-                        fetcher.fetch(lambda rows: decode_images(StepBlock(rows)))
+                        fetcher.fetch(lambda rows: decode_images(StepBlock(rows))),
+                        # The share of one worker may have no good record in an unlucky epoch.
+                        max_empty_epochs=1 if num_workers == 1 else 3,
                     ),
                 )
         finally:

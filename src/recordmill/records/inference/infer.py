@@ -546,13 +546,13 @@ def _count_names(
             to_plain_form(data[starts[row] : starts[row] + lengths[row]].tobytes(), map_count)
             for row in unusual_rows
         ]
-        # Nearly any message parses as an Example with unknown fields, so it must have features.
         # Unknown fields of the message itself may be feature lists, so only the second round
-        # accepts them.
+        # accepts them. Nearly any message parses with unknown fields, so it must have features.
         is_plain = [
             form is not None
-            and form.num_entries > 0
-            and (map_count == SEQUENCE_MAPS or not form.has_unknown_fields)
+            and (
+                not form.has_unknown_fields or (map_count == SEQUENCE_MAPS and form.num_entries > 0)
+            )
             for form in forms
         ]
         accepted = np.array(is_plain, np.bool_)

@@ -37,6 +37,7 @@ from recordmill.shards.catalog import (
     split_from_shard_name,
 )
 from recordmill.shards.cutting import cut
+from recordmill.shards.file_names import find_missing_shards, missing_shards_note
 from recordmill.shards.loading.decode import damage_rejects, refuse_beyond, select_fitting
 from recordmill.shards.loading.infer_schema import infer_frames, refine_inferred
 from recordmill.shards.loading.schema_hints import find_hinted_classes
@@ -317,12 +318,14 @@ def _select_current_shards(
         split = shard.split if shard.split != UNKNOWN_SPLIT else file.split
         current_files.append(replace(file, split=split))
         shards.append(replace(shard, name=file.name))
-    notes = (
-        (f"{num_stale} shard(s) of earlier generations of their data set were left out",)
-        if num_stale
-        else ()
-    )
-    return tuple(current_files), tuple(shards), notes
+    notes = []
+    if num_stale:
+        notes.append(f"{num_stale} shard(s) of earlier generations of their data set were left out")
+    missing = find_missing_shards(shard.path for shard in shards if shard.info is None)
+    # A single file was probably named on its own.
+    if missing and len(shards) > 1:
+        notes.append(missing_shards_note(missing))
+    return tuple(current_files), tuple(shards), tuple(notes)
 
 
 def _resolve_schema(

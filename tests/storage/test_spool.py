@@ -1,0 +1,241 @@
+"""Temporary files for decompressed content: few descriptors, shared by processes, and a clear error
+if there is no room.
+"""
+
+import errno
+import gzip
+import multiprocessing
+import os
+import resource
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from kit import framed, run_python
+
+import recordmill
+from recordmill.base.errors import RecordmillError
+from recordmill.reader.dataset import Dataset
+from recordmill.schemas.feature import Feature, Schema
+from recordmill.shards import tfrecord_file
+from recordmill.shards.tfrecord_file import InflatedFile
+from recordmill.sources.arrow.single_example import example
+from recordmill.storage import spool as module
+from recordmill.storage.spool import Lane, Spool
+
+SCHEMA = Schema((Feature("id", "int64", (), True),))
+
+
+def packed(folder: Path, files: int, rows: int = 20) -> Dataset:
+    folder.mkdir(exist_ok=True)
+    for number in range(files):
+        first = number * rows
+        content = framed(example({"id": first + row}) for row in range(rows))
+        (folder / f"{number:04d}.tfrecord.gz").write_bytes(gzip.compress(content, 1))
+    return recordmill.open(str(folder / "*.gz"), schema=SCHEMA, threads=2)
+
+
+def test_lanes_hold_several_files_and_are_used_again() -> None:
+    spool, places = Spool(), []
+    for number in range(5):
+        with spool.lane() as lane, spool.record(lane, "a") as begin:
+            lane.append(np.full(5000 + number, number, np.uint8))
+            places.append((lane, begin, lane.size_bytes))
+    assert len({id(lane) for lane, _, _ in places}) == 1
+    for number, (lane, begin, end) in enumerate(places):
+        assert lane.read(begin, end).tolist() == [number] * (5000 + number)
+        assert lane.read(begin, begin).tolist() == []
+
+
+def test_a_failed_file_leaves_no_byte() -> None:
+    spool = Spool()
+
+    def fail(lane: Lane) -> None:
+        with spool.record(lane, "a"):
+            lane.append(np.zeros(5000, np.uint8))
+            raise KeyError
+
+    with spool.lane() as lane:
+        with pytest.raises(KeyError):
+            fail(lane)
+        assert lane.size_bytes == 0
+        assert os.fstat(lane._file.fileno()).st_size == 0
+
+
+def test_a_full_folder_is_named_with_the_way_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ds, append, written = packed(tmp_path / "in", 3), Lane.append, [0]
+
+    def fill_up(lane: Lane, data: Any) -> None:
+        written[0] += len(data)
+        if written[0] > 1200:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        append(lane, data)
+
+    monkeypatch.setattr(Lane, "append", fill_up)
+    with pytest.raises(
+        RecordmillError, match=r"No space left in TMPDIR \(.*\): 000\d\.tfrecord\.gz"
+    ) as error:
+        ds.batches(8, shuffle="global")
+    assert "`recordmill build tfrecord`" in str(error.value)
+    assert "Set TMPDIR" in str(error.value)
+    assert ds.to_table()["id"].to_pylist() == list(range(60))  # needs no room
+
+
+def test_too_little_room_for_the_compressed_files_is_an_error_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ds = packed(tmp_path / "in", 2)
+    monkeypatch.setattr(
+        module.os, "statvfs", lambda path: os.statvfs_result((1, 1, 0, 0, 0, 0, 0, 0, 0, 0))
+    )
+    with pytest.raises(RecordmillError, match=r"2 files have .* even before they are inflated"):
+        ds.batches(8, shuffle="global")
+
+
+def test_what_is_read_in_order_needs_no_temporary_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ds = packed(tmp_path / "in", 3)
+
+    def refuse(*given: Any, **options: Any) -> Any:
+        raise AssertionError("a temporary file is made")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
+    assert len(ds) == 60
+    assert ds.to_table()["id"].to_pylist() == list(range(60))
+    assert ds.head(3)["id"].to_pylist() == [0, 1, 2]
+    assert recordmill.inspect(str(tmp_path / "in"), threads=1).records == 60
+    assert recordmill.verify(str(tmp_path / "in")) == []
+
+
+def inflations(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    seen: list[str] = []
+    inflate = InflatedFile._inflate_into
+
+    def count(self: InflatedFile, lane: Lane) -> Any:
+        seen.append(self.file.name)
+        return inflate(self, lane)
+
+    monkeypatch.setattr(InflatedFile, "_inflate_into", count)
+    return seen
+
+
+def test_each_file_is_inflated_once_for_all_epochs_and_views(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ds, seen = packed(tmp_path / "in", 4), inflations(monkeypatch)
+    for _ in range(2):
+        found = [n for b in ds.batches(7, shuffle="global", epochs=2) for n in b["id"].tolist()]
+        assert sorted(found) == sorted([*range(80), *range(80)])
+    assert ds.filter([5, 61]).take([1])["id"].to_pylist() == [61]
+    assert ds[79]["id"] == 79
+    assert sorted(seen) == sorted(set(seen))
+    assert len(seen) == 4
+
+
+def read_ids(ds: Dataset, out: Any) -> None:
+    inflate = InflatedFile._inflate_into
+    count = [0]
+
+    def counted(self: InflatedFile, lane: Lane) -> Any:
+        count[0] += 1
+        return inflate(self, lane)
+
+    InflatedFile._inflate_into = counted  # type: ignore[method-assign]
+    try:
+        out.send((ds.take([79, 0, 41])["id"].to_pylist(), count[0]))
+    finally:
+        InflatedFile._inflate_into = inflate  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_children_read_what_the_parent_has_inflated(tmp_path: Path, method: str) -> None:
+    ds = packed(tmp_path / "in", 4)
+    ds.files.spool_all(2)
+    context = multiprocessing.get_context(method)
+    here, there = context.Pipe(False)
+    child = context.Process(target=read_ids, args=(ds, there))
+    child.start()
+    try:
+        assert here.poll(60)
+        assert here.recv() == ([79, 0, 41], 0)
+    finally:
+        child.join()
+    # the parent goes on, in lanes that the child does not write to
+    assert ds.take([5])["id"].to_pylist() == [5]
+
+
+def test_a_forked_child_appends_to_lanes_of_its_own(tmp_path: Path) -> None:
+    ds = packed(tmp_path / "in", 2)
+    ds.files[0].frame(0)
+    (lane, _) = ds.files[0]._place  # type: ignore[attr-defined]
+    size = lane.size_bytes
+    context = multiprocessing.get_context("fork")
+    here, there = context.Pipe(False)
+    child = context.Process(target=lambda: there.send(ds.files[1].frame(3).numbers.tolist()))
+    child.start()
+    assert here.poll(60)
+    assert here.recv() == [3]
+    child.join()
+    assert os.fstat(lane._file.fileno()).st_size == size
+
+
+TRAIN = """
+import os, resource, sys
+import numpy as np
+import recordmill
+from recordmill.schemas.feature import Feature, Schema
+
+ds = recordmill.open(sys.argv[1], schema=Schema((Feature("id", "int64", (), True),)), threads=2)
+most, ids = 0, []
+for batch in ds.batches(64, shuffle="global", memory_bytes=16 << 20):
+    most = max(most, len(os.listdir("/proc/self/fd")))
+    ids += batch["id"].tolist()
+assert sorted(ids) == list(range(6000)), len(ids)
+print(most)
+"""
+
+
+def limit_descriptors() -> None:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+
+
+def test_300_files_train_in_a_global_order_with_few_open_files(tmp_path: Path) -> None:
+    packed(tmp_path / "in", 300)
+    done = run_python("-c", TRAIN, tmp_path / "in", check=False, preexec_fn=limit_descriptors)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert int(done.stdout) < 60
+
+
+def test_damage_in_a_compressed_file_is_the_same_in_any_order(tmp_path: Path) -> None:
+    packed(tmp_path / "in", 1)
+    path = tmp_path / "in" / "0000.tfrecord.gz"
+    content = bytearray(gzip.decompress(path.read_bytes()))
+    size = len(content) // 20
+    content[3 * size + 14] ^= 1  # a payload
+    content[9 * size + 2] ^= 1  # a length
+    path.write_bytes(gzip.compress(bytes(content)))
+    ds = recordmill.open(path, schema=SCHEMA)
+    for mode in (False, "global"):
+        with pytest.raises(recordmill.DataError, match="record 3, byte"):
+            ds.batches(4, shuffle=mode)
+        batches = ds.batches(4, shuffle=mode, on_bad="skip", drop_remainder=False)
+        with pytest.warns(UserWarning, match="2 of 20 records were skipped"):
+            found = [number for batch in batches for number in batch["id"].tolist()]
+        assert sorted(found) == [n for n in range(20) if n not in (3, 9)]
+
+
+def test_a_file_that_changes_between_counting_and_inflating_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ds = packed(tmp_path / "in", 1)
+    assert len(ds) == 20
+    monkeypatch.setattr(tfrecord_file.ShardFile, "check_unchanged", lambda self: None, raising=True)
+    content = framed(example({"id": row}) for row in range(19))
+    (tmp_path / "in" / "0000.tfrecord.gz").write_bytes(gzip.compress(content, 1))
+    with pytest.raises(recordmill.DataError, match="changed while it was read"):
+        ds.take([5])
