@@ -17,8 +17,9 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from recordmill.base.errors import MissingExtraError, UsageError
+from recordmill.base.local_value import LocalValue
 from recordmill.base.option_names import available_names, option
-from recordmill.base.progress import Progress, registered_progress
+from recordmill.base.progress import Progress
 from recordmill.building.plan import BuildPlan
 from recordmill.building.workers.shared_files import SHARED_VALUES_FOLDER, JobFolder, PlanHandle
 from recordmill.options.commands import explain_unknown_flags, flags_of
@@ -66,7 +67,7 @@ def make_plan_handle(plan: BuildPlan, beam_args: Sequence[str]) -> PlanHandle:
         job_folder = JobFolder(os.path.dirname(plan.folder), RunFolder.attach(plan.folder).id)
         make_folder(job_folder.run_path(SHARED_VALUES_FOLDER), exist_ok=True)
         return job_folder.share_value("plan", plan)
-    return plan.local_handle()
+    return LocalValue.of(plan)
 
 
 def _has_beam() -> bool:
@@ -81,7 +82,7 @@ def run_pipeline(
     construct: Callable[[Pipeline], None],
     runner: str | None,
     beam_args: Sequence[str],
-    name: str,
+    folder: str,
     progress: Progress,
     *,
     kind: str = "build",
@@ -95,9 +96,8 @@ def run_pipeline(
         construct: Adds the transforms to the pipeline.
         runner: The Beam runner. None means this machine.
         beam_args: Flags for Beam and the job server.
-        name: The run folder, or a path in it. Worker threads of this process find `progress` by
-            this name.
-        progress: Receives the counts of the steps.
+        folder: The run folder, which receives a note about the job of an engine.
+        progress: Is cancelled on Ctrl-C, and shows the state of the job on an engine.
         kind: The kind of job, such as "build", for its name on an engine.
         detach: Returns as soon as the engine has accepted the job.
 
@@ -110,13 +110,11 @@ def run_pipeline(
     """
     if not is_local(runner):
         assert runner is not None
-        # The job is noted in the run folder itself, even if `name` is a file in it.
-        folder = name if os.path.basename(name).startswith(RUN_PREFIX) else os.path.dirname(name)
         submission = Submission(runner, beam_args, _make_job_name(kind, folder), folder, detach)
-        with mark_own_pipelines(), registered_progress(name, progress):
+        with mark_own_pipelines():
             run_on_engine(construct, submission, progress)
         return
-    run_locally(construct, beam_args, name, progress)
+    run_locally(construct, beam_args, progress)
 
 
 def _make_job_name(kind: str, folder: str) -> str:

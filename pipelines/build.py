@@ -524,10 +524,10 @@ def run_build(
             _ = (
                 pipeline
                 | "Groups" >> ElementNumbers(len(plan.unit_groups))
-                | "Build" >> BuildStages(shared)
+                | "Build" >> BuildStages(shared, progress)
             )
         else:
-            _ = pipeline | "Once" >> Impulse() | "Build" >> LocalBuild(plan_handle)
+            _ = pipeline | "Once" >> Impulse() | "Build" >> LocalBuild(plan_handle, progress)
 
     folder = plan.folder if job_folder is None else job_folder.run_path()
     run_pipeline(construct, settings.runner, settings.beam_args, folder, progress, detach=detach)

@@ -102,7 +102,7 @@ def run_on_beam(
             task_tuples = (
                 pipeline | "Jobs" >> ElementNumbers(len(tasks)) | "Alone" >> Map(wrap_number)
             )
-        _ = task_tuples | "Read" >> ReadTasks(shared)
+        _ = task_tuples | "Read" >> ReadTasks(shared, progress)
 
     run_pipeline(
         construct,

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from recordmill.base.errors import DataError, MissingExtraError, RecordmillError, UsageError
+from recordmill.base.local_value import LocalValue
 from recordmill.base.machine import exhausted_limit
 from recordmill.base.option_names import available_names, option
 from recordmill.base.progress import Progress
@@ -304,7 +305,7 @@ def _run_fit(
 
         from recordmill.transforms.tft.analysis import FitTransform, analysis_context
 
-        step = FitTransform(plan_handle, fit.split, fit.inputs, function, target)
+        step = FitTransform(plan_handle, progress, fit.split, fit.inputs, function, target)
         groups = range(len(plan.unit_groups))
         group_tuples = pipeline | "Groups" >> beam.Create(
             [tuple(groups)] if is_local_run else [(group,) for group in groups]
@@ -348,7 +349,7 @@ def _fit_on_workers(
 
     def construct(pipeline: Any) -> None:
         step = FitFromAnalyses(
-            plan.local_handle(), fit.split, fit.inputs, function, target, analyses
+            LocalValue.of(plan), progress, fit.split, fit.inputs, function, target, analyses
         )
         group_tuples = pipeline | "Groups" >> Create([tuple(range(len(plan.unit_groups)))])
         with analysis_context(plan.folder):

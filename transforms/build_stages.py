@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from recordmill.base.progress import find_progress
+from recordmill.base.progress import Progress
 from recordmill.base.threads import thread_map
 from recordmill.building.sorted_run import Histogram
 from recordmill.building.workers.shard_planning import (
@@ -94,11 +94,11 @@ class IngestUnitGroup(beam_types.DoFn):
     def start_bundle(self) -> None:
         self._total: Histogram | None = None
 
-    def process(self, unit_group: int, plan: SharedPlanHandle) -> Iterator[SharedIngestResult]:
+    def process(
+        self, unit_group: int, plan: SharedPlanHandle, progress: Progress
+    ) -> Iterator[SharedIngestResult]:
         with plan.job_folder.work():
-            result, histogram = ingest_unit_group(
-                plan, unit_group, find_progress(plan.job_folder.run_path())
-            )
+            result, histogram = ingest_unit_group(plan, unit_group, progress)
         self._total = histogram if self._total is None else self._total + histogram
         increment_counters(
             records_read=result.records_read,
@@ -149,11 +149,11 @@ def list_merges(shard_plan: ShardPlan) -> Iterator[MergeTask]:
 
 
 def run_merge_task(
-    merge: MergeTask, shard_plan: ShardPlan, plan: SharedPlanHandle
+    merge: MergeTask, shard_plan: ShardPlan, plan: SharedPlanHandle, progress: Progress
 ) -> SortedRunTable:
     """Merges several sorted runs into one, within a range of keys."""
     with plan.job_folder.work():
-        return merge_sorted_runs(plan, shard_plan, merge, find_progress(plan.job_folder.run_path()))
+        return merge_sorted_runs(plan, shard_plan, merge, progress)
 
 
 def replace_merged_runs(
@@ -177,7 +177,7 @@ def pack_shard_numbers(shard_plan: ShardPlan, local: bool) -> Iterator[tuple[int
 
 
 def write_shard_attempts(
-    numbers: tuple[int, ...], shard_plan: ShardPlan, plan: SharedPlanHandle
+    numbers: tuple[int, ...], shard_plan: ShardPlan, plan: SharedPlanHandle, progress: Progress
 ) -> Iterator[ShardAttempt]:
     """Writes shards on the threads of the plan, and yields an attempt for each.
 
@@ -185,8 +185,8 @@ def write_shard_attempts(
         numbers: The numbers of the shards.
         shard_plan: The plan of the shards.
         plan: The handle of the plan.
+        progress: Receives the counts.
     """
-    progress = find_progress(plan.job_folder.run_path())
     progress.begin("write", shard_plan.records)
     with plan.job_folder.work():
         threads = plan.load().threads if len(numbers) > 1 else 1
@@ -252,11 +252,13 @@ class ShardStages(beam_types.PTransform):
 
     Args:
         plan: The handle of the plan, or a PCollection that contains it.
+        progress: The progress of the build.
         local: Whether the shards are written in one process, on its threads. Otherwise they are
             distributed over workers.
     """
 
     plan: SharedPlanHandle | beam_types.PCollection
+    progress: Progress
     local: bool = False
 
     def expand(self, ingested: Any) -> beam_types.PCollection:
@@ -279,7 +281,9 @@ class ShardStages(beam_types.PTransform):
             | "Merges" >> beam_types.FlatMap(list_merges)
             | "SpreadMerges" >> beam_types.Reshuffle()
             | "MergeRuns"
-            >> beam_types.Map(run_merge_task, beam_types.AsSingleton(shard_plan), plan)
+            >> beam_types.Map(
+                run_merge_task, beam_types.AsSingleton(shard_plan), plan, self.progress
+            )
         )
         merged_plan = shard_plan | "ListRuns" >> beam_types.Map(
             replace_merged_runs, beam_types.AsIter(merged), plan
@@ -291,7 +295,9 @@ class ShardStages(beam_types.PTransform):
             | "Shards" >> beam_types.FlatMap(pack_shard_numbers, self.local)
             | "SpreadShards" >> beam_types.Reshuffle()
             | "MakeShards"
-            >> beam_types.FlatMap(write_shard_attempts, beam_types.AsSingleton(merged_plan), plan)
+            >> beam_types.FlatMap(
+                write_shard_attempts, beam_types.AsSingleton(merged_plan), plan, self.progress
+            )
             # From here on, the engine knows which attempt it has accepted.
             | "Account" >> beam_types.Reshuffle()
         )
@@ -316,15 +322,17 @@ class BuildStages(beam_types.PTransform):
 
     Attributes:
         plan: The handle of the plan.
+        progress: The progress of the build.
     """
 
     plan: SharedPlanHandle
+    progress: Progress
 
     def expand(self, groups: beam_types.PCollection) -> beam_types.PCollection:  # group -> Manifest
         ingested: Any = groups | "Ingest" >> beam_types.ParDo(
-            IngestUnitGroup(), self.plan
+            IngestUnitGroup(), self.plan, self.progress
         ).with_outputs(HISTOGRAMS, main=INGEST_RESULTS)
-        return pair_outputs(ingested) | "Shard" >> ShardStages(self.plan)
+        return pair_outputs(ingested) | "Shard" >> ShardStages(self.plan, self.progress)
 
 
 def pair_outputs(ingested: Any) -> Any:

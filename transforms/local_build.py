@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from recordmill.base.progress import find_progress
+from recordmill.base.progress import Progress
 from recordmill.base.threads import thread_map
 from recordmill.building.file_records import plan_without_sort, write_file_records
 from recordmill.building.finish_build import commit_local_build, find_existing_commit
@@ -44,15 +44,17 @@ class LocalBuild(PTransform):
 
     Attributes:
         plan: The handle of the plan.
+        progress: The progress of the build.
     """
 
     plan: PlanHandle
+    progress: Progress
 
     def expand(self, impulse: PCollection) -> PCollection:  # b"" -> Manifest
-        return impulse | Map(build_locally, self.plan)
+        return impulse | Map(build_locally, self.plan, self.progress)
 
 
-def build_locally(_: bytes, plan_handle: PlanHandle) -> Manifest:
+def build_locally(_: bytes, plan_handle: PlanHandle, progress: Progress) -> Manifest:
     """Runs a complete build in this process.
 
     It ingests all unit groups, writes the shards and commits them. If an earlier attempt has
@@ -60,9 +62,10 @@ def build_locally(_: bytes, plan_handle: PlanHandle) -> Manifest:
 
     Args:
         plan_handle: The handle of the plan.
+        progress: Receives the counts, and the error if the build fails.
     """
     plan = plan_handle.load()
-    progress, sketches = find_progress(plan.folder), create_sketches(plan)
+    sketches = create_sketches(plan)
     try:
         # Runners may repeat any stage.
         if (committed := find_existing_commit(plan)) is not None:
@@ -70,9 +73,11 @@ def build_locally(_: bytes, plan_handle: PlanHandle) -> Manifest:
         if (file_batches := plan_without_sort(plan)) is not None:
             results, shards = write_file_records(plan, file_batches, progress, sketches)
         else:
-            results, histogram = ingest_all(plan, sketches)
+            results, histogram = ingest_all(plan, progress, sketches)
             sorted_runs = [run for result in results for run in result.sorted_runs]
-            shards = list(write_all_shards(plan, plan_shard_slices(plan, sorted_runs, histogram)))
+            slices_by_range = plan_shard_slices(plan, sorted_runs, histogram)
+            progress.begin("write", int(histogram.records.sum()))
+            shards = list(write_all_shards(plan, slices_by_range, progress))
         progress.begin_commit()
         return commit_local_build(
             plan, results, shards, None if sketches is None else sketches.total()
@@ -84,14 +89,13 @@ def build_locally(_: bytes, plan_handle: PlanHandle) -> Manifest:
 
 
 def ingest_all(
-    plan: BuildPlan, sketches: SketchPool | None = None
+    plan: BuildPlan, progress: Progress, sketches: SketchPool | None
 ) -> tuple[list[IngestResult], Histogram]:
     """Ingests all unit groups on the threads of the plan.
 
     Returns:
         (results, histogram): The result of each unit group, and the histogram of all records.
     """
-    progress = find_progress(plan.folder)
     total_histogram = Histogram.zeros(plan.key_buckets.num_splits, plan.key_buckets.num_buckets)
     results = []
     for result, histogram in thread_map(
@@ -122,7 +126,6 @@ def plan_shard_slices(
     boundaries = add_key_bounds(
         compute_boundaries(histogram, plan.shard_options, plan.split_names), histogram, sorted_runs
     )
-    find_progress(plan.folder).begin("write", int(histogram.records.sum()))
     shard_bytes = int(histogram.bytes.sum()) // max(len(boundaries), 1)
     max_shards = min(
         plan.local_buffer_bytes // (2 * max(shard_bytes, 1)),
@@ -137,7 +140,9 @@ def plan_shard_slices(
 
 
 def write_all_shards(
-    plan: BuildPlan, slices_by_range: Iterable[tuple[ShardRange, list[RunSlice]]]
+    plan: BuildPlan,
+    slices_by_range: Iterable[tuple[ShardRange, list[RunSlice]]],
+    progress: Progress,
 ) -> Iterator[FinishedShard]:
     """Writes the shards by merging their run slices. Yields each shard when it is durable.
 
@@ -147,8 +152,9 @@ def write_all_shards(
     Args:
         plan: The plan.
         slices_by_range: Ranges of shards with their run slices.
+        progress: Receives the counts.
     """
-    progress, folder = find_progress(plan.folder), Path(plan.folder)
+    folder = Path(plan.folder)
 
     def write(shard_slices: tuple[ShardRange, list[RunSlice]]) -> list[StagedShard]:
         shard_range, run_slices = shard_slices

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
-from recordmill.base.progress import Progress, registered_progress
+from recordmill.base.progress import Progress
 from recordmill.base.threads import shared_context
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def mark_own_pipelines() -> Iterator[None]:
 
 
 def run_locally(
-    construct: Callable[[Pipeline], None], beam_args: Sequence[str], name: str, progress: Progress
+    construct: Callable[[Pipeline], None], beam_args: Sequence[str], progress: Progress
 ) -> None:
     """Runs a pipeline in this process, and waits until it ends.
 
@@ -58,8 +58,8 @@ def run_locally(
     Args:
         construct: Adds the stages to the pipeline.
         beam_args: Flags for Beam.
-        name: The name under which stages find `progress`.
-        progress: The progress of the job.
+        progress: The progress of the job. It is cancelled after KeyboardInterrupt, and may contain
+            the error of a stage.
 
     Raises:
         BaseException: The error that a stage has raised, and not one that Beam has made from it.
@@ -77,10 +77,9 @@ def run_locally(
     def run_pipeline() -> None:
         _is_own_pipeline.set(True)
         try:
-            with registered_progress(name, progress):
-                pipeline = beam.Pipeline(runner=FnApiRunner(), options=options)
-                construct(pipeline)
-                pipeline.run().wait_until_finish()
+            pipeline = beam.Pipeline(runner=FnApiRunner(), options=options)
+            construct(pipeline)
+            pipeline.run().wait_until_finish()
         except BaseException as error:
             failure.append(error)
         finally:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from recordmill.base.progress import find_progress
+from recordmill.base.progress import Progress
 from recordmill.base.threads import thread_map
 from recordmill.exporting.plan import ReadOptions, ReadPlan, plan_read
 from recordmill.exporting.records import read_task_records
@@ -43,17 +43,18 @@ def wrap_number(task_number: int) -> tuple[int, ...]:
     return (task_number,)
 
 
-def read_task_pack(task_numbers: Iterable[int], run: SharedReadRun) -> Iterator[FinishedTask]:
+def read_task_pack(
+    task_numbers: Iterable[int], run: SharedReadRun, progress: Progress
+) -> Iterator[FinishedTask]:
     """Runs several tasks of a read, and yields their results.
 
-    The plan of the run determines how many tasks run at once. An error is also passed to the
-    progress of the run.
+    The plan of the run determines how many tasks run at once.
 
     Args:
         task_numbers: The tasks.
         run: The handle of the run.
+        progress: Receives the counts, and the error if a task fails.
     """
-    progress = find_progress(run.job_folder.run_path())
 
     def run_task(number: int) -> FinishedTask:
         try:
@@ -89,14 +90,16 @@ class ReadTasks(PTransform):
 
     Attributes:
         run: The handle of the run.
+        progress: The progress of the read.
     """
 
     run: SharedReadRun
+    progress: Progress
 
     def expand(self, packs: PCollection) -> PCollection:  # tuple[int, ...] -> int
         finished = (
             packs
-            | "Run" >> FlatMap(read_task_pack, self.run)
+            | "Run" >> FlatMap(read_task_pack, self.run, self.progress)
             # From here on, the engine knows which attempt it has accepted.
             | "Account" >> Reshuffle()
         )

@@ -20,6 +20,7 @@ import pyarrow as pa
 from recordmill.base.errors import DataError, Reject, UsageError
 from recordmill.base.machine import DEFAULT_MEMORY_BYTES
 from recordmill.base.option_names import available_names, option
+from recordmill.base.progress import Progress
 from recordmill.base.sizes import size_in_bytes, to_whole_number
 from recordmill.building.ingest import (
     IngestResult,
@@ -328,7 +329,7 @@ class WriteShards(beam_types.PTransform):
             _IngestBatches(), beam_types.AsSingleton(plan_handle)
         ).with_outputs(HISTOGRAMS, main=INGEST_RESULTS)
         manifest: beam_types.PCollection = pair_outputs(ingested) | "Shard" >> ShardStages(
-            plan_handle, is_local
+            plan_handle, Progress(), is_local
         )
         return manifest
 

@@ -23,6 +23,7 @@ from kit import in_flags
 from source_reading import input_files, read_all, values
 
 from recordmill.base.errors import DataError, UsageError
+from recordmill.base.local_value import LocalValue
 from recordmill.building.plan import BuildPlan
 from recordmill.building.sorted_run import KeyBuckets
 from recordmill.sources.arrow.memory import plan_memory
@@ -442,7 +443,7 @@ def test_stages_of_this_process_have_the_plan_itself(tmp_path: Path) -> None:
     plan = BuildPlan(
         str(tmp_path), 0, source.schema, ("train",), KeyBuckets.for_shards(1, 2**64, 1), source
     )
-    sent = pickle.dumps(plan.local_handle())
+    sent = pickle.dumps(LocalValue.of(plan))
     assert pickle.loads(sent).load() is plan
     assert len(sent) < 500
     assert list(tmp_path.iterdir()) == []

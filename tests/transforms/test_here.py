@@ -14,7 +14,7 @@ import pytest
 from kit import at_once
 
 import recordmill
-from recordmill.base.progress import Progress, RunCancelled, find_progress
+from recordmill.base.progress import Progress, RunCancelled
 from recordmill.base.threads import shared_context
 from recordmill.pipelines.remote.job_error import silence_engine_logs
 from recordmill.transforms import local_run
@@ -121,7 +121,7 @@ def stopped_in(work: Callable[[], Any], progress: Progress) -> None:
         work()
 
     with pytest.raises(KeyboardInterrupt):
-        run_locally(construct, (), "held", progress)
+        run_locally(construct, (), progress)
 
 
 def test_a_thread_that_is_held_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +131,7 @@ def test_a_thread_that_is_held_is_not_waited_for(monkeypatch: pytest.MonkeyPatch
     def hold() -> None:
         goes.wait(60)
         try:
-            find_progress("held").begin_commit()
+            progress.begin_commit()
         except BaseException as error:
             found.append(error)
         ended.set()

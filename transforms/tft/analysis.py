@@ -29,7 +29,8 @@ from tensorflow_transform.tf_metadata import metadata_io
 from tfx_bsl.tfxio.tensor_adapter import TensorAdapter, TensorAdapterConfig
 
 from recordmill.base.errors import DataError
-from recordmill.base.progress import find_progress
+from recordmill.base.local_value import LocalValue
+from recordmill.base.progress import Progress
 from recordmill.building.ingest import assign_keys, parse_payloads, read_unit_group
 from recordmill.building.workers import shared_files
 from recordmill.preprocessing.tensors import (
@@ -69,6 +70,7 @@ METADATA_FOLDER = "transformed_metadata"
 def read_split_batches(
     unit_groups: Iterable[int],
     plan_handle: shared_files.PlanHandle,
+    progress: Progress,
     split_name: str,
     inputs: Schema,
 ) -> Iterator[pa.RecordBatch]:
@@ -79,13 +81,14 @@ def read_split_batches(
     Args:
         unit_groups: Indices of the unit groups.
         plan_handle: The handle of the plan.
+        progress: Receives the counts.
         split_name: The split.
         inputs: The features to read.
     """
     if isinstance(plan_handle, shared_files.SharedValue):
         plan_handle.job_folder.begin_step()
     plan = plan_handle.load()
-    progress, split_id = find_progress(plan.folder), plan.split_names.index(split_name)
+    split_id = plan.split_names.index(split_name)
     for unit_group in unit_groups:
         for chunk in read_unit_group(plan, unit_group):
             keyed_chunk, _ = parse_payloads(plan, assign_keys(plan, chunk)[0])
@@ -111,6 +114,7 @@ class FitTransform(PTransform):
 
     Attributes:
         plan: The handle of the plan.
+        progress: The progress of the build.
         split: The split to analyze.
         inputs: The features that the function receives.
         function: The preprocessing function.
@@ -118,13 +122,14 @@ class FitTransform(PTransform):
     """
 
     plan: shared_files.PlanHandle
+    progress: Progress
     split: str
     inputs: Schema
     function: PreprocessingFunction
     target: str
 
     def expand(self, packs: PCollection) -> PCollection:  # (group, ...) -> path
-        batches = collect_split(packs, self.plan, self.split, self.inputs)
+        batches = collect_split(packs, self.plan, self.progress, self.split, self.inputs)
         model, metadata = (
             batches,
             make_adapter_config(self.inputs),
@@ -133,18 +138,23 @@ class FitTransform(PTransform):
 
 
 def collect_split(
-    packs: PCollection, plan: shared_files.PlanHandle, split_name: str, inputs: Schema
+    packs: PCollection,
+    plan: shared_files.PlanHandle,
+    progress: Progress,
+    split_name: str,
+    inputs: Schema,
 ) -> PCollection:
     """Returns the records of one split as a PCollection of RecordBatches.
 
     Args:
         packs: Tuples of unit group indices.
         plan: The handle of the plan.
+        progress: Receives the counts.
         split_name: The split.
         inputs: The features to read.
     """
     return packs | "Read" >> FlatMap(
-        read_split_batches, plan, split_name, inputs
+        read_split_batches, plan, progress, split_name, inputs
     ).with_output_types(pa.RecordBatch)
 
 
@@ -273,11 +283,10 @@ def analyze_unit_group(
     """
     job_folder = plan.job_folder
     with job_folder.work(), shared_files.task_workspace(plan) as local_plan:
+        # The engine shows its own progress, so nothing displays these counters.
+        handle, progress = LocalValue.of(local_plan), Progress()
         if (
-            next(
-                read_split_batches((unit_group,), local_plan.local_handle(), split_name, inputs),
-                None,
-            )
+            next(read_split_batches((unit_group,), handle, progress, split_name, inputs), None)
             is None
         ):
             return
@@ -287,7 +296,8 @@ def analyze_unit_group(
             with analysis_context(local_plan.folder):
                 batches = collect_split(
                     pipeline | "Group" >> Create([(unit_group,)]),
-                    local_plan.local_handle(),
+                    handle,
+                    progress,
                     split_name,
                     inputs,
                 )
@@ -310,7 +320,7 @@ def analyze_unit_group(
                     | "Keep" >> Map(write_analysis, list(elements_by_key), elements)
                 )
 
-        run_locally(construct, (), local_plan.folder, find_progress(local_plan.folder))
+        run_locally(construct, (), progress)
         yield unit_group, os.path.basename(job_folder.move_in(path, shared_files.ATTEMPTS_FOLDER))
 
 
@@ -394,6 +404,7 @@ class FitFromAnalyses(PTransform):
 
     Attributes:
         plan: The handle of the plan.
+        progress: The progress of the build.
         split: The split to analyze.
         inputs: The features that the function receives.
         function: The preprocessing function.
@@ -402,6 +413,7 @@ class FitFromAnalyses(PTransform):
     """
 
     plan: shared_files.PlanHandle
+    progress: Progress
     split: str
     inputs: Schema
     function: PreprocessingFunction
@@ -424,7 +436,11 @@ class FitFromAnalyses(PTransform):
         config, caches = make_adapter_config(self.inputs), {_DATASET: DatasetCache(elements, None)}
         specs = TensorAdapter(config).OriginalTypeSpecs()
         is_read = get_analysis_dataset_keys(self.function, specs, {_DATASET}, caches, False)
-        batches = collect_split(packs, self.plan, self.split, self.inputs) if is_read else None
+        batches = (
+            collect_split(packs, self.plan, self.progress, self.split, self.inputs)
+            if is_read
+            else None
+        )
         analysis = "Analyze" >> tft_beam.AnalyzeDatasetWithCache(self.function, packs.pipeline)
         (model, metadata), _ = ({_DATASET: batches}, caches, config) | analysis
         return publish_result(packs.pipeline, self.target, model, metadata)

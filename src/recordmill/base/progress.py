@@ -1,8 +1,6 @@
 """Progress of long work, and requests to stop it.
 
-Worker threads add to the counters of a `Progress`, and one display reads them. Work that may run in
-another process, such as a Beam worker, calls `find_progress` with the name of its run. In another
-process it gets counters that nothing displays, so the same code runs everywhere. The counters are
+Worker threads add to the counters of a `Progress`, and one display reads them. The counters are
 only shown. The record counts that decide about a commit travel with the data.
 """
 
@@ -10,11 +8,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from recordmill.base.errors import RecordmillError, UsageError
+from recordmill.base.local_value import LocalValue
 
 
 class RunCancelled(RecordmillError):
@@ -48,6 +46,10 @@ class ProgressUpdate:
 class Progress:
     """Counters of one run, safe to use from several threads.
 
+    Steps of a Beam pipeline receive it as an argument, which Beam pickles. In this process the copy
+    is the same object. In another process, such as a worker of an engine, it has new counters that
+    nothing displays.
+
     Args:
         on_update: A function that receives the progress, from a thread of the display
             (`base.display`). An error that it raises ends the run.
@@ -80,6 +82,9 @@ class Progress:
         self.stage_started = time.monotonic()
         self.error: BaseException | None = None
         self.engine_text = ""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _unpickle, (LocalValue.of(self),)
 
     def begin(self, stage: str, total: int | None = None) -> None:
         """Starts a stage with fresh counters.
@@ -136,6 +141,11 @@ class Progress:
         self._stop_requested.set()
 
 
+def _unpickle(handle: LocalValue[Progress]) -> Progress:
+    progress = handle.find()
+    return Progress() if progress is None else progress
+
+
 # the `progress` argument of public functions
 ProgressArgument = Progress | Callable[[ProgressUpdate], object] | None
 
@@ -154,26 +164,3 @@ def to_progress(progress: ProgressArgument) -> Progress:
             f"progress is {progress!r}; give a function of a recordmill.ProgressUpdate, such as print"
         )
     return progress if isinstance(progress, Progress) else Progress(progress)
-
-
-_registered: dict[str, Progress] = {}
-
-
-@contextmanager
-def registered_progress(name: str, progress: Progress) -> Iterator[Progress]:
-    """Lets `find_progress` find these counters in this process, inside the `with` block.
-
-    Args:
-        name: The name of the run.
-        progress: Its counters.
-    """
-    _registered[name] = progress
-    try:
-        yield progress
-    finally:
-        del _registered[name]
-
-
-def find_progress(name: str) -> Progress:
-    """Returns the registered counters of a run, or new ones that nothing displays."""
-    return _registered.get(name) or Progress()

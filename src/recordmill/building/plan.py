@@ -9,8 +9,6 @@ from __future__ import annotations
 import functools
 import itertools
 import os
-import uuid
-import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -211,40 +209,6 @@ class BuildPlan:
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "key_assigner"}
-
-    def local_handle(self) -> LocalPlanHandle:
-        """Returns a small, picklable handle that loads the plan within this process.
-
-        The handle does not keep the plan alive.
-        """
-        key = f"{self.folder} {uuid.uuid4().hex}"
-        _plans[key] = self
-        return LocalPlanHandle(key)
-
-
-# Plans by the key of their handle. A handle replaces a pickled copy of the plan, which would need
-# much memory because a plan lists every input. The values are weak, so that a plan is freed when
-# its build ends.
-_plans: weakref.WeakValueDictionary[str, BuildPlan] = weakref.WeakValueDictionary()
-
-
-@dataclass(frozen=True)
-class LocalPlanHandle:
-    """Handle of a plan that exists in this process.
-
-    Attributes:
-        key: A unique text that identifies the plan.
-    """
-
-    key: str
-
-    def load(self) -> BuildPlan:
-        """Returns the plan.
-
-        Raises:
-            KeyError: The plan was made by another process, or does not exist any more.
-        """
-        return _plans[self.key]
 
 
 def group_units(source: Source, max_run_buffer_bytes: int, threads: int) -> list[range]:

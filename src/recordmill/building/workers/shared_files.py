@@ -28,8 +28,9 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from recordmill.base.errors import DataError, RecordmillError
+from recordmill.base.local_value import LocalValue
 from recordmill.base.option_names import option
-from recordmill.building.plan import BuildPlan, LocalPlanHandle
+from recordmill.building.plan import BuildPlan
 from recordmill.preprocessing.metadata import check_transform_files
 from recordmill.shards.manifest import INDEX_FOLDER, TRANSFORM_FOLDER
 from recordmill.shards.run import Run
@@ -237,8 +238,9 @@ def _load_cached(shared: SharedValue[Any]) -> Any:
 
 
 SharedPlanHandle = SharedValue[BuildPlan]
-# A plan for steps of this process, or for workers.
-PlanHandle = LocalPlanHandle | SharedPlanHandle
+# A plan for steps of this process, or for workers. A pickled copy of the plan would need much
+# memory, because a plan lists every input.
+PlanHandle = LocalValue[BuildPlan] | SharedPlanHandle
 
 
 def begin_build(plan: BuildPlan, job_folder: JobFolder) -> SharedPlanHandle:
