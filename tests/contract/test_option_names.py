@@ -83,6 +83,19 @@ def test_no_message_spells_a_flag() -> None:
     assert found == []
 
 
+def test_no_message_makes_a_flag_of_a_name() -> None:
+    """`f"--{name}"` would show a flag to users of Python."""
+    found = [
+        f"{name}:{node.lineno}"
+        for name, tree in products()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.JoinedStr)
+        for part in node.values
+        if isinstance(part, ast.Constant) and str(part.value).endswith("--")
+    ]
+    assert found == []
+
+
 def test_the_search_finds_flags() -> None:
     tree = ast.parse(
         '"""--doc"""\nf"{x}: give --max-rejects {y}, or --to npy"\n"`recordmill verify --mend`"\n"--flink_master"'

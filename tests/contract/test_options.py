@@ -111,9 +111,11 @@ def test_open_and_verify_have_the_keywords_that_are_declared() -> None:
         ("verify", recordmill.verify),
         ("clean", recordmill.clean),
     ):
-        shown = inspect.signature(call).parameters
+        shown = dict(inspect.signature(call).parameters)
         for option in keywords_of(command):
-            assert shown[option.name].default == option.default, f"{command}: {option.name}"
+            assert shown.pop(option.name).default == option.default, f"{command}: {option.name}"
+        # and no others, but the inputs and what only Python has
+        assert set(shown) <= {"inputs", "out", "progress", "quiet"}, command
     from recordmill.reader.inspect.summary import inspect as look
 
     for option in keywords_of("inspect"):

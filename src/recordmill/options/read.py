@@ -41,6 +41,22 @@ DecodeRawOption = Annotated[
         common=True,
     ),
 ]
+PadOption = Annotated[
+    _Texts,
+    _listed(
+        "a list to a fixed length; a longer one is a bad record",
+        metavar="FEATURE=LENGTH:VALUE",
+        common=True,
+    ),
+]
+RaggedOption = Annotated[
+    _Texts,
+    _listed(
+        "a list of variable length, also if all records hold equally many",
+        metavar="FEATURE,...",
+    ),
+]
+ClassNamesOption = Annotated[bool, _conversion("names of classes in place of their numbers", False)]
 ReshapeOption = Annotated[
     _Texts,
     _listed(
@@ -170,25 +186,12 @@ class ReadKeywords(TypedDict, total=False):
     ]
     decode_raw: DecodeRawOption
     reshape: ReshapeOption
-    pad: Annotated[
-        _Texts,
-        _listed(
-            "a list to a fixed length; a longer one is a bad record",
-            metavar="FEATURE=LENGTH:VALUE",
-            common=True,
-        ),
-    ]
+    pad: PadOption
     pad_or_cut: Annotated[
         _Texts, _listed("the same, but a longer one loses its end", metavar="FEATURE=LENGTH:VALUE")
     ]
-    ragged: Annotated[
-        _Texts,
-        _listed(
-            "a list of variable length, also if all records hold equally many",
-            metavar="FEATURE,...",
-        ),
-    ]
-    class_names: Annotated[bool, _conversion("names of classes in place of their numbers", False)]
+    ragged: RaggedOption
+    class_names: ClassNamesOption
     schema: Annotated[option.SchemaOption, {"group": "what the records hold"}]
     max_rejects: Annotated[option.MaxRejectsOption, {"group": "what the records hold"}]
     memory: option.MemoryOption
@@ -210,7 +213,7 @@ class _ReadShell(TypedDict, total=False):
 
 
 class OpenKeywords(TypedDict, total=False):
-    """The options of `recordmill open`."""
+    """The options of `recordmill.open`."""
 
     split: option.SplitOption
     columns: option.ColumnsOption
@@ -223,6 +226,12 @@ class OpenKeywords(TypedDict, total=False):
     storage_requests: option.StorageRequestsOption
     decode_raw: DecodeRawOption
     reshape: ReshapeOption
+    pad: PadOption
+    ragged: RaggedOption
+    decode_images: Annotated[
+        Any, _conversion("the size and form of decoded images: (H, W), True, or `Images(...)`")
+    ]
+    class_names: ClassNamesOption
 
 
 class HeadKeywords(TypedDict, total=False):

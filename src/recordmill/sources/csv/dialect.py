@@ -91,7 +91,12 @@ class CsvDialect:
                 None,
             )
             if same_role:
-                raise UsageError(f"--{name} and --{same_role} are both {value!r}; they must differ")
+                raise UsageError(
+                    "{first} and {second} are both {value}; they must differ",
+                    first=option(name),
+                    second=option(same_role),
+                    value=repr(value),
+                )
         if self.skip_lines < 0:
             raise UsageError(
                 "{skip_lines}: it can't be negative",
@@ -158,7 +163,9 @@ class CsvOptions(TableOptions, CsvDialect):
 def _check_character(name: str, value: str) -> None:
     if len(value) != 1 or not value.isascii() or value in "\r\n\0":
         raise UsageError(
-            f"--{name} is {value!r}; it must be one ASCII character, no line end and not NUL"
+            "{option} is {value}; it must be one ASCII character, no line end and not NUL",
+            option=option(name),
+            value=repr(value),
         )
 
 

@@ -80,7 +80,13 @@ def unify_dialects(
         ):
             if value != first_value:
                 raise DataError(
-                    f"its {property_name} seems to be {value!r}, but that of {first_file.name} is {first_value!r}; say which with --{property_name}",
+                    "its {name} seems to be {value}, but that of {first_file} is {first_value}; "
+                    "say which with {option}",
+                    name=property_name,
+                    value=repr(value),
+                    first_file=first_file.name,
+                    first_value=repr(first_value),
+                    option=option(property_name),
                     source=file.name,
                 )
     return options.with_dialect(options.delimiter or first_head.delimiter, first_head.quote)
