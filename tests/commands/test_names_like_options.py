@@ -1,0 +1,129 @@
+"""Files, columns and values that look like options are printed as they are, by the command line and
+in Python; only options are written as flags.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import recordmill
+from recordmill.__main__ import main
+from recordmill.base.errors import DataError, UsageError
+from recordmill.shards.rejects import TooManyRejects
+
+NAMES = ["seed=3", "label=", "shuffle=False", 'key="a"', "{x}", "{label}", "--to npy"]
+
+
+def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
+    """(exit code, stdout, stderr) of a command."""
+    code = main([*argv])
+    printed = capsys.readouterr()
+    return code, printed.out, printed.err
+
+
+@pytest.fixture(params=NAMES)
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def file(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A CSV file in the current folder with such a name, such a column and a bad row."""
+    monkeypatch.chdir(tmp_path)
+    quoted = '"' + name.replace('"', '""') + '"'
+    rows = [f"{number},{quoted}" for number in range(30)]
+    (tmp_path / f"{name}.csv").write_text("\n".join([f"id,{quoted}", *rows, "1,2,3", ""]))
+    return f"./{name}.csv"
+
+
+def test_a_missing_file_keeps_its_name(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run(capsys, "build", f"./{name}", "--out", "o", "--json")
+    assert code == 2
+    assert f"{name}: no such file or folder" in err
+    assert name in json.loads(out)["error"]["message"]
+    with pytest.raises(UsageError, match="no such file or folder") as found:
+        recordmill.build(f"./{name}", "o")
+    assert name in str(found.value)
+
+
+def test_rejects_keep_the_names_of_files_and_values(
+    name: str, file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = run(capsys, "build", "csv", file, "--out", "o", "--header", "--json")
+    assert code == 1
+    assert f"{name}.csv: line 32" in err
+    assert "--max-rejects 1" in err
+    error = json.loads(out)["error"]
+    assert error["message"] in err
+    assert "max_rejects" in error["options"]
+    assert "seed" not in error["options"]
+    with pytest.raises(TooManyRejects) as found:
+        recordmill.build(file, "o", kind="csv", header=True)
+    assert f"{name}.csv: line 32" in str(found.value)
+    assert "max_rejects=1" in str(found.value)
+    result = recordmill.build(file, "o", kind="csv", header=True, max_rejects=1)
+    (line,) = Path(result.rejects[0]).read_text().splitlines()
+    assert json.loads(line)["source"] == f"{name}.csv"
+    assert "delimiter=" in json.loads(line)["message"]  # a file has Python's spelling
+
+
+def test_columns_keep_their_names_in_every_command(
+    name: str, file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = recordmill.build(file, "o", kind="csv", header=True, max_rejects=1, label=name)
+    assert result.schema.label == name
+    code, _, err = run(capsys, "build", "csv", file, "--out", "p", "--header", "--label", "no")
+    assert code == 2
+    assert f"there are id, {name}" in err
+    assert "--label no: " in err
+    code, _, err = run(capsys, "read", "o", "--out", "p", "--columns", f"{name}!")
+    assert code == 2
+    assert f"id, {name}" in err
+    code, out, _ = run(capsys, "inspect", "o", "--json")
+    assert code == 0
+    assert name in json.dumps(json.loads(out), ensure_ascii=False).replace("\\", "")
+    code, out, _ = run(capsys, "head", "o")
+    assert code == 0
+    assert name in out
+    assert run(capsys, "report", "o", "--out", "r.html", "--quiet")[0] == 0
+
+
+def test_damaged_records_keep_the_name_of_their_file(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / f"{name}.tfrecord").write_bytes(b"no record at all, and no header")
+    code, _, err = run(capsys, "inspect", f"./{name}.tfrecord")
+    assert code == 1
+    assert f"{name}.tfrecord" in err
+    with pytest.raises(DataError) as found:
+        recordmill.inspect(f"./{name}.tfrecord")
+    assert f"{name}.tfrecord" in str(found.value)
+
+
+def test_an_advice_names_flags_of_its_own_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recordmill.build({"x": list(range(500))}, tmp_path / "o")
+    code, out, _ = run(
+        capsys, "bench", str(tmp_path / "o"), "--seconds", "0.1", "--shuffle", "global", "--json"
+    )
+    assert code == 0
+    assert "--no-shuffle" not in json.loads(out)["advice"]
+
+
+def test_python_reads_keywords_where_the_command_line_prints_flags(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.csv").write_text("a,b\n1,2\n")
+    code, _, err = run(
+        capsys, "build", str(tmp_path / "a.csv"), "--out", str(tmp_path / "o"), "--delimiter", "ab"
+    )
+    assert code == 2
+    assert "--delimiter is 'ab'" in err
+    with pytest.raises(UsageError, match=r"^delimiter= is 'ab'"):
+        recordmill.build(tmp_path / "a.csv", tmp_path / "o", delimiter="ab")
