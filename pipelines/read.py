@@ -600,6 +600,7 @@ def _publish(
     notes = (
         *plan.notes,
         *(f"{result.split}: {note}" for result in results for note in result.notes),
+        *counts.compare_stated(plan, results),
     )
     folder, rejects = publication.publish(counts.summary(plan), results)
     return ReadResult(

@@ -14,6 +14,7 @@ import recordmill
 from recordmill.base.errors import DataError, RecordmillError, UsageError
 from recordmill.reader import OneHot, Padded
 from recordmill.reader.dataset import Dataset, open
+from recordmill.records.columns.ragged import Ragged, Strings
 
 ROWS = 50
 TOKENS = [list(range(i % 4)) if i % 11 != 3 else [] for i in range(ROWS)]
@@ -77,6 +78,42 @@ def test_nulls_are_masked_or_told_beside(ds: Dataset) -> None:
         ds.batches(8, nulls="NaN")
     jax = pytest.importorskip("jax", reason="needs jax, which is no dependency")
     assert jax.numpy.asarray(told["maybe"])[~told["maybe/valid"]].tolist() == [0.0] * 7
+
+
+def arrays_of(column: Any) -> list[np.ndarray[Any, Any]]:
+    """The arrays of numbers and of objects in a column."""
+    if isinstance(column, Ragged):
+        return [column.row_splits, *arrays_of(column.values)]
+    if isinstance(column, Strings):
+        return [column.row_splits]
+    return [column]
+
+
+@pytest.mark.parametrize("batch_size", [4, 64])
+@pytest.mark.parametrize("shuffle", [False, "window", "global"])
+@pytest.mark.parametrize("options", [{}, {"nulls": "valid"}, {"collate": "padded"}, {"ids": True}])
+def test_arrays_of_batches_are_writable_and_a_change_stays_in_its_batch(
+    ds: Dataset, options: dict[str, Any], shuffle: Any, batch_size: int
+) -> None:
+    options = {**options, "shuffle": shuffle, "seed": 1}
+    expected = [batch["id"].tolist() for batch in ds.batches(batch_size, **options)]
+    found = []
+    for batch in ds.batches(batch_size, **options):
+        found.append(batch["id"].tolist())
+        for column in batch.values():
+            for array in arrays_of(column):
+                assert array.flags.writeable
+                array[...] = array[:1].copy()  # also sets the mask of a masked array
+        assert len(set(batch["id"].tolist())) == 1
+        batch["id"].__dlpack__()  # as jax.numpy.from_dlpack calls it
+    assert found == expected
+
+    def add_in_place(batch: dict[str, Any]) -> Any:
+        batch["id"] += 1
+        return batch
+
+    mapped = ds.batches(batch_size, **options, map=add_in_place)
+    assert [(batch["id"] - 1).tolist() for batch in mapped] == expected
 
 
 def test_labels_and_weights_stand_beside_the_rest(ds: Dataset) -> None:

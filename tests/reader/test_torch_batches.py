@@ -18,6 +18,7 @@ import pytest
 from kit import ids
 from made_data_set import MIXED, flip_record, mixed_rows, write_data_set
 
+import recordmill
 from recordmill.base.errors import DataError, RecordmillError, UsageError
 from recordmill.reader.dataset import Dataset, open
 
@@ -144,6 +145,57 @@ def test_arrays_of_the_map_style_are_writable_and_give_no_warning(out: Path) -> 
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         next(iter(DataLoader(ds, 8)))
+
+
+def test_scalars_of_the_map_style_keep_their_dtype(tmp_path: Path) -> None:
+    dtypes = ["float16", "float32", "float64", *(f"int{bits}" for bits in (8, 16, 32, 64)), "uint8"]
+    columns = {dtype: np.arange(8).astype(dtype) for dtype in dtypes}
+    rounded = np.arange(8, dtype=np.float32)
+    recordmill.build(
+        columns | {"bfloat16": rounded}, tmp_path / "out", dtypes={"bfloat16": "bfloat16"}
+    )
+    ds = open(tmp_path / "out")
+    expected = {dtype: getattr(torch, dtype) for dtype in dtypes} | {"bfloat16": torch.float32}
+    for source in (ds, torch.utils.data.Subset(ds, range(8)), Wrapped(ds)):
+        (batch,) = DataLoader(source, 8)
+        assert {name: values.dtype for name, values in batch.items()} == expected
+        assert all(sorted(values.tolist()) == list(range(8)) for values in batch.values())
+    assert [ds[3], *ds.__getitems__([3])] == [list(ds)[3], list(ds)[3]]
+
+
+class Wrapped(torch.utils.data.Dataset):  # type: ignore[misc, name-defined]
+    """A user's data set around ours."""
+
+    def __init__(self, ds: Dataset) -> None:
+        self.ds = ds
+
+    def __len__(self) -> int:
+        return len(self.ds)
+
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        return self.ds[number]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ([1.5, None, 2.5, None], r"2 of the 4 records of this batch lack it.*x/valid"),
+        ([[1], [1, 2], [], [3]], r'lists of this batch have 0 to 2 items.*collate="padded"'),
+        (np.arange(4).astype("datetime64[s]"), r"no dtype for times.*returns int64"),
+        ([["a", "b"], ["c"], ["d"], []], r"no tensors of text.*returns lists"),
+    ],
+)
+def test_a_value_that_the_map_style_cannot_collate_is_an_error_that_names_the_feature(
+    values: Any, message: str, workers: int, tmp_path: Path
+) -> None:
+    recordmill.build({"id": np.arange(4), "x": values}, tmp_path / "out")
+    ds = open(tmp_path / "out")
+    with pytest.raises(UsageError, match=rf"(?s)feature 'x': .*{message}.*collate_fn="):
+        next(iter(DataLoader(ds, 4, num_workers=workers)))
+    rows = next(iter(DataLoader(ds, 4, num_workers=workers, collate_fn=list)))
+    assert [row["id"] for row in rows] == ds["id"].tolist()
+    assert all(isinstance(row, dict) for row in rows)
 
 
 def test_every_feature_has_its_dtype_and_values(out: Path) -> None:

@@ -99,6 +99,13 @@ class MissingExtraError(RecordmillError, ImportError):
         )
 
 
+class DataWarning(UserWarning):
+    """A warning about data that can be read and may be incomplete.
+
+    The command line prints it as a note.
+    """
+
+
 OUT_OF_MEMORY_REASON = "memory"  # the reason of a reject that takes more of it than there is
 
 

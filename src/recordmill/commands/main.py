@@ -16,11 +16,13 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
+from typing import TextIO
 
 _COMMANDS = {
     "build": "raw images, text, CSV, JSONL, Parquet, NumPy or TFRecords to shuffled TFRecord shards",
@@ -273,7 +275,8 @@ def _run_command(args: argparse.Namespace, is_process: bool) -> int:
     from recordmill.base.machine import exhausted_limit
 
     try:
-        code = int(args.run(args))
+        with _warnings_as_notes():
+            code = int(args.run(args))
         sys.stdout.flush()  # a closed pipe or a full disk raises here, where it can be reported
         return code
     except UsageError as error:
@@ -301,6 +304,32 @@ def _run_command(args: argparse.Namespace, is_process: bool) -> int:
             args.failure_code,
             args,
         )
+
+
+@contextlib.contextmanager
+def _warnings_as_notes() -> Iterator[None]:
+    """Prints warnings about the data as notes, without the line of code that they come from."""
+    from recordmill.base.errors import DataWarning
+    from recordmill.base.messages import redact_passwords
+
+    with warnings.catch_warnings():
+        show = warnings.showwarning
+
+        def show_note(
+            message: Warning | str,
+            category: type[Warning],
+            filename: str,
+            lineno: int,
+            file: TextIO | None = None,
+            line: str | None = None,
+        ) -> None:
+            if issubclass(category, DataWarning):
+                print(f"note: {redact_passwords(str(message))}", file=sys.stderr)
+            else:
+                show(message, category, filename, lineno, file, line)
+
+        warnings.showwarning = show_note
+        yield
 
 
 _NO_MEMORY = "out of memory: give less --memory or fewer --threads, or a larger machine"

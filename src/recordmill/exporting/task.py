@@ -22,6 +22,7 @@ from recordmill.base.progress import Progress
 from recordmill.exporting.plan import ReadPlan, ReadTask
 from recordmill.exporting.records import read_task_records
 from recordmill.records.writers.outputs import Output, OutputWriter, WriterSettings
+from recordmill.shards.lengths import compare_length
 from recordmill.shards.rejects import RejectBudget, RejectSummary, RejectWriter
 from recordmill.storage.files import sync_file
 from recordmill.storage.folders import is_folder, list_paths, remove_file, remove_tree, rename
@@ -147,6 +148,25 @@ class ReadCounts:
         self.rejected.check_budget(budget, self.read)
         if rejected:
             self.rejected.check_any_left(self.read)
+
+    @staticmethod
+    def compare_stated(plan: ReadPlan, results: Sequence[OutputCounts]) -> list[str]:
+        """Returns a note for each split that has another number of records than its files state.
+
+        Splits are compared, because several outputs may share a file.
+        """
+        if plan.options.limit is not None:
+            return []
+        notes = []
+        for split in dict.fromkeys(file.split for file in plan.files):
+            files = [file for file in plan.files if file.split == split]
+            stated = [file.stated_records for file in files if file.stated_records is not None]
+            read = sum(result.read for result in results if result.split == split)
+            problem = compare_length(
+                f"split {split!r}", read, sum(stated) if len(stated) == len(files) else None
+            )
+            notes += [] if problem is None else [str(problem)]
+        return notes
 
     def summary(self, plan: ReadPlan) -> dict[str, Any]:
         """Returns the content of the summary file, without the names of the outputs."""

@@ -21,10 +21,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from recordmill.base.errors import DataError, UsageError
+from recordmill.base.errors import DataError, DataWarning, UsageError
 from recordmill.base.option_names import option
 from recordmill.base.sizes import parse_size, to_whole_number
 from recordmill.reader.display import display_html, display_text, make_headline
+from recordmill.reader.map_style import to_map_style
 from recordmill.reader.options.images import ImageSpec, parse_image_targets
 from recordmill.reader.sampling.sampler import derive_random_key, permute_indices
 from recordmill.reader.scanner import Scanner
@@ -142,7 +143,10 @@ def open(
     limit_requests(storage_requests)
     catalog = catalog_inputs(inputs, split)
     if catalog.missing_shards:
-        warnings.warn(missing_shards_note(list(catalog.missing_shards)), stacklevel=2)
+        note = missing_shards_note(list(catalog.missing_shards))
+        warnings.warn(note, DataWarning, stacklevel=2)
+    for problem in catalog.length_problems:
+        warnings.warn(str(problem), DataWarning, stacklevel=2)
     if cache is None and cache_bytes != _DEFAULT_CACHE_BYTES:
         raise UsageError(
             "{cache_bytes} bounds what {cache} keeps: name its folder",
@@ -231,8 +235,9 @@ class Dataset(Scanner, Trainable, StatisticsMixin):
     ) -> dict[str, Any] | pa.Table | Array | Ragged | Strings | Dataset:
         """Returns a record, some records, a column, or a view of some columns.
 
-        In the dict of a record, a scalar is a Python or NumPy scalar, `str` or `bytes`. A tensor or
-        a list is an array. A missing value is None.
+        In the dict of a record, a scalar is a Python object if it is text, bytes, a bool or a
+        64-bit number. Otherwise it is a NumPy scalar. bfloat16 is float32, because NumPy has no
+        such type. A tensor or a list is an array. A missing value is None.
 
         Args:
             key: A record number (negative numbers count from the end), a slice or a list of record
@@ -353,10 +358,12 @@ class Dataset(Scanner, Trainable, StatisticsMixin):
     def __getitems__(self, records: Sequence[int]) -> list[dict[str, Any]]:
         """Returns the records with these numbers as dicts.
 
-        The loaders of PyTorch call this once for each batch. The records are read together.
+        The loaders of PyTorch call this once for each batch. The records are read together. With
+        PyTorch's default collation, a value that can't become a tensor is an error that names the
+        feature.
         """
         batches = self.take(records).combine_chunks().to_batches()
-        return [row for batch in batches for row in iter_rows(batch, self.schema)]
+        return to_map_style(row for batch in batches for row in iter_rows(batch, self.schema))
 
     def to_table(self, start: int = 0, stop: int | None = None) -> pa.Table:
         """Reads records into one `pyarrow.Table` in memory.

@@ -7,6 +7,7 @@ the records of its view in batches, by their numbers. Another view of the same f
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -17,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from recordmill.base.buffers import Int64s
-from recordmill.base.errors import UsageError
+from recordmill.base.errors import DataWarning, UsageError
 from recordmill.base.machine import core_count
 from recordmill.base.option_names import available_names
 from recordmill.base.sizes import MAX_ROWS, to_whole_number
@@ -348,6 +349,9 @@ class Scanner:
             for damage in file.damage:
                 raise_first_damage(file.file.path)
                 raise damage.error(file.file.path)
+        for file in self.files:
+            if (problem := file.file.compare_length(file.records)) is not None:
+                warnings.warn(str(problem), DataWarning, stacklevel=2)
         return ends
 
     @property

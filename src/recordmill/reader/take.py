@@ -25,7 +25,7 @@ from recordmill.base.buffers import Int64s
 from recordmill.base.threads import thread_map
 from recordmill.reader.sampling.sampler import RecordSubset
 from recordmill.records.columns.conversions import Decoding
-from recordmill.records.columns.numpy_arrays import iter_rows
+from recordmill.records.columns.numpy_arrays import iter_rows, make_scalar
 from recordmill.records.protobuf.message import LIST_NAMES, example_class
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import BYTES_LIST, EXAMPLE, FLOAT_LIST, INT64_LIST, Feature, Schema
@@ -240,15 +240,15 @@ def _value_reader(feature: Feature) -> Callable[[Sequence[Any]], Any]:
 
     def read_float(values: Sequence[Any]) -> Any:
         (value,) = values
-        return value
+        return make_scalar(value, feature)
 
     def read_scalar(values: Sequence[Any]) -> Any:
         (value,) = values
         if is_int and not min_value <= value <= max_value:
             raise ValueError(value)
-        if unit is not None:
-            return np.datetime64(value, unit)
-        return value.decode() if is_text else bool(value) if is_bool else value
+        return make_scalar(
+            value.decode() if is_text else bool(value) if is_bool else value, feature
+        )
 
     def read_array(values: Sequence[Any]) -> Any:
         if len(values) > _MAX_ITEMS or is_empty:
@@ -275,7 +275,11 @@ def _raw_reader(feature: Feature) -> Callable[[Sequence[Any]], Any]:
         array = np.frombuffer(blob, dtype)
         if feature.ragged_rank and not feature.inner_size:
             raise ValueError(blob)
-        return array.reshape(shape) if feature.shape else array.reshape(()).item()
+        return (
+            array.reshape(shape)
+            if feature.shape
+            else make_scalar(array.reshape(()).item(), feature)
+        )
 
     return read
 

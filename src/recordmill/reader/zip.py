@@ -17,6 +17,7 @@ from recordmill.base.errors import UsageError
 from recordmill.base.option_names import available_names
 from recordmill.base.threads import thread_map
 from recordmill.reader.dataset import Dataset
+from recordmill.reader.map_style import to_map_style
 from recordmill.reader.prefetch.prefetcher import PREFETCH_RANGE_BYTES, decode_records
 from recordmill.reader.take import resolve_record_numbers
 from recordmill.reader.training import Trainable
@@ -212,14 +213,16 @@ class Zip(Trainable):
         if isinstance(key, list) and key and all(isinstance(name, str) for name in key):
             return self.select(key)
         if isinstance(key, int | np.integer) and not isinstance(key, bool):
-            return self.__getitems__([int(key)])[0]
+            return next(self._rows([int(key)]))
         return self.take(np.arange(*key.indices(len(self))) if isinstance(key, slice) else key)
 
     def __getitems__(self, records: Sequence[int]) -> list[dict[str, Any]]:
         """Returns the records with these numbers as dicts."""
-        return list(
-            iter_rows(self._decode_numbers(resolve_record_numbers(records, len(self))), self.schema)
-        )
+        return to_map_style(self._rows(records))
+
+    def _rows(self, records: Sequence[int]) -> Iterator[dict[str, Any]]:
+        batch = self._decode_numbers(resolve_record_numbers(records, len(self)))
+        return iter_rows(batch, self.schema)
 
     def take(self, records: Sequence[int] | npt.NDArray[Any]) -> pa.Table:
         """Returns the records with these numbers as a `pyarrow.Table`, in this order.

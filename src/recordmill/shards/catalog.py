@@ -29,6 +29,7 @@ from recordmill.shards.file_names import (
     is_data_folder,
     missing_shards_note,
 )
+from recordmill.shards.lengths import LengthProblem, compare_length, read_lengths
 from recordmill.shards.manifest import (
     INDEX_FOLDER,
     Manifest,
@@ -94,6 +95,8 @@ class ShardFile:
         info: Entry of the shard in the manifest. None if the file is not part of a data set.
         index_path: Path of the index of a shard. None if the file is not part of a data set.
         members_path: Path of the member table of a compressed shard, else None.
+        stated_records: Number of records according to a `dataset_info.json` next to the file. None
+            if there is none, or the file has an entry in a manifest.
     """
 
     path: str
@@ -104,6 +107,7 @@ class ShardFile:
     info: ShardInfo | None = None
     index_path: str | None = None
     members_path: str | None = None
+    stated_records: int | None = field(default=None, compare=False, repr=False)
 
     @property
     def codec(self) -> Codec:
@@ -129,6 +133,10 @@ class ShardFile:
         if self.info is None:
             check_unchanged(self.path, self.stat, self.path)
 
+    def compare_length(self, records: int) -> LengthProblem | None:
+        """Returns a problem if the file does not have the stated number of records."""
+        return compare_length(self.path, records, self.stated_records)
+
     def for_other_hosts(self) -> ShardFile:
         """Returns the file without its ctime.
 
@@ -150,6 +158,8 @@ class Catalog:
         notes: Messages for the user about files that were left out or are empty.
         store_settings: How files in a store are read. None means the settings of the process.
         missing_shards: Paths of shards that are absent, though the names of others count them.
+        length_problems: Sets of shards for which a `dataset_info.json` lists another number of
+            shards. They are in `notes`, too.
     """
 
     files: tuple[ShardFile, ...]
@@ -159,6 +169,7 @@ class Catalog:
     generation: int | None = None
     notes: tuple[str, ...] = field(default=())
     missing_shards: tuple[str, ...] = ()
+    length_problems: tuple[LengthProblem, ...] = ()
     store_settings: StoreSettings | None = field(default=None, compare=False, repr=False)
 
     def apply_store_settings(self) -> None:
@@ -434,7 +445,13 @@ def catalog_files(
     )
     if missing:
         notes.append(missing_shards_note(missing))
-    return Catalog(tuple(files), notes=tuple(notes), missing_shards=tuple(missing))
+    stated, length_problems = read_lengths({file.path: file.split for file in files})
+    return Catalog(
+        tuple(replace(file, stated_records=stated.get(file.path)) for file in files),
+        notes=(*notes, *map(str, length_problems)),
+        missing_shards=tuple(missing),
+        length_problems=tuple(length_problems),
+    )
 
 
 def _is_event_log(file: InputFile) -> bool:

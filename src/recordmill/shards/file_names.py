@@ -7,6 +7,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from recordmill.storage.codecs import SHARD_SUFFIXES, UNCOMPRESSED, find_codec
 
@@ -20,25 +21,55 @@ _SHARD_NAME = re.compile(
 _NUMBERED_NAME = re.compile(r"(.*?-)(\d{5,})(-of-(\d{5,})\D.*|-of-(\d{5,}))")
 
 
+class NumberedName(NamedTuple):
+    """The part that the names of all shards of a set have in common.
+
+    Attributes:
+        begin: Folder and name up to the index.
+        end: The name after the index.
+        digits: Number of digits of the index.
+        num_shards: Number of shards in the set.
+    """
+
+    begin: str
+    end: str
+    digits: int
+    num_shards: int
+
+    def path(self, index: int) -> str:
+        """Returns the path of a shard, whether it exists or not."""
+        return f"{self.begin}{index:0{self.digits}d}{self.end}"
+
+
+def group_shards(paths: Iterable[str]) -> dict[NumberedName, dict[int, str]]:
+    """Groups paths like `x-00000-of-00003` by set. Other paths are left out.
+
+    Returns:
+        The paths of each set, by index.
+    """
+    sets: defaultdict[NumberedName, dict[int, str]] = defaultdict(dict)
+    for path in paths:
+        folder, name = os.path.split(path)
+        if match := _NUMBERED_NAME.fullmatch(name):
+            begin, index, end, *counts = match.groups()
+            num_shards = int(counts[0] or counts[1])
+            key = NumberedName(os.path.join(folder, begin), end, len(index), num_shards)
+            sets[key][int(index)] = path
+    return dict(sets)
+
+
 def find_missing_shards(paths: Iterable[str]) -> list[str]:
     """Returns the paths of shards that are absent, as the names of the others tell.
 
     >>> find_missing_shards(["x/a-00000-of-00003.tfrecord", "x/a-00002-of-00003.tfrecord"])
     ['x/a-00001-of-00003.tfrecord']
     """
-    indices: defaultdict[tuple[str, str, int, int], set[int]] = defaultdict(set)
-    for path in paths:
-        folder, name = os.path.split(path)
-        if match := _NUMBERED_NAME.fullmatch(name):
-            begin, index, end, *counts = match.groups()
-            num_shards = int(counts[0] or counts[1])
-            indices[os.path.join(folder, begin), end, len(index), num_shards].add(int(index))
     return [
-        f"{begin}{index:0{digits}d}{end}"
-        for (begin, end, digits, num_shards), present in indices.items()
+        name.path(index)
+        for name, present in group_shards(paths).items()
         # A number above the usual limits is not a number of shards.
-        if len(present) < num_shards <= _MAX_SHARDS
-        for index in range(num_shards)
+        if len(present) < name.num_shards <= _MAX_SHARDS
+        for index in range(name.num_shards)
         if index not in present
     ]
 

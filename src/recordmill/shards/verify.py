@@ -158,7 +158,9 @@ def verify(
                 for path in catalog.missing_shards
             ]
             if not data_sets:
-                return problems
+                return problems + [
+                    Problem(one.path, "", one.text) for one in catalog.length_problems
+                ]
             problems += _check_settled_tree(data_sets[0], mend)
             # Otherwise a build has replaced the generation that was checked, so try again with the
             # new one.
@@ -242,6 +244,8 @@ def check_shard(file: ShardFile, progress: Callable[[int], None]) -> Iterator[Pr
         yield Problem(file.path, error.place, error.reason)
         return
     if info is None:
+        if (wrong := file.compare_length(records)) is not None:
+            yield Problem(wrong.path, "", wrong.text)
         return
     if records != info.records or framed_bytes != info.framed_bytes:
         yield Problem(

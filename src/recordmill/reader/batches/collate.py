@@ -270,6 +270,34 @@ def _split_steps(column: Array | Ragged | Strings, edges: Int64s) -> list[Any]:
     return [slice_column(column, begin, end) for begin, end in itertools.pairwise(edges.tolist())]
 
 
+def own_column(column: Any) -> Any:
+    """Returns a column whose arrays a consumer may change.
+
+    Arrays that were made for this batch are returned as they are. Arrow's arrays are read-only and
+    are copied. The rows of `Strings` become objects when they are accessed, so its buffer stays
+    read-only.
+    """
+    if isinstance(column, Ragged):
+        splits = _own_array(column.row_splits)
+        return Ragged(own_column(column.values), splits, column.valid)
+    if isinstance(column, Strings):
+        return column
+    if isinstance(column, np.ma.MaskedArray):
+        # setting an item also sets its flag in the mask
+        return np.ma.MaskedArray(_own_array(column.data), _own_array(np.ma.getmaskarray(column)))
+    return _own_array(column)
+
+
+def _own_array(array: Array) -> Array:
+    if array.flags.writeable:
+        return array
+    if array.dtype == object:
+        return array.copy()
+    owned = allocate_reusable(array.shape, array.dtype)
+    owned[...] = array
+    return owned
+
+
 # About a batch, because all rows of a batch are padded to its longest list.
 _SAMPLE_RECORDS = 256
 
@@ -534,6 +562,9 @@ class Collator:
     def split_steps(self, columns: Batch, block: StepBlock) -> list[Batch]:
         """Collates the columns of a block and divides them into steps.
 
+        Returns:
+            The columns of each step. Their arrays are writable.
+
         Raises:
             DataError: A list is not dense, or a number is not a class.
         """
@@ -541,7 +572,10 @@ class Collator:
         for name, column in columns.items():
             parts |= split_column(name, column, block, self.collations.get(name))
         names = list(parts)
-        return [dict(zip(names, step, strict=True)) for step in zip(*parts.values(), strict=True)]
+        return [
+            dict(zip(names, map(own_column, step), strict=True))
+            for step in zip(*parts.values(), strict=True)
+        ]
 
     def convert_columns(self, block: StepBlock, schema: Schema, dataset: Fetchable) -> Batch:
         """Converts the rows of a block to columns by name.

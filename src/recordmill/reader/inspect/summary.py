@@ -445,18 +445,20 @@ def summarise(
     looked_at, rejected = 0, RejectSummary.empty()
 
     # Results arrive in order, so the first places and examples do not depend on threads.
-    def inspect_call(call: FrameCall) -> tuple[str, int, dict[str, FeatureStats], RejectSummary]:
+    def inspect_call(call: FrameCall) -> tuple[int, int, dict[str, FeatureStats], RejectSummary]:
         frames = call()
-        file = catalog.files[frames.file]
-        return file.split, *_frames_stats(frames, file.name, schema=schema, lenient=lenient)
+        name = catalog.files[frames.file].name
+        return frames.file, *_frames_stats(frames, name, schema=schema, lenient=lenient)
 
-    for split, rows, new_stats, damaged in thread_map(
+    counts = [0] * len(catalog.files)
+    for index, rows, new_stats, damaged in thread_map(
         inspect_call, _calls(dataset, lenient), dataset.threads
     ):
         looked_at, rejected = looked_at + rows, rejected + damaged
         features = {name: stats + new_stats[name] for name, stats in features.items()}
         if lenient:
-            splits[split]["records"] += rows + damaged.total
+            counts[index] += rows + damaged.total
+            splits[catalog.files[index].split]["records"] += rows + damaged.total
         if counters is not None:
             counters.advance(records=rows)
     features = {feature.name: _show_times(features[feature.name], feature) for feature in schema}
@@ -477,7 +479,14 @@ def summarise(
         *_presence_findings(features),
     )
     build_notes = () if catalog.manifest is None else catalog.manifest.statistics.get("notes", ())
-    notes = (*catalog.notes, *build_notes, *([] if conflicts else dataset.schema_notes))
+    # without `lenient`, counting the records warns of wrong counts
+    wrong_counts = (
+        filter(None, (f.compare_length(n) for f, n in zip(catalog.files, counts, strict=True)))
+        if lenient
+        else ()
+    )
+    schema_notes = [] if conflicts else dataset.schema_notes
+    notes = (*catalog.notes, *map(str, wrong_counts), *build_notes, *schema_notes)
     return Summary(
         name=name,
         schema=schema,

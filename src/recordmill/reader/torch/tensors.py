@@ -75,13 +75,8 @@ def _convert_value(value: Any, bfloat16: bool) -> Any:
 
 
 def _to_tensor(array: Array) -> torch.Tensor:
-    """Returns the array as a tensor, without a copy if possible.
-
-    A writable array was made for this batch alone, so the tensor can own it. Arrow's arrays are
-    read-only and are copied.
-    """
-    is_owned = array.flags.writeable and array.flags.c_contiguous
-    return torch.from_numpy(array if is_owned else np.array(array, order="C"))
+    """Returns the array as a tensor, without a copy if it is contiguous."""
+    return torch.from_numpy(np.ascontiguousarray(array))
 
 
 def tensor_batches(

@@ -52,6 +52,25 @@ def numpy_dtype(feature: Feature) -> np.dtype[Any]:
     return np.dtype("float32" if feature.dtype == "bfloat16" else feature.dtype)
 
 
+# Python objects have the same values. PyTorch makes no tensor of NumPy scalars of uint64.
+_PYTHON_DTYPES = ("int64", "uint64", "float64", "bool", "string", "bytes")
+
+
+def make_scalar(value: Any, feature: Feature) -> Any:
+    """Converts the stored value of a scalar feature to the object that users get.
+
+    It is a Python object for 64-bit numbers, bool, text and bytes. For other dtypes it is a NumPy
+    scalar, so that collate functions of PyTorch and Grain keep the dtype.
+
+    >>> make_scalar(0.5, Feature("size", "float32", (), True)).dtype
+    dtype('float32')
+    """
+    if feature.timestamp:
+        unit: Any = feature.timestamp[0]
+        return np.datetime64(value, unit)
+    return value if feature.dtype in _PYTHON_DTYPES else numpy_dtype(feature).type(value)
+
+
 def extract_arrays(column: pa.Array | pa.ChunkedArray, feature: Feature) -> ColumnArrays:
     """Converts a column to flat arrays.
 
@@ -358,9 +377,9 @@ def _extract_value(column: pa.Array, feature: Feature) -> Any:
         return None
     if not feature.shape:
         return (
-            to_numpy(column, replace(feature, required=True))[0]
-            if feature.timestamp or feature.dtype == "float16"
-            else column[0].as_py()
+            column[0].as_py()
+            if feature.dtype in _PYTHON_DTYPES
+            else to_numpy(column, replace(feature, required=True))[0]
         )
     # A step of a SequenceExample may be missing, and NumPy has no null for it.
     if feature.per_step and column.flatten().null_count:

@@ -27,11 +27,12 @@ from recordmill.schemas import tfmd
 from recordmill.schemas.feature import ITEM_BYTES, OPAQUE_BYTES, Feature, Schema
 from recordmill.schemas.tfds import from_features_json
 from recordmill.shards.catalog import ShardFile
+from recordmill.shards.lengths import INFO_FILE
 from recordmill.storage.files import parse_input_path
 from recordmill.storage.folders import is_file, no_file_message
 from recordmill.storage.json_fields import parse_json, read_bounded
 
-FEATURES_FILE, INFO_FILE = "features.json", "dataset_info.json"
+FEATURES_FILE = "features.json"
 _SCHEMA_PATHS = ("schema.pbtxt", "transformed_metadata/schema.pbtxt", "metadata/schema.pbtxt")
 # Maximum number of folders that are searched. Each costs a few system calls.
 _MAX_FOLDERS = 1000

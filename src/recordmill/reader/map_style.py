@@ -1,0 +1,21 @@
+"""Records for loaders that ask a data set for several at once, such as PyTorch's."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from importlib import import_module
+from typing import Any
+
+
+def to_map_style(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Returns the rows as records of a map-style data set.
+
+    In a process that uses PyTorch, these are dicts for which its default collation gives errors
+    that name the feature.
+    """
+    if "torch.utils.data" not in sys.modules:
+        return list(rows)
+    make_records = import_module("recordmill.reader.torch.records").make_records
+    records: list[dict[str, Any]] = make_records(rows)
+    return records

@@ -1,0 +1,100 @@
+"""Numbers of records that a `dataset_info.json` lists for shards without a manifest.
+
+TensorFlow Datasets writes this file next to its shards. Files that contradict it are read, and the
+user is told.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from recordmill.base.errors import DataError
+from recordmill.shards.file_names import group_shards
+from recordmill.storage.folders import is_file
+from recordmill.storage.json_fields import parse_json, read_bounded
+
+INFO_FILE = "dataset_info.json"
+# Maximum number of folders in which the file is searched. Each costs a system call.
+_MAX_FOLDERS = 1000
+
+
+@dataclass(frozen=True)
+class LengthProblem:
+    """A difference between files and the lengths of their shards in `dataset_info.json`.
+
+    Attributes:
+        path: The file.
+        text: The difference, and the possible reasons.
+    """
+
+    path: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.path} {self.text}"
+
+
+def read_lengths(splits: Mapping[str, str]) -> tuple[dict[str, int], list[LengthProblem]]:
+    """Reads the lengths of shards.
+
+    Args:
+        splits: The split of each file, by path.
+
+    Returns:
+        The number of records by path, and the sets for which another number of shards is listed.
+    """
+    lengths, problems = dict[str, int](), list[LengthProblem]()
+    sets = group_shards(splits)
+    folders = list(dict.fromkeys(os.path.dirname(name.begin) for name in sets))
+    files = {
+        folder: _read_info(os.path.join(folder, INFO_FILE))
+        for folder in (folders if len(folders) <= _MAX_FOLDERS else ())
+    }
+    for name, paths in sets.items():
+        folder, split = os.path.dirname(name.begin), splits[next(iter(paths.values()))]
+        shard_lengths = files.get(folder, {}).get(split)
+        if shard_lengths is None:
+            continue
+        if len(shard_lengths) != name.num_shards:
+            problems.append(
+                LengthProblem(
+                    os.path.join(folder, INFO_FILE),
+                    f"lists {len(shard_lengths):,} shards of split {split!r}, and the names of the files say "
+                    f"{name.num_shards:,}. The JSON or the files are of another version of the data set",
+                )
+            )
+            continue
+        lengths |= {
+            path: shard_lengths[index]
+            for index, path in paths.items()
+            if index < len(shard_lengths)
+        }
+    return lengths, problems
+
+
+def compare_length(path: str, records: int, stated: int | None) -> LengthProblem | None:
+    """Returns a problem if `path` has another number of records than stated, else None."""
+    if stated is None or records == stated:
+        return None
+    return LengthProblem(
+        path,
+        f"has {records:,} records where {INFO_FILE} lists {stated:,}. A file is cut or replaced, or the JSON is of "
+        "another version of the data set",
+    )
+
+
+def _read_info(path: str) -> dict[str, list[int]]:
+    """Returns the lengths of the shards, by split. Empty if the file has none that can be used."""
+    try:
+        content: Any = parse_json(read_bounded(path), path) if is_file(path) else {}
+        return {
+            split["name"]: [int(length) for length in split["shardLengths"]]
+            for split in content.get("splits", ())
+            if split.get("shardLengths")
+        }
+    # The file may be of any origin. Without it nothing is compared.
+    except (OSError, DataError, KeyError, TypeError, AttributeError, ValueError):
+        return {}

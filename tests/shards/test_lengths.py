@@ -1,0 +1,109 @@
+"""Users are told, wherever they read, of files with another number of records than the
+`dataset_info.json` beside them lists.
+"""
+
+import json
+import warnings
+from pathlib import Path
+
+import pytest
+from kit import framed
+
+import recordmill
+from recordmill.base.errors import DataWarning
+from recordmill.commands.main import run
+
+LENGTHS = [3, 4, 5]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A data set of TensorFlow Datasets with three shards."""
+    folder = tmp_path / "flowers"
+    folder.mkdir()
+    for index, records in enumerate(LENGTHS):
+        payloads = [recordmill.example({"n": index * 10 + i}) for i in range(records)]
+        path = folder / f"flowers-train.tfrecord-{index:05d}-of-00003"
+        path.write_bytes(framed(payloads))
+    write_lengths(folder, LENGTHS)
+    return folder
+
+
+def write_lengths(folder: Path, lengths: list[int]) -> None:
+    split = {"name": "train", "shardLengths": [str(length) for length in lengths]}
+    (folder / "dataset_info.json").write_text(json.dumps({"splits": [split]}))
+
+
+def said_everywhere(folder: Path, out: Path, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """What each command, and `open`, say about the folder."""
+    said = []
+    for command in (
+        ["inspect", str(folder)],
+        ["inspect", str(folder), "--max-rejects", "1"],
+        ["stats", str(folder)],
+        ["read", str(folder), "--out", str(out)],
+        ["verify", str(folder)],
+    ):
+        code = run(command)
+        captured = capsys.readouterr()
+        # verify puts a colon after the path
+        said.append(
+            " ".join(
+                (captured.out + captured.err)
+                .replace(": is ", " is ")
+                .replace(": lists ", " lists ")
+                .split()
+            )
+        )
+        assert code == (command[0] == "verify" and "nothing is wrong" not in said[-1])
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        len(recordmill.open(folder))
+    said.append("; ".join(str(one.message) for one in caught if one.category is DataWarning))
+    return said
+
+
+def test_a_complete_set_gives_no_note(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = said_everywhere(folder, tmp_path / "to", capsys)
+    assert not [text for text in said if "absent" in text or "dataset_info.json lists" in text]
+    assert said[-1] == ""
+
+
+def test_another_number_of_records_than_dataset_info_lists_is_said_everywhere(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_lengths(folder, [3, 9, 5])
+    *others, read, verify, opened = said_everywhere(folder, tmp_path / "to", capsys)
+    for text in (*others, verify, opened):
+        assert "flowers-train.tfrecord-00001-of-00003" in text
+        assert "has 4 records where dataset_info.json lists 9" in text
+    assert "split 'train' has 12 records where dataset_info.json lists 17" in read
+
+
+def test_another_number_of_shards_than_dataset_info_lists_is_said_everywhere(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_lengths(folder, [6, 6])
+    for text in said_everywhere(folder, tmp_path / "to", capsys):
+        assert "dataset_info.json lists 2 shards of split 'train'" in text
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{",
+        "[]",
+        '{"splits": 5}',
+        '{"splits": [{"name": ["x"], "shardLengths": [1]}]}',
+        '{"splits": [{"name": "train", "shardLengths": ["1e9", null, -1]}]}',
+        '{"splits": [{"name": "train", "shardLengths": 7}]}',
+        "\udcff\x00",
+    ],
+)
+def test_a_dataset_info_that_is_something_else_is_not_compared(folder: Path, content: str) -> None:
+    (folder / "dataset_info.json").write_bytes(content.encode("utf-8", "surrogateescape"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", DataWarning)
+        assert len(recordmill.open(folder)) == sum(LENGTHS)
