@@ -19,7 +19,7 @@ from recordmill.exporting.infer_conversions import (
     UnresolvedTensor,
 )
 from recordmill.exporting.plan import ReadOptions, choose_threads
-from recordmill.options.commands import check_applicable, fill_defaults
+from recordmill.options.commands import check_applicable, fill_defaults, keywords_of
 from recordmill.pipelines.beam_run import as_flags
 from recordmill.records.columns import conversions
 from recordmill.records.columns.convert import ConversionStep, DecodeRaw, DecodeTensor
@@ -195,7 +195,13 @@ def make_settings(**options: Any) -> ReadSettings:
         where=None if values.where is None else Predicate(values.where),
         sample=values.sample,
         seed=values.seed,
-        output_options=output.parse_options(values),
+        output_options=output.parse_options(
+            {
+                one.name: getattr(values, one.name)
+                for one in keywords_of("read")
+                if output.name in one.outputs
+            }
+        ),
     )
     threads, memory_bytes = _parse_threads_and_memory(values.threads or 0, values.memory)
     return ReadSettings(

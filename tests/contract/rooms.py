@@ -48,7 +48,7 @@ ROOMS: dict[
     "building.workers": "base building preprocessing shards statistics storage",
     "exporting": "base building.workers records.columns records.example records.inference records.protobuf "
     "records.tfrecord records.writers schemas shards shards.loading storage",
-    "options": "base records.writers schemas sources",
+    "options": "base schemas sources",
     "reader.sampling": "base",
     "reader.options": "base reader.sampling records.columns schemas",
     "reader.prefetch": "base reader.options reader.sampling records.columns records.tfrecord schemas shards storage",

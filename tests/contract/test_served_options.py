@@ -20,7 +20,7 @@ from recordmill.options.option import FILE_INPUTS, MEMORY_INPUTS, REPEATED_FORM,
 from recordmill.pipelines.build_options import make_options
 from recordmill.pipelines.plan import plan_source
 from recordmill.pipelines.read_options import make_settings
-from recordmill.records.writers.outputs import OUTPUT_NAMES, find_outputs_with_option
+from recordmill.records.writers.outputs import OUTPUT_NAMES
 from recordmill.schemas.feature import Schema
 from recordmill.shards.run import RunFolder
 from recordmill.sources.registry import KIND_NAMES, KINDS
@@ -180,7 +180,7 @@ def test_a_build_of_data_in_memory_refuses_what_is_of_files(
 @pytest.mark.parametrize("option", READ, ids=lambda option: option.name)
 def test_an_option_is_refused_for_outputs_that_it_does_not_serve(option: Option, to: str) -> None:
     given = {option.name: value_of(option), **beside(option)}
-    if to in find_outputs_with_option(option.name):
+    if to in (option.outputs or OUTPUT_NAMES):
         make_settings(to=to, **given)
         return
     with pytest.raises(UsageError, match=f"^{option.name}=.*: an option of .*, not of to=.{to}.$"):
@@ -232,6 +232,7 @@ def test_what_names_other_options_names_declared_ones() -> None:
             assert others <= names or command == "transform", option.name
             assert set(option.inputs) <= {FILE_INPUTS, MEMORY_INPUTS}
             assert set(option.kinds) <= {kind.name for kind in KINDS}
+            assert set(option.outputs) <= set(OUTPUT_NAMES)
 
 
 def test_the_template_for_dataflow_has_a_parameter_for_each_option_and_gives_its_flags_back() -> (

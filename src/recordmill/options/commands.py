@@ -30,7 +30,6 @@ from recordmill.options.option import (
     is_local,
 )
 from recordmill.options.read import READ_COMMANDS
-from recordmill.records.writers.outputs import find_outputs_with_option
 
 # The options of all commands, and of `recordmill.open`, which only Python has.
 CALL_OPTIONS: Mapping[str, Options] = {
@@ -119,7 +118,7 @@ def check_applicable(
         option_shown = option_text(name, value if isinstance(value, bool) else None)
         if inputs and not options[name].serves_inputs(inputs):
             raise UsageError("{option} is not for {inputs}", option=option_shown, inputs=inputs)
-        if output and output not in (served_outputs := find_outputs_with_option(name)):
+        if output and (served_outputs := options[name].outputs) and output not in served_outputs:
             raise UsageError(
                 "{option}: an option of {outputs}, not of {output}",
                 option=option_text(name, value),

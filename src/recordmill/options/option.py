@@ -72,6 +72,7 @@ class Option:
         decides: The option changes the bytes of the output. The manifest of a build contains these
             options.
         kinds: The kinds of input that the option applies to; empty means all.
+        outputs: The outputs of a read that the option applies to; empty means all.
         inputs: The inputs of a build that the option applies to. An option with `kinds` only
             applies to files.
         needs: The option has an effect only together with one of these options.
@@ -96,6 +97,7 @@ class Option:
     common: bool = False
     decides: bool = False
     kinds: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
     inputs: tuple[str, ...] = (FILE_INPUTS, MEMORY_INPUTS)
     needs: tuple[str, ...] = ()
     engine_only: bool = False

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     import pyarrow.compute as pc
 
 _output = partial(option.Option, group="the output", decides=True)
+_parquet = partial(_output, outputs=("parquet",))
+_files = partial(_output, outputs=("files",))
 _choice = partial(option.Option, group="which records", decides=True)
 _conversion = partial(
     option.Option,
@@ -113,14 +115,14 @@ class ReadKeywords(TypedDict, total=False):
     ]
     row_group_rows: Annotated[
         int | None,
-        _output("rows of a Parquet row group", default_text="as many as --row-group-size holds"),
+        _parquet("rows of a Parquet row group", default_text="as many as --row-group-size holds"),
     ]
     row_group_size: Annotated[
-        str | int, _output("a row group's Arrow memory, at most 64MiB", "64MiB", metavar="SIZE")
+        str | int, _parquet("a row group's Arrow memory, at most 64MiB", "64MiB", metavar="SIZE")
     ]
     compression: Annotated[
         str,
-        _output(
+        _parquet(
             "of Parquet: zstd (level 1), gzip, snappy, none; with a level as in zstd:9",
             "zstd",
             metavar="CODEC[:LEVEL]",
@@ -128,11 +130,11 @@ class ReadKeywords(TypedDict, total=False):
     ]
     file_feature: Annotated[
         str | None,
-        _output("of --to files: the bytes or text that become the files", metavar="NAME"),
+        _files("of --to files: the bytes or text that become the files", metavar="NAME"),
     ]
     name_feature: Annotated[
         str | None,
-        _output(
+        _files(
             "of --to files: the text or whole number that names them ('' for the record's number)",
             metavar="NAME",
         ),

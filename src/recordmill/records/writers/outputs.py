@@ -10,7 +10,8 @@ imports none of them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -83,9 +84,9 @@ class Output:
         description: The text for `--help`, in lines of at most 110 characters.
         writer: Import path of a class or function that takes (path, schema, WriterSettings) and
             returns an `OutputWriter`. The path does not exist yet.
-        options: The options of `read` that this output has and that not all outputs have.
-        options_function: Import path of a function that takes these options as keywords and returns
-            the checked options for the writer. "" if the output has no options.
+        options_function: Import path of a function that takes the options of `read` with this
+            output in `Option.outputs` as keywords. It returns the checked options for the writer.
+            "" if the output has no options.
         schema_check: Import path of a function that raises UsageError if the output can't hold a
             schema. "" if it holds every schema.
         needs_layout: Whether `exporting.plan` completes the options from some of the records.
@@ -103,7 +104,6 @@ class Output:
     name: str
     description: str
     writer: str
-    options: frozenset[str] = field(default_factory=frozenset)
     options_function: str = ""
     schema_check: str = ""
     needs_layout: bool = False
@@ -128,11 +128,11 @@ class Output:
         writer: OutputWriter = _load(self.writer)(path, schema, settings)
         return writer
 
-    def parse_options(self, values: Any) -> Any:
-        """Checks the options of the user that belong to this output.
+    def parse_options(self, values: Mapping[str, Any]) -> Any:
+        """Checks the options of the user that only some outputs have.
 
         Args:
-            values: An object with an attribute for each option of `read`.
+            values: The values of the options of this output, by name.
 
         Returns:
             The options for the writer. None if it has none.
@@ -140,11 +140,7 @@ class Output:
         Raises:
             UsageError: An option has an invalid value.
         """
-        return (
-            _load(self.options_function)(**{name: getattr(values, name) for name in self.options})
-            if self.options_function
-            else None
-        )
+        return _load(self.options_function)(**values) if self.options_function else None
 
     def check_schema(self, schema: Schema) -> None:
         """Raises UsageError if the output can't hold a feature."""
@@ -159,7 +155,6 @@ OUTPUTS = (
         "in row groups of --row-group-size, zstd level 1, dictionaries for texts and whole numbers, statistics,\n"
         "and the schema in the metadata",
         "records.writers.parquet:open_parquet",
-        options=frozenset({"row_group_rows", "row_group_size", "compression"}),
         options_function="records.writers.parquet:parse_parquet_options",
         buffer_bytes=_GROUP_BUFFER_BYTES,
         # Measured with pyarrow 25. A value needs two levels, a number of 4 bytes and a page of
@@ -207,7 +202,6 @@ OUTPUTS = (
         "Names that lead out of the folder or that no system takes become the number; a name that is taken gets the\n"
         "number added. Both are counted",
         "records.writers.files:open_files",
-        options=frozenset({"file_feature", "name_feature"}),
         options_function="records.writers.files:FileOptions",
         needs_layout=True,
         per_split=True,
@@ -216,8 +210,6 @@ OUTPUTS = (
     ),
 )
 OUTPUT_NAMES = tuple(output.name for output in OUTPUTS)
-# The options of `read` that only some outputs have.
-OUTPUT_OPTIONS = frozenset[str]().union(*(output.options for output in OUTPUTS))
 
 
 def find_output(name: str) -> Output:
@@ -235,15 +227,6 @@ def find_output(name: str) -> Output:
         output_names=", ".join(OUTPUT_NAMES),
         did_you_mean=did_you_mean(name, OUTPUT_NAMES),
     )
-
-
-def find_outputs_with_option(option: str) -> list[str]:
-    """Returns the names of the outputs that have an option of `read`."""
-    return [
-        output.name
-        for output in OUTPUTS
-        if option in output.options or option not in OUTPUT_OPTIONS
-    ]
 
 
 def _load(path: str) -> Any:
