@@ -13,6 +13,7 @@ which also reports errors.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from operator import attrgetter
 from typing import Any
 
@@ -145,12 +146,24 @@ def take_rows(files: RecordFiles, numbers: Int64s, decoding: Decoding, threads: 
     # each record is read once, in the order of the files, and then copied to its positions
     distinct, back = np.unique(numbers, return_inverse=True)
     batches = thread_map(
-        lambda part: decode_frames(files.frames(part), decoding),
-        files.split(distinct, PIECE_BYTES),
-        threads,
+        lambda call: decode_frames(call(), decoding), _calls(files, distinct), threads
     )
     table = pa.Table.from_batches(batches, to_arrow(decoding.schema))
     return table.take(pa.array(back.reshape(-1)))
+
+
+def _calls(files: RecordFiles, numbers: Int64s) -> Iterator[FrameCall]:
+    """Yields the readings of ascending numbers, in order.
+
+    Consecutive records are read as pieces, which copies no frame.
+    """
+    breaks = np.flatnonzero(np.diff(numbers) > 1) + 1
+    if len(breaks) > len(numbers) // 2:
+        for part in files.split(numbers, PIECE_BYTES):
+            yield partial(files.frames, part)
+        return
+    for run in np.split(numbers, breaks) if len(numbers) else ():
+        yield from range_calls(files, int(run[0]), int(run[-1]) + 1)
 
 
 def make_parse_plan(schema: Schema) -> ParsePlan | None:

@@ -79,7 +79,7 @@ class RecordFiles(Sequence[TFRecordFile]):
 
         The first access counts the records of files without a manifest.
         """
-        return self.count_records(core_count())
+        return self.count_records(core_count()) if self._ends is None else self._ends
 
     @property
     def is_counted(self) -> bool:

@@ -32,6 +32,7 @@ from recordmill.records.tfrecord.frames import (
     Damage,
     FileFrames,
     FileOrigin,
+    scan_frames,
 )
 from recordmill.records.tfrecord.stream import FrameScanner, read_stream, scan_piece
 from recordmill.shards.catalog import ShardFile, check_size
@@ -202,13 +203,25 @@ class TFRecordFile(ABC):
             raise next(one for one in self.damage if one.record == record).error(self.file.path)
         size = length + FRAME_OVERHEAD_BYTES
         check_range(self.file, offset, offset + size, record, end=self.framed_bytes)
-        origin = FileOrigin(self.file.path, self.ordinal, offset)
-        frames = scan_piece(self._read(offset, size), origin, first_record=record)
+        frames, _ = scan_frames(
+            self._read(offset, size),
+            source=self.file.path,
+            first_record=record,
+            first_offset=offset,
+            is_final=True,
+        )
         self.file.check_unchanged()
-        frames.raise_damage()
+        origin = FileOrigin(self.file.path, self.ordinal, offset)
         if len(frames) != 1 or int(frames.lengths[0]) != length:
             raise index_mismatch(self.file.path, origin.place(record, 0))
-        return frames
+        return FileFrames(
+            data=frames.data,
+            starts=frames.starts,
+            lengths=frames.lengths,
+            crcs=frames.crcs,
+            numbers=np.array([record]),
+            origin=origin,
+        )
 
     def pieces(
         self,
