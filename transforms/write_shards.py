@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
-from recordmill.base.errors import DataError, Reject, UsageError
+from recordmill.base.errors import DataError, Fault, UsageError
 from recordmill.base.machine import DEFAULT_MEMORY_BYTES
 from recordmill.base.option_names import available_names, option
 from recordmill.base.progress import Progress
@@ -126,11 +126,7 @@ def _make_batches(
     fitted = [*_fit_rows(rows, schema)]
     good = [conformed.batch for conformed in fitted]
     yield from pa.Table.from_batches(good, to_arrow(schema)).combine_chunks().to_batches()
-    if rejects := [
-        {"reason": reason, "message": message}
-        for conformed in fitted
-        for _, reason, message in conformed.bad_rows
-    ]:
+    if rejects := [fault._asdict() for conformed in fitted for fault in conformed.faults.values()]:
         yield pa.record_batch({_REJECTS_COLUMN: rejects})
 
 
@@ -153,7 +149,7 @@ def _fit_rows(rows: Sequence[Mapping[str, Any]], schema: Schema) -> Iterator[Con
             yield ConformedBatch(
                 batch=pa.RecordBatch.from_pylist([], to_arrow(schema)),
                 good_rows=np.empty(0, np.int64),
-                bad_rows=[(0, "type", error.reason)],
+                faults={0: Fault("type", error.reason)},
                 rounded_counts={},
             )
         else:
@@ -459,22 +455,18 @@ class _IngestBatches(beam_types.DoFn):
                 max_rejects=self._plan.max_rejects,
             )
         if _are_rejects(batch):
-            rejects = batch.column(0).to_pylist()
-            self._reject_writer.write(
-                Reject("pipeline", "a dict", reject["reason"], reject["message"])
-                for reject in rejects
-            )
-            self._records_read += len(rejects)
-            increment_counters(records_read=len(rejects), records_rejected=len(rejects))
+            faults = [Fault(**fields) for fields in batch.column(0).to_pylist()]
+            self._reject_writer.write(fault.at("pipeline", "a dict") for fault in faults)
+            self._records_read += len(faults)
+            increment_counters(records_read=len(faults), records_rejected=len(faults))
             return
         check_batch(batch, self._plan.schema)
         conformed = conform(batch, self._plan.schema)
         self._reject_writer.write(
-            Reject("pipeline", f"row {row} of a batch", reason, message)
-            for row, reason, message in conformed.bad_rows
+            fault.at("pipeline", f"row {row} of a batch") for row, fault in conformed.faults.items()
         )
         self._records_read += batch.num_rows
-        increment_counters(records_read=batch.num_rows, records_rejected=len(conformed.bad_rows))
+        increment_counters(records_read=batch.num_rows, records_rejected=len(conformed.faults))
         frames = encode(conformed.batch, self._plan.schema)
         if (oversized := find_oversized_record(frames)) is not None:
             raise DataError(

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from source_reading import check_chunk, input_files
 
-from recordmill.base.errors import RecordmillError
+from recordmill.base.errors import Fault, RecordmillError
 from recordmill.sources.common import lines, scan_cache
 from recordmill.sources.common.contract import PlanOptions
 from recordmill.sources.common.scan_cache import (
@@ -373,7 +373,7 @@ def a_piece(rows: int, absent: bool = False) -> CachedBatch:
     batch = pa.record_batch({"whole": pa.array(range(rows), pa.int64()), "text": texts})
     if not absent:
         return CachedBatch.from_ordinals(batch, np.arange(rows), (), rows)
-    reject = CachedReject(0, 7, "parse", "as it is")
+    reject = CachedReject(0, 7, Fault("parse", "as it is"))
     return CachedBatch.from_ordinals(batch, np.arange(1, rows + 1), (reject,), rows + 1)
 
 

@@ -203,9 +203,7 @@ def fit(values: Any, feature: Feature, kind: pa.DataType | None = None) -> Confo
     result = conform(pa.RecordBatch.from_arrays([column], names=[feature.name]), schema)
     result.batch.validate(full=True)
     assert result.batch.schema.equals(to_arrow(schema), check_metadata=True)
-    assert sorted([*result.good_rows.tolist(), *(row for row, _, _ in result.bad_rows)]) == list(
-        range(len(column))
-    )
+    assert sorted([*result.good_rows.tolist(), *result.faults]) == list(range(len(column)))
     return result
 
 
@@ -298,15 +296,15 @@ def test_what_would_be_bent_is_a_bad_row(
     values: list[Any], dtype: str, row: int, reason: str, message: str
 ) -> None:
     result = fit(values, Feature("x", dtype))
-    assert [(at, why) for at, why, _ in result.bad_rows] == [(row, reason)]
-    assert message in in_flags(result.bad_rows[0][2])
+    assert [(at, fault.reason) for at, fault in result.faults.items()] == [(row, reason)]
+    assert message in in_flags(result.faults[row].message)
     assert result.good_rows.tolist() == [0]
 
 
 def test_uint64_scalars_stop_where_int64_does() -> None:
     values = pa.array([2**63 - 1, 2**63], pa.uint64())
-    assert [row for row, _, _ in fit(values, Feature("x", "uint64")).bad_rows] == [1]
-    assert fit(values, Feature("x", "int64")).bad_rows[0][0] == 1
+    assert [*fit(values, Feature("x", "uint64")).faults] == [1]
+    assert [*fit(values, Feature("x", "int64")).faults] == [1]
     tensors = pa.array([[2**63, 1]], pa.list_(pa.uint64()))
     # raw bytes hold all of uint64
     assert fit(tensors, Feature("x", "uint64", (2,))).batch.column(0).to_pylist() == [[2**63, 1]]
@@ -320,7 +318,7 @@ def test_decimals_are_rounded_and_counted() -> None:
 
 def test_every_row_of_a_wrong_column_is_named() -> None:
     result = fit(["1", *["x"] * 5000], Feature("x", "int64"))
-    assert len(result.bad_rows) == 5000
+    assert len(result.faults) == 5000
     assert result.batch.column(0).to_pylist() == [1]
 
 
@@ -328,8 +326,11 @@ def test_shapes() -> None:
     tensor = Feature("t", "uint8", (2, 2))
     result = fit([[[1, 2], [3, 4]], [[1, 2], [3]], None, [[1, 2]], [[5, 6], [7, 8]]], tensor)
     assert result.batch.column(0).to_pylist() == [[1, 2, 3, 4], None, [5, 6, 7, 8]]
-    assert [(row, reason) for row, reason, _ in result.bad_rows] == [(1, "shape"), (3, "shape")]
-    assert result.bad_rows[0][2] == "t: [[1, 2], [3]] has not the shape of uint8 [2, 2]"
+    assert [(row, fault.reason) for row, fault in result.faults.items()] == [
+        (1, "shape"),
+        (3, "shape"),
+    ]
+    assert result.faults[1].message == "t: [[1, 2], [3]] has not the shape of uint8 [2, 2]"
     assert fit([[1, 2, 3, 4], [1, 2, 3]], tensor).good_rows.tolist() == [0]
     assert fit(pa.array([[1, 2, 3, 4]], pa.list_(pa.int64(), 4)), tensor).good_rows.tolist() == [0]
     assert fit([[], None], Feature("t", "float32", (0,))).batch.column(0).to_pylist() == [[], None]
@@ -345,7 +346,7 @@ def test_ragged_lists() -> None:
     feature = Feature("a", "int32", (None, None))
     result = fit([[[1], [2, 3]], [], None, [[4, None]], [None], [[2**40]]], feature)
     assert result.batch.column(0).to_pylist() == [[[1], [2, 3]], [], None]
-    assert [(row, reason) for row, reason, _ in result.bad_rows] == [
+    assert [(row, fault.reason) for row, fault in result.faults.items()] == [
         (3, "null"),
         (4, "null"),
         (5, "range"),
@@ -372,7 +373,7 @@ def test_sliced_columns_and_dictionaries() -> None:
 
 def test_required_and_absent() -> None:
     result = fit([1, None], Feature("x", "int64", required=True))
-    assert result.bad_rows == [(1, "null", "x: missing, but the schema requires it")]
+    assert result.faults == {1: ("null", "x: missing, but the schema requires it")}
     schema = Schema((Feature("y", "string"), Feature("z", "float32", (None,))))
     assert (
         conform(pa.RecordBatch.from_pydict({"other": [1, 2]}), schema).batch.to_pylist()
@@ -384,9 +385,9 @@ def test_required_and_absent() -> None:
 def test_classes() -> None:
     result = fit(["cat", None, "dog", "cow"], Feature("x", "int64", classes=("cat", "dog")))
     assert result.batch.column(0).to_pylist() == [0, None, 1]
-    assert result.bad_rows == [
-        (3, "class", "x: 'cow' does not fit int64: none of the 2 classes 'cat', 'dog'")
-    ]
+    assert result.faults == {
+        3: ("class", "x: 'cow' does not fit int64: none of the 2 classes 'cat', 'dog'")
+    }
 
 
 def test_other_arrow_types() -> None:
@@ -397,12 +398,8 @@ def test_other_arrow_types() -> None:
     price = [decimal.Decimal("1.50"), decimal.Decimal("2.25")]
     assert fit(price, Feature("x", "float64")).batch.column(0).to_pylist() == [1.5, 2.25]
     assert fit(price, Feature("x", "string")).batch.column(0).to_pylist() == ["1.50", "2.25"]
-    assert [
-        row
-        for row, _, _ in fit(
-            [decimal.Decimal("1.50"), decimal.Decimal("2.00")], Feature("x", "int64")
-        ).bad_rows
-    ] == [0]
+    halves = [decimal.Decimal("1.50"), decimal.Decimal("2.00")]
+    assert [*fit(halves, Feature("x", "int64")).faults] == [0]
     assert fit([datetime.timedelta(seconds=1)], Feature("x", "float32")).good_rows.tolist() == []
 
 

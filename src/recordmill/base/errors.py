@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from recordmill.base.messages import Message, redact_passwords, refuse_format
 
@@ -139,3 +140,19 @@ class Reject:
     def __format__(self, spec: str) -> str:
         refuse_format(self.text)
         return format(str(self), spec)
+
+
+class Fault(NamedTuple):
+    """The reason why a record can't be used, until its place is known.
+
+    Attributes:
+        reason: The class of the error, see `Reject`.
+        message: The error, see `Reject`.
+    """
+
+    reason: str
+    message: str
+
+    def at(self, source: str, place: str) -> Reject:
+        """Returns the reject of the record at this place."""
+        return Reject(source, place, self.reason, self.message)

@@ -89,8 +89,8 @@ def example(values: Mapping[str, object], schema: Schema | None = None) -> bytes
         schema, features=tuple(_without_zone(f) if f.name in zoneless else f for f in schema)
     )
     row = conform(nest_tensors(batch, schema), schema)
-    for _, _, message in row.bad_rows:
-        raise DataError(message)
+    for fault in row.faults.values():
+        raise DataError(fault.message)
     return encode(row.batch, schema).payload(0).tobytes()
 
 

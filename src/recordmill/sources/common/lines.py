@@ -21,7 +21,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from recordmill.base.errors import Reject
+from recordmill.base.errors import Fault, Reject
 from recordmill.base.messages import Message
 from recordmill.base.threads import prefetch_one, thread_map
 from recordmill.sources.common.contract import BATCH_BYTES, UNIT_BYTES, Unit, pack_units
@@ -31,7 +31,7 @@ from recordmill.sources.common.encoding import (
     strip_byte_order_mark,
     suggest_encodings,
 )
-from recordmill.sources.common.scan_cache import CachedReject, ScanCache
+from recordmill.sources.common.scan_cache import ScanCache
 from recordmill.storage.file_table import FileTable, InputFile
 from recordmill.storage.files import Bytes, Stat, check_unchanged, prefetch_files, read_range
 
@@ -85,19 +85,19 @@ def note_blank_lines(lines_by_file: Counter[str]) -> tuple[str, ...]:
     )
 
 
-def to_reject(cached_reject: CachedReject, file: InputFile, place: str) -> Reject:
-    """Returns a reject with the file and the place of its record.
+def to_reject(fault: Fault, file: InputFile, place: str) -> Reject:
+    """Returns the reject of a record of a text file.
 
     If the record is not valid UTF-8, the message also suggests encodings for the file.
 
     Args:
-        cached_reject: The reject, as the scan has stored it.
+        fault: The fault of the record.
         file: The file of the record.
         place: The place of the record in this file, such as `line 7`.
     """
-    hint = suggest_encodings(file) if cached_reject.reason == "encoding" else ""
-    message = Message("{message}{hint}", message=cached_reject.message, hint=hint)
-    return Reject(file.name, place, cached_reject.reason, message)
+    hint = suggest_encodings(file) if fault.reason == "encoding" else ""
+    message = Message("{message}{hint}", message=fault.message, hint=hint)
+    return Reject(file.name, place, fault.reason, message)
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from recordmill.base.errors import Fault
 from recordmill.storage.arrow_files import BatchWriter, consume_batches
 from recordmill.storage.folders import join, remove_file
 
@@ -39,20 +40,20 @@ _MIN_FILE_BYTES = 64 << 10
 
 @dataclass(frozen=True)
 class CachedReject:
-    """A record that can't be used, without the name of its file.
+    """The fault of a record, and its place relative to its batch.
+
+    The place in the file is unknown until the build knows what is before the batch.
 
     Attributes:
         ordinal: Number of the record, counted from the first one of its batch.
         line: Line number of the record, if the kind counts lines separately from records. Otherwise
             the same as `ordinal`.
-        reason: Short name of the reason, such as `encoding`. Rejects are counted by it.
-        message: Message to the user.
+        fault: The fault.
     """
 
     ordinal: int
     line: int
-    reason: str
-    message: str
+    fault: Fault
 
 
 @dataclass(frozen=True)

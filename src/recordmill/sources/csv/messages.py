@@ -6,6 +6,7 @@ import math
 
 from recordmill.base import native
 from recordmill.base.buffers import Bytes
+from recordmill.base.errors import Fault
 from recordmill.base.messages import Message
 from recordmill.base.option_names import option
 from recordmill.schemas.feature import Feature
@@ -36,12 +37,12 @@ def quote_bytes(value: bytes) -> str:
     )
 
 
-def explain_field(feature: Feature, fault: int, value: bytes) -> tuple[str, str]:
-    """Returns (reason of the reject, message) for a field that doesn't fit its column.
+def explain_field(feature: Feature, fault_code: int, value: bytes) -> Fault:
+    """Returns the fault of a field that doesn't fit its column.
 
     Args:
         feature: The feature of the column.
-        fault: A native.FieldFault.
+        fault_code: A native.FieldFault.
         value: The bytes of the field.
     """
     dtype = feature.dtype
@@ -75,19 +76,22 @@ def explain_field(feature: Feature, fault: int, value: bytes) -> tuple[str, str]
             "is none of the {classes} classes that the schema names",
         ),
         native.FieldFault.MISSING: ("null", "is a null, but the schema requires a value"),
-    }[native.FieldFault(fault)]
-    return reason, Message(
-        "column {column}: {value} {problem}",
-        column=repr(feature.name),
-        value=quote_bytes(value),
-        problem=Message(
-            problem,
-            dtype=dtype,
-            article="no" if ", UTC" in dtype else "a",
-            limit=EXAMPLE_LIMIT if dtype == "uint64" else "",
-            remedy=dtype_remedy(feature.name, _suggest_dtype(feature, fault, value)),
-            encoding=option("encoding"),
-            classes=f"{len(feature.classes or ()):,}",
+    }[native.FieldFault(fault_code)]
+    return Fault(
+        reason,
+        Message(
+            "column {column}: {value} {problem}",
+            column=repr(feature.name),
+            value=quote_bytes(value),
+            problem=Message(
+                problem,
+                dtype=dtype,
+                article="no" if ", UTC" in dtype else "a",
+                limit=EXAMPLE_LIMIT if dtype == "uint64" else "",
+                remedy=dtype_remedy(feature.name, _suggest_dtype(feature, fault_code, value)),
+                encoding=option("encoding"),
+                classes=f"{len(feature.classes or ()):,}",
+            ),
         ),
     )
 
@@ -121,10 +125,8 @@ def quote_first_line(data: Bytes) -> str:
     )
 
 
-def explain_row(
-    width: int, num_columns: int, quoted_line: str, max_line_bytes: int
-) -> tuple[str, str]:
-    """Returns (reason of the reject, message) for a bad row.
+def explain_row(width: int, num_columns: int, quoted_line: str, max_line_bytes: int) -> Fault:
+    """Returns the fault of a bad row.
 
     A bad row is too long, has a field that continues after its closing quote, or has the wrong
     number of fields.
@@ -140,7 +142,7 @@ def explain_row(
             f"the row is longer than {max_line_bytes:,} bytes, or a quote that it opens is never closed; its "
             f"first line is {quoted_line}"
         )
-        return (
+        return Fault(
             "row-bytes",
             Message(
                 "{problem}; reading goes on at the next line; mend the quote, or use {quote} "
@@ -151,7 +153,7 @@ def explain_row(
             ),
         )
     if width == native.CsvRowFault.STRAY_QUOTE:
-        return (
+        return Fault(
             "quotes",
             Message(
                 "{problem} {line}; mend it, or use {remedies}",
@@ -169,7 +171,7 @@ def explain_row(
         if ' "' in quoted_line
         else ""
     )
-    return (
+    return Fault(
         "columns",
         Message(
             "{problem}; the row starts with {quoted_line}; {trim_remedy}check the "

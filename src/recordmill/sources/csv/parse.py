@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 
 from recordmill.base import native
 from recordmill.base.buffers import Bytes, Int32s, Int64s, allocate
+from recordmill.base.errors import Fault
 from recordmill.schemas.arrow import arrow_type, to_arrow
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.schemas.type_lattice import TEXT_CLASS, TextCounts
@@ -65,12 +66,12 @@ class ParseResult:
     Attributes:
         batch: The rows that fit the schema.
         good_rows: [rows] whether each row fits. None if all do.
-        rejects: (row, reason, message) of each row that does not fit.
+        faults: The fault of each row that does not fit, by row.
     """
 
     batch: pa.RecordBatch
     good_rows: npt.NDArray[np.bool_] | None
-    rejects: Sequence[tuple[int, str, str]]
+    faults: Mapping[int, Fault]
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,7 @@ class RowParser:
         """
         count = len(rows.ordinals)
         bad_rows: npt.NDArray[np.bool_] | None = None
-        rejects: list[tuple[int, str, str]] = []
+        faults: dict[int, Fault] = {}
         arrays: list[pa.Array] = []
         for feature in self._features:
             if (column_index := self._column_indices.get(feature.name)) is None:
@@ -144,13 +145,11 @@ class RowParser:
                 bad_rows = np.zeros(count, np.bool_) if bad_rows is None else bad_rows
                 # Rows with a fault in an earlier column are rejected already.
                 for row in np.flatnonzero((fields.fault != 0) & ~bad_rows).tolist():
-                    rejects.append(
-                        (row, *explain_field(feature, int(fault_codes[row]), fields.text(row)))
-                    )
+                    faults[row] = explain_field(feature, int(fault_codes[row]), fields.text(row))
                 bad_rows |= fields.fault != 0
             arrays.append(array)
         if bad_rows is None:
-            return ParseResult(_make_batch(arrays, self._arrow_schema, count), None, ())
+            return ParseResult(_make_batch(arrays, self._arrow_schema, count), None, faults)
         good_rows = ~bad_rows
         good_mask = pa.array(good_rows)
         batch = _make_batch(
@@ -158,7 +157,7 @@ class RowParser:
             self._arrow_schema,
             int(good_rows.sum()),
         )
-        return ParseResult(batch, good_rows, sorted(rejects))
+        return ParseResult(batch, good_rows, faults)
 
     def _parse_column(
         self, feature: Feature, fields: TextFields, parsed_column: ParsedColumn | None
@@ -544,15 +543,15 @@ def make_cached_batch(
         num_columns: Number of columns of the file, for messages.
     """
     rejects = [
-        CachedReject(int(rows.ordinals[row]), int(rows.lines[row]), reason, message)
-        for row, reason, message in parsed.rejects
+        CachedReject(int(rows.ordinals[row]), int(rows.lines[row]), fault)
+        for row, fault in parsed.faults.items()
     ]
     for row, line, _, width, field_start, _ in rows.bad_rows.tolist():
         rejects.append(
             CachedReject(
                 row,
                 line,
-                *explain_row(
+                explain_row(
                     width, num_columns, quote_first_line(data[field_start:]), max_line_bytes
                 ),
             )

@@ -241,7 +241,7 @@ def _to_chunk(
     """
     rejects = tuple(
         to_reject(
-            cached_reject,
+            cached_reject.fault,
             file,
             _format_place(
                 lines_before + cached_reject.line, first_position + cached_reject.ordinal

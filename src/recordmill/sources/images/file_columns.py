@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from recordmill.base.errors import DataError, UsageError
+from recordmill.base.errors import DataError, Fault, UsageError
 from recordmill.base.messages import Message, shorten
 from recordmill.base.option_names import option
 from recordmill.base.threads import thread_map
@@ -183,7 +183,7 @@ class _FileColumns:
     def _read_content(self, rows: Chunk, files_by_column: _FilesByColumn) -> JoinedRows:
         columns, bad, counts = (
             list[tuple[pa.Field, pa.Array]](),
-            dict[int, tuple[str, str]](),
+            dict[int, Fault](),
             Counter(rows.note_counts),
         )
         sizes = list[
@@ -234,7 +234,7 @@ class _FileColumns:
                     value=shown_value[:150],
                     fault=fault.message,
                 )
-                bad.setdefault(row, (fault.reason, shorten(message, 280)))
+                bad.setdefault(row, Fault(fault.reason, shorten(message, 280)))
             if self.forms[name] == IMAGE_FORM:
                 sizes.append(
                     {row: (header.height, header.width) for row, header in decoded.items()}

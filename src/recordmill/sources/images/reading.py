@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from recordmill.base.errors import Reject
+from recordmill.base.errors import Fault, Reject
 from recordmill.base.messages import Message
 from recordmill.base.option_names import option
 from recordmill.base.threads import MemoryBudget
@@ -124,7 +124,7 @@ def conform_columns(files: FileTable, schema: Schema) -> tuple[FileTable, list[R
     if not len(schema) or not files:
         return listed_files, [], []
     is_good, rounded_counts = np.ones(len(files), np.bool_), Counter[str]()
-    faults: dict[int, tuple[str, str]] = {}
+    faults: dict[int, Fault] = {}
     for values, names in _batches_to_conform(files, schema):
         fitted = conform(values, schema.select(names))
         numbers = (
@@ -133,15 +133,15 @@ def conform_columns(files: FileTable, schema: Schema) -> tuple[FileTable, list[R
             else None
         )
         rows = np.arange(len(files)) if numbers is None else numbers.to_numpy()
-        for row, reason, message in fitted.bad_rows:
+        for row, fault in fitted.faults.items():
             # one bad value of a dictionary is in the rows of several files
             for file_id in np.flatnonzero(rows == row).tolist():
-                faults.setdefault(file_id, (reason, message))
+                faults.setdefault(file_id, fault)
         positions = np.full(values.num_rows, -1)
         positions[fitted.good_rows] = np.arange(len(fitted.good_rows))
         is_good &= positions[rows] >= 0
         for name, column in zip(fitted.batch.schema.names, fitted.batch.columns, strict=True):
-            if fitted.bad_rows:
+            if fitted.faults:
                 columns[name] = make_dictionary_column(np.maximum(positions, 0)[rows], column)
             else:  # one value per file, or the same dictionary indices, which columns may share
                 columns[name] = (
@@ -151,12 +151,10 @@ def conform_columns(files: FileTable, schema: Schema) -> tuple[FileTable, list[R
     absent = [name for name in schema.names if name not in feature_names(files)]
     for name in absent:
         values = conform(pa.RecordBatch.from_pydict({name: pa.nulls(1)}), schema.select([name]))
-        for _, reason, message in values.bad_rows:
-            faults = {
-                file_id: faults.get(file_id, (reason, message)) for file_id in range(len(files))
-            }
+        for fault in values.faults.values():
+            faults = {file_id: faults.get(file_id, fault) for file_id in range(len(files))}
             is_good[:] = False
-        if not values.bad_rows:
+        if not values.faults:
             columns[name] = pa.DictionaryArray.from_arrays(
                 null_column(len(files)).indices, values.batch.column(0)
             )
@@ -166,8 +164,8 @@ def conform_columns(files: FileTable, schema: Schema) -> tuple[FileTable, list[R
         if rounded_counts[name]
     ]
     rejects = [
-        Reject(files[file_id].name, "", why, f"labels: {message}")
-        for file_id, (why, message) in sorted(faults.items())
+        Reject(files[file_id].name, "", fault.reason, f"labels: {fault.message}")
+        for file_id, fault in sorted(faults.items())
     ]
     return with_features(listed_files, columns).filter(is_good), rejects, notes
 

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from recordmill.base.errors import DataError, Reject, UsageError
+from recordmill.base.errors import DataError, Fault, Reject, UsageError
 from recordmill.base.messages import Message, shorten
 from recordmill.base.option_names import option
 from recordmill.base.threads import thread_map
@@ -212,7 +212,7 @@ class _MemberColumns:
 
     def values(
         self, files: FileTable, ordinals: Sequence[int]
-    ) -> tuple[pa.RecordBatch, dict[int, tuple[str, str]]]:
+    ) -> tuple[pa.RecordBatch, dict[int, Fault]]:
         """Reads the other files of some samples.
 
         Args:
@@ -221,9 +221,9 @@ class _MemberColumns:
             ordinals: Indices of the first files of the samples.
 
         Returns:
-            (a row for each sample, (reason, message) by row that can't be used).
+            (a row for each sample, the fault of each row that can't be used).
         """
-        columns, bad = dict[str, list[Any]](), dict[int, tuple[str, str]]()
+        columns, bad = dict[str, list[Any]](), dict[int, Fault]()
         for ending in self.endings:
             name, values, faults = (
                 _FEATURES_BY_ENDING.get(ending, ending),
@@ -288,14 +288,14 @@ class _MemberColumns:
 
     def _decode_members(
         self, files: FileTable, ordinals: Sequence[int], ending: str
-    ) -> tuple[list[Any], dict[int, tuple[str, str]]]:
+    ) -> tuple[list[Any], dict[int, Fault]]:
         """Reads and decodes the files with one ending.
 
         Returns:
-            (value for each sample, (reason, message) by row that can't be used). The value is None
+            (value for each sample, the fault of each row that can't be used). The value is None
             if a sample has no such file.
         """
-        decode, bad = _DECODERS.get(ending.rpartition(".")[2]), dict[int, tuple[str, str]]()
+        decode, bad = _DECODERS.get(ending.rpartition(".")[2]), dict[int, Fault]()
         if self.as_text and decode is _parse_json_object:
             decode = _DECODERS["txt"]
         places = files.take_columns(ordinals, (_MEMBER_PREFIX + ending,))[_MEMBER_PREFIX + ending]
@@ -337,7 +337,7 @@ class _MemberColumns:
             except (ValueError, DataError) as error:
                 reason = error.reason if isinstance(error, DataError) else str(error)
                 message = Message(".{ending}: {reason}", ending=ending, reason=reason)
-                bad[row] = ("type", shorten(message, 280))
+                bad[row] = Fault("type", shorten(message, 280))
         return values, bad
 
     def _json_members(self, values: Sequence[dict[str, Any] | None]) -> dict[str, list[Any]]:

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from recordmill.base import native
-from recordmill.base.errors import OUT_OF_MEMORY_REASON, RecordmillError
+from recordmill.base.errors import OUT_OF_MEMORY_REASON, Fault, RecordmillError
 from recordmill.base.messages import Message
 from recordmill.base.option_names import option
 from recordmill.base.utf8 import find_invalid_lines, is_utf8
@@ -104,8 +104,8 @@ def mark_invalid_lines(block: LineBlock) -> Mapping[int, tuple[int, int]]:
 
 def explain_line_error(
     tape: Tape, line_error: Sequence[int], invalid_bytes: Mapping[int, tuple[int, int]]
-) -> tuple[str, str]:
-    """Returns (reason of the reject, message) for a bad line.
+) -> Fault:
+    """Returns the fault of a bad line.
 
     Args:
         tape: The tape with the line.
@@ -115,7 +115,7 @@ def explain_line_error(
     _, error_number, offset, line_start = line_error
     if error_number == native.JsonFault.NOT_UTF8 and line_start in invalid_bytes:
         byte_index, byte = invalid_bytes[line_start]
-        return (
+        return Fault(
             "encoding",
             Message(
                 "is not UTF-8: byte 0x{byte} at byte {byte_index} of the line; declare the "
@@ -132,7 +132,7 @@ def explain_line_error(
             "memory",
             f"{(MEMORY_BYTES_PER_VALUE * (np.count_nonzero(line == 44) + 1) >> 20) + 1}MiB",
         )
-        return (
+        return Fault(
             OUT_OF_MEMORY_REASON,
             Message(
                 "{line_errors} {memory} leaves room for; {sufficient_memory} is enough",
@@ -142,16 +142,16 @@ def explain_line_error(
             ),
         )
     text = tape.data[offset : offset + 24].tobytes().split(b"\n")[0].decode(errors="replace")
-    return (
+    return Fault(
         "json",
         f"{_LINE_ERRORS[error_number]}: at byte {offset - line_start} of the line{f', {text!r}' if text else ''}",
     )
 
 
-def explain_long_line(line_bytes: int, max_line_bytes: int) -> tuple[str, str]:
-    """Returns (reason of the reject, message) for a line that was skipped because of its length."""
+def explain_long_line(line_bytes: int, max_line_bytes: int) -> Fault:
+    """Returns the fault of a line that was skipped because of its length."""
     problem = f"the line has {line_bytes:,} bytes, more than the {max_line_bytes:,} that"
-    return (
+    return Fault(
         "too_long",
         Message(
             "{problem} {max_line_bytes}, and an eighth of {memory}, allow",
@@ -162,18 +162,18 @@ def explain_long_line(line_bytes: int, max_line_bytes: int) -> tuple[str, str]:
     )
 
 
-def explain_misfits(tape: Tape, misfits: Sequence[Misfit]) -> Iterator[tuple[int, str, str]]:
+def explain_misfits(tape: Tape, misfits: Sequence[Misfit]) -> Iterator[tuple[int, Fault]]:
     """Explains the values that don't fit their features.
 
     Yields:
-        (number of the record on the tape, reason of the reject, message) of each value.
+        (number of the record on the tape, fault) of each value.
     """
     for leaf, entries in misfits:
         for row, entry in zip(tape.find_rows(entries).tolist(), entries.tolist(), strict=True):
-            yield row, *_explain_misfit(tape, entry, leaf)
+            yield row, _explain_misfit(tape, entry, leaf)
 
 
-def _explain_misfit(tape: Tape, entry: int, leaf: Leaf) -> tuple[str, str]:
+def _explain_misfit(tape: Tape, entry: int, leaf: Leaf) -> Fault:
     node_and_kind, _, start, stop = tape.entries[entry].tolist()
     text = (
         tape.data[start : min(stop, start + _MAX_QUOTED_BYTES)].tobytes().decode(errors="replace")
@@ -183,14 +183,14 @@ def _explain_misfit(tape: Tape, entry: int, leaf: Leaf) -> tuple[str, str]:
     if depth + 1 < len(leaf.nodes):  # a container on the way to the value
         expected_form = "a list" if leaf.path[depth + 1] is None else "an object"
         step_name = path_to_feature_name(leaf.path[: depth + 1])
-        return (
+        return Fault(
             "type",
             f"{step_name}: {describe_kind(kind)} where {expected_form} is expected: {quote_value(text)}",
         )
     if leaf.scalar_rule in _MAJORITY_NAMES and kind not in _CONTAINER_NAMES:
         majority = _MAJORITY_NAMES[leaf.scalar_rule]
         remedy = Message("{dtypes} keeps it", dtypes=option("dtypes", {feature.name: "string"}))
-        return (
+        return Fault(
             "type",
             Message(
                 "{feature}: {kind} where most are {majority}: {text}; {remedy}",
@@ -205,14 +205,17 @@ def _explain_misfit(tape: Tape, entry: int, leaf: Leaf) -> tuple[str, str]:
         remedy = Message(
             "{dtypes} keeps text as it is", dtypes=option("dtypes", {feature.name: "bytes"})
         )
-        return "type", Message(
-            "{feature}: {quote_value} is no base64; {remedy}",
-            feature=feature.name,
-            quote_value=quote_value(text),
-            remedy=remedy,
+        return Fault(
+            "type",
+            Message(
+                "{feature}: {quote_value} is no base64; {remedy}",
+                feature=feature.name,
+                quote_value=quote_value(text),
+                remedy=remedy,
+            ),
         )
     if kind in _CONTAINER_NAMES:
-        return (
+        return Fault(
             "type",
             f"{feature.name}: {_CONTAINER_NAMES[kind]} where {feature.describe()} is expected: {quote_value(text)}",
         )
@@ -230,7 +233,7 @@ def _explain_misfit(tape: Tape, entry: int, leaf: Leaf) -> tuple[str, str]:
         # The other values have another kind, so only a string dtype keeps all of them.
         value = text
     reason = "class" if feature.classes else "range" if is_number else "type"
-    return (
+    return Fault(
         reason,
         Message(
             "{feature}: {text} does not fit {feature2}{suggest_remedy}",
@@ -276,31 +279,28 @@ class RecordLayout:
             DataError: An entire column has another structure than its feature, such as lists for a
                 scalar.
         """
-        rejects = {
+        faults = {
             int(error[0]): explain_line_error(tape, error, invalid_bytes)
             for error in tape.errors.tolist()
         }
         batch, misfits = build_columns(tape, self._leaves(scanner))
         is_kept = np.ones(tape.rows, np.bool_)
-        for row, reason, message in explain_misfits(tape, misfits):
+        for row, fault in explain_misfits(tape, misfits):
             is_kept[row] = False
             # A record is rejected once, by its first misfit.
-            rejects.setdefault(int(tape.row_lines[row]), (reason, message))
+            faults.setdefault(int(tape.row_lines[row]), fault)
         conformed = conform(
             batch if is_kept.all() else batch.filter(pa.array(is_kept)), self.schema
         )
         line_numbers = tape.row_lines[is_kept].astype(np.int64)
-        rejects.update(
-            (int(line_numbers[row]), (reason, message))
-            for row, reason, message in conformed.bad_rows
-        )
+        faults.update((int(line_numbers[row]), fault) for row, fault in conformed.faults.items())
         return CachedBatch.from_ordinals(
-            conformed.batch, line_numbers[conformed.good_rows], _sorted_rejects(rejects), tape.lines
+            conformed.batch, line_numbers[conformed.good_rows], _sorted_rejects(faults), tape.lines
         )
 
     def build_long_line_batch(self, line_bytes: int, max_line_bytes: int) -> CachedBatch:
         """Returns a batch with the reject of one line that is too long."""
-        reject = CachedReject(0, 0, *explain_long_line(line_bytes, max_line_bytes))
+        reject = CachedReject(0, 0, explain_long_line(line_bytes, max_line_bytes))
         return CachedBatch(
             batch=pa.RecordBatch.from_pylist([], to_arrow(self.schema)),
             missing_ordinals=np.zeros(1, np.int64),
@@ -368,8 +368,8 @@ class RecordLayout:
         return [leaf for leaf in leaves if leaf.nodes[0] >= 0]
 
 
-def _sorted_rejects(rejects: Mapping[int, tuple[str, str]]) -> tuple[CachedReject, ...]:
-    return tuple(CachedReject(number, number, *rejects[number]) for number in sorted(rejects))
+def _sorted_rejects(faults: Mapping[int, Fault]) -> tuple[CachedReject, ...]:
+    return tuple(CachedReject(number, number, faults[number]) for number in sorted(faults))
 
 
 def _finish_column(column: pa.Array | None, feature: Feature, rows: int) -> pa.Array:

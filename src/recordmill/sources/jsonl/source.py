@@ -341,7 +341,7 @@ def _to_chunk(ordinal: int, file: InputFile, first_line: int, batch: CachedBatch
         batch: The records.
     """
     rejects = (
-        to_reject(cached_reject, file, _format_place(first_line + cached_reject.ordinal))
+        to_reject(cached_reject.fault, file, _format_place(first_line + cached_reject.ordinal))
         for cached_reject in batch.rejects
     )
     positions = batch.positions(first_line)

@@ -19,7 +19,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import pyarrow as pa
 
-from recordmill.base.errors import Reject, UsageError
+from recordmill.base.errors import Fault, Reject, UsageError
 from recordmill.base.option_names import option
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema
@@ -56,13 +56,13 @@ class JoinedRows(NamedTuple):
     Attributes:
         chunk: The records.
         columns: The columns to join, with one row for each record of `chunk`.
-        bad_rows: (reason, message) by row of `chunk`, for records without values to join. They
-            become rejects.
+        faults: The faults of records without values to join, by row of `chunk`. They become
+            rejects.
     """
 
     chunk: Chunk
     columns: pa.RecordBatch
-    bad_rows: dict[int, tuple[str, str]]
+    faults: dict[int, Fault]
 
 
 class ColumnJoiner(Protocol):
@@ -161,27 +161,25 @@ class JoinedSource:
         return [f"row {position}" for position in positions]
 
     def _join_chunk(self, joined_rows: JoinedRows) -> Chunk:
-        chunk, columns, bad_rows = joined_rows
+        chunk, columns, faults = joined_rows
         assert isinstance(chunk.records, pa.RecordBatch)
-        keep = np.setdiff1d(np.arange(chunk.rows), list(bad_rows))
+        keep = np.setdiff1d(np.arange(chunk.rows), list(faults))
         fitted = conform(
             nest_tensors(
-                columns if not bad_rows else columns.take(pa.array(keep)), self.joined_schema
+                columns if not faults else columns.take(pa.array(keep)), self.joined_schema
             ),
             self.joined_schema,
             self.text_label,
         )
-        bad_rows = bad_rows | {
-            int(keep[index]): (reason, message) for index, reason, message in fitted.bad_rows
-        }
+        faults = faults | {int(keep[row]): fault for row, fault in fitted.faults.items()}
         rejects = list(chunk.rejects)
-        for file, group in groupby(sorted(bad_rows), key=lambda row: int(chunk.file_ids[row])):
+        for file, group in groupby(sorted(faults), key=lambda row: int(chunk.file_ids[row])):
             rows, name = list(group), self.files[file].name
             places = self.locate(file, chunk.positions[rows].tolist())  # one call per file
             rejects += [
-                Reject(name, place, *bad_rows[row]) for place, row in zip(places, rows, strict=True)
+                faults[row].at(name, place) for place, row in zip(places, rows, strict=True)
             ]
-        if bad_rows:
+        if faults:
             chunk = chunk.take(keep[fitted.good_rows])
         arrays = {
             **_columns_by_name(self.base.schema, chunk.records),

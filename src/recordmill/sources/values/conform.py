@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recordmill.base.buffers import Bools, Int64s
-from recordmill.base.errors import DataError, Reject
+from recordmill.base.errors import DataError, Fault
 from recordmill.base.messages import Message
 from recordmill.base.option_names import option
 from recordmill.schemas.arrow import arrow_type, class_names_in_metadata, to_arrow
@@ -33,8 +33,6 @@ from recordmill.sources.values.casting import (
 from recordmill.sources.values.flatten import flatten, nest_tensors
 from recordmill.sources.values.labels import fit_values, format_classes
 
-BadRow = tuple[int, str, str]  # (row in the batch, reason, message)
-
 MAX_VALUE_CHARS = 60  # longest quotation of a value in a message
 
 
@@ -44,13 +42,13 @@ class ConformedBatch(NamedTuple):
     Attributes:
         batch: The rows that fit, with the schema `to_arrow(schema)`.
         good_rows: The row number in the input of each of these rows, ascending.
-        bad_rows: (row number in the input, reason, message) of each other row, ascending.
+        faults: The fault of each other row, by row number in the input, ascending.
         rounded_counts: Number of rounded floats, by feature name. Features without any are missing.
     """
 
     batch: pa.RecordBatch
     good_rows: Int64s
-    bad_rows: list[BadRow]
+    faults: dict[int, Fault]
     rounded_counts: dict[str, int]
 
 
@@ -93,7 +91,7 @@ def conform(batch: pa.RecordBatch, schema: Schema, text_label: str | None = None
         DataError: A column has another structure than its feature, such as a list for a scalar.
     """
     good = np.arange(batch.num_rows, dtype=np.int64)
-    bad: list[BadRow] = []
+    faults: dict[int, Fault] = {}
     # The values of a column are only cast after its lists have the right lengths. So each round may
     # find more bad rows.
     while True:
@@ -102,12 +100,12 @@ def conform(batch: pa.RecordBatch, schema: Schema, text_label: str | None = None
             return ConformedBatch(
                 batch=build_batch(columns, to_arrow(schema), batch.num_rows),
                 good_rows=good,
-                bad_rows=sorted(bad),
+                faults=dict(sorted(faults.items())),
                 rounded_counts=rounded_counts,
             )
         keep = np.ones(batch.num_rows, np.bool_)
         keep[list(failures)] = False
-        bad.extend((int(good[row]), reason, message) for row, (reason, message) in failures.items())
+        faults.update((int(good[row]), fault) for row, fault in failures.items())
         batch, good = batch.filter(pa.array(keep)), good[keep]
 
 
@@ -136,21 +134,13 @@ def conform_chunk(
             bytes, by column name. Such rows are rejects.
     """
     flat = flatten(batch)
-    unread = _find_unread_media(flat, media_remedies or {})
-    rows = np.setdiff1d(np.arange(flat.num_rows), list(unread))
-    if unread:
+    faults = _find_unread_media(flat, media_remedies or {})
+    rows = np.setdiff1d(np.arange(flat.num_rows), list(faults))
+    if faults:
         flat = flat.take(pa.array(rows))
     fitted = conform(nest_tensors(flat, schema), schema, text_label)
-    bad_rows = sorted(
-        [
-            *((row, "no bytes", message) for row, message in unread.items()),
-            *((int(rows[row]), reason, message) for row, reason, message in fitted.bad_rows),
-        ]
-    )
-    rejects = tuple(
-        Reject(file_name, f"row {first_row + row}", reason, message)
-        for row, reason, message in bad_rows
-    )
+    faults.update((int(rows[row]), fault) for row, fault in fitted.faults.items())
+    rejects = tuple(faults[row].at(file_name, f"row {first_row + row}") for row in sorted(faults))
     return Chunk(
         records=fitted.batch,
         file_ids=np.full(len(fitted.good_rows), file_id, np.uint32),
@@ -159,9 +149,9 @@ def conform_chunk(
     )
 
 
-def _find_unread_media(flat: pa.RecordBatch, media_remedies: Mapping[str, str]) -> dict[int, str]:
-    """Returns the message for each row whose image or sound has a path but no bytes."""
-    messages: dict[int, str] = {}
+def _find_unread_media(flat: pa.RecordBatch, media_remedies: Mapping[str, str]) -> dict[int, Fault]:
+    """Returns the fault of each row whose image or sound has a path but no bytes."""
+    faults: dict[int, Fault] = {}
     for name, remedy in media_remedies.items():
         if not {name, f"{name}.path"} <= {*flat.schema.names}:
             continue
@@ -176,8 +166,8 @@ def _find_unread_media(flat: pa.RecordBatch, media_remedies: Mapping[str, str]) 
                 path=path,
                 remedy=remedy,
             )
-            messages.setdefault(row, message)
-    return messages
+            faults.setdefault(row, Fault("no bytes", message))
+    return faults
 
 
 def encode_classes(column: pa.Array, feature: Feature) -> pa.Array:
@@ -192,22 +182,22 @@ def encode_classes(column: pa.Array, feature: Feature) -> pa.Array:
     if feature.classes is None or not is_text_type(inner):
         return column
     result = conform(pa.RecordBatch.from_arrays([column], [feature.name]), Schema((feature,)))
-    assert not result.bad_rows, "the classes are all that there are"
+    assert not result.faults, "the classes are all that there are"
     return result.batch.column(0)
 
 
 def _fit_all(
     batch: pa.RecordBatch, schema: Schema, text_label: str | None
-) -> tuple[list[pa.Array], dict[int, tuple[str, str]], dict[str, int]]:
+) -> tuple[list[pa.Array], dict[int, Fault], dict[str, int]]:
     """Casts each column once, and explains why rows don't fit.
 
     Returns:
-        (columns; (reason, message) by row that does not fit; number of rounded floats by feature
+        (columns; the fault of each row that does not fit; number of rounded floats by feature
         name). The columns are only valid if all rows fit. Only the first feature that a row does
         not fit is explained.
     """
     columns: list[pa.Array] = []
-    bad: dict[int, tuple[str, str]] = {}
+    faults: dict[int, Fault] = {}
     rounded_counts: dict[str, int] = {}
     index_by_name = {name: i for i, name in enumerate(batch.schema.names)}
     for feature in schema:
@@ -217,14 +207,14 @@ def _fit_all(
         fitted = _fit(column, feature, _ValueFitter(classes, feature.name == text_label))
         if fitted.bad_mask is not None:
             for row in np.flatnonzero(fitted.bad_mask).tolist():
-                if row not in bad:
-                    bad[row] = explain_bad_value(
+                if row not in faults:
+                    faults[row] = explain_bad_value(
                         column, row, feature, reason=fitted.reason, classes=classes
                     )
         if fitted.rounded_count:
             rounded_counts[feature.name] = fitted.rounded_count
         columns.append(fitted.array)
-    return columns, bad, rounded_counts
+    return columns, faults, rounded_counts
 
 
 def build_batch(columns: list[pa.Array], target: pa.Schema, rows: int) -> pa.RecordBatch:
@@ -435,8 +425,8 @@ def _fixed_size_lists(
 
 def explain_bad_value(
     column: pa.Array, row: int, feature: Feature, reason: str, classes: Sequence[str] | None = None
-) -> tuple[str, str]:
-    """Returns (reason of the reject, message) for a value that does not fit its feature.
+) -> Fault:
+    """Returns the fault of a value that does not fit its feature.
 
     Args:
         column: The column that contains the value.
@@ -448,16 +438,16 @@ def explain_bad_value(
     """
     name, declared = feature.name, feature.describe()
     if reason == "null":
-        return "null", f"{name}: missing, but the schema requires it"
+        return Fault("null", f"{name}: missing, but the schema requires it")
     if reason == "null-inside":
-        return (
+        return Fault(
             "null",
             f"{name}: a null inside a list, which an Example can't hold: {quote_value(column[row].as_py())}",
         )
     try:
         value = column[row].as_py()
     except UnicodeDecodeError as error:
-        return (
+        return Fault(
             "encoding",
             Message(
                 "{name}: is not UTF-8: {quote_value}; {dtypes} keeps it",
@@ -467,11 +457,13 @@ def explain_bad_value(
             ),
         )
     except OverflowError:
-        return reason, f"{name}: a time outside of the years 1 to 9999 does not fit {declared}"
+        return Fault(
+            reason, f"{name}: a time outside of the years 1 to 9999 does not fit {declared}"
+        )
     value = value if classes is None else _with_class_names(value, classes)
     if reason == "shape":
-        return "shape", f"{name}: {quote_value(value)} has not the shape of {declared}"
-    return (
+        return Fault("shape", f"{name}: {quote_value(value)} has not the shape of {declared}")
+    return Fault(
         reason,
         Message(
             "{name}: {quote_value} does not fit {declared}{suggest_remedy}",

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recordmill.base.errors import UsageError
+from recordmill.base.errors import Fault, UsageError
 from recordmill.base.messages import Message, join_messages
 from recordmill.base.option_names import option
 from recordmill.sources.common.contract import Chunk, PlanOptions, Source, TableOptions
@@ -233,14 +233,17 @@ class _FormattedColumns:
     formats: Mapping[str, TextFormat]
 
     def join(self, files: FileTable, chunk: Chunk) -> Iterator[JoinedRows]:
-        columns, bad = dict[str, pa.Array](), dict[int, tuple[str, str]]()
+        columns, bad = dict[str, pa.Array](), dict[int, Fault]()
         assert isinstance(chunk.records, pa.RecordBatch)
         for name, text_format in self.formats.items():
             texts, parsed = chunk.records.column(name), text_format.read(chunk.records.column(name))
             for row in np.flatnonzero(pc.and_(pc.is_valid(texts), pc.is_null(parsed))).tolist():
                 bad.setdefault(
                     row,
-                    ("type", f"{name}: {quote_value(texts[row].as_py())} is no {text_format.text}"),
+                    Fault(
+                        "type",
+                        f"{name}: {quote_value(texts[row].as_py())} is no {text_format.text}",
+                    ),
                 )
             columns[name] = parsed
         yield JoinedRows(chunk, pa.RecordBatch.from_pydict(columns), bad)
