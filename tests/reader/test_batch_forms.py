@@ -217,7 +217,7 @@ def test_mapped_data_sets_give_batches_and_nothing_else(ds: Dataset) -> None:
     with pytest.raises(AttributeError, match="after map has no 'to_numpy': "):
         mapped.to_numpy()
     for wrong in (ds, mapped):
-        with pytest.raises(UsageError, match="map takes a function of a batch, not 5"):
+        with pytest.raises(UsageError, match="map is a function of a batch, not 5"):
             wrong.map(5)  # type: ignore[arg-type]
 
 
@@ -235,7 +235,7 @@ def test_mapped_data_sets_give_batches_and_nothing_else(ds: Dataset) -> None:
             {"matrix": ["id"], "collate": {"tokens": "padded"}},
             "'tokens' is no feature that is read",
         ),
-        ({"matrix": ["id"], "collate": "padded"}, "no list is read"),
+        ({"matrix": ["id"], "collate": "padded"}, "none of the selected features is a list"),
         ({"on_bad": "ignore"}, 'on_bad is "error" or "skip"'),
         ({"map": "double"}, "map is a function of a batch"),
         ({"label": "nope"}, "label 'nope' is no feature that is read"),
@@ -248,7 +248,7 @@ def test_mapped_data_sets_give_batches_and_nothing_else(ds: Dataset) -> None:
         ({"decode_images": (0, 3)}, "at least 1"),
         ({"decode_images": (3, 3), "channels": 2}, "channels"),
         ({"decode_images": (3, 3)}, "no feature holds encoded images"),
-        ({"collate": ["tokens"]}, "collate is a way, or one by feature name"),
+        ({"collate": ["tokens"]}, "collate is one of these for all lists, or a dict"),
         ({"batch_size": 0}, "batch_size must be at least 1, not 0"),
         ({"batch_size": 64.0}, "batch_size is a whole number, not 64.0"),
         ({"batch_size": "64"}, "batch_size is a whole number, not '64'"),

@@ -270,6 +270,11 @@ def read_rules(
             key and the allowed form.
     """
     source = "rules"
+    if not isinstance(file_or_mapping, Mapping | str | os.PathLike):
+        raise UsageError(
+            "{rules}: rules are the path of a YAML file or a dict, as in {{'features': {{'age': {{'min': 0}}}}}}",
+            rules=option(keyword, file_or_mapping),
+        )
     if not isinstance(file_or_mapping, Mapping):
         source = os.fspath(file_or_mapping)
         file_or_mapping = read_yaml(

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from recordmill.base.option_names import suggest_keywords
 from recordmill.commands.main import Command
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ Statistics are those of the builds; only what stands there twice needs a pass ov
 """
 
 
+@suggest_keywords
 def check(
     inputs: Inputs,
     *,

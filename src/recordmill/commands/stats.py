@@ -8,6 +8,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from recordmill.base.option_names import suggest_keywords
 from recordmill.commands.main import Command
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ tfdv.visualize_statistics(tfdv.load_stats_binary("old.pb")), one split at a time
 """
 
 
+@suggest_keywords
 def stats(
     inputs: Inputs,
     *,
@@ -86,14 +88,12 @@ def stats(
     from recordmill.reader.statistics import count_statistics, expected_records, stored_statistics
     from recordmill.shards.manifest import is_data_set
     from recordmill.statistics.dataset_statistics import DatasetStatistics
-    from recordmill.storage.files import limit_requests, put_bytes
+    from recordmill.storage.files import limit_requests, parse_input_paths, put_bytes
     from recordmill.storage.folders import check_output_file
 
     limit_requests(storage_requests)
     target = None if out is None else check_output_file(out, overwrite)
-    paths = [
-        os.fspath(path) for path in ([inputs] if isinstance(inputs, str | os.PathLike) else inputs)
-    ]
+    paths = parse_input_paths(inputs)
     with Display(counters := to_progress(progress), quiet):
         counters.begin("convert")
         statistics: DatasetStatistics | None

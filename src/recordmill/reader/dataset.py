@@ -22,7 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from recordmill.base.errors import DataError, DataWarning, UsageError
-from recordmill.base.option_names import option
+from recordmill.base.option_names import option, suggest_keywords
 from recordmill.base.sizes import parse_size, to_whole_number
 from recordmill.reader.display import display_html, display_text, make_headline
 from recordmill.reader.map_style import to_map_style
@@ -61,6 +61,7 @@ Columns = dict[str, Array | Ragged | Strings]
 _Result = TypeVar("_Result")
 
 
+@suggest_keywords
 def open(
     inputs: Inputs,
     split: str | None = None,

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from recordmill.base.buffers import Int64s
 from recordmill.base.errors import DataError, UsageError
+from recordmill.base.option_names import suggest_keywords
 from recordmill.reader.prefetch.protocols import Fetchable, MixtureParts
 from recordmill.reader.sampling.sampler import Proportions, RecordSubset
 from recordmill.reader.training import Trainable
@@ -25,6 +26,7 @@ from recordmill.shards.record_files import RecordFiles
 _MAX_FEATURE_CHARACTERS = 200  # of each of two features that differ, in an error message
 
 
+@suggest_keywords
 def mixture(
     datasets: Sequence[tuple[Fetchable, float]], *, stop: Literal["first", "all"] = "first"
 ) -> Mixture:
@@ -56,6 +58,10 @@ def mixture(
         >>> len(mixed), next(mixed.batches(5))["id"].shape
         (15, (5,))
     """
+    if not isinstance(datasets, list | tuple):
+        raise UsageError(
+            f"a mixture takes a list of pairs, as in [(data set, weight), ...], not {datasets!r:.99}"
+        )
     for pair in datasets:
         is_pair = (
             isinstance(pair, Sequence) and len(pair) == 2 and hasattr(type(pair[0]), "file_records")

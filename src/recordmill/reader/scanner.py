@@ -105,6 +105,8 @@ class Scanner:
         where_conditions = () if where is None else (Condition(where, {}),)
         self.view = replace(view, conditions=(*where_conditions, *view.conditions))
         self.threads = to_whole_number(threads, "threads", 0) or core_count()
+        if not isinstance(columns, Sequence | None):
+            raise UsageError(f'columns is a list of features, as in ["x", "y"], not {columns!r}')
         self._explicit_schema, self._columns = schema, None if columns is None else tuple(columns)
         self.files = RecordFiles.open(catalog.files)
         if schema is not None:

@@ -253,6 +253,8 @@ def _training_statistics(dataset: Any, name: str) -> list[FeatureStatistics]:
 
     Only the split `train` is included if the data set has it.
     """
+    if not isinstance(name, str):
+        raise UsageError(f"give the name of one feature, not {name!r}")
     if name not in dataset.schema:
         raise UsageError(f"no feature {name!r}; {available_names(name, dataset.schema.names)}")
     splits: Mapping[str, Mapping[str, FeatureStatistics]] = dataset.statistics

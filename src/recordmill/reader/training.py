@@ -12,13 +12,14 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from recordmill.base.errors import MissingExtraError, UsageError
+from recordmill.base.errors import MissingExtraError
 from recordmill.reader.options.training import (
     BATCH_SIZE,
     NUMPY_OPTIONS,
     TENSORFLOW_OPTIONS,
     TORCH_OPTIONS,
     Training,
+    check_map,
     with_options,
 )
 
@@ -196,15 +197,15 @@ class MappedBatches:
             as `batches` returns it, which is `(x, y)` if there is a label.
 
     Raises:
-        UsageError: A function is not callable.
+        UsageError: A function is not callable, or does not take one argument.
     """
 
     dataset: Any
     functions: tuple[Callable[[Any], Any], ...]
 
     def __post_init__(self) -> None:
-        if invalid := [function for function in self.functions if not callable(function)]:
-            raise UsageError(f"map takes a function of a batch, not {invalid[0]!r:.99}")
+        for function in self.functions:
+            check_map(function)
 
     def map(self, function: Callable[[Any], Any]) -> MappedBatches:
         """Returns these batches, changed by another function."""

@@ -185,6 +185,8 @@ def check_features(names: Sequence[str] | Mapping[str, str], schema: Schema) -> 
     """Raises UsageError if a name is not a feature that is read."""
     if isinstance(names, str):
         raise UsageError(f"give a list of features: {[name.strip() for name in names.split(',')]}")
+    if not isinstance(names, Iterable):
+        raise UsageError(f"give a list of features, as in {list(schema.names[:2])}, not {names!r}")
     for name in names:
         if not isinstance(name, str):
             raise UsageError(

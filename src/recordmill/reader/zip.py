@@ -56,7 +56,7 @@ def zip(datasets: Sequence[Dataset]) -> Zip:
         {'id': 7, 'size': 3.5}
     """
     if (
-        isinstance(datasets, Dataset)
+        not isinstance(datasets, list | tuple)
         or len(datasets) < 2
         or not all(isinstance(dataset, Dataset) for dataset in datasets)
     ):

@@ -50,7 +50,7 @@ from recordmill.storage.files import (
     check_unchanged,
     last_known_stat,
     make_store_settings,
-    parse_input_path,
+    parse_input_paths,
     read_range,
     refresh_listing,
 )
@@ -223,10 +223,7 @@ def catalog_inputs(
             other inputs.
         DataError: The size of a shard differs from the manifest, or no file is a TFRecord file.
     """
-    paths = [
-        parse_input_path(name)
-        for name in ([inputs] if isinstance(inputs, str | os.PathLike) else inputs)
-    ]
+    paths = parse_input_paths(inputs)
     data_sets = {name: numbers for name in paths if (numbers := list_generations(name))}
     if data_sets and len(paths) > 1:
         raise UsageError(

@@ -10,7 +10,6 @@ size.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from recordmill.base.display import Display
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.machine import core_count
 from recordmill.base.messages import Message
-from recordmill.base.option_names import option
+from recordmill.base.option_names import option, suggest_keywords
 from recordmill.base.progress import ProgressArgument, to_progress
 from recordmill.base.threads import thread_map
 from recordmill.records.tfrecord.frames import FRAME_OVERHEAD_BYTES, Frames, checked
@@ -58,7 +57,7 @@ from recordmill.storage.digest import digest_file, sha256_file
 from recordmill.storage.files import (
     is_remote,
     limit_requests,
-    parse_input_path,
+    parse_input_paths,
     put_bytes,
     read_range,
     stat,
@@ -94,6 +93,7 @@ class Problem:
         return f"{location}: {self.problem}{' (mended)' if self.mended else ''}"
 
 
+@suggest_keywords
 def verify(
     inputs: Inputs,
     *,
@@ -122,10 +122,7 @@ def verify(
         DataError: The manifest can't be read.
     """
     limit_requests(storage_requests)
-    paths = [
-        parse_input_path(name)
-        for name in ([inputs] if isinstance(inputs, str | os.PathLike) else inputs)
-    ]
+    paths = parse_input_paths(inputs)
     data_sets = [name for name in paths if is_data_set(name)]
     if data_sets and len(paths) > 1:
         raise UsageError(f"{data_sets[0]} is a data set of its own; verify it alone")

@@ -104,6 +104,17 @@ class DirectFiles:
         return self._pool.submit(write_and_release)
 
 
+def name_file(error: OSError, descriptor: int) -> OSError:
+    """Returns the error with the path of an open file, if the system knows the path."""
+    try:
+        path = os.readlink(f"/proc/self/fd/{descriptor}")
+    except OSError:
+        return error
+    if not path.startswith("/") or path.endswith(" (deleted)"):
+        return error
+    return OSError(error.errno, error.strerror, path)
+
+
 class DirectFile:
     """A new file for direct I/O, from `DirectFiles.create`.
 
@@ -186,7 +197,7 @@ class DirectFile:
             except OSError as error:
                 # File systems refuse direct I/O with EINVAL, some only at the first write.
                 if error.errno != errno.EINVAL or not self._is_direct:
-                    raise
+                    raise name_file(error, self._descriptor) from None
                 self._is_unsupported = True
             # After a short write the rest is not aligned any more.
             if num_written % _ALIGN_BYTES or self._is_unsupported:

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recordmill.base.errors import DataError
-from recordmill.storage.direct_io import DirectFile
+from recordmill.storage.direct_io import DirectFile, name_file
 from recordmill.storage.stores.local import open_regular
 
 # Errors of a full disk, an exhausted quota and a file that is too large.
@@ -138,11 +138,20 @@ def write_all(file: BinaryIO | DirectFile, data: bytes | memoryview | npt.NDArra
     """Writes all bytes and returns their number.
 
     Repeats the call of the operating system if it takes fewer bytes.
+
+    Raises:
+        OSError: The file can't be written. The error names it.
     """
     view = memoryview(data).cast("B")
     num_written = 0
-    while num_written < len(view):
-        num_written += file.write(view[num_written : num_written + _WRITE_BYTES])
+    try:
+        while num_written < len(view):
+            num_written += file.write(view[num_written : num_written + _WRITE_BYTES])
+    except OSError as error:
+        # a direct file names itself
+        if error.filename is not None or isinstance(file, DirectFile):
+            raise
+        raise name_file(error, file.fileno()) from None
     return num_written
 
 

@@ -40,6 +40,7 @@ from recordmill.storage.stores import uploads
 from recordmill.storage.stores.address import (
     Address,
     parse_input_path,
+    parse_input_paths,
     parse_local_path,
     parse_output_path,
     unquote_name,
@@ -78,6 +79,7 @@ __all__ = [  # includes names of the modules inside `storage`, for all other cod
     "list_objects",
     "open_file",
     "parse_input_path",
+    "parse_input_paths",
     "parse_local_path",
     "parse_output_path",
     "put_object",

@@ -528,6 +528,10 @@ class Batches(Iterator[Any]):
         self.cut: dict[str, int] = {}
         self._batches = _generate(source, self._plan, self._refiller, self.cut)
 
+    def __repr__(self) -> str:
+        # Keras prints it in its error for data of an unknown type.
+        return "<Batches of NumPy arrays for loops of your own; model.fit takes ds.to_keras(...)>"
+
     def __next__(self) -> Any:
         batch, end_position = next(self._batches)
         step = self._step

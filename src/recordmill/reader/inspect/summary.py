@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from recordmill.base.display import Display
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.messages import Message, join_messages
-from recordmill.base.option_names import option
+from recordmill.base.option_names import option, suggest_keywords
 from recordmill.base.progress import Progress, ProgressArgument, to_progress
 from recordmill.base.sizes import format_count
 from recordmill.base.threads import thread_map
@@ -562,6 +562,7 @@ def _frames_stats(
     )
 
 
+@suggest_keywords
 def inspect(
     inputs: Inputs,
     split: str | None = None,

@@ -24,7 +24,7 @@ from typing import Any, Literal
 import numpy as np
 
 from recordmill.base.errors import UsageError
-from recordmill.base.option_names import available_names
+from recordmill.base.option_names import available_names, did_you_mean, suggest_fields
 from recordmill.records.columns.numpy_arrays import is_bytes, numpy_dtype
 from recordmill.schemas.feature import Feature, Schema
 
@@ -32,6 +32,7 @@ from recordmill.schemas.feature import Feature, Schema
 _SORTED_STEPS = 64
 
 
+@suggest_fields
 @dataclass(frozen=True)
 class Padded:
     """Collation of lists to an array in which shorter rows are filled up.
@@ -65,6 +66,7 @@ class Padded:
             raise UsageError(f"Padded: give a length or a multiple, not both: {self}")
 
 
+@suggest_fields
 @dataclass(frozen=True)
 class Bucketed:
     """Collation of lists like `Padded`, with records of similar length in each batch.
@@ -107,6 +109,7 @@ class Bucketed:
             raise UsageError(f"Bucketed: buckets, length and steps must be at least 1: {self}")
 
 
+@suggest_fields
 @dataclass(frozen=True)
 class Packed:
     """Collation of the lists of several records to rows of a fixed length.
@@ -135,6 +138,7 @@ class Packed:
             raise UsageError(f"Packed: length must be at least 1: {self}")
 
 
+@suggest_fields
 @dataclass(frozen=True)
 class OneHot:
     """Collation of an integer to a one-hot vector.
@@ -183,13 +187,21 @@ def resolve_collations(
     Raises:
         UsageError: A feature or a collation is unknown, does not fit, or excludes another one.
     """
+    if isinstance(collate, str) and collate not in _COLLATIONS_BY_NAME:
+        raise UsageError(
+            f"collate is {_COLLATIONS_TEXT}, not {collate!r}{did_you_mean(collate, _COLLATIONS_BY_NAME)}"
+        )
     if isinstance(collate, str | Padded | Bucketed | Packed | OneHot):
-        collate = {feature.name: collate for feature in schema if feature.ragged_rank}
+        mode, collate = collate, {f.name: collate for f in schema if f.ragged_rank}
         if not collate:
-            raise UsageError("collate: no list is read; {name: way} says it of other features")
+            raise UsageError(
+                f"collate={mode!r}: none of the selected features is a list. To convert one feature only, "
+                "pass {name: mode}"
+            )
     if not isinstance(collate, Mapping):
         raise UsageError(
-            f"collate is a way, or one by feature name, {{name: {_COLLATIONS_TEXT}}}, not {collate!r}"
+            f"collate is one of these for all lists, or a dict of them by feature name: {_COLLATIONS_TEXT}; "
+            f"not {collate!r}"
         )
     collations: dict[str, Collation] = {}
     for name, choice in collate.items():

@@ -16,12 +16,14 @@ import numpy as np
 import numpy.typing as npt
 
 from recordmill.base.errors import MissingExtraError, UsageError
+from recordmill.base.option_names import suggest_fields
 
 Floats = npt.NDArray[np.float32]
 Dtype = Literal["uint8", "int32", "float16", "float32"]
 PerChannel = float | Sequence[float]
 
 
+@suggest_fields
 @dataclass(frozen=True)
 class RandomCrop:
     """Random part of each image, for training.
@@ -55,6 +57,7 @@ class RandomCrop:
             )
 
 
+@suggest_fields
 @dataclass(frozen=True)
 class Images:
     """Description of the arrays into which encoded images are decoded: [height, width, channels].

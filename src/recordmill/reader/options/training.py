@@ -206,10 +206,15 @@ class Form:
             raise UsageError(
                 f"label is a feature's name, True for the schema's label, or False, not {self.label!r}"
             )
-        if self.matrix is not None and (isinstance(self.matrix, str) or not len(self.matrix)):
-            raise UsageError(f"matrix is a list of features, not {self.matrix!r}")
-        if self.map is not None and not callable(self.map):
-            raise UsageError(f"map is a function of a batch, not {self.map!r}")
+        is_list = isinstance(self.matrix, list | tuple) and all(
+            isinstance(name, str) for name in self.matrix
+        )
+        if self.matrix is not None and not (is_list and self.matrix):
+            raise UsageError(
+                f'matrix is a list of features, as in matrix=["x", "z"], not {self.matrix!r}'
+            )
+        if self.map is not None:
+            check_map(self.map)
 
     def label_of(self, schema: Schema) -> str | None:
         """Returns the name of the label, or None."""
@@ -471,6 +476,24 @@ _SERVES: tuple[tuple[tuple[str, ...], Callable[[Training], bool], str], ...] = (
         'with on_bad="skip" nobody knows at which record a step begins; give a `state` instead',
     ),
 )
+
+
+def check_map(function: Any) -> None:
+    """Raises UsageError unless `function` can be called with a batch alone."""
+    if not callable(function):
+        raise UsageError(f"map is a function of a batch, not {function!r}")
+    try:
+        signature = inspect.signature(function)
+    # some functions of C have no signature
+    except (ValueError, TypeError):
+        return
+    try:
+        signature.bind(None)
+    except TypeError:
+        raise UsageError(
+            f"map is a function of one argument, the batch, and this one takes {signature}. With a label, the batch "
+            "is the pair (x, y): lambda batch: f(*batch)"
+        ) from None
 
 
 def hosts(of: Any) -> dict[str, int]:

@@ -457,13 +457,20 @@ def _iter_batches(source: Any) -> Iterator[pa.RecordBatch]:
     if type(source).__module__.split(".")[0] == "pandas" and hasattr(source, "columns"):
         return _mapping_batches(_frame_columns(source))
     if hasattr(source, "__arrow_c_stream__"):
-        return iter(pa.RecordBatchReader.from_stream(source))
+        try:
+            return iter(pa.RecordBatchReader.from_stream(source))
+        except pa.ArrowInvalid:
+            # a stream of a single column, as a Series has
+            raise UsageError(
+                f"can't build from an object of type {type(source).__name__}, because it has no column names: give a dict such as "
+                '{"value": data}'
+            ) from None
     if isinstance(source, Mapping):
         return _mapping_batches(source)
     if isinstance(source, Iterable) and not isinstance(source, str | bytes | np.ndarray):
         return _iterable_batches(source)
     raise UsageError(
-        f"can't build from a {type(source).__name__}: give paths, a pyarrow Table or reader, a pandas DataFrame, "
+        f"can't build from an object of type {type(source).__name__}: give paths, a pyarrow Table or reader, a pandas DataFrame, "
         "a dict of column names to arrays, or an iterable of dicts"
     )
 

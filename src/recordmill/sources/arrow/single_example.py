@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recordmill.base import native
-from recordmill.base.errors import DataError
+from recordmill.base.errors import DataError, UsageError
 from recordmill.records.columns.numpy_arrays import iter_rows
 from recordmill.records.example.decode import decode
 from recordmill.records.example.encode import encode
@@ -61,6 +61,8 @@ def example(values: Mapping[str, object], schema: Schema | None = None) -> bytes
             the value.
         ValueError: A key is not a feature of the schema, or the schema is not for Examples.
     """
+    if not isinstance(values, Mapping):
+        raise UsageError(f"example takes a dict of values by feature name, not {values!r:.99}")
     if schema is not None and (unknown := [name for name in values if name not in schema]):
         raise ValueError(f"{unknown} are no features of the schema, which has {list(schema.names)}")
     if schema is not None and schema.message != EXAMPLE:
@@ -139,6 +141,8 @@ def parse_example(data: bytes, schema: Schema | None = None) -> dict[str, Any]:
     Raises:
         DataError: The data is not such a message, or does not fit the schema.
     """
+    if not isinstance(data, bytes | bytearray | memoryview):
+        raise UsageError(f"parse_example takes the bytes of a record, not {data!r:.99}")
     if schema is None:
         form = to_plain_form(data, EXAMPLE_MAPS)
         if form is None:

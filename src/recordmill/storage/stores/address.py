@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import re
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from recordmill.base.errors import UsageError
@@ -96,6 +97,32 @@ def parse_local_path(path: str | os.PathLike[str]) -> str:
     raise UsageError(
         f"{redacted}: {scheme}:// is not served; copy the files to a local disk, or name a local folder"
     )
+
+
+def parse_input_paths(inputs: Any) -> list[str]:
+    """Returns the inputs of a call as paths and URIs, see `parse_input_path`.
+
+    Args:
+        inputs: A path, or several ones.
+
+    Raises:
+        UsageError: It is something else, or a URI is not supported.
+
+    >>> parse_input_paths("data"), parse_input_paths(["a", "s3:/bucket/b"])
+    (['data'], ['a', 's3://bucket/b'])
+    """
+    if isinstance(inputs, str | os.PathLike):
+        inputs = [inputs]
+    is_list = isinstance(inputs, Iterable) and not isinstance(inputs, bytes)
+    paths = list[str]()
+    for path in inputs if is_list else [inputs]:
+        if not isinstance(path, str | os.PathLike):
+            raise UsageError(
+                "an input is a path, as in 'data', or a list of paths, as in ['a', 'b'], "
+                f"not an object of type {type(path).__name__}"
+            )
+        paths.append(parse_input_path(path))
+    return paths
 
 
 def parse_input_path(path: str | os.PathLike[str]) -> str:
