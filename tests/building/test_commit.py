@@ -284,19 +284,19 @@ def test_a_late_failure_is_told(
 def test_a_disk_that_can_not_be_read_is_told_with_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read, seen = manifest_files.read_bounded, set()
+    read, seen = manifest_files.read_range, set()
     for number in range(30):
         out, left = tmp_path / str(number), itertools.count(-number)
         for rows in (1, 2):
             recordmill.build({"x": [0] * rows}, out, overwrite=True)
 
-        def failing(path: str, *given: Any, left: Any = left) -> bytes:
+        def failing(path: str, left: Any = left, **options: Any) -> Any:
             if next(left) >= 0:
                 raise OSError(errno.EIO, os.strerror(errno.EIO), path)
-            return read(path, *given)
+            return read(path, **options)
 
         with monkeypatch.context() as patched:
-            patched.setattr(manifest_files, "read_bounded", failing)
+            patched.setattr(manifest_files, "read_range", failing)
             said = ""
             try:
                 recordmill.build({"x": [0] * 3}, out, overwrite=True)

@@ -22,7 +22,8 @@ from recordmill.base.errors import DataError, RecordmillError, UsageError
 from recordmill.shards.catalog import catalog_inputs
 from recordmill.shards.manifest import load_manifest
 from recordmill.storage.codecs import find_codec
-from recordmill.storage.json_fields import parse_json, read_bounded
+from recordmill.storage.files import read_range
+from recordmill.storage.json_fields import parse_json
 
 PART = ("parts", 0)
 SHARD = (*PART, "splits", "train", 0)
@@ -196,7 +197,7 @@ def test_repeated_keys_take_no_longer_than_others() -> None:
 def test_nothing_waits_for_a_pipe(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(DataError, match="no regular file"):
-        read_bounded(tmp_path / "pipe")
+        read_range(tmp_path / "pipe", max_bytes=100)
 
 
 VALUES = st.recursive(

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from kit import tree
 
 from recordmill.base.errors import DataError
+from recordmill.sources.common.small_files import read_files
 from recordmill.storage import disk_files
 from recordmill.storage.disk_files import FILE_CREATED, NAME_TAKEN, NAME_UNFIT, NewFiles
 from recordmill.storage.file_table import FileTable, InputFile, count_column_values, encode_column
@@ -26,7 +27,6 @@ from recordmill.storage.files import (
     Stat,
     atomic_write,
     put_if_absent,
-    read_files,
     stat,
     sync_file,
     sync_folder,
@@ -51,7 +51,8 @@ def listed(folder: Path) -> Listed:
 def outcome(files: Listed) -> bytes | str:
     into = np.zeros(sum(about.size_bytes for _, about, _ in files), np.uint8)
     try:
-        for _ in read_files(files, into):
+        inputs = [InputFile(0, name, path, about) for path, about, name in files]
+        for _ in read_files(inputs, into):
             pass
     except DataError as error:
         return str(error)

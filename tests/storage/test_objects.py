@@ -12,8 +12,10 @@ import pytest
 from web_files import CUT, FAIL, SLOW, WebFiles, web_files
 
 from recordmill.base.errors import DataError, UsageError
+from recordmill.sources.common.small_files import read_files
 from recordmill.storage import files
 from recordmill.storage.compression import open_blocks
+from recordmill.storage.file_table import InputFile
 from recordmill.storage.files import (
     Bytes,
     Stat,
@@ -21,7 +23,6 @@ from recordmill.storage.files import (
     limit_block_memory,
     map_file,
     read_blocks,
-    read_files,
     read_range,
     read_ranges,
     start_range_read,
@@ -115,7 +116,9 @@ def whole_files(found: list[tuple[str, Stat]]) -> list[bytes]:
     into = np.empty(sum(about.size_bytes for _, about in found), np.uint8)
     return [
         data.tobytes()
-        for data in read_files([(path, about, f"name of {path}") for path, about in found], into)
+        for data in read_files(
+            [InputFile(0, f"name of {path}", path, about) for path, about in found], into
+        )
     ]
 
 
@@ -195,7 +198,7 @@ def test_an_object_that_changes_is_told_to_who_planned_with_it(web: WebFiles) ->
     with pytest.raises(DataError, match="a: changed while it was read"):
         check_unchanged(url, planned, "a")
     with pytest.raises(DataError, match="changed while it was read"):
-        list(read_files([(url, planned, "a")], np.empty(SIZE, np.uint8)))
+        list(read_files([InputFile(0, "a", url, planned)], np.empty(SIZE, np.uint8)))
 
 
 def test_a_range_is_of_one_content(web: WebFiles, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 # 2 GiB in addition to the interpreter: a laptop can spare this much. More memory makes sorted runs
 # larger and fewer.
 DEFAULT_MEMORY_BYTES = 2 << 30
+_BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
 # The quota of cgroup v2. A container sees its own quota at this path.
 _CPU_QUOTA_FILE = Path("/sys/fs/cgroup/cpu.max")
 
@@ -38,6 +39,17 @@ def _read_cpu_quota(path: Path) -> int | None:
         allowed, period = path.read_text(encoding="ascii").split()
         return -(-int(allowed) // int(period))
     except (OSError, ValueError, ZeroDivisionError):  # no cgroup v2, or the quota is `max`
+        return None
+
+
+def read_boot_id() -> str | None:
+    """Returns the boot id of the kernel, which changes when the machine is restarted.
+
+    All containers of a machine have it in common. None on systems without one.
+    """
+    try:
+        return _BOOT_ID_FILE.read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
         return None
 
 

@@ -286,9 +286,10 @@ def _read_statistics_file(path: str) -> DatasetStatistics:
 
 
 def _read_file(path: str) -> bytes:
-    from recordmill.storage.json_fields import read_bounded
+    from recordmill.storage.files import read_range
+    from recordmill.storage.json_fields import MAX_JSON_BYTES
 
-    return read_bounded(path)
+    return read_range(path, max_bytes=MAX_JSON_BYTES).tobytes()
 
 
 @contextlib.contextmanager

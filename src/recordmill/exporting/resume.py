@@ -36,7 +36,12 @@ from recordmill.exporting.plan import (
 from recordmill.exporting.task import OutputCounts, output_file_name, reject_file_name
 from recordmill.shards.dead_runs import READ_NOTE_NAME
 from recordmill.shards.run import RunFolder
-from recordmill.storage.files import put_bytes, stat, sync_file
+from recordmill.storage.files import (
+    put_bytes,
+    read_range,
+    stat,
+    sync_file,
+)
 from recordmill.storage.folders import (
     inode_number,
     is_folder,
@@ -46,7 +51,7 @@ from recordmill.storage.folders import (
     remove,
     rename,
 )
-from recordmill.storage.json_fields import convert_json, load_json, parse_json, read_bounded
+from recordmill.storage.json_fields import MAX_JSON_BYTES, convert_json, load_json, parse_json
 from recordmill.storage.walk import RUN_PREFIX
 
 # Folder in the run folder. It contains a file with record counts for each finished output.
@@ -406,7 +411,10 @@ def _load_counts(run: RunFolder, plan: ReadPlan, task: ReadTask) -> OutputCounts
     )
     with contextlib.suppress(OSError, DataError):
         value = parse_json(
-            read_bounded(run.path / COUNTS_FOLDER / counts_file_name(task)), COUNTS_FOLDER
+            read_range(
+                run.path / COUNTS_FOLDER / counts_file_name(task), max_bytes=MAX_JSON_BYTES
+            ).tobytes(),
+            COUNTS_FOLDER,
         )
         saved = convert_json(_SavedIdentity, value, COUNTS_FOLDER)
         counts: OutputCounts = convert_json(OutputCounts, value, COUNTS_FOLDER)

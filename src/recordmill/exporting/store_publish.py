@@ -39,13 +39,14 @@ from recordmill.storage.files import (
     check_uploaded,
     list_objects,
     put_object,
+    read_range,
     remove_objects,
     stat,
     upload_all,
     upload_file,
 )
 from recordmill.storage.folders import find_files, is_file, join, list_names, remove_file
-from recordmill.storage.json_fields import read_bounded
+from recordmill.storage.json_fields import MAX_JSON_BYTES
 from recordmill.storage.walk import DATA_PREFIX, READ_SUMMARY_NAME, READS_FOLDER, RUN_PREFIX
 
 # Maximum number of uploads at the same time while other outputs are written.
@@ -399,7 +400,10 @@ def _finish_newest_result(out: str, results: Mapping[int, str], text: bytes | No
     generation = max(results)
     if text is None:
         newest, current = run_both(
-            lambda: read_bounded(join(out, result_name(generation))), lambda: _read_summary(out)
+            lambda: read_range(
+                join(out, result_name(generation)), max_bytes=MAX_JSON_BYTES
+            ).tobytes(),
+            lambda: _read_summary(out),
         )
     else:
         newest, current = text, b""
@@ -413,5 +417,5 @@ def _finish_newest_result(out: str, results: Mapping[int, str], text: bytes | No
 def _read_summary(out: str) -> bytes:
     """Returns the content of `_read.json`, or b"" if it is missing or too large."""
     with contextlib.suppress(FileNotFoundError, DataError):
-        return read_bounded(join(out, READ_SUMMARY_NAME))
+        return read_range(join(out, READ_SUMMARY_NAME), max_bytes=MAX_JSON_BYTES).tobytes()
     return b""

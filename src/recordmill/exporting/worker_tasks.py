@@ -52,7 +52,7 @@ from recordmill.storage.folders import (
     make_folder,
     rename,
 )
-from recordmill.storage.json_fields import convert_json, parse_json, read_bounded
+from recordmill.storage.json_fields import MAX_JSON_BYTES, convert_json, parse_json
 
 # Number of requests to a store or network disk at the same time. Each thread only waits.
 _CONCURRENT_REQUESTS = 32
@@ -197,7 +197,9 @@ def find_finished_tasks(
     def load(name: str) -> FinishedTask | None:
         with contextlib.suppress(OSError, DataError):
             path = join(folder, name)
-            return FinishedTask.from_json(parse_json(read_bounded(path), path), path, tasks)
+            return FinishedTask.from_json(
+                parse_json(read_range(path, max_bytes=MAX_JSON_BYTES).tobytes(), path), path, tasks
+            )
         return None
 
     finished: list[FinishedTask | None] = [None] * len(tasks)

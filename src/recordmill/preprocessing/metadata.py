@@ -23,7 +23,7 @@ from recordmill.preprocessing.saved_transform import SavedTransform
 from recordmill.preprocessing.tensors import make_representations
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.schemas.tfmd import extend_pbtxt, from_pbtxt, to_pbtxt
-from recordmill.storage.files import open_file, read_range, replace_file, write_all
+from recordmill.storage.files import read_blocks, read_range, replace_file, write_all
 from recordmill.storage.folders import is_file, is_link, list_paths_recursively, make_folder
 
 # The prefix of raw features that are kept in addition.
@@ -182,6 +182,7 @@ _NOTES_BY_RESULT = {
     UNLISTED_RESULT: "words are empty or hold a line break: no vocabulary lists them, and they count as unknown",
 }
 # 1,000 numbers of one result: larger ones are left out of the manifest, where only users read them.
+_BLOCK_BYTES = 1 << 20  # 1 MiB: the part of a vocabulary in memory
 _MAX_NUMBERS = 1000
 
 
@@ -470,5 +471,8 @@ def _replace_non_json(value: Any) -> Any:
 
 
 def _count_lines(path: str) -> int:
-    with open_file(path) as file:
-        return sum(1 for _ in file)
+    num_lines, end = 0, b"\n"
+    for block in read_blocks(path, _BLOCK_BYTES):
+        data = block.tobytes()
+        num_lines, end = num_lines + data.count(b"\n"), data[-1:]
+    return num_lines + (end != b"\n")  # the last line may have no end

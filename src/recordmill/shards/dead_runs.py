@@ -22,6 +22,7 @@ from typing import Any
 
 from recordmill.base.documents import describe_value
 from recordmill.base.errors import DataError
+from recordmill.base.machine import read_boot_id
 from recordmill.shards.file_names import is_data_folder
 from recordmill.shards.manifest import Manifest, list_generations, load_manifest
 from recordmill.storage.folders import (
@@ -33,7 +34,7 @@ from recordmill.storage.folders import (
     remove,
     remove_empty_folder,
 )
-from recordmill.storage.json_fields import convert_json, parse_json, read_bounded
+from recordmill.storage.json_fields import convert_json, parse_json
 from recordmill.storage.locks import LockFile, lock_folder
 from recordmill.storage.walk import DATA_PREFIX, READ_SUMMARY_NAME, RUN_PREFIX
 
@@ -242,6 +243,4 @@ def machine_id() -> str:
     It is the boot id of the kernel, which all containers of a machine have in common. Systems
     without one have the host name instead.
     """
-    with contextlib.suppress(OSError, DataError):
-        return read_bounded("/proc/sys/kernel/random/boot_id", _MAX_OWNER_BYTES).decode().strip()
-    return socket.gethostname()
+    return read_boot_id() or socket.gethostname()

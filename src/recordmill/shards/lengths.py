@@ -13,8 +13,9 @@ from typing import Any
 
 from recordmill.base.errors import DataError
 from recordmill.shards.file_names import group_shards
+from recordmill.storage.files import read_range
 from recordmill.storage.folders import is_file
-from recordmill.storage.json_fields import parse_json, read_bounded
+from recordmill.storage.json_fields import MAX_JSON_BYTES, parse_json
 
 INFO_FILE = "dataset_info.json"
 # Maximum number of folders in which the file is searched. Each costs a system call.
@@ -89,7 +90,11 @@ def compare_length(path: str, records: int, stated: int | None) -> LengthProblem
 def _read_info(path: str) -> dict[str, list[int]]:
     """Returns the lengths of the shards, by split. Empty if the file has none that can be used."""
     try:
-        content: Any = parse_json(read_bounded(path), path) if is_file(path) else {}
+        content: Any = (
+            parse_json(read_range(path, max_bytes=MAX_JSON_BYTES).tobytes(), path)
+            if is_file(path)
+            else {}
+        )
         return {
             split["name"]: [int(length) for length in split["shardLengths"]]
             for split in content.get("splits", ())

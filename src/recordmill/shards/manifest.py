@@ -28,8 +28,9 @@ from recordmill.shards.file_names import (
 )
 from recordmill.storage.codecs import SHARD_SUFFIXES, find_codec
 from recordmill.storage.digest import BLAKE3, Digest
+from recordmill.storage.files import read_range
 from recordmill.storage.folders import join, list_names_if_present
-from recordmill.storage.json_fields import convert_json, parse_json, read_bounded
+from recordmill.storage.json_fields import MAX_JSON_BYTES, convert_json, parse_json
 from recordmill.storage.walk import MANIFESTS_FOLDER, find_unfinished, no_data_set_error
 
 # (major, minor). A reader refuses an unknown major version and ignores fields that a minor version
@@ -382,7 +383,7 @@ def load_manifest(out: str | os.PathLike[str], generation: int | None = None) ->
     if generation is None:
         return load_newest_manifest(out)[1]
     path = join(out, MANIFESTS_FOLDER, manifest_path("", generation).name)
-    return Manifest.from_json(read_bounded(path), path)
+    return Manifest.from_json(read_range(path, max_bytes=MAX_JSON_BYTES).tobytes(), path)
 
 
 def load_newest_manifest(
@@ -467,7 +468,7 @@ def read_statistics(manifest: Manifest, out: str | os.PathLike[str]) -> bytes | 
         return None
     path = join(out, manifest.parts[-1].folder, entry["name"])
     with explain_missing(path):
-        data = read_bounded(path, entry["bytes"])
+        data = read_range(path, max_bytes=entry["bytes"]).tobytes()
     digest = Digest()
     digest.update(data)
     if digest.text() != entry["digest"]:

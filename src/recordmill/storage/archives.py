@@ -504,7 +504,7 @@ def is_streamed_member(path: str) -> bool:
     return is_archive_member(path) and _find_member(path)[1].is_streamed
 
 
-class ArchiveStorage:
+class ArchiveStorage(FileStorage):
     """Storage of the members of archives. See `FileStorage`."""
 
     def stat(self, path: str) -> Stat:

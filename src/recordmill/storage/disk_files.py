@@ -19,7 +19,6 @@ import numpy.typing as npt
 
 from recordmill.base.errors import DataError
 from recordmill.storage.direct_io import DirectFile, name_file
-from recordmill.storage.stores.local import open_regular
 
 # Errors of a full disk, an exhausted quota and a file that is too large.
 DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -107,11 +106,6 @@ def replace_file(path: str | Path) -> BinaryIO:
         "wb",
         buffering=0,
     )
-
-
-def open_file(path: str | os.PathLike[str]) -> BinaryIO:
-    """Opens a regular file for reading."""
-    return os.fdopen(open_regular(path), "rb")
 
 
 def reopen_file(path: str | Path, size_bytes: int) -> BinaryIO:

@@ -13,12 +13,13 @@ import os
 import resource
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 
-from recordmill.base.buffers import Bytes, allocate
+from recordmill.base.buffers import Bytes
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.lru import LruLimit
 from recordmill.base.option_names import option
@@ -29,7 +30,6 @@ from recordmill.storage.disk_files import (
     create_file,
     create_if_absent,
     move_file,
-    open_file,
     reopen_file,
     replace_file,
     sync_file,
@@ -46,8 +46,7 @@ from recordmill.storage.stores.address import (
     unquote_name,
 )
 from recordmill.storage.stores.client import REQUEST_LIMIT
-from recordmill.storage.stores.downloads import ReplacedError
-from recordmill.storage.stores.local import stat_from_os
+from recordmill.storage.stores.local import NOT_REGULAR_ERRNOS, stat_from_os
 from recordmill.storage.stores.objects import StoreSettings
 from recordmill.storage.stores.protocol import FileStorage, Reader, SizedFile, Stat
 from recordmill.storage.stores.uploads import (
@@ -77,7 +76,6 @@ __all__ = [  # includes names of the modules inside `storage`, for all other cod
     "check_uploaded",
     "create_file",
     "list_objects",
-    "open_file",
     "parse_input_path",
     "parse_input_paths",
     "parse_local_path",
@@ -113,10 +111,6 @@ def find_storage(path: str) -> FileStorage:
 def is_remote(path: str) -> bool:
     """Returns whether a path is in a store. This includes members of archives in a store."""
     return "://" in path and Address.parse(path) is not None
-
-
-def _is_object(path: str) -> bool:
-    return is_remote(path) and find_storage(path) is _OBJECT_STORAGE
 
 
 def limit_requests(requests: int | None) -> None:
@@ -216,94 +210,54 @@ def refresh_listing(folder: str) -> None:
         pass
 
 
-def _open_reader(path: str) -> contextlib.closing[Reader]:
-    return contextlib.closing(find_storage(path).open(path))
-
-
-def read_range(path: str, start: int = 0, stop: int | None = None) -> Bytes:
+def read_range(
+    path: str | os.PathLike[str],
+    start: int = 0,
+    stop: int | None = None,
+    *,
+    target: Bytes | None = None,
+    max_bytes: int | None = None,
+) -> Bytes:
     """Returns bytes [start, stop) of a file. It is shorter at the end of the file.
 
-    The memory of the result comes from `base.buffers`, where later arrays reuse it.
+    The memory of the result comes from `base.buffers`, where later arrays reuse it. The array may
+    be read-only.
 
     Args:
         path: The file to read.
         start: Offset of the first byte.
-        stop: Offset after the last byte. None means the end of the file.
+        stop: Offset after the last byte. None means the end of the file. If `start` is 0, the
+            result is then the complete current content. In a store, a small object takes one
+            request for it.
+        target: The array to fill, instead of a new one. Then `stop` is ignored.
+        max_bytes: The largest size of a file that is read completely. Give it for a file that
+            anyone may have written.
 
     Raises:
         OSError: The file can't be opened or read.
+        DataError: The file has more than `max_bytes`, grows while it is read, or is no regular
+            file. Only if there is a limit.
     """
-    with _open_reader(path) as reader:
-        size = reader.stat().size_bytes
-        stop = size if stop is None else min(stop, size)
-        return reader.fill(allocate(max(stop - start, 0), np.uint8), start)
+    path = os.fspath(path)
+    storage = find_storage(path)
+    if start or stop is not None or target is not None:
+        return storage.read_range(path, start, stop, target)
+    try:
+        return storage.read_file(path, max_bytes)
+    except OSError as error:
+        if max_bytes is None or error.errno not in NOT_REGULAR_ERRNOS:
+            raise
+        raise DataError("is no regular file", source=path) from None
 
 
 def start_range_read(path: str, start: int, stop: int) -> Callable[[], Bytes]:
-    """Starts to read bytes [start, stop) of a file.
+    """Begins `read_range`, and returns a function that waits for the bytes and returns them.
 
-    The returned function waits for the bytes and returns them. Only objects in stores are read in
-    advance. Any other file is read when the function is called. If an object is replaced before the
-    read ends, the function returns the range of the new object.
+    Only objects in stores are requested now. Any other file is read when the function is called. If
+    an object is replaced before the read ends, the function returns the range of the new object.
     """
-    if not _is_object(path):
-        return lambda: read_range(path, start, stop)
-    object_stat = last_known_stat(path)
-    buffer = allocate(max(min(stop, object_stat.size_bytes) - start, 0), np.uint8)
-    wait = _OBJECT_STORAGE.start_reading(path, object_stat, buffer, start)
-
-    def read() -> Bytes:
-        try:
-            wait()
-        except ReplacedError:
-            return read_range(path, start, stop)  # which retries with the new object
-        return buffer
-
-    return read
-
-
-def read_files(files: Sequence[tuple[str, Stat, str]], buffer: Bytes) -> Iterator[Bytes]:
-    """Reads complete files, one after the other, into `buffer`.
-
-    Objects in stores are prefetched.
-
-    Args:
-        files: (path, state at planning time, name for messages) of each file.
-        buffer: The array to fill. It must have the total size of the files.
-
-    Yields:
-        The part of the buffer with the content of the next file.
-
-    Raises:
-        DataError: A file has changed since planning or can't be read.
-    """
-    offset = 0
-    for path, planned_stat, source in prefetch_files(files, lambda file: file[:2]):
-        target = buffer[offset : offset + planned_stat.size_bytes]
-        offset += planned_stat.size_bytes
-        try:
-            with _open_reader(path) as reader:
-                num_read, current_stat = len(reader.fill(target, 0)), reader.stat()
-        except OSError as error:
-            raise DataError(f"can't be read: {error.strerror}", source=source) from error
-        if num_read < len(target) or planned_stat.is_changed(current_stat):
-            raise _changed_error(planned_stat, current_stat, source)
-        yield target
-
-
-def read_object_or_member(path: str, max_bytes: int) -> bytes:
-    """Returns the current content of an object or of a member of an archive.
-
-    A small object takes one request.
-
-    Raises:
-        DataError: The content is larger than `max_bytes`.
-    """
-    if _is_object(path):
-        return _OBJECT_STORAGE.read_object(path, max_bytes)
-    if (size := stat(path).size_bytes) > max_bytes:
-        raise DataError(f"has {size:,} bytes, above the {max_bytes:,} allowed", source=path)
-    return read_range(path).tobytes()
+    read = find_storage(path).start_reading(path, start, stop)
+    return partial(read_range, path, start, stop) if read is None else read
 
 
 def iter_object_stats(folder: str) -> Iterator[tuple[str, Stat]]:
@@ -325,11 +279,13 @@ def prefetch_files(
     """
     waiting: deque[_Item] = deque()
     for item in items:
-        if (file := file_of(item)) is not None and _is_object(file[0]):
-            _OBJECT_STORAGE.prefetch_start(*file)
+        file = file_of(item)
+        storage = None if file is None else find_storage(file[0])
+        if file is not None and storage is not None and storage.max_prefetched:
+            storage.prefetch_start(*file)
             # Items wait until enough later objects are requested.
             waiting.append(item)
-            if len(waiting) <= _OBJECT_STORAGE.max_prefetched:
+            if len(waiting) <= storage.max_prefetched:
                 continue
         elif not waiting:
             yield item
@@ -352,16 +308,7 @@ def read_ranges(path: str, ranges: Sequence[tuple[int, Bytes]]) -> None:
     Raises:
         DataError: The file ends inside a range.
     """
-    if _is_object(path):
-        _OBJECT_STORAGE.read_ranges(path, ranges)
-        return
-    with _open_reader(path) as reader:
-        for start, buffer in ranges:
-            if (num_read := len(reader.fill(buffer, start))) != len(buffer):
-                raise DataError(
-                    f"ends at byte {start + num_read}, where {start + len(buffer)} are needed",
-                    source=path,
-                )
+    find_storage(path).read_ranges(path, ranges)
 
 
 def read_blocks(
@@ -371,7 +318,7 @@ def read_blocks(
 
     The last array may be shorter. None for `stop` means the end of the file.
     """
-    with _open_reader(path) as reader:
+    with contextlib.closing(find_storage(path).open(path)) as reader:
         while True:
             size = block_bytes if stop is None else min(block_bytes, stop - start)
             block = reader.fill(np.empty(size, np.uint8), start)

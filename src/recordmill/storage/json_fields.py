@@ -8,49 +8,14 @@ from __future__ import annotations
 
 import json
 import os
-import stat as modes
 from typing import Any, NoReturn
 
 from recordmill.base.documents import InvalidValueError, convert
 from recordmill.base.errors import DataError
-from recordmill.storage.archives import is_archive_member
-from recordmill.storage.files import is_remote, read_object_or_member
+from recordmill.storage.files import read_range
 
 # 256 MiB: enough for a manifest of about 900,000 shards, and much more than these files need.
 MAX_JSON_BYTES = 256 << 20
-_MIN_READ_BYTES = 64 << 10  # 64 KiB: for files without a size, such as files of the kernel
-
-
-def read_bounded(path: str | os.PathLike[str], max_bytes: int = MAX_JSON_BYTES) -> bytes:
-    """Returns the content of a regular file of at most `max_bytes`.
-
-    Does not wait for a pipe. The path may be in a store or an archive.
-
-    Raises:
-        OSError: The file can't be opened or read. FileNotFoundError if it is missing.
-        DataError: The file is not regular, or too large.
-    """
-    if is_remote(os.fspath(path)) or is_archive_member(os.fspath(path)):
-        return read_object_or_member(os.fspath(path), max_bytes)
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(descriptor, "rb") as file:
-        file_stat = os.fstat(descriptor)
-        if not modes.S_ISREG(file_stat.st_mode):
-            raise DataError("is no regular file", source=os.fspath(path))
-        # `read` allocates this many bytes. The extra byte shows whether the file is larger.
-        request_bytes = min(max_bytes, max(file_stat.st_size, _MIN_READ_BYTES)) + 1
-        try:
-            data = file.read(request_bytes) if file_stat.st_size <= max_bytes else b""
-        except OSError as error:  # it does not name the file
-            raise OSError(error.errno, error.strerror, os.fspath(path)) from None
-        if len(data) == request_bytes <= max_bytes:
-            raise DataError("grows while it is read", source=os.fspath(path))
-        if file_stat.st_size > max_bytes or len(data) > max_bytes:
-            raise DataError(
-                f"has {file_stat.st_size:,} bytes, above the {max_bytes:,} allowed",
-                source=os.fspath(path),
-            )
-        return data
 
 
 def parse_json(data: bytes | str, source: str, *, allow_nan: bool = False) -> Any:
@@ -113,7 +78,9 @@ def convert_json(kind: Any, value: Any, source: str, place: str = "") -> Any:
 def load_json(kind: Any, path: str | os.PathLike[str]) -> Any:
     """Reads, parses and converts a JSON file.
 
-    See `read_bounded`, `parse_json` and `convert_json` for the errors.
+    See `read_range`, `parse_json` and `convert_json` for the errors.
     """
     name = os.fspath(path)
-    return convert_json(kind, parse_json(read_bounded(path), name), name)
+    return convert_json(
+        kind, parse_json(read_range(path, max_bytes=MAX_JSON_BYTES).tobytes(), name), name
+    )

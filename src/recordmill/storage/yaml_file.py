@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from recordmill.base.errors import DataError, MissingExtraError, UsageError
-from recordmill.storage.json_fields import read_bounded
+from recordmill.storage.files import read_range
 
 _TAG = "tag:yaml.org,2002:"
 # (type, pattern, first characters) of the plain values in the core schema of YAML 1.2.
@@ -48,7 +48,9 @@ def read_yaml(path: str, label: str, expected: str) -> Mapping[str, Any]:
     except ImportError:
         raise MissingExtraError(label, "tft", "yaml") from None
     try:
-        content = yaml.load(read_bounded(path, _MAX_BYTES).decode(), _make_loader(yaml))
+        content = yaml.load(
+            read_range(path, max_bytes=_MAX_BYTES).tobytes().decode(), _make_loader(yaml)
+        )
     except RecursionError:
         raise UsageError(
             "{label}: is nested too deep, or holds itself; write {expected}",

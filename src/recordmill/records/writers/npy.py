@@ -44,7 +44,7 @@ from recordmill.records.writers.npy_file import NpyFile
 from recordmill.records.writers.outputs import OutputWriter, WriterSettings
 from recordmill.schemas.arrow import from_arrow, to_arrow
 from recordmill.schemas.feature import Feature, Schema
-from recordmill.storage.files import create_file, open_file, parse_local_path, stat, write_all
+from recordmill.storage.files import create_file, parse_local_path, read_blocks, stat, write_all
 from recordmill.storage.folders import find_files, list_paths, make_folder, remove_tree
 from recordmill.storage.json_fields import load_json
 
@@ -216,11 +216,8 @@ class NpzWriter(OutputWriter):
             for path in list_paths(self._folder, "*.npy"):
                 # ZipInfo has a constant date in 1980, so the same columns produce the same bytes.
                 entry = zipfile.ZipInfo(path.name)
-                with (
-                    open_file(path) as source,
-                    archive.open(entry, "w", force_zip64=True) as member,
-                ):
-                    while block := source.read(_COPY_BLOCK_BYTES):
+                with archive.open(entry, "w", force_zip64=True) as member:
+                    for block in read_blocks(str(path), _COPY_BLOCK_BYTES):
                         member.write(block)
         remove_tree(self._folder)
 

@@ -28,9 +28,9 @@ from recordmill.schemas.feature import ITEM_BYTES, OPAQUE_BYTES, Feature, Schema
 from recordmill.schemas.tfds import from_features_json
 from recordmill.shards.catalog import ShardFile
 from recordmill.shards.lengths import INFO_FILE
-from recordmill.storage.files import parse_input_path
+from recordmill.storage.files import parse_input_path, read_range
 from recordmill.storage.folders import is_file, no_file_message
-from recordmill.storage.json_fields import parse_json, read_bounded
+from recordmill.storage.json_fields import MAX_JSON_BYTES, parse_json
 
 FEATURES_FILE = "features.json"
 _SCHEMA_PATHS = ("schema.pbtxt", "transformed_metadata/schema.pbtxt", "metadata/schema.pbtxt")
@@ -190,14 +190,14 @@ def read_schema_file(path: str | os.PathLike[str]) -> Schema:
 
 def _read_text(path: str) -> str:
     try:
-        return read_bounded(path).decode()
+        return read_range(path, max_bytes=MAX_JSON_BYTES).tobytes().decode()
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"can't be read: {error}", source=path) from None
 
 
 def _read_json(path: str) -> dict[str, Any]:
     try:
-        content = parse_json(read_bounded(path), path)
+        content = parse_json(read_range(path, max_bytes=MAX_JSON_BYTES).tobytes(), path)
     except OSError as error:
         raise DataError(f"can't be read: {error}", source=path) from None
     if not isinstance(content, dict):

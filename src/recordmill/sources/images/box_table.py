@@ -31,8 +31,10 @@ from recordmill.sources.images.foreign_annotations import shape_edges
 from recordmill.sources.images.image_finder import ImageFinder
 from recordmill.sources.images.labels_file import PATH_COLUMNS, read_label_rows, table_planner
 from recordmill.storage.file_table import InputFile
-from recordmill.storage.files import read_range
-from recordmill.storage.json_fields import parse_json, read_bounded
+from recordmill.storage.files import (
+    read_range,
+)
+from recordmill.storage.json_fields import parse_json
 
 _CORNERS = (
     ("xmin", "ymin", "xmax", "ymax"),
@@ -446,7 +448,7 @@ def _json_rows(rows: AnnotationRows, file: InputFile, settings: ParseSettings) -
             enough=enough,
             source=file.name,
         )
-    data = read_bounded(file.path, size).removeprefix(b"\xef\xbb\xbf")
+    data = read_range(file.path, max_bytes=size).tobytes().removeprefix(b"\xef\xbb\xbf")
     for number, line in enumerate(data.split(b"\n"), 1):
         if not line.strip():
             continue

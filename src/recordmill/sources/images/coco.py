@@ -28,7 +28,8 @@ from recordmill.sources.images.annotation_rows import (
 )
 from recordmill.sources.images.foreign_annotations import read_foreign_json
 from recordmill.storage.file_table import InputFile
-from recordmill.storage.json_fields import parse_json, read_bounded
+from recordmill.storage.files import read_range
+from recordmill.storage.json_fields import parse_json
 
 _LISTS = ("images", "annotations", "categories")
 
@@ -92,7 +93,7 @@ def read_json(file: InputFile, settings: ParseSettings) -> Any:
             enough=enough,
             source=file.name,
         )
-    data = read_bounded(file.path, size)
+    data = read_range(file.path, max_bytes=size).tobytes()
     return parse_json(data.removeprefix(b"\xef\xbb\xbf"), file.name, allow_nan=True)
 
 

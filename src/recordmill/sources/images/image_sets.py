@@ -8,8 +8,8 @@ import pyarrow as pa
 
 from recordmill.schemas.splits import SPLIT_WORDS
 from recordmill.storage.file_table import FileTable, encode_column
+from recordmill.storage.files import read_range
 from recordmill.storage.folders import is_file, join
-from recordmill.storage.json_fields import read_bounded
 
 _LISTS = ("train", "val", "test")  # trainval.txt has the names of two of them again
 _FOLDER = ("ImageSets", "Main")
@@ -40,7 +40,12 @@ def read_image_set_splits(
         return None, []
     splits: dict[str, set[str]] = {}
     for name, path in lists.items():
-        for line in read_bounded(path, _MAX_LIST_BYTES).decode("utf-8", "replace").splitlines():
+        for line in (
+            read_range(path, max_bytes=_MAX_LIST_BYTES)
+            .tobytes()
+            .decode("utf-8", "replace")
+            .splitlines()
+        ):
             if words := line.split():
                 splits.setdefault(words[0], set()).add(SPLIT_WORDS[name])
     stems = [os.path.splitext(name.rpartition("/")[2])[0] for name in files.names()]

@@ -34,6 +34,7 @@ from recordmill.schemas.arrow import from_arrow_field, to_arrow
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.common.contract import BATCH_BYTES, BATCH_FILES, IMAGE_FEATURES, Chunk
 from recordmill.sources.common.layout import FolderLayout
+from recordmill.sources.common.small_files import read_files
 from recordmill.sources.common.tables import take_file_batch
 from recordmill.sources.images.box_columns import (
     ANNOTATION_FILE,
@@ -46,7 +47,7 @@ from recordmill.sources.images.pairs import PARTNER_COLUMN
 from recordmill.sources.values.conform import conform
 from recordmill.sources.values.labels import ClassNames
 from recordmill.storage.file_table import FileTable, InputFile, make_dictionary_column, null_column
-from recordmill.storage.files import Bytes, read_files
+from recordmill.storage.files import Bytes
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -341,7 +342,7 @@ class EncodedFiles:
         self._bytes = (
             np.frombuffer(self._buffer, np.uint8) if self._buffer.size else np.empty(0, np.uint8)
         )
-        for _ in read_files([(file.path, file.stat, file.name) for file in files], self._bytes):
+        for _ in read_files(files, self._bytes):
             pass
         self._ends = np.cumsum(sizes, dtype=np.int64)
 

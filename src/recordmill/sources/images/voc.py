@@ -26,7 +26,7 @@ from recordmill.sources.images.annotation_rows import (
 )
 from recordmill.sources.images.foreign_annotations import shape_edges
 from recordmill.storage.file_table import InputFile
-from recordmill.storage.json_fields import read_bounded
+from recordmill.storage.files import read_range
 
 _EDGES = ("xmin", "ymin", "xmax", "ymax")
 _MAX_DEPTH = 64
@@ -40,7 +40,7 @@ def parse_voc(rows: AnnotationRows, file: InputFile, settings: ParseSettings) ->
     Raises:
         DataError: The file is not such XML.
     """
-    root = _parse_xml(read_bounded(file.path, MAX_ANNOTATION_BYTES), file.name)
+    root = _parse_xml(read_range(file.path, max_bytes=MAX_ANNOTATION_BYTES).tobytes(), file.name)
     rows.unit = PIXELS
     if root.tag == "annotations":
         _read_cvat(rows, root)

@@ -27,8 +27,8 @@ from recordmill.sources.images.annotation_rows import (
     to_whole,
 )
 from recordmill.storage.file_table import InputFile
+from recordmill.storage.files import read_range
 from recordmill.storage.folders import is_file, join, list_names_if_present
-from recordmill.storage.json_fields import read_bounded
 from recordmill.storage.yaml_file import read_yaml
 
 _YAML_NAMES = ("data.yaml", "dataset.yaml", "data.yml")
@@ -55,7 +55,7 @@ def parse_yolo(rows: AnnotationRows, file: InputFile, settings: ParseSettings) -
         DataError: The file is not UTF-8.
     """
     try:
-        text = read_bounded(file.path, MAX_ANNOTATION_BYTES).decode("utf-8-sig")
+        text = read_range(file.path, max_bytes=MAX_ANNOTATION_BYTES).tobytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(f"is not UTF-8 (byte {error.start})", source=file.name) from None
     stem = file.name.rpartition(".")[0]
@@ -75,7 +75,7 @@ def parse_yolo(rows: AnnotationRows, file: InputFile, settings: ParseSettings) -
 def is_file_list(file: InputFile) -> bool:
     """Returns whether a text file lists paths of images, as train.txt does."""
     try:
-        data = read_bounded(file.path, MAX_ANNOTATION_BYTES)
+        data = read_range(file.path, max_bytes=MAX_ANNOTATION_BYTES).tobytes()
     except (OSError, DataError):
         return False
     lines = [line for line in data.splitlines() if line.strip()]
@@ -177,7 +177,7 @@ def find_yolo_names(folder: str) -> tuple[list[str] | None, str, tuple[int, int]
 
 def _read_text_names(path: str) -> list[str]:
     try:
-        text = read_bounded(path, MAX_ANNOTATION_BYTES).decode("utf-8-sig")
+        text = read_range(path, max_bytes=MAX_ANNOTATION_BYTES).tobytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UsageError(f"{path}: is not UTF-8 (byte {error.start})") from None
     names = [line.strip() for line in text.splitlines() if line.strip()]

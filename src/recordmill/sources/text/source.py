@@ -53,12 +53,13 @@ from recordmill.sources.common.lines import (
     scan_ranges,
     stream_line_blocks,
 )
+from recordmill.sources.common.small_files import read_files
 from recordmill.sources.common.tables import CompactTable, take_file_batch
 from recordmill.sources.values.labels import to_class_numbers
 from recordmill.storage.codecs import UNCOMPRESSED
 from recordmill.storage.compression import COMPRESSED_HEAD_BYTES
 from recordmill.storage.file_table import FileTable, InputFile, null_mask
-from recordmill.storage.files import Bytes, check_unchanged, read_files, read_range
+from recordmill.storage.files import Bytes, check_unchanged, read_range
 from recordmill.storage.listing import Listing
 
 LINES_MODE, DOCUMENTS_MODE, AUTO_MODE = "lines", "documents", "auto"
@@ -238,9 +239,7 @@ def _read_contents(files: Sequence[InputFile], total_bytes: int) -> Iterator[Byt
         total_bytes: Total size of the files.
     """
     if total_bytes <= contract.BATCH_BYTES:
-        yield from read_files(
-            [(file.path, file.stat, file.name) for file in files], np.empty(total_bytes, np.uint8)
-        )
+        yield from read_files(files, np.empty(total_bytes, np.uint8))
         return
     for file in files:
         check_unchanged(file.path, file.stat, file.name)

@@ -55,9 +55,12 @@ from recordmill.sources.common.contract import (
 from recordmill.sources.values.labels import format_classes
 from recordmill.storage.compression import COMPRESSED_HEAD_BYTES
 from recordmill.storage.file_table import FileTable, InputFile
-from recordmill.storage.files import check_unchanged, read_range
+from recordmill.storage.files import (
+    check_unchanged,
+    read_range,
+)
 from recordmill.storage.folders import is_file, real_path
-from recordmill.storage.json_fields import read_bounded
+from recordmill.storage.json_fields import MAX_JSON_BYTES
 
 _PIECE_STEP_BYTES = 8 << 20  # 8 MiB: the size of a piece is a multiple of it
 # The pieces of all threads take at most an eighth of the memory. Up to twice as many may be in
@@ -359,7 +362,10 @@ def _resolve_schema(
     if common.schema is not None:
         schema, schema_notes = common.schema, ["schema as given", *absence_notes]
     elif schema_paths:
-        schemas = [tfmd.from_pbtxt(read_bounded(path), path) for path in schema_paths]
+        schemas = [
+            tfmd.from_pbtxt(read_range(path, max_bytes=MAX_JSON_BYTES).tobytes(), path)
+            for path in schema_paths
+        ]
         if any(other_schema != schemas[0] for other_schema in schemas[1:]):
             _check_class_numbers(schemas[0], classes)
             raise DataError(

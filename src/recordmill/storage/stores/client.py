@@ -221,6 +221,11 @@ def send_request(address: Address, request: Callable[[Connection], _Result]) -> 
         raise to_store_error(error, address) from None
 
 
+def no_store_error(address: Address) -> OSError:
+    """Returns the error for an answer without an ETag, as a proxy gives with a page of its own."""
+    return OSError(errno.EPROTO, _NO_STORE_MESSAGE.format(" (it has no ETag)"), address.uri)
+
+
 def iter_objects(address: Address) -> Iterator[tuple[str, ObjectInfo]]:
     """Yields (relative name, object info) of each object below an address.
 

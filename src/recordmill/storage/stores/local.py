@@ -14,12 +14,14 @@ from typing import BinaryIO
 import numpy as np
 
 from recordmill.base.buffers import Bytes
-from recordmill.storage.stores.protocol import Stat
+from recordmill.storage.stores.protocol import FileStorage, Stat
 
 # Linux reads at most 2 GiB - 4 KiB per call. Calls of 1 GiB are few, and release the GIL.
 MAX_READ_BYTES = 1 << 30
 # 1 MiB: few calls, and little memory.
 _ZEROS_BYTES = 1 << 20
+# Errors of `open_regular` for folders, pipes and devices.
+NOT_REGULAR_ERRNOS = (errno.EISDIR, errno.EINVAL)
 
 
 def stat_from_os(result: os.stat_result) -> Stat:
@@ -100,13 +102,14 @@ def reserve_space(file: BinaryIO, size_bytes: int) -> None:
     file.flush()
 
 
-class LocalStorage:
+class LocalStorage(FileStorage):
     """Storage for local disks. See `FileStorage`."""
 
     def stat(self, path: str) -> Stat:
         return stat_from_os(os.stat(path))
 
-    last_known_stat = stat
+    def last_known_stat(self, path: str) -> Stat:
+        return self.stat(path)
 
     def open(self, path: str) -> LocalReader:
         return LocalReader(path)

@@ -14,10 +14,11 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import numpy as np
 
-from recordmill.base.buffers import Bytes
+from recordmill.base.buffers import Bytes, allocate
 from recordmill.base.errors import DataError
 from recordmill.storage.stores import downloads
 from recordmill.storage.stores.address import WEB_SCHEMES, Address
@@ -27,11 +28,12 @@ from recordmill.storage.stores.client import (
     Connection,
     iter_objects,
     list_keys,
+    no_store_error,
     send_request,
 )
 from recordmill.storage.stores.downloads import Downloader, ReplacedError, wait_for_all
 from recordmill.storage.stores.local import reserve_space
-from recordmill.storage.stores.protocol import Stat
+from recordmill.storage.stores.protocol import FileStorage, Stat, check_read_limit
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +105,7 @@ class ObjectReader:
         """Does nothing, because nothing is open. It is required by `Reader`."""
 
 
-class ObjectStorage:
+class ObjectStorage(FileStorage):
     """Storage for all stores of this process. See `FileStorage`."""
 
     def __init__(self) -> None:
@@ -158,29 +160,26 @@ class ObjectStorage:
     def open(self, path: str) -> ObjectReader:
         return ObjectReader(self, Address.from_uri(path))
 
-    def read_object(self, path: str, max_bytes: int) -> bytes:
-        """Returns the current content of an object. A small object takes one request.
-
-        Raises:
-            DataError: The object has more than `max_bytes`.
-        """
+    def read_file(self, path: str, max_bytes: int | None = None) -> Bytes:
         address = Address.from_uri(path)
         _check_has_key(address)
 
-        def fetch(client: Connection) -> tuple[int, bytes]:
+        def fetch(client: Connection) -> tuple[Stat, Any]:
             response = client.get(address.key)
-            size = self.downloader.record_stat(address, response.meta).size_bytes
-            return size, bytes(response.bytes()) if size <= min(
-                STORE_BLOCK_BYTES, max_bytes
-            ) else b""
+            object_stat = self.downloader.record_stat(address, response.meta)
+            size = object_stat.size_bytes
+            # The response of a large object is dropped, and several requests read it.
+            is_wanted = size <= STORE_BLOCK_BYTES and (max_bytes is None or size <= max_bytes)
+            return object_stat, response.bytes() if is_wanted else b""
 
-        size, data = send_request(address, fetch)
-        if size > max_bytes:
-            raise DataError(f"has {size:,} bytes, above the {max_bytes:,} allowed", source=path)
-        if len(data) == size:
-            return data
-        reader = self.open(path)
-        return reader.fill(np.empty(reader.stat().size_bytes, np.uint8), 0).tobytes()
+        object_stat, data = send_request(address, fetch)
+        if not object_stat.etag and address.scheme not in WEB_SCHEMES:
+            raise no_store_error(address)
+        size = object_stat.size_bytes
+        check_read_limit(path, size, max_bytes)
+        if len(data) < size:
+            return super().read_file(path, max_bytes)
+        return np.frombuffer(data, np.uint8) if size else np.empty(0, np.uint8)
 
     def map(self, path: str) -> Bytes:
         reader = self.open(path)
@@ -246,53 +245,34 @@ class ObjectStorage:
             REQUEST_LIMIT.max_requests, max(self._blocks.max_bytes // (2 * STORE_BLOCK_BYTES), 1)
         )
 
-    def prefetch_start(self, path: str, object_stat: Stat) -> None:
+    def prefetch_start(self, path: str, file_stat: Stat) -> None:
         """Starts to read the first block of an object into the cache."""
         address = Address.from_uri(path)
-        if object_stat.size_bytes:
-            self._prefetch_block(address, object_stat, 0)
+        if file_stat.size_bytes:
+            self._prefetch_block(address, file_stat, 0)
 
-    def start_reading(
-        self, path: str, object_stat: Stat, buffer: Bytes, start: int = 0
-    ) -> Callable[[], None]:
-        """Starts to fill `buffer` from an object.
+    def start_reading(self, path: str, start: int, stop: int) -> Callable[[], Bytes] | None:
+        """Requests bytes [start, stop) of an object.
 
-        Returns a function that waits until the buffer is filled.
-
-        Args:
-            path: The URI of the object.
-            object_stat: The expected state of the object.
-            buffer: The array to fill. All of it must be inside the object.
-            start: Offset in the object.
-
-        Raises:
-            OSError: Raised by the returned function if a request failed.
-            ReplacedError: Raised by the returned function if the object has another content.
+        If the object is replaced meanwhile, the returned function reads the range of the new one.
         """
-        address = Address.from_uri(path)
+        address, object_stat = Address.from_uri(path), self.last_known_stat(path)
         if self.has_disk_cache(address):
-            return lambda: self._fill_and_check(address, object_stat, buffer, start)
-        return self.downloader.start_reading(address, object_stat, [(start, buffer)])
+            return None  # a block of the cache may make the request unnecessary
+        buffer = allocate(max(min(stop, object_stat.size_bytes) - start, 0), np.uint8)
+        wait = self.downloader.start_reading(address, object_stat, [(start, buffer)])
 
-    def _fill_and_check(
-        self, address: Address, object_stat: Stat, buffer: Bytes, start: int
-    ) -> None:
-        self.open(address.uri).fill(buffer, start)
-        if self.last_known_stat(address.uri) != object_stat:
-            raise ReplacedError
+        def read() -> Bytes:
+            try:
+                wait()
+            except ReplacedError:
+                return self.read_range(path, start, stop)  # retries with the new object
+            return buffer
+
+        return read
 
     def read_ranges(self, path: str, ranges: Sequence[tuple[int, Bytes]]) -> None:
-        """Reads ranges of an object, each into its array.
-
-        Ranges that are close to each other share a request.
-
-        Args:
-            path: The URI of the object.
-            ranges: (offset, array to fill) of each range.
-
-        Raises:
-            DataError: The object ends inside a range.
-        """
+        """Reads ranges of an object. Ranges that are close to each other share a request."""
         address = Address.from_uri(path)
         # (start, stop, ranges inside) of each request.
         merged: list[tuple[int, int, list[tuple[int, Bytes]]]] = []

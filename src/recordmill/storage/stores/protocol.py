@@ -1,15 +1,18 @@
-"""Protocols of storages, of readers of a file, and of responses of stores."""
+"""Base class of storages, and protocols of readers of a file and of responses of stores."""
 
 from __future__ import annotations
 
+import contextlib
 import io
-from collections.abc import Iterable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 
-from recordmill.base.buffers import Bytes
+from recordmill.base.buffers import Bytes, allocate
+from recordmill.base.errors import DataError
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,41 +103,125 @@ class ReaderFile(SizedFile):
         super().close()
 
 
-class FileStorage(Protocol):
+class FileStorage(ABC):
     """Access to files by path.
 
     Each failure is an OSError with the path and a reason in `strerror`.
     """
 
+    @abstractmethod
     def stat(self, path: str) -> Stat:
         """Returns the current state of a file."""
 
+    @abstractmethod
     def last_known_stat(self, path: str) -> Stat:
         """Returns the state of a file when it was last read.
 
         On a disk, and before the first read, this is the current state.
         """
 
+    @abstractmethod
     def open(self, path: str) -> Reader:
         """Opens a file for reading."""
 
+    @abstractmethod
     def map(self, path: str) -> Bytes:
         """Maps a complete file as a read-only array. It uses no memory of the process."""
 
+    @abstractmethod
     def exists(self, path: str) -> bool:
         """Returns whether a file or a folder exists."""
 
+    @abstractmethod
     def is_file(self, path: str) -> bool:
         """Returns whether a path is a file."""
 
+    @abstractmethod
     def is_folder(self, path: str) -> bool:
         """Returns whether a path is a folder.
 
         In a store, a folder exists if it contains objects.
         """
 
+    @abstractmethod
     def list_names(self, folder: str) -> list[str]:
         """Returns the sorted names in a folder."""
+
+    def read_file(self, path: str, max_bytes: int | None = None) -> Bytes:
+        """Returns the complete current content of a file.
+
+        In a store, a small object takes one request.
+
+        Raises:
+            DataError: The content is larger than `max_bytes`, or grows while it is read.
+        """
+        with contextlib.closing(self.open(path)) as reader:
+            size = reader.stat().size_bytes
+            check_read_limit(path, size, max_bytes)
+            data = reader.fill(allocate(size, np.uint8), 0)
+            if max_bytes is not None and reader.stat().size_bytes > size:
+                raise DataError("grows while it is read", source=path)
+            return data
+
+    def read_range(
+        self, path: str, start: int, stop: int | None, target: Bytes | None = None
+    ) -> Bytes:
+        """Returns bytes [start, stop) of a file. It is shorter at the end of the file.
+
+        Args:
+            path: The file to read.
+            start: Offset of the first byte.
+            stop: Offset after the last byte. None means the end of the file.
+            target: The array to fill, instead of a new one. Then `stop` is ignored.
+        """
+        with contextlib.closing(self.open(path)) as reader:
+            if target is None:
+                size = reader.stat().size_bytes
+                stop = size if stop is None else min(stop, size)
+                target = allocate(max(stop - start, 0), np.uint8)
+            return reader.fill(target, start)
+
+    def read_ranges(self, path: str, ranges: Sequence[tuple[int, Bytes]]) -> None:
+        """Reads several ranges of a file, each into its own array.
+
+        Args:
+            path: The file to read.
+            ranges: (offset in the file, array to fill) of each range.
+
+        Raises:
+            DataError: The file ends inside a range.
+        """
+        with contextlib.closing(self.open(path)) as reader:
+            for start, buffer in ranges:
+                if (num_read := len(reader.fill(buffer, start))) != len(buffer):
+                    raise DataError(
+                        f"ends at byte {start + num_read}, where {start + len(buffer)} are needed",
+                        source=path,
+                    )
+
+    def start_reading(self, path: str, start: int, stop: int) -> Callable[[], Bytes] | None:
+        """Requests bytes [start, stop) of a file from a store.
+
+        Returns:
+            A function that waits for the bytes and returns them. None if files of this storage are
+            not read in advance.
+        """
+        return None
+
+    @property
+    def max_prefetched(self) -> int:
+        """Maximum number of files that `prefetch_start` reads in advance. 0 means none."""
+        return 0
+
+    def prefetch_start(self, path: str, file_stat: Stat) -> None:
+        """Starts to read the first block of a file. Only if `max_prefetched` is above 0."""
+        raise NotImplementedError
+
+
+def check_read_limit(path: str, size: int, max_bytes: int | None) -> None:
+    """Raises DataError if a file of `size` bytes has more than `max_bytes`. None means no limit."""
+    if max_bytes is not None and size > max_bytes:
+        raise DataError(f"has {size:,} bytes, above the {max_bytes:,} allowed", source=path)
 
 
 # The keys are path, size, e_tag and last_modified (a datetime), as in obstore's ObjectMeta.
