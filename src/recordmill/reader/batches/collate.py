@@ -157,7 +157,8 @@ def split_column(
         collation: Collation of the feature. None leaves it as it is.
 
     Returns:
-        The parts of all steps, for the feature and for each column that the collation adds.
+        The parts of all steps, for the feature and for each column that the collation adds. Their
+        arrays are writable, and those of different steps do not overlap.
 
     Raises:
         DataError: A list is not dense, or a number is not a class.
@@ -185,7 +186,8 @@ def split_column(
     if block.row_edges is not None:
         # features that are not packed become lists with one value per record of a packed row
         column = Ragged(column, block.row_edges)
-    return {name: _split_steps(column, edges)}
+    # Arrow's arrays are copied once for the whole block, because a copy for each step takes longer.
+    return {name: _split_steps(own_column(column), edges)}
 
 
 def compute_step_lengths(lengths: Int64s, block: StepBlock, collation: Padded | Bucketed) -> Int64s:
@@ -273,9 +275,9 @@ def _split_steps(column: Array | Ragged | Strings, edges: Int64s) -> list[Any]:
 def own_column(column: Any) -> Any:
     """Returns a column whose arrays a consumer may change.
 
-    Arrays that were made for this batch are returned as they are. Arrow's arrays are read-only and
-    are copied. The rows of `Strings` become objects when they are accessed, so its buffer stays
-    read-only.
+    Arrays that were made for the consumer are returned as they are. Arrow's arrays are read-only,
+    so they are copied. The rows of `Strings` become objects when they are accessed, so its buffer
+    stays read-only.
     """
     if isinstance(column, Ragged):
         splits = _own_array(column.row_splits)
@@ -572,10 +574,7 @@ class Collator:
         for name, column in columns.items():
             parts |= split_column(name, column, block, self.collations.get(name))
         names = list(parts)
-        return [
-            dict(zip(names, map(own_column, step), strict=True))
-            for step in zip(*parts.values(), strict=True)
-        ]
+        return [dict(zip(names, step, strict=True)) for step in zip(*parts.values(), strict=True)]
 
     def convert_columns(self, block: StepBlock, schema: Schema, dataset: Fetchable) -> Batch:
         """Converts the rows of a block to columns by name.
