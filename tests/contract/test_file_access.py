@@ -1,0 +1,56 @@
+"""Only `storage` touches files, and `storage.files` has four functions that return their bytes."""
+
+import ast
+import inspect
+
+from rooms import all_modules, installed, parsed
+
+from recordmill.storage import files
+
+OS = {"open", "listdir", "scandir", "walk", "mkdir", "makedirs", "rmdir", "remove", "unlink"}
+OS |= {"rename", "replace", "link", "symlink", "truncate", "read", "write"}
+PATHS = {"read_bytes", "read_text", "write_bytes", "write_text", "iterdir", "rglob", "mkdir"}
+PATHS |= {"unlink", "rmdir", "touch", "symlink_to", "hardlink_to"}
+LIBRARIES = {"mmap", "shutil", "tempfile"}
+# module: why it calls the operating system itself
+EXCEPTIONS = {
+    "base/machine.py": "files of the kernel, which have no size",
+    "commands/main.py": "descriptors 0 to 2, which may be closed",
+    "reader/torch/datasets.py": "a counter that forked processes share, without a name",
+}
+
+
+def _calls(tree: ast.AST) -> set[str]:
+    """Returns the calls of a module that touch a file."""
+    found = set()
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            continue
+        name, owner = node.func.attr, node.func.value
+        library = owner.id if isinstance(owner, ast.Name) else ""
+        opens = (library == "os" and name in OS) or (library == "io" and name == "open")
+        if opens or library in LIBRARIES or name in PATHS:
+            found.add(f"{library}.{name}")
+    return found
+
+
+def test_no_other_room_touches_files() -> None:
+    found = {
+        installed(path).as_posix(): calls
+        for path in all_modules()
+        if installed(path).parts[0] != "storage" and (calls := _calls(parsed(path)))
+    }
+    assert found.keys() == EXCEPTIONS.keys(), found
+
+
+def test_four_functions_return_bytes() -> None:
+    ways = {
+        name
+        for name, function in vars(files).items()
+        if inspect.isfunction(function)
+        and function.__module__ == files.__name__
+        and "Bytes" in str(function.__annotations__.get("return"))
+    }
+    # `start_range_read` only begins `read_range` earlier.
+    assert ways == {"read_range", "read_blocks", "map_file", "start_range_read"}
+    assert files.read_ranges.__annotations__["ranges"] == "Sequence[tuple[int, Bytes]]"
