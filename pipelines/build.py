@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from recordmill.base import html
 from recordmill.base.display import Display, completion_notice
 from recordmill.base.errors import DataError, RecordmillError, UsageError
+from recordmill.base.messages import Message
 from recordmill.base.option_names import available_names, option
 from recordmill.base.progress import Progress, ProgressArgument, to_progress
 from recordmill.base.sizes import format_count, format_size
@@ -117,7 +118,10 @@ class BuildResult:
         )
         features = html.table(["feature", "holds"], [(f.name, f.describe()) for f in self.schema])
         return html.section(
-            repr(self).strip("<>"), splits, features, lines=[f"note: {note}" for note in self.notes]
+            repr(self).strip("<>"),
+            splits,
+            features,
+            lines=[Message("note: {note}", note=note) for note in self.notes],
         )
 
     def to_json(self) -> dict[str, Any]:

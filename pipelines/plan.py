@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from recordmill.base.errors import UsageError
-from recordmill.base.messages import join_messages
+from recordmill.base.messages import Message, join_messages
 from recordmill.base.option_names import did_you_mean, option
 from recordmill.building.plan import parsed_cache_bytes
 from recordmill.options.commands import check_applicable
@@ -84,7 +84,7 @@ def plan_source(source: Any, folder: RunFolder, out: str, settings: BuildOptions
     _check_out_is_outside(listing, out)
     name, reason = (settings.kind, "") if settings.kind is not None else detect_input_kind(listing)
     planned = _plan(find_kind(name), listing, settings.kind_options, common, settings.follow_links)
-    note = (f"read as {reason}",) if reason else ()
+    note = (Message("read as {reason}", reason=reason),) if reason else ()
     return replace(planned, notes=(*note, *planned.notes))  # type: ignore[type-var]
 
 

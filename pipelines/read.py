@@ -138,7 +138,10 @@ class ReadResult:
         features = html.table(["feature", "holds"], [(f.name, f.describe()) for f in self.schema])
         splits = html.table(["split", "records", "files"], counts)
         return html.section(
-            repr(self).strip("<>"), splits, features, lines=[f"note: {note}" for note in self.notes]
+            repr(self).strip("<>"),
+            splits,
+            features,
+            lines=[Message("note: {note}", note=note) for note in self.notes],
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -599,7 +602,11 @@ def _publish(
     counts.check(plan, settings.budget)  # raises before anything is published
     notes = (
         *plan.notes,
-        *(f"{result.split}: {note}" for result in results for note in result.notes),
+        *(
+            Message("{split}: {note}", split=result.split, note=note)
+            for result in results
+            for note in result.notes
+        ),
         *counts.compare_stated(plan, results),
     )
     folder, rejects = publication.publish(counts.summary(plan), results)

@@ -310,7 +310,11 @@ def parse_payloads(
         payloads.data, starts, lengths, _source(plan).schema
     )
     messages = {
-        bad_record.row: f"feature {bad_record.feature!r}: {bad_record.reason}"
+        bad_record.row: Message(
+            "feature {feature}: {reason}",
+            feature=repr(bad_record.feature),
+            reason=bad_record.reason,
+        )
         if bad_record.feature
         else bad_record.reason
         for bad_record in bad_records

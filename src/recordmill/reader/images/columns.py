@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from recordmill.base.buffers import allocate_reusable
 from recordmill.base.errors import UsageError
+from recordmill.base.messages import Message
 from recordmill.base.threads import MemoryBudget
 from recordmill.reader.images.decode import EncodedImage, choose_box, is_flipped, resize_into
 from recordmill.reader.images.turned_objects import NOT_TURNED, turn_objects
@@ -290,7 +291,15 @@ class _DecodeTask:
                     image, self.target, self.key, number, self.budget, self.out[row]
                 )
             except BadImage as error:
-                yield row, self.name, f"feature {self.name!r}: {error.message}"
+                yield (
+                    row,
+                    self.name,
+                    Message(
+                        "feature {feature}: {message}",
+                        feature=repr(self.name),
+                        message=error.message,
+                    ),
+                )
 
     def _encoded_image(self, row: int) -> Pixels | None:
         if self.valid is None or self.valid[row]:

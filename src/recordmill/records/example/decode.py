@@ -22,6 +22,7 @@ import pyarrow as pa
 from recordmill.base import native
 from recordmill.base.buffers import Bytes, Int64s
 from recordmill.base.errors import DataError
+from recordmill.base.messages import Message, shorten
 from recordmill.base.names import make_name_table
 from recordmill.records.example import locate
 from recordmill.records.example.assemble import (
@@ -127,9 +128,19 @@ def make_record_error(bad: BadRecord, source: str, place: str) -> DataError:
         source: The file name.
         place: Where in the file the record is.
     """
-    message = f"feature {_shorten_name(bad.feature)}: {bad.reason}" if bad.feature else bad.reason
+    message = (
+        Message(
+            "feature {feature}: {reason}",
+            feature=_shorten_name(bad.feature),
+            reason=bad.reason,
+        )
+        if bad.feature
+        else bad.reason
+    )
     return DataError(
-        message[:180], source=source if len(source) <= 80 else f"...{source[-77:]}", place=place
+        shorten(message, 180),
+        source=source if len(source) <= 80 else f"...{source[-77:]}",
+        place=place,
     )
 
 

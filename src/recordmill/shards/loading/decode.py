@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from recordmill.base.buffers import Int64s
 from recordmill.base.errors import Reject
-from recordmill.base.messages import Message
+from recordmill.base.messages import Message, shorten
 from recordmill.base.option_names import option
 from recordmill.records.columns.conversions import Decoding
 from recordmill.records.example.decode import decode_lenient
@@ -182,7 +182,14 @@ def _unfit(frames: FileFrames, bad: Sequence[BadRecord], name: str) -> tuple[Rej
             name,
             frames.location(record.row)[1],
             PARSE,
-            f"feature {record.feature!r}: {record.reason}"[:290]
+            shorten(
+                Message(
+                    "feature {feature}: {reason}",
+                    feature=repr(record.feature),
+                    reason=record.reason,
+                ),
+                290,
+            )
             if record.feature
             else record.reason,
         )

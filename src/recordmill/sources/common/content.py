@@ -233,7 +233,16 @@ def _add_compression(content: Content, compression: str) -> Content:
     if compression == UNCOMPRESSED:
         return content
     description, semicolon, remedy = content.detail.partition(";")
-    return Content(content.kind, f"{description} in {compression}{semicolon}{remedy}")
+    return Content(
+        content.kind,
+        Message(
+            "{description} in {compression}{semicolon}{remedy}",
+            description=description,
+            compression=compression,
+            semicolon=semicolon,
+            remedy=remedy,
+        ),
+    )
 
 
 def _match_kinds(sample: ContentSample, *, is_textual: bool) -> Content | None:

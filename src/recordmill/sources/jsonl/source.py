@@ -516,7 +516,8 @@ def _no_record_error(
         for reject in chunk.rejects
     )
     return DataError(
-        f"no line is a JSON object: {first_reject.message} (JSON Lines has one object on each line)",
+        "no line is a JSON object: {message} (JSON Lines has one object on each line)",
+        message=first_reject.message,
         source=first_reject.source,
         place=first_reject.place,
     )
