@@ -23,7 +23,7 @@ from recordmill.options.commands import check_applicable, fill_defaults, keyword
 from recordmill.pipelines.beam_run import as_flags
 from recordmill.records.columns import conversions
 from recordmill.records.columns.convert import ConversionStep, DecodeRaw, DecodeTensor
-from recordmill.records.columns.decode_images import IMAGE_MODES
+from recordmill.records.columns.decode_images import CHANNELS
 from recordmill.records.columns.predicate import Predicate
 from recordmill.records.writers.outputs import find_output
 from recordmill.schemas.feature import ITEM_BYTES, Schema
@@ -87,7 +87,7 @@ def parse_images(
             )
         return ()
     channels = 3 if channels is None else channels
-    if channels not in IMAGE_MODES:
+    if channels not in CHANNELS:
         raise UsageError(
             "{channels}: 1 (gray), 3 (RGB) or 4 (RGBA)", channels=option("channels", channels)
         )

@@ -21,6 +21,7 @@ from recordmill.exporting import records
 from recordmill.pipelines.read import dry_run, read
 from recordmill.records.columns import decode_images
 from recordmill.records.columns.decode_images import DecodeImages
+from recordmill.records.images import decode
 from recordmill.records.writers.npy import open_columns
 from recordmill.schemas.feature import Feature, Schema
 
@@ -208,7 +209,7 @@ def test_files_depend_neither_on_memory_nor_on_threads(
 
 
 def test_large_images_are_taken_over_in_bands(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decode_images, "_BAND_PIXELS", 50)
+    monkeypatch.setattr(decode, "_BAND_PIXELS", 50)
     for channels, mode in ((1, "L"), (3, "RGB"), (4, "RGBA")):
         for size in ((7, 23), (60, 3), (1, 50)):
             image = encoded(size, 3)

@@ -15,8 +15,8 @@ from PIL import Image, ImageOps
 from recordmill.base.errors import DataError, MissingExtraError, UsageError
 from recordmill.reader import Images, RandomCrop
 from recordmill.reader.dataset import Dataset, open
-from recordmill.reader.images import decode
 from recordmill.reader.images.columns import decode_image
+from recordmill.records.images import decode
 from recordmill.schemas.feature import Feature, Schema
 
 SIZES = (

@@ -26,17 +26,13 @@ from recordmill.reader.prefetch.prefetcher import StepRows
 from recordmill.reader.prefetch.protocols import Fetchable
 from recordmill.reader.sampling.sampler import derive_random_key
 from recordmill.records.columns.convert import Faults, build_column
-from recordmill.records.columns.decode_images import (
-    MAX_DECODED_PIXELS,
-    Pixels,
-    iter_images,
-    looks_like_image,
-)
+from recordmill.records.columns.decode_images import iter_images, looks_like_image
 from recordmill.records.columns.numpy_arrays import extract_arrays, list_lengths
 from recordmill.records.columns.ragged import Array
 from recordmill.records.images.check import check_structures
+from recordmill.records.images.decode import MAX_DECODED_PIXELS, Pixels
+from recordmill.records.images.geometry import Box, clip_span
 from recordmill.records.images.header import BadImage
-from recordmill.records.images.resize import Box, clip_span
 from recordmill.schemas.feature import Feature, Schema
 
 IMAGE_FEATURE = "image/encoded"

@@ -1,49 +1,36 @@
-"""Decoding of one encoded image into uint8 pixels.
+"""Decoding of one encoded image into the pixels of a target.
 
-The image is decoded as it is stored, or rotated according to its EXIF orientation. simplejpeg
-decodes JPEGs if it is installed: it returns the same pixels in two thirds of the time. Pillow
-decodes everything else. Both release the interpreter's lock. A key and the number of the record
-determine a random crop, so that neither order nor threads matter.
+The image is decoded as it is stored, or rotated according to its EXIF orientation. A key and the
+number of the record determine a random crop, so that neither order nor threads matter.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from recordmill.base.buffers import allocate
 from recordmill.base.siphash import random_shares
 from recordmill.reader.options.images import Floats, Images, RandomCrop
-from recordmill.records.columns.decode_images import (
+from recordmill.records.images.check import check_structure
+from recordmill.records.images.decode import (
     MAX_DECODED_PIXELS,
     Pixels,
-    array_decode_bytes,
+    decode_bytes,
     decode_mask,
-    decode_stored_pixels,
+    decode_pixels,
+    find_shrink_factor,
 )
-from recordmill.records.images.check import check_structure
-from recordmill.records.images.header import DECODE_FAILED, GRAY, RGB, BadImage, ImageHeader
+from recordmill.records.images.geometry import Box, apply_orientation_to_pixels, find_center_box
+from recordmill.records.images.header import DECODE_FAILED, BadImage, ImageHeader
 from recordmill.records.images.pillow import read_orientation
-from recordmill.records.images.resize import (
-    JPEG_SHRINK_FACTORS,
-    Box,
-    apply_orientation_to_pixels,
-    find_center_box,
-    nearest_indices,
-    resample,
-)
+from recordmill.records.images.resize import nearest_indices, resample
 
 _MAX_CROP_ATTEMPTS = 10
-# Buffer that each thread keeps. 8 MiB hold an RGB image of 2.8 million pixels.
-_MAX_THREAD_BUFFER_BYTES = 8 << 20
-_thread_local = threading.local()
-_NO_BUFFER = np.empty(0, np.uint8)
 _NUMBERS_PER_ATTEMPT = 4  # area, ratio, row and column of a random crop
 
 
@@ -93,15 +80,6 @@ def is_flipped(key: int, number: int) -> bool:
     return bool(random_shares(~key, number, 1)[0] < 0.5)
 
 
-_COLOUR_SPACES = {
-    (RGB, 3): "RGB",
-    (GRAY, 3): "RGB",
-    (GRAY, 1): "GRAY",
-    (RGB, 4): "RGBA",
-    (GRAY, 4): "RGBA",
-}
-
-
 class EncodedImage:
     """Encoded image with an intact container.
 
@@ -145,7 +123,7 @@ class EncodedImage:
     @property
     def work_bytes(self) -> int:
         """Upper limit of the memory that decoding takes."""
-        return array_decode_bytes(self._header)
+        return decode_bytes(self._header)
 
     def find_shrink_factor(self, height: int, width: int, target: Images) -> int:
         """Returns the largest factor for shrinking a part while it is decoded.
@@ -153,14 +131,9 @@ class EncodedImage:
         The shrunk part [height, width] is at least as large as the target. Only JPEGs are shrunk.
         The factor of other formats is 1.
         """
-        if not target.shrink or self._header.format != "JPEG":
+        if not target.shrink:
             return 1
-        factors = (
-            factor
-            for factor in JPEG_SHRINK_FACTORS
-            if height // factor >= target.height and width // factor >= target.width
-        )
-        return next(factors, 1)
+        return find_shrink_factor(self._header, (height, width), (target.height, target.width))
 
     def decode(self, shrink_factor: int = 1, *, reuse_buffer: bool = False) -> npt.NDArray[Any]:
         """Returns the pixels [height, width, channels]: uint8, or int32 for a mask.
@@ -172,82 +145,19 @@ class EncodedImage:
         Raises:
             BadImage: The image cannot be decoded.
         """
-        if self._mask:
-            return apply_orientation_to_pixels(
-                decode_mask(self._data, self._header), self._orientation
+        pixels = (
+            decode_mask(self._data, self._header)
+            if self._mask
+            else decode_pixels(
+                self._data,
+                self._header,
+                self._channels,
+                shrink=shrink_factor,
+                fast_dct=self._fast_dct,
+                reuse_buffer=reuse_buffer,
             )
-        allocate_buffer = _allocate_in_thread_buffer if reuse_buffer else allocate
-        decoded = _decode_with_simplejpeg(
-            self._data,
-            self._header,
-            channels=self._channels,
-            shrink_factor=shrink_factor,
-            fast_dct=self._fast_dct,
-            allocate_buffer=allocate_buffer,
         )
-        if decoded is None:
-            decoded = decode_stored_pixels(self._data, self._header, self._channels, shrink_factor)
-        return apply_orientation_to_pixels(decoded, self._orientation)
-
-
-def _allocate_in_thread_buffer(size: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """Returns memory of this thread that is reused for the next image.
-
-    If many threads allocate and free pages all the time, they wait for each other in the operating
-    system.
-    """
-    if size > _MAX_THREAD_BUFFER_BYTES:
-        return allocate(size, dtype)
-    if len(buffer := getattr(_thread_local, "bytes", _NO_BUFFER)) < size:
-        buffer = _thread_local.bytes = np.empty(size, np.uint8)
-    return buffer[:size]
-
-
-def _decode_with_simplejpeg(
-    data: Pixels,
-    header: ImageHeader,
-    channels: int,
-    shrink_factor: int,
-    fast_dct: bool,
-    allocate_buffer: Callable[..., npt.NDArray[Any]],
-) -> Pixels | None:
-    """Decodes a JPEG with simplejpeg.
-
-    Returns:
-        None if simplejpeg is not installed, does not support the image, or finds any fault in it.
-        Pillow then decides.
-    """
-    library, colour_space = _import_simplejpeg(), _COLOUR_SPACES.get((header.colour, channels))
-    if (
-        library is None
-        or colour_space is None
-        or header.format != "JPEG"
-        or header.tensorflow_issue
-    ):
-        return None
-    height, width = -(-header.height // shrink_factor), -(-header.width // shrink_factor)
-    size_limits = {} if shrink_factor == 1 else {"min_height": height, "min_width": width}
-    try:
-        decoded = library.decode_jpeg(
-            data,
-            colour_space,
-            fast_dct,
-            buffer=allocate_buffer(height * width * channels, np.uint8),
-            strict=True,
-            **size_limits,
-        )
-    except ValueError:
-        return None
-    return decoded if decoded.shape == (height, width, channels) else None
-
-
-@functools.cache
-def _import_simplejpeg() -> Any:
-    try:
-        import simplejpeg
-    except ImportError:
-        return None
-    return simplejpeg
+        return apply_orientation_to_pixels(pixels, self._orientation)
 
 
 def resize_into(pixels: npt.NDArray[Any], box: Box, target: Images, out: npt.NDArray[Any]) -> None:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from recordmill.base.errors import DataError
 from recordmill.records.columns.numpy_arrays import list_lengths
 from recordmill.records.columns.ragged import Array
-from recordmill.records.images.resize import apply_orientation_to_edges
+from recordmill.records.images.geometry import apply_orientation_to_edges
 
 _OBJECT_PREFIX = "image/object/"
 # Left, top, right and bottom, as `apply_orientation_to_edges` takes them.

@@ -24,8 +24,8 @@ from recordmill.reader.images.turned_objects import BOX_EDGES
 from recordmill.reader.options.images import Images
 from recordmill.reader.sampling.sampler import derive_random_key, permute_indices
 from recordmill.records.images import similarity
+from recordmill.records.images.geometry import apply_orientation_to_edges
 from recordmill.records.images.header import BadImage
-from recordmill.records.images.resize import apply_orientation_to_edges
 
 if TYPE_CHECKING:
     from recordmill.reader.dataset import Dataset

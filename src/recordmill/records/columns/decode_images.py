@@ -1,9 +1,7 @@
-"""Decoding of image columns with Pillow, to uint8 [height, width, channels].
+"""Decoding of image columns to uint8 [height, width, channels].
 
-The formats are those of `records.images.check`. Colours become gray (1 channel), RGB (3) or RGBA
-(4). As with `tf.io.decode_image`, only the upper 8 of 16 bits are kept, only the first frame is
-decoded, and an EXIF rotation is not applied. Images are resized as by
-`tf.image.resize(antialias=True)`. Images of different sizes become lists of rows of pixels.
+Images are resized as by `tf.image.resize(antialias=True)`. Images of different sizes become lists
+of rows of pixels.
 """
 
 from __future__ import annotations
@@ -11,10 +9,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from recordmill.base.buffers import Int64s
@@ -24,30 +20,14 @@ from recordmill.base.option_names import option
 from recordmill.records.columns.convert import build_column
 from recordmill.records.columns.numpy_arrays import extract_arrays
 from recordmill.records.images.check import check_structure
-from recordmill.records.images.header import DECODE_FAILED, BadImage, ImageHeader
-from recordmill.records.images.pillow import load_as_stored, open_image
-from recordmill.records.images.pixels import convert_colours
-from recordmill.records.images.resize import Box, resample, restore_gray_values
+from recordmill.records.images.decode import MAX_DECODED_PIXELS, Pixels, decode_bytes, decode_pixels
+from recordmill.records.images.geometry import Box
+from recordmill.records.images.header import BadImage, ImageHeader
+from recordmill.records.images.resize import resample
 from recordmill.schemas.arrow import arrow_type
 from recordmill.schemas.feature import Feature
 
-if TYPE_CHECKING:
-    from PIL import Image
-
-Pixels = npt.NDArray[np.uint8]
-
-IMAGE_MODES = {1: "L", 3: "RGB", 4: "RGBA"}
-# 67 million pixels, or 200 MB of RGB, which is more than any camera has. A forged header must not
-# be able to request more.
-MAX_DECODED_PIXELS = 1 << 26
-# 1 million pixels are taken out of Pillow's memory at once, because Pillow would build two copies
-# of all of them.
-_BAND_PIXELS = 1 << 20
-# Bytes for each pixel while an image is decoded: Pillow's pixels (4), the decoder's own pixels
-# (progressive JPEG: up to 6) or converted colours (4), and the result (4). The decoder of WebP has
-# two canvases and returns a copy.
-_WORK_BYTES = {"WebP": 20}
-_DEFAULT_WORK_BYTES = 12
+CHANNELS = (1, 3, 4)  # of decoded images: gray, RGB, RGBA
 
 
 @dataclass(frozen=True)
@@ -103,7 +83,7 @@ class DecodeImages:
             raise BadImage(
                 "size", f"an image of {size} pixels where {self.height} x {self.width} is expected"
             )
-        pixels = decode_stored_pixels(data, header, self.channels)
+        pixels = decode_pixels(data, header, self.channels)
         if not self.resize or self.height is None or self.width is None:
             return pixels
         resized = np.empty((self.height, self.width, self.channels), np.uint8)
@@ -134,89 +114,8 @@ class DecodeImages:
                 else (self.height, self.width or 0)
             )
             result_bytes[row] = height * width * self.channels
-            work_bytes[row] = array_decode_bytes(header)
+            work_bytes[row] = decode_bytes(header)
         return result_bytes, work_bytes
-
-
-def decode_stored_pixels(
-    data: Pixels, header: ImageHeader, channels: int, shrink: int = 1
-) -> Pixels:
-    """Decodes an image to uint8 [height, width, channels].
-
-    Args:
-        data: The bytes of the image, which `check_structure` has accepted.
-        header: The header of the image.
-        channels: 1, 3 or 4.
-        shrink: A JPEG is decoded smaller by this factor, which is 1, 2, 4 or 8. Its sides are
-            rounded up. 1 for other formats.
-
-    Raises:
-        BadImage: The image can't be decoded.
-    """
-    try:
-        with open_image(data.data, header.format) as opened:
-            if shrink > 1:
-                opened.draft(None, (header.width // shrink, header.height // shrink))
-            image = convert_colours(load_as_stored(opened), header.bits, IMAGE_MODES[channels])
-            return _to_array(image, channels)
-    except BadImage:
-        raise
-    except Exception as error:
-        # Pillow's plugins raise any error of their parsers.
-        raise BadImage(
-            DECODE_FAILED,
-            f"Pillow can't decode it: {type(error).__name__}: {error}"[:250],
-        ) from error
-
-
-def decode_mask(data: Pixels, header: ImageHeader) -> npt.NDArray[np.int32]:
-    """Decodes a mask to int32 [height, width, 1].
-
-    The result contains the stored values, which are palette indices or gray values.
-
-    Args:
-        data: The bytes of the image, which `check_structure` has accepted.
-        header: The header of the image.
-
-    Raises:
-        BadImage: The image can't be decoded, or has colours.
-    """
-    try:
-        with open_image(data.data, header.format) as opened:
-            image = load_as_stored(opened)
-            if image.mode not in ("1", "L", "P") and not image.mode.startswith("I"):
-                raise BadImage(
-                    DECODE_FAILED, f"pixels of {image.mode}, and a mask has one number a pixel"
-                )
-            values = np.asarray(image).astype(np.int32)
-    except BadImage:
-        raise
-    except Exception as error:
-        raise BadImage(
-            DECODE_FAILED,
-            f"Pillow can't decode it: {type(error).__name__}: {error}"[:250],
-        ) from error
-    return (restore_gray_values(values, header.bits) if image.mode == "L" else values)[:, :, None]
-
-
-def _to_array(image: Image.Image, channels: int) -> Pixels:
-    """Returns the pixels of a loaded image as [height, width, channels].
-
-    A large image is copied in bands, which takes less memory.
-    """
-    rows = max(_BAND_PIXELS // image.width, 1)
-    if rows >= image.height:
-        return np.asarray(image, np.uint8).reshape(image.height, image.width, channels)
-    pixels = np.empty((image.height, image.width, channels), np.uint8)
-    for top in range(0, image.height, rows):
-        band = image.crop((0, top, image.width, min(top + rows, image.height)))
-        pixels[top : top + rows] = np.asarray(band, np.uint8).reshape(-1, image.width, channels)
-    return pixels
-
-
-def array_decode_bytes(header: ImageHeader) -> int:
-    """Returns the maximum memory for decoding an image to an array, including the array."""
-    return header.height * header.width * _WORK_BYTES.get(header.format, _DEFAULT_WORK_BYTES)
 
 
 def looks_like_image(payload: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""Image files: headers, completeness, orientation and resizing.
+"""Image files: headers, completeness, decoding, geometry, resizing and rewriting.
 
 JPEG and PNG are parsed here, the other formats by Pillow.
 """

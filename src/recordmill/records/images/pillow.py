@@ -1,8 +1,8 @@
 """Access to image files by Pillow.
 
 This module reads the headers of GIF, BMP, WebP and TIFF files without their pixels, and the EXIF
-orientation of any format. It also loads pixels as they are stored. This needs care for TIFF: Pillow
-turns the pixels upright when it loads them, but tf.io does not.
+orientation of any format. It also loads pixels, and reports if Pillow turned them: it turns the
+pixels of a TIFF upright, but tf.io does not.
 """
 
 from __future__ import annotations
@@ -284,37 +284,21 @@ def read_orientation(data: npt.NDArray[np.uint8], format_name: str) -> int:
     return value if isinstance(value, int) and 1 <= value <= 8 else 1
 
 
-def apply_orientation(image: Image.Image, orientation: int) -> Image.Image:
-    """Returns a loaded image, turned and mirrored as its EXIF orientation demands."""
-    from PIL.Image import Transpose
-
-    turns = {
-        2: Transpose.FLIP_LEFT_RIGHT,
-        3: Transpose.ROTATE_180,
-        4: Transpose.FLIP_TOP_BOTTOM,
-        5: Transpose.TRANSPOSE,
-        6: Transpose.ROTATE_270,
-        7: Transpose.TRANSVERSE,
-        8: Transpose.ROTATE_90,
-    }
-    return image.transpose(turns[orientation]) if orientation in turns else image
-
-
-def load_as_stored(image: Image.Image) -> Image.Image:
-    """Loads the pixels of an opened image without applying its orientation.
+def load_image(image: Image.Image) -> tuple[Image.Image, int]:
+    """Loads the pixels of an opened image.
 
     Errors of Pillow's plugins are not converted.
+
+    Returns:
+        (the loaded image, the orientation that Pillow has applied). It is 1 except for a TIFF.
     """
     if image.format != "TIFF":
         image.load()
-        return image
+        return image, 1
     orientation: int = image.getexif().get(_ORIENTATION_TAG, 1)
     image.load()
     # Pillow removes the tag when it has applied it.
-    if _ORIENTATION_TAG in image.getexif():
-        return image
-    # Only the rotations by 90 degrees have another inverse than themselves.
-    return apply_orientation(image, {6: 8, 8: 6}.get(orientation) or orientation)
+    return image, 1 if _ORIENTATION_TAG in image.getexif() else orientation
 
 
 def stored_size(image: Image.Image) -> tuple[int, int]:

@@ -18,9 +18,14 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from recordmill.base.errors import Reject
+from recordmill.records.images.geometry import (
+    apply_orientation_to_edges,
+    clip_span,
+    invert_orientation,
+)
 from recordmill.records.images.header import BadImage, ImageHeader
 from recordmill.records.images.pillow import read_orientation
-from recordmill.records.images.resize import Placement, apply_orientation_to_edges, clip_span
+from recordmill.records.images.rewrite import Placement
 from recordmill.schemas.feature import Feature
 from recordmill.sources.images.annotation_rows import BOX_REASON
 from recordmill.sources.images.box_columns import (
@@ -33,7 +38,6 @@ from recordmill.sources.images.box_columns import (
 )
 
 _ROUNDING = 1e-6  # error of a share from float32 or from decimals in text
-_INVERSE_ORIENTATIONS = {6: 8, 8: 6}  # of EXIF. The others are their own inverse
 _EXIF_BYTES = 1 << 16  # EXIF data of a JPEG begins in its first 64 KiB
 # The image's own feature for each feature name of the Object Detection API.
 OBJECT_NAMES = {
@@ -97,7 +101,7 @@ def find_frame(
         orientation = _orientation(header, data)
         if orientation > 4:
             note = "images annotated upright, boxes turned to the stored pixels"
-            return Frame(width, height, _INVERSE_ORIENTATIONS.get(orientation, orientation), note)
+            return Frame(width, height, invert_orientation(orientation), note)
     raise BadImage(
         "stated size",
         f"{file} states {width:g} x {height:g} pixels, and the image has {header.width} x {header.height}",

@@ -29,7 +29,7 @@ from recordmill.records.images.header import (
     ImageHeader,
 )
 from recordmill.records.images.pixels import NUM_PIXEL_SUMS, PixelSums, sum_pixels
-from recordmill.records.images.resize import Placement, ReserveMemory, RewriteRule
+from recordmill.records.images.rewrite import Placement, ReserveMemory, RewriteRule
 from recordmill.schemas.arrow import from_arrow_field, to_arrow
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.common.contract import BATCH_BYTES, BATCH_FILES, IMAGE_FEATURES, Chunk

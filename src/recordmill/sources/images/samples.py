@@ -32,7 +32,7 @@ from recordmill.base.messages import Message, shorten
 from recordmill.base.option_names import option
 from recordmill.base.threads import thread_map
 from recordmill.records.images.header import FORMATS_BY_EXTENSION
-from recordmill.records.images.resize import STRETCH_MODE
+from recordmill.records.images.rewrite import STRETCH_MODE
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Schema, check_feature_count
 from recordmill.sources.arrow.numpy_files import read_npy

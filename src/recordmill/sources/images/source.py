@@ -27,7 +27,7 @@ from recordmill.base.messages import Message
 from recordmill.base.option_names import option
 from recordmill.records.images.check import MAX_PIXELS
 from recordmill.records.images.header import FORMATS_BY_EXTENSION, TOO_LARGE
-from recordmill.records.images.resize import STRETCH_MODE, RewriteRule
+from recordmill.records.images.rewrite import STRETCH_MODE, RewriteRule
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.common import layout
 from recordmill.sources.common.content import (
