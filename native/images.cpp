@@ -55,14 +55,16 @@ JpegFacts walk_jpeg(ByteSpan image) {
 }
 
 // Source lines with the number of them, which is 0 if they do not fit their array.
-struct Lines : PixelLines {
-  int64_t count;
+template <typename Number>
+struct Lines {
+  Span<const Number> pixels;
+  int64_t stride, width, count;
 
-  explicit Lines(const PixelLines &lines)
-      : PixelLines(lines),
+  Lines(Span<const Number> pixels, const PixelLines &lines)
+      : pixels(pixels), stride(lines.stride), width(lines.width),
         count(width < 1 || stride < width || pixels.size < width ? 0 : (pixels.size - width) / stride + 1) {}
 
-  RM_INLINE const uint8_t *operator[](int64_t line) const { return pixels.data + line * stride; }
+  RM_INLINE const Number *operator[](int64_t line) const { return pixels.data + line * stride; }
 };
 
 // Output lines with the number of them, which is 0 if the arrays do not fit together.
@@ -95,21 +97,9 @@ bool fit(const ResizeTaps &taps, int64_t outputs, int64_t sources, bool antialia
   return taps.sources.size == (antialias ? taps.weights.size : 2 * taps.weights.size);
 }
 
-}  // namespace
-
-int64_t rm_walk_jpegs(ByteSpan data, IntSpan ends, Span<JpegFacts> facts) {
-  if (facts.size != ends.size) return BOUNDS;
-  for (int64_t i = 0, start = 0; i < ends.size; start = ends[i++]) {
-    if (!data.holds(start, ends[i] - start)) return BOUNDS;
-    facts[i] = walk_jpeg({data.data + start, ends[i] - start});
-  }
-  return 0;
-}
-
-int64_t rm_resize(const PixelLines &source, int64_t antialias, const ResizeTaps &rows, const ResizeTaps &columns,
-                  const ResizeOutput &output, Span<float> scratch) {
-  const Lines lines(source);
-  const OutputLines out(output);
+template <typename Number>
+int64_t resize_lines(const Lines<Number> &lines, bool antialias, const ResizeTaps &rows, const ResizeTaps &columns,
+                     const OutputLines &out, Span<float> scratch) {
   const int64_t width = out.width;
   if (lines.count < 1 || out.count < 1) return BOUNDS;
   if (scratch.size < 3 * width || scratch.size - 3 * width < lines.width) return BOUNDS;
@@ -124,7 +114,7 @@ int64_t rm_resize(const PixelLines &source, int64_t antialias, const ResizeTaps 
   const auto resize_line = [&](ResizedLine &to, int64_t number) {
     if (to.number == number) return;
     to.number = number;
-    for (int64_t i = 0; i < lines.width; i++) source_line[i] = lines[number][i];
+    for (int64_t i = 0; i < lines.width; i++) source_line[i] = static_cast<float>(lines[number][i]);
     for (int64_t i = 0; i < width; i++) {
       const float value = source_line[columns.sources[i]];
       to.values[i] = value + (source_line[columns.sources[width + i]] - value) * columns.weights[i];
@@ -137,7 +127,7 @@ int64_t rm_resize(const PixelLines &source, int64_t antialias, const ResizeTaps 
       for (int64_t tap = y; tap < rows.sources.size; tap += out.count) {
         const float weight = rows.weights[tap];
         if (weight == 0) continue;
-        const uint8_t *const pixels = lines[rows.sources[tap]];
+        const Number *const pixels = lines[rows.sources[tap]];
         for (int64_t i = 0; i < lines.width; i++) source_line[i] += static_cast<float>(pixels[i]) * weight;
       }
       memset(line, 0, static_cast<size_t>(width) * sizeof(float));
@@ -157,6 +147,25 @@ int64_t rm_resize(const PixelLines &source, int64_t antialias, const ResizeTaps 
     out.put(y, line);
   }
   return 0;
+}
+
+}  // namespace
+
+int64_t rm_walk_jpegs(ByteSpan data, IntSpan ends, Span<JpegFacts> facts) {
+  if (facts.size != ends.size) return BOUNDS;
+  for (int64_t i = 0, start = 0; i < ends.size; start = ends[i++]) {
+    if (!data.holds(start, ends[i] - start)) return BOUNDS;
+    facts[i] = walk_jpeg({data.data + start, ends[i] - start});
+  }
+  return 0;
+}
+
+int64_t rm_resize(const PixelLines &source, int64_t antialias, const ResizeTaps &rows, const ResizeTaps &columns,
+                  const ResizeOutput &output, Span<float> scratch) {
+  const OutputLines out(output);
+  if (source.deep_pixels)
+    return resize_lines(Lines<uint16_t>(source.deep_pixels, source), antialias, rows, columns, out, scratch);
+  return resize_lines(Lines<uint8_t>(source.pixels, source), antialias, rows, columns, out, scratch);
 }
 
 }  // namespace rm

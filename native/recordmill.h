@@ -596,10 +596,12 @@ struct JpegFacts {
 //   facts [n]: receives what was found.
 int64_t rm_walk_jpegs(ByteSpan data, IntSpan ends, Span<JpegFacts> facts);
 
-// Lines of numbers: pixels of an image, with the channels of a pixel next to each other.
+// Lines of numbers: pixels of an image, with the channels of a pixel next to each other. One of `pixels` and `deep_pixels`
+// is None.
 struct PixelLines {
   ByteSpan pixels;
-  int64_t stride;  // bytes from one line to the next
+  Span<const uint16_t> deep_pixels;
+  int64_t stride;  // numbers from one line to the next
   int64_t width;   // numbers in a line
 };
 

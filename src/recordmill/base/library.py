@@ -27,6 +27,7 @@ BOUNDS = -(1 << 63)
 # C type to its ctypes type and the NumPy dtypes that may be passed as its arrays
 _C_TYPES: dict[str, tuple[Any, tuple[type, ...]]] = {
     "uint8_t": (ctypes.c_uint8, (np.uint8, np.bool_)),
+    "uint16_t": (ctypes.c_uint16, (np.uint16,)),
     "uint32_t": (ctypes.c_uint32, (np.uint32,)),
     "int32_t": (ctypes.c_int32, (np.int32,)),
     "uint64_t": (ctypes.c_uint64, (np.uint64,)),

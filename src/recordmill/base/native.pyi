@@ -374,6 +374,7 @@ class PixelLines:
         self,
         *,
         pixels: npt.NDArray[np.uint8 | np.bool_] | None = ...,
+        deep_pixels: npt.NDArray[np.uint16] | None = ...,
         stride: int = ...,
         width: int = ...,
     ) -> None: ...
