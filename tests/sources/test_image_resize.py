@@ -1,5 +1,5 @@
-"""`build --resize`, `--reencode`: pixels, masks and boxes that are written anew, against Pillow and
-the reader.
+"""`build --resize`, `--reencode`: pixels, masks and boxes that are written anew, against
+TensorFlow, Pillow and the reader.
 """
 
 from __future__ import annotations
@@ -175,15 +175,76 @@ def test_every_format_becomes_what_is_asked_for(
         image = opened(row["image"])
         assert (image.format.lower(), getattr(image, "n_frames", 1)) == (expected.lower(), 1), name
         assert not {"exif", "icc_profile", "dpi"} & image.info.keys()
-        if expected == "PNG" and bits != 16:
+        if expected == "PNG":
             mode = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}[channels]
-            wanted = opened(data).convert(mode).resize((31, 9), Image.Resampling.BILINEAR)
-            assert np.array_equal(pixels(row["image"]), np.asarray(wanted)), name
-        elif expected == "PNG":
-            wanted = Image.fromarray(pixels(data).astype(np.float32)).resize(
-                (31, 9), Image.Resampling.BILINEAR
-            )
-            assert np.abs(pixels(row["image"]) - np.asarray(wanted)).max() <= 0.5
+            stored = pixels(data) if bits == 16 else np.asarray(opened(data).convert(mode))
+            found = pixels(row["image"])
+            if channels in (2, 4):
+                by_pillow = opened(data).convert(mode).resize((31, 9), Image.Resampling.BILINEAR)
+                check_colours_and_alpha(found, np.asarray(by_pillow))
+            else:
+                assert np.array_equal(found, resized_by_tensorflow(stored)), name
+
+
+def resized_by_tensorflow(stored: np.ndarray) -> np.ndarray:
+    """What `tf.image.resize` makes of gray or RGB pixels, as 9 x 31 integers."""
+    tf = pytest.importorskip("tensorflow")
+    numbers = stored.reshape(*stored.shape[:2], -1)
+    resized = tf.round(tf.image.resize(numbers, [9, 31], antialias=True)).numpy()
+    return resized.astype(stored.dtype).reshape(9, 31, *stored.shape[2:])  # type: ignore[no-any-return]
+
+
+def check_colours_and_alpha(found: np.ndarray, by_pillow: np.ndarray) -> None:
+    """Pillow rounds colours that it multiplied by alpha, which matters most if alpha is small."""
+    alpha = by_pillow[..., -1].astype(int)
+    assert np.abs(found[..., -1] - alpha).max() <= 1
+    errors = np.abs(found[..., :-1].astype(int) - by_pillow[..., :-1]).max(-1)
+    assert (errors[alpha > 0] <= 2 + 3 * 255 / alpha[alpha > 0]).all()
+    assert errors[alpha > 100].mean() < 1.5
+
+
+def test_colours_of_transparent_pixels_do_not_bleed(tmp_path: Path) -> None:
+    shown = np.zeros((64, 64, 4), np.uint8)
+    shown[16:48, 16:48] = 255, 0, 0, 255
+    shown[..., 1] = np.where(shown[..., 3] == 0, 255, 0)  # green that nobody sees
+    (tmp_path / "in").mkdir()
+    Image.fromarray(shown).save(tmp_path / "in" / "a.png")
+    recordmill.build(tmp_path / "in", tmp_path / "out", kind="images", resize="9x9")
+    (row,) = recordmill.open(tmp_path / "out")
+    found = pixels(row["image"])
+    assert len(np.unique(found[..., 3])) > 2
+    assert (found[found[..., 3] > 0][:, :3] == (255, 0, 0)).all()
+    assert not found[found[..., 3] == 0].any()
+
+
+@pytest.mark.parametrize("orientation", [1, 2, 4, 6, 7])
+@pytest.mark.parametrize("mode", ["stretch", "crop"])
+def test_a_jpeg_that_is_decoded_smaller_stays_in_place(
+    mode: str, orientation: int, tmp_path: Path
+) -> None:
+    """Sides of 8 n + 1 make a last pixel of which an eighth belongs to the image."""
+    height, width = 521, 777
+    rows, columns = np.mgrid[0:height, 0:width]
+    ramps = np.stack([rows / height, columns / width, (rows + columns) / (height + width)], -1)
+    exif = Image.Exif()
+    exif[TAG] = orientation
+    image = Image.fromarray((ramps * 255).astype(np.uint8))
+    results = []
+    for name, options in (
+        ("a.jpg", {"quality": 100, "subsampling": 0, "exif": exif}),
+        ("b.png", {"exif": exif}),
+    ):
+        folder, out = tmp_path / name, tmp_path / f"{name}-out"
+        folder.mkdir()
+        image.save(folder / name, **options)
+        recordmill.build(
+            folder, out, kind="images", resize="30x30", resize_mode=mode, reencode="png"
+        )
+        (row,) = recordmill.open(out)
+        results.append(pixels(row["image"]).astype(float))
+    # A ramp rises by 8.5 a pixel of the result: it moves by less than a tenth of one.
+    assert np.abs(results[0] - results[1]).max() <= 2
+    assert np.abs((results[0] - results[1]).mean((0, 1))).max() < 0.4
 
 
 MASKS = {

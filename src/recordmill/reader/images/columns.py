@@ -31,7 +31,7 @@ from recordmill.records.columns.numpy_arrays import extract_arrays, list_lengths
 from recordmill.records.columns.ragged import Array
 from recordmill.records.images.check import check_structures
 from recordmill.records.images.decode import MAX_DECODED_PIXELS, Pixels
-from recordmill.records.images.geometry import Box, clip_span
+from recordmill.records.images.geometry import Box, clip_span, cover_part
 from recordmill.records.images.header import BadImage
 from recordmill.schemas.feature import Feature, Schema
 
@@ -311,7 +311,7 @@ def _decode_into(
     with budget.reserve(image.work_bytes):
         resize_into(
             image.decode(shrink_factor, reuse_buffer=True),
-            _divide_box(box, shrink_factor),
+            image.shrink_box(box, shrink_factor),
             target,
             out,
         )
@@ -335,7 +335,7 @@ def decode_kept_part(data: Pixels, target: Images) -> Pixels:
     """
     image = EncodedImage(data, target)
     box, shrink_factor = _box_and_shrink(image, target, 0, 0)
-    part = _divide_box(box, shrink_factor)
+    part = cover_part(image.shrink_box(box, shrink_factor))
     return image.decode(shrink_factor)[
         part.top : part.top + part.height, part.left : part.left + part.width
     ]
@@ -356,17 +356,6 @@ def make_black_image(target: Images) -> Array:
     out: Array = np.empty(target.shape, target.numpy_dtype)
     resize_into(np.zeros(target.shape, np.uint8), Box(0, 0, *target.shape[:2]), target, out)
     return out
-
-
-def _divide_box(box: Box, divisor: int) -> Box:
-    """Returns the smallest box in the shrunk image that covers `box`.
-
-    >>> _divide_box(Box(3, 0, 5, 9), 2)
-    Box(top=1, left=0, height=3, width=5)
-    """
-    return Box(
-        box.top // divisor, box.left // divisor, -(-box.height // divisor), -(-box.width // divisor)
-    )
 
 
 @dataclass(frozen=True)

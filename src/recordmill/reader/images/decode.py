@@ -25,10 +25,17 @@ from recordmill.records.images.decode import (
     decode_pixels,
     find_shrink_factor,
 )
-from recordmill.records.images.geometry import Box, apply_orientation_to_pixels, find_center_box
+from recordmill.records.images.geometry import (
+    Box,
+    Part,
+    apply_orientation_to_pixels,
+    cover_part,
+    find_center_box,
+    shrink_box,
+)
 from recordmill.records.images.header import DECODE_FAILED, BadImage, ImageHeader
 from recordmill.records.images.pillow import read_orientation
-from recordmill.records.images.resize import nearest_indices, resample
+from recordmill.records.images.resize import nearest_indices, resize
 
 _MAX_CROP_ATTEMPTS = 10
 _NUMBERS_PER_ATTEMPT = 4  # area, ratio, row and column of a random crop
@@ -135,6 +142,10 @@ class EncodedImage:
             return 1
         return find_shrink_factor(self._header, (height, width), (target.height, target.width))
 
+    def shrink_box(self, box: Box, shrink_factor: int) -> Part:
+        """Returns the part of the smaller image that `decode` returns, for a part of the image."""
+        return shrink_box(box, (self.height, self.width), self._orientation, shrink_factor)
+
     def decode(self, shrink_factor: int = 1, *, reuse_buffer: bool = False) -> npt.NDArray[Any]:
         """Returns the pixels [height, width, channels]: uint8, or int32 for a mask.
 
@@ -160,7 +171,9 @@ class EncodedImage:
         return apply_orientation_to_pixels(pixels, self._orientation)
 
 
-def resize_into(pixels: npt.NDArray[Any], box: Box, target: Images, out: npt.NDArray[Any]) -> None:
+def resize_into(
+    pixels: npt.NDArray[Any], part: Part, target: Images, out: npt.NDArray[Any]
+) -> None:
     """Resizes a part of the pixels [height, width, channels] into `out`.
 
     Args:
@@ -170,6 +183,8 @@ def resize_into(pixels: npt.NDArray[Any], box: Box, target: Images, out: npt.NDA
         BadImage: A value of a mask does not fit into uint8.
     """
     if target.mask:
+        # A mask is never decoded smaller, so its parts are complete pixels.
+        box = cover_part(part)
         pixels_in_box = pixels[box.top : box.top + box.height, box.left : box.left + box.width]
         values = pixels_in_box[
             np.ix_(
@@ -183,7 +198,8 @@ def resize_into(pixels: npt.NDArray[Any], box: Box, target: Images, out: npt.NDA
             )
         out[:] = values
     else:
-        resample(pixels, box, out, *_factor_and_offset(target), antialias=target.antialias)
+        factor, offset = _factor_and_offset(target)
+        resize(pixels, part, out, factor=factor, offset=offset, antialias=target.antialias)
 
 
 @functools.lru_cache(64)

@@ -23,7 +23,7 @@ from recordmill.records.images.check import check_structure
 from recordmill.records.images.decode import MAX_DECODED_PIXELS, Pixels, decode_bytes, decode_pixels
 from recordmill.records.images.geometry import Box
 from recordmill.records.images.header import BadImage, ImageHeader
-from recordmill.records.images.resize import resample
+from recordmill.records.images.resize import resize
 from recordmill.schemas.arrow import arrow_type
 from recordmill.schemas.feature import Feature
 
@@ -87,16 +87,7 @@ class DecodeImages:
         if not self.resize or self.height is None or self.width is None:
             return pixels
         resized = np.empty((self.height, self.width, self.channels), np.uint8)
-        row_values = self.width * self.channels
-        factor, offset = np.ones(row_values, np.float32), np.zeros(row_values, np.float32)
-        resample(
-            pixels,
-            Box(0, 0, *pixels.shape[:2]),
-            resized,
-            factor=factor,
-            offset=offset,
-            antialias=True,
-        )
+        resize(pixels, Box(0, 0, *pixels.shape[:2]), resized, antialias=True)
         return resized
 
     def estimate_bytes(self, column: pa.Array, feature: Feature) -> tuple[Int64s, Int64s]:

@@ -5,6 +5,7 @@ Each function for pixels has a counterpart for boxes, which are shares of the im
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +21,10 @@ _UPSIDE_DOWN = (3, 4, 6, 7)
 _MIN_VISIBLE_SHARE = 1e-6
 
 
+# (top, left, height, width) of a part of an image in pixels, such as a `Box` or fractions of pixels
+Part = tuple[float, float, float, float]
+
+
 class Box(NamedTuple):
     """A rectangular part of an image, in pixels."""
 
@@ -27,6 +32,44 @@ class Box(NamedTuple):
     left: int
     height: int
     width: int
+
+
+def shrink_box(box: Box, size: tuple[int, int], orientation: int, shrink: int) -> Part:
+    """Returns where a part of an image is after the image was decoded smaller.
+
+    >>> shrink_box(Box(4, 2, 10, 20), (15, 30), orientation=1, shrink=4)
+    (1.0, 0.5, 2.5, 5.0)
+    >>> shrink_box(Box(4, 2, 10, 20), (15, 30), orientation=3, shrink=4)
+    (1.25, 1.0, 2.5, 5.0)
+
+    Args:
+        box: The part of the upright image in its full size.
+        size: (height, width) of the upright image in its full size.
+        orientation: The EXIF orientation by which the image was turned after decoding.
+        shrink: The factor, by which sides are divided and rounded up.
+    """
+    surpluses = [-(-length // shrink) - length / shrink for length in size]
+    # The last pixel of an axis is only partly of the image. If the axis is mirrored, it is the
+    # first one.
+    is_mirrored = [orientation in _UPSIDE_DOWN, orientation in _MIRRORED]
+    if orientation > 4:
+        is_mirrored.reverse()
+    return (
+        box.top / shrink + is_mirrored[0] * surpluses[0],
+        box.left / shrink + is_mirrored[1] * surpluses[1],
+        box.height / shrink,
+        box.width / shrink,
+    )
+
+
+def cover_part(part: Part) -> Box:
+    """Returns the smallest box that covers a part.
+
+    >>> cover_part((1.25, 1.0, 2.5, 5.0))
+    Box(top=1, left=1, height=3, width=5)
+    """
+    top, left = math.floor(part[0]), math.floor(part[1])
+    return Box(top, left, math.ceil(part[0] + part[2]) - top, math.ceil(part[1] + part[3]) - left)
 
 
 def find_center_box(height: int, width: int, ratio: float) -> Box:

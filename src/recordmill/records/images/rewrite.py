@@ -3,9 +3,8 @@
 A `RewriteRule` turns images upright, crops, pads or resizes them to one size, and writes them in
 another format, without metadata.
 
-Rewritten images are resized by Pillow, bilinearly with antialiasing. Their pixels must be the same
-in every release, because shards contain them. Masks are resized to the nearest value, as
-`tf.image.resize` does.
+Images are resized as by `tf.image.resize(antialias=True)`, and masks to the nearest value. Their
+pixels must be the same in every release, because shards contain them.
 """
 
 from __future__ import annotations
@@ -23,12 +22,23 @@ import numpy.typing as npt
 from recordmill.base.errors import UsageError
 from recordmill.base.option_names import option
 from recordmill.base.sizes import parse_image_size
-from recordmill.records.images.check import MAX_PIXELS, pillow_decode_bytes
-from recordmill.records.images.decode import decode_pixels, decode_values, find_shrink_factor
-from recordmill.records.images.geometry import Box, apply_orientation_to_pixels, find_center_box
+from recordmill.records.images.check import MAX_PIXELS
+from recordmill.records.images.decode import (
+    decode_bytes,
+    decode_pixels,
+    decode_values,
+    find_shrink_factor,
+    shrunk_size,
+)
+from recordmill.records.images.geometry import (
+    Box,
+    apply_orientation_to_pixels,
+    find_center_box,
+    shrink_box,
+)
 from recordmill.records.images.header import CMYK, DECODE_FAILED, BadImage, ImageHeader
 from recordmill.records.images.pillow import read_orientation
-from recordmill.records.images.resize import nearest_indices
+from recordmill.records.images.resize import nearest_indices, resize, resize_with_alpha
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -246,7 +256,7 @@ class RewriteRule:
             pixels = decode_pixels(data, header, channels, shrink=shrink, deep=format_name == "PNG")
             pixels = apply_orientation_to_pixels(pixels, placement.orientation)
             if self.size is not None:
-                pixels = _crop_and_resize(pixels, placement)
+                pixels = _crop_and_resize(pixels, placement, shrink)
             options = {} if format_name == "PNG" else {"quality": self.quality}
             return _encode_image(_to_pillow(pixels), format_name, **options)
 
@@ -294,55 +304,40 @@ class RewriteRule:
     def _work_bytes(self, header: ImageHeader, placement: Placement, shrink: int) -> int:
         """Returns the memory that rewriting an image needs, in bytes.
 
-        This is for the decoded pixels, a converted or turned copy, and the result.
+        This is for the decoded pixels, a turned copy or colours that are multiplied by alpha, and
+        the result.
         """
-        shrunk_header = header._replace(
-            height=-(-header.height // shrink), width=-(-header.width // shrink), scans=1
-        )
-        # The scans of a JPEG are kept in full size even if it is decoded smaller.
-        scan_bytes = pillow_decode_bytes(header) - pillow_decode_bytes(header._replace(scans=1))
-        result_bytes = (
-            placement.output_size[0] * placement.output_size[1] * (4 if self.size is None else 12)
-        )
-        return (
-            pillow_decode_bytes(shrunk_header)
-            + 4 * shrunk_header.pixels
-            + scan_bytes
-            + result_bytes
-        )
+        height, width = shrunk_size(header, shrink)
+        output_pixels = placement.output_size[0] * placement.output_size[1]
+        has_alpha = header.channels in (2, 4)
+        copies_bytes = (16 if has_alpha else 12) * height * width
+        result_bytes = 4 if self.size is None else 32 if has_alpha else 12
+        return max(decode_bytes(header, shrink), copies_bytes) + result_bytes * output_pixels
 
 
-def _crop_and_resize(pixels: npt.NDArray[Any], placement: Placement) -> npt.NDArray[Any]:
-    """Crops, resizes and pads an upright image.
+def _crop_and_resize(
+    pixels: npt.NDArray[Any], placement: Placement, shrink: int
+) -> npt.NDArray[Any]:
+    """Crops, resizes and pads an upright image that was decoded smaller by `shrink`."""
+    part = shrink_box(placement.box, placement.upright_size, placement.orientation, shrink)
+    target_box, channels = placement.target_box, pixels.shape[2]
+    resized = np.empty((target_box.height, target_box.width, channels), pixels.dtype)
+    if channels in (2, 4):
+        resize_with_alpha(pixels, part, resized)
+    else:
+        resize(pixels, part, resized, antialias=True)
+    return _pad(resized, placement)
 
-    A JPEG may have been decoded in a smaller size than it is stored.
-    """
-    from PIL import Image
 
-    is_deep = pixels.dtype == np.uint16
-    # Pillow can't resize integers of 16 bits.
-    image = _to_pillow(pixels.astype(np.float32) if is_deep else pixels)
-    height, width = placement.upright_size
-    height_scale, width_scale = image.height / height, image.width / width
-    top, left, box_height, box_width = placement.box
-    source_box = (
-        left * width_scale,
-        top * height_scale,
-        (left + box_width) * width_scale,
-        (top + box_height) * height_scale,
-    )
+def _pad(resized: npt.NDArray[Any], placement: Placement) -> npt.NDArray[Any]:
     target_box = placement.target_box
-    image = image.resize(
-        (target_box.width, target_box.height), Image.Resampling.BILINEAR, source_box
-    )
-    resized = np.asarray(image)
-    if is_deep:
-        resized = np.rint(resized).clip(0, 65_535).astype(np.uint16)
-    result = np.zeros((*placement.output_size, pixels.shape[2]), pixels.dtype)
+    if resized.shape[:2] == placement.output_size:
+        return resized
+    result = np.zeros((*placement.output_size, *resized.shape[2:]), resized.dtype)
     result[
         target_box.top : target_box.top + target_box.height,
         target_box.left : target_box.left + target_box.width,
-    ] = resized.reshape(target_box.height, target_box.width, -1)
+    ] = resized
     return result
 
 
@@ -359,16 +354,9 @@ def _rewrite_mask(data: npt.NDArray[np.uint8], header: ImageHeader, placement: P
     box, target_box = placement.box, placement.target_box
     values = apply_orientation_to_pixels(values, placement.orientation)
     values = values[box.top : box.top + box.height, box.left : box.left + box.width]
-    result = np.zeros((*placement.output_size, *values.shape[2:]), values.dtype)
-    result[
-        target_box.top : target_box.top + target_box.height,
-        target_box.left : target_box.left + target_box.width,
-    ] = values[
-        np.ix_(
-            nearest_indices(box.height, target_box.height),
-            nearest_indices(box.width, target_box.width),
-        )
-    ]
+    rows = nearest_indices(box.height, target_box.height)
+    columns = nearest_indices(box.width, target_box.width)
+    result = _pad(values[np.ix_(rows, columns)], placement)
     image = _to_pillow(result)
     if palette is not None:
         # The palette needs an entry for every value, or Pillow drops it.
