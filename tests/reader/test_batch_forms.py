@@ -225,7 +225,7 @@ def test_mapped_data_sets_give_batches_and_nothing_else(ds: Dataset) -> None:
     ("options", "said"),
     [
         ({"collate": OneHot(3)}, "'tokens' is int32 .*: one_hot takes a whole number"),
-        ({"matrix": "id"}, "matrix is a list of features, not 'id'"),
+        ({"matrix": "id"}, "matrix is a list of features, as in .*, not 'id'"),
         ({"matrix": ["id", "nope"]}, "no feature 'nope' is read"),
         ({"matrix": ["id", "tokens"]}, "matrix: 'tokens' is int32 .*, and no number"),
         ({"matrix": ["id", "when"]}, "matrix: 'when' is timestamp"),

@@ -52,8 +52,8 @@ def zip(datasets: Sequence[Dataset]) -> Zip:
         >>> ds = recordmill.open("shards")
         >>> ids = ds.select(["id"])
         >>> sizes = ds.select(["size"])
-        >>> recordmill.zip([ids, sizes])[0]
-        {'id': 7, 'size': 3.5}
+        >>> recordmill.zip([ids, sizes])[0] == {"id": 7, "size": 3.5}
+        True
     """
     if (
         not isinstance(datasets, list | tuple)
