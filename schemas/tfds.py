@@ -178,7 +178,7 @@ def tfds_notes(schema: Schema) -> list[str]:
         else ""
     )
     names = ", ".join(repr(feature.name) for feature in refused[:_MAX_LISTED_FEATURES])
-    return [f"TensorFlow Datasets will not show {names}{and_more}: `recordmill inspect` says why"]
+    return [f"TensorFlow Datasets can't read {names}{and_more} (details: `recordmill inspect`)"]
 
 
 def _supported_features(schema: Schema) -> list[Feature]:

@@ -172,7 +172,7 @@ def test_only_the_budget_ends_a_build_early(
 ) -> None:
     write_documents(tmp_path / "in", 1, 40, 30, 20)
     said = both(tmp_path / "in", tmp_path, kind="text", mode="documents", max_rejects=3, threads=1)
-    assert "30 of 40 records were rejected (30 encoding); max_rejects=3 allows fewer" in said
+    assert "30 of 40 records were rejected (reason: encoding); max_rejects=3 allows fewer" in said
     monkeypatch.setattr(rejects, "REJECTS_BEYOND_BUDGET", 2)
     monkeypatch.setattr(file_records, "BATCH_FILES", 2)
     with pytest.raises(

@@ -65,7 +65,7 @@ def run(capfd: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, st
 def test_two_data_sets_of_one_distribution_pass(
     sets: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(capfd, sets / "one", "--against", sets / "two") == (0, "", "all is as expected\n")
+    assert run(capfd, sets / "one", "--against", sets / "two") == (0, "", "all checks passed\n")
     assert run(capfd, sets / "one", "--quiet") == (0, "", "")
     against = [
         "--against",
@@ -112,7 +112,7 @@ def test_leaks_and_repeats_are_found_with_their_places(
     code, out, err = run(capfd, sets / "far")
     assert code == 1
     lines = out.splitlines()
-    assert err.endswith(f"{len(lines)} things are not as expected\n")
+    assert err.endswith(f"{len(lines)} checks failed\n")
     for (check, split), count in equal.items():
         told = [line for line in lines if f"{split}: {check}: {count:,} of" in line]
         assert len(told) == (count > 0)

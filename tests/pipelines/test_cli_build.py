@@ -132,7 +132,7 @@ def test_too_many_rejects_show_the_first(
     out = tmp_path / "out"
     assert main(["build", "csv", str(broken), "--out", str(out)]) == 1
     err = capsys.readouterr().err
-    assert "12 of 32 records were rejected (12 columns); --max-rejects 0 allows fewer" in err
+    assert "12 of 32 records were rejected (reason: columns); --max-rejects 0 allows fewer" in err
     assert "broken.csv: line 22" in err
     assert "... and 2 more" in err
     assert "--max-rejects 12" in err

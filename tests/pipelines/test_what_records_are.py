@@ -138,7 +138,7 @@ def test_a_read_of_which_nothing_is_left_is_an_error(tmp_path: Path, to: str) ->
         (
             "a.csv",
             b"a,b\n1,2\n3,4\n5,6\n",
-            "2 fields a row, separated by ','; `recordmill build csv ",
+            "2 fields per row, separated by ','; `recordmill build csv ",
         ),
         ("a.csv", b"a,b\n1,2\n", "`recordmill build "),
         ("a.jsonl.gz", gzip.compress(b'{"a": 1}\n{"a": 2}\n', mtime=0), "`recordmill build jsonl "),

@@ -218,7 +218,7 @@ def test_tensorflow_gets_the_same(mixed: Mixture) -> None:
 
 
 def test_it_says_what_it_is(mixed: Mixture) -> None:
-    assert repr(mixed) == "<Mixture of 3 data sets, 3 : 1 : 2: 120 records an epoch>"
+    assert repr(mixed) == "<Mixture of 3 data sets, 3 : 1 : 2: 120 records per epoch>"
     assert recordmill.mixture is mixture
 
 

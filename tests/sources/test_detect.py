@@ -280,7 +280,7 @@ def test_nothing_known(tmp_path: Path) -> None:
     write(tmp_path, a__bin=bytes(100), b__json=b"[1]")
     with pytest.raises(
         UsageError,
-        match=r"no data that is known here among 2 file\(s\): 1 \.bin, 1 \.json .*; kinds are",
+        match=r"no supported data found \(2 files: 1 \.bin, 1 \.json; .*\)\. The kinds are",
     ):
         detect_kind(list_inputs([str(tmp_path)]))
 

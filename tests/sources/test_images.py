@@ -417,9 +417,7 @@ def test_a_table_beside_images_that_names_them_is_named_with_its_option(tmp_path
     )
     notes = list(map(in_flags, plan(root).notes))
     labels = f"{root}/labels.csv"
-    assert (
-        f"labels.csv names images and is not read; --labels {labels} takes labels from it" in notes
-    )
+    assert f"labels.csv lists images but was not used. Add --labels {labels} (labels)" in notes
     assert [note.split()[0] for note in notes if "boxes" in note] == ["coco.json"]
     assert not [note for note in notes if "other.csv" in note]
     labelled = plan(root, labels=labels)

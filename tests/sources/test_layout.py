@@ -261,7 +261,9 @@ def test_demands_that_names_do_not_meet() -> None:
 def test_one_word_in_one_name_is_no_split() -> None:
     alone = lay("x_test_100.csv")
     assert alone.splits == (None,)
-    assert "all file names hold a word for 'test'" in alone.notes[0]
+    assert (
+        "all file names contain 'test'. With only one split the names are ignored" in alone.notes[0]
+    )
     assert "--split-from names" in in_flags(alone.notes[0])
 
 

@@ -84,7 +84,7 @@ def test_the_same_records_give_the_same_shards_whatever_the_bundles(tmp_path: Pa
 
 def test_rows_that_do_not_fit_are_rejects_within_the_budget(tmp_path: Path) -> None:
     wrong = [*rows(50), {"text": "no x"}]
-    with pytest.raises(Exception, match="1 of 51 records were rejected"):
+    with pytest.raises(Exception, match="1 of 51 records was rejected"):
         write(wrong, tmp_path / "out")
     write(wrong, tmp_path / "allowed", max_rejects=1)
     manifest = load_manifest(tmp_path / "allowed")

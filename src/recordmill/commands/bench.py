@@ -62,7 +62,7 @@ def bench_lines(result: Any) -> Iterator[str]:
         result: The `BenchResult` of the measurement.
     """
     from recordmill.base.messages import Message
-    from recordmill.base.sizes import format_size
+    from recordmill.base.sizes import format_count, format_size
 
     rate = 1 / max(result.seconds, 1e-9)
     yield (
@@ -75,8 +75,9 @@ def bench_lines(result: Any) -> Iterator[str]:
         if seconds >= 0.005:
             yield f"  {stage:<8} {seconds:8.2f} s  {100 * seconds / total:3.0f} %"
     yield (
-        f"  {result.threads} threads were at it for {100 * min(result.busy_share, 1):.0f} % of the time; "
-        f"whoever took the batches waited {result.waited_seconds:.2f} s"
+        f"  The {format_count(result.threads, 'reader thread')} {'was' if result.threads == 1 else 'were'} busy "
+        f"{100 * min(result.busy_share, 1):.0f} % of the time. The program waited {result.waited_seconds:.2f} s for "
+        "batches"
     )
     yield Message("to go faster: {advice}", advice=result.advice())
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from recordmill.base.option_names import suggest_keywords
+from recordmill.base.sizes import format_count
 from recordmill.commands.main import Command
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ examples:
   recordmill check shards --against rules.yaml        what you expect; docs/checks.md lists the rules
   recordmill check new --against old --against rules.yaml --json | jq '.[].what'
 
-Exit code: 0 all is as expected; 1 the list of what is not stands on stdout; 2 a rule or an input can't be used, or the
+Exit code: 0 all checks passed; 1 stdout lists the checks that failed; 2 a rule or an input can't be used, or the
 statistics can't tell whether a rule is kept.
 Statistics are those of the builds; only what stands there twice needs a pass over the records.
 """
@@ -340,19 +341,15 @@ def _format_counts(violations: list[Violation]) -> str:
     """Returns the number of violations and of rules that can't be judged.
 
     >>> _format_counts([])
-    'all is as expected'
+    'all checks passed'
     """
     unjudged = sum(not violation.is_judged for violation in violations)
     judged = len(violations) - unjudged
     parts = [
-        "1 thing is not as expected"
-        if judged == 1
-        else f"{judged} things are not as expected"
-        if judged
-        else "",
+        f"{format_count(judged, 'check')} failed" if judged else "",
         f"{unjudged} can't be judged" if unjudged else "",
     ]
-    return ", ".join(filter(None, parts)) or "all is as expected"
+    return ", ".join(filter(None, parts)) or "all checks passed"
 
 
 CHECK = Command(

@@ -32,8 +32,8 @@ What differs from record to record (kinds, numbers of values, presence) is liste
 no schema fits are shown as conflicts, and `read` stops at them.
 
 Binary values are looked at (some of each batch): encoded images and their sizes, serialized tensors and Examples,
-known file formats. An array's bytes can't be told from any others: values of one length give a guess, which is never
-acted upon.
+known file formats. Raw array bytes can't be recognized. If all values have the same length, a guess is shown, but
+nothing is decoded.
 
 A damaged record is an error; --max-rejects N or P% goes on behind it, and the report says what was left out.
 
@@ -111,7 +111,7 @@ def inspect_lines(summary: Any) -> Iterator[str]:
     )
     yield ""
     if summary.statistics is not None:
-        yield "as the build has counted all records:"
+        yield "Statistics of all records (from the build):"
         yield from summary.statistics.lines()
         yield ""
     if summary.sampled is not None:

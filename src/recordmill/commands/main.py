@@ -31,13 +31,13 @@ _COMMANDS = {
     "head": "print the first records readably",
     "inspect": "features, ranges, counts and sizes of a data set or of any TFRecord files",
     "report": "a data set as one HTML file: classes, histograms, sample records and images",
-    "stats": "what the values of a data set, of TFRecords or of raw data are like",
-    "check": "what has changed, drifted, leaked or doubled: a data set against another, a schema or rules",
-    "bench": "how fast batches for training come, and where the time goes",
+    "stats": "summarize the values of a data set, TFRecord files or raw data",
+    "check": "compare a data set with another one, a schema or rules, and find duplicate records",
+    "bench": "measure the speed of training batches and find the bottleneck",
     "verify": "check every byte of a data set against its manifest",
-    "doctor": "whether a build or a read would run on an engine, and what to change",
-    "status": "what an output folder holds, and the jobs that are at work there",
-    "clean": "what killed builds and reads left in an output folder",
+    "doctor": "check whether a build or a read can run on an engine, and what to change",
+    "status": "list the contents of an output folder, and the jobs that write to it",
+    "clean": "remove the files that killed builds and reads left in an output folder",
 }
 _WITHOUT_PANDAS = ("head", "inspect", "read", "verify")  # commands whose code never needs pandas
 # At the end of a terminal, the shell and the kernel each send a SIGHUP, within a second.
@@ -105,9 +105,7 @@ def make_parser(command: str) -> argparse.ArgumentParser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "--version", action=_VersionAction, nargs=0, help="say which version this is"
-    )
+    parser.add_argument("--version", action=_VersionAction, nargs=0, help="show the version")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for name, summary in _COMMANDS.items():
         if name == command:

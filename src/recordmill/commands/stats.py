@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _STATS_HELP = """\
 examples:
-  recordmill stats shards                     as the build has counted them
+  recordmill stats shards                     as the build counted them
   recordmill stats 'old/*.tfrecord' --out old.pb
   recordmill stats flights.csv --columns dep_delay,carrier
   recordmill stats shards --json | jq .train

@@ -139,7 +139,7 @@ class BuildKeywords(TypedDict, total=False):
     seed: Annotated[
         int,
         _order(
-            "of the shuffle, which depends on the order of the INPUTs, too",
+            "seed of the shuffle; the result also depends on the order of the INPUTs",
             0,
             common=True,
             excludes=_WITHOUT_SHUFFLE,
@@ -169,7 +169,7 @@ class BuildKeywords(TypedDict, total=False):
     split_column: Annotated[
         str | None,
         _column(
-            "whose values say the split (train, val, dev, test, ...); it is no feature",
+            "column that holds the split of each record (train, val, dev, test, ...); it is not stored as a feature",
             excludes=(("splits", None),),
         ),
     ]
@@ -194,17 +194,17 @@ class BuildKeywords(TypedDict, total=False):
     stratify: Annotated[
         str | None,
         _column(
-            "divide each class of this column by the fractions, to one record; inputs are read twice",
+            "keep the share of each class of this column equal in all splits (exact to one record); inputs are read twice",
             common=True,
             needs=_WITH_SPLITS,
         ),
     ]
-    split_seed: Annotated[int, _order("of the division into splits", 0, needs=("splits",))]
+    split_seed: Annotated[int, _order("seed of the division into splits", 0, needs=("splits",))]
     shard_size: Annotated[
         str | int | None,
         _shards(
-            "of each shard, before compression",
-            default_text=f"{format_size_option(DEFAULT_SHARD_BYTES)}; above 4 TiB of input as much as 32,768 shards need",
+            "target size of a shard before compression",
+            default_text=f"{format_size_option(DEFAULT_SHARD_BYTES)}; larger above 4 TiB of input",
             metavar="SIZE",
             common=True,
         ),

@@ -188,12 +188,12 @@ MemoryOption = Annotated[
     ),
 ]
 ThreadsOption = Annotated[
-    int | None, _run_option("how many threads work", default_text="all cores", common=True)
+    int | None, _run_option("number of threads", default_text="all cores", common=True)
 ]
 StorageRequestsOption = Annotated[
     int | None,
     _run_option(
-        "requests to object stores at once; from Python it holds until it is said anew",
+        "concurrent requests to object stores; in Python the value stays in effect until it is changed",
         default_text="64",
     ),
 ]

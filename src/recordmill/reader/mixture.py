@@ -243,7 +243,7 @@ class Mixture(Trainable):
 
     def __repr__(self) -> str:
         counts = " : ".join(map(str, self.mixture_parts.proportions.counts))
-        return f"<Mixture of {len(self.mixture_parts.datasets)} data sets, {counts}: {len(self):,} records an epoch>"
+        return f"<Mixture of {len(self.mixture_parts.datasets)} data sets, {counts}: {len(self):,} records per epoch>"
 
 
 def _common_schema(schemas: Sequence[Schema]) -> Schema:

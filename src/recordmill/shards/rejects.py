@@ -176,10 +176,11 @@ class RejectSummary:
             else ""
         )
         message = Message(
-            "{total} of {read} records were rejected ({reasons}); {max_rejects} allows "
+            "{total} of {read} records {were} rejected ({reasons}); {max_rejects} allows "
             "fewer, so nothing was written:",
             total=self.total,
             read=read,
+            were="was" if self.total == 1 else "were",
             reasons=self._show_reasons(),
             max_rejects=option("max_rejects", budget.option_value),
         )
@@ -240,12 +241,15 @@ class RejectSummary:
         """Returns the number of rejects and their reasons.
 
         >>> RejectSummary(Counter(crc=2, frame=1)).describe()
-        '3 records (2 crc, 1 frame)'
+        '3 records (reasons: 2 crc, 1 frame)'
         """
         return f"{format_count(self.total, 'record')} ({self._show_reasons()})"
 
     def _show_reasons(self) -> str:
-        return ", ".join(f"{count} {reason}" for reason, count in sorted(self.counts.items()))
+        if len(self.counts) == 1:
+            return f"reason: {next(iter(self.counts))}"
+        counts = (f"{count} {reason}" for reason, count in sorted(self.counts.items()))
+        return f"reasons: {', '.join(counts)}"
 
     def _show_first(self) -> str:
         remainder = (

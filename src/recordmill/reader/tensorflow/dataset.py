@@ -208,7 +208,7 @@ def _check_label(
         return
     if not source.options.drops_nulls and may_lack(source.dataset, name):
         raise UsageError(
-            f"label {name!r} is missing in some records, and an epoch would end at the first one: leave them out, "
-            f'nulls="drop" or ds.filter(\'"{name}" is not null\'), say what stands for it, defaults={{{name!r}: ...}}, or '
-            "give label=False to get it among the features"
+            f'some records may have no label {name!r}, and training can\'t use them. Leave them out (nulls="drop", or '
+            f"ds.filter('\"{name}\" is not null')), give a replacement (defaults={{{name!r}: ...}}), or get it as a "
+            "feature (label=False)"
         )

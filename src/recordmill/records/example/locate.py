@@ -170,7 +170,7 @@ _REASONS = {
     native.RecordStatus.UNUSUAL: "not a tf.train.Example: protobuf refuses it, or it names features over 262,144 times",
     native.RecordStatus.WRONG_KIND: "another kind of list than the schema's",
     native.RecordStatus.WRONG_COUNT: "another number of values than the schema's",
-    native.RecordStatus.MISSING_VALUE: "missing, though the schema says that every record has it",
+    native.RecordStatus.MISSING_VALUE: "missing, but the schema requires it in every record",
     native.RecordStatus.OUT_OF_RANGE: "a value outside the range of its dtype",
     native.RecordStatus.NOT_UTF8: "a value that is not UTF-8",
     native.RecordStatus.WRONG_SIZE: "another number of bytes than its shape and dtype need",

@@ -33,6 +33,7 @@ from recordmill.base.magic import (
 )
 from recordmill.base.messages import Message
 from recordmill.base.option_names import option
+from recordmill.base.sizes import format_count
 from recordmill.sources.common.encoding import UTF8_ENCODING, resolve_compression, resolve_encoding
 from recordmill.sources.registry import (
     COMPRESSED_EXTENSIONS,
@@ -364,7 +365,7 @@ def recognize_csv(sample: ContentSample) -> str:
         sample.text or "", is_complete=sample.is_complete, is_named_csv=sample.hint == CSV_CONTENT
     )
     if num_fields:
-        return f"{num_fields} fields a row, separated by {delimiter!r}"
+        return f"{num_fields} fields per row, separated by {delimiter!r}"
     return "named as CSV" if sample.hint == CSV_CONTENT else ""
 
 
@@ -573,9 +574,9 @@ def detect_kind(listing: Listing) -> tuple[str, str]:
             ),
         )
         raise UsageError(
-            f"no data that is known here among {len(listing.files)} file(s): "
-            f"{_describe_extensions(groups, (OTHER_CONTENT, BINARY_CONTENT))} ({example_group.example_name} is {example_group.example.detail}); "
-            f"kinds are {', '.join(KIND_NAMES)}"
+            f"no supported data found ({format_count(len(listing.files), 'file')}: "
+            f"{_describe_extensions(groups, (OTHER_CONTENT, BINARY_CONTENT))}; {example_group.example_name} is {example_group.example.detail}). "
+            f"The kinds are {', '.join(KIND_NAMES)}"
         )
     kind = max(files_by_kind, key=lambda candidate: files_by_kind[candidate])
     # Without a clear majority the user must choose.

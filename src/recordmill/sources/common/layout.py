@@ -126,7 +126,7 @@ def read_layout(
         # A single class has nothing that a model could learn.
         if len(class_names) == 1 and class_from == AUTO_LAYOUT:
             class_notes.append(
-                f"all files in folders stand under {class_names[0]!r}: one folder says no classes"
+                f"all files are in one folder, {class_names[0]!r}, so they get no class labels"
             )
             class_names = ()
         if class_names:
@@ -371,8 +371,8 @@ def _assign_splits(
 
 def _single_split_note(source: str, split: str | None, option_value: str) -> str:
     return Message(
-        "all {file} names hold a word for {split}, and one split says nothing: all "
-        "records are in the default split ({split_from} takes the word)",
+        "all {file} names contain {split}. With only one split the names are ignored, and all "
+        "records go to the default split. To use the names anyway: {split_from}",
         file=source,
         split=repr(split),
         split_from=option("split_from", option_value),

@@ -14,7 +14,7 @@ import numpy as np
 from recordmill.base import native
 from recordmill.base.buffers import Bytes
 from recordmill.base.errors import DataError
-from recordmill.base.messages import Message
+from recordmill.base.messages import Message, join_messages
 from recordmill.base.option_names import option
 from recordmill.schemas.feature import MAX_FEATURES
 from recordmill.sources.common.encoding import (
@@ -205,7 +205,7 @@ class _HeadReader:
             descriptions.append(
                 f"the header has one field fewer than the rows, so the {unnamed} column has no name"
             )
-        dialect_reason = "; ".join(filter(None, descriptions))
+        dialect_reason = join_messages("; ", filter(None, descriptions))
         num_blank_lines = 0
         if self._options.header is not False:
             start, line, num_blank_lines = rows.stop, rows.stop_line, rows.blank_lines

@@ -407,7 +407,7 @@ def note_dialect(dialect_reason: str, header_reason: str, num_files: int) -> tup
     """
     descriptions = [dialect_reason] if dialect_reason else []
     if header_reason:
-        descriptions.append(f"the first row is a header: {header_reason}")
+        descriptions.append(f"header row: {header_reason}")
     if not descriptions:
         return ()
     num_other_files = num_files - 1
@@ -416,7 +416,13 @@ def note_dialect(dialect_reason: str, header_reason: str, num_files: int) -> tup
         if num_other_files
         else ""
     )
-    return (f"detected from the content{other_files_text}: {'; '.join(descriptions)}",)
+    return (
+        Message(
+            "detected{other_files}: {descriptions}",
+            other_files=other_files_text,
+            descriptions=join_messages("; ", descriptions),
+        ),
+    )
 
 
 def note_columns(

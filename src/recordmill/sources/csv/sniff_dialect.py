@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from recordmill.base.messages import Message
 from recordmill.base.option_names import option
+from recordmill.base.sizes import format_count
 
 NULL_CELL = "nothing"
 NUMBER_CELL = "a number"
@@ -495,9 +496,7 @@ def find_blank_runs_doubt(trial: DialectTrial, sample: bytes) -> str:
     is_split = trial.width > 1 and (trial.share == 1.0 or trial.has_short_header)
     if not (has_runs and is_split and len(trial.widths) > 1):
         return ""
-    fields = (
-        describe_delimiter(trial).replace(repr(" "), "runs of blanks", 1).replace("splits", "split")
-    )
+    fields = describe_delimiter(trial).replace(repr(" "), "runs of blanks", 1)
     return Message(
         "there is one column, or {fields}; say {delimiter} and {trim}, or "
         "{delimiter2} for one column",
@@ -593,10 +592,11 @@ def describe_delimiter(trial: DialectTrial) -> str:
     """Describes the effect of a delimiter, for messages.
 
     >>> describe_delimiter(DialectTrial(";", '"', (2, 2, 3), ()))
-    "';' splits 2 of 3 rows into 2 fields"
+    "2 columns in 2 of 3 rows, separated by ';'"
     """
-    fields = f"{trial.width} field{'s' * (trial.width != 1)}"
-    return f"{trial.delimiter!r} splits {trial.widths.count(trial.width)} of {len(trial.widths)} rows into {fields}"
+    count, num_rows = trial.widths.count(trial.width), len(trial.widths)
+    share = "" if count == num_rows else f" in {count:,} of {num_rows:,} rows"
+    return f"{format_count(trial.width, 'column')}{share}, separated by {trial.delimiter!r}"
 
 
 def describe_thousands(trial: DialectTrial) -> str:
@@ -611,5 +611,12 @@ def describe_thousands(trial: DialectTrial) -> str:
             cell.text for cell in trial.column(column)[1:] if classify_cell(cell.text) != NULL_CELL
         ]
         if len(texts) >= _MIN_ROWS and all(map(_THOUSANDS.fullmatch, texts)):
-            return f"{texts[0]!r} is read with a decimal point, also where a point stands between thousands"
+            name = trial.column(column)[0].text
+            value = texts[0].replace(".", "", texts[0].count(".") - 1)
+            return Message(
+                "values such as {text} are read as {value}. If the point separates thousands: {parse}",
+                text=repr(texts[0]),
+                value=float(value),
+                parse=option("parse", f'{name}=decimal(",", thousands=".")'),
+            )
     return ""

@@ -521,7 +521,7 @@ def _unread_annotation_notes(
             path, name = path.rpartition("/")[0], file.name.rpartition("/")[0] or "."
         option_name = "boxes" if is_boxes else "labels"
         yield Message(
-            "{name} names images and is not read; {option} takes {option_name} from it",
+            "{name} lists images but was not used. Add {option} ({option_name})",
             name=name,
             option=option(option_name, path),
             option_name=option_name,
