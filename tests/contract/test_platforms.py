@@ -66,6 +66,7 @@ ALTERNATIVES = {
         "/proc/sys/kernel/random/boot_id",
     ): "OSError: the host name",
     ("src/recordmill/storage/direct_io.py", "os.O_DIRECT"): "getattr: buffered writes",
+    ("src/recordmill/storage/direct_io.py", "/proc/self/fd/"): "OSError: the error names no file",
     ("src/recordmill/storage/stores/local.py", "os.posix_fallocate"): "hasattr: zeros are written",
     ("src/recordmill/storage/disk_files.py", "syncfs"): "getattr: os.sync",
     ("pipelines/remote/submission.py", "prctl"): "sys.platform: the job server ends itself",

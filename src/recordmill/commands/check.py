@@ -13,9 +13,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from recordmill.base.option_names import suggest_keywords
-from recordmill.base.sizes import format_count
-from recordmill.commands.main import Command
+from recordmill.commands.main import Command, suggest_lazily
 
 if TYPE_CHECKING:
     from recordmill.base.progress import Progress, ProgressArgument
@@ -40,7 +38,7 @@ Statistics are those of the builds; only what stands there twice needs a pass ov
 """
 
 
-@suggest_keywords
+@suggest_lazily
 def check(
     inputs: Inputs,
     *,
@@ -343,6 +341,8 @@ def _format_counts(violations: list[Violation]) -> str:
     >>> _format_counts([])
     'all checks passed'
     """
+    from recordmill.base.sizes import format_count
+
     unjudged = sum(not violation.is_judged for violation in violations)
     judged = len(violations) - unjudged
     parts = [

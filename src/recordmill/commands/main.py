@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import io
 import json
 import os
@@ -22,8 +23,10 @@ from dataclasses import dataclass
 from importlib import import_module
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
-from typing import TextIO
+from typing import ParamSpec, TextIO, TypeVar
 
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 _COMMANDS = {
     "build": "raw images, text, CSV, JSONL, Parquet, NumPy or TFRecords to shuffled TFRecord shards",
     "transform": "new data to shards by the transform of a data set",
@@ -328,6 +331,18 @@ def _warnings_as_notes() -> Iterator[None]:
 
         warnings.showwarning = show_note
         yield
+
+
+def suggest_lazily(function: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Decorates a function like `suggest_keywords`, whose module is imported by the first call."""
+
+    @functools.wraps(function)
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        from recordmill.base.option_names import suggest_keywords
+
+        return suggest_keywords(function)(*args, **kwargs)
+
+    return call
 
 
 _NO_MEMORY = "out of memory: give less --memory or fewer --threads, or a larger machine"

@@ -8,8 +8,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from recordmill.base.option_names import suggest_keywords
-from recordmill.commands.main import Command
+from recordmill.commands.main import Command, suggest_lazily
 
 if TYPE_CHECKING:
     from recordmill.base.progress import ProgressArgument
@@ -32,7 +31,7 @@ tfdv.visualize_statistics(tfdv.load_stats_binary("old.pb")), one split at a time
 """
 
 
-@suggest_keywords
+@suggest_lazily
 def stats(
     inputs: Inputs,
     *,
