@@ -52,8 +52,9 @@ ROOMS: dict[
     "reader.sampling": "base",
     "reader.options": "base reader.sampling records.columns schemas",
     "reader.prefetch": "base reader.options reader.sampling records.columns records.tfrecord schemas shards storage",
-    "reader.images": "base reader.options reader.prefetch reader.sampling records.columns records.images schemas",
-    "reader.batches": "base reader.images reader.options reader.prefetch reader.sampling records.columns schemas "
+    "reader.images": "base reader.options reader.prefetch reader.sampling records.columns records.example records.images "
+    "schemas",
+    "reader.batches": "base reader.images reader.options reader.prefetch reader.sampling records.columns records.example schemas "
     "shards",
     "reader.tensorflow": "base reader.batches reader.options reader.prefetch records.columns schemas",
     "reader.torch": "base reader.batches reader.sampling records.columns",

@@ -88,7 +88,7 @@ def test_raw_bytes_that_are_missing_or_of_wrong_size() -> None:
     values = [good[0], None, good[1][:-1], good[2], b"", good[3] + b"\0", None]
     result, column = converted(Feature("x", "bytes"), values, DecodeRaw("x", "float32", (2, 2)))
     assert column.to_pylist() == [[0, 1, 2, 3], None, [2, 3, 4, 5], None]
-    assert [(record.row, record.reason) for record in result.bad_records] == [
+    assert [(record.row, record.message) for record in result.bad_records] == [
         (row, f"{size} bytes, which are no float32 [2, 2] of 16 bytes")
         for row, size in [(2, 15), (4, 0), (5, 17)]
     ]
@@ -102,7 +102,7 @@ def test_raw_bytes_of_any_number_of_items() -> None:
         DecodeRaw("x", "int16", (None, 3)),
     )
     assert column.to_pylist() == [arrays[0].tolist(), None, [], arrays[2].tolist()]
-    assert [record.reason for record in result.bad_records] == [
+    assert [record.message for record in result.bad_records] == [
         "3 bytes, which are no int16 [?, 3] of 6 bytes an item"
     ]
 
@@ -124,14 +124,14 @@ def test_lists_reshaped() -> None:
         Reshape("x", (None, 4)),
     )
     assert column.to_pylist() == [[[0, 1, 2, 3], [4, 5, 6, 7]], None, [], [[5, 6, 7, 8]]]
-    assert [(record.row, record.reason) for record in result.bad_records] == [
+    assert [(record.row, record.message) for record in result.bad_records] == [
         (3, "3 values, which do not go into [-1, 4]")
     ]
     result, column = converted(
         Feature("x", "string", (None,)), [list("abcd"), None, list("abc")], Reshape("x", (2, 2))
     )
     assert column.to_pylist() == [list("abcd"), None]
-    assert result.bad_records[0].reason == "3 values, which do not go into [2, 2]"
+    assert result.bad_records[0].message == "3 values, which do not go into [2, 2]"
 
 
 def test_tensors_reshaped() -> None:
@@ -165,7 +165,7 @@ def test_padding_of_every_kind(dtype: str, value: Any, fill: Any) -> None:
     )
     assert column.to_pylist() == [[item, fill, fill], None, [fill] * 3, [item] * 3]
     assert (
-        result.bad_records[0].reason
+        result.bad_records[0].message
         == "4 items, more than the 3 to pad to (pad_or_cut= drops the others)"
     )
     _, column = converted(

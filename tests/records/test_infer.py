@@ -344,4 +344,4 @@ def test_a_feature_s_name_that_is_none_is_said_of_its_record() -> None:
     schema = infer(data, starts, lengths).to_schema()
     _, good, bad = decode_lenient(data, starts, lengths, schema)
     assert good.tolist() == [1]
-    assert "it holds one called b'a\\x00b', which is no name" in bad[0].reason
+    assert "it holds one called b'a\\x00b', which is no name" in bad[0].message

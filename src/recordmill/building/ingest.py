@@ -309,16 +309,7 @@ def parse_payloads(
     batch, good_rows, bad_records = decode_lenient(
         payloads.data, starts, lengths, _source(plan).schema
     )
-    messages = {
-        bad_record.row: Message(
-            "feature {feature}: {reason}",
-            feature=repr(bad_record.feature),
-            reason=bad_record.reason,
-        )
-        if bad_record.feature
-        else bad_record.reason
-        for bad_record in bad_records
-    }
+    messages = {bad_record.row: bad_record.describe() for bad_record in bad_records}
     return _take_rows(keyed_chunk, good_rows, batch), tuple(
         _make_rejects(plan, keyed_chunk, messages, "parse")
     )

@@ -166,14 +166,7 @@ def convert_selected(plan: ReadPlan, selected_records: SelectedRecords) -> Salva
     rejects = list(damage_rejects(frames, name))
     # In the order of the records, which is the order of the rejects.
     for row, reason, record in sorted(bad, key=lambda item: item[0]):
-        reject = (
-            Message(
-                "feature {feature}: {reason}", feature=repr(record.feature), reason=record.reason
-            )
-            if record.feature
-            else record.reason
-        )
-        message = shorten(reject, 290)
+        message = shorten(record.describe(), 290)
         path, place = frames.location(row)
         if not plan.options.lenient:
             raise DataError(message, source=path, place=place)

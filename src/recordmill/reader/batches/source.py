@@ -10,7 +10,7 @@ import functools
 import itertools
 import operator
 import warnings
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
 
@@ -40,6 +40,7 @@ from recordmill.reader.options.training import BATCH_SIZE, Training
 from recordmill.reader.prefetch.prefetcher import Fetcher, StepRows
 from recordmill.reader.prefetch.protocols import Fetchable
 from recordmill.reader.sampling.schedule import Schedule, State
+from recordmill.records.example.locate import BadRecord
 from recordmill.schemas.feature import Feature, Schema
 
 DecodeStepImages = Callable[[StepBlock], StepBlock]
@@ -67,23 +68,27 @@ def make_image_decoder(
         if not bad:
             return block
         if on_bad == "error":
-            row, name, reason = bad[0]
+            first_bad = bad[0]
             # the place in the files of the zipped data set that has the image
             owner = next(
-                (dataset_part for dataset_part in dataset.zip_parts if name in dataset_part.schema),
+                (
+                    dataset_part
+                    for dataset_part in dataset.zip_parts
+                    if first_bad.feature in dataset_part.schema
+                ),
                 dataset,
             )
-            path, place = owner.files.location(int(block.rows.numbers[row]))
-            raise DataError(reason, source=path, place=place)
-        return _drop_bad_rows(block, [(row, reason) for row, _, reason in bad])
+            path, place = owner.files.location(int(block.rows.numbers[first_bad.row]))
+            raise DataError(first_bad.describe(), source=path, place=place)
+        return _drop_bad_rows(block, bad)
 
     return decode_images
 
 
-def _drop_bad_rows(block: StepBlock, bad_rows: list[tuple[int, str]]) -> StepBlock:
+def _drop_bad_rows(block: StepBlock, bad: Sequence[BadRecord]) -> StepBlock:
     rows = block.rows
-    reasons_by_number = tuple((int(rows.numbers[row]), reason) for row, reason in bad_rows)
-    good_rows = np.delete(np.arange(len(rows.numbers)), [row for row, _ in bad_rows])
+    reasons_by_number = tuple((int(rows.numbers[one.row]), one.describe()) for one in bad)
+    good_rows = np.delete(np.arange(len(rows.numbers)), [one.row for one in bad])
     # one step with all rows; the refiller divides them into batches
     good_block = block.select_rows(good_rows, np.array([0, len(good_rows)], np.int64))
     return replace(good_block, rows=replace(good_block.rows, bad=rows.bad + reasons_by_number))

@@ -17,7 +17,6 @@ import pyarrow as pa
 
 from recordmill.base.buffers import allocate_reusable
 from recordmill.base.errors import UsageError
-from recordmill.base.messages import Message
 from recordmill.base.threads import MemoryBudget
 from recordmill.reader.images.decode import EncodedImage, choose_box, is_flipped, resize_into
 from recordmill.reader.images.turned_objects import NOT_TURNED, turn_objects
@@ -25,10 +24,11 @@ from recordmill.reader.options.images import Images, ImageTarget, RandomCrop
 from recordmill.reader.prefetch.prefetcher import StepRows
 from recordmill.reader.prefetch.protocols import Fetchable
 from recordmill.reader.sampling.sampler import derive_random_key
-from recordmill.records.columns.convert import Faults, build_column
+from recordmill.records.columns.convert import BadValues, build_column
 from recordmill.records.columns.decode_images import iter_images, looks_like_image
 from recordmill.records.columns.numpy_arrays import extract_arrays, list_lengths
 from recordmill.records.columns.ragged import Array
+from recordmill.records.example.locate import BadRecord
 from recordmill.records.images.check import check_structures
 from recordmill.records.images.decode import MAX_DECODED_PIXELS, Pixels
 from recordmill.records.images.geometry import Box, clip_span, cover_part
@@ -39,7 +39,6 @@ IMAGE_FEATURE = "image/encoded"
 _OBJECT_PREFIX = "image/object/"
 KeptPart = tuple[float, float, float, float, bool]  # a row of `move_boxes(kept_parts)`
 _BOX_EDGES = tuple(f"{_OBJECT_PREFIX}bbox/{edge}" for edge in ("xmin", "xmax", "ymin", "ymax"))
-_UndecodedImage = tuple[int, str, str]  # (row, feature, reason)
 # Records that are inspected to detect image features.
 _SAMPLE_RECORDS = 16
 
@@ -165,16 +164,16 @@ class ImageDecoder:
 
     def decode(
         self, rows: StepRows, schema: Schema
-    ) -> tuple[dict[str, Array], pa.RecordBatch, list[_UndecodedImage]]:
+    ) -> tuple[dict[str, Array], pa.RecordBatch, list[BadRecord]]:
         """Decodes the image features of some rows.
 
         Returns:
-            The pixels [rows, *shape] by feature; the rows, with their boxes moved; and (row,
-            feature, reason) of each image that cannot be decoded, in the order of rows.
+            The pixels [rows, *shape] by feature; the rows, with their boxes moved; and the images
+            that cannot be decoded, in the order of rows.
         """
         pixels: dict[str, Array] = {}
-        undecoded: list[_UndecodedImage] = []
-        futures: list[Future[list[_UndecodedImage]]] = []
+        undecoded: list[BadRecord] = []
+        futures: list[Future[list[BadRecord]]] = []
         # crops are different in each epoch
         key = derive_random_key("crop", self._seed, rows.step_range.epoch)
         box_task: _DecodeTask | None = None
@@ -205,7 +204,7 @@ class ImageDecoder:
             {name: self.images[name].to_layout(array) for name, array in pixels.items()},
             batch,
             # collected feature by feature, returned by row
-            sorted(undecoded),
+            sorted(undecoded, key=lambda bad: (bad.row, bad.feature)),
         )
 
     def _make_task(
@@ -262,11 +261,11 @@ class _DecodeTask:
     kept_parts: Array
     turns: Array
 
-    def decode(self, rows: range) -> list[_UndecodedImage]:
+    def decode(self, rows: range) -> list[BadRecord]:
         """Fills `out` at these rows and returns the images that cannot be decoded."""
         return list(self._decode_rows(rows))
 
-    def _decode_rows(self, rows: range) -> Iterator[_UndecodedImage]:
+    def _decode_rows(self, rows: range) -> Iterator[BadRecord]:
         first, stop = self.splits[rows.start], self.splits[rows.stop]
         ends = self.splits[rows.start + 1 : rows.stop + 1] - first
         # One call checks all images, because each call waits for the interpreter's lock.
@@ -287,15 +286,7 @@ class _DecodeTask:
                     image, self.target, self.key, number, self.budget, self.out[row]
                 )
             except BadImage as error:
-                yield (
-                    row,
-                    self.name,
-                    Message(
-                        "feature {feature}: {message}",
-                        feature=repr(self.name),
-                        message=error.message,
-                    ),
-                )
+                yield BadRecord(row, self.name, error.message)
 
     def _encoded_image(self, row: int) -> Pixels | None:
         if self.valid is None or self.valid[row]:
@@ -382,7 +373,7 @@ class ImageConversion:
             )
         return replace(feature, dtype=self.target.numpy_dtype.name, shape=self.target.layout_shape)
 
-    def convert(self, column: pa.Array, feature: Feature) -> tuple[pa.Array, Faults]:
+    def convert(self, column: pa.Array, feature: Feature) -> tuple[pa.Array, BadValues]:
         """Decodes a column of images.
 
         Returns:
@@ -407,7 +398,7 @@ class ImageConversion:
         pixels = np.empty(
             (len(column) - column.null_count, *self.target.shape), self.target.numpy_dtype
         )
-        present, faults, num_decoded = [], [], 0
+        present, bad_values, num_decoded = [], [], 0
         for row, data in iter_images(column, feature):
             try:
                 if data is not None:
@@ -415,14 +406,14 @@ class ImageConversion:
                     num_decoded += 1
                 present.append(data is not None)
             except BadImage as error:
-                faults.append((row, error.message))
+                bad_values.append((row, error.message))
         flat, counts = (
             pa.array(self.target.to_layout(pixels[:num_decoded]).reshape(-1)),
             np.zeros(len(present), np.int64),
         )
         return build_column(
             flat, counts, np.array(present, np.bool_), self.output_feature(feature)
-        ), faults
+        ), bad_values
 
 
 # Boxes of objects, under the names of the Object Detection API, move with the kept part of the

@@ -18,7 +18,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from recordmill.base.buffers import Int64s
-from recordmill.base.messages import Message
 from recordmill.base.stages import time_stage
 from recordmill.base.threads import thread_map
 from recordmill.reader.options.training import MEMORY_BYTES
@@ -216,10 +215,7 @@ class Fetcher:
             )
         bad = {row: damaged[int(numbers[row])] for row in np.flatnonzero(is_damaged).tolist()}
         for record in unfit:
-            feature_text = f"feature {record.feature!r}: " if record.feature else ""
-            bad[int(rows[record.row])] = Message(
-                "{feature_text}{reason}", feature_text=feature_text, reason=record.reason
-            )
+            bad[int(rows[record.row])] = record.describe()
         good_rows = rows[good]
         return StepRows(
             step_range=step_range,

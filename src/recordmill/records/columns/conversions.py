@@ -119,7 +119,7 @@ class Decoding:
         result = convert_columns(self.steps, batch, self.stored_schema)
         # The rows of a conversion count only the records that were decoded.
         bad = bad + [
-            BadRecord(int(good[bad_record.row]), bad_record.feature, bad_record.reason)
+            BadRecord(int(good[bad_record.row]), bad_record.feature, bad_record.message)
             for bad_record in result.bad_records
         ]
         return (

@@ -38,8 +38,8 @@ from recordmill.schemas.feature import EXAMPLE, ITEM_BYTES, Feature, Schema
 # 67 million values, as many as an image may have pixels. One value can stand for all values of a
 # tensor, so a small record could otherwise request any amount of memory.
 MAX_REPEATED_VALUES = 1 << 26
-# (row of the column, reason) of each value that can't be converted
-Faults = Sequence[tuple[int, str]]
+# (row of the column, error message) of each value that can't be converted
+BadValues = Sequence[tuple[int, str]]
 Shape = tuple[int | None, ...]
 
 
@@ -57,7 +57,7 @@ class ConversionStep(Protocol):
             UsageError: The feature can't be converted.
         """
 
-    def convert(self, column: pa.Array, feature: Feature) -> tuple[pa.Array, Faults]:
+    def convert(self, column: pa.Array, feature: Feature) -> tuple[pa.Array, BadValues]:
         """Converts a column.
 
         Args:
@@ -65,7 +65,7 @@ class ConversionStep(Protocol):
             feature: The feature before the conversion.
 
         Returns:
-            (converted column without the bad rows, (row, reason) of each bad row).
+            (converted column without the bad rows, (row, error message) of each bad row).
         """
 
 
@@ -120,11 +120,11 @@ def convert_columns(
     columns = list(batch.columns)
     for step in steps:
         index = schema.names.index(step.feature)
-        columns[index], faults = step.convert(columns[index], schema[step.feature])
-        if faults:
-            bad += [BadRecord(int(rows[row]), step.feature, reason) for row, reason in faults]
+        columns[index], bad_values = step.convert(columns[index], schema[step.feature])
+        if bad_values:
+            bad += [BadRecord(int(rows[row]), step.feature, text) for row, text in bad_values]
             # The other columns lose the bad rows as well, so that all columns keep the same rows.
-            kept_rows = np.delete(np.arange(len(rows)), [row for row, _ in faults])
+            kept_rows = np.delete(np.arange(len(rows)), [row for row, _ in bad_values])
             columns = [
                 column if position == index else column.take(pa.array(kept_rows))
                 for position, column in enumerate(columns)
@@ -159,7 +159,7 @@ class DecodeRaw:
         _check_bytes(feature, "decode_raw")
         return replace(feature, dtype=self.dtype, shape=self.shape, classes=None)
 
-    def convert(self, column: pa.Array, feature: Feature) -> tuple[pa.Array, Faults]:
+    def convert(self, column: pa.Array, feature: Feature) -> tuple[pa.Array, BadValues]:
         out = self.output_feature(feature)
         item_bytes = ITEM_BYTES[self.dtype] * out.inner_size
         arrays = extract_arrays(column, feature)
@@ -171,7 +171,7 @@ class DecodeRaw:
         description = (
             f"{self.dtype} [{', '.join('?' if size is None else str(size) for size in self.shape)}]"
         )
-        faults = [
+        bad_values = [
             (
                 int(row),
                 f"{lengths[row]} bytes, which are no {description} of {item_bytes} bytes{' an item' if out.ragged_rank else ''}",
@@ -179,8 +179,8 @@ class DecodeRaw:
             for row in np.flatnonzero(is_bad)
         ]
         # The good rows are converted again without the bad ones.
-        if faults:
-            return self.convert(column.filter(pa.array(~is_bad)), feature)[0], faults
+        if bad_values:
+            return self.convert(column.filter(pa.array(~is_bad)), feature)[0], bad_values
         return build_column(
             _view_numbers(arrays.values, self.dtype, self.is_big_endian),
             counts=lengths // item_bytes,
@@ -214,7 +214,7 @@ class DecodeTensor:
             )
         return replace(feature, dtype=self.dtype, shape=self.shape, classes=None)
 
-    def convert(self, column: pa.Array, feature: Feature) -> tuple[pa.Array, Faults]:
+    def convert(self, column: pa.Array, feature: Feature) -> tuple[pa.Array, BadValues]:
         out = self.output_feature(feature)
         arrays = extract_arrays(column, feature)
         splits, present = arrays.splits[0], _presence_mask(column)
@@ -222,7 +222,7 @@ class DecodeTensor:
         sizes, value_bytes = self._valid_sizes(headers), ITEM_BYTES[self.dtype]
         is_plain = headers.status == tensor_proto.TensorStatus.IN_CONTENT
         is_bad = present & (sizes < 0)
-        faults = [
+        bad_values = [
             (int(row), self._describe_fault(headers, int(row))) for row in np.flatnonzero(is_bad)
         ]
         sizes = np.where(present & ~is_bad, sizes, 0)
@@ -242,17 +242,17 @@ class DecodeTensor:
                     int(sizes[row]),
                 )
             except DataError as error:
-                faults.append((int(row), error.reason))
+                bad_values.append((int(row), error.reason))
                 continue
             values[offsets[row] : offsets[row] + len(value_content)] = np.frombuffer(
                 value_content, np.uint8
             )
-        if faults:
+        if bad_values:
             # Faults of typed lists are found later than those of headers, so they are sorted by
             # row.
             is_good = np.ones(len(column), np.bool_)
-            is_good[[row for row, _ in faults]] = False
-            return self.convert(column.filter(pa.array(is_good)), feature)[0], sorted(faults)
+            is_good[[row for row, _ in bad_values]] = False
+            return self.convert(column.filter(pa.array(is_good)), feature)[0], sorted(bad_values)
         return build_column(
             _view_numbers(values, self.dtype),
             counts=sizes // max(out.inner_size, 1),
@@ -388,7 +388,7 @@ class Reshape:
             )
         return self.shape
 
-    def convert(self, column: pa.Array, feature: Feature) -> tuple[pa.Array, Faults]:
+    def convert(self, column: pa.Array, feature: Feature) -> tuple[pa.Array, BadValues]:
         out = self.output_feature(feature)
         present = _presence_mask(column)
         counts = _count_values(column, feature, present)
@@ -396,12 +396,12 @@ class Reshape:
             (counts % out.inner_size != 0) if out.ragged_rank else (counts != out.inner_size)
         )
         shape = ", ".join("-1" if size is None else str(size) for size in self.shape)
-        faults = [
+        bad_values = [
             (int(row), f"{counts[row]} values, which do not go into [{shape}]")
             for row in np.flatnonzero(is_bad)
         ]
-        if faults:
-            return self.convert(column.filter(pa.array(~is_bad)), feature)[0], faults
+        if bad_values:
+            return self.convert(column.filter(pa.array(~is_bad)), feature)[0], bad_values
         return build_column(
             _flat_values(column, feature), counts=counts // out.inner_size, present=present, out=out
         ), ()
@@ -457,12 +457,12 @@ class Pad:
                 dtype=feature.dtype,
             ) from None
 
-    def convert(self, column: pa.Array, feature: Feature) -> tuple[pa.Array, Faults]:
+    def convert(self, column: pa.Array, feature: Feature) -> tuple[pa.Array, BadValues]:
         out, present = self.output_feature(feature), _presence_mask(column)
         column, feature = to_list_column(column, feature)
         lengths = np.where(present, list_lengths(column), 0)
         is_bad = lengths > self.length if not self.cuts_longer else np.zeros(len(lengths), np.bool_)
-        faults = [
+        bad_values = [
             (
                 int(row),
                 Message(
@@ -475,8 +475,8 @@ class Pad:
             )
             for row in np.flatnonzero(is_bad)
         ]
-        if faults:
-            return self.convert(column.filter(pa.array(~is_bad)), feature)[0], faults
+        if bad_values:
+            return self.convert(column.filter(pa.array(~is_bad)), feature)[0], bad_values
         width = feature.inner_size
         steps = np.arange(self.length * width)
         starts = (np.cumsum(lengths) - lengths) * width
@@ -506,7 +506,7 @@ class MakeRagged:
     def output_feature(self, feature: Feature) -> Feature:
         return _as_ragged(feature)
 
-    def convert(self, column: pa.Array, feature: Feature) -> tuple[pa.Array, Faults]:
+    def convert(self, column: pa.Array, feature: Feature) -> tuple[pa.Array, BadValues]:
         return to_list_column(column, feature)[0], ()
 
 
@@ -525,7 +525,7 @@ class NameClasses:
     def output_feature(self, feature: Feature) -> Feature:
         return replace(feature, dtype="string", classes=None)
 
-    def convert(self, column: pa.Array, feature: Feature) -> tuple[pa.Array, Faults]:
+    def convert(self, column: pa.Array, feature: Feature) -> tuple[pa.Array, BadValues]:
         out, present = self.output_feature(feature), _presence_mask(column)
         names = feature.classes or ()
         counts, flat = _count_values(column, feature, present), _flat_values(column, feature)
@@ -538,13 +538,13 @@ class NameClasses:
             first_numbers = dict(
                 zip(rows[::-1].tolist(), numbers[unknown[::-1]].tolist(), strict=True)
             )
-            faults = [
+            bad_values = [
                 (row, f"no class has the number {first_numbers[row]}")
                 for row in sorted(first_numbers)
             ]
             return self.convert(
                 column.take(np.delete(np.arange(len(column)), [*first_numbers])), feature
-            )[0], faults
+            )[0], bad_values
         texts = pa.array(names, value_type(out)).take(flat)
         return build_column(texts, counts=counts // out.inner_size, present=present, out=out), ()
 

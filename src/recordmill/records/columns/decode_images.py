@@ -64,13 +64,15 @@ class DecodeImages:
     ) -> tuple[pa.Array, Sequence[tuple[int, str]]]:
         out = self.output_feature(feature)
         images: list[Pixels | None] = []
-        faults: list[tuple[int, str]] = []
+        bad_values: list[tuple[int, str]] = []
         for row, data in iter_images(column, feature):
             try:
                 images.append(None if data is None else self._decode(data))
             except BadImage as error:
-                faults.append((row, error.message))
-        return (_ragged_column if self.height is None else _fixed_size_column)(images, out), faults
+                bad_values.append((row, error.message))
+        return (_ragged_column if self.height is None else _fixed_size_column)(
+            images, out
+        ), bad_values
 
     def _decode(self, data: Pixels) -> Pixels:
         header = check_structure(data, MAX_DECODED_PIXELS)

@@ -130,12 +130,12 @@ def make_record_error(bad: BadRecord, source: str, place: str) -> DataError:
     """
     message = (
         Message(
-            "feature {feature}: {reason}",
+            "feature {feature}: {message}",
             feature=_shorten_name(bad.feature),
-            reason=bad.reason,
+            message=bad.message,
         )
         if bad.feature
-        else bad.reason
+        else bad.message
     )
     return DataError(
         shorten(message, 180),

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from recordmill.base import native
 from recordmill.base.buffers import Bytes, Int64s, allocate, allocate_filled
+from recordmill.base.messages import Message
 from recordmill.schemas.feature import Feature
 
 _CELL_COLUMN_DTYPE = np.dtype(native.CellColumn)
@@ -182,15 +183,25 @@ _REASONS = {
 class BadRecord:
     """A record that can't be decoded or converted.
 
+    The caller makes a `Fault` or an error of it. Builds and reads give the fault different reasons.
+
     Attributes:
         row: The number of the record in the call.
         feature: The feature that has the fault, or "" if the record is not an Example.
-        reason: The error message.
+        message: The error, without the name of the feature.
     """
 
     row: int
     feature: str
-    reason: str
+    message: str
+
+    def describe(self) -> str:
+        """Returns the error with the name of the feature."""
+        if not self.feature:
+            return self.message
+        return Message(
+            "feature {feature}: {message}", feature=repr(self.feature), message=self.message
+        )
 
 
 def describe_status(status: int, feature: Feature | None = None) -> str:

@@ -182,16 +182,7 @@ def _unfit(frames: FileFrames, bad: Sequence[BadRecord], name: str) -> tuple[Rej
             name,
             frames.location(record.row)[1],
             PARSE,
-            shorten(
-                Message(
-                    "feature {feature}: {reason}",
-                    feature=repr(record.feature),
-                    reason=record.reason,
-                ),
-                290,
-            )
-            if record.feature
-            else record.reason,
+            shorten(record.describe(), 290),
         )
         for record in bad
     )
