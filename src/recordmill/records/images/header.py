@@ -1,12 +1,14 @@
 """Headers of image files, and the errors for images that can't be used.
 
-This module also maps extensions to formats. It parses nothing and imports nothing else.
+This module also maps extensions to formats. It parses nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import NamedTuple
+
+from recordmill.base.errors import Fault
 
 FORMATS_BY_EXTENSION: Mapping[str, str] = {
     **dict.fromkeys(("jpg", "jpeg", "jpe", "jfif", "jif", "mpo"), "JPEG"),
@@ -110,6 +112,11 @@ class BadImage(Exception):
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
         self.reason, self.message = reason, message
+
+    @property
+    def fault(self) -> Fault:
+        """The fault of the record that contains the image."""
+        return Fault(self.reason, self.message)
 
     @property
     def text(self) -> str:

@@ -67,9 +67,9 @@ _MAX_TABLE_UNITS, _MIN_UNIT_BYTES = (
     4 << 10,
 )
 
-# By column name, for each row: its file, BadImage if the path can't be used, or None if the value
+# By column name, for each row: its file, a Fault if the path can't be used, or None if the value
 # is null.
-_FilesByColumn = Mapping[str, Sequence[InputFile | BadImage | None]]
+_FilesByColumn = Mapping[str, Sequence[InputFile | Fault | None]]
 
 
 @dataclass(frozen=True)
@@ -112,13 +112,13 @@ class _FileColumns:
     def find_files(self, files: FileTable, chunk: Chunk) -> Iterator[tuple[Chunk, _FilesByColumn]]:
         """Yields slices of a chunk with the files that their rows name.
 
-        A slice has at most BATCH_FILES rows. A path that can't be used is a BadImage instead of a
+        A slice has at most BATCH_FILES rows. A path that can't be used is a Fault instead of a
         file.
         """
         for begin in range(0, max(chunk.rows, 1), BATCH_FILES):
             rows, files_by_column = (
                 _slice(chunk, begin, begin + BATCH_FILES),
-                dict[str, list[InputFile | BadImage | None]](),
+                dict[str, list[InputFile | Fault | None]](),
             )
             assert isinstance(rows.records, pa.RecordBatch)
             tables = {file_id: files[file_id] for file_id in np.unique(rows.file_ids).tolist()}
@@ -132,7 +132,7 @@ class _FileColumns:
                 ]
             yield rows, files_by_column
 
-    def _find(self, table: InputFile, value: str) -> InputFile | BadImage:
+    def _find(self, table: InputFile, value: str) -> InputFile | Fault:
         inside = (
             table.name if table.path.endswith(f"/{table.name}") else posixpath.basename(table.path)
         )
@@ -140,19 +140,19 @@ class _FileColumns:
         name = posixpath.normpath(posixpath.join(posixpath.dirname(inside), value))
         path = f"{root}/{name}"
         if not value or "\0" in value:
-            return BadImage(_NO_FILE_REASON, "is no path")
+            return Fault(_NO_FILE_REASON, "is no path")
         if (
             value[0] == "/"
             or name.split("/")[0] == ".."
             or (is_archive_member(path) and not is_archive_member(table.path))
         ):
-            return BadImage(_NO_FILE_REASON, "is not below the INPUT, where files are read alone")
+            return Fault(_NO_FILE_REASON, "is not below the INPUT, where files are read alone")
         try:
             if not is_remote(path) and not is_archive_member(path):
                 if not is_file(path):
-                    return BadImage(_NO_FILE_REASON, no_file_message(path))
+                    return Fault(_NO_FILE_REASON, no_file_message(path))
                 if not self.follow_links and not is_within(real_path(path), real_path(root)):
-                    return BadImage(
+                    return Fault(
                         _NO_FILE_REASON,
                         Message(
                             "is a link out of the INPUT; {follow_links} allows it",
@@ -161,16 +161,16 @@ class _FileColumns:
                     )
             file = InputFile(table.root, name, path, stat(path))
             if is_streamed_member(path):
-                return BadImage(TOO_LARGE, "is large and packed: unpack the archive")
+                return Fault(TOO_LARGE, "is large and packed: unpack the archive")
         except OSError as error:
-            return BadImage(_NO_FILE_REASON, error.strerror or str(error))
+            return Fault(_NO_FILE_REASON, error.strerror or str(error))
         if file.stat.size_bytes > self.max_bytes:
             limit = Message(
                 "{max_bytes}, a quarter of {memory} and at most 2 GiB",
                 max_bytes=self.max_bytes,
                 memory=option("memory"),
             )
-            return BadImage(
+            return Fault(
                 TOO_LARGE,
                 Message(
                     "{size_bytes} bytes are more than a record may have ({limit})",
@@ -200,7 +200,7 @@ class _FileColumns:
             faults = {
                 row: entry
                 for row, entry in enumerate(files_by_column[name])
-                if isinstance(entry, BadImage)
+                if isinstance(entry, Fault)
             }
             encoded, decoded = (
                 EncodedFiles([*column_files.values()], MAX_PIXELS),
@@ -216,10 +216,10 @@ class _FileColumns:
                     )
                     decoded[row] = self._decode(name, encoded, number, file, image)
                 except BadImage as error:
-                    faults[row] = error
+                    faults[row] = error.fault
                 # all but DataError come from arrays that can't be cast
                 except (DataError, ValueError, OverflowError, pa.ArrowException) as error:
-                    faults[row] = BadImage(
+                    faults[row] = Fault(
                         "type", error.reason if isinstance(error, DataError) else str(error)
                     )
             for row, fault in faults.items():

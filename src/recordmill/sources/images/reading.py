@@ -501,7 +501,7 @@ class _ImageBatch:
                             self._partners.data(row), partner_header, placement, reserve
                         )
             except BadImage as error:
-                self._rejects.append(Reject(file.name, "", error.reason, error.message))
+                self._rejects.append(error.fault.at(file.name, ""))
                 continue
             if placement is None:
                 self._keep(row, header)
