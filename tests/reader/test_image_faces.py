@@ -3,6 +3,7 @@ arithmetic.
 """
 
 import io
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -163,6 +164,33 @@ def test_images_are_turned_upright_by_every_face(tmp_path: Path, name: str) -> N
         ):
             for pixels, row in zip(found, rows, strict=True):
                 assert np.array_equal(pixels, upright[row]), row
+
+
+@pytest.mark.parametrize("crop", [None, "center", RandomCrop((0.5, 1.0))])
+def test_a_mask_without_exif_turns_with_its_photo(tmp_path: Path, crop: Any) -> None:
+    pixels = np.kron(np.arange(48, dtype=np.uint8).reshape(6, 8) * 5, np.ones((8, 8), np.uint8))
+    photos, masks = [], []
+    for orientation in range(1, 9):
+        exif = Image.Exif()
+        exif[0x0112] = orientation
+        photo = encoded("PNG", Image.fromarray(pixels), exif=exif)
+        upright = ImageOps.exif_transpose(Image.open(io.BytesIO(photo)))
+        photos += [photo] * 2
+        # the mask of the stored photo, and that of the upright one
+        masks += [encoded("PNG", Image.fromarray(pixels)), encoded("PNG", upright)]
+    # with the sides swapped, a mask of another size is upright already
+    rows = [row for row in range(16) if row % 2 == 0 or row >= 8]
+    ds = image_set(tmp_path, [photos[row] for row in rows], [masks[row] for row in rows])
+    wanted = {
+        "image": Images(24, 20, 1, orientation=True, crop=crop),
+        "mask": Images(24, 20, mask=True, orientation=True, crop=crop),
+    }
+    (batch,) = ds.batches(100, shuffle=False, epochs=1, decode_images=wanted)
+    differences = np.abs(batch["image"].astype(int) - batch["mask"]).mean((1, 2, 3))
+    assert differences.max() < 8  # the photo is interpolated, the mask is not
+    whole = {name: replace(target, crop=None) for name, target in wanted.items()}
+    with pytest.raises(UsageError, match="'mask' is turned with its photo, which only batches"):
+        open(tmp_path / "out", decode_images=whole).to_table()
 
 
 def test_the_middle_of_an_image_is_not_distorted(ds: Dataset) -> None:

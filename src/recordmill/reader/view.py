@@ -89,11 +89,20 @@ class View:
         """
         steps = [step for step in self.steps if step.feature in stored]
         if images:
-            from recordmill.reader.images.columns import ImageConversion, has_boxes
+            from recordmill.reader.images.columns import (
+                ImageConversion,
+                find_photo,
+                has_boxes,
+            )
 
             boxes = has_boxes(stored.names)
+            has_photo = find_photo(images) is not None
             steps += [
-                ImageConversion(name, images[name], boxes) for name in images if name in stored
+                ImageConversion(
+                    name, target, boxes, has_photo and target.mask and target.orientation
+                )
+                for name, target in images.items()
+                if name in stored
             ]
         if self.class_names:
             steps += [

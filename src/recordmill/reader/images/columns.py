@@ -85,17 +85,37 @@ def resolve_image_targets(dataset: Fetchable, target: ImageTarget | None) -> dic
     return {
         name: target_images
         if target_images.height
-        else _with_first_size(dataset, name, target_images)
+        else _with_first_size(dataset, name, target_images, find_photo(images))
         for name, target_images in images.items()
     }
 
 
-def _with_first_size(dataset: Fetchable, name: str, target: Images) -> Images:
+def find_photo(images: Mapping[str, Images]) -> str | None:
+    """Returns the feature of the photos with which masks are turned.
+
+    It is the only feature with `orientation=True` that is not a mask. None if there is no such
+    feature, or several.
+    """
+    names = [name for name, target in images.items() if target.orientation and not target.mask]
+    return names[0] if len(names) == 1 else None
+
+
+def _with_first_size(
+    dataset: Fetchable, name: str, target: Images, photo_name: str | None
+) -> Images:
     """Returns the target with the size of the first image."""
-    for value in dataset.head(_SAMPLE_RECORDS)[name].drop_null().to_pylist():
+    records = dataset.head(_SAMPLE_RECORDS)
+    photos = records[photo_name or name].to_pylist()
+    for value, photo in zip(records[name].to_pylist(), photos, strict=True):
+        if value is None:
+            continue
         # a damaged image has no size: the next one decides
         with contextlib.suppress(BadImage):
-            first = EncodedImage(np.frombuffer(value, np.uint8), target)
+            first = EncodedImage(
+                np.frombuffer(value, np.uint8),
+                target,
+                photo=None if photo is None else np.frombuffer(photo, np.uint8),
+            )
             return target.with_size(first.height, first.width)
     raise UsageError(
         f"decode_images: none of the first records says the size of {name!r}: give (height, width)"
@@ -177,12 +197,13 @@ class ImageDecoder:
         # crops are different in each epoch
         key = derive_random_key("crop", self._seed, rows.step_range.epoch)
         box_task: _DecodeTask | None = None
+        photos = self._list_photos(rows, schema)
         for feature, name, column in zip(
             schema, rows.batch.schema.names, rows.batch.columns, strict=True
         ):
             if feature.name not in self.images:
                 continue
-            task = self._make_task(feature, column, rows, key)
+            task = self._make_task(feature, column, rows, key, photos)
             # only this feature has boxes
             if name == IMAGE_FEATURE and _moves_objects(task.target):
                 box_task = task
@@ -207,8 +228,23 @@ class ImageDecoder:
             sorted(undecoded, key=lambda bad: (bad.row, bad.feature)),
         )
 
+    def _list_photos(self, rows: StepRows, schema: Schema) -> Sequence[Pixels | None]:
+        """Returns the photos that the masks of the rows are turned with. Empty without such."""
+        photo_name = find_photo(self.images)
+        if not any(target.mask and target.orientation for target in self.images.values()):
+            return ()
+        for feature, column in zip(schema, rows.batch.columns, strict=True):
+            if feature.name == photo_name:
+                return [data for _, data in iter_images(column, feature)]
+        return ()
+
     def _make_task(
-        self, feature: Feature, column: pa.Array, rows: StepRows, key: int
+        self,
+        feature: Feature,
+        column: pa.Array,
+        rows: StepRows,
+        key: int,
+        photos: Sequence[Pixels | None],
     ) -> _DecodeTask:
         target = self.images[feature.name]
         out = allocate_reusable((len(column), *target.shape), target.numpy_dtype)
@@ -226,6 +262,7 @@ class ImageDecoder:
             values=values,
             splits=splits,
             valid=valid,
+            photos=photos if target.mask else (),
             default=default_data,
             numbers=rows.numbers,
             key=key,
@@ -241,6 +278,7 @@ class _DecodeTask:
     """Decoding of one image column.
 
     Attributes:
+        photos: The photo of each mask, which may be missing. Empty without photos.
         default: The encoded image that replaces invalid rows; None: they are black.
         numbers: [rows] the numbers of the records, which determine random crops.
         out: [rows, *shape] receives the pixels.
@@ -253,6 +291,7 @@ class _DecodeTask:
     values: Pixels
     splits: Array
     valid: Array | None
+    photos: Sequence[Pixels | None]
     default: Pixels | None
     numbers: Array
     key: int
@@ -278,7 +317,8 @@ class _DecodeTask:
             try:
                 # the header of a default image has not been checked above
                 is_own = self.valid is None or self.valid[row]
-                image = EncodedImage(data, self.target, checked if is_own else None)
+                photo = self.photos[row] if self.photos and is_own else None
+                image = EncodedImage(data, self.target, checked if is_own else None, photo)
                 number = int(self.numbers[row])
                 if is_own:
                     self.turns[row] = image.turn
@@ -355,11 +395,13 @@ class ImageConversion:
 
     Attributes:
         has_boxes: The records have boxes, which a crop would have to move.
+        has_photo: The feature is a mask that may have to be turned with the photo of its record.
     """
 
     feature: str
     target: Images
     has_boxes: bool = False
+    has_photo: bool = False
 
     def output_feature(self, feature: Feature) -> Feature:
         """Returns the feature of the pixels.
@@ -381,15 +423,17 @@ class ImageConversion:
             these.
 
         Raises:
-            UsageError: The target has a random part, or a crop that would move boxes.
+            UsageError: The target has a random part, a crop that would move boxes, or masks that
+                turn with a photo.
         """
         is_random = isinstance(self.target.crop, RandomCrop) or self.target.flip
-        if is_random or (self.has_boxes and _moves_objects(self.target)):
-            reason = (
-                "cut or flipped at random, otherwise in each epoch,"
-                if is_random
-                else "cut or turned, and boxes with it,"
-            )
+        if is_random or self.has_photo or (self.has_boxes and _moves_objects(self.target)):
+            if is_random:
+                reason = "cut or flipped at random, otherwise in each epoch,"
+            elif self.has_photo:
+                reason = "turned with its photo,"
+            else:
+                reason = "cut or turned, and boxes with it,"
             raise UsageError(
                 f"decode_images: {feature.name!r} is {reason} which only batches, to_tf and to_torch do: open it with "
                 f"{'a central crop' if is_random and not self.has_boxes else 'no crop and orientation'}, or without this feature"

@@ -97,13 +97,20 @@ class EncodedImage:
     Args:
         data: The encoded bytes.
         header: The result of `check_structures` for the image; None: it is checked here.
+        photo: The bytes of the photo of a mask. A mask without an EXIF orientation is turned like
+            its photo if both are stored in the same size. A mask of another size is already
+            upright, as in a build.
 
     Raises:
         BadImage: The container is damaged, or all images must have one size and this one differs.
     """
 
     def __init__(
-        self, data: Pixels, target: Images, header: ImageHeader | BadImage | None = None
+        self,
+        data: Pixels,
+        target: Images,
+        header: ImageHeader | BadImage | None = None,
+        photo: Pixels | None = None,
     ) -> None:
         if isinstance(header, BadImage):
             raise header
@@ -112,6 +119,8 @@ class EncodedImage:
         self._header = check_structure(data, MAX_DECODED_PIXELS) if header is None else header
         self._orientation = read_orientation(data, self._header.format) if target.orientation else 1
         height, width = self._header.height, self._header.width
+        if photo is not None and target.mask and target.orientation and self._orientation == 1:
+            self._orientation = _find_photo_orientation(photo, height, width)
         # orientations 5 to 8 exchange height and width
         self.height, self.width = (width, height) if self._orientation > 4 else (height, width)
         if (
@@ -169,6 +178,20 @@ class EncodedImage:
             )
         )
         return apply_orientation_to_pixels(pixels, self._orientation)
+
+
+def _find_photo_orientation(photo: Pixels, height: int, width: int) -> int:
+    """Returns the EXIF orientation of a photo that is stored in this size.
+
+    It is 1 for a photo of another size. It is also 1 for a damaged photo, which is reported when
+    the photo is decoded.
+    """
+    try:
+        header = check_structure(photo, MAX_DECODED_PIXELS)
+    except BadImage:
+        return 1
+    is_same_size = (header.height, header.width) == (height, width)
+    return read_orientation(photo, header.format) if is_same_size else 1
 
 
 def resize_into(

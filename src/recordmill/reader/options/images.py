@@ -71,7 +71,8 @@ class Images:
         antialias: Resizes with antialiasing, as `tf.image.resize(antialias=True)` does. This is
             slower, and better for images that become much smaller.
         orientation: Turns images upright according to their EXIF data. Otherwise pixels are as
-            stored.
+            stored. A mask without EXIF data of its own turns with the photo of its record, if that
+            is turned, too, and stored in the same size.
         shrink: Decodes a JPEG at 1/2, 1/4 or 1/8 of its size if that is still large enough. Large
             photographs are decoded many times faster. Pixels are averages instead of single pixels.
         crop: "center" is the largest central part with the requested ratio, so that nothing is
