@@ -62,7 +62,7 @@ ALTERNATIVES = {
     ): "OSError: there is no quota to respect",
     ("src/recordmill/base/machine.py", "os.sched_getaffinity"): "hasattr: os.cpu_count",
     (
-        "src/recordmill/shards/dead_runs.py",
+        "src/recordmill/base/machine.py",
         "/proc/sys/kernel/random/boot_id",
     ): "OSError: the host name",
     ("src/recordmill/storage/direct_io.py", "os.O_DIRECT"): "getattr: buffered writes",

@@ -375,7 +375,9 @@ def test_the_others_are_looked_at_and_the_damaged_ones_told(damaged: Path) -> No
 
 
 def test_more_than_allowed_is_an_error(damaged: Path) -> None:
-    with pytest.raises(TooManyRejects, match=r"2 records \(2 crc\); max_rejects=1 allows fewer"):
+    with pytest.raises(
+        TooManyRejects, match=r"2 records \(reason: crc\); max_rejects=1 allows fewer"
+    ):
         inspect(damaged, max_rejects=1)
     with pytest.raises(UsageError, match="infer_from"):
         inspect(damaged, max_rejects=1, infer_from=3)
@@ -386,7 +388,7 @@ def test_the_command_says_it(damaged: Path, capsys: pytest.CaptureFixture[str]) 
     assert "--max-rejects" in capsys.readouterr().err
     assert main(["inspect", str(damaged), "--quiet", "--max-rejects", "10%"]) == 0
     said = capsys.readouterr().out
-    assert "damaged, and left out of all this: 2 records (2 crc)" in said
+    assert "damaged, and left out of all this: 2 records (reason: crc)" in said
     assert "record 7, byte" in said
     assert main(["inspect", str(damaged), "--emit", "schema", "--max-rejects", "10%"]) == 2
 

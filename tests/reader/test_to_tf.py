@@ -172,7 +172,7 @@ def test_labels_and_what_is_left(out: Path) -> None:
     assert isinstance(next(iter(open(out).to_tf(8, label=False))), dict)
     with pytest.raises(UsageError, match="label 'nope' is no feature"):
         open(out).to_tf(label="nope")
-    with pytest.raises(UsageError, match=r"no label 'maybe', .* defaults=\{'maybe': ...\}"):
+    with pytest.raises(UsageError, match=r"no label 'maybe', .*defaults=\{'maybe': ...\}"):
         open(out).to_tf(8, label="maybe")
     _, y = next(iter(open(out).to_tf(8, label="maybe", defaults={"maybe": -1.0}, shuffle=False)))
     assert y.numpy().tolist() == [-1.0 if v is None else v for v in TABLE["maybe"].to_pylist()[:8]]

@@ -65,7 +65,7 @@ def add_command(commands: Any, name: str, command: Any, summary: str) -> None:
         action=_Help,
         hidden=tuple(hidden_actions),
         epilog=command.examples + more_hint,
-        help="say this",
+        help="show this help",
     )
     help_group.add_argument(
         "--help-all", action=_Help, hidden=(), epilog=examples + epilog_all, help="say all options"
