@@ -191,8 +191,16 @@ def test_plain_files(out: Path, tmp_path: Path) -> None:
         verify(tmp_path / "nothing")
 
 
-def test_every_shared_file_is_whole(shared_data: Path) -> None:
-    assert verify(shared_data / "tfrecord") == []
+def test_shared_files_have_no_problem_but_that_others_of_their_set_are_absent(
+    shared_data: Path,
+) -> None:
+    problems = verify(shared_data / "tfrecord")
+    assert {finding.problem for finding in problems} == {
+        "is missing; the names of the other shards count it"
+    }
+    # Only one of a hundred shards was copied.
+    assert {Path(finding.file).parents[2].name for finding in problems} == {"testdata"}
+    assert len(problems) == 99
 
 
 # Damaged shards read leniently
