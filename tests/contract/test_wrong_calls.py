@@ -1,6 +1,7 @@
 """Wrong arguments of the Python calls are one sentence: what is wrong, and a right value."""
 
 import errno
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -95,10 +96,24 @@ def test_keras_names_to_keras_in_its_error_for_batches(ds: Dataset) -> None:
     assert "model.fit takes ds.to_keras(...)" in repr(ds.batches(4))
 
 
-def test_an_error_of_the_disk_names_the_file() -> None:
-    with (
-        open("/dev/full", "wb", buffering=0) as file,
-        pytest.raises(OSError, match="full") as error,
-    ):
-        write_all(file, b"x")
-    assert (error.value.errno, error.value.filename) == (errno.ENOSPC, "/dev/full")
+def test_an_error_of_the_disk_names_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    # a descriptor for reading refuses to write, as a broken disk does
+    reader = os.fdopen(os.open(file, os.O_RDONLY), "rb", buffering=0)
+    with reader, pytest.raises(OSError, match="Bad file descriptor") as error:
+        write_all(_Writer(reader.fileno()), b"x")  # type: ignore[arg-type]
+    assert (error.value.errno, error.value.filename) == (errno.EBADF, str(file))
+
+
+class _Writer:
+    """A file that writes to any descriptor, because Python's own checks the mode first."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def write(self, data: memoryview) -> int:
+        return os.write(self._descriptor, data)

@@ -104,8 +104,17 @@ class DirectFiles:
         return self._pool.submit(write_and_release)
 
 
+# Errors of a full disk, an exhausted quota and a file that is too large.
+DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
 def name_file(error: OSError, descriptor: int) -> OSError:
-    """Returns the error with the path of an open file, if the system knows the path."""
+    """Returns the error with the path of an open file, if the system knows the path.
+
+    An error of a full disk is returned as it is: callers report the folder that is full.
+    """
+    if error.errno in DISK_FULL_ERRNOS:
+        return error
     try:
         path = os.readlink(f"/proc/self/fd/{descriptor}")
     except OSError:

@@ -18,10 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from recordmill.base.errors import DataError
-from recordmill.storage.direct_io import DirectFile, name_file
+from recordmill.storage.direct_io import DISK_FULL_ERRNOS, DirectFile, name_file
 
-# Errors of a full disk, an exhausted quota and a file that is too large.
-DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 FILE_CREATED, NAME_TAKEN, NAME_UNFIT = "created", "taken", "unfit"
 
 # Errors of file systems that refuse a name.
@@ -60,12 +58,11 @@ def atomic_write(path: str | Path, temporary_folder: Path | None = None) -> Iter
     except BaseException as error:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
-        if (
-            isinstance(error, OSError)
-            and error.filename is None
-            and error.errno in DISK_FULL_ERRNOS
+        if isinstance(error, OSError) and (
+            error.filename == str(temporary)
+            or (error.filename is None and error.errno in DISK_FULL_ERRNOS)
         ):
-            error.filename = str(path)  # `write` does not name the file, but users need it
+            error.filename = str(path)  # users know this name
         raise
     sync_folder(path.parent)
 

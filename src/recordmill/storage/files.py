@@ -24,8 +24,8 @@ from recordmill.base.errors import DataError, UsageError
 from recordmill.base.lru import LruLimit
 from recordmill.base.option_names import option
 from recordmill.storage import archives
+from recordmill.storage.direct_io import DISK_FULL_ERRNOS
 from recordmill.storage.disk_files import (
-    DISK_FULL_ERRNOS,
     atomic_write,
     create_file,
     create_if_absent,

@@ -27,7 +27,8 @@ from recordmill.base.lru import LruSlot
 from recordmill.base.sizes import format_size
 from recordmill.base.threads import ForkSafeLock
 from recordmill.storage.compression import ByteStream
-from recordmill.storage.disk_files import DISK_FULL_ERRNOS, write_all
+from recordmill.storage.direct_io import DISK_FULL_ERRNOS
+from recordmill.storage.disk_files import write_all
 from recordmill.storage.files import MAPPED_FILES
 
 
