@@ -354,7 +354,7 @@ sys.exit(main(["build", {str(path)!r}, "--out", {str(out)!r}, "--memory", "128Mi
             ("build", one)
             for one in ("pipelines.build._make_result", "commands.build.build_summary")
         ),
-        *(("read", one) for one in ("exporting.publish.remove", "commands.read.read_summary")),
+        ("read", "commands.read.read_summary"),
         *(
             (one, moment)
             for one in ("build", "read")
