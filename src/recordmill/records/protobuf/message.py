@@ -172,7 +172,7 @@ class PlainForm:
         data: The bytes of the message.
         num_entries: The number of names in its maps.
         has_unknown_fields: Whether the original message had fields that its type does not define.
-            Those of messages inside it do not count.
+            Those of messages inside it count only if its maps have no entries.
     """
 
     data: bytes
@@ -206,9 +206,10 @@ def to_plain_form(record: bytes, map_count: int) -> PlainForm | None:
         entries = len(message.features.feature)
     else:
         entries = len(message.context.feature) + len(message.feature_lists.feature_list)
-    # Unknown fields inside the maps are allowed. They are discarded first, so that the difference
-    # of the sizes below shows only unknown fields of the message itself.
-    for _, feature_map in message.ListFields():
+    # Unknown fields inside the maps are allowed if there are entries. They are discarded first, so
+    # that the difference of the sizes below shows only unknown fields of the message itself.
+    # Without entries, they show that the record is another message, such as statistics.
+    for _, feature_map in message.ListFields() if entries else ():
         feature_map.DiscardUnknownFields()
     # The size shows whether there were unknown fields. An UnknownFieldSet would take 25 times the
     # size of the record.

@@ -100,10 +100,19 @@ class Content(NamedTuple):
     Attributes:
         kind: Name of one of KINDS, OTHER_CONTENT or BINARY_CONTENT.
         detail: Description of the content for messages, such as `a PNG image`.
+        remedy: What the user can do with it, or "".
     """
 
     kind: str
     detail: str
+    remedy: str = ""
+
+    @property
+    def description(self) -> str:
+        """The detail and the remedy."""
+        if not self.remedy:
+            return self.detail
+        return Message("{detail}; {remedy}", detail=self.detail, remedy=self.remedy)
 
 
 class ContentSample(NamedTuple):
@@ -225,25 +234,15 @@ def sniff_kind(head: bytes, name: str, size_bytes: int) -> Content:
     is_objects = main_extension == "log" and content is not None and content.kind == JSONL_CONTENT
     if main_extension in NO_DATA_EXTENSIONS and not is_objects:
         return Content(OTHER_CONTENT, f"a .{extension} file")
-    content = content or Content(OTHER_CONTENT, _detect_document_format(sample))
+    content = content or Content(OTHER_CONTENT, *_detect_document(sample))
     return _add_compression(content, compression)
 
 
 def _add_compression(content: Content, compression: str) -> Content:
-    """Adds the compression to a description, before a remedy that may follow."""
+    """Adds the compression to the detail."""
     if compression == UNCOMPRESSED:
         return content
-    description, semicolon, remedy = content.detail.partition(";")
-    return Content(
-        content.kind,
-        Message(
-            "{description} in {compression}{semicolon}{remedy}",
-            description=description,
-            compression=compression,
-            semicolon=semicolon,
-            remedy=remedy,
-        ),
-    )
+    return content._replace(detail=f"{content.detail} in {compression}")
 
 
 def _match_kinds(sample: ContentSample, *, is_textual: bool) -> Content | None:
@@ -359,7 +358,7 @@ def recognize_csv(sample: ContentSample) -> str:
 
     Content that begins like JSON or markup is never CSV.
     """
-    if sample.hint == JSONL_CONTENT or _detect_document_format(sample):
+    if sample.hint == JSONL_CONTENT or _detect_document(sample)[0]:
         return ""
     num_fields, delimiter = _find_table_shape(
         sample.text or "", is_complete=sample.is_complete, is_named_csv=sample.hint == CSV_CONTENT
@@ -371,44 +370,32 @@ def recognize_csv(sample: ContentSample) -> str:
 
 def recognize_text(sample: ContentSample) -> str:
     """Recognizes text that begins neither like JSON nor like markup."""
-    return "" if _detect_document_format(sample) else "text"
+    return "" if _detect_document(sample)[0] else "text"
 
 
-def _detect_document_format(sample: ContentSample) -> str:
-    """Returns the format of a text that is one document, or "".
+def _detect_document(sample: ContentSample) -> tuple[str, str]:
+    """Returns (format, remedy) of a text that is one document, or ("", "").
 
     Such a text is one JSON value or markup. Such a text has no records on separate lines.
     """
     start = (sample.text or "").lstrip()
     if start[:1] == "[" and start[1:].lstrip()[:1] == "{":
-        return JSON_ARRAY_FORMAT
+        return JSON_ARRAY_FORMAT, ""
     if start[:1] in ("{", "["):
-        command = "`recordmill build jsonl` with"
         if (path := _find_record_path(start)) is not None:
-            remedy = Message(
-                "{command} {record_path} reads it",
-                command=command,
+            return JSON_DOCUMENT_FORMAT, Message(
+                "its member {path} is an array of objects: `recordmill build jsonl` with {record_path} reads it",
+                path=repr(path),
                 record_path=option("record_path", path),
             )
-            return Message(
-                "{json_document_format}; its member {path} is an array of objects: {remedy}",
-                json_document_format=JSON_DOCUMENT_FORMAT,
-                path=repr(path),
-                remedy=remedy,
-            )
         if sample.is_complete or start[0] == "[":
-            return JSON_DOCUMENT_FORMAT
-        remedy = Message(
-            "{command} {record_path} reads the member KEY",
-            command=command,
+            return JSON_DOCUMENT_FORMAT, ""
+        return JSON_DOCUMENT_FORMAT, Message(
+            "if one of its members is an array of objects, `recordmill build jsonl` with {record_path} reads the member "
+            "KEY",
             record_path=option("record_path", "KEY"),
         )
-        return Message(
-            "{json_document_format}; if one of its members is an array of objects, {remedy}",
-            json_document_format=JSON_DOCUMENT_FORMAT,
-            remedy=remedy,
-        )
-    return "markup" if start[:1] == "<" and sample.hint is None else ""
+    return ("markup", "") if start[:1] == "<" and sample.hint is None else ("", "")
 
 
 def _find_record_path(text: str) -> str | None:
@@ -574,9 +561,12 @@ def detect_kind(listing: Listing) -> tuple[str, str]:
             ),
         )
         raise UsageError(
-            f"no supported data found ({format_count(len(listing.files), 'file')}: "
-            f"{_describe_extensions(groups, (OTHER_CONTENT, BINARY_CONTENT))}; {example_group.example_name} is {example_group.example.detail}). "
-            f"The kinds are {', '.join(KIND_NAMES)}"
+            "no supported data found ({files}: {extensions}; {name} is {description}). The kinds are {kinds}",
+            files=format_count(len(listing.files), "file"),
+            extensions=_describe_extensions(groups, (OTHER_CONTENT, BINARY_CONTENT)),
+            name=example_group.example_name,
+            description=example_group.example.description,
+            kinds=", ".join(KIND_NAMES),
         )
     kind = max(files_by_kind, key=lambda candidate: files_by_kind[candidate])
     # Without a clear majority the user must choose.
