@@ -296,7 +296,7 @@ def test_a_class_that_a_worker_does_not_have_is_told_of(
 
 def test_a_doomed_build_ends_before_a_shard_is_made(source: str, out: str, tmp_path: Path) -> None:
     steps = begin(source, out, tmp_path, max_rejects=0)
-    with pytest.raises(TooManyRejects, match="1 of 1201 records were rejected"):
+    with pytest.raises(TooManyRejects, match="1 of 1201 records was rejected"):
         steps.survey()
     other = begin(source, f"{out}-2", tmp_path, num_shards=1100)
     with pytest.raises(UsageError, match="has only"):

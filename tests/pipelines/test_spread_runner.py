@@ -86,7 +86,7 @@ def test_workers_that_are_processes_write_to_a_store(
         assert proxy.most <= 2  # the driver and a worker, one each
     memory = recordmill.build({"x": list(range(50))}, f"{store.root}/memory", **ENGINE)
     assert sorted(recordmill.open(memory.out).to_numpy()["x"].tolist()) == list(range(50))
-    with pytest.raises(RecordmillError, match="1 of 3001 records were rejected"):
+    with pytest.raises(RecordmillError, match="1 of 3001 records was rejected"):
         recordmill.build("in.csv", f"{store.root}/failed", **ENGINE)
     assert not find_files(f"{store.root}/failed")
     assert not [name for name in os.listdir(tmp_path) if name.startswith("_run-")]

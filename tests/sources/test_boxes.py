@@ -367,4 +367,4 @@ def test_annotations_beside_images_are_named(
     write(images, BOXES, (WIDTH, HEIGHT))
     result = recordmill.build(images, tmp_path / "out")
     (said,) = (in_flags(note) for note in result.notes if "boxes" in note)
-    assert said.partition("; ")[2] == f"--boxes {images}{path} takes boxes from it"
+    assert f"--boxes {images}{path} " in said

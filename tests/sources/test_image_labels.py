@@ -582,7 +582,7 @@ def test_the_note_on_a_table_beside_images_proposes_the_option_that_reads_it(
     path = tmp_path / "in" / name
     path.write_text(text)
     result = recordmill.build(tmp_path / "in", tmp_path / "noted", kind="images")
-    assert any(f"{proposed}=" in note and "is not read" in note for note in result.notes)
+    assert any(f"{proposed}=" in note and "was not used" in note for note in result.notes)
     options = {"missing": "ignore"} if proposed == "labels" else {}
     recordmill.build(
         tmp_path / "in", tmp_path / "read", kind="images", **{proposed: path}, **options
