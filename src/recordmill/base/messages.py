@@ -35,7 +35,26 @@ def redact_passwords(text: str) -> str:
     return _CREDENTIALS.sub(r"\1***@", text)
 
 
-class OptionMention(str):
+class _TextWithParts(str):
+    """A text whose parts would be lost in an f-string or by `+`. In tests, both are errors."""
+
+    __slots__ = ()
+
+    def __format__(self, spec: str) -> str:
+        refuse_format(self)
+        return format(str.__str__(self), spec)
+
+    def __add__(self, other: str) -> str:
+        refuse_format(self)
+        refuse_format(other)
+        return str.__str__(self) + str.__str__(other)
+
+    def __radd__(self, other: str) -> str:
+        refuse_format(self)
+        return str.__str__(other) + str.__str__(self)
+
+
+class OptionMention(_TextWithParts):
     """An option in a message, in Python's spelling.
 
     >>> OptionMention("max_rejects", "1%"), OptionMention("shuffle", False), OptionMention("label")
@@ -61,15 +80,6 @@ class OptionMention(str):
         self.name, self.value = name, value
         return self
 
-    def __format__(self, spec: str) -> str:
-        return _format_without_parts(self, spec)
-
-    def __add__(self, other: str) -> str:
-        return _add_without_parts(self, other)
-
-    def __radd__(self, other: str) -> str:
-        return _add_without_parts(other, self)
-
     def __reduce__(self) -> tuple[Any, ...]:
         return OptionMention, (self.name, self.value)
 
@@ -79,7 +89,7 @@ Spelling = Callable[
 ]  # writes an option as a keyword, or as a flag of a command
 
 
-class Message(str):
+class Message(_TextWithParts):
     """A text with fields, in Python's spelling.
 
     It is a `str`, so it can be compared, printed and written as JSON. Only `render` uses its parts.
@@ -117,15 +127,6 @@ class Message(str):
             elif isinstance(value, Message):
                 found += value.mentions()
         return found
-
-    def __format__(self, spec: str) -> str:
-        return _format_without_parts(self, spec)
-
-    def __add__(self, other: str) -> str:
-        return _add_without_parts(self, other)
-
-    def __radd__(self, other: str) -> str:
-        return _add_without_parts(other, self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _make_message, (self.template, dict(self.fields))
@@ -179,17 +180,6 @@ def refuse_format(text: str) -> None:
         raise TypeError(
             f"the parts of {str.__str__(text)!r} would be lost: give it to an error or a Message as a field"
         )
-
-
-def _format_without_parts(text: str, spec: str) -> str:
-    refuse_format(text)
-    return format(str.__str__(text), spec)
-
-
-def _add_without_parts(first: str, second: str) -> str:
-    refuse_format(first)
-    refuse_format(second)
-    return str.__str__(first) + str.__str__(second)
 
 
 def _make_message(template: str, fields: Mapping[str, object]) -> Message:

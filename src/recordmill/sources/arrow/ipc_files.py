@@ -23,7 +23,7 @@ import pyarrow as pa
 from recordmill.base.errors import DataError, Reject
 from recordmill.base.threads import thread_map
 from recordmill.schemas.feature import Schema, check_feature_count
-from recordmill.sources.arrow.parquet import max_batch_bytes, select_columns
+from recordmill.sources.arrow.parquet import build_row_units, max_batch_bytes, select_columns
 from recordmill.sources.common.contract import (
     BATCH_BYTES,
     BATCH_ROWS,
@@ -31,7 +31,6 @@ from recordmill.sources.common.contract import (
     PlanOptions,
     TableOptions,
     Unit,
-    pack_units,
 )
 from recordmill.sources.values.conform import conform_chunk
 from recordmill.sources.values.flatten import check_column_names, flatten, flatten_schema
@@ -104,8 +103,7 @@ class _ScannedFile:
         names: Names of all top-level columns.
         flat_schema: The flattened schema of the columns to read.
         null_counts: Number of nulls by column of the flat schema.
-        batches: (rows, bytes) of each record batch.
-        is_stream: Whether the file can only be read from its beginning.
+        batches: (rows, bytes) of each record batch that can be read alone. A stream is one.
         notes: Notes for the user.
     """
 
@@ -113,7 +111,6 @@ class _ScannedFile:
     flat_schema: pa.Schema
     null_counts: Mapping[str, int]
     batches: Sequence[tuple[int, int]]
-    is_stream: bool
     notes: tuple[str, ...] = ()
 
 
@@ -139,7 +136,7 @@ def plan_arrow(
     for file, scanned in zip(files, scanned_files, strict=True):
         if any(rows for rows, _ in scanned.batches):
             unifier.add(scanned.flat_schema, file.name, scanned.null_counts)
-    units = _build_units(scanned_files, common.unit_bytes)
+    units = build_row_units([scanned.batches for scanned in scanned_files], common.unit_bytes)
     if not units:
         raise DataError("there are no rows", source=files[0].name if files else "")
     schema, notes, text_label = finish_unified_schema(
@@ -179,6 +176,8 @@ def _scan_file(file: InputFile, options: TableOptions, common: PlanOptions) -> _
             sizes.append((batch.num_rows, selected.nbytes))
             for name, column in zip(flat_schema.names, flatten(selected).columns, strict=True):
                 null_counts[name] += column.null_count
+    if is_stream:
+        sizes = [(sum(rows for rows, _ in sizes), sum(size for _, size in sizes))]
     notes: tuple[str, ...] = ()
     end = read_range(file.path, max(file.stat.size_bytes - len(_STREAM_END), 0)).tobytes()
     if is_stream and end != _STREAM_END:
@@ -188,7 +187,6 @@ def _scan_file(file: InputFile, options: TableOptions, common: PlanOptions) -> _
         flat_schema=flat_schema,
         null_counts=null_counts,
         batches=sizes,
-        is_stream=is_stream,
         notes=notes,
     )
 
@@ -250,31 +248,6 @@ def _divide_batches(
                 part = selected.slice(start, min(rows, BATCH_ROWS))
                 part.validate(full=True)
                 yield part
-
-
-def _build_units(scanned_files: Sequence[_ScannedFile], unit_bytes: int) -> tuple[Unit, ...]:
-    """Returns units of consecutive batches of about `unit_bytes`, and one for each stream."""
-    units: list[Unit] = []
-    for ordinal, scanned in enumerate(scanned_files):
-        batches = list(scanned.batches)
-        if scanned.is_stream:
-            batches = [(sum(rows for rows, _ in batches), sum(size for _, size in batches))]
-        first_row = 0
-        for number, (rows, size) in enumerate(batches):
-            if rows:
-                units.append(
-                    Unit(
-                        ordinal,
-                        ordinal + 1,
-                        start=number,
-                        stop=number + 1,
-                        first_row=first_row,
-                        rows=rows,
-                        size_bytes=size,
-                    )
-                )
-            first_row += rows
-    return pack_units(units, unit_bytes, joins_parts=True)
 
 
 def _read_label_batches(

@@ -163,7 +163,7 @@ def plan_parquet(
     for file, footer in zip(files, footers, strict=True):
         if footer.rows:
             unifier.add(footer.flat_schema, file.name, footer.null_counts)
-    units = _build_units([footer.groups for footer in footers], common.unit_bytes)
+    units = build_row_units([footer.groups for footer in footers], common.unit_bytes)
     if not units:
         raise DataError("there are no rows", source=files[0].name if files else "")
     labels = _read_label_batches(files, footers, common)
@@ -472,11 +472,14 @@ def _is_never_negative(metadata: pq.FileMetaData, column: int) -> bool:
     )
 
 
-def _build_units(files: Sequence[Sequence[tuple[int, int]]], unit_bytes: int) -> tuple[Unit, ...]:
-    """Returns units of consecutive row groups of about `unit_bytes`, uncompressed.
+def build_row_units(
+    files: Sequence[Sequence[tuple[int, int]]], unit_bytes: int
+) -> tuple[Unit, ...]:
+    """Returns units of consecutive groups of rows, of about `unit_bytes` uncompressed bytes.
 
     Args:
-        files: (rows, bytes) of each row group of each file.
+        files: (rows, bytes) of each group of each file. A group is a row group of Parquet or a
+            record batch of Arrow.
         unit_bytes: Approximate size of a unit.
     """
     units: list[Unit] = []
