@@ -58,9 +58,9 @@ def check_runner(runner: str | None, beam_args: Sequence[str]) -> None:
 
 
 def make_plan_handle(plan: BuildPlan, beam_args: Sequence[str]) -> PlanHandle:
-    """Returns the handle from which the steps of a local job load the plan.
+    """Returns a handle that loads the plan in the steps of a local job.
 
-    Normally they load it from the memory of this process. If the flags make Beam start worker
+    Normally the steps load it from the memory of this process. If the flags make Beam start worker
     processes, the plan is written to a file in the run folder, and they load it from there.
     """
     if any("multi_processing" in arg for arg in beam_args):

@@ -280,7 +280,7 @@ def _plan_and_run(
         settings: The checked options.
         progress: Receives the counts.
         quiet: Prints no progress.
-        checks: A list to which a function is added. The function returns whether the run has
+        checks: Receives a function that is appended. The function returns whether the run has
             committed.
         detach: Only submits the job.
 
@@ -384,9 +384,10 @@ def _describe_outcome(run: Run) -> str:
 
 
 def _is_output_error(error: OSError, out: Path) -> bool:
-    """Returns whether an error concerns OUT or the space on a disk, and not an input.
+    """Returns whether an error concerns OUT and not an input.
 
-    Only writes can fail because a disk is full.
+    A full disk without a path in the error concerns OUT, because only writes can fail for this
+    reason.
     """
     if isinstance(error.filename, str):
         # The joined "" adds a slash, so that OUT2/x is not taken for a path in OUT.
@@ -549,10 +550,10 @@ def _make_job_folder(plan: BuildPlan, requests: int | None = None) -> JobFolder:
 
 
 def _move_data_to_out(plan: BuildPlan, job_folder: JobFolder | None) -> BuildPlan:
-    """Moves data that the user has passed in memory to the store of OUT, for the workers.
+    """Moves data that the user passed in memory to the store of OUT.
 
-    `plan_source` has written such data to local files. Other sources, and an OUT on a disk, need no
-    move.
+    The workers read it there. `plan_source` has written such data to local files. Other sources,
+    and an OUT on a disk, need no move.
 
     Returns:
         The plan with the new paths.
@@ -571,7 +572,7 @@ def _move_data_to_out(plan: BuildPlan, job_folder: JobFolder | None) -> BuildPla
 
 
 def _check_column(source: Source, keyword: str, column: str | None) -> None:
-    """Raises UsageError if there is no such column, or if its values are not scalars.
+    """Raises UsageError if a column is missing or its values are not scalars.
 
     Args:
         source: The planned source.

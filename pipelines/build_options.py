@@ -165,9 +165,9 @@ def make_options(out: str | os.PathLike[str], **options: Any) -> BuildOptions:
 
 
 def _parse_kind_options(options: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Returns the options that apply to one kind of input only, or None without any.
+    """Returns the options that apply to only one kind of input.
 
-    Sizes and paths are converted.
+    Sizes and paths are converted. Returns None if no such option is set.
     """
     kind_options = kind_specific_options("build", options)
     if "max_line_bytes" in kind_options:

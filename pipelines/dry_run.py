@@ -138,9 +138,10 @@ def preview(inputs: Any, *, shown: int = 3, **options: Unpack[BuildKeywords]) ->
 
 
 def _estimate_seconds(plan: BuildPlan, source: Source) -> float:
-    """Estimates the duration of a build, in seconds, by reading and encoding the first unit.
+    """Estimates the duration of a build in seconds.
 
-    A large unit, such as a compressed file, is read for _TRIAL_SEC only.
+    Reads and encodes the first unit for this. A large unit, such as a compressed file, is read for
+    _TRIAL_SEC only.
     """
     started, sizes, sketches, rows, read_fraction = (
         time.monotonic(),

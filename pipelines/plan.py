@@ -115,9 +115,10 @@ def _to_paths(source: Any) -> list[str] | None:
 
 
 def _find_raw_record_files(source: Any) -> list[str] | None:
-    """Returns the files of an open data set whose records must be copied unparsed.
+    """Returns the files of a data set if its records must be copied unparsed.
 
-    Such records are SequenceExamples, or no Examples at all. A table can't represent them.
+    This applies to SequenceExamples and to other records that are not Examples. A table can't
+    represent them.
 
     Args:
         source: An open data set or any other source.

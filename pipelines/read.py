@@ -255,7 +255,7 @@ class _ReadCall:
 
 
 class _WrongGuessError(Exception):
-    """A later record does not fit the schema that was inferred from the first records."""
+    """A later record does not fit the schema inferred from the first records."""
 
 
 def _read_in_new_run(call: _ReadCall, may_guess: bool) -> ReadResult:
@@ -524,7 +524,7 @@ def run_tasks(
 
 
 def _find_attempts_folder(job_folder: JobFolder | None) -> str:
-    """Returns the URI of the folder in a store that receives the outputs of workers.
+    """Returns the URI of the folder for the outputs of workers in a store.
 
     Returns "" if workers do not write to a store.
     """
@@ -538,7 +538,7 @@ def _find_attempts_folder(job_folder: JobFolder | None) -> str:
 def _explain_stop(
     error: BaseException, folder: RunFolder, out: str, job_folder: JobFolder | None
 ) -> BaseException:
-    """Returns the error to raise in place of the error that has stopped a read.
+    """Returns the error to raise after an error has stopped a read.
 
     If some outputs are finished, they are kept, and the message explains how to continue. Otherwise
     an OSError without a path gets the path of OUT, and other errors are returned as they are.
@@ -671,7 +671,7 @@ def dry_run(inputs: Inputs, **options: Any) -> ReadEstimate:
 def check_memory_fits(estimate: ReadEstimate, memory_bytes: int) -> None:
     """Raises UsageError if users of the output would need more memory than is allowed.
 
-    This concerns formats whose files a user must load completely.
+    This concerns formats that users can only load completely.
     """
     if find_output(estimate.to).must_fit_memory and estimate.disk_bytes > memory_bytes:
         raise UsageError(

@@ -42,7 +42,7 @@ def parse_steps(
     pad_or_cut: conversions.Specs = None,
     ragged: conversions.Specs = None,
 ) -> tuple[ConversionStep | UnresolvedStep, ...]:
-    """Parses the texts of conversions into steps, in the order in which they are applied.
+    """Parses the texts of conversions into steps in the order of application.
 
     Features are first decoded, then reshaped, then padded or made ragged.
 

@@ -55,7 +55,7 @@ _GRAPH_NODE = re.compile(r"\{\{(?:function_)?node ([^}]+)\}\}")
 
 @dataclass(frozen=True)
 class SavedTransformOrigin:
-    """A data set whose transform is applied to new data.
+    """A data set with a fitted transform that is applied to new data.
 
     Attributes:
         out: The folder of the data set.
@@ -144,7 +144,7 @@ def _copy_transform(origin: SavedTransformOrigin, plan: BuildPlan, target: str) 
         target: The folder for the copy.
 
     Raises:
-        UsageError: The features of the new data differ from those that the transform accepts.
+        UsageError: The new data have other features than the transform accepts.
         DataError: The files of the transform are missing.
     """
     assert plan.source is not None
@@ -185,7 +185,7 @@ def _fit(
     progress: Progress,
     job_folder: JobFolder | None,
 ) -> SavedTransform:
-    """Fits the transform on the records of the split `fit_on`, and saves it in `target`.
+    """Fits the transform on the split `fit_on`, and saves it in `target`.
 
     Raises:
         UsageError: The split does not exist, or the transform does not fit the features.
@@ -329,10 +329,11 @@ def _fit_on_workers(
     progress: Progress,
     job_folder: JobFolder,
 ) -> None:
-    """Fits the transform with the workers of an engine, for an output in a store.
+    """Fits the transform on the workers of an engine.
 
-    Each worker analyses some unit groups. This process combines the analyses. It reads the records
-    again only for analysers that depend on the results of others.
+    This is for an output in a store. Each worker analyses some unit groups. This process combines
+    the analyses. It reads the records again only for analysers that depend on the results of
+    others.
     """
     from recordmill.transforms.beam_types import Create
     from recordmill.transforms.build_stages import ElementNumbers

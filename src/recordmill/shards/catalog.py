@@ -158,8 +158,8 @@ class Catalog:
         notes: Messages for the user about files that were left out or are empty.
         store_settings: How files in a store are read. None means the settings of the process.
         missing_shards: Paths of shards that are absent, though the names of others count them.
-        length_problems: Sets of shards for which a `dataset_info.json` lists another number of
-            shards. They are in `notes`, too.
+        length_problems: Sets of shards if a `dataset_info.json` lists another number of shards for
+            them. They are in `notes`, too.
     """
 
     files: tuple[ShardFile, ...]
@@ -175,7 +175,7 @@ class Catalog:
     def apply_store_settings(self) -> None:
         """Applies the settings to this process, unless it has applied them already.
 
-        Whoever reads the files calls this first, because the catalog may come from another process.
+        Call this before you read the files, because the catalog may come from another process.
         """
         if self.store_settings is not None:
             apply_store_settings(self.store_settings)
@@ -476,7 +476,7 @@ def _refuse_other_kind(file: InputFile) -> None:
 
 
 def _is_outdated(path: str, current_folders: dict[str, frozenset[str]]) -> bool:
-    """Returns whether the file is in a data folder that is no longer in use.
+    """Returns whether a file is in a data folder that is not used anymore.
 
     Such a folder belongs to an earlier generation or to a build that did not commit.
 

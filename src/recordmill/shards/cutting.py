@@ -45,13 +45,19 @@ class RecordOffsets(Protocol):
     def end(self) -> int: ...
 
     def prefetch(self, offsets: Iterable[int]) -> None:
-        """Reads what `find_record` needs for these offsets at once, if it is in a store."""
+        """Reads the index entries that `find_record` needs for these offsets.
+
+        They are read at once. This is only done for an index in a store.
+        """
 
     def find_record(self, offset: int) -> tuple[int, int, int]:
         """Returns the record that contains a byte: its number, its begin and its end."""
 
     def offset_of(self, record: int) -> int:
-        """Returns the first byte of a record, or the end for the number after the last one."""
+        """Returns the offset of the first byte of a record.
+
+        For the number after the last record, returns `end`.
+        """
 
 
 def cut(
@@ -148,9 +154,10 @@ def _cut_all(
 def _open_index(
     file: ShardFile, piece_bytes: int, within: tuple[int, int] | None, lenient: bool
 ) -> MappedIndex | PartialIndex:
-    """Opens the index of a shard, or only a part of it if few entries suffice to find the pieces.
+    """Opens the index of a shard, or only a part of it.
 
-    This can be the case for a shard in a store, or for a range of a shard.
+    A part is enough if few entries suffice to find the pieces. This can be the case for a shard in
+    a store, or for a range of a shard.
     """
     assert file.info is not None
     assert file.index_path is not None
@@ -237,12 +244,13 @@ def cut_records(
 def _find_cut(
     offsets: RecordOffsets, start: int, full: int, begins: Int64s | None
 ) -> tuple[int, int]:
-    """Returns the last record where a piece from `start` may end before it is larger than `full`.
+    """Finds the end of a piece that begins at `start`.
 
-    If the first record or member is larger, the result is the next one after it.
+    The piece is as large as possible, but ends at `full` or before it. If its first record or
+    member is larger, it ends after that one.
 
     Returns:
-        Its number and its offset.
+        The number and the offset of the record that begins at the end of the piece.
     """
     if begins is None:
         number, begin, end = offsets.find_record(full)

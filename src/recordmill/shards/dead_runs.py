@@ -1,6 +1,6 @@
 """Detection and removal of dead runs.
 
-A run on a disk is dead if no process holds its lock, and either
+A run on a disk is dead if no process holds its lock. In addition, one of these must hold:
 
 * its lock file names this machine, so that the kernel has released the lock at the end of its
   process, or

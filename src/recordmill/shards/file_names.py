@@ -59,7 +59,7 @@ def group_shards(paths: Iterable[str]) -> dict[NumberedName, dict[int, str]]:
 
 
 def find_missing_shards(paths: Iterable[str]) -> list[str]:
-    """Returns the paths of shards that are absent, as the names of the others tell.
+    """Returns the paths of absent shards, derived from the names of the others.
 
     >>> find_missing_shards(["x/a-00000-of-00003.tfrecord", "x/a-00002-of-00003.tfrecord"])
     ['x/a-00001-of-00003.tfrecord']

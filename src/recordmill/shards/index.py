@@ -166,7 +166,10 @@ class PartialIndex:
         self._blocks |= blocks
 
     def offset_of(self, record: int) -> int:
-        """Returns the first byte of a record, or the end for the number after the last one."""
+        """Returns the offset of the first byte of a record.
+
+        For the number after the last record, returns `end`.
+        """
         return int(self.locate(np.array([record]))[0][0]) if record < self.records else self.end
 
 
@@ -196,7 +199,10 @@ class MappedIndex:
         return locate_entries(self.entries, records, self.end, self.path)
 
     def offset_of(self, record: int) -> int:
-        """Returns the first byte of a record, or the end for the number after the last one."""
+        """Returns the offset of the first byte of a record.
+
+        For the number after the last record, returns `end`.
+        """
         return int(self.entries["offset"][record]) if record < self.records else self.end
 
 

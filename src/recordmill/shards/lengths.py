@@ -1,7 +1,7 @@
 """Numbers of records that a `dataset_info.json` lists for shards without a manifest.
 
 TensorFlow Datasets writes this file next to its shards. Files that contradict it are read, and the
-user is told.
+user gets a message.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ def read_lengths(splits: Mapping[str, str]) -> tuple[dict[str, int], list[Length
         splits: The split of each file, by path.
 
     Returns:
-        The number of records by path, and the sets for which another number of shards is listed.
+        The number of records by path, and the sets of shards that have another number of shards
+        than listed.
     """
     lengths, problems = dict[str, int](), list[LengthProblem]()
     sets = group_shards(splits)

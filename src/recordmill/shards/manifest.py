@@ -421,7 +421,7 @@ def load_newest_manifest(
 def missing_file_error(path: str) -> DataError:
     """Returns the error for a file of a data set that does not exist.
 
-    If a later build has replaced the data set and removed the file, the message says so.
+    If a later build has replaced the data set and removed the file, the message states this.
     """
     folder = os.path.dirname(path)
     # The file is in a subfolder of the data folder, such as `index/`.

@@ -205,7 +205,7 @@ def _without_record(piece: Piece, reason: str) -> Piece:
 
 
 def _without_large_record(frames: FileFrames, refuse: Callable[[int], str]) -> FileFrames:
-    """Returns the frames with damage in place of the largest record, if it is refused."""
+    """Replaces the largest record by damage if it is refused."""
     if not len(frames):
         return frames
     row = int(np.argmax(frames.lengths))
@@ -215,7 +215,7 @@ def _without_large_record(frames: FileFrames, refuse: Callable[[int], str]) -> F
 
 
 def replace_by_damage(frames: FileFrames, row: int, reason: str) -> FileFrames:
-    """Returns the frames with damage in place of a record that is too large for the memory."""
+    """Replaces a record that is too large for the memory by damage."""
     assert isinstance(frames.origin, FileOrigin)
     damage = Damage(
         record=int(frames.numbers[row]),
@@ -231,10 +231,10 @@ def replace_by_damage(frames: FileFrames, row: int, reason: str) -> FileFrames:
 
 
 def begin(file: ShardFile, piece: Piece) -> FrameCall:
-    """Starts the reading of a piece with an end, and returns the call that finishes it.
+    """Starts reading a piece, and returns the call that finishes it.
 
-    Only the bytes of objects in stores are requested ahead. The call returns damage with the
-    frames.
+    The piece must have an end. Only the bytes of objects in stores are requested ahead. The call
+    returns damage with the frames.
 
     Raises:
         DataError: The piece is outside the file. The call raises it if the file was replaced, or

@@ -32,7 +32,7 @@ from recordmill.storage.spool import Spool, check_space
 
 
 class RecordFiles(Sequence[TFRecordFile]):
-    """Files whose records are numbered consecutively. Threads can share it.
+    """Files with consecutively numbered records. Threads can share it.
 
     It is the `Origin` of the frames that it gathers.
     """
@@ -96,7 +96,7 @@ class RecordFiles(Sequence[TFRecordFile]):
         return self._ends
 
     def find(self, number: int) -> tuple[TFRecordFile, int]:
-        """Returns the file that contains a record, and the number of the record in this file."""
+        """Returns the file of a record, and the number of the record in it."""
         ends = self.ends
         # "right" also skips empty files.
         ordinal = int(np.searchsorted(ends, number, "right"))

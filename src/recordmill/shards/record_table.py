@@ -1,4 +1,7 @@
-"""Table of the records of a file without an index, filled by a loop over frame headers."""
+"""Table of the records of a file without an index.
+
+A loop over the frame headers fills it.
+"""
 
 from __future__ import annotations
 
@@ -36,9 +39,9 @@ MAX_DAMAGE = 4096
 def hop(
     path: str, *, lenient: bool, digest: ContentDigest | None = None
 ) -> Iterator[Int64s | Damage]:
-    """Yields the offsets of all frames of an uncompressed file, and the damage between them.
+    """Yields the offsets of all frames and the damage between them.
 
-    Only headers are read. The offsets are ascending arrays.
+    The file must be uncompressed. Only headers are read. The offsets are ascending arrays.
 
     Args:
         lenient: False raises the first damage, without a search for the next frame.
@@ -192,7 +195,10 @@ class RecordTable:
         return record, int(self.starts[record]), int(self.starts[record + 1])
 
     def offset_of(self, record: int) -> int:
-        """Returns the first byte of a record, or the end for the number after the last one."""
+        """Returns the offset of the first byte of a record.
+
+        For the number after the last record, returns the end of the last record.
+        """
         return int(self.starts[record])
 
     def prefetch(self, offsets: Iterable[int]) -> None:

@@ -1,6 +1,6 @@
-"""TFRecord files any record of which can be read: `TFRecordFile`.
+"""TFRecord files with access to any record: `TFRecordFile`.
 
-There are three ways to find the records of a file:
+Three classes find records in files:
 
     IndexedShard    a shard of a data set, by its index
     ScannedFile     another uncompressed file, by one pass over the frame headers
@@ -72,7 +72,7 @@ _pass_locks = [ForkSafeLock() for _ in range(64)]
 
 
 class TFRecordFile(ABC):
-    """A TFRecord file, any record of which can be read. Threads can share it.
+    """A TFRecord file with access to any record. Threads can share it.
 
     The file is opened when it is first needed.
 
@@ -299,7 +299,7 @@ class TFRecordFile(ABC):
 
 
 def index_mismatch(path: str, place: str) -> DataError:
-    """Returns the error for a frame that has another length than the index says."""
+    """Returns the error for a frame with another length than in the index."""
     return DataError("the index does not fit the shard", source=path, place=place)
 
 

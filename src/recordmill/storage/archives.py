@@ -122,9 +122,9 @@ class ArchiveMembers:
     ignored: list[tuple[str, str]] = field(default_factory=list)
 
     def add(self, name: str, member: _Member | None, path: str) -> None:
-        """Adds a member, or puts its name into `ignored` if it must not be read.
+        """Adds a member, or adds its name to `ignored`.
 
-        A name that leads out of the archive, a link and a device are ignored.
+        A link, a device, an empty name and a name that leads out of the archive are ignored.
 
         Args:
             name: The name in the archive.
@@ -349,7 +349,7 @@ def _find_content(file: _HeaderFile, start: int) -> int | None:
 
     Args:
         file: The tar.
-        start: Offset at which the search begins.
+        start: Offset of the start of the search.
 
     Returns:
         The offset, or None if the rest of the file is zeros.

@@ -79,10 +79,11 @@ def open_arrow_file(path: str) -> pa.NativeFile:
 
 
 def map_arrow_file(path: str) -> pa.NativeFile:
-    """Opens a file for Arrow's readers, whose results are views of the mapped file.
+    """Maps a file into memory for Arrow's readers.
 
-    A member of an archive is read in ranges instead, on demand. An object in a store is first
-    copied to an unnamed file in the folder for temporary files.
+    The results of the readers are views of the mapped file. A member of an archive is read in
+    ranges instead, on demand. An object in a store is first copied to an unnamed file in the folder
+    for temporary files.
     """
     if is_archive_member(path):
         return open_arrow_file(path)

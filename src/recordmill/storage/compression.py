@@ -215,7 +215,7 @@ def truncated_error(compression: str, start: int, size: int, source: str) -> Dat
 
     Args:
         compression: The name of the codec.
-        start: Offset at which the compressed data begins.
+        start: Offset of the start of the compressed data.
         size: The size of the file in bytes.
         source: The file's name for messages.
     """

@@ -109,9 +109,10 @@ DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def name_file(error: OSError, descriptor: int) -> OSError:
-    """Returns the error with the path of an open file, if the system knows the path.
+    """Returns the error with the path of an open file.
 
-    An error of a full disk is returned as it is: callers report the folder that is full.
+    If the system does not know the path, the error is returned as it is. An error of a full disk is
+    also returned as it is: callers report the folder that is full.
     """
     if error.errno in DISK_FULL_ERRNOS:
         return error

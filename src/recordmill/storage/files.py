@@ -146,9 +146,9 @@ def limit_block_memory(memory_bytes: int) -> Iterator[None]:
 def make_store_settings(
     paths: Iterable[str], requests: int | None, folder: str, max_bytes: int
 ) -> StoreSettings:
-    """Returns settings for the reads of these files from stores, which any process can apply.
+    """Returns settings for reading these files from stores.
 
-    Creates the folder of the cache.
+    Any process can apply them. Creates the folder of the cache.
 
     Args:
         paths: The files. Files on disks are ignored.
@@ -235,7 +235,7 @@ def read_range(
 
     Raises:
         OSError: The file can't be opened or read.
-        DataError: The file has more than `max_bytes`, grows while it is read, or is no regular
+        DataError: The file has more than `max_bytes`, grows while it is read, or is not a regular
             file. Only if there is a limit.
     """
     path = os.fspath(path)

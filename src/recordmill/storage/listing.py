@@ -49,7 +49,7 @@ class InputRoot:
 
     Attributes:
         argument: The input as the user typed it.
-        path: The folder or archive to which the names of the files in this input are relative.
+        path: The folder or archive. The names of the files in this input are relative to it.
         is_folder: Whether the input itself is a folder or an archive.
         archives: Names of the archives in a folder, glob or list. The names of their members begin
             with one of them and a slash.

@@ -144,8 +144,8 @@ def normalize_specs(
     Users can write them in several forms.
 
     Args:
-        specs: A text, several texts, or a mapping from features to the part after `=`. None is no
-            conversion.
+        specs: A text, several texts, or a mapping from features to the part after `=`. None means
+            no conversion.
         keyword: The name of the option, for messages.
 
     Raises:

@@ -263,7 +263,8 @@ class DecodeTensor:
     def estimate_bytes(self, column: pa.Array, feature: Feature) -> tuple[Int64s, Int64s]:
         """Returns the memory that decoding each row needs, from the headers alone.
 
-        A small TensorProto can become a large tensor, because one value can stand for all.
+        A small TensorProto can become a large tensor, because it can store one value that is
+        repeated for all.
 
         Returns:
             (bytes of each tensor, bytes that are needed in addition while it is decoded). Both are
@@ -666,7 +667,7 @@ def _flat_values(column: pa.Array, feature: Feature) -> pa.Array:
 
 
 def _view_numbers(data: Array, dtype: str, is_big_endian: bool = False) -> pa.Array:
-    """Returns an array of the numbers whose memory is `data`."""
+    """Returns the bytes `data` as an array of numbers."""
     order: Literal["<", ">"] = ">" if is_big_endian else "<"
     if dtype == "bool":
         return pa.array(data != 0)

@@ -205,7 +205,7 @@ def _flatten_list(array: pa.Array) -> tuple[pa.Array, Int64s]:
 
 
 def _flatten_tensors(array: pa.Array, size: int) -> pa.Array:
-    """Returns the values of a tensor column. Those of a missing tensor are nulls."""
+    """Returns the values of a tensor column. The values of a missing tensor are nulls."""
     if array.null_count == 0:
         return array.flatten()
     present = array.drop_null().flatten()

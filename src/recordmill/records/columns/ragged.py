@@ -1,4 +1,4 @@
-"""Columns whose rows differ in length.
+"""Columns of rows that differ in length.
 
 `Ragged` is for lists, and `Strings` for text and bytes, because NumPy has no type for such columns.
 Both consist of values and row splits, as in tf.RaggedTensor and Arrow: row i is
@@ -103,8 +103,8 @@ class Ragged:
         values: [items, ...], the items of all rows. It is a `Strings` for lists of text, and a
             `Ragged` for lists of lists.
         row_splits: int64 [rows + 1].
-        valid: bool [rows], False for a missing row, whose length is 0 and which is returned as
-            None. None if no row is missing.
+        valid: bool [rows], False for a missing row. Such a row has length 0 and is returned as
+            None. `valid` is None if no row is missing.
     """
 
     values: Array | Strings | Ragged

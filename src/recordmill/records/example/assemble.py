@@ -65,7 +65,7 @@ def cell_mode(kind: str, is_raw: bool, length: int | None) -> int:
 
 @dataclass(frozen=True)
 class ColumnLayout:
-    """A feature with the facts from which its array is built.
+    """A feature with the facts that are needed to build its array.
 
     Attributes:
         feature: The feature.
@@ -465,9 +465,10 @@ def _read_int_lists(column: LocatedColumn) -> tuple[Int64s, Int64s]:
 def _to_fixed_length(
     column: LocatedColumn, values: npt.NDArray[Any], offsets: Int64s, length: int
 ) -> npt.NDArray[Any]:
-    """Returns the values with exactly `length` per row. Those of a null are zeros.
+    """Returns the values with exactly `length` per row.
 
-    Other rows with another number of values are marked as bad, and their values are zeros.
+    The values of a null are zeros. Other rows with another number of values are marked as bad, and
+    their values are zeros.
     """
     counts = np.diff(offsets)
     is_match = counts == length
@@ -496,9 +497,10 @@ def _pack_spans(column: LocatedColumn) -> tuple[Bytes, Int64s]:
 
 
 def _pack_fixed_size(column: LocatedColumn, stride: int, reason: int) -> Bytes:
-    """Copies the bytes of all rows, exactly `stride` per row. Those of a null are zeros.
+    """Copies the bytes of all rows, exactly `stride` per row.
 
-    Other rows with another number of bytes are marked as bad with `reason`.
+    The bytes of a null are zeros. Other rows with another number of bytes are marked as bad with
+    `reason`.
     """
     is_match = column.sizes == stride
     if is_match.all():

@@ -357,7 +357,7 @@ def _string_buffers(array: pa.Array) -> tuple[Bytes, Int64s]:
 
 
 def _primitive_numbers(array: pa.Array) -> npt.NDArray[Any]:
-    """Returns the values of an array of numbers. Those of nulls are arbitrary."""
+    """Returns the values of an array of numbers. The values of nulls are arbitrary."""
     data_type, buffer = array.type, array.buffers()[1]
     name = (
         "int64"

@@ -56,7 +56,7 @@ class LocatedCells:
         other_features: int,
         names: Int64s | None,
     ) -> int:
-        """Fills the cells of all records whose status is UNREAD.
+        """Fills the cells of all records with the status UNREAD.
 
         Args:
             data: uint8 [bytes], a buffer that contains the records.
@@ -65,8 +65,8 @@ class LocatedCells:
             map_count: The number of maps of a message: 1 in an Example, 2 in a SequenceExample. 0
                 means that each record is a single Feature.
             other_features: What to do with features that have no column. SKIP does not read them,
-                CHECK checks that they are in the plain form, and REFUSE gives the record the status
-                UNUSUAL.
+                CHECK checks that they are in the plain form, and REFUSE sets the status of the
+                record to UNUSUAL.
             names: The table of column names. Names of other features are added to it. None if a
                 record is a single Feature.
 

@@ -68,14 +68,14 @@ _JPEG_COLOUR_SPACES = {
 def find_shrink_factor(
     header: ImageHeader, part: tuple[int, int], target: tuple[int, int], oversampling: int = 1
 ) -> int:
-    """Returns the largest factor by which a JPEG can be decoded smaller.
+    """Returns the largest shrink factor for decoding a JPEG.
 
     The factor of other formats is 1.
 
     Args:
         header: The header of the image.
         part: (height, width) of the part of the image that is needed.
-        target: (height, width) to which the part is resized afterwards.
+        target: (height, width) of the part after it is resized.
         oversampling: The shrunk part is at least this many times as large as the target.
     """
     if header.format != "JPEG":
@@ -96,7 +96,7 @@ def decode_bytes(header: ImageHeader, shrink: int = 1) -> int:
 
     Args:
         header: The header of the image.
-        shrink: The factor by which a JPEG is decoded smaller.
+        shrink: A JPEG is decoded smaller by this factor.
     """
     height, width = shrunk_size(header, shrink)
     # A decoder keeps the coefficients of all scans in the full size, until all pixels are there.

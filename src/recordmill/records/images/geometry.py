@@ -35,7 +35,7 @@ class Box(NamedTuple):
 
 
 def shrink_box(box: Box, size: tuple[int, int], orientation: int, shrink: int) -> Part:
-    """Returns where a part of an image is after the image was decoded smaller.
+    """Returns the box of a part of an image that was decoded smaller.
 
     >>> shrink_box(Box(4, 2, 10, 20), (15, 30), orientation=1, shrink=4)
     (1.0, 0.5, 2.5, 5.0)
@@ -45,8 +45,8 @@ def shrink_box(box: Box, size: tuple[int, int], orientation: int, shrink: int) -
     Args:
         box: The part of the upright image in its full size.
         size: (height, width) of the upright image in its full size.
-        orientation: The EXIF orientation by which the image was turned after decoding.
-        shrink: The factor, by which sides are divided and rounded up.
+        orientation: The EXIF orientation. The image was turned upright by it after decoding.
+        shrink: The divisor of the sides, which are rounded up.
     """
     surpluses = [-(-length // shrink) - length / shrink for length in size]
     # The last pixel of an axis is only partly of the image. If the axis is mirrored, it is the

@@ -1,7 +1,7 @@
 """Conversion of colours, and sums of pixels.
 
-The images must have been loaded by Pillow. The sums are those of the red, green and blue values
-from 0 to 255 that `decode_images` returns. A gray image has three equal channels.
+The images must have been loaded by Pillow. The sums are of the red, green and blue values from 0 to
+255 that `decode_images` returns. A gray image has three equal channels.
 """
 
 from __future__ import annotations

@@ -102,11 +102,11 @@ def resize_with_alpha(
     part: Part,
     out: npt.NDArray[np.uint8],
 ) -> None:
-    """Resizes a part of an image whose last channel is alpha, with antialiasing.
+    """Resizes a part of an image with an alpha channel, with antialiasing.
 
-    Colours are weighted by alpha. Otherwise the colours of transparent pixels, which nobody sees,
-    would appear at the border of a shape. An image without transparent pixels is resized by
-    `resize`. Pixels that become transparent become black.
+    Alpha is the last channel. Colours are weighted by alpha. Otherwise the invisible colours of
+    transparent pixels would appear at the border of a shape. An image without transparent pixels is
+    resized by `resize`. Pixels that become transparent become black.
 
     Args:
         pixels: uint8 [height, width, channels].

@@ -2,13 +2,13 @@
 
 Such a schema is a guess. It is confirmed if inference over all records would give the same schema.
 If some records exclude a type, more records never bring it back. So the guess is right unless one
-of the other records contradicts it. Such a record
+of the other records contradicts it. Such a record does one of the following:
 
-* has a new name,
-* has another kind or number of values,
-* lacks a feature that all the first records have,
-* is not the same kind of message,
-* or has bytes that are not text in a feature that was text so far.
+* it has a new name,
+* it has another kind or number of values,
+* it lacks a feature that all the first records have,
+* it is not the same kind of message,
+* it has bytes that are not text in a feature that was text so far.
 
 The decoder refuses all of these records except the last kind, which is checked here. The guess is
 not confirmed either if a record is not in the plain form (`records.protobuf.message`). If it is not

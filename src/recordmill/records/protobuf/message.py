@@ -172,7 +172,7 @@ class PlainForm:
         data: The bytes of the message.
         num_entries: The number of names in its maps.
         has_unknown_fields: Whether the original message had fields that its type does not define.
-            Those of messages inside it count only if its maps have no entries.
+            Unknown fields of messages inside it count only if its maps have no entries.
     """
 
     data: bytes

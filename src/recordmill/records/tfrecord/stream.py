@@ -96,7 +96,10 @@ def find_resume_offset(
 
 
 def add_skipped_bytes(reason: str, size_bytes: int) -> str:
-    """Returns the reason of damage with the number of skipped bytes, if there are any."""
+    """Appends the number of skipped bytes to the reason of damage.
+
+    The reason is returned unchanged if no bytes were skipped.
+    """
     return f"{reason}; skipped {size_bytes} bytes" if size_bytes > 0 else reason
 
 
@@ -290,11 +293,14 @@ class FrameScanner:
         return self._gap is not None
 
     def scan(self, data: Bytes, is_final: bool) -> tuple[FileFrames, int]:
-        """Returns the frames and the damage in a buffer, and the number of processed bytes.
+        """Finds the frames and the damage in a buffer.
 
         Args:
             data: uint8 [bytes]. It begins with the bytes that the previous call did not process.
             is_final: The file ends with `data`.
+
+        Returns:
+            (frames and damage, number of processed bytes).
         """
         origin = FileOrigin(self._path, self._ordinal, self._offset)
         position, begin_offset = 0, self._offset
@@ -355,7 +361,10 @@ class FrameScanner:
         return _join_parts(data, parts, origin, tuple(damage)), position
 
     def _known_next(self, end: int) -> int | None:
-        """Returns the start of the record after the current one, if an index knows it."""
+        """Returns the start of the next record according to the index.
+
+        Returns None if there is no index, and `end` after the last record of the index.
+        """
         known = self._known_starts()
         if known is None:
             return None
@@ -363,7 +372,10 @@ class FrameScanner:
         return int(known[row]) if row < len(known) else end
 
     def _explain_unreadable(self, damage: Damage, position: int) -> Damage:
-        """Returns damage with the reason why its range could not be read, if there is one."""
+        """Returns damage with the reason why its range could not be read.
+
+        If its range could be read, it is returned unchanged.
+        """
         for begin, end, reason in self._unreadable:
             if begin <= position < end:
                 return replace(

@@ -67,8 +67,8 @@ def to_safe_name(name: str, split: str | None = None) -> str | None:
 
     Args:
         name: The name, with `/` between its components.
-        split: A split whose folder is removed from the name, because the output folder belongs to
-            this split already. None keeps it.
+        split: The folder of this split is removed from the name, because the output folder belongs
+            to the split already. None removes nothing.
 
     Returns:
         The path. None if the name is empty, absolute or a folder, or contains a drive, `..`, a
@@ -147,7 +147,7 @@ def make_numbered_name(number: int, extension: str) -> str:
 
 
 def make_alternative_name(name: str, number: int, attempt: int) -> str | None:
-    """Returns another file name for a record whose name is already used.
+    """Returns another file name for a record if its name is already used.
 
     Args:
         name: The name that is already used.
@@ -213,7 +213,7 @@ class FileOptions:
     """Options of the output `files`.
 
     Attributes:
-        file_feature: The feature whose values become the files. None detects it from the content.
+        file_feature: The feature with the contents of the files. None detects it from the content.
         name_feature: The feature that names the files. "" uses the record's number. None uses the
             feature `source` if its values differ between records, else the number.
     """
@@ -227,7 +227,7 @@ class FileLayout:
     """Choice of the features for the files, their names and the metadata.
 
     Attributes:
-        file_feature: The bytes or string feature whose values become the files.
+        file_feature: The bytes or string feature with the contents of the files.
         name_feature: The feature that names the files. None uses the record's number.
         adds_extension: Whether a name without an extension gets one.
         metadata_features: The features in `metadata.jsonl`.

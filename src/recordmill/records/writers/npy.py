@@ -230,7 +230,7 @@ def column_file_names(feature: Feature) -> dict[str, str]:
     """Returns the names of a feature's files, by their role.
 
     The roles are `values`, `row_splits`, `row_splits_1` and so on, and `valid`, in this order. A
-    feature has only those that it needs.
+    feature has only the files that it needs.
     """
     stem = to_file_stem(feature.name)
     levels = feature.ragged_rank + is_bytes(feature)

@@ -1,4 +1,4 @@
-"""Writer of one `.npy` file to which rows are appended.
+"""Writer of one `.npy` file, row by row.
 
 The number of rows is not known at the start. So space for the header is reserved, and `close`
 writes the header with the number. The format is version 1.0 of `numpy.lib.format`.
@@ -45,7 +45,7 @@ def make_npy_header(dtype: np.dtype[Any], shape: tuple[int, ...], padded_bytes: 
 
 
 class NpyFile:
-    """An open `.npy` file to which rows are appended.
+    """An open `.npy` file that is written row by row.
 
     If the file is not closed, its header consists of zeros and NumPy refuses it. After `close`,
     `np.load(path, mmap_mode="r")` opens it, even if it is larger than the memory.

@@ -40,7 +40,10 @@ def max_record_bytes(memory_bytes: int) -> int:
 
 
 def refuse_beyond(memory_bytes: int) -> Callable[[int], str]:
-    """Returns the argument `refuse` of `calls_of` for records that are too large for the memory."""
+    """Returns a function that refuses records that are too large for the memory.
+
+    It is the argument `refuse` of `calls_of`.
+    """
 
     def refuse(size_bytes: int) -> str:
         if size_bytes <= max_record_bytes(memory_bytes):

@@ -38,10 +38,10 @@ MEMORY_NAME = "memory"
 
 @dataclass(frozen=True)
 class MemorySource:
-    """A source whose rows are stored as batches in local Arrow files.
+    """A source with rows that are stored as batches in local Arrow files.
 
     Attributes:
-        files: A table with a single row, which stands for all Arrow files together.
+        files: A table with a single row, which represents all Arrow files together.
         units: Their `start` and `stop` are batch numbers, counted over all Arrow files.
         segments: Paths of the Arrow files. All batches of a file have the same schema, but files
             may differ.

@@ -3,9 +3,9 @@
 Each array is a feature, and each index of its first dimension is a record. Nothing is unpickled, so
 no code from a file is run.
 
-The headers contain dtypes and shapes. So the plan reads no values except those of the label, and
-times, because NaT is null. The build reads rows as byte ranges of the file. A compressed member of
-a .npz can only be read as a stream. The position of a record is its row number.
+The headers contain dtypes and shapes. So the plan reads only the values of the label, and times. It
+reads times because NaT is null. The build reads rows as byte ranges of the file. A compressed
+member of a .npz can only be read as a stream. The position of a record is its row number.
 
 If a .npz has arrays called x_train and x_test, they become the feature `x` of two splits. Several
 .npy files of a folder are parts of one array if their names differ in a number, such as x_1.npy and
@@ -428,10 +428,10 @@ def _group_arrays(
 ) -> tuple[list[_RowTable], list[str]]:
     """Decides which arrays form records together.
 
-    A row table is a file with the arrays whose rows are its records. A .npz with arrays of several
-    splits has a row table for each split. Several .npy files that are columns of the same rows have
-    one row table, which belongs to the first of these files. The row tables of the other files are
-    empty.
+    A row table is a file with some arrays. The rows of the arrays are its records. A .npz with
+    arrays of several splits has a row table for each split. Several .npy files that are columns of
+    the same rows have one row table, which belongs to the first of these files. The row tables of
+    the other files are empty.
 
     Args:
         files: The input files.
@@ -774,7 +774,7 @@ def _parse_header(
 
 
 def read_npy(data: bytes, file: InputFile) -> _Rows:
-    """Returns the array of a .npy file whose complete content is in memory.
+    """Returns the array of a .npy file that is completely in memory.
 
     The array may have any shape, and shares the memory of `data`.
 

@@ -3,8 +3,8 @@
 Columns and lists become features. The fields of a struct become features with dotted names, such as
 `address.city`. A unit consists of row groups.
 
-The footers contain types, row counts and null counts, so the plan reads no values except those of
-the label. The position of a record is its row number in the file. Files of one input may have their
+The footers contain types, row counts and null counts, so the plan reads only the values of the
+label. The position of a record is its row number in the file. Files of one input may have their
 columns in any order, and may lack some. A column that a file lacks is null in all of its rows.
 """
 
@@ -427,7 +427,7 @@ def _check_nested_times(micros: pa.Array, nano_type: pa.DataType, name: str, sou
 
 
 def select_columns(columns: Sequence[str] | None, schema: pa.Schema) -> list[str]:
-    """Returns the names of the columns to read, without those that a schema lacks.
+    """Returns the names of the columns to read, if the schema contains them.
 
     Args:
         columns: The selected names. None selects all.

@@ -167,7 +167,7 @@ def _has_masks(values: Iterable[Any]) -> bool:
 
 
 def _unmask(name: str, value: Any, row: int) -> Any:
-    """Converts masked arrays in one value. An array whose items are all masked becomes None.
+    """Converts masked arrays in one value. An array becomes None if all of its items are masked.
 
     Raises:
         DataError: Only some items of an array are masked.

@@ -100,7 +100,7 @@ class Content(NamedTuple):
     Attributes:
         kind: Name of one of KINDS, OTHER_CONTENT or BINARY_CONTENT.
         detail: Description of the content for messages, such as `a PNG image`.
-        remedy: What the user can do with it, or "".
+        remedy: Advice on how the user can use the file, or "".
     """
 
     kind: str
@@ -120,8 +120,7 @@ class ContentSample(NamedTuple):
 
     Attributes:
         head: The first bytes, decompressed.
-        size_bytes: Total size of the content. For a compressed file whose size is unknown, a huge
-            number.
+        size_bytes: Total size of the content. A huge number for a compressed file of unknown size.
         is_complete: Whether `head` is the complete content.
         hint: Name of the kind that the extension suggests, or None.
         text: The head as text. None for recognizers of binary kinds, since it is not decoded yet.
@@ -310,7 +309,7 @@ def recognize_tfrecord(sample: ContentSample) -> str:
     """Recognizes TFRecord files by the header of the first record.
 
     The CRC of the header must be correct, and the record must fit into the file. Logs of
-    TensorBoard are no data, although they are such files.
+    TensorBoard are not data, although they are such files.
     """
     file_format = sniff_file_format(sample.head)
     if file_format is not None and file_format.name == "TensorBoard":
@@ -399,7 +398,9 @@ def _detect_document(sample: ContentSample) -> tuple[str, str]:
 
 
 def _find_record_path(text: str) -> str | None:
-    """Returns the path of the first array of objects in a JSON document, or None.
+    """Returns the path of the first array of objects in a JSON document.
+
+    Returns None if there is no such array.
 
     >>> _find_record_path('{"v": 1, "result": {"data": [{"a": 1}, {"a":')
     'result.data'
@@ -671,7 +672,8 @@ def note_extensions(
     Args:
         kind: The name of the kind.
         files: The files of the kind. A note lists their extensions if there are several.
-        ignored_counts: Number of ignored files by extension. A note lists them if there are any.
+        ignored_counts: Number of ignored files by extension. A note lists them unless this is
+            empty.
     """
     kept_counts = Counter(map(full_extension, files.names()))
     return (
@@ -747,7 +749,7 @@ def _sample_contents(
 
 
 def _largest_group(groups: Sequence[_ExtensionGroup], kind: str) -> _ExtensionGroup:
-    """Returns the largest group whose most common kind is `kind`.
+    """Returns the largest group that has `kind` as its most common kind.
 
     If there is no such group, the result is the group with the most samples of this kind.
     """

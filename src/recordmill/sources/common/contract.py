@@ -47,14 +47,14 @@ class Unit:
     Attributes:
         begin_file: Index of the first file in `Source.files`.
         end_file: Index after the last file.
-        start: Start of the range. The kind determines what it counts: bytes, row groups or batches.
-            0 for complete files.
+        start: Start of the range in bytes, row groups or batches. The kind determines the unit. 0
+            for complete files.
         stop: End of the range, in the same measure. 0 for complete files.
         first_row: Position of the first record in its file.
         rows: Number of records, including rejects. None if the plan does not know it.
         size_bytes: Approximate size of the records. It determines the memory of the sorted runs.
-        first_line: Line number of the first record, for kinds whose line numbers differ from their
-            record numbers.
+        first_line: Line number of the first record, for kinds that number lines differently from
+            records.
         positions_per_file: Number of positions in the range, or in each file. It exceeds the number
             of records if some positions have no record, such as blank lines. None means as many as
             there are records. For several files, None means that the files differ, or that the

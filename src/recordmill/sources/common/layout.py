@@ -58,9 +58,10 @@ class FolderLayout:
     class_notes: tuple[str, ...] = ()
 
     def without_classes(self) -> FolderLayout:
-        """Returns the layout without classes, for files whose classes come from another source.
+        """Returns the layout without classes.
 
-        The notes about classes are removed too.
+        It is for files that get their classes from another source. The notes about classes are
+        removed too.
         """
         return FolderLayout(
             splits=self.splits,
@@ -385,7 +386,7 @@ def _find_single_split_word(
 ) -> str:
     """Returns the split, such as `train`, if all folders name the same one.
 
-    Such a common word says nothing about the data. The result is "" if the folders name several
+    Such a common word has no meaning for the data. The result is "" if the folders name several
     splits or some name none. It is also "" if a folder is called exactly like the split.
     """
     # Some folders do not name a split, so there is no common word.
@@ -515,15 +516,15 @@ def _assign_classes(
     """Returns the class of each folder.
 
     The class is the path without the folders that all files share. For example, if there are files
-    in data/cats/a and in data/cats/b, the classes are a and b. The class is None if nothing is
-    left of the path. The name of an archive is not part of the path, so that an archive in several
-    parts has the same classes as its folder.
+    in data/cats/a and in data/cats/b, the classes are a and b. The class is None if nothing is left
+    of the path. The name of an archive is not part of the path, so that an archive in several parts
+    has the same classes as its folder.
 
     If the user has named several folders as inputs and all files are directly in them, the names of
     these inputs are the classes. The names of archives are classes in the same way.
 
     Args:
-        remaining_components: The path components of each folder, without those of splits.
+        remaining_components: The path components of each folder, without the components of splits.
         archive_by_folder: The result of `_find_archive_names`.
         roots: The inputs.
     """

@@ -42,7 +42,7 @@ _MIN_FILE_BYTES = 64 << 10
 class CachedReject:
     """The fault of a record, and its place relative to its batch.
 
-    The place in the file is unknown until the build knows what is before the batch.
+    The place in the file is unknown until the build has counted the records before the batch.
 
     Attributes:
         ordinal: Number of the record, counted from the first one of its batch.
@@ -134,7 +134,8 @@ class CachedRecords:
     Attributes:
         schema: The schema, or another object that describes how the records were parsed.
         batches: The batches, in order.
-        path: The file with the records of all batches whose `batch` is None. "" if there are none.
+        path: The file with the records of all batches that have None as their `batch`. "" if there
+            are none.
     """
 
     schema: Hashable
@@ -170,7 +171,7 @@ class ScanCache:
         folder: Folder for files with the records of larger batches. "" keeps all in memory.
 
     Attributes:
-        folder: The same folder.
+        folder: The argument `folder`.
         free_bytes: Memory that is not reserved.
     """
 

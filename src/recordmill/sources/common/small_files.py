@@ -1,4 +1,4 @@
-"""Contents of many small files, each of which is read completely."""
+"""Contents of many small files, which are read completely."""
 
 from __future__ import annotations
 

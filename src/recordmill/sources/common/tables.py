@@ -58,7 +58,8 @@ class CompactTable(ItemTable[Item]):
 
     Args:
         integer_names: Names of the integer fields that are stored as columns.
-        templates: The distinct combinations of the other fields: objects whose integers are 0.
+        templates: The distinct combinations of the other fields: objects with 0 in each integer
+            field.
         template_ids: [items] The index of each item's template.
         integers: [items, integer fields] Their values.
     """

@@ -32,7 +32,9 @@ _MAX_ROW_BYTES = 256 << 20
 
 @dataclass(frozen=True)
 class CsvDialect:
-    """The notation of a CSV file: of the data, or of the labels and boxes of images.
+    """The notation of a CSV file.
+
+    The file contains the data, or the labels or boxes of images.
 
     Attributes:
         delimiter: One ASCII character. None detects one of `, ; tab | :` and the blank.
@@ -51,7 +53,7 @@ class CsvDialect:
             one.
         header: Whether the first row contains the column names. None detects it, or reports an
             error if it is unclear.
-        names: Column names. They replace those of a header. None uses the header, or column_1,
+        names: Column names. They replace the names in a header. None uses the header, or column_1,
             column_2, ... without one.
         comment: One ASCII character. A line that starts with it is ignored.
         skip_lines: Number of lines before the header, or before the first row if there is no

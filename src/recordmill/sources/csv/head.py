@@ -73,7 +73,7 @@ class CsvHead:
         start: Offset of the first data row, or of blank lines before it. It counts bytes of the
             content as uncompressed UTF-8. In a plain UTF-8 file the byte order mark counts, too.
         line: Line number at `start`, from 1.
-        generated_names: Those of `names` that replace a missing name, such as column_3.
+        generated_names: The names in `names` that replace a missing name, such as column_3.
         trailing_name: The generated name of the last column if the header has no field for it.
         quote: One character, or None for no quoting.
         blanks_note: A note on blanks around most fields of a column. "" if there are none.
@@ -500,7 +500,7 @@ class _HeadReader:
         """Determines the names of the columns from the options and the first row.
 
         Returns:
-            (names of all columns, those of them that were generated for columns without a name).
+            (names of all columns, the generated names of columns without a name).
 
         Raises:
             DataError: The names don't fit the first row, two are equal, or one is not UTF-8.
@@ -598,7 +598,10 @@ def _find_unnamed_column(trial: sniff_dialect.DialectTrial) -> str:
 
 
 def _note_blanks(trial: sniff_dialect.DialectTrial) -> str:
-    """Returns a note if most fields of a column have blanks around them, or ""."""
+    """Returns a note if most fields of a column have blanks around them.
+
+    Returns "" if there is no such column.
+    """
     rows = [[cell.text != cell.text.strip(" \t") for cell in row] for row in trial.rows]
     columns = [
         column

@@ -201,9 +201,9 @@ def _to_class_column(fields: TextFields, classes: Sequence[str]) -> tuple[pa.Arr
 
 @dataclass(frozen=True)
 class UnexpectedValue:
-    """The first text in a column whose other values are numbers, times or booleans.
+    """The first text in a column of numbers, times or booleans.
 
-    The counts refer to the values in which the text was searched. They serve for a note that
+    The counts refer to all values that were searched for the text. They serve for a note that
     explains why the column is text.
 
     Attributes:
@@ -224,7 +224,7 @@ class UnexpectedValue:
     word_counts: Mapping[bytes, int] | None
 
     def __add__(self, later: UnexpectedValue) -> UnexpectedValue:
-        """Adds the counts of later values. Line and text remain those of `self`."""
+        """Adds the counts of later values. The line and the text of `self` are kept."""
         text_count = self.text_count + later.text_count
         value_count = self.value_count + later.value_count
         word_counts = None

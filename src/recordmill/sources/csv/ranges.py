@@ -51,8 +51,8 @@ class ScanSettings:
 
     Attributes:
         options: Options with a delimiter, and a quote or None.
-        untyped_columns: Names of the columns whose dtype does not depend on their values.
-        label: The column with the label, whose distinct values are collected. None collects none.
+        untyped_columns: Names of the columns that have a dtype independent of their values.
+        label: The column with the label. Its distinct values are collected. None collects nothing.
         range_bytes: Approximate size of a range.
         predict_schema: Returns the schema for parsing rows during the scan.
         cache: Receives the parsed rows.

@@ -389,7 +389,7 @@ def _set_required(feature: Feature, column: ColumnSummary) -> Feature:
 
 
 def columns_without_inference(column_names: Sequence[str], common: PlanOptions) -> frozenset[str]:
-    """Returns the columns whose dtype does not depend on their values.
+    """Returns the columns that have a dtype independent of their values.
 
     These are declared columns, and columns that are not read.
     """

@@ -156,7 +156,10 @@ class DialectTrial:
 
     @cached_property
     def has_short_header(self) -> bool:
-        """Whether the first row has one field less than all others, which are at least two."""
+        """Whether the first row has one field less than each other row.
+
+        False if there are fewer than two other rows.
+        """
         first_width, *other_widths = self.widths or (0,)
         return len(other_widths) > 1 and set(other_widths) == {first_width + 1}
 
@@ -209,7 +212,7 @@ class DialectChoice:
 
     Attributes:
         trial: The rows, split with the dialect.
-        reason: Why this dialect was chosen, for a note. "" if there is nothing to say.
+        reason: Why this dialect was chosen, for a note. "" if no note is needed.
         doubt: Why it is unclear which dialect is right, for an error. "" if the choice is clear.
     """
 
@@ -306,8 +309,8 @@ def _both_quotes_work(double_quoted: DialectTrial, single_quoted: DialectTrial) 
 def _works_with_single_quotes(double_quoted: DialectTrial, single_quoted: DialectTrial) -> bool:
     """Returns whether the single quote suits the rows better than the double quote.
 
-    It does if more rows then have the same number of fields, if a text has single quotes that are
-    doubled inside it, or if all fields of a column are in single quotes.
+    It does if more rows then have the same number of fields. It also does if a text has single
+    quotes that are doubled inside it, or if all fields of a column are in single quotes.
     """
     if single_quoted.share < double_quoted.share:
         return False
@@ -361,11 +364,11 @@ class QuoteEvidence:
     Attributes:
         quoted_fields: Number of fields in quotes, in good rows.
         rows_needing_quotes: Number of good rows that would be bad without quotes.
-        rows_across_lines: Number of good rows with several lines, each of which would be a good row
+        rows_across_lines: Number of good rows with several lines that would each be a good row
             without quotes.
         stray_quote_rows: Number of rows with a field that continues after its closing quote.
-        rows_broken_by_quotes: Number of bad rows whose lines would all be good rows without quotes.
-            Rows with stray quotes may be among them.
+        rows_broken_by_quotes: Number of bad rows with lines that would all be good rows without
+            quotes. Rows with stray quotes may be among them.
         unusable_rows: Number of rows that are bad with and without quotes.
         first_stray_quote: (line number, first line of the text) of the first stray quote, or None.
         first_across_line: Line number of the first row that `rows_across_lines` counts, or None.
@@ -485,7 +488,7 @@ def choose_delimiter(choices: Sequence[DialectChoice], extension: str) -> Dialec
 
 
 def find_blank_runs_doubt(trial: DialectTrial, sample: bytes) -> str:
-    """Returns the doubt if runs of blanks may separate the fields of a file, or "".
+    """Returns the doubt if runs of blanks may separate fields, or "".
 
     Args:
         trial: The rows, split at runs of blanks.

@@ -137,9 +137,9 @@ def guess_header(first_row: Sequence[str], other_rows: Sequence[Sequence[str]]) 
 
 
 def _find_year_columns(first_row: Sequence[str], other_rows: Sequence[Sequence[str]]) -> range:
-    """Returns the adjacent columns with years in order above values that are no years.
+    """Returns the adjacent columns with years in order above other values.
 
-    The range is empty if there are none.
+    The other values are not years. The range is empty if there are no such columns.
     """
     years = [_to_year(text) for text in first_row]
     start = next((column for column, year in enumerate(years) if year), len(years))
@@ -340,7 +340,7 @@ def agree_on_header(
 ) -> str:
     """Returns the reason why the first rows are headers, for a note.
 
-    A row whose guess is unsure counts as a header if all its names occur in clear headers of other
+    A row with an unsure guess counts as a header if all its names occur in clear headers of other
     files, or in `user_names`. Any row counts as a header if it contains a name of `option_names`.
     An equal first row of another file is not evidence, because rows may repeat. A row of data is
     permitted if the first file has a header with as many columns, and no file has another header:

@@ -236,7 +236,7 @@ def _to_chunk(
         ordinal: Index of the file.
         file: The file, for the rejects.
         first_position: Position of the first row of the batch.
-        lines_before: Added to the line numbers of the batch to get those of the file.
+        lines_before: Added to the line numbers of the batch to get line numbers of the file.
         batch: The rows.
     """
     rejects = tuple(
@@ -492,10 +492,10 @@ def _settle_heads(
 def _use_first_header(
     heads: Sequence[CsvHead], later_parts: Mapping[int, tuple[int, int]]
 ) -> CompactTable[CsvHead]:
-    """Gives the columns of the first file to the files without a header.
+    """Copies the columns of the first file to the files without a header.
 
     Args:
-        heads: The heads. Those without a header use their first row as one.
+        heads: The heads. The head of a file without a header has the names from its first row.
         later_parts: (start, line) of the first row of each file without a header, by ordinal.
     """
     names, generated_names = heads[0].names, heads[0].generated_names
@@ -540,9 +540,10 @@ def _find_trailing_column(
     common: PlanOptions,
     option_names: Collection[str],
 ) -> str:
-    """Returns the name of the column that a delimiter at the end of each row makes, or "".
+    """Returns the name of an empty last column, or "".
 
-    The header has no field for it, and no row has a value.
+    A delimiter at the end of each row makes this column. The header has no field for it, and no row
+    has a value.
     """
     names = {head.trailing_name for head in heads}
     used_names = {*option_names, *(common.columns or ())}

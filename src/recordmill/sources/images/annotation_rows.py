@@ -191,7 +191,7 @@ def to_number(value: Any, name: str) -> float:
 
     Args:
         value: The value.
-        name: Name of the value, for messages. The same holds for the functions below.
+        name: Name of the value, for messages, also in the functions below.
 
     Raises:
         BadRow: The value is not a finite number.

@@ -372,7 +372,7 @@ def object_features(features: Sequence[Feature], names: Sequence[str]) -> tuple[
             out.
 
     Returns:
-        The image, the mask under its own name if there is one, and the other renamed features.
+        The image, the mask under its own name if the image has one, and the other renamed features.
     """
     dtypes = {feature.name: feature.dtype for feature in features}
     first, *renamed_features = (

@@ -84,8 +84,8 @@ class ImageFinder:
         Args:
             name: The name in the annotation file.
             folder: Folder of the annotation file, for relative paths.
-            annotation: Name of the annotation file. Its folders may name a split, as those of the
-                image do.
+            annotation: Name of the annotation file. Its folders may name a split, like the folders
+                of the image.
             is_stem: Whether the name is a file name without its extension.
 
         Returns:

@@ -59,7 +59,8 @@ def table_planner(
 ) -> Callable[[InputFile, PlanOptions], Source]:
     """Returns a function that plans a table of labels or boxes.
 
-    A CSV file has a header unless the dialect says otherwise. Blanks around its fields are dropped.
+    A CSV file has a header unless the dialect specifies otherwise. Blanks around its fields are
+    dropped.
 
     Args:
         name: The name of the file. Its extension determines the format.
@@ -390,7 +391,7 @@ def choose_path_column(
 
 
 def _show_names(column: str, table: pa.RecordBatch, finder: LabelFinder) -> str:
-    """Returns a phrase with a value of the labels file and the name of an image.
+    """Returns a phrase with a value of the labels file and an image name.
 
     The user can compare them and see why nothing matches.
     """
@@ -531,7 +532,7 @@ def _align(
         counts: [files] Number of rows of each image file.
 
     Returns:
-        (columns with one value per image file, image files whose lists would contain a null). The
+        (columns with one value per image file, image files with a null in one of their lists). The
         second item is None if values are scalars.
     """
     # rows with a file, grouped by file, in their original order

@@ -98,7 +98,7 @@ def with_folder_labels(files: FileTable, layout: FolderLayout) -> FileTable:
 def column_feature(files: FileTable, name: str) -> Feature:
     """Returns the feature for a column of the file table.
 
-    float64 becomes float32. A label of text becomes an int64 feature whose classes are its values.
+    float64 becomes float32. A label of text becomes an int64 feature with the texts as its classes.
     """
     column = files.dictionary_values(FEATURE_PREFIX + name)
     feature = from_arrow_field(pa.field(name, column.type, nullable=column.null_count > 0))
@@ -119,7 +119,7 @@ def conform_columns(files: FileTable, schema: Schema) -> tuple[FileTable, list[R
         schema: Schema of these features.
 
     Returns:
-        (files whose values fit, rejects for the others, notes on rounded floats).
+        (files with values that fit, rejects for the others, notes on rounded floats).
     """
     listed_files, columns = without_features(files), dict[str, pa.Array]()
     if not len(schema) or not files:

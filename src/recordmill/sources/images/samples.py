@@ -1,7 +1,7 @@
 """Source of samples, as WebDataset writes them.
 
-Files whose names are equal up to the first dot form a sample, which is one record: for example
-`7.jpg`, `7.json` and `7.cls`. They are in a tar or in a folder. The ending of a file is the part
+Files form a sample if their names are equal up to the first dot: for example `7.jpg`, `7.json` and
+`7.cls`. A sample is one record. They are in a tar or in a folder. The ending of a file is the part
 after the first dot.
 
 The ending determines the features. The first image has the features of images. Other images are
@@ -168,7 +168,7 @@ class SampleOptions:
 
 @dataclass(frozen=True)
 class _NameSource:
-    """A source whose records are the names of files, for samples without images."""
+    """A source with file names as records, for samples without images."""
 
     schema: Schema
     files: FileTable

@@ -113,7 +113,7 @@ class _MemberFinder:
         return self._level < len(self._keys)
 
     def find(self, block: Bytes, start: int) -> int:
-        """Returns the offset at which the array begins or continues in a block.
+        """Returns the offset where the array begins or continues in a block.
 
         If the block contains no part of the array, this is the length of the block.
 

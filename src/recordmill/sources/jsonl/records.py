@@ -473,7 +473,7 @@ def _has_new_kinds(counts: ValueCounts, known_counts: ValueCounts | None) -> boo
 def _to_kind_flags(counts: ValueCounts) -> ValueCounts:
     """Returns the counts with 1 instead of each positive number.
 
-    Dtypes depend only on which kinds occur, so equal flags need no new layout.
+    Dtypes depend only on the kinds that occur, so equal flags need no new layout.
     """
     inexact = np.zeros_like(counts.inexact)
     beyond_int64 = native.NumberLoss.BEYOND_INT64

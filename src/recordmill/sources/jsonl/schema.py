@@ -223,8 +223,8 @@ class InferredFeatures:
         paths: Path of each feature in a record, by feature name.
         features_without_values: Features that never have a value.
         notes: Notes for the user.
-        scalar_rules: `Leaf.scalar_rule` of features that are text or bool because most values are,
-            and for which the user has not declared a dtype. Other scalars are rejects.
+        scalar_rules: `Leaf.scalar_rule` of features that are text or bool because most values are.
+            Features with a dtype declared by the user are not included. Other scalars are rejects.
     """
 
     schema: Schema

@@ -207,12 +207,14 @@ class TapeScanner:
         )
 
     def _grow(self, full_buffer: int, is_first_line: bool) -> None:
-        """Enlarges the buffer in which the scan found no room, if there is one.
+        """Enlarges the buffer that was full when the scan ended.
+
+        Does nothing if no buffer was full, or if the tape has its maximum size.
 
         Args:
             full_buffer: native.JsonScanEnd, the reason why the scan ended.
             is_first_line: Whether the tape contains no line yet. If the next line does not fit even
-                then, the tape becomes larger.
+                then, the tape becomes larger than the maximum.
         """
         if full_buffer == native.JsonScanEnd.NAMES_FULL:
             # Either the nodes or the bytes of their names are exhausted.

@@ -7,8 +7,8 @@ The schema is declared by the user, or comes from the manifest of a data set, or
 `schema.pbtxt` in the folder of the files or its parent. Otherwise it is inferred from all records.
 Records that do not fit the schema are rejects, so that the result can be read with it.
 
-The position of a record is its number in the file. A record with a wrong CRC is a reject, whose
-place is its offset. After a damaged header, reading continues at the next correct header, and the
+The position of a record is its number in the file. A record with a wrong CRC is a reject with its
+offset as the place. After a damaged header, reading continues at the next correct header, and the
 skipped bytes are one reject.
 """
 
@@ -169,8 +169,8 @@ class TfrecordSource:
     """A planned TFRecord input.
 
     Attributes:
-        shards: The same files, as the functions that read shards need them.
-        checks_records: Whether reading compares records with the schema and rejects those that
+        shards: The files in the form that functions for reading shards need.
+        checks_records: Whether reading compares records with the schema and rejects records that
             don't fit.
         checks_class_numbers: Whether records with a class number out of range are rejected, too.
     """
@@ -187,7 +187,7 @@ class TfrecordSource:
     kind: str = "tfrecord"
 
     def read(self, unit: Unit) -> Iterator[Chunk]:
-        """Yields the payloads of a unit whose CRCs are correct.
+        """Yields the payloads of a unit. Payloads with a wrong CRC become rejects.
 
         A unit with a `stop` of 0 is a complete file, which is read as a stream.
         """
@@ -401,7 +401,7 @@ def _resolve_schema(
 def _check_class_numbers(
     schema: Schema, classes_by_feature: Mapping[str, Mapping[tuple[str, ...], str]]
 ) -> None:
-    """Raises DataError if the class numbers of some records refer to other classes than the schema.
+    """Raises DataError if records and the schema number their classes differently.
 
     Args:
         schema: The schema.

@@ -145,8 +145,8 @@ class JoinedSource:
     def read(self, unit: Unit) -> Iterator[Chunk]:
         """Yields the chunks of a unit, with joined columns.
 
-        Records without values to join, and records whose joined values don't fit their features,
-        become rejects.
+        Records become rejects if they have no values to join, or if the joined values don't fit
+        their features.
         """
         for chunk in self._reader.read(unit):
             yield from map(self._join_chunk, self.joiner.join(self.files, chunk))
@@ -411,7 +411,7 @@ def _exclude_columns(
     Args:
         common: The options.
         optional_columns: Columns that the files need not contain, even if the schema does.
-        excluded: Names of the columns whose dtypes and label are removed.
+        excluded: Names of the columns to remove from the dtypes and the label.
     """
     return replace(
         common,

@@ -150,7 +150,10 @@ def conform_chunk(
 
 
 def _find_unread_media(flat: pa.RecordBatch, media_remedies: Mapping[str, str]) -> dict[int, Fault]:
-    """Returns the fault of each row whose image or sound has a path but no bytes."""
+    """Finds images and sounds that have a path but no bytes.
+
+    Returns the fault of each row with one of them.
+    """
     faults: dict[int, Fault] = {}
     for name, remedy in media_remedies.items():
         if not {name, f"{name}.path"} <= {*flat.schema.names}:
@@ -174,7 +177,7 @@ def encode_classes(column: pa.Array, feature: Feature) -> pa.Array:
     """Converts a column of class names to the class numbers of a feature.
 
     This is for columns that were read as text before the classes were known. Each value must be a
-    class. A column that is not text, or whose feature has no classes, is returned as it is.
+    class. The column is returned as it is if it is not text or the feature has no classes.
     """
     inner = column.type
     while pa.types.is_nested(inner):

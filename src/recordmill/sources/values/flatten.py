@@ -115,8 +115,8 @@ def nest_tensors(batch: pa.RecordBatch, schema: Schema) -> pa.RecordBatch:
     """Converts flat tensors to nested lists if the schema has another shape for them.
 
     A tensor with several dimensions may be stored as one flat list, with its shape in the metadata
-    of the field. As nested lists, its dimensions can be compared with those of the schema. If both
-    shapes are equal, it stays flat.
+    of the field. As nested lists, its dimensions can be compared with the dimensions in the schema.
+    If both shapes are equal, it stays flat.
     """
     for index, field in enumerate(batch.schema):
         if field.name in schema and METADATA_KEY in (field.metadata or {}):
@@ -198,7 +198,7 @@ def _media_names(name: str, kind: pa.DataType) -> Iterator[str]:
 
 
 def _is_media(kind: pa.DataType) -> bool:
-    """Returns whether a type is the struct in which Hugging Face stores an image or a sound."""
+    """Returns whether a type is Hugging Face's struct for an image or a sound."""
     return (
         pa.types.is_struct(kind)
         and {(field.name, str(field.type)) for field in kind} == _MEDIA_FIELDS

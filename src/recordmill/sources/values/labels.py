@@ -220,9 +220,9 @@ def _good_values(numbers: CastResult) -> pa.Array:
 
 
 def _unmatched_mask(values: pa.Array, matches: pa.Array) -> npt.NDArray[np.bool_] | None:
-    """Returns a mask of the values, other than nulls, whose match is null.
+    """Returns a mask of the values that have no match.
 
-    None marks nothing.
+    Nulls are not marked. Returns None if no value is marked.
     """
     mask: npt.NDArray[np.bool_] = pc.and_(values.is_valid(), matches.is_null()).to_numpy(
         zero_copy_only=False

@@ -135,7 +135,7 @@ class SchemaUnifier:
         )
 
     def check_classes(self, schema: Schema) -> tuple[str, ...]:
-        """Returns notes on features whose class names differ between tables.
+        """Returns notes on features that have different class names in different tables.
 
         Args:
             schema: The final schema, which may be declared by the user.

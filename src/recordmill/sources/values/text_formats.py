@@ -204,8 +204,8 @@ def _split_offsets(values: pa.Array) -> tuple[pa.Array, pa.Array]:
     Offsets are `Z`, `+HHMM` or `+HH:MM`.
 
     Returns:
-        (time as text, seconds by which its zone is ahead of UTC). Both are null for a text without
-        an offset.
+        (time as text, number of seconds that its zone is ahead of UTC). Both are null for a text
+        without an offset.
     """
     parts = pc.extract_regex(
         values, r"(?s)^(?P<time>.*?)(?:Z|(?P<sign>[+-])(?P<hours>\d{2}):?(?P<minutes>[0-5]\d))$"

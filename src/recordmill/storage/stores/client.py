@@ -222,7 +222,10 @@ def send_request(address: Address, request: Callable[[Connection], _Result]) -> 
 
 
 def no_store_error(address: Address) -> OSError:
-    """Returns the error for an answer without an ETag, as a proxy gives with a page of its own."""
+    """Returns the error for an answer without an ETag.
+
+    For example, a proxy sends such an answer with a page of its own.
+    """
     return OSError(errno.EPROTO, _NO_STORE_MESSAGE.format(" (it has no ETag)"), address.uri)
 
 

@@ -86,7 +86,7 @@ class LocalReader:
 
 
 def reserve_space(file: BinaryIO, size_bytes: int) -> None:
-    """Extends an empty file to a size, with room on the disk for every byte.
+    """Extends an empty file to a size, and reserves the disk space.
 
     Linux reserves the blocks. Systems without `posix_fallocate`, such as macOS, write zeros.
 

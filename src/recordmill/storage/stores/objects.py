@@ -236,10 +236,10 @@ class ObjectStorage(FileStorage):
 
     @property
     def max_prefetched(self) -> int:
-        """Maximum number of objects whose first blocks are fetched in advance.
+        """Maximum number of objects to prefetch.
 
-        It is at most the number of concurrent requests. The blocks fill at most half of the memory
-        cache.
+        Only their first blocks are fetched in advance. The number is at most the number of
+        concurrent requests. The blocks fill at most half of the memory cache.
         """
         return min(
             REQUEST_LIMIT.max_requests, max(self._blocks.max_bytes // (2 * STORE_BLOCK_BYTES), 1)
@@ -254,7 +254,7 @@ class ObjectStorage(FileStorage):
     def start_reading(self, path: str, start: int, stop: int) -> Callable[[], Bytes] | None:
         """Requests bytes [start, stop) of an object.
 
-        If the object is replaced meanwhile, the returned function reads the range of the new one.
+        If the object is replaced during this, the returned function reads the range of the new one.
         """
         address, object_stat = Address.from_uri(path), self.last_known_stat(path)
         if self.has_disk_cache(address):

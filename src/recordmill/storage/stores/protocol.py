@@ -1,4 +1,4 @@
-"""Base class of storages, and protocols of readers of a file and of responses of stores."""
+"""Base class of storages, and protocols of file readers and store responses."""
 
 from __future__ import annotations
 
