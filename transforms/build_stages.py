@@ -52,7 +52,7 @@ BUILD_NAMESPACE = "recordmill"
 def increment_counters(**amounts: int) -> None:
     """Adds to counters of the job.
 
-    Only the thread on which Beam runs the step may call this.
+    Only the thread that runs the step for Beam may call this.
 
     Args:
         amounts: The increment of each counter, by its name.

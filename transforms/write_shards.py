@@ -1,7 +1,7 @@
 """Writes RecordBatches of a user's own pipeline to a committed data set.
 
-The shards have the same form as those of `build`. The pipeline runs in this process, or in workers
-that share only the output folder.
+The shards have the same form as the shards of `build`. The pipeline runs in this process, or in
+workers that share only the output folder.
 """
 
 from __future__ import annotations

@@ -333,7 +333,7 @@ def write_analysis(path: str, keys: Sequence[bytes], elements: Iterable[tuple[st
 
     Args:
         path: The file.
-        keys: All keys, including those without elements.
+        keys: All keys, including keys without elements.
         elements: (key, element), both in hex.
     """
     elements_by_key: dict[str, list[str]] = {key.hex(): [] for key in keys}

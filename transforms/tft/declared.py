@@ -1,8 +1,8 @@
 """The preprocessing function of tf.Transform for a `Declaration`.
 
 The function converts a dict of tensors to a dict of tensors. Each result of an analyzer passes
-through an operation named `fitted_COLUMN_RESULT`, by which the manifest can list it. Numbers are
-computed in float64 and returned as float32, so that the results are the same as in NumPy.
+through an operation named `fitted_COLUMN_RESULT`. The manifest can list it by this name. Numbers
+are computed in float64 and returned as float32, so that the results are the same as in NumPy.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class _ResultNames:
     place: int
 
     def mark(self, result: str, tensor: Any) -> Any:
-        """Returns the same tensor from an operation whose name contains the column and `result`."""
+        """Returns the same tensor from an operation named after the column and `result`."""
         return tf.identity(tensor, name=f"fitted_{self.number}_{result}")
 
     @property

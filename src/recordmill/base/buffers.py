@@ -49,9 +49,9 @@ def allocate(shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[
 
 
 def allocate_reusable(shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """Returns an uninitialised array whose memory is reused by later arrays.
+    """Returns an uninitialised array and keeps its memory for later arrays.
 
-    Use it for arrays that the caller passes on and allocates again and again, such as those of
+    Use it for arrays that the caller passes on and allocates again and again, such as the arrays of
     batches. After the last reference to a large array is gone, in any thread, its memory is kept
     for the next array of about this size. Arrow's pool would return it to the system within
     milliseconds. New pages took two fifths of the time while TensorFlow was fed.

@@ -1,4 +1,4 @@
-"""Slots for values, of which only the most recently used ones keep their value.
+"""Slots that keep only the most recently used values.
 
 A value must be easy to make again. An `LruLimit` limits how many of its `LruSlot`s have a value at
 the same time. A slot also loses its value when its owner is freed.

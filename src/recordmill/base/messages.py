@@ -1,4 +1,4 @@
-"""Messages that keep their parts: a template, its fields, and the options that they name.
+"""Messages that keep their template, its fields and the named options.
 
 A message is a `str` in Python's spelling, as in `max_rejects="1%" allows more`. It also keeps its
 template and fields, so that the command line can write its own flags for the options. The text of a
@@ -36,7 +36,7 @@ def redact_passwords(text: str) -> str:
 
 
 class _TextWithParts(str):
-    """A text whose parts would be lost in an f-string or by `+`. In tests, both are errors."""
+    """A text that would lose its parts in an f-string or by `+`. In tests, both are errors."""
 
     __slots__ = ()
 

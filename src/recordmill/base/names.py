@@ -1,6 +1,6 @@
-"""Tables of names, to which the native library adds names while it reads.
+"""Tables of names that the native library extends while it reads.
 
-The names are those of features, or keys of JSON objects.
+A name belongs to a feature, or is a key of JSON objects.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def make_name_table(
     [(b'a', 1), (b'bc', 2)]
 
     Args:
-        max_names: The number of names for which the table has space.
-        max_text_bytes: The total size of the names for which the table has space.
+        max_names: The maximum number of names in the table.
+        max_text_bytes: The maximum total size of the names.
         names: (name, part) of each initial name.
     """
     texts, parts = (

@@ -83,7 +83,9 @@ def did_you_mean(word: object, known_names: Iterable[str]) -> str:
 
 
 def suggest_keywords(function: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Decorates a function, so that an error about an unknown keyword suggests a known one.
+    """Decorates a function to suggest a known keyword for an unknown one.
+
+    The suggestion is part of the error message.
 
     >>> suggest_keywords(lambda *, threads=0: threads)(thread=2)
     Traceback (most recent call last):

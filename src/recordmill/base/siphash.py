@@ -1,8 +1,8 @@
 """SipHash-2-4 of many short inputs at once, and SplitMix64.
 
 SipHash is the keyed hash of Aumasson and Bernstein ("SipHash: a fast short-input PRF", 2012). It is
-fast enough for every record. An attacker who does not know the seed can't choose inputs that all go
-to one shard. The tests pin the reference vectors.
+fast enough for every record. Without the seed, an attacker can't choose inputs that all go to one
+shard. The tests pin the reference vectors.
 """
 
 from __future__ import annotations

@@ -22,8 +22,8 @@ class _Column:
 
     Attributes:
         cells: The header and the cell of each row.
-        min_width: Smallest width at which the column is readable.
-        full_width: Width at which no cell is folded.
+        min_width: Smallest width that keeps the column readable.
+        full_width: Smallest width that folds no cell.
     """
 
     cells: list[str]
@@ -103,7 +103,7 @@ def _render(
     Args:
         columns: The columns. Their smallest widths fit into `width`.
         width: Width of the table in characters.
-        leave_out_empty_rows: Whether to leave out rows whose cells after the first one are empty.
+        leave_out_empty_rows: Whether to leave out a row if all cells after its first one are empty.
     """
     from rich.console import Console
     from rich.table import Table

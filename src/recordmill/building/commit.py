@@ -76,7 +76,7 @@ def commit(run: Run, manifest: Manifest, base: int) -> Manifest:
     Raises:
         CommitConflict: Another run has committed a generation after `base`, or has declared this
             run dead.
-        OSError: The manifest was not created. Or a store gave no answer, so it is unknown whether
+        OSError: The manifest was not created. Or a store did not answer, so it is unknown whether
             the manifest was created.
     """
     if (committed := run.committed_manifest()) is not None:

@@ -209,7 +209,7 @@ def assign_keys(plan: BuildPlan, chunk: Chunk) -> tuple[KeyedChunk, tuple[Reject
 
     Returns:
         (keyed_chunk, rejects). `keyed_chunk` contains the records that have a split. `rejects` has
-        one reject for each record whose columns determine no split. It does not repeat
+        one reject for each other record, because its columns determine no split. It does not repeat
         `chunk.rejects`.
     """
     batch = decode_key_columns(plan, chunk)

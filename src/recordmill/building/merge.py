@@ -4,8 +4,9 @@ A sorted run has, for each record, a frame and a small entry with its key, file,
 The merge works on entries, and reads frames only when the caller requests them.
 
 Each slice has a window: the entries that are loaded and not yet merged. A batch takes all loaded
-entries up to a bound. The bound is the smallest last entry of all windows whose slice has more
-entries on disk. All later entries come after the bound, so a batch can be sorted by itself.
+entries up to a bound. The bound is the smallest last entry of the windows. Windows count only if
+their slice has more entries on disk. All later entries come after the bound, so a batch can be
+sorted by itself.
 
 If there are too many slices for one merge, the smallest are first merged into files.
 """

@@ -438,7 +438,7 @@ def _merge_sparse_indexes(
         begin_bucket: The first bucket.
         end_bucket: The bucket after the last one.
         step: Only every `step`-th row of each sparse index is used.
-        measure: What is counted, BY_RECORDS or BY_BYTES.
+        measure: The unit of the counts, BY_RECORDS or BY_BYTES.
         concurrency: The number of sorted runs that are read at once.
 
     Returns:

@@ -84,7 +84,7 @@ class SortedRun:
         begin_bucket: First bucket with a record. The number of a bucket is split_id * num_buckets +
             its number within the split.
         end_bucket: One more than the last bucket with a record.
-        checksum: Checksum of the records, see `record_checksum`. 0 if nobody needs it.
+        checksum: Checksum of the records, see `record_checksum`. 0 if it is not needed.
     """
 
     path: str

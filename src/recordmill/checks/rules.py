@@ -48,7 +48,7 @@ class Threshold:
 
 
 class Inherited(Enum):
-    """Stands for a threshold of a feature that the rules do not contain."""
+    """Marker for a threshold of a feature that the rules do not contain."""
 
     FROM_DATA_SET = "from data set"
 

@@ -309,7 +309,10 @@ def _run_command(args: argparse.Namespace, is_process: bool) -> int:
 
 @contextlib.contextmanager
 def _warnings_as_notes() -> Iterator[None]:
-    """Prints warnings about the data as notes, without the line of code that they come from."""
+    """Prints warnings about the data as notes.
+
+    A note lacks the line of code that a Python warning shows.
+    """
     from recordmill.base.errors import DataWarning
     from recordmill.base.messages import redact_passwords
 
@@ -334,7 +337,7 @@ def _warnings_as_notes() -> Iterator[None]:
 
 
 def suggest_lazily(function: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Decorates a function like `suggest_keywords`, whose module is imported by the first call."""
+    """Works like `suggest_keywords`, but imports its module only on the first call."""
 
     @functools.wraps(function)
     def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:

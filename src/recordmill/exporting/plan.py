@@ -206,10 +206,10 @@ def _divide_task(
 
 
 def estimate_uncompressed_bytes(piece: Piece, files: Sequence[ShardFile]) -> int:
-    """Returns the uncompressed size of a piece, with the lengths and CRCs of its frames.
+    """Returns the uncompressed size of a piece.
 
-    A piece without an end is a compressed file without an index. Its size is estimated from the
-    compressed size.
+    The size includes the lengths and CRCs of the frames. A piece without an end is a compressed
+    file without an index. Its size is estimated from the compressed size.
     """
     return (
         files[piece.file].stat.size_bytes * _INFLATION_RATIO

@@ -384,7 +384,7 @@ def _refuse_oversize(plan: ReadPlan) -> Callable[[int], str] | None:
 
 
 def _without_oversize_record(plan: ReadPlan, frames: FileFrames) -> FileFrames:
-    """Returns the frames with damage in place of a record that is too large to be decoded."""
+    """Replaces a record that is too large to be decoded by damage."""
     # A record above this size is alone.
     if (
         not plan.memory_bytes

@@ -151,8 +151,9 @@ class ReadCounts:
 
     @staticmethod
     def compare_stated(plan: ReadPlan, results: Sequence[OutputCounts]) -> list[str]:
-        """Returns a note for each split that has another number of records than its files state.
+        """Compares the number of records in each split with the stated number.
 
+        Returns a note for each split that has another number of records than its files state.
         Splits are compared, because several outputs may share a file.
         """
         if plan.options.limit is not None:

@@ -184,7 +184,7 @@ def _check_no_argument(argument: Any) -> None:
 
 
 def _check_fields(kind: type[Any], argument: Any, **defaults: Any) -> dict[str, Any]:
-    """Returns the fields of an argument that is a mapping, with defaults in place of None.
+    """Returns the fields of a mapping, with defaults in place of None.
 
     Args:
         kind: The dataclass of the argument.

@@ -124,9 +124,10 @@ class TransformGraph:
         )
 
     def find_sparse_source(self, output: str) -> str | None:
-        """Returns the name of the input whose indices a sparse output has, or None.
+        """Returns the name of the input with the same indices as a sparse output.
 
-        Such an output has one value wherever the input has one.
+        The output then has one value wherever the input has one. Returns None if there is no such
+        input.
         """
         component = self._inputs_by_operation.get(_skip_identities(self.outputs[output][0].op).name)
         return component[0] if component is not None and component[1] == 0 else None

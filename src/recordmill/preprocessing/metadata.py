@@ -51,9 +51,9 @@ def trace_outputs(graph: TransformGraph, raw: Schema) -> Schema:
     An output that is an unchanged input keeps the dtype and the classes of the raw feature. A
     tensor becomes a feature of its shape, and a RaggedTensor becomes a list.
 
-    A SparseTensor becomes a single value that may be missing in two cases: if it has only one
-    column, or if it has the indices of a raw feature that is a single value. Otherwise it becomes a
-    list.
+    If a SparseTensor has only one column, it becomes a single value that may be missing. It also
+    becomes one if it has the indices of a raw feature that is a single value. Otherwise it becomes
+    a list.
 
     Args:
         graph: The graph.
@@ -131,7 +131,7 @@ def make_transformed_schema(
 ) -> Schema:
     """Returns the schema of the transformed records.
 
-    Each output takes the position of its raw feature. Outputs whose raw feature is unknown are at
+    Each output takes the position of its raw feature. Outputs with an unknown raw feature are at
     the end.
 
     Args:

@@ -1,8 +1,8 @@
 """A fitted transform as it is saved and applied.
 
-It converts a RecordBatch of raw records to one of transformed records, and refuses rows for which
-it has no result. The bits of a result don't depend on the other rows of the batch. So they are the
-same for any number of threads, any memory, and in serving.
+It converts a RecordBatch of raw records to one of transformed records, and refuses rows that have
+no result. The bits of a result don't depend on the other rows of the batch. So they are the same
+for any number of threads, any memory, and in serving.
 """
 
 from __future__ import annotations
@@ -228,7 +228,7 @@ _NO_ROWS: npt.NDArray[np.int64] = np.empty(0, np.int64)
 def find_misfits(
     declared_column: DeclaredColumn, raw: pa.Array, output: pa.Array
 ) -> tuple[npt.NDArray[np.int64], str]:
-    """Finds rows for which the steps of a declared column have no valid result.
+    """Finds rows without a valid result of the steps of a declared column.
 
     Args:
         declared_column: The column.

@@ -155,7 +155,10 @@ def _layer_class() -> Any:
             return specs
 
         def _computable_features(self, inputs: Mapping[str, Any]) -> list[Feature]:
-            """Returns the transformed features whose raw features are all among the inputs."""
+            """Returns the transformed features that can be computed from the inputs.
+
+            This requires all of their raw features.
+            """
             copied = {name: [source] for name, source in self._about["kept"]}
             needs = {**copied, **self._about["needs"]}
             return [f for f in self._schema if all(name in inputs for name in needs[f.name])]
@@ -227,7 +230,7 @@ def _make_inputs(keras: Any, feature: Feature, taken_names: Set[str]) -> dict[st
 
 
 def _pick_row_tensor(tf: Any, inputs: Mapping[str, Any]) -> Any:
-    """Returns a tensor whose first dimension is the number of rows."""
+    """Returns a tensor that has the number of rows as its first dimension."""
     value = next(iter(inputs.values()))
     return value.row_lengths() if isinstance(value, tf.RaggedTensor) else value
 

@@ -1,4 +1,4 @@
-"""Records for loaders that ask a data set for several at once, such as PyTorch's."""
+"""Records for loaders that request several at once, such as PyTorch's."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 def to_map_style(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Returns the rows as records of a map-style data set.
 
-    In a process that uses PyTorch, these are dicts for which its default collation gives errors
-    that name the feature.
+    In a process that uses PyTorch, the records are dicts of a type for its default collation.
+    Errors of the collation then name the feature.
     """
     if "torch.utils.data" not in sys.modules:
         return list(rows)

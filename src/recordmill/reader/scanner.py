@@ -79,7 +79,7 @@ class Scanner:
         schema: Schema of the stored records. None infers it when it is first needed.
         columns: Stored names of the features to read. None reads all.
         threads: Number of threads that read and decode. 0 means one per core.
-        infer_from: The sample from which an unknown schema is inferred. None uses all records.
+        infer_from: The sample for inferring an unknown schema. None uses all records.
         where: A condition on the stored features, in addition to the conditions of `view`.
         view: The selection, names and conversions.
 

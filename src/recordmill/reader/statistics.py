@@ -61,8 +61,8 @@ def may_lack(dataset: Any, name: str) -> bool:
     """Returns whether a record may lack a feature. Reads no records.
 
     The answer comes from the schema, and from the statistics of the build, which count each split
-    by itself. If a condition of the view uses the feature, the answer is no, because readers check
-    each record anyway.
+    by itself. If a condition of the view uses the feature, the answer is False, because readers
+    check each record anyway.
 
     Args:
         dataset: A data set, a mixture or a zip.

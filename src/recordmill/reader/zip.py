@@ -149,7 +149,7 @@ class Zip(Trainable):
     def ends(self) -> Int64s:
         """Number of records up to the end of each file.
 
-        The files are those of the first data set. The array is int64 [files].
+        The files belong to the first data set. The array is int64 [files].
         """
         return self.zip_parts[0].ends
 

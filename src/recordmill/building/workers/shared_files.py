@@ -140,7 +140,7 @@ class JobFolder:
 
     @contextmanager
     def work(self) -> Iterator[None]:
-        """Begins a step, and keeps the lease of the run alive in the `with` block."""
+        """Begins a step, and keeps the run's lease alive in the `with` block."""
         self.begin_step()
         with self.open_run().keep_alive():
             yield

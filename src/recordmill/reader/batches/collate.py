@@ -82,7 +82,7 @@ def pad_steps(column: Ragged, edges: Int64s, lengths: Int64s, value: Any) -> lis
 def pad_flat(column: Ragged, edges: Int64s, lengths: Int64s, value: Any) -> tuple[Array, Int64s]:
     """Pads the rows of all steps into one array, for columns of numbers.
 
-    The arguments are those of `pad_steps`.
+    For the arguments see `pad_steps`.
 
     Returns:
         The items of all steps, [items, ...], and the first item of each step and their end, int64
@@ -158,7 +158,7 @@ def split_column(
 
     Returns:
         The parts of all steps, for the feature and for each column that the collation adds. Their
-        arrays are writable, and those of different steps do not overlap.
+        arrays are writable, and arrays of different steps do not overlap.
 
     Raises:
         DataError: A list is not dense, or a number is not a class.
@@ -273,7 +273,7 @@ def _split_steps(column: Array | Ragged | Strings, edges: Int64s) -> list[Any]:
 
 
 def own_column(column: Any) -> Any:
-    """Returns a column whose arrays a consumer may change.
+    """Returns a column with arrays that a consumer may change.
 
     Arrays that were made for the consumer are returned as they are. Arrow's arrays are read-only,
     so they are copied. The rows of `Strings` become objects when they are accessed, so its buffer

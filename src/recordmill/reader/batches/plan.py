@@ -366,7 +366,7 @@ def _make_packed_block(
 
 
 def count_iteration_steps(schedule: Schedule, epochs: int | None) -> int:
-    """Returns the number of steps from the start of an iteration to the start of a schedule.
+    """Counts the steps of an iteration before the start of a schedule.
 
     Args:
         epochs: Number of epochs of an iteration. None if all epochs are one iteration.

@@ -152,7 +152,10 @@ class EncodedImage:
         return find_shrink_factor(self._header, (height, width), (target.height, target.width))
 
     def shrink_box(self, box: Box, shrink_factor: int) -> Part:
-        """Returns the part of the smaller image that `decode` returns, for a part of the image."""
+        """Converts a part of the image to a part of the shrunk image.
+
+        The shrunk image is the result of `decode`.
+        """
         return shrink_box(box, (self.height, self.width), self._orientation, shrink_factor)
 
     def decode(self, shrink_factor: int = 1, *, reuse_buffer: bool = False) -> npt.NDArray[Any]:

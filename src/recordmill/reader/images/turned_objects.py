@@ -1,7 +1,7 @@
 """Objects of images that are turned upright when they are decoded.
 
-Boxes, key points and polygons of records are those of the stored pixels. So they turn with the
-pixels of an image that has an EXIF orientation.
+Boxes, key points and polygons of records refer to the stored pixels. So they turn with the pixels
+of an image that has an EXIF orientation.
 """
 
 from __future__ import annotations

@@ -200,7 +200,9 @@ def _render_distributions(
 def _axis(
     figures: Sequence[FeatureStatistics], name: str, format_end: Callable[[int], str]
 ) -> tuple[str, str]:
-    """Returns the ends of the axis of a histogram of lengths or sizes, over all splits.
+    """Returns the ends of the axis of a histogram.
+
+    The histogram shows lengths or sizes. The axis is the same for all splits.
 
     Args:
         figures: The statistics of each split.

@@ -165,10 +165,10 @@ def _class_label(value: object, labels: Sequence[str] | None) -> str:
 
 
 def _read_boxes(edges: Sequence[object]) -> npt.NDArray[np.float64]:
-    """Returns [n, 4] left, top, right and bottom of the boxes of a record, as shares of the image.
+    """Returns the boxes of a record as shares of the image.
 
-    Boxes that are not in the image or have no area are left out. A record whose lists do not fit
-    together has no boxes.
+    The array is [n, 4]: left, top, right and bottom. Boxes that are not in the image or have no
+    area are left out. If the lists of a record do not fit together, it has no boxes.
     """
     nothing = np.empty((0, 4))
     if len(edges) != 4 or not all(isinstance(edge, list) for edge in edges):

@@ -297,8 +297,8 @@ def read_rows(
         chunk_bytes: Maximum size of the rows that are yielded together.
 
     Yields:
-        (buffer, rows in it). There may be no row if the buffer has only blank lines. The buffer is
-        at most one row larger than a block. It is valid until the next one is requested.
+        (buffer, rows in it). A buffer with only blank lines has no rows. The buffer is at most one
+        row larger than a block. It is valid until the next one is requested.
     """
     data: Bytes | None = np.empty(0, np.uint8)
     # The offset may be after the first block.
