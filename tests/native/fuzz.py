@@ -25,11 +25,13 @@ from recordmill.base.names import make_name_table
 HEADER = Path(__file__).parents[2] / "native" / "recordmill.h"
 DTYPES = {
     "uint8_t": "u1",
+    "uint16_t": "u2",
     "uint32_t": "u4",
     "int32_t": "i4",
     "uint64_t": "u8",
     "int64_t": "i8",
     "float": "f4",
+    "double": "f8",
 }
 NUMBERS = [
     -1,
@@ -91,7 +93,7 @@ def argument(parameter: NativeParameter, header: Header, size: int) -> Any:
         return getattr(native, kind)(**fields)
     if random.random() < 0.03:
         return None
-    dtype = np.dtype(getattr(native, kind)) if is_struct else np.dtype(DTYPES.get(kind, "f8"))
+    dtype = np.dtype(getattr(native, kind)) if is_struct else np.dtype(DTYPES[kind])
     count = size if random.random() < 0.8 else max(0, size + random.choice((-1, 1, size, 3 * size)))
     item_bytes = (
         4
