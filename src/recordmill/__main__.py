@@ -65,8 +65,10 @@ def _ignore_signals() -> None:
     import gc
     import signal
 
-    # Frozen objects are not searched for cycles.
-    gc.freeze()
+    # Frozen objects are not searched for cycles. Objects of DuckDB are in cycles, and its library
+    # prints a warning for each one that still exists at exit.
+    if "duckdb" not in sys.modules:
+        gc.freeze()
 
     for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(name, signal.SIG_IGN)

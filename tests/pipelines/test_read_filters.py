@@ -336,3 +336,15 @@ def test_a_feature_of_two_kinds_is_in_nobodys_way_who_does_not_want_it(tmp_path:
         3,
         4,
     ]
+
+
+def test_the_program_prints_nothing_but_its_summary_after_a_condition(
+    out: Path, tmp_path: Path
+) -> None:
+    """DuckDB complains on stderr about each of its objects that is still alive at exit."""
+    done = run_python(
+        "-m", "recordmill", "read", out, "--out", tmp_path / "to", "--where", "id != 7"
+    )
+    lines = done.stderr.splitlines()
+    assert lines[0].startswith("299 records to parquet")
+    assert lines[-1] == "1 record filtered out"

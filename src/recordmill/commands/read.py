@@ -162,7 +162,7 @@ def read_summary(result: Any) -> list[str]:
         lines.append(f"  ... and {len(result.paths) - 5} more")
     lines += [Message("note: {note}", note=note) for note in result.notes]
     if result.filtered:
-        lines.append(f"{result.filtered:,} records filtered out")
+        lines.append(f"{format_count(result.filtered, 'record')} filtered out")
     if result.rejected:
         reasons = ", ".join(
             f"{count} {reason}" for reason, count in sorted(result.reject_reasons.items())
