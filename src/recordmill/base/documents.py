@@ -34,6 +34,10 @@ class InvalidValueError(ValueError):
         super().__init__(f"{place}: {reason}" if place else reason)
         self.reason, self.place = reason, place
 
+    # The default would pass the message alone to `__init__`, and fail on another process.
+    def __reduce__(self) -> tuple[object, ...]:
+        return InvalidValueError, (self.reason, self.place)
+
 
 @dataclass(frozen=True)
 class Check:

@@ -98,6 +98,11 @@ class MissingExtraError(RecordmillError, ImportError):
             module=module,
             command=command,
         )
+        self._arguments = needed_for, extra, module
+
+    # The default would pass the message alone to `__init__`, and fail on another process.
+    def __reduce__(self) -> tuple[object, ...]:
+        return MissingExtraError, self._arguments
 
 
 class DataWarning(UserWarning):

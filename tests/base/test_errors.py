@@ -1,0 +1,36 @@
+"""Errors keep their message and its options on the way to another process."""
+
+import pickle
+
+import pytest
+
+from recordmill.base.documents import InvalidValueError
+from recordmill.base.errors import DataError, MissingExtraError, RecordmillError, UsageError
+from recordmill.base.messages import render
+from recordmill.base.option_names import option
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        UsageError("{seed} of {file}", seed=option("seed", 3), file="{x} seed=3.csv"),
+        DataError("{limit} is reached", source="{a}", place="line 1", limit=option("limit", 2)),
+        MissingExtraError(option("where"), "sql", "duckdb"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_is_the_same_in_another_process(error: RecordmillError) -> None:
+    received = pickle.loads(pickle.dumps(error))
+    assert type(received) is type(error)
+    assert str(received) == str(error)
+    received_text, text = (
+        render(one, lambda mention: f"--{mention.name} {mention.value}")
+        for one in (received, error)
+    )
+    assert received_text == text
+    assert "--" in text
+
+
+def test_an_invalid_value_keeps_its_reason_and_its_place_in_another_process() -> None:
+    received = pickle.loads(pickle.dumps(InvalidValueError("is 7", "parts[3]")))
+    assert (received.reason, received.place) == ("is 7", "parts[3]")
