@@ -165,6 +165,10 @@ def test_the_value_after_the_steps(
             "not int64 that may be missing; impute first",
         ),
         ({"age": "one_hot"}, "not known before the data is read; write one_hot: N"),
+        # 1 equals True, which is allowed there
+        ({"label": {"one_hot": 1}}, "step 'one_hot': is 1, not from 2 to"),
+        ({"age": {"zscore": 1}}, "step 'zscore': 1: it takes no argument"),
+        ({"company": {"vocabulary": 1.0}}, "step 'vocabulary': is 1.0, not a mapping"),
         ({"age": {"clip": [3, 1]}}, "step 'clip': 3 is above 1; write clip: "),
         ({"age": {"clip": [0.2, 0.8]}}, "step 'clip': no whole number lies between 0.2 and 0.8"),
         ({"age": {"clip": [1e30, None]}}, r"step 'clip': 1\d+ is beyond int64"),

@@ -178,8 +178,13 @@ class _TokenizeArgument:
     lower: bool | None = None
 
 
+def _is_left_out(argument: Any) -> bool:
+    # Not `in (None, True)`, because 1 equals True.
+    return argument is None or argument is True
+
+
 def _check_no_argument(argument: Any) -> None:
-    if argument not in (None, True):
+    if not _is_left_out(argument):
         raise ValueError(f"{argument!r}: it takes no argument")
 
 
@@ -194,7 +199,7 @@ def _check_fields(kind: type[Any], argument: Any, **defaults: Any) -> dict[str, 
     Raises:
         ValueError: The argument is not a mapping, or has an unknown field or an invalid value.
     """
-    items = {} if argument in (None, True) else argument
+    items = {} if _is_left_out(argument) else argument
     values = asdict(convert(kind, items, is_closed=True))
     return {name: defaults.get(name) if value is None else value for name, value in values.items()}
 
@@ -219,9 +224,7 @@ def _check_filling(argument: Any) -> Any:
 
 def _check_depth(argument: Any) -> int | None:
     return (
-        None
-        if argument in (None, True)
-        else convert(Annotated[int, between(2, MAX_COUNT)], argument)
+        None if _is_left_out(argument) else convert(Annotated[int, between(2, MAX_COUNT)], argument)
     )
 
 
