@@ -188,8 +188,8 @@ def check_flags(arguments: Sequence[str], runner: str | None) -> None:
         own_flags = [
             flag
             for name in ("build", "read")
-            for option in flags_of(name)
-            for flag in option.all_flags
+            for own_option in flags_of(name)
+            for flag in own_option.all_flags
         ]
         suggestion = explain_unknown_flags(
             unknown, "build", [*own_flags, *dict.fromkeys(known_flags)]
@@ -210,8 +210,12 @@ def check_runner_name(runner: str) -> None:
     try:
         create_runner(runner)
     except (ImportError, AttributeError, TypeError) as error:
-        raise UsageError(f"--runner {runner}: can't be imported: {error}") from None
+        raise UsageError(
+            "{runner}: can't be imported: {error}", runner=option("runner", runner), error=error
+        ) from None
     except ValueError:
         raise UsageError(
-            f"--runner {runner}: {available_names(runner, StandardOptions.KNOWN_RUNNER_NAMES)}"
+            "{runner}: {known_runners}",
+            runner=option("runner", runner),
+            known_runners=available_names(runner, StandardOptions.KNOWN_RUNNER_NAMES),
         ) from None

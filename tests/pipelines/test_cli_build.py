@@ -93,7 +93,7 @@ def test_a_kind_is_one_unless_the_only_input(
         (["--columns", "nosuch"], "nosuch"),
         (["--schema", "nowhere.pbtxt"], "nowhere.pbtxt"),
         (["--max-rejects", "-1"], "--max-rejects -1"),
-        (["--seed", str(2**70)], "does not fit 64 bits"),
+        (["--seed", str(2**70)], f"--seed {2**70} does not fit 64 bits"),
     ],
     ids=str,
 )

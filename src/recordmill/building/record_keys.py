@@ -115,10 +115,10 @@ class KeyOptions:
                 )
             raise UsageError(
                 "{splits}: the fractions sum to {total}, not 1: records would belong to no "
-                "split; name the rest, as in rest={total2}",
+                "split; name the rest, as in rest={rest}",
                 splits=option("splits"),
                 total=f"{total:g}",
-                total2=f"{1 - total:g}",
+                rest=f"{1 - total:g}",
             )
         if self.split_by is not None and not self.splits:
             raise UsageError(
@@ -135,7 +135,7 @@ class KeyOptions:
             )
         for name, seed in (("seed", self.seed), ("split_seed", self.split_seed)):
             if not -(2**63) <= seed < 2**63:
-                raise UsageError(f"{name}={seed} does not fit 64 bits")
+                raise UsageError("{seed} does not fit 64 bits", seed=option(name, seed))
 
     @property
     def group_column(self) -> str | None:

@@ -350,7 +350,7 @@ def test_flags_of_flinks_job_server_pass(flag: str) -> None:
         ("FlinkRunner", ["--object-reuse"], "unknown option --object-reuse"),
         (None, ["--paralelism=2"], "unknown option --paralelism=2"),
         ("FlinkRunner", ["--num-shard=8"], "unknown option --num-shard=8.*--num-shards"),
-        ("FlinkRuner", [], "--runner FlinkRuner: there are .*; did you mean FlinkRunner"),
+        ("FlinkRuner", [], 'runner="FlinkRuner": there are .*; did you mean FlinkRunner'),
         ("my.Runner", [], "No module named 'my'"),
     ],
 )
