@@ -144,6 +144,12 @@ def test_results_are_not_overwritten_unless_asked(out: Path, tmp_path: Path) -> 
     with pytest.raises(UsageError, match=r"is not empty \(mine.txt\)"):
         read(out, tmp_path / "full", overwrite=True)
     assert (tmp_path / "full" / "mine.txt").read_text() == "mine"
+    (tmp_path / "mount" / "lost+found").mkdir(parents=True)
+    assert read(out, tmp_path / "mount").written == 430
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "rejects").write_text("a file of the user")
+    with pytest.raises(UsageError, match=r"is not empty \(rejects\)"):
+        read(out, tmp_path / "other", overwrite=True)
     with pytest.raises(UsageError, match="holds a data set"):
         read(out, out, overwrite=True)
 

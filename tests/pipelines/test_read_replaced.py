@@ -12,6 +12,7 @@ from made_data_set import mixed_rows, write_data_set
 
 import recordmill
 from recordmill.base.errors import RecordmillError, UsageError
+from recordmill.exporting import publish
 
 
 @pytest.fixture
@@ -57,6 +58,24 @@ def test_an_error_at_any_rename_leaves_a_complete_result_or_one_that_clean_compl
         assert sorted(path.name for path in tmp_path.iterdir()) == ["new", "old", "to", "whole"]
         seen.add(len(kept))
     assert seen == {2, 3}
+    assert tree(to) == tree(tmp_path / "whole")
+
+
+def test_an_error_after_the_last_rename_reports_the_result_as_in_its_place(
+    sets: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    to, sync = tmp_path / "to", publish.sync_folder
+
+    def fail(folder: Path) -> None:
+        if (to / "_read.json").exists():
+            raise OSError(errno.EIO, "Input/output error", str(folder))
+        sync(folder)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(publish, "sync_folder", fail)
+        with pytest.raises(RecordmillError, match=r"Input/output error; .* in its place, but"):
+            recordmill.read(sets[0], to)
+    recordmill.read(sets[0], tmp_path / "whole")
     assert tree(to) == tree(tmp_path / "whole")
 
 

@@ -47,7 +47,12 @@ from recordmill.storage.folders import (
 )
 from recordmill.storage.json_fields import load_json
 from recordmill.storage.locks import lock_folder
-from recordmill.storage.walk import READ_SUMMARY_NAME, RUN_PREFIX
+from recordmill.storage.walk import (
+    IGNORED_SYSTEM,
+    READ_SUMMARY_NAME,
+    RUN_PREFIX,
+    ignore_reason,
+)
 
 # File in the run folder: the summary of the old result while its files are being removed.
 _REPLACED_SUMMARY_NAME = "replaced.json"
@@ -200,7 +205,7 @@ def _move_result(folder: RunFolder) -> None:
     Raises:
         OSError: The result can't be moved, and nothing has changed.
         RecordmillError: The move was interrupted. The output folder has no result until the next
-            read finishes the move.
+            read finishes the move. Or only the last sync failed, and the result is in its place.
     """
     out, data, old_summary = folder.out, folder.data, folder.path / _REPLACED_SUMMARY_NAME
     names = [
@@ -232,10 +237,15 @@ def _move_result(folder: RunFolder) -> None:
         rename(data / READ_SUMMARY_NAME, out / READ_SUMMARY_NAME)
         sync_folder(out)
     except OSError as error:
+        path = error.filename or out
+        if name_exists(out / READ_SUMMARY_NAME):
+            raise RecordmillError(
+                f"{path}: {error.strerror}; the result is complete and in its place, but a power failure may undo that"
+            ) from error
         raise RecordmillError(
-            "{value}: {strerror}; the result is complete, but not yet in its place: the "
+            "{path}: {strerror}; the result is complete, but not yet in its place: the "
             "next read with {out} brings it there",
-            value=error.filename or out,
+            path=path,
             strerror=error.strerror,
             out=option("out", out),
         ) from error
@@ -273,19 +283,21 @@ def _read_file_names(summary_path: Path) -> list[str] | None:
 def _check_empty(out: Path) -> None:
     """Raises UsageError if the output folder contains anything but run folders and hidden files.
 
-    An empty reject folder is ignored.
+    An empty reject folder is ignored, and so are folders of the system. A mount point contains
+    `lost+found`.
     """
     other_names = [
         name
         for name in list_names(out)
         if not name.startswith((RUN_PREFIX, "."))
-        and not (name == REJECTS_FOLDER and not list_names(out / name))
+        and ignore_reason(name) != IGNORED_SYSTEM
+        and not (name == REJECTS_FOLDER and is_folder(out / name) and not list_names(out / name))
     ]
     if other_names:
         raise UsageError(
-            "{out} is not empty ({other_names}{value}); name a new or an empty folder for {out2}",
+            "{out} is not empty ({other_names}{ellipsis}); name a new or an empty folder for {out_option}",
             out=out,
             other_names=", ".join(other_names[:3]),
-            value=", ..." if len(other_names) > 3 else "",
-            out2=option("out"),
+            ellipsis=", ..." if len(other_names) > 3 else "",
+            out_option=option("out"),
         )

@@ -53,7 +53,13 @@ from recordmill.storage.folders import (
     rename,
 )
 from recordmill.storage.locks import LockFile, lock_folder
-from recordmill.storage.walk import DATA_PREFIX, MANIFESTS_FOLDER, RUN_PREFIX
+from recordmill.storage.walk import (
+    DATA_PREFIX,
+    IGNORED_SYSTEM,
+    MANIFESTS_FOLDER,
+    RUN_PREFIX,
+    ignore_reason,
+)
 
 # A run is dead after `dead_runs.LEASE_SEC` without a renewal.
 LEASE_RENEWAL_SEC = 30
@@ -462,9 +468,9 @@ def _make_output_folder(path: Path) -> list[Path]:
         make_folder(path, parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
         raise UsageError(
-            "{out} {value}; name a folder",
+            "{out} {problem}; name a folder",
             out=option("out", path),
-            value="is a file" if is_file(path) else "is no folder, and none can be made there",
+            problem="is a file" if is_file(path) else "is no folder, and none can be made there",
         ) from None
     except OSError as error:
         raise UsageError(
@@ -499,7 +505,9 @@ def check_output_folder(out: str | os.PathLike[str], overwrite: bool) -> int:
             # refused now.
             dead_runs.load_generations(output)
             return numbers[-1]
-        other_names = [name for name in list_names_if_present(output) if not _is_build_output(name)]
+        other_names = [
+            name for name in list_names_if_present(output) if not _may_be_in_output(name)
+        ]
     except OSError as error:
         if not is_remote(output):
             raise
@@ -508,15 +516,17 @@ def check_output_folder(out: str | os.PathLike[str], overwrite: bool) -> int:
         ) from None
     if other_names:
         raise UsageError(
-            f"{output} is not empty ({', '.join(other_names[:3])}, ...) and holds no data set of recordmill; name a new or "
-            "an empty folder"
+            f"{output} is not empty ({', '.join(other_names[:3])}{', ...' if len(other_names) > 3 else ''}) and holds no "
+            "data set of recordmill; name a new or an empty folder"
         )
     return 0
 
 
-def _is_build_output(name: str) -> bool:
+def _may_be_in_output(name: str) -> bool:
+    """Returns whether a build accepts this name in its output folder."""
     return (
         name in (MANIFESTS_FOLDER, "rejects")
+        or ignore_reason(name) == IGNORED_SYSTEM  # a mount point contains `lost+found`
         or is_derived_name(name)
         or name.startswith((RUN_PREFIX, DATA_PREFIX))
     )
