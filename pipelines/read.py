@@ -676,12 +676,12 @@ def check_memory_fits(estimate: ReadEstimate, memory_bytes: int) -> None:
     if find_output(estimate.to).must_fit_memory and estimate.disk_bytes > memory_bytes:
         raise UsageError(
             "{to}: the arrays take about {disk_bytes}, more than the {memory_bytes} of "
-            "{memory}; use {to2}",
+            "{memory}; use {npy}",
             to=option("to", estimate.to),
             disk_bytes=format_size(estimate.disk_bytes),
             memory_bytes=format_size(memory_bytes),
             memory=option("memory"),
-            to2=option("to", "npy"),
+            npy=option("to", "npy"),
         )
 
 

@@ -459,11 +459,11 @@ def read_expectations(file_or_mapping: Mapping[str, Any] | str | os.PathLike[str
     ):
         raise UsageError(
             "{file}: drift: is of two data sets; leave it out of {expect} and run "
-            "recordmill check with {against} OTHER and {against2} after the build",
+            "recordmill check with {against} OTHER and {these_rules} after the build",
             file=rules.source,
             expect=option("expect"),
             against=option("against"),
-            against2=option("against", rules.source),
+            these_rules=option("against", rules.source),
         )
     return rules
 

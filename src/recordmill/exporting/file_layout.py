@@ -99,10 +99,10 @@ def check_layout(layout: FileLayout, schema: Schema) -> None:
 def _check_file(feature: Feature) -> None:
     if feature.shape or feature.dtype not in ("bytes", "string"):
         raise UsageError(
-            "{to}: a file is one bytes or string value as it is stored; {feature} is {feature2}",
+            "{to}: a file is one bytes or string value as it is stored; {feature} is {described}",
             to=option("to", "files"),
             feature=feature.name,
-            feature2=feature.describe(),
+            described=feature.describe(),
         )
 
 

@@ -206,9 +206,9 @@ def _choose_image_features(step: UnresolvedImages, records: RecordBatches) -> Se
                 lists=repr(lists[0]),
             )
         raise UsageError(
-            "{decode_images}: no feature holds encoded images; the bytes features are {value}",
+            "{decode_images}: no feature holds encoded images; the bytes features are {candidates}",
             decode_images=option("decode_images"),
-            value=", ".join(candidates) or "none",
+            candidates=", ".join(candidates) or "none",
         )
     return features
 

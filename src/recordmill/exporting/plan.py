@@ -533,11 +533,11 @@ def _check_folders(splits: Sequence[str], output_name: str) -> None:
         if split in RESERVED_NAMES or split.startswith(RUN_PREFIX):
             raise UsageError(
                 "{to}: the folder of split {split} would take the place of what a read keeps "
-                "under that name; use {to2} or npz, or leave the split out with {split2}",
+                "under that name; use {parquet} or npz, or leave the split out with {split_option}",
                 to=option("to", output_name),
                 split=repr(split),
-                to2=option("to", "parquet"),
-                split2=option("split"),
+                parquet=option("to", "parquet"),
+                split_option=option("split"),
             )
 
 

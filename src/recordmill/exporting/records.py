@@ -352,11 +352,11 @@ def _memory_message(plan: ReadPlan, peak_bytes: int, enough_bytes: int) -> str:
     """Returns the message for a record that needs too much memory."""
     written = " and write" if plan.options.output.buffer_bytes_per_value else ""
     return Message(
-        "takes {peak_bytes} MiB to decode{written}, more than {memory} leaves; {memory2} is enough",
+        "takes {peak_bytes} MiB to decode{written}, more than {memory} leaves; {enough} is enough",
         peak_bytes=(peak_bytes >> 20) + 1,
         written=written,
         memory=option("memory", f"{plan.memory_bytes >> 20}MiB"),
-        memory2=option("memory", f"{(enough_bytes >> 20) + 1}MiB"),
+        enough=option("memory", f"{(enough_bytes >> 20) + 1}MiB"),
     )
 
 

@@ -248,9 +248,9 @@ def begin_store_publication(out: str, overwrite: bool) -> tuple[RunFolder, int]:
         holds_data_set, results = run_both(lambda: is_data_set(out), lambda: list_results(out))
         if holds_data_set:
             raise UsageError(
-                "{out} holds a data set of recordmill; name another folder for {out2}",
+                "{out} holds a data set of recordmill; name another folder for {out_option}",
                 out=out,
-                out2=option("out"),
+                out_option=option("out"),
             )
         if results:
             _finish_newest_result(out, results)
@@ -272,10 +272,10 @@ def begin_store_publication(out: str, overwrite: bool) -> tuple[RunFolder, int]:
             if other_name is not None:
                 raise UsageError(
                     "{out} is not empty ({other_name}, ...); name a new or an empty folder for "
-                    "{out2}",
+                    "{out_option}",
                     out=out,
                     other_name=other_name,
-                    out2=option("out"),
+                    out_option=option("out"),
                 )
     except OSError as error:
         raise UsageError(

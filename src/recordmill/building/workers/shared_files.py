@@ -347,14 +347,14 @@ def _check_codec_version(plan: BuildPlan) -> None:
     # shard of another one.
     if plan.codec_version != (codec_version := find_codec(plan.compression).library_version):
         raise RecordmillError(
-            "the worker on {gethostname} compresses with {codec_version}, and this was "
-            "planned with {codec_version2}: {compression} shards would depend on who "
-            "writes them. Install the same, or build with {compression2}",
-            gethostname=socket.gethostname(),
+            "the worker on {host} compresses with {codec_version}, and this was "
+            "planned with {planned_version}: {compression} shards would depend on who "
+            "writes them. Install the same, or build with {uncompressed}",
+            host=socket.gethostname(),
             codec_version=codec_version,
-            codec_version2=plan.codec_version,
+            planned_version=plan.codec_version,
             compression=plan.compression,
-            compression2=option("compression", "none"),
+            uncompressed=option("compression", "none"),
         )
 
 

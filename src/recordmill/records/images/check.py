@@ -335,11 +335,11 @@ def _check_limits(header: ImageHeader, max_pixels: int) -> ImageHeader:
         raise BadImage(
             TOO_LARGE,
             Message(
-                "{height} x {width} pixels are more than {max_pixels} ({max_pixels2})",
+                "{height} x {width} pixels are more than {max_pixels} ({limit_option})",
                 height=header.height,
                 width=header.width,
                 max_pixels=max_pixels,
-                max_pixels2=option("max_pixels"),
+                limit_option=option("max_pixels"),
             ),
         )
     if header.scans > MAX_JPEG_SCANS:

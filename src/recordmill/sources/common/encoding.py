@@ -336,15 +336,15 @@ def _decode_error_message(encoding: str, error: UnicodeError, file: InputFile) -
     # Python before 3.13 raises this as a plain UnicodeError, without a position.
     if "not start with BOM" in str(error):
         return Message(
-            "has no byte order mark, which {encoding} needs; declare {encoding2} or {encoding}-be",
+            "has no byte order mark, which {encoding} needs; declare {little_endian} or {encoding}-be",
             encoding=encoding,
-            encoding2=option("encoding", f"{encoding}-le"),
+            little_endian=option("encoding", f"{encoding}-le"),
         )
     return Message(
-        "can't be decoded as {encoding} ({error}); declare its {encoding2}{suggest_encodings}",
+        "can't be decoded as {encoding} ({error}); declare its {encoding_option}{suggest_encodings}",
         encoding=encoding,
         error=str(error)[:150],
-        encoding2=option("encoding"),
+        encoding_option=option("encoding"),
         suggest_encodings=suggest_encodings(file),
     )
 
