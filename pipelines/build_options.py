@@ -6,7 +6,6 @@ options that the fingerprint of a build contains.
 
 from __future__ import annotations
 
-import operator
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ from typing import Any
 from recordmill.base.errors import UsageError
 from recordmill.base.machine import core_count
 from recordmill.base.option_names import option
-from recordmill.base.sizes import parse_size
+from recordmill.base.sizes import parse_size, to_whole_number
 from recordmill.building.plan import choose_dataset_name
 from recordmill.building.record_keys import DEFAULT_SPLIT, KeyOptions, parse_split_at, parse_splits
 from recordmill.building.shard_boundaries import ShardOptions
@@ -131,8 +130,8 @@ def make_options(out: str | os.PathLike[str], **options: Any) -> BuildOptions:
         may_lack=frozenset(),
         dtypes=dict(dtypes) if isinstance(dtypes, Mapping) else parse_dtypes(dtypes),
         order=KeyOptions(
-            _to_int(values.seed, "seed"),
-            _to_int(values.split_seed, "split_seed"),
+            to_whole_number(values.seed, "seed"),
+            to_whole_number(values.split_seed, "split_seed"),
             values.shuffle,
             values.key,
             values.split_by,
@@ -144,7 +143,7 @@ def make_options(out: str | os.PathLike[str], **options: Any) -> BuildOptions:
         ),
         shards=ShardOptions.from_options(
             values.shard_size,
-            None if values.num_shards is None else _to_int(values.num_shards, "num_shards"),
+            None if values.num_shards is None else to_whole_number(values.num_shards, "num_shards"),
         ),
         name=choose_dataset_name(values.name, out),
         budget=RejectBudget.parse(values.max_rejects),
@@ -222,23 +221,11 @@ def _choose_threads(threads: int | None, memory_bytes: int) -> int:
     Raises:
         UsageError: The number is negative or not a whole number.
     """
-    count = _to_int(threads, "threads") if threads is not None else 0
+    count = to_whole_number(threads, "threads") if threads is not None else 0
     if count < 0:
         raise UsageError("{threads}: 0 (one per core) or more", threads=option("threads", threads))
     count = count or core_count()
     return min(count, memory_bytes // _THREAD_BYTES)
-
-
-def _to_int(value: Any, keyword: str) -> int:
-    """Converts an integer of any type, such as a NumPy scalar, to int.
-
-    Raises:
-        UsageError: The value is not a whole number.
-    """
-    try:
-        return operator.index(value)
-    except TypeError:
-        raise UsageError("{option}: a whole number", option=option(keyword, value)) from None
 
 
 def parse_dtypes(items: Iterable[str]) -> dict[str, str]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from recordmill.base.errors import UsageError
 from recordmill.base.option_names import option
-from recordmill.base.sizes import parse_image_size, parse_size
+from recordmill.base.sizes import parse_image_size, parse_size, to_whole_number
 from recordmill.exporting.infer_conversions import (
     UnresolvedImages,
     UnresolvedStep,
@@ -91,8 +91,8 @@ def parse_images(
         raise UsageError(
             "{channels}: 1 (gray), 3 (RGB) or 4 (RGBA)", channels=option("channels", channels)
         )
-    size = parse_image_size(resize) if isinstance(resize, str) else resize
-    if size is not None and not (0 < size[0] * size[1] <= _MAX_RESIZED_PIXELS):
+    size = None if resize is None else parse_image_size(resize)
+    if size is not None and not (min(size) > 0 and size[0] * size[1] <= _MAX_RESIZED_PIXELS):
         raise UsageError(
             "{resize}: 1 to {max_resized_pixels} pixels",
             resize=option("resize", resize),
@@ -186,7 +186,7 @@ def make_settings(**options: Any) -> ReadSettings:
         to=values.to,
         columns=_parse_columns(values.columns),
         split=values.split,
-        limit=values.limit,
+        limit=None if values.limit is None else to_whole_number(values.limit, "limit"),
         file_bytes=parse_size(values.file_size, "file_size"),
         # The default budget allows no rejects, so the first bad record ends the read.
         lenient=budget != RejectBudget(),
@@ -194,7 +194,7 @@ def make_settings(**options: Any) -> ReadSettings:
         class_names=values.class_names,
         where=None if values.where is None else Predicate(values.where),
         sample=values.sample,
-        seed=values.seed,
+        seed=to_whole_number(values.seed, "seed"),
         output_options=output.parse_options(
             {
                 one.name: getattr(values, one.name)
@@ -220,6 +220,7 @@ def make_settings(**options: Any) -> ReadSettings:
 
 def _parse_threads_and_memory(threads: int, memory: str | int) -> tuple[int, int]:
     """Returns (number of threads, bytes of memory)."""
+    threads = to_whole_number(threads, "threads")
     if threads < 0:
         raise UsageError("{threads}: 0 (one per core) or more", threads=option("threads", threads))
     memory_bytes = parse_size(memory, "memory")

@@ -16,6 +16,8 @@ from made_data_set import FOLDER, MIXED, flip_record, mixed_rows, write_data_set
 import recordmill
 from recordmill.base.errors import DataError, UsageError
 from recordmill.pipelines.read import ReadResult, read
+from recordmill.pipelines.read_options import make_settings
+from recordmill.records.images.rewrite import RewriteRule
 from recordmill.records.writers.npy import open_columns
 from recordmill.records.writers.outputs import WriterSettings, find_output
 from recordmill.schemas.arrow import from_arrow, to_arrow
@@ -217,3 +219,29 @@ def test_shards_of_an_earlier_generation_are_left_out_of_what_is_listed(tmp_path
     assert recordmill.read([old, new], tmp_path / "both").records == {
         "train": 3
     }  # who names them has them
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"limit": 1.5}, "limit is a whole number, not 1.5"),
+        ({"limit": "3"}, "limit is a whole number, not '3'"),
+        ({"threads": 1.5}, "threads is a whole number, not 1.5"),
+        ({"sample": 0.5, "seed": "a"}, "seed is a whole number, not 'a'"),
+        ({"sample": "x"}, 'sample="x": a share of the records, from 0 to 1'),
+        *(
+            ({"decode_images": True, "resize": size}, "resize=.*: HEIGHTxWIDTH in pixels")
+            for size in ((2,), (2, 3, 4), (1.5, 2), ("2", "3"), 5, "2", "9" * 5000 + "x1")
+        ),
+        ({"decode_images": True, "resize": (-2, -3)}, "resize=.*: 1 to 16777216 pixels"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_a_wrong_value_is_named_before_anything_is_read(
+    options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        make_settings(**options)
+    if "resize" in options:
+        with pytest.raises(UsageError, match="resize="):
+            RewriteRule.from_options(options["resize"], "stretch", None)

@@ -52,22 +52,29 @@ def parse_size(text: str | int, name: str) -> int:
     return int(size_bytes)
 
 
-def parse_image_size(text: str, name: str = "resize") -> tuple[int, int]:
-    """Returns (height, width) of a text such as `224x224`.
+def parse_image_size(size: Any, name: str = "resize") -> tuple[int, int]:
+    """Returns (height, width) of an option that takes the size of an image.
+
+    >>> parse_image_size("224x192"), parse_image_size([224, 192])
+    ((224, 192), (224, 192))
 
     Args:
-        text: The size in pixels.
+        size: The size in pixels: a text, or a pair of whole numbers.
         name: The option, for the error message.
 
     Raises:
-        UsageError: The text is not a size.
+        UsageError: The value is not a size.
     """
-    match = re.fullmatch(r"(\d+)[xX×](\d+)", text.strip())
-    if match is None:
-        raise UsageError(
-            "{option}: HEIGHTxWIDTH in pixels, as in 224x224", option=option(name, text)
-        )
-    return int(match[1]), int(match[2])
+    # TypeError: it is not a pair, or not of whole numbers. ValueError: there are more or fewer than
+    # two, or one has too many digits for Python.
+    with contextlib.suppress(TypeError, ValueError):
+        if isinstance(size, str):
+            match = re.fullmatch(r"(\d+)[xX×](\d+)", size.strip())
+            height, width = map(int, match.groups() if match is not None else ())
+        else:
+            height, width = map(operator.index, size)
+        return height, width
+    raise UsageError("{option}: HEIGHTxWIDTH in pixels, as in 224x224", option=option(name, size))
 
 
 def size_in_bytes(size: str | int, name: str) -> int:

@@ -324,7 +324,9 @@ class ReadOptions:
             raise UsageError(
                 "{file_size}: at least 1 byte", file_size=option("file_size", self.file_bytes)
             )
-        if self.sample is not None and not 0 <= self.sample <= 1:
+        if self.sample is not None and not (
+            isinstance(self.sample, int | float) and 0 <= self.sample <= 1
+        ):
             raise UsageError(
                 "{sample}: a share of the records, from 0 to 1",
                 sample=option("sample", self.sample),

@@ -150,11 +150,7 @@ class RewriteRule:
         Raises:
             UsageError: A value is invalid.
         """
-        size = None
-        if isinstance(resize, (tuple, list)) and len(resize) == 2:
-            size = resize[0], resize[1]
-        elif resize is not None:
-            size = parse_image_size(str(resize))
+        size = None if resize is None else parse_image_size(resize)
         if size is not None and not (min(size) > 0 and size[0] * size[1] <= MAX_PIXELS):
             raise UsageError(
                 "{resize}: 1 to {max_pixels} pixels",
