@@ -180,6 +180,26 @@ def test_scattered_records_of_many_files_are_those_of_the_table(
     )
 
 
+@settings(
+    deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(wanted=st.sets(st.integers(0, 319)), long_run=st.integers(1, 6))
+def test_short_and_long_runs_of_records_are_those_of_the_table(
+    out: Path, wanted: set[int], long_run: int
+) -> None:
+    ds, numbers = open(out), sorted(wanted)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(take, "_LONG_RUN_RECORDS", long_run)
+        assert ds.take(numbers).equals(ds.to_table().take(pa.array(numbers, pa.int64())))
+
+
+def test_short_runs_of_records_share_a_reading(out: Path) -> None:
+    """A reading for each of them would decompress a member again for each."""
+    files = open(out, "train").files
+    pairs = np.flatnonzero(np.arange(300) % 3)
+    assert len(list(take._calls(files, pairs))) == len(files) == 3
+
+
 def test_one_record_is_a_dict(out: Path) -> None:
     ds = open(out, "train")
     expected = plain_columns(TRAIN)

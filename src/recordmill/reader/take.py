@@ -38,6 +38,8 @@ from recordmill.shards.tfrecord_file import TFRecordFile
 # 1 MiB: protobuf copies the record, and needs nine times its size if names repeat.
 _MAX_RECORD_BYTES = 1 << 20
 _MAX_ITEMS = 8192  # of a list; the decoder is faster for longer lists
+# Decoding so many small records takes longer than the fixed costs of a call.
+_LONG_RUN_RECORDS = 4096
 # Values out of these ranges are left to the decoder.
 _INT_RANGES = {
     **{f"int{bits}": (-(1 << bits - 1), (1 << bits - 1) - 1) for bits in (8, 16, 32, 64)},
@@ -155,15 +157,21 @@ def take_rows(files: RecordFiles, numbers: Int64s, decoding: Decoding, threads: 
 def _calls(files: RecordFiles, numbers: Int64s) -> Iterator[FrameCall]:
     """Yields the readings of ascending numbers, in order.
 
-    Consecutive records are read as pieces, which copies no frame.
+    A long run of consecutive records is read as pieces, which copies no frame. Shorter runs are
+    gathered, so that many of them share the fixed costs of a call.
     """
-    breaks = np.flatnonzero(np.diff(numbers) > 1) + 1
-    if len(breaks) > len(numbers) // 2:
-        for part in files.split(numbers, PIECE_BYTES):
-            yield partial(files.frames, part)
+    if not len(numbers):
         return
-    for run in np.split(numbers, breaks) if len(numbers) else ():
-        yield from range_calls(files, int(run[0]), int(run[-1]) + 1)
+    breaks = np.flatnonzero(np.diff(numbers) > 1) + 1
+    is_long = np.diff(breaks, prepend=0, append=len(numbers)) >= _LONG_RUN_RECORDS
+    # Only the breaks next to a long run divide the numbers.
+    for group in np.split(numbers, breaks[is_long[1:] | is_long[:-1]]):
+        first, last = int(group[0]), int(group[-1])
+        if last - first < len(group):
+            yield from range_calls(files, first, last + 1)
+        else:
+            for part in files.split(group, PIECE_BYTES):
+                yield partial(files.frames, part)
 
 
 def make_parse_plan(schema: Schema) -> ParsePlan | None:
