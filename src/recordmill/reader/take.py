@@ -26,10 +26,10 @@ from recordmill.base.buffers import Int64s
 from recordmill.base.threads import thread_map
 from recordmill.reader.sampling.sampler import RecordSubset
 from recordmill.records.columns.conversions import Decoding
-from recordmill.records.columns.numpy_arrays import iter_rows, make_scalar
+from recordmill.records.columns.numpy_arrays import iter_rows, scalar_converter
 from recordmill.records.protobuf.message import LIST_NAMES, example_class
 from recordmill.schemas.arrow import to_arrow
-from recordmill.schemas.feature import BYTES_LIST, EXAMPLE, FLOAT_LIST, INT64_LIST, Feature, Schema
+from recordmill.schemas.feature import BYTES_LIST, EXAMPLE, INT64_LIST, Feature, Schema
 from recordmill.shards.loading.decode import decode_frames
 from recordmill.shards.pieces import PIECE_BYTES, FrameCall
 from recordmill.shards.record_files import RecordFiles
@@ -245,11 +245,8 @@ def _value_reader(feature: Feature) -> Callable[[Sequence[Any]], Any]:
         return _raw_reader(feature)
     min_value, max_value = _INT_RANGES[feature.dtype if feature.dtype in _INT_RANGES else "int64"]
     unit: Any = feature.timestamp[0] if feature.timestamp else None
-    is_int, is_text, is_bool = (
-        feature.kind == INT64_LIST,
-        feature.dtype == "string",
-        feature.dtype == "bool",
-    )
+    is_int, is_text = feature.kind == INT64_LIST, feature.dtype == "string"
+    to_scalar = scalar_converter(feature)
     is_empty = bool(feature.ragged_rank and not feature.inner_size)
     shape = (*([-1] if feature.ragged_rank else []), *feature.inner_shape)
     stored = np.dtype(
@@ -259,17 +256,15 @@ def _value_reader(feature: Feature) -> Callable[[Sequence[Any]], Any]:
         stored if not is_int else np.dtype(feature.dtype if unit is None else f"datetime64[{unit}]")
     )
 
-    def read_float(values: Sequence[Any]) -> Any:
-        (value,) = values
-        return make_scalar(value, feature)
-
     def read_scalar(values: Sequence[Any]) -> Any:
         (value,) = values
-        if is_int and not min_value <= value <= max_value:
+        return to_scalar(value)
+
+    def read_int(values: Sequence[Any]) -> Any:
+        (value,) = values
+        if not min_value <= value <= max_value:
             raise ValueError(value)
-        return make_scalar(
-            value.decode() if is_text else bool(value) if is_bool else value, feature
-        )
+        return to_scalar(value)
 
     def read_array(values: Sequence[Any]) -> Any:
         if len(values) > _MAX_ITEMS or is_empty:
@@ -282,25 +277,20 @@ def _value_reader(feature: Feature) -> Callable[[Sequence[Any]], Any]:
             array = array.astype(dtype, copy=False)
         return array.reshape(shape)
 
-    return (
-        read_array if feature.shape else read_float if feature.kind == FLOAT_LIST else read_scalar
-    )
+    return read_array if feature.shape else read_int if is_int else read_scalar
 
 
 def _raw_reader(feature: Feature) -> Callable[[Sequence[Any]], Any]:
     dtype = np.dtype(feature.dtype).newbyteorder("<")
     shape = (*([-1] if feature.ragged_rank else []), *feature.inner_shape)
+    to_scalar = scalar_converter(feature)
 
     def read(values: Sequence[bytes]) -> Any:
         (blob,) = values
         array = np.frombuffer(blob, dtype)
         if feature.ragged_rank and not feature.inner_size:
             raise ValueError(blob)
-        return (
-            array.reshape(shape)
-            if feature.shape
-            else make_scalar(array.reshape(()).item(), feature)
-        )
+        return array.reshape(shape) if feature.shape else to_scalar(array.reshape(()).item())
 
     return read
 

@@ -198,7 +198,8 @@ class TFRecordFile(ABC):
         Raises:
             DataError: The record is damaged, or the index does not fit the shard.
         """
-        (offset,), (length,) = (one.tolist() for one in self.locate(np.array([record])))
+        numbers = np.array([record])
+        offset, length = (int(one[0]) for one in self.locate(numbers))
         if length < 0:
             raise next(one for one in self.damage if one.record == record).error(self.file.path)
         size = length + FRAME_OVERHEAD_BYTES
@@ -219,7 +220,7 @@ class TFRecordFile(ABC):
             starts=frames.starts,
             lengths=frames.lengths,
             crcs=frames.crcs,
-            numbers=np.array([record]),
+            numbers=numbers,
             origin=origin,
         )
 

@@ -7,7 +7,7 @@ column of a fixed shape it allocates the array once and fills it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -53,22 +53,29 @@ def numpy_dtype(feature: Feature) -> np.dtype[Any]:
 
 
 # Python objects have the same values. PyTorch makes no tensor of NumPy scalars of uint64.
-_PYTHON_DTYPES = ("int64", "uint64", "float64", "bool", "string", "bytes")
+_PYTHON_TYPES: dict[str, Callable[[Any], Any]] = {
+    "int64": int,
+    "uint64": int,
+    "float64": float,
+    "bool": bool,
+    "string": bytes.decode,
+    "bytes": bytes,
+}
 
 
-def make_scalar(value: Any, feature: Feature) -> Any:
-    """Converts the stored value of a scalar feature to the object that users get.
+def scalar_converter(feature: Feature) -> Callable[[Any], Any]:
+    """Returns the function from a stored value of a scalar feature to the object that users get.
 
     It is a Python object for 64-bit numbers, bool, text and bytes. For other dtypes it is a NumPy
     scalar, so that collate functions of PyTorch and Grain keep the dtype.
 
-    >>> make_scalar(0.5, Feature("size", "float32", (), True)).dtype
+    >>> scalar_converter(Feature("size", "float32", (), True))(0.5).dtype
     dtype('float32')
     """
     if feature.timestamp:
         unit: Any = feature.timestamp[0]
-        return np.datetime64(value, unit)
-    return value if feature.dtype in _PYTHON_DTYPES else numpy_dtype(feature).type(value)
+        return lambda value: np.datetime64(value, unit)
+    return _PYTHON_TYPES.get(feature.dtype) or numpy_dtype(feature).type
 
 
 def extract_arrays(column: pa.Array | pa.ChunkedArray, feature: Feature) -> ColumnArrays:
@@ -378,7 +385,7 @@ def _extract_value(column: pa.Array, feature: Feature) -> Any:
     if not feature.shape:
         return (
             column[0].as_py()
-            if feature.dtype in _PYTHON_DTYPES
+            if feature.dtype in _PYTHON_TYPES
             else to_numpy(column, replace(feature, required=True))[0]
         )
     # A step of a SequenceExample may be missing, and NumPy has no null for it.

@@ -344,13 +344,12 @@ def try_scan_frames(
         scan_results.append((arrays[0][:count], arrays[1][:count], arrays[2][:count]))
         max_frames = min(2 * max_frames, (len(data) - scan.position) // FRAME_OVERHEAD_BYTES + 1)
     num_bytes, code = scan.position, scan.code
-    frames = Frames(
-        data,
-        *(
-            np.concatenate(columns) if len(scan_results) > 1 else columns[0]
-            for columns in zip(*scan_results, strict=True)
-        ),
+    starts, lengths, crcs = (
+        scan_results[0]
+        if len(scan_results) == 1
+        else (np.concatenate(columns) for columns in zip(*scan_results, strict=True))
     )
+    frames = Frames(data, starts, lengths, crcs)
     if code == native.FrameCode.GOOD:
         return frames, num_bytes, None
     place = f"record {first_record + num_frames}, byte {first_offset + num_bytes}"
