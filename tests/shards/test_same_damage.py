@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 from made_data_set import FOLDER, write_data_set
 
@@ -16,7 +17,11 @@ import recordmill
 from recordmill.base.errors import DataError
 from recordmill.exporting.plan import ReadOptions, plan_read
 from recordmill.exporting.records import read_task_records
+from recordmill.records.tfrecord.frames import FRAME_DAMAGE, frame_payloads
 from recordmill.schemas.feature import Feature, Schema
+from recordmill.shards.catalog import catalog_inputs
+from recordmill.shards.cutting import cut
+from recordmill.shards.pieces import calls_of
 from recordmill.sources.common.contract import PlanOptions
 from recordmill.sources.tfrecord.source import TfrecordOptions, plan_tfrecord
 from recordmill.storage.file_table import InputFile
@@ -133,6 +138,17 @@ def check(case: Case) -> None:
         assert lost == [] or len(rejects) >= 1
     else:
         assert len(ids) + len(rejects) == ROWS
+
+
+def test_a_large_damaged_range_is_not_a_record_beyond_the_memory(tmp_path: Path) -> None:
+    path = tmp_path / "a.tfrecord"
+    path.write_bytes(
+        frame_payloads(np.zeros(8, np.uint8), np.array([0, 8])).data.tobytes() + b"?" * 99
+    )
+    files = catalog_inputs(path).files
+    pieces = cut(files[0], 0, lenient=True)
+    calls = calls_of(files, pieces, refuse=lambda size: "too large" if size > 50 else "")
+    assert [one.kind for call in calls for one in call().damage] == [FRAME_DAMAGE]
 
 
 @pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.sweep)])

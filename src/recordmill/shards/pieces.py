@@ -172,7 +172,8 @@ def _calls(
             return
         file = files[piece.file]
         if piece.stop is not None:
-            if refuse is not None and (reason := refuse(piece.size_bytes)):
+            # A damaged range is not read anyway, so its size does not matter.
+            if refuse is not None and piece.damage is None and (reason := refuse(piece.size_bytes)):
                 piece = _without_record(piece, reason)
             yield begin(file, piece)
             remaining = None if remaining is None else remaining - (piece.records or 1)
