@@ -19,9 +19,11 @@ from recordmill.exporting.plan import ReadOptions, plan_read
 from recordmill.exporting.records import read_task_records
 from recordmill.records.tfrecord.frames import FRAME_DAMAGE, frame_payloads
 from recordmill.schemas.feature import Feature, Schema
+from recordmill.shards import record_table
 from recordmill.shards.catalog import catalog_inputs
 from recordmill.shards.cutting import cut
 from recordmill.shards.pieces import calls_of
+from recordmill.shards.tfrecord_file import open_tfrecord
 from recordmill.sources.common.contract import PlanOptions
 from recordmill.sources.tfrecord.source import TfrecordOptions, plan_tfrecord
 from recordmill.storage.file_table import InputFile
@@ -138,6 +140,25 @@ def check(case: Case) -> None:
         assert lost == [] or len(rejects) >= 1
     else:
         assert len(ids) + len(rejects) == ROWS
+
+
+def test_after_much_damage_every_reader_leaves_out_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record_table, "MAX_DAMAGE", 2)
+    frames = frame_payloads(np.zeros(ROWS * 4, np.uint8), np.arange(0, ROWS * 4 + 1, 4))
+    content = frames.data.copy()
+    content[frames.starts[1::2] + 8] ^= 1  # the headers of records 1, 3 and 5
+    path = tmp_path / "a.tfrecord"
+    path.write_bytes(content.tobytes())
+    (file,) = catalog_inputs(path).files
+    opened = open_tfrecord(file, 0)
+    pieces = list(cut(file, 0, lenient=True))
+    assert opened.records == 6
+    assert [one.record for one in opened.damage] == [1, 3, 5]
+    assert [piece.damage for piece in pieces if piece.damage is not None] == list(opened.damage)
+    assert pieces[-1].stop == len(content)
+    assert opened.locate(np.arange(6))[1].tolist() == [4, -1, 4, -1, 4, -1]
 
 
 def test_a_large_damaged_range_is_not_a_record_beyond_the_memory(tmp_path: Path) -> None:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 
 from recordmill.base.buffers import Int64s
 from recordmill.base.errors import DataError
@@ -31,7 +33,7 @@ from recordmill.records.tfrecord.stream import (
 from recordmill.shards.manifest import explain_missing
 from recordmill.storage.files import map_file, stat
 
-# Each damaged range is looked up one by one, so more of them would make reading slow. The rest of
+# Each damaged range costs a read of its own, so more of them would make reading slow. The rest of
 # such a file is one range.
 MAX_DAMAGE = 4096
 
@@ -41,7 +43,8 @@ def hop(
 ) -> Iterator[Int64s | Damage]:
     """Yields the offsets of all frames and the damage between them.
 
-    The file must be uncompressed. Only headers are read. The offsets are ascending arrays.
+    The file must be uncompressed. Only headers are read. The offsets are ascending arrays. After
+    `MAX_DAMAGE` damaged ranges, the rest of the file is one more of them.
 
     Args:
         lenient: False raises the first damage, without a search for the next frame.
@@ -52,7 +55,7 @@ def hop(
     """
     with explain_missing(path):
         size_bytes = stat(path).size_bytes
-    position = record = 0
+    position = record = num_damaged = 0
     last_start = -1
     while True:
         try:
@@ -70,7 +73,12 @@ def hop(
             reason = error.reason
         if last_start >= position:
             position = read_frame_end(path, last_start)
-        kind, end = find_resume_offset(map_file(path), position)
+        num_damaged += 1
+        kind, end = (
+            find_resume_offset(map_file(path), position)
+            if num_damaged <= MAX_DAMAGE
+            else (FRAME_DAMAGE, size_bytes)
+        )
         damage = Damage(record, position, end - position, kind, reason)
         yield (
             replace(damage, reject_message=add_skipped_bytes(reason, end - position))
@@ -117,7 +125,6 @@ class RecordTable:
         """Creates the table of `hop`.
 
         Args:
-            parts: Consumed until there is too much damage.
             content: The digest that `parts` fill.
             size_bytes: The size of the uncompressed file.
         """
@@ -127,12 +134,6 @@ class RecordTable:
             if isinstance(part, Damage):
                 starts.append(np.array([part.offset]))
                 damage.append(part)
-                if len(damage) > MAX_DAMAGE:
-                    rest = size_bytes - part.offset
-                    damage[-1] = replace(
-                        part, size_bytes=rest, reject_message=add_skipped_bytes(part.reason, rest)
-                    )
-                    break
             else:
                 starts.append(part)
         return cls(
@@ -172,6 +173,13 @@ class RecordTable:
         """Number of records, including damaged ones."""
         return len(self.starts) - 1
 
+    @cached_property
+    def _is_damaged(self) -> npt.NDArray[np.bool_]:
+        """Whether each record is damaged."""
+        mask = np.zeros(self.records, np.bool_)
+        mask[[one.record for one in self.damage]] = True
+        return mask
+
     @property
     def end(self) -> int:
         """Size of the uncompressed file."""
@@ -182,7 +190,7 @@ class RecordTable:
         offsets = self.starts[records]
         lengths = self.starts[records + 1] - offsets - FRAME_OVERHEAD_BYTES
         if self.damage:
-            lengths[np.isin(records, [one.record for one in self.damage])] = -1
+            lengths[self._is_damaged[records]] = -1
         return offsets, lengths
 
     def find_record(self, offset: int) -> tuple[int, int, int]:
