@@ -17,6 +17,7 @@ from records.example_oracle import schemas_and_rows
 from recordmill.base.errors import DataError
 from recordmill.base.lru import LruLimit, LruSlot
 from recordmill.reader.dataset import open
+from recordmill.reader.sampling.sampler import RecordSubset
 from recordmill.reader.take import make_parse_plan, parse_record, range_calls, take_rows
 from recordmill.records.columns.conversions import Decoding
 from recordmill.records.example.encode import encode
@@ -135,6 +136,10 @@ def test_what_is_read_asks_only_the_files_that_have_it(
         assert take_rows(files, numbers, Decoding(SCHEMA), 1)["id"].to_pylist() == [61, 4, 5]
         assert len(list(range_calls(files, 60, 63))) == 2
         assert asked.numbers == {2, 30, 31}
+        asked.numbers.clear()
+        one = RecordSubset.from_numbers(np.array([61]), 80)
+        assert len(list(range_calls(files, 0, 80, subset=one))) == 1
+        assert asked.numbers == {30}
 
 
 def test_a_value_is_held_while_it_is_among_the_last_that_were_used() -> None:

@@ -67,7 +67,7 @@ def range_calls(
         start: Number of the first record among all files.
         stop: Number after the last record.
         piece_records: Maximum number of records that are read together. None sets no limit.
-        subset: Leaves out pieces without a record of this subset. None reads all.
+        subset: Leaves out files and pieces without a record of this subset. None reads all.
     """
     ends = files.ends
 
@@ -79,7 +79,7 @@ def range_calls(
         if first >= stop:
             return
         begin, end = max(start - first, 0), min(stop, int(ends[ordinal])) - first
-        if begin < end:
+        if begin < end and has_any(first + begin, first + end):
             yield from files[ordinal].calls(
                 begin,
                 end,
