@@ -92,14 +92,6 @@ class SelectedRecords:
             frames = replace(frames, damage=())
 
 
-def split_frames(frames: FileFrames, max_rows: int) -> Iterator[FileFrames]:
-    """Divides frames into parts of at most `max_rows`. The damage goes with the first one."""
-    damage = frames.damage
-    for start in range(0, max(len(frames), 1), max_rows):
-        yield frames.select(slice(start, start + max_rows), damage)
-        damage = ()
-
-
 def select_matching(plan: ReadPlan, frames: FileFrames) -> SelectedRecords:
     """Decodes the records that are in the sample and satisfy the predicate.
 
@@ -470,7 +462,7 @@ def read_calls(plan: ReadPlan, calls: Iterable[FrameCall], threads: int) -> Iter
         )
     max_rows = max(_SLICE_BYTES // fixed_row_bytes(plan.schema), 1)
     parts = _or_damage(plan, thread_map(read, calls, threads))
-    divided = (part for frames in parts for part in split_frames(frames, max_rows))
+    divided = (part for frames in parts for part in frames.split(max_rows))
     return chain.from_iterable(thread_map(lambda part: _convert(plan, part), divided, threads))
 
 

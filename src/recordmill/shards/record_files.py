@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import overload
 
 import numpy as np
@@ -173,11 +174,9 @@ class RecordFiles(Sequence[TFRecordFile]):
             number = int(numbers[rows[one.record]])
             file, record = self.find(number)
             offset = int(file.locate(np.array([record]))[0][0])
-            first = number - record
-            found = Damage(
-                record, offset, one.size_bytes, one.kind, one.reason, one.place, one.reject_message
+            damage[number] = _renumbered(
+                replace(one, record=record, offset=offset), number - record
             )
-            damage[number] = _renumbered(found, first)
         return FileFrames(
             data=out,
             starts=scanned.starts,
@@ -217,12 +216,4 @@ class RecordFiles(Sequence[TFRecordFile]):
 def _renumbered(damage: Damage, first: int) -> Damage:
     """Returns damage with its number among all records. `first` is the first record of its file."""
     place = damage.place or describe_place(damage.record, damage.offset)
-    return Damage(
-        first + damage.record,
-        damage.offset,
-        damage.size_bytes,
-        damage.kind,
-        damage.reason,
-        place,
-        damage.reject_message,
-    )
+    return replace(damage, record=first + damage.record, place=place)

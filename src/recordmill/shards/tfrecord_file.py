@@ -618,16 +618,8 @@ class InflatedFile(ScannedFile):
             yield from super().calls(start, stop, piece_records=piece_records, is_needed=is_needed)
             return
         for frames in stream(self.file, self.ordinal):
-            yield from _divide(frames, piece_records)
-
-
-def _divide(frames: FileFrames, max_records: int | None) -> Iterator[FrameCall]:
-    """Yields the frames as calls of at most `max_records`. The damage goes with the first one."""
-    damage = frames.damage
-    step = max_records or max(len(frames), 1)
-    for first in range(0, max(len(frames), 1), step):
-        yield functools.partial(returned, frames.select(slice(first, first + step), damage))
-        damage = ()
+            for part in (frames,) if piece_records is None else frames.split(piece_records):
+                yield functools.partial(returned, part)
 
 
 def open_tfrecord(file: ShardFile, ordinal: int, spool: Spool | None = None) -> TFRecordFile:

@@ -226,6 +226,13 @@ class FileFrames(Frames):
             damage=damage,
         )
 
+    def split(self, max_rows: int) -> Iterator[FileFrames]:
+        """Yields parts of at most `max_rows` frames. The damage goes with the first one."""
+        damage = self.damage
+        for start in range(0, max(len(self), 1), max_rows):
+            yield self.select(slice(start, start + max_rows), damage)
+            damage = ()
+
     def contiguous_rows(self) -> list[slice]:
         """Returns the ranges of rows without damage between them."""
         edges = [0, *(np.flatnonzero(np.diff(self.numbers) > 1) + 1).tolist(), len(self)]
