@@ -160,9 +160,9 @@ CODECS = (
     Codec(UNCOMPRESSED, ".tfrecord", ""),
     # Level 6 is the default of gzip and of TensorFlow.
     Codec(GZIP, ".tfrecord.gz", "GZIP", "storage.deflate:Gzip", b"\x1f\x8b", 6),
-    Codec(ZSTD, None, None, "storage.arrow_streams:Zstd"),
-    Codec(BZ2, None, None, "storage.arrow_streams:Bzip2"),
-    Codec(XZ, None, None, "storage.arrow_streams:Xz"),
+    Codec(ZSTD, None, None, "storage.read_only_codecs:Zstd"),
+    Codec(BZ2, None, None, "storage.read_only_codecs:Bzip2"),
+    Codec(XZ, None, None, "storage.read_only_codecs:Xz"),
     # zlib is the last, because its magic of two bytes is the least certain.
     Codec(ZLIB, None, "ZLIB", "storage.deflate:Zlib"),
 )

@@ -1,8 +1,8 @@
 """Files as streams of decompressed blocks, for any codec of `storage.codecs`.
 
-Truncated data is an error, and so is data after the end of the stream. zlib's own readers accept
-both: they return a shard without its last nine bytes, or a file that ends between header and data,
-as complete. The memory use is bounded by the block size.
+Truncated data is an error, and so is data after the end of the stream, except zeros. zlib's own
+readers accept both: they return a shard without its last nine bytes, or a file that ends between
+header and data, as complete. The memory use is bounded by the block size.
 """
 
 from __future__ import annotations
@@ -208,6 +208,15 @@ class RatioLimit:
                 source=self._source,
                 place=f"byte {compressed_bytes} of the file",
             )
+
+
+def skip_padding(data: bytes | memoryview) -> bytes | memoryview:
+    """Returns the data without the zeros at its start.
+
+    Tapes and block devices pad files with zeros. gzip, bzip2 and xz ignore them after each of their
+    streams.
+    """
+    return data if data[:1] != b"\0" else bytes(data).lstrip(b"\0")
 
 
 def truncated_error(compression: str, start: int, size: int, source: str) -> DataError:

@@ -11,7 +11,7 @@ from isal import isal_zlib
 
 from recordmill.base.errors import DataError
 from recordmill.storage.codecs import GZIP, ZLIB, Algorithm, MemberAlgorithm
-from recordmill.storage.compression import RatioLimit, truncated_error
+from recordmill.storage.compression import RatioLimit, skip_padding, truncated_error
 from recordmill.storage.files import Bytes, read_blocks
 
 # 256 KiB of compressed data and 1 MiB of content at a time.
@@ -124,7 +124,10 @@ def _decompress_gzip(path: str, source: str, max_ratio: int | None) -> Generator
         rest: bytes | memoryview = memoryview(block)
         has_more = True
         while has_more:
-            if inflater.eof:  # another member follows
+            if inflater.eof:  # padding or another member follows
+                rest = skip_padding(rest)
+                if not rest:
+                    break
                 member_start, previous_bytes, member_bytes = (
                     bytes_read - len(rest),
                     previous_bytes + member_bytes,
@@ -240,6 +243,9 @@ def _inflate_exactly(
         has_more = True
         while has_more:
             if inflater.eof:
+                rest = skip_padding(rest)
+                if not rest:
+                    break
                 member_start = bytes_read - len(rest)
                 if compression == ZLIB:
                     raise DataError(

@@ -1,11 +1,12 @@
 """Decompression of zstd, bzip2 and xz files that consist of any number of frames.
 
-zstd and bzip2 use the libraries in pyarrow, and xz uses Python's `lzma`. Shards are never written
+zstd uses the library in pyarrow, and bzip2 and xz use Python's modules. Shards are never written
 with these codecs.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Generator
 from typing import Any
 
@@ -14,7 +15,7 @@ import pyarrow as pa
 from recordmill.base.errors import DataError
 from recordmill.storage.arrow_files import open_arrow_file
 from recordmill.storage.codecs import BZ2, XZ, ZSTD, Algorithm
-from recordmill.storage.compression import RatioLimit, truncated_error
+from recordmill.storage.compression import RatioLimit, skip_padding, truncated_error
 from recordmill.storage.files import read_blocks, stat
 
 _BLOCK_BYTES = 1 << 20  # 1 MiB of decompressed content
@@ -25,11 +26,17 @@ _MAX_XZ_BYTES = 256 << 20
 _BZIP2_BLOCK_MAGICS = (b"1AY&SY", b"\x17rE8P\x90")
 
 
-class _ArrowStream(Algorithm):
-    codec = ZSTD  # pyarrow has the same names for codecs
+class Zstd(Algorithm):
+    """Zstandard, RFC 8878. Zeros after a frame are an error, as they are for `zstd`."""
+
+    def is_head(self, head: bytes) -> bool:
+        magic = int.from_bytes(head[:4], "little")
+        return len(head) >= 4 and (
+            magic == _ZSTD_MAGIC or magic & 0xFFFFFFF0 == _ZSTD_SKIPPABLE_MAGIC
+        )
 
     def decompress_head(self, head: bytes, max_bytes: int) -> tuple[bytes, bool]:
-        stream = pa.CompressedInputStream(pa.BufferReader(head), self.codec)
+        stream = pa.CompressedInputStream(pa.BufferReader(head), ZSTD)
         parts: list[bytes] = []
         try:
             while sum(map(len, parts)) < max_bytes:
@@ -44,20 +51,66 @@ class _ArrowStream(Algorithm):
     def decompress_file(
         self, path: str, source: str, max_ratio: int | None
     ) -> Generator[bytes, None, None]:
-        return _decompress_file(path, self.codec, source, max_ratio)
+        if stat(path).size_bytes == 0:  # pyarrow would accept an empty file
+            raise truncated_error(ZSTD, 0, 0, source)
+        ratio = RatioLimit(source, max_ratio)
+        with open_arrow_file(path) as file, pa.CompressedInputStream(file, ZSTD) as stream:
+            while True:
+                try:
+                    content = stream.read(_BLOCK_BYTES)
+                except OSError as error:
+                    raise _to_data_error(error, ZSTD, file.tell(), source) from None
+                if not content:
+                    return
+                ratio.check(len(content), file.tell())
+                yield content
 
 
-class Zstd(_ArrowStream):
-    """Zstandard, RFC 8878."""
+class _PythonAlgorithm(Algorithm):
+    """Codec of a module of Python, which decompresses one stream at a time."""
 
-    def is_head(self, head: bytes) -> bool:
-        magic = int.from_bytes(head[:4], "little")
-        return len(head) >= 4 and (
-            magic == _ZSTD_MAGIC or magic & 0xFFFFFFF0 == _ZSTD_SKIPPABLE_MAGIC
-        )
+    codec: str
+
+    @abstractmethod
+    def _decompressor(self) -> Any:
+        """Returns the decompressor of one stream."""
+
+    def decompress_head(self, head: bytes, max_bytes: int) -> tuple[bytes, bool]:
+        stream = self._decompressor()
+        try:
+            content = stream.decompress(head, max_bytes)
+        except Exception:  # LZMAError, but `lzma` is not imported here
+            return b"", False
+        return content, stream.eof and not skip_padding(stream.unused_data)
+
+    def decompress_file(
+        self, path: str, source: str, max_ratio: int | None
+    ) -> Generator[bytes, None, None]:
+        ratio, stream = RatioLimit(source, max_ratio), self._decompressor()
+        stream_start = offset = 0
+        for block in read_blocks(path, _BLOCK_BYTES):
+            data, offset = block.tobytes(), offset + len(block)
+            # An output block is limited, so one input block may need several calls.
+            while data or not (stream.needs_input or stream.eof):
+                if stream.eof:
+                    data = skip_padding(data)
+                    if not data:
+                        break
+                    # Another stream follows.
+                    stream, stream_start = self._decompressor(), offset - len(data)
+                try:
+                    content = stream.decompress(data, _BLOCK_BYTES)
+                except Exception as error:  # LZMAError, but `lzma` is not imported here
+                    raise _to_data_error(OSError(str(error)), self.codec, offset, source) from None
+                data = stream.unused_data
+                if content:
+                    ratio.check(len(content), offset)
+                    yield content
+        if not stream.eof:
+            raise truncated_error(self.codec, stream_start, offset, source)
 
 
-class Bzip2(_ArrowStream):
+class Bzip2(_PythonAlgorithm):
     """The file format of bzip2 1.0 (sourceware.org/bzip2)."""
 
     codec = BZ2
@@ -65,79 +118,24 @@ class Bzip2(_ArrowStream):
     def is_head(self, head: bytes) -> bool:
         return head[:3] == b"BZh" and head[4:10] in _BZIP2_BLOCK_MAGICS
 
+    def _decompressor(self) -> Any:
+        import bz2  # Python may be built without it
 
-class Xz(Algorithm):
+        return bz2.BZ2Decompressor()
+
+
+class Xz(_PythonAlgorithm):
     """The .xz file format 1.2.1 (tukaani.org/xz)."""
+
+    codec = XZ
 
     def is_head(self, head: bytes) -> bool:
         return head.startswith(b"\xfd7zXZ\0")
 
-    def decompress_head(self, head: bytes, max_bytes: int) -> tuple[bytes, bool]:
-        stream = _xz_decompressor()
-        try:
-            content = stream.decompress(head, max_bytes)
-        except Exception:  # LZMAError, but `lzma` is not imported here
-            return b"", False
-        return content, stream.eof and not stream.unused_data.strip(b"\0")
+    def _decompressor(self) -> Any:
+        import lzma  # Python may be built without it
 
-    def decompress_file(
-        self, path: str, source: str, max_ratio: int | None
-    ) -> Generator[bytes, None, None]:
-        ratio, stream = RatioLimit(source, max_ratio), _xz_decompressor()
-        stream_start = offset = num_zeros = 0
-        for block in read_blocks(path, _BLOCK_BYTES):
-            data, offset = block.tobytes(), offset + len(block)
-            # An output block is limited, so one input block may need several calls.
-            while data or not (stream.needs_input or stream.eof):
-                if stream.eof:
-                    # Padding between and after streams: zeros, as multiples of four bytes.
-                    rest = data.lstrip(b"\0")
-                    num_zeros += len(data) - len(rest)
-                    if not (data := rest):
-                        break
-                    _check_xz_padding(num_zeros, offset, source)
-                    # Another stream follows.
-                    stream, stream_start, num_zeros = _xz_decompressor(), offset - len(data), 0
-                try:
-                    content = stream.decompress(data, _BLOCK_BYTES)
-                except Exception as error:  # LZMAError, but `lzma` is not imported here
-                    raise _to_data_error(OSError(str(error)), XZ, offset, source) from None
-                data = stream.unused_data
-                if content:
-                    ratio.check(len(content), offset)
-                    yield content
-        if not stream.eof:
-            raise truncated_error(XZ, stream_start, offset, source)
-        _check_xz_padding(num_zeros, offset, source)
-
-
-def _check_xz_padding(num_zeros: int, offset: int, source: str) -> None:
-    if num_zeros % 4:
-        raise _to_data_error(OSError(f"{num_zeros} zeros are no padding"), XZ, offset, source)
-
-
-def _xz_decompressor() -> Any:
-    import lzma  # Python may be built without it
-
-    return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_MAX_XZ_BYTES)
-
-
-def _decompress_file(
-    path: str, codec: str, source: str, max_ratio: int | None
-) -> Generator[bytes, None, None]:
-    if stat(path).size_bytes == 0:  # pyarrow would accept an empty file
-        raise truncated_error(codec, 0, 0, source)
-    ratio = RatioLimit(source, max_ratio)
-    with open_arrow_file(path) as file, pa.CompressedInputStream(file, codec) as stream:
-        while True:
-            try:
-                content = stream.read(_BLOCK_BYTES)
-            except OSError as error:
-                raise _to_data_error(error, codec, file.tell(), source) from None
-            if not content:
-                return
-            ratio.check(len(content), file.tell())
-            yield content
+        return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_MAX_XZ_BYTES)
 
 
 def _to_data_error(error: OSError, codec: str, offset: int, source: str) -> OSError | DataError:
