@@ -19,7 +19,7 @@ from recordmill.base.option_names import option
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_an_error_is_the_same_in_another_process(error: RecordmillError) -> None:
+def test_pickled_error_keeps_its_text_and_options(error: RecordmillError) -> None:
     received = pickle.loads(pickle.dumps(error))
     assert type(received) is type(error)
     assert str(received) == str(error)
@@ -31,6 +31,6 @@ def test_an_error_is_the_same_in_another_process(error: RecordmillError) -> None
     assert "--" in text
 
 
-def test_an_invalid_value_keeps_its_reason_and_its_place_in_another_process() -> None:
+def test_pickled_invalid_value_error_keeps_its_reason_and_place() -> None:
     received = pickle.loads(pickle.dumps(InvalidValueError("is 7", "parts[3]")))
     assert (received.reason, received.place) == ("is 7", "parts[3]")

@@ -28,7 +28,7 @@ def in_another_process(program: str, pickled: bytes) -> str:
     ).stdout.decode()
 
 
-def test_a_handle_loads_the_object_itself_and_keeps_it_not_alive() -> None:
+def test_handle_loads_the_same_object_and_does_not_keep_it_alive() -> None:
     value = Value()
     handle = pickle.loads(pickle.dumps(LocalValue.of(value)))
     assert handle.load() is handle.find() is value
@@ -38,17 +38,17 @@ def test_a_handle_loads_the_object_itself_and_keeps_it_not_alive() -> None:
         handle.load()
 
 
-def test_another_process_has_no_such_object() -> None:
+def test_handle_finds_nothing_in_another_process() -> None:
     value = Value()
     assert in_another_process("print(value.find())", pickle.dumps(LocalValue.of(value))) == "None\n"
 
 
-def test_a_step_of_this_process_counts_for_the_run_itself() -> None:
+def test_progress_unpickled_in_the_same_process_is_the_same_object() -> None:
     progress = Progress()
     assert pickle.loads(pickle.dumps(progress)) is progress
 
 
-def test_a_step_of_another_process_has_counters_of_its_own() -> None:
+def test_progress_unpickled_in_another_process_counts_from_zero() -> None:
     progress = Progress()
     progress.advance(records=3)
     progress.cancel()

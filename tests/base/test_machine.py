@@ -22,7 +22,9 @@ from recordmill.pipelines.build_options import make_options
         ("1 0\n", None),
     ],
 )
-def test_the_quota_of_a_container(tmp_path: Path, text: str, quota: int | None) -> None:
+def test_cpu_quota_is_read_from_the_file_of_the_container(
+    tmp_path: Path, text: str, quota: int | None
+) -> None:
     (tmp_path / "cpu.max").write_text(text)
     assert machine._read_cpu_quota(tmp_path / "cpu.max") == quota
     assert machine._read_cpu_quota(tmp_path / "none") is None
@@ -31,7 +33,7 @@ def test_the_quota_of_a_container(tmp_path: Path, text: str, quota: int | None) 
 @pytest.mark.parametrize(
     ("quota", "count"), [("100000 100000", 1), ("1600000 100000", 3), ("max 100000", 3)]
 )
-def test_all_commands_count_the_same(
+def test_core_count_and_threads_of_commands_respect_affinity_and_quota(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quota: str, count: int
 ) -> None:
     (tmp_path / "cpu.max").write_text(quota)

@@ -21,7 +21,7 @@ def nothing_kept() -> Iterator[None]:
     drop_reusable()
 
 
-def test_it_comes_again_when_the_last_view_is_gone() -> None:
+def test_buffer_is_reused_only_after_its_last_view_is_gone() -> None:
     first = allocate_reusable((2, MIB), np.int64)
     address, part = first.ctypes.data, first[1, 5:9]
     del first
@@ -36,7 +36,7 @@ def test_it_comes_again_when_the_last_view_is_gone() -> None:
     assert smaller.flags.c_contiguous
 
 
-def test_what_does_not_fit_stays() -> None:
+def test_buffer_is_reused_only_for_a_size_that_fits() -> None:
     large = allocate_reusable(8 * MIB, np.uint8)
     address = large.ctypes.data
     del large
@@ -47,7 +47,7 @@ def test_what_does_not_fit_stays() -> None:
     assert allocate_reusable(8 * MIB, np.uint8).ctypes.data == address
 
 
-def test_only_so_much_is_kept() -> None:
+def test_idle_buffers_are_kept_up_to_a_limit() -> None:
     held = [allocate_reusable(16 * MIB, np.uint8) for _ in range(20)]
     held.clear()
     kept = sum(one.size for one in at._idle_buffers.values())
@@ -63,7 +63,7 @@ def test_only_so_much_is_kept() -> None:
     assert not at._idle_buffers
 
 
-def test_threads_never_hold_the_same() -> None:
+def test_threads_never_share_a_buffer() -> None:
     wrong = []
 
     def use(mark: int) -> None:

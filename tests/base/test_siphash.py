@@ -14,12 +14,12 @@ PUBLISHED = [
 ]
 
 
-def test_mixed_states_are_the_published_sequence_of_splitmix64() -> None:
+def test_mix64_returns_the_published_sequence_of_splitmix64() -> None:
     states = np.uint64(1234567) + np.arange(1, 6, dtype=np.uint64) * np.uint64(GOLDEN_RATIO)
     assert mix64(states).tolist() == PUBLISHED
 
 
-def test_random_shares_are_the_upper_53_bits_after_the_mixed_start() -> None:
+def test_random_shares_are_the_upper_53_bits_of_splitmix64() -> None:
     def mix(word: int) -> int:
         word = (word ^ (word >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
         word = (word ^ (word >> 27)) * 0x94D049BB133111EB % 2**64

@@ -27,7 +27,7 @@ ROWS = [
 
 
 @pytest.mark.parametrize("columns", [60, 80, 120])
-def test_a_table_fits_the_terminal(columns, monkeypatch):
+def test_table_on_a_terminal_is_no_wider_than_the_terminal(columns, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(columns))
     main, end = pty.openpty()
     with os.fdopen(main), os.fdopen(end, "w") as terminal:
@@ -39,13 +39,13 @@ def test_a_table_fits_the_terminal(columns, monkeypatch):
     assert "123.4567" in " ".join(lines).split()  # a number is never broken
 
 
-def test_a_pipe_gets_a_line_a_row_without_empty_columns():
+def test_table_in_a_pipe_has_one_line_per_row_and_no_empty_columns():
     lines = table_lines(HEADER, ROWS)
     assert len(lines) == 3
     assert lines[0].split() == ["FEATURE", "MEAN", "EXAMPLES"]
 
 
-def test_statistics_show_names_of_classes_times_and_what_occurs_once(tmp_path):
+def test_statistics_screen_shows_class_names_times_and_unique_values(tmp_path):
     days = np.arange(40) % 4 * 86400
     rows = {
         "kind": ["cat", "dog", "cat", "owl"] * 10,
@@ -62,7 +62,7 @@ def test_statistics_show_names_of_classes_times_and_what_occurs_once(tmp_path):
     assert said == "\n".join(recordmill.stats(tmp_path / "out", recount=True).lines())
 
 
-def test_work_that_is_not_done_has_time_left():
+def test_unfinished_work_shows_elapsed_or_remaining_time():
     progress = Progress()
     progress.begin("verify", 1000)
     progress.stage_started -= 5
@@ -72,7 +72,7 @@ def test_work_that_is_not_done_has_time_left():
     assert describe_progress(progress).endswith("1 s left")
 
 
-def test_a_function_is_shown_a_build_and_a_read_and_what_it_raises_ends_them(tmp_path):
+def test_progress_function_receives_updates_and_its_exception_ends_the_run(tmp_path):
     out, built, read = tmp_path / "out", [], []
     recordmill.build({"x": np.arange(1000)}, out, progress=built.append)
     recordmill.read(out, tmp_path / "table", to="npy", progress=read.append)
@@ -110,7 +110,7 @@ def test_a_function_is_shown_a_build_and_a_read_and_what_it_raises_ends_them(tmp
 @pytest.mark.parametrize(
     ("ends", "raised"), [(None, KeyError), (RunCancelled("x"), KeyError), (OSError(), OSError)]
 )
-def test_what_ends_a_run_itself_comes_before_what_the_function_raised(ends, raised):
+def test_error_of_a_run_takes_precedence_over_the_exception_of_the_progress_function(ends, raised):
     def stop(update):
         raise KeyError(update.phase)
 
@@ -162,7 +162,7 @@ def test_screens_of_stats_and_inspect_lose_no_character_at_any_width(
         assert not expected - shown
 
 
-def test_sizes_have_units_and_float32_has_its_own_digits_on_each_screen(tmp_path):
+def test_screens_show_sizes_with_units_and_float32_with_its_own_digits(tmp_path):
     rows = {
         "fare": pa.array(np.full(40, 0.42), pa.float32()),
         "payload": [bytes(n * 100) for n in range(40)],

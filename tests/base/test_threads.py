@@ -22,14 +22,14 @@ ctypes.pythonapi.Py_IncRef(ctypes.py_object(sys.modules["__main__"]))  # it goes
 """
 
 
-def test_what_a_script_leaves_open_ends_without_a_word() -> None:
+def test_script_that_leaves_iterators_open_exits_without_output() -> None:
     ended = run_python("-c", LEFT_OPEN)
     assert (ended.stdout, ended.stderr) == ("", "")
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
 @pytest.mark.parametrize("room", [1, 10, 1000])
-def test_what_is_under_way_weighs_no_more_than_the_room(threads: int, room: int) -> None:
+def test_thread_map_holds_no_more_bytes_in_progress_than_max_bytes(threads: int, room: int) -> None:
     weights = [3, 9, 1, 1, 1, 12, 4, 4, 2, 30, 1, 1, 10, 5] * 5
     lock = threading.Lock()
     held, most, over = 0, 0, []
@@ -58,7 +58,7 @@ def test_what_is_under_way_weighs_no_more_than_the_room(threads: int, room: int)
     assert held == 0
 
 
-def test_an_error_stands_in_its_place() -> None:
+def test_thread_map_raises_an_error_after_the_results_before_it() -> None:
     def work(item: int) -> int:
         if item == 3:
             raise ValueError("three")
@@ -70,7 +70,7 @@ def test_an_error_stands_in_its_place() -> None:
         next(found)
 
 
-def test_the_next_item_is_made_while_one_is_used() -> None:
+def test_prefetch_one_makes_the_next_item_while_one_is_used() -> None:
     made, asked, closed = [], threading.Event(), []
 
     def items() -> Iterator[int]:
@@ -96,7 +96,7 @@ def test_the_next_item_is_made_while_one_is_used() -> None:
     assert not made[0].is_alive()
 
 
-def test_a_consumer_that_stops_leaves_no_thread() -> None:
+def test_prefetch_one_leaves_no_thread_after_it_is_closed() -> None:
     made = []
 
     def items() -> Iterator[int]:
@@ -111,7 +111,7 @@ def test_a_consumer_that_stops_leaves_no_thread() -> None:
     assert len(made) <= 2
 
 
-def test_a_signal_is_heard_later_and_a_second_one_at_once() -> None:
+def test_delay_signals_delivers_the_first_signal_at_the_end_and_the_second_at_once() -> None:
     before, done = signal.getsignal(signal.SIGINT), []
 
     def stopped(times: int) -> None:

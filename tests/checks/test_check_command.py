@@ -62,9 +62,7 @@ def run(capfd: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, st
     return code, said.out, said.err
 
 
-def test_two_data_sets_of_one_distribution_pass(
-    sets: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_data_sets_of_one_distribution_pass(sets: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert run(capfd, sets / "one", "--against", sets / "two") == (0, "", "all checks passed\n")
     assert run(capfd, sets / "one", "--quiet") == (0, "", "")
     against = [
@@ -89,7 +87,7 @@ def test_planted_drift_is_found(sets: Path, capfd: pytest.CaptureFixture[str]) -
     assert recordmill.check(sets / "far", against=[sets / "one", rules]) == []
 
 
-def test_leaks_and_repeats_are_found_with_their_places(
+def test_leaks_and_duplicates_are_found_with_their_places(
     sets: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     dataset = recordmill.open(sets / "far")
@@ -133,14 +131,14 @@ def test_leaks_and_repeats_are_found_with_their_places(
     )  # digests in files
 
 
-def test_fields_name_options_as_python_writes_them(sets: Path) -> None:
+def test_remedy_of_a_violation_names_options_as_in_python(sets: Path) -> None:
     (found,) = recordmill.check(sets / "far", against={"leakage": {"keys": ["user"]}})
     assert "build with split_by= a feature" in found.remedy
     assert found.remedy == found.to_json()["remedy"]
     assert found.remedy in str(found)
 
 
-def test_equal_images_are_found_in_two_splits(tmp_path: Path) -> None:
+def test_equal_images_in_two_splits_are_found(tmp_path: Path) -> None:
     random = np.random.default_rng(1)
     for number in range(30):
         folder = tmp_path / "in" / ("train" if number < 20 else "test") / "cat"
@@ -157,7 +155,7 @@ def test_equal_images_are_found_in_two_splits(tmp_path: Path) -> None:
     assert found[0].figure == pytest.approx(1 / 11)
 
 
-def test_near_equal_photos_are_found_and_no_others(shared_data: Path, tmp_path: Path) -> None:
+def test_near_duplicate_photos_are_found_and_no_others(shared_data: Path, tmp_path: Path) -> None:
     photos = sorted((shared_data / "images" / "clothing-small").rglob("*.jpg"))[::18]
     copies = []
     for number, path in enumerate(photos):
@@ -243,7 +241,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(
     assert err.count("\n") == 1
 
 
-def test_a_damaged_data_set_is_an_error(
+def test_damaged_data_set_is_exit_code_2(
     sets: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "rows.csv").write_text("a,b\n1,2\n3,4\n")
@@ -258,7 +256,7 @@ def test_a_damaged_data_set_is_an_error(
     assert run(capfd, tmp_path / "one")[:2] == (2, "")
 
 
-def test_statistics_without_a_feature_are_of_another_version(
+def test_statistics_without_a_feature_are_refused_as_another_version(
     sets: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = recordmill.open(sets / "one").statistics.select(["train", "test"], ["fare", "carrier"])
@@ -269,7 +267,7 @@ def test_statistics_without_a_feature_are_of_another_version(
         recordmill.check(sets / "one")
 
 
-def test_what_was_built_without_statistics_is_counted(sets: Path) -> None:
+def test_data_without_statistics_is_checked_with_recount(sets: Path) -> None:
     assert recordmill.check(sets / "bare", recount=True) == []
     (file,) = sets.glob("bare/data-*/*.tfrecord")
     assert [
@@ -282,7 +280,7 @@ RULES: dict[str, Any] = {
 }
 
 
-def test_a_build_that_is_not_as_expected_commits_nothing(
+def test_build_that_violates_expectations_commits_nothing(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     frame(400, 1).to_csv(tmp_path / "in.csv", index=False)
@@ -324,7 +322,7 @@ def test_a_build_that_is_not_as_expected_commits_nothing(
         ({"expect": "missing.yaml"}, "expect=.*can't be read"),
     ],
 )
-def test_expectations_that_can_t_be_are_refused(
+def test_invalid_expectations_are_refused(
     options: dict[str, Any], said: str, tmp_path: Path
 ) -> None:
     with pytest.raises(UsageError, match=said):

@@ -96,7 +96,7 @@ def histogram(draw: st.DrawFn) -> tuple[Buckets, float]:
 
 
 @given(histogram(), histogram())
-def test_it_is_the_published_algorithm(
+def test_distance_equals_the_published_algorithm(
     one: tuple[Buckets, float], other: tuple[Buckets, float]
 ) -> None:
     found = distance(one, other)
@@ -163,7 +163,7 @@ TFDV_BUCKETS: Sequence[tuple[Buckets, Buckets, float]] = [  # the same of histog
 ]
 
 
-def test_it_is_what_tensorflow_data_validation_says_of_our_statistics() -> None:
+def test_distance_equals_that_of_tensorflow_data_validation() -> None:
     """But for NaN, which it leaves out where the edges of two histograms differ, as here, and else
     takes for unlike.
     """
@@ -188,13 +188,13 @@ def test_it_is_what_tensorflow_data_validation_says_of_our_statistics() -> None:
     assert distance(([], 3), ([], 4)) == 0
 
 
-def test_the_value_whose_shares_differ_most_is_named() -> None:
+def test_l_infinity_distance_names_the_value_that_differs_most() -> None:
     assert l_infinity_distance({"a": 3, "b": 1}, {"a": 2, "b": 1, "c": 1}, (4, 4)) == ("a", 0.25)
     assert l_infinity_distance({}, {"a": 1}, (5, 5), (0.5, 0.0)) == ("a", 0.0)
     assert l_infinity_distance({}, {}, (5, 5)) is None
 
 
-def test_what_a_further_sample_has_new_is_told_by_what_stands_there_once() -> None:
+def test_share_of_unseen_values_is_estimated_from_values_that_occur_once() -> None:
     random = np.random.default_rng(1)
     names = random.zipf(1.5, (2, 4000))
     _, counts = np.unique(names[0], return_counts=True)
@@ -202,7 +202,7 @@ def test_what_a_further_sample_has_new_is_told_by_what_stands_there_once() -> No
     assert estimate_unseen_share(counts.tolist()) == pytest.approx(new, abs=0.03)
 
 
-def test_the_largest_numbers_are_spread_as_others_are() -> None:
+def test_divergence_does_not_depend_on_the_scale_of_the_numbers() -> None:
     def of(scale: float, *counts: float) -> BucketHistogram:
         edges = np.array([[-1.0, 0.75], [0.75, 0.8], [0.8, 1.0]]) * scale
         return BucketHistogram(edges[: len(counts)], np.array(counts), {})
@@ -282,7 +282,7 @@ def test_two_samples_of_one_distribution_pass(rows: tuple[int, int]) -> None:
         assert list(map(str, find_skew(both, schema, Rules()))) == []
 
 
-def test_chance_has_room_where_few_occurrences_are_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_samples_of_values_raise_no_false_alarm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "recordmill.statistics.dataset_sketch._MAX_TEXTS_IN_SKETCH", 64
     )  # as of 1,000 columns and more
@@ -328,7 +328,7 @@ def test_clean_splits_of_awkward_columns_pass(seed: int) -> None:
     assert list(map(str, found(other, one))) == []
 
 
-def test_infinities_and_shares_of_frequent_texts_drift() -> None:
+def test_drift_of_infinities_and_of_frequent_texts_is_found() -> None:
     one, other = awkward(6000, 1), awkward(6000, 2)
     chosen = np.random.default_rng(3).random(6000)
     changed = {
@@ -344,7 +344,7 @@ def test_infinities_and_shares_of_frequent_texts_drift() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["int64", "float32", "string"])
-def test_lists_that_are_all_empty_drift(dtype: str) -> None:
+def test_drift_of_lists_that_become_empty_is_found(dtype: str) -> None:
     schema, items = (
         Schema((Feature("x", dtype, (None,)),)),
         np.arange(3).astype(dtype if dtype != "string" else "U"),
@@ -361,7 +361,7 @@ def test_lists_that_are_all_empty_drift(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["int64", "string"])
-def test_lengths_of_lists_drift_and_clean_ones_pass(dtype: str) -> None:
+def test_drift_of_list_lengths_is_found_and_equal_lengths_pass(dtype: str) -> None:
     schema, read = Schema((Feature("x", dtype, (None,)),)), []
     for mean, seed in ((2, 1), (2, 2), (8, 3)):
         lengths = np.random.default_rng(seed).poisson(mean, 900)
@@ -375,7 +375,7 @@ def test_lengths_of_lists_drift_and_clean_ones_pass(dtype: str) -> None:
         assert "the lengths of lists are not distributed as in" in str(one)
 
 
-def test_sizes_of_texts_that_are_not_all_listed_drift() -> None:
+def test_drift_of_text_sizes_is_found_if_not_all_values_are_kept() -> None:
     random = np.random.default_rng(1)
     first, second, longer = (
         {"x": random.integers(10**8, 10**9, 2000).astype("U")} for _ in range(3)
@@ -386,7 +386,7 @@ def test_sizes_of_texts_that_are_not_all_listed_drift() -> None:
     assert "the sizes in bytes are not distributed as in split 'train' of old" in one.what
 
 
-def test_what_was_planted_is_found() -> None:
+def test_every_planted_change_is_found() -> None:
     first, second = values(4000, 1), values(4000, 2)
     later = {
         **second,
@@ -418,7 +418,7 @@ def test_what_was_planted_is_found() -> None:
     assert any("'XX' among them, do not occur in" in one.what for one in wrong)
 
 
-def test_thresholds_that_are_given_hold_as_they_are() -> None:
+def test_given_thresholds_are_used_exactly() -> None:
     first, second = values(500, 1), values(500, 2)
     strict = read_rules(
         {"drift": {"jensen_shannon": 0, "l_infinity": 0}, "features": {"normal": {"drift": 0.9}}}
@@ -432,7 +432,7 @@ def test_thresholds_that_are_given_hold_as_they_are() -> None:
     assert found(first, shifted, loose) == []
 
 
-def test_missing_records_and_other_types_are_told() -> None:
+def test_drift_of_missing_values_and_of_types_is_found() -> None:
     schema = Schema((Feature("x", "float64"),))
     protos = []
     for share in (0.1, 0.4):
@@ -447,7 +447,7 @@ def test_missing_records_and_other_types_are_told() -> None:
     assert "is of type FLOAT, and in split 'train' of old STRING" in str(one)
 
 
-def test_a_split_is_compared_with_its_own_or_with_that_for_training() -> None:
+def test_split_is_compared_with_its_namesake_or_with_the_training_split() -> None:
     first, second = values(900, 1), values(900, 2)
     far = {**second, "normal": second["normal"] + 30}
     one, schema = statistics({"train": first, "test": far})

@@ -54,7 +54,9 @@ CONTENTS = st.lists(
 
 
 @given(CONTENTS, st.booleans())
-def test_it_is_what_sets_find(records: list[tuple[bytes, int]], is_parted: bool) -> None:
+def test_duplicates_equal_those_of_python_sets(
+    records: list[tuple[bytes, int]], is_parted: bool
+) -> None:
     found = repeated(records, 3, 400 if is_parted else 1 << 20)
     assert (found.within_splits, found.between_splits) == by_sets(records, 3)
     for (one, other), pairs in found.example_pairs.items():
@@ -64,7 +66,7 @@ def test_it_is_what_sets_find(records: list[tuple[bytes, int]], is_parted: bool)
             assert one != other or first < second
 
 
-def test_files_lie_in_a_scratch_folder_and_are_removed(
+def test_digest_files_are_temporary_and_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -81,7 +83,7 @@ def test_files_lie_in_a_scratch_folder_and_are_removed(
     assert repeated(records, 2, 1 << 20) == repeated(records, 2, 4096)
 
 
-def test_digests_are_of_a_secret_of_the_table() -> None:
+def test_digests_depend_on_a_secret_of_the_table() -> None:
     data, starts, ends = np.frombuffer(b"abc", np.uint8), np.array([0]), np.array([3])
     rows = [ContentDigests(1, 1, 1 << 20).digests(data, starts, ends) for _ in range(2)]
     assert rows[0]["low"] == rows[1]["low"]
@@ -123,7 +125,7 @@ def with_copies(
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_it_finds_what_comparing_each_with_each_finds(seed: int) -> None:
+def test_near_pairs_equal_those_of_comparing_all_pairs(seed: int) -> None:
     hashes, _ = with_copies(600, 250, 32, seed)
     hashes[:40] &= np.uint64(0x8000000000000001)  # images that are plain in most parts
     hashes[40:44] = hashes[44]
@@ -133,7 +135,7 @@ def test_it_finds_what_comparing_each_with_each_finds(seed: int) -> None:
     assert len(found) > 300
 
 
-def test_pairs_come_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_near_pairs_are_yielded_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(repeats, "_PAIRS_PER_BLOCK", 7)
     hashes = np.zeros((50, 4), np.uint64)
     found = found_in(hashes)
@@ -141,13 +143,13 @@ def test_pairs_come_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
     assert max(len(one) for one, _ in find_near_pairs(hashes)) == 7
 
 
-def test_of_few_hashes_there_are_few_pairs() -> None:
+def test_near_pairs_of_at_most_two_hashes() -> None:
     for count in range(3):
         assert found_in(np.zeros((count, 4), np.uint64)) == [(0, 1)] * (count == 2)
 
 
 @pytest.mark.sweep
-def test_fifty_thousand_hashes() -> None:
+def test_near_pairs_of_fifty_thousand_hashes_are_the_planted_ones() -> None:
     hashes, copies = with_copies(50_000, 20_000, MAX_HASH_DISTANCE, 7)
     found = found_in(hashes)
     assert set(found) == copies  # of random ones none is near another

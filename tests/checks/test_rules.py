@@ -92,7 +92,7 @@ SCHEMA = Schema(
     ],
     ids=range(29),
 )
-def test_what_can_t_be_is_refused_in_one_sentence(text: str, said: str, tmp_path: Path) -> None:
+def test_invalid_rules_are_refused_in_one_sentence(text: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "rules.yaml").write_text(text)
     with pytest.raises(UsageError, match=said) as error:
         read_rules(tmp_path / "rules.yaml").fit_to_schema(SCHEMA, ("train", "test"))
@@ -101,14 +101,14 @@ def test_what_can_t_be_is_refused_in_one_sentence(text: str, said: str, tmp_path
     assert "rules.yaml" in str(error.value)
 
 
-def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
+def test_missing_rules_file_and_rules_without_label_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"missing\.yaml.*can't be read"):
         read_rules(tmp_path / "missing.yaml")
     with pytest.raises(UsageError, match="the data set has no label"):
         read_rules({"classes": {"min_share": 0.1}}).fit_to_schema(Schema((Feature("x", "int64"),)))
 
 
-def test_thresholds_are_exact_where_given_and_off_where_null() -> None:
+def test_given_thresholds_are_exact_and_null_disables_them() -> None:
     rules = read_rules(
         {
             "drift": {"l_infinity": 0.2, "missing": None},
@@ -207,7 +207,7 @@ TEST = {"fare": [3.0, 4.0], "carrier": [0, 1], "city": ["Rom", "Bonn"]}
     ],
     ids=range(17),
 )
-def test_each_constraint_finds_what_breaks_it(rules: dict[str, Any], said: list[str]) -> None:
+def test_each_rule_finds_its_violations(rules: dict[str, Any], said: list[str]) -> None:
     fitted = read_rules(rules).fit_to_schema(SCHEMA, ("train", "test"))
     found = list(find_violations(statistics({"train": TRAIN, "test": TEST}), SCHEMA, fitted))
     assert len(found) == len(said), list(map(str, found))
@@ -218,7 +218,7 @@ def test_each_constraint_finds_what_breaks_it(rules: dict[str, Any], said: list[
         assert isinstance(one.to_json()["figure"], int | float | str)
 
 
-def test_a_feature_of_too_many_values_has_others() -> None:
+def test_values_rule_finds_other_values_if_not_all_are_counted() -> None:
     many = {"fare": [1.0] * 9000, "carrier": [0] * 9000, "city": [f"city {n}" for n in range(9000)]}
     fitted = read_rules({"features": {"city": {"values": ["city 1"]}}}).fit_to_schema(SCHEMA)
     (found,) = find_violations(statistics({"train": many}), SCHEMA, fitted)
@@ -291,7 +291,7 @@ WIDE = Schema(
         ({"classes": {"max_ratio": 2}}, "not all values of the label are listed", False),
     ],
 )
-def test_a_rule_passes_only_where_the_statistics_can_tell(
+def test_rule_passes_only_if_the_statistics_can_decide_it(
     rules: dict[str, Any], said: str | None, is_judged: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("recordmill.statistics.dataset_sketch.MAX_LABEL_VALUES", 4096)
@@ -326,7 +326,7 @@ def test_a_rule_passes_only_where_the_statistics_can_tell(
         ((None, 2), [[[1.0, 2.0]], [[0.0, 3.0]]]),
     ],
 )
-def test_the_records_of_a_range_are_found_by_the_remedy(
+def test_remedy_of_a_range_rule_selects_the_violating_records(
     shape: tuple[int | None, ...], values: list[Any]
 ) -> None:
     schema = Schema((Feature('the "a b"', "float64", shape),))
@@ -352,7 +352,7 @@ string_domain { name: "cities" value: "Rom" value: "Bonn" }
 """
 
 
-def test_a_schema_says_domains_presence_and_comparators() -> None:
+def test_schema_contributes_domains_presence_and_comparators() -> None:
     rules = rules_from_schema(PBTXT, set(SCHEMA.names), "schema.pbtxt").fit_to_schema(SCHEMA)
     assert rules.for_feature("fare").drift == Threshold(pytest.approx(0.03))  # type: ignore[arg-type]
     assert rules.for_feature("city").skew == Threshold(pytest.approx(0.02))  # type: ignore[arg-type]
@@ -371,7 +371,7 @@ def test_a_schema_says_domains_presence_and_comparators() -> None:
     assert any("'fare': schema: is float64, and in schema.pbtxt float32" in one for one in changes)
 
 
-def test_changes_of_a_schema_are_named() -> None:
+def test_schema_changes_are_named() -> None:
     other = Schema(
         (
             Feature("fare", "float64", required=True),
@@ -391,7 +391,7 @@ def test_changes_of_a_schema_are_named() -> None:
     assert list(find_schema_changes(SCHEMA, SCHEMA, "itself")) == []
 
 
-def test_expectations_raise_all_that_is_not_met(tmp_path: Path) -> None:
+def test_expectation_error_lists_all_violations(tmp_path: Path) -> None:
     rules = read_expectations(
         {"features": {"fare": {"present": 1, "max": 3}, "city": {"values": []}}}
     ).fit_to_schema(SCHEMA)
@@ -408,7 +408,7 @@ def test_expectations_raise_all_that_is_not_met(tmp_path: Path) -> None:
             read_expectations(given)
 
 
-def test_a_violation_says_its_place_and_what_to_do() -> None:
+def test_violation_text_has_place_and_remedy() -> None:
     found = Violation(
         "leakage", "3 records leak", "take them out", None, "test", 0.5, 0.0, "a.tfrecord", 7
     )
@@ -427,7 +427,7 @@ def test_a_violation_says_its_place_and_what_to_do() -> None:
     }
 
 
-def test_words_and_numbers_of_yaml_are_those_of_version_1_2(tmp_path: Path) -> None:
+def test_yaml_rules_parse_words_and_numbers_as_yaml_1_2(tmp_path: Path) -> None:
     path = tmp_path / "rules.yaml"
     path.write_text(
         "features: {city: {values: [NO, yes, on, 12:30, 1_000, 2024-01-02], shares: {off: [0, 1]}}, "

@@ -46,7 +46,7 @@ SCHEMA = Schema(
 @pytest.mark.parametrize(
     "spec", ["zscore", {"zscore": None}, {"zscore": True}, ["zscore"], [{"zscore": None}]]
 )
-def test_a_step_without_an_argument_is_a_word_or_a_mapping(spec: Any) -> None:
+def test_step_without_argument_is_a_word_or_a_mapping(spec: Any) -> None:
     (column,) = declare_transform({"age": spec}, SCHEMA).columns
     assert (column.name, column.source, [step.name for step in column.steps]) == (
         "age",
@@ -56,7 +56,7 @@ def test_a_step_without_an_argument_is_a_word_or_a_mapping(spec: Any) -> None:
     assert (column.value.dtype, column.value.required) == ("float32", True)
 
 
-def test_what_is_not_named_stays_and_what_is_dropped_does_not() -> None:
+def test_features_that_are_not_named_are_copied_and_dropped_ones_are_not() -> None:
     declared = declare_transform(
         {"age": "zscore", "photo": "drop", "label": {"rename": "y"}}, SCHEMA
     )
@@ -70,7 +70,7 @@ def test_what_is_not_named_stays_and_what_is_dropped_does_not() -> None:
     assert declared.inputs == ("age",)
 
 
-def test_steps_follow_each_other_and_new_outputs_come_from_others() -> None:
+def test_steps_are_chained_and_new_columns_come_from_other_features() -> None:
     declared = declare_transform(
         {
             "fare": [{"impute": "mean"}, "log1p", {"rename": "cost"}],
@@ -114,7 +114,7 @@ def test_steps_follow_each_other_and_new_outputs_come_from_others() -> None:
         ("photo", {"image": {"resize": [8, 9], "channels": 1}}, "float32", (8, 9, 1), True),
     ],
 )
-def test_the_value_after_the_steps(
+def test_steps_determine_dtype_shape_and_presence_of_the_value(
     feature: str, spec: Any, dtype: str, shape: tuple[int, ...], required: bool
 ) -> None:
     (column,) = declare_transform({feature: spec}, SCHEMA).columns
@@ -219,14 +219,14 @@ def test_the_value_after_the_steps(
         ({"age": {"zscore": 3}}, "step 'zscore': 3: it takes no argument; write zscore"),
     ],
 )
-def test_what_does_not_fit_is_refused_by_feature_step_and_choices(
+def test_invalid_declaration_is_refused_with_feature_step_and_choices(
     declared: Any, message: str
 ) -> None:
     with pytest.raises(UsageError, match=message):
         declare_transform(declared, SCHEMA)
 
 
-def test_yaml_is_data_only(tmp_path: Path) -> None:
+def test_yaml_declaration_runs_no_code(tmp_path: Path) -> None:
     path = tmp_path / "t.yaml"
     path.write_text("age: zscore\nfare: [{impute: 0}, log1p]\n")
     assert read_declaration(path) == {"age": "zscore", "fare": [{"impute": 0}, "log1p"]}
@@ -275,7 +275,7 @@ def test_yaml_is_data_only(tmp_path: Path) -> None:
     ],
     ids=["repeated", "repeated inside", "itself", "deep", "deeper", "many times itself"],
 )
-def test_what_yaml_would_take_otherwise_than_it_reads_is_refused(
+def test_yaml_with_ambiguous_keys_or_values_is_refused(
     tmp_path: Path, text: str, said: str
 ) -> None:
     (tmp_path / "t.yaml").write_text(text)
@@ -283,7 +283,7 @@ def test_what_yaml_would_take_otherwise_than_it_reads_is_refused(
         declare_transform(read_declaration(tmp_path / "t.yaml"), SCHEMA)
 
 
-def test_aliases_and_merged_mappings_are_taken(tmp_path: Path) -> None:
+def test_yaml_aliases_and_merged_mappings_are_accepted(tmp_path: Path) -> None:
     (tmp_path / "t.yaml").write_text(
         "age: &steps [log1p, zscore]\nfare: *steps\nx: {<<: {from: age}, bucketize: 4}\n"
     )
@@ -326,7 +326,7 @@ def batch(rows: int) -> pa.RecordBatch:
 
 
 @pytest.mark.parametrize("offset", [0, 5])
-def test_every_column_becomes_a_list_with_an_empty_one_where_it_is_missing(offset: int) -> None:
+def test_every_column_becomes_a_list_and_missing_values_become_empty_lists(offset: int) -> None:
     made = to_list_columns(batch(20).slice(offset), SCHEMA_OF_TENSORS)
     assert made.schema == make_list_schema(SCHEMA_OF_TENSORS)
     rows = made.slice(6, 1).to_pylist()[0]
@@ -343,7 +343,7 @@ def test_every_column_becomes_a_list_with_an_empty_one_where_it_is_missing(offse
 
 
 @pytest.mark.parametrize("rows", [1, 15, 16, 17, 1000])
-def test_rows_and_values_are_padded_to_multiples_of_a_vector(rows: int) -> None:
+def test_rows_and_values_are_padded_to_multiples_of_16(rows: int) -> None:
     records = batch(rows)
     assert count_padded_rows(rows) % PAD_ROWS == 0
     assert rows + PAD_ROWS <= count_padded_rows(rows) < rows + 2 * PAD_ROWS
@@ -363,7 +363,7 @@ def test_rows_and_values_are_padded_to_multiples_of_a_vector(rows: int) -> None:
         assert np.diff(found.splits[: rows + 1]).tolist() == expected
 
 
-def test_the_adapter_s_representations_name_every_feature() -> None:
+def test_tensor_representations_cover_every_feature() -> None:
     kinds = {
         name: one.WhichOneof("kind")
         for name, one in make_representations(SCHEMA_OF_TENSORS).items()
@@ -380,7 +380,7 @@ def test_the_adapter_s_representations_name_every_feature() -> None:
     }
 
 
-def test_what_no_tensor_can_be_is_said() -> None:
+def test_feature_that_no_tensor_can_hold_is_explained() -> None:
     assert "no lists of lists" in str(explain_unfit(Feature("x", "int64", (None, None))))
     assert "only whole tensors" in str(explain_unfit(Feature("x", "int64", (3,))))
     assert explain_unfit(Feature("x", "int64", (3,), required=True)) is None

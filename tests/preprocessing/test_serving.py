@@ -61,14 +61,14 @@ def assert_same(made: dict[str, Any], expected: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 37, 1000])
-def test_raw_records_become_what_the_reader_gives(sets: dict[str, Path], size: int) -> None:
+def test_serving_layer_returns_what_the_reader_returns(sets: dict[str, Path], size: int) -> None:
     layer = serving_layer(sets["made"])
     pairs = zip(batches(sets["raw"], size), batches(sets["made"], size), strict=True)
     for before, expected in list(pairs)[:20]:
         assert_same(layer(before), expected)
 
 
-def test_what_needs_an_input_that_is_not_given_is_left_out(sets: dict[str, Path]) -> None:
+def test_outputs_whose_inputs_are_missing_are_left_out(sets: dict[str, Path]) -> None:
     layer = serving_layer(sets["made"])
     given = {
         name: tensor
@@ -109,9 +109,7 @@ print(served.serve(one).numpy() - truth[3:4])
 
 
 @pytest.mark.sweep
-def test_a_saved_and_exported_model_predicts_the_same(
-    sets: dict[str, Path], tmp_path: Path
-) -> None:
+def test_saved_and_exported_models_predict_the_same(sets: dict[str, Path], tmp_path: Path) -> None:
     keras.utils.set_random_seed(7)
     train = recordmill.open(
         sets["made"], split="train", columns=["age", "fare", "kind", "city", "label"]
@@ -164,7 +162,7 @@ def test_a_saved_and_exported_model_predicts_the_same(
     assert done.returncode == 0, done.stderr[-3000:]
 
 
-def test_a_data_set_without_a_transform_has_none_to_serve(sets: dict[str, Path]) -> None:
+def test_serving_a_data_set_without_transform_is_refused(sets: dict[str, Path]) -> None:
     with pytest.raises(UsageError, match="was built without a transform: there is none to serve"):
         serving_layer(sets["raw"])
     assert list(serving_objects()) == ["recordmill>TransformLayer"]
@@ -176,7 +174,7 @@ def small(tmp_path: Path) -> Path:
     return tmp_path / "out"
 
 
-def test_a_damaged_graph_is_one_sentence(small: Path, tmp_path: Path) -> None:
+def test_damaged_saved_model_is_reported_in_one_sentence(small: Path, tmp_path: Path) -> None:
     """TensorFlow raises what its loader comes upon."""
     (folder,) = small.glob("data-*/transform")
     whole = SavedModel.FromString((folder / "transform_fn" / "saved_model.pb").read_bytes())
@@ -209,7 +207,7 @@ def test_a_damaged_graph_is_one_sentence(small: Path, tmp_path: Path) -> None:
     damaged(lambda model: None)
 
 
-def test_features_whose_names_are_one_word_to_keras_make_a_model() -> None:
+def test_features_with_equal_keras_names_still_make_a_model() -> None:
     raw = Schema(
         tuple(
             Feature(name, "float32", required=name != "a b")

@@ -75,11 +75,11 @@ def issues(content: dict[str, Any], folder: Path) -> tuple[list[str], list[str]]
     return list(found.errors), list(found.warnings)
 
 
-def test_mlcroissant_finds_nothing(tmp_path: Path) -> None:
+def test_mlcroissant_reports_no_errors_or_warnings(tmp_path: Path) -> None:
     assert issues(document(), tmp_path) == ([], [])
 
 
-def test_each_feature_is_a_field_of_its_type() -> None:
+def test_each_feature_becomes_a_field_of_its_type() -> None:
     content = document()
     found = fields(content)
     assert found.keys() == {*SCHEMA.names, "split_"}
@@ -110,7 +110,7 @@ def test_each_feature_is_a_field_of_its_type() -> None:
         ("proprietary", {"@type": "sc:CreativeWork", "name": "proprietary"}),
     ],
 )
-def test_a_licence_is_a_url_where_it_has_one(given: str, written: Any, tmp_path: Path) -> None:
+def test_spdx_licence_is_written_as_its_url(given: str, written: Any, tmp_path: Path) -> None:
     about = Description(**{**SAID, "license": given})
     content = croissant_json(
         "rows", about, SCHEMA, PATTERNS, version="1.0.0", published="2026-01-02"
@@ -118,7 +118,7 @@ def test_a_licence_is_a_url_where_it_has_one(given: str, written: Any, tmp_path:
     assert content["license"] == written
 
 
-def test_a_build_writes_it_beside_the_data_set_and_one_without_a_page_removes_it(
+def test_build_writes_croissant_json_and_a_build_without_url_removes_it(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "in" / "cat").mkdir(parents=True)
@@ -163,7 +163,7 @@ def test_a_build_writes_it_beside_the_data_set_and_one_without_a_page_removes_it
     assert recordmill.verify(out) == []
 
 
-def test_what_people_say_changes_no_shard_and_no_fingerprint(tmp_path: Path) -> None:
+def test_descriptions_change_neither_shards_nor_fingerprint(tmp_path: Path) -> None:
     one = recordmill.build({"x": [1, 2]}, tmp_path / "one", name="same", **SAID)
     other = recordmill.build({"x": [1, 2]}, tmp_path / "other", name="same")
     assert [path.read_bytes() for path in one.shards] == [
@@ -173,7 +173,7 @@ def test_what_people_say_changes_no_shard_and_no_fingerprint(tmp_path: Path) -> 
     assert not (tmp_path / "other" / "croissant.json").exists()
 
 
-def test_workers_that_share_nothing_but_out_write_the_same(tmp_path: Path) -> None:
+def test_build_by_workers_writes_the_same_croissant_json(tmp_path: Path) -> None:
     (tmp_path / "in.csv").write_text("x\n1\n2\n3\n")
     one = recordmill.build(tmp_path / "in.csv", tmp_path / "one", name="same", **SAID)
     out = tmp_path / "many"
@@ -206,7 +206,7 @@ def test_workers_that_share_nothing_but_out_write_the_same(tmp_path: Path) -> No
     ],
     ids=str,
 )
-def test_what_is_refused_before_anything_is_read(
+def test_invalid_description_options_are_refused_before_input_is_read(
     given: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(UsageError, match=message):
@@ -214,7 +214,7 @@ def test_what_is_refused_before_anything_is_read(
     assert not (tmp_path / "out").exists()
 
 
-def test_the_command_and_tensorflow_datasets(tmp_path: Path) -> None:
+def test_description_flags_reach_croissant_json_and_tensorflow_datasets(tmp_path: Path) -> None:
     (tmp_path / "in.csv").write_text("x\n1\n2\n3\n")
     flags = [word for name, value in SAID.items() for word in (f"--{name}", value)]
     assert (
@@ -229,7 +229,7 @@ def test_the_command_and_tensorflow_datasets(tmp_path: Path) -> None:
     assert (info.description, info.citation) == (SAID["description"], SAID["citation"])
 
 
-def test_a_data_set_of_records_that_are_no_examples_has_one(tmp_path: Path) -> None:
+def test_croissant_json_of_plain_bytes_records_describes_them_as_bytes(tmp_path: Path) -> None:
     content = croissant_json(
         "x",
         ABOUT,

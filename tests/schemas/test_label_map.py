@@ -11,7 +11,7 @@ def label_map(*classes: str) -> str:
     return label_map_files(Schema((feature,)))[LABEL_MAP_NAME]
 
 
-def test_a_label_map_has_the_numbers_of_the_records() -> None:
+def test_label_map_has_the_class_numbers_of_the_records() -> None:
     assert label_map("background", "cat", 'a "dog"') == (
         'item {\n  id: 1\n  name: "cat"\n}\nitem {\n  id: 2\n  name: "a \\"dog\\""\n}\n'
     )
@@ -19,5 +19,5 @@ def test_a_label_map_has_the_numbers_of_the_records() -> None:
 
 
 @pytest.mark.parametrize("name", ["image/object/class/text", "label"])
-def test_records_without_classes_of_objects_have_no_label_map(name: str) -> None:
+def test_schema_without_object_classes_has_no_label_map(name: str) -> None:
     assert label_map_files(Schema((Feature(name, "int64", classes=("x",)),))) == {}

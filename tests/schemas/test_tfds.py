@@ -55,7 +55,7 @@ def nested(feature: Feature, given: Any) -> Any:
 
 
 @pytest.mark.sweep
-def test_every_feature_reads_as_what_went_in(tmp_path: Path) -> None:
+def test_tfds_reads_every_feature_with_its_original_value(tmp_path: Path) -> None:
     import tensorflow_datasets
 
     label = Feature("the/label", "int64", (), True, ("cat", "hund å"))
@@ -98,7 +98,7 @@ def test_every_feature_reads_as_what_went_in(tmp_path: Path) -> None:
     assert set(inputs) == {feature.name for feature in taken} - {"the/label"}
 
 
-def test_supervised_inputs_do_not_tell_the_label() -> None:
+def test_supervised_inputs_leave_out_features_that_reveal_the_label() -> None:
     label, told = (
         Feature("label", "int64", (), True, ("a", "b")),
         [Feature("class_name", "string", (), True), Feature("source", "string", (), True)],
@@ -118,7 +118,7 @@ def test_supervised_inputs_do_not_tell_the_label() -> None:
     }
 
 
-def test_raw_lists_keep_float64(tmp_path: Path) -> None:
+def test_tfds_reads_lists_of_float64_exactly(tmp_path: Path) -> None:
     import tensorflow_datasets
 
     schema = Schema((Feature("x", "float64", (None, 2), True),))
@@ -137,7 +137,7 @@ def test_raw_lists_keep_float64(tmp_path: Path) -> None:
     assert flat(schema["x"], rows[2]["x"]).tolist() == [0.0, 0.0, -0.0, 5e-324]
 
 
-def test_json_is_what_tfds_writes_itself() -> None:
+def test_features_json_equals_the_json_of_tfds() -> None:
     """The very JSON of TFDS for the same features, so that its own tools can't tell the
     difference.
     """
@@ -185,7 +185,9 @@ def test_json_is_what_tfds_writes_itself() -> None:
         ),
     ],
 )
-def test_what_tfds_would_bend_is_left_out_and_said(feature: Feature, reason: str) -> None:
+def test_feature_that_tfds_would_change_is_left_out_and_reported(
+    feature: Feature, reason: str
+) -> None:
     message = "SequenceExample" if feature.per_step else "Example"
     schema = Schema((feature, Feature("y", "int64", (), True)), "x", message)
     (refusal,) = tfds.tfds_limitations(schema)
@@ -195,7 +197,7 @@ def test_what_tfds_would_bend_is_left_out_and_said(feature: Feature, reason: str
     assert "supervisedKeys" not in tfds.dataset_info_json("n", "1.0.0", {}, schema=schema)
 
 
-def test_whole_sets_that_tfds_can_t_read_say_so() -> None:
+def test_data_set_that_tfds_cannot_read_is_reported() -> None:
     schema = Schema((Feature("x", "int64", (), True),))
     assert "gzip" in tfds.tfds_limitations(schema, "gzip")[0]
     (refusal,) = tfds.tfds_limitations(
@@ -206,14 +208,14 @@ def test_whole_sets_that_tfds_can_t_read_say_so() -> None:
 
 
 @pytest.mark.parametrize("names", [("a", "a"), ("a", ""), ("a", " b"), ("a", "b\nc"), ("a", "b\r")])
-def test_class_names_that_a_labels_file_would_bend_are_left_out(names: tuple[str, ...]) -> None:
+def test_class_names_that_a_labels_file_cannot_hold_get_no_file(names: tuple[str, ...]) -> None:
     schema = Schema(
         (Feature("x", "int64", (), True, names), Feature("y", "int64", (), True, ("b", "c")))
     )
     assert tfds.label_files(schema) == {"y.labels.txt": "b\nc\n"}
 
 
-def test_two_labels_never_share_a_file() -> None:
+def test_labels_whose_file_names_collide_get_no_file() -> None:
     schema = Schema(
         (
             Feature("a/b", "int64", (), True, ("p", "q")),

@@ -35,16 +35,16 @@ from recordmill.schemas.type_lattice import (
 
 
 @given(schemas())
-def test_any_schema_comes_back_exactly(schema: Schema) -> None:
+def test_any_schema_survives_a_round_trip_through_pbtxt(schema: Schema) -> None:
     assert tfmd.from_pbtxt(tfmd.to_pbtxt(schema)) == schema
 
 
-def test_every_dtype_and_shape_comes_back_exactly() -> None:
+def test_every_dtype_and_shape_survives_a_round_trip() -> None:
     features = every_feature() + [Feature(f"{f.name}?", f.dtype, f.shape) for f in every_feature()]
     assert tfmd.from_pbtxt(tfmd.to_pbtxt(Schema(tuple(features)))) == Schema(tuple(features))
 
 
-def test_what_a_transform_found_comes_back_exactly() -> None:
+def test_fitted_values_of_a_transform_survive_a_round_trip() -> None:
     age = Feature("age", "float32", (), True, found=(("mean", 1 / 3), ("variance", 1e300)))
     schema = Schema((age, Feature("city", "int64", found=(("vocabulary", 5.0),))))
     text = tfmd.to_pbtxt(schema)
@@ -54,7 +54,7 @@ def test_what_a_transform_found_comes_back_exactly() -> None:
             tfmd.from_pbtxt(text.replace('{\\"vocabulary\\": 5.0}', wrong))
 
 
-def test_sequence_examples_and_bytes_come_back_exactly() -> None:
+def test_schemas_of_sequence_examples_and_bytes_survive_a_round_trip() -> None:
     steps = Feature("tokens", "string", (None,), True, per_step=True)
     schema = Schema(
         (
@@ -75,7 +75,7 @@ def test_sequence_examples_and_bytes_come_back_exactly() -> None:
         tfmd.to_pbtxt(Schema((steps,)))
 
 
-def test_text_is_pinned() -> None:
+def test_same_schema_gives_the_pinned_pbtxt() -> None:
     """Manifests keep digests of this text: the same schema must always give the same bytes."""
     schema = Schema(
         (Feature("image", "uint8", (2, 2), True), Feature("label", "int64", (), True, ("a", "b"))),
@@ -123,7 +123,7 @@ def stored_values(feature: Feature, given: Any) -> Any:
     return values.astype(np.float32 if feature.kind == "float" else np.int64).tolist()
 
 
-def test_tfx_bsl_decodes_shards_by_it(
+def test_tfx_bsl_decodes_shards_by_our_schema(
     shard: tuple[Schema, list[dict[str, Any]], list[bytes]],
 ) -> None:
     from tfx_bsl.coders import example_coder
@@ -151,7 +151,7 @@ def test_tfx_bsl_decodes_shards_by_it(
     assert tensors["float322x3"].numpy().tolist() == [row["float322x3"].tolist() for row in rows]
 
 
-def test_tfx_bsl_reads_sequence_examples_by_it() -> None:
+def test_tfx_bsl_decodes_sequence_examples_by_our_schema() -> None:
     import tensorflow as tf
     from tfx_bsl.coders import sequence_example_coder
     from tfx_bsl.tfxio import tensor_representation_util
@@ -205,7 +205,7 @@ tensor_representation_group { key: "" value { tensor_representation { key: "dens
 """
 
 
-def test_schemas_of_others_load_sensibly() -> None:
+def test_schema_written_by_hand_loads_with_expected_dtypes_and_shapes() -> None:
     assert tfmd.from_pbtxt(PLAIN) == Schema(
         (
             Feature("fare", "float32", (1,), True),
@@ -255,7 +255,7 @@ def test_sequence_schema_of_tfx_loads() -> None:
     )
 
 
-def test_parts_of_a_sparse_feature_are_lists() -> None:
+def test_index_and_value_of_a_sparse_feature_load_as_lists() -> None:
     text = (
         'feature { name: "i" type: INT } feature { name: "v" type: FLOAT } '
         'sparse_feature { name: "s" index_feature { name: "i" } value_feature { name: "v" } }'
@@ -319,7 +319,7 @@ def test_parts_of_a_sparse_feature_are_lists() -> None:
         ),
     ],
 )
-def test_what_can_t_be_a_schema_is_refused_by_name(text: str, words: list[str]) -> None:
+def test_invalid_pbtxt_is_refused_with_file_and_reason(text: str, words: list[str]) -> None:
     with pytest.raises(DataError) as caught:
         tfmd.from_pbtxt(text, "schema.pbtxt")
     assert str(caught.value).startswith("schema.pbtxt: ")
@@ -327,7 +327,7 @@ def test_what_can_t_be_a_schema_is_refused_by_name(text: str, words: list[str]) 
     assert "schema.pbtxt: schema.pbtxt" not in str(caught.value)
 
 
-def test_bytes_that_are_no_text_are_no_schema() -> None:
+def test_pbtxt_that_is_not_utf8_is_refused() -> None:
     assert tfmd.from_pbtxt(b'feature { name: "a" type: INT }').names == ("a",)
     with pytest.raises(
         DataError, match=r"^schema\.pbtxt: is no tensorflow_metadata schema: .*utf-8"
@@ -360,7 +360,9 @@ seens = st.builds(
 
 
 @given(st.lists(seens, max_size=6), st.randoms(use_true_random=False))
-def test_order_and_grouping_do_not_matter(parts: list[TextCounts], random: object) -> None:
+def test_text_counts_sum_the_same_in_any_order_and_grouping(
+    parts: list[TextCounts], random: object
+) -> None:
     whole = sum(parts, TextCounts())
     shuffled = list(parts)
     random.shuffle(shuffled)  # type: ignore[attr-defined]
@@ -370,7 +372,7 @@ def test_order_and_grouping_do_not_matter(parts: list[TextCounts], random: objec
 
 
 @given(classes_of_a_column, classes_of_a_column)
-def test_a_column_never_becomes_narrower(one: int, other: int) -> None:
+def test_resolved_dtype_of_joined_columns_is_never_narrower(one: int, other: int) -> None:
     height = {"bool": 1, "int64": 1, "float32": 2, "string": 9}
     both = resolve_dtype(one | other)
     for part in (one, other):
@@ -402,11 +404,11 @@ def test_a_column_never_becomes_narrower(one: int, other: int) -> None:
         (TEXT_CLASS, "string"),
     ],
 )
-def test_mixtures(classes: int, dtype: str) -> None:
+def test_mixed_value_classes_resolve_to_one_dtype(classes: int, dtype: str) -> None:
     assert resolve_dtype(classes) == TextCounts(classes).dtype == dtype
 
 
-def test_quoted_null_tokens_are_values_of_text_only() -> None:
+def test_quoted_null_tokens_count_as_nulls_except_in_text() -> None:
     seen = TextCounts(INT64_CLASS, 10, {"": 2}, soft_nulls=3)
     assert (seen.null_count("int64"), seen.null_count("string"), seen.null_count("bytes")) == (
         5,

@@ -64,7 +64,7 @@ def stored(out: Path | str) -> bytes:
     return Path(out, "statistics.pb").read_bytes()
 
 
-def test_they_are_what_pandas_finds(built: recordmill.BuildResult) -> None:
+def test_statistics_equal_those_of_pandas(built: recordmill.BuildResult) -> None:
     for split in ("train", "test"):
         dataset = recordmill.open(built.out, split)
         rows = pd.DataFrame(dataset.to_table().to_pylist())
@@ -97,7 +97,7 @@ def test_they_are_what_pandas_finds(built: recordmill.BuildResult) -> None:
         )
 
 
-def test_the_same_bytes_however_it_ran(
+def test_statistics_are_the_same_bytes_for_any_threads_shards_and_memory(
     csv_files: Path, built: recordmill.BuildResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options: dict[str, Any] = {"splits": "train=0.7,test=0.3", "label": "carrier"}
@@ -114,7 +114,7 @@ def test_the_same_bytes_however_it_ran(
     assert recount.to_bytes() == recordmill.stats(other.out).to_bytes() == stored(other.out)
 
 
-def test_what_is_built_without_is_counted_later(
+def test_stats_counts_a_data_set_that_was_built_without_statistics(
     csv_files: Path, built: recordmill.BuildResult, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
@@ -150,7 +150,7 @@ def test_what_is_built_without_is_counted_later(
     assert recordmill.verify(out) == []
 
 
-def test_the_manifest_has_a_summary_and_old_ones_open_without(
+def test_manifest_has_a_summary_of_statistics_and_old_manifests_open_without(
     built: recordmill.BuildResult,
 ) -> None:
     said = built.manifest.statistics
@@ -176,7 +176,7 @@ def test_the_manifest_has_a_summary_and_old_ones_open_without(
             Manifest.from_json(json.dumps({**old, "statistics": wrong}))
 
 
-def test_a_changed_file_is_found_and_not_believed(csv_files: Path, tmp_path: Path) -> None:
+def test_changed_statistics_file_is_reported_and_not_used(csv_files: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     recordmill.build(csv_files, out)
     (path,) = out.glob("data-*/statistics.pb")
@@ -190,7 +190,7 @@ def test_a_changed_file_is_found_and_not_believed(csv_files: Path, tmp_path: Pat
     assert recordmill.stats(out, recount=True).records == {"train": ROWS}
 
 
-def test_weights_of_classes_are_scikit_learns(built: recordmill.BuildResult) -> None:
+def test_class_weights_equal_those_of_scikit_learn(built: recordmill.BuildResult) -> None:
     dataset = recordmill.open(built.out)
     train = recordmill.open(built.out, "train")
     found = np.asarray(train.to_numpy()["carrier"])
@@ -209,7 +209,9 @@ def test_weights_of_classes_are_scikit_learns(built: recordmill.BuildResult) -> 
             dataset.class_weights(feature)
 
 
-def test_normalization_is_ready_for_keras(built: recordmill.BuildResult) -> None:
+def test_normalization_returns_the_arguments_of_the_keras_layer(
+    built: recordmill.BuildResult,
+) -> None:
     dataset = recordmill.open(built.out)
     values = recordmill.open(built.out, "train").to_table().column("fare").drop_null().to_numpy()
     found = dataset.normalization("fare")
@@ -227,7 +229,7 @@ def test_normalization_is_ready_for_keras(built: recordmill.BuildResult) -> None
     }
 
 
-def test_a_view_has_statistics_of_its_own(built: recordmill.BuildResult) -> None:
+def test_view_has_statistics_of_its_own_columns_and_records(built: recordmill.BuildResult) -> None:
     dataset = recordmill.open(built.out, columns=["count", "fare"])
     assert list(dataset.statistics["test"]) == ["count", "fare"]
     few = recordmill.open(built.out, where="count < 0")
@@ -238,7 +240,7 @@ def test_a_view_has_statistics_of_its_own(built: recordmill.BuildResult) -> None
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet", "tfrecord", "jsonl"])
-def test_raw_data_and_foreign_files_are_counted(
+def test_stats_counts_raw_data_and_foreign_tfrecords(
     kind: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     rows = frame(400)
@@ -272,7 +274,7 @@ def test_raw_data_and_foreign_files_are_counted(
         (["--out", "there.pb"], "--out there.pb is there already: give --overwrite"),
     ],
 )
-def test_what_can_not_be_served_is_said_in_one_line(
+def test_invalid_stats_option_is_refused_in_one_line(
     options: list[str],
     why: str,
     tmp_path: Path,
@@ -288,7 +290,7 @@ def test_what_can_not_be_served_is_said_in_one_line(
     assert error.count("\n") == 1
 
 
-def test_rows_that_can_not_be_used_stop_it(
+def test_bad_row_stops_stats_unless_max_rejects_allows_it(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "data.csv").write_text("a,b\n1,2\n3\n4,5\n")
@@ -300,7 +302,9 @@ def test_rows_that_can_not_be_used_stop_it(
         DatasetStatistics.from_bytes(b"\xff\xff", "x.pb")
 
 
-def test_many_values_are_estimated_and_it_is_said(tmp_path: Path) -> None:
+def test_counts_of_many_distinct_values_are_estimated_and_marked_as_estimates(
+    tmp_path: Path,
+) -> None:
     random = np.random.default_rng(2)
     words = np.where(
         random.random(40_000) < 0.6,
@@ -328,7 +332,7 @@ def test_many_values_are_estimated_and_it_is_said(tmp_path: Path) -> None:
     assert all(value in found.row()[-1] for value in found.top_values)
 
 
-def test_of_many_rare_texts_none_is_called_frequent(tmp_path: Path) -> None:
+def test_column_of_rare_texts_has_no_top_values(tmp_path: Path) -> None:
     words = np.random.default_rng(2).integers(0, 10_000, 40_000)
     rows = pa.table({"word": [f"w{number}" for number in words]})
     recordmill.build(rows, tmp_path / "out")
@@ -341,7 +345,7 @@ def test_of_many_rare_texts_none_is_called_frequent(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("label", [None, "n"])
-def test_a_split_may_have_no_value(
+def test_split_without_values_of_a_feature_is_handled_by_every_command(
     tmp_path: Path, label: str | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = pa.table(

@@ -81,7 +81,7 @@ def images_of(out: Path | str, split: str) -> list[bytes]:
 
 
 @pytest.mark.parametrize("number", range(8))
-def test_sums_of_an_image_are_those_of_its_pixels(
+def test_pixel_sums_of_an_image_equal_those_of_numpy(
     number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = encoded(number)
@@ -90,7 +90,7 @@ def test_sums_of_an_image_are_those_of_its_pixels(
     assert sum_encoded_pixels(np.frombuffer(data, np.uint8)).tolist() == sums_of(data)
 
 
-def test_what_is_no_image_or_takes_too_much_memory_has_no_pixels(
+def test_invalid_or_too_large_image_has_no_pixel_sums(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     none = [0] * NUM_PIXEL_SUMS
@@ -100,7 +100,7 @@ def test_what_is_no_image_or_takes_too_much_memory_has_no_pixels(
     assert sum_encoded_pixels(np.frombuffer(encoded(1), np.uint8)).tolist() == none
 
 
-def test_all_images_count_where_the_check_decodes_them(folder: Path, tmp_path: Path) -> None:
+def test_colours_cover_all_images_if_the_check_decodes_them(folder: Path, tmp_path: Path) -> None:
     recordmill.build(folder, tmp_path / "out", check="decode", splits="train=0.7,test=0.3")
     statistics = recordmill.open(tmp_path / "out").statistics
     for split in ("train", "test"):
@@ -114,7 +114,7 @@ def test_all_images_count_where_the_check_decodes_them(folder: Path, tmp_path: P
         assert (colours.mean, colours.std_dev) == expected(images)
 
 
-def test_else_a_sample_that_the_images_alone_decide(
+def test_colours_cover_a_sample_that_depends_on_the_images_alone(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     options: dict[str, Any] = {"splits": "train=0.7,test=0.3"}
@@ -153,7 +153,9 @@ def test_else_a_sample_that_the_images_alone_decide(
     )
 
 
-def test_a_layer_that_normalizes_has_a_mean_for_each_channel(folder: Path, tmp_path: Path) -> None:
+def test_normalization_of_images_has_mean_and_variance_per_channel(
+    folder: Path, tmp_path: Path
+) -> None:
     recordmill.build(folder, tmp_path / "out", check="decode")
     found = recordmill.open(tmp_path / "out").normalization("image")
     mean, deviation = expected(images_of(tmp_path / "out", "train"))
@@ -189,7 +191,7 @@ def sketch_of(values: list[int], waiting_bytes: int, step: int) -> PixelSketch:
     st.sampled_from([0, 500, 1 << 20]),
     st.sampled_from([2, 6, 1 << 20]),
 )
-def test_samples_of_parts_add_up(
+def test_merged_image_samples_equal_the_sample_of_all(
     values: list[int], at: int, step: int, waiting: int, share: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:

@@ -85,7 +85,7 @@ def test_sums_of_floats_are_exact(values: list[float]) -> None:
     )
 
 
-def test_a_deviation_is_a_number_where_the_variance_is_none() -> None:
+def test_standard_deviation_is_finite_if_the_variance_overflows_or_underflows() -> None:
     largest = number_sketch([-1.5e308, 1.5e308], np.float64)
     assert (largest.variance, largest.standard_deviation) == (math.inf, 1.5e308)
     smallest = number_sketch([-1e-200, 1e-200], np.float64)
@@ -95,12 +95,12 @@ def test_a_deviation_is_a_number_where_the_variance_is_none() -> None:
 
 
 @given(st.lists(st.floats(width=32), max_size=60))
-def test_sums_of_singles_are_those_of_the_same_doubles(values: list[float]) -> None:
+def test_sketch_of_float32_equals_that_of_the_same_float64_values(values: list[float]) -> None:
     single, double = number_sketch(values, np.float32), number_sketch(values, np.float64)
     assert str(vars(single)) == str(vars(double))
 
 
-def test_sums_of_very_many_large_singles_are_exact() -> None:
+def test_sums_of_very_many_large_float32_values_are_exact() -> None:
     value = float(np.nextafter(np.float32(2), np.float32(0)))  # all 24 bits are ones
     sketch = number_sketch(np.full(200_000, value), np.float32)
     assert (sketch.exact_sum, sketch.finite) == (200_000 * Fraction(value), 200_000)
@@ -117,7 +117,7 @@ def test_sums_of_integers_are_exact(values: list[int]) -> None:
     )
 
 
-def test_unsigned_integers_above_the_signed_ones_and_bytes_are_counted() -> None:
+def test_uint64_above_int64_and_uint8_are_counted() -> None:
     values = [0, 5, 2**63, 2**64 - 1, 2**64 - 1]
     sketch = number_sketch(values, np.uint64)
     assert (sketch.total, sketch.minimum, sketch.maximum, sketch.finite) == (
@@ -200,7 +200,7 @@ IN_ONE_BIN = ["one price", "zip codes of one town", "dates and junk"]  # much of
         *IN_ONE_BIN,
     ],
 )
-def test_quantiles_are_within_the_error_that_is_stated(name: str) -> None:
+def test_quantiles_are_within_the_stated_error(name: str) -> None:
     values = large_column(name)
     sketch = number_sketch(values, values.dtype)
     assert len(sketch.keys) <= 8192
@@ -215,7 +215,7 @@ def test_quantiles_are_within_the_error_that_is_stated(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", LARGE)
-def test_histograms_of_numbers_large_beside_their_span_are_right(name: str) -> None:
+def test_histograms_of_large_numbers_in_a_narrow_range_are_right(name: str) -> None:
     values = large_column(name)
     sketch = number_sketch(values, values.dtype)
     histogram = statistics_pb2.Histogram()
@@ -238,7 +238,7 @@ def test_quantiles_of_few_values_are_exact() -> None:
 
 
 @given(FLOATS, st.integers(0, 60), st.integers(2, 40))
-def test_bins_do_not_depend_on_the_cut_nor_on_when_bits_were_dropped(
+def test_bins_do_not_depend_on_division_or_merge_order(
     values: list[float], at: int, bins: int
 ) -> None:
     whole, one, other = (
@@ -252,7 +252,7 @@ def test_bins_do_not_depend_on_the_cut_nor_on_when_bits_were_dropped(
 
 
 @given(INTS)
-def test_a_hash_of_a_number_says_the_number(values: list[int]) -> None:
+def test_hash_of_a_number_is_invertible(values: list[int]) -> None:
     hashes = hash_numbers(np.array(values, np.int64))
     assert unhash_numbers(hashes).tolist() == values
 
@@ -263,7 +263,7 @@ def _hashes(texts: list[bytes]) -> list[int]:
     return hash_texts(data, np.concatenate([[0], ends[:-1]]), ends).tolist()
 
 
-def test_hashes_of_texts_differ_with_every_bit_and_are_those_of_version_1() -> None:
+def test_text_hashes_differ_for_each_flipped_bit_and_equal_the_pinned_ones() -> None:
     texts = [bytes(range(size)) for size in range(70)]
     flipped = [
         bytes([*text[:at], text[at] ^ (1 << bit), *text[at + 1 :]])
@@ -285,7 +285,7 @@ PINNED = [
 ]
 
 
-def test_distinct_values_are_exact_while_all_are_kept_and_then_estimated() -> None:
+def test_distinct_count_is_exact_up_to_the_limit_and_estimated_above() -> None:
     for count in (0, 1, 300, 4096, 4097, 200_000):
         sketch = ValueSketch(4096)
         hashes = hash_numbers(np.arange(count) * 7919)
@@ -297,9 +297,7 @@ def test_distinct_values_are_exact_while_all_are_kept_and_then_estimated() -> No
 
 
 @given(st.lists(st.integers(0, 30), max_size=200), st.integers(1, 40), st.integers(0, 200))
-def test_counts_of_values_are_exact_for_all_that_are_kept(
-    values: list[int], most: int, at: int
-) -> None:
+def test_counts_of_kept_values_are_exact(values: list[int], most: int, at: int) -> None:
     hashes = hash_numbers(np.array(values, np.int64))
     whole, one, other = ValueSketch(most), ValueSketch(most), ValueSketch(most)
     for sketch, some in ((whole, hashes), (one, hashes[:at]), (other, hashes[at:])):
@@ -376,7 +374,7 @@ def records() -> tuple[pa.RecordBatch, Any, Any]:
     )
 
 
-def test_sketches_of_parts_add_up(
+def test_merged_sketches_equal_the_sketch_of_all_records(
     records: tuple[pa.RecordBatch, Any, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("recordmill.statistics.dataset_sketch.MAX_VALUES", 128)
@@ -398,7 +396,7 @@ def test_sketches_of_parts_add_up(
         assert_equal(whole, other)
 
 
-def test_every_feature_is_counted_as_python_counts_it(
+def test_feature_sketches_equal_the_counts_of_python(
     records: tuple[pa.RecordBatch, Any, Any],
 ) -> None:
     batch, keys, splits = records
@@ -432,7 +430,7 @@ def test_every_feature_is_counted_as_python_counts_it(
                 assert found == Counter(values)
 
 
-def test_small_chunks_are_joined(
+def test_small_chunks_are_joined_before_they_are_counted(
     records: tuple[pa.RecordBatch, Any, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batch, keys, splits = records
@@ -501,7 +499,7 @@ def _held_after_chunks(kinds: list[str], rows: int, chunks: int) -> list[int]:
     return held
 
 
-def test_memory_of_1000_features_is_bounded_over_many_chunks(
+def test_sketch_of_1000_features_stays_within_its_memory_over_many_chunks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     part, rows, chunks = 25, 48, 24  # part: of the features, and of what a data set may keep
@@ -523,7 +521,7 @@ def test_memory_of_1000_features_is_bounded_over_many_chunks(
 @pytest.mark.parametrize(
     ("texts", "numbers", "splits", "most"), [(3, 16, 2, 4096), (24, 32, 1, 4096), (25, 32, 1, 2048)]
 )
-def test_few_texts_beside_many_numbers_keep_all_that_they_may(
+def test_few_texts_among_many_numbers_keep_the_most_values_that_fit(
     texts: int, numbers: int, splits: int, most: int
 ) -> None:
     names = [("string" if at < texts else "int64") for at in range(texts + numbers)]
@@ -545,14 +543,14 @@ def test_few_texts_beside_many_numbers_keep_all_that_they_may(
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("columns", [12, 32, MAX_SKETCHED_COLUMNS])
-def test_memory_of_all_features_is_as_promised(columns: int) -> None:
+def test_sketch_of_many_text_columns_stays_within_its_memory(columns: int) -> None:
     most = max_values_per_column(columns, True)
     held = _held_after_chunks(["words"] * columns, most // 4, 12)
     promised = most_memory(columns)
     assert promised / 4 < max(held) < promised <= SKETCH_BYTES
 
 
-def test_a_sketch_lies_in_as_many_bytes_as_is_said() -> None:
+def test_pickled_sketch_is_no_larger_than_its_stated_bound() -> None:
     schema = Schema(tuple(Feature(f"x{at}", "string", (None,)) for at in range(3)))
     sketch = DatasetSketch(schema, ("train",))
     for chunk in range(5):

@@ -39,7 +39,7 @@ def run(path: Path, *flags: str) -> None:
 
 
 @pytest.mark.sweep
-def test_the_example_writes_and_the_provider_file_reads(tmp_path: Path) -> None:
+def test_yaml_example_writes_a_data_set_and_the_provider_reads_it(tmp_path: Path) -> None:
     out = tmp_path / "words"
     run(ROOT / "examples" / "beam_yaml.yaml", f'--jinja_variables={{"out": "{out}"}}')
     data = recordmill.open(out)
@@ -71,7 +71,7 @@ def test_the_example_writes_and_the_provider_file_reads(tmp_path: Path) -> None:
         (beam.typehints.Optional[beam.typehints.Sequence[str]], "string", (None,), False),
     ],
 )
-def test_types_of_fields_are_features(
+def test_field_type_becomes_a_feature(
     hint: Any, dtype: str, shape: tuple[None, ...], required: bool
 ) -> None:
     assert schema_from_fields([("x", hint)]).features == (
@@ -80,6 +80,6 @@ def test_types_of_fields_are_features(
 
 
 @pytest.mark.parametrize("hint", [Any, dict[str, int], int | str])
-def test_a_field_that_no_feature_can_hold_is_named(hint: Any) -> None:
+def test_field_type_that_no_feature_can_hold_is_refused_by_name(hint: Any) -> None:
     with pytest.raises(UsageError, match="field 'x' is of type"):
         schema_from_fields([("x", hint)])

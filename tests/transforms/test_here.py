@@ -64,13 +64,13 @@ def two_builds_at_once(out: Path) -> None:
 
 
 @pytest.mark.parametrize("do", [build, build_that_fails, two_builds_at_once])
-def test_the_process_is_as_before(tmp_path: Path, do: Callable[[Path], None]) -> None:
+def test_build_leaves_the_process_as_it_was(tmp_path: Path, do: Callable[[Path], None]) -> None:
     before = of_the_process()
     do(tmp_path / "out")
     assert of_the_process() == before
 
 
-def test_what_is_set_meanwhile_goes_with_the_last_who_needs_it() -> None:
+def test_settings_of_beam_are_restored_by_their_last_user() -> None:
     before = of_the_process()
     first, second, far, later = (
         mark_own_pipelines(),
@@ -93,7 +93,7 @@ def test_what_is_set_meanwhile_goes_with_the_last_who_needs_it() -> None:
     assert of_the_process() == before
 
 
-def test_a_shared_context_is_entered_once_and_can_be_entered_again() -> None:
+def test_shared_context_is_entered_once_at_a_time_and_can_be_entered_again() -> None:
     seen: list[str] = []
 
     @shared_context
@@ -124,7 +124,7 @@ def stopped_in(work: Callable[[], Any], progress: Progress) -> None:
         run_locally(construct, (), progress)
 
 
-def test_a_thread_that_is_held_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stop_does_not_wait_for_a_blocked_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_run, "_MAX_STOP_WAIT_SEC", 0.3)
     goes, ended, found = threading.Event(), threading.Event(), []
 
@@ -145,7 +145,7 @@ def test_a_thread_that_is_held_is_not_waited_for(monkeypatch: pytest.MonkeyPatch
     assert not progress.is_committing
 
 
-def test_a_commit_that_has_begun_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stop_waits_for_a_commit_that_has_begun(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_run, "_MAX_STOP_WAIT_SEC", 0.1)
     ended, progress = threading.Event(), Progress()
 

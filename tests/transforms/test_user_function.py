@@ -52,7 +52,7 @@ def path(tmp_path: Path) -> Path:
     return made
 
 
-def test_a_function_travels_by_value_with_what_it_uses(path: Path) -> None:
+def test_pickled_function_runs_in_another_process_without_its_module(path: Path) -> None:
     from apache_beam.internal import pickler
 
     function = load_function(str(path))
@@ -65,7 +65,7 @@ def test_a_function_travels_by_value_with_what_it_uses(path: Path) -> None:
     assert done.stdout == "{'y': 42}\n"
 
 
-def test_what_cannot_travel_is_refused_by_its_name_before_anything_runs(
+def test_global_that_cannot_be_pickled_is_refused_by_name_before_the_build(
     path: Path, tmp_path: Path
 ) -> None:
     message = r"'STREAM', which streams uses, can't be sent to workers \(TypeError: .*\); make it inside the function"
@@ -89,7 +89,7 @@ def test_what_cannot_travel_is_refused_by_its_name_before_anything_runs(
         ("preprocessing_fn = 3\n", "has no function preprocessing_fn$"),
     ],
 )
-def test_a_module_that_fails_is_told(
+def test_module_that_fails_is_reported_with_line_and_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, message: str
 ) -> None:
     (tmp_path / "bad.py").write_text(text)
@@ -100,7 +100,7 @@ def test_a_module_that_fails_is_told(
 
 
 @pytest.mark.sweep
-def test_an_analysis_that_fails_on_a_record_does_not_show_it(path: Path, tmp_path: Path) -> None:
+def test_failed_analysis_does_not_reveal_values_of_records(path: Path, tmp_path: Path) -> None:
     data = {"x": list(range(40)), "text": ["7"] * 39 + ["a secret"]}
     with pytest.raises(DataError, match="the transform can't be fitted on split 'train'") as caught:
         build(data, tmp_path / "out", transform=f"{path}:parses")
@@ -113,7 +113,7 @@ def test_an_analysis_that_fails_on_a_record_does_not_show_it(path: Path, tmp_pat
     assert recordmill.open(done.out).to_numpy()["y"].tolist() == [7] * 40
 
 
-def test_a_module_or_function_that_exits_is_an_error(tmp_path: Path) -> None:
+def test_module_or_function_that_calls_exit_is_an_error(tmp_path: Path) -> None:
     """Of code 0 a command would end well, without a data set."""
     path = tmp_path / "mine.py"
     path.write_text("import sys\n\nsys.exit(0)\n")
@@ -126,7 +126,7 @@ def test_a_module_or_function_that_exits_is_an_error(tmp_path: Path) -> None:
         GuardedFunction(load_function(str(path)))({})
 
 
-def test_a_table_of_words_in_a_file_goes_with_the_transform(tmp_path: Path) -> None:
+def test_vocabulary_file_of_a_user_is_stored_with_the_transform(tmp_path: Path) -> None:
     import tensorflow as tf
 
     (tmp_path / "words.txt").write_text("a\nb\nc\n")
@@ -195,7 +195,7 @@ def preprocessing_fn(inputs):
         ("a graph", signal.SIGINT, 2),
     ],
 )
-def test_a_signal_ends_a_function_that_never_ends(
+def test_signal_ends_a_user_function_that_never_returns(
     tmp_path: Path, loop: str, stop: signal.Signals, times: int
 ) -> None:
     (tmp_path / "x.csv").write_text("x\n1\n2\n")

@@ -62,7 +62,7 @@ def rows(count: int) -> list[dict[str, Any]]:
     return [{"x": i, "text": f"row {i}"} if i % 3 else {"x": i} for i in range(count)]
 
 
-def test_a_pcollection_of_dicts_becomes_a_data_set(tmp_path: Path) -> None:
+def test_pcollection_of_dicts_becomes_a_data_set(tmp_path: Path) -> None:
     write(rows(1000), tmp_path / "out", num_shards=3, splits={"a": 0.5, "b": 0.5})
     read = recordmill.open(tmp_path / "out").to_table().to_pylist()
     assert [row["x"] for row in read] != list(range(1000))
@@ -73,7 +73,7 @@ def test_a_pcollection_of_dicts_becomes_a_data_set(tmp_path: Path) -> None:
 
 
 @pytest.mark.sweep
-def test_the_same_records_give_the_same_shards_whatever_the_bundles(tmp_path: Path) -> None:
+def test_same_records_give_the_same_shards_for_any_bundles(tmp_path: Path) -> None:
     expected = write(rows(1000), tmp_path / "one", num_shards=3)
     again = write(list(reversed(rows(1000))), tmp_path / "two", batch_rows=7, num_shards=3)
     repeated = write(
@@ -82,7 +82,7 @@ def test_the_same_records_give_the_same_shards_whatever_the_bundles(tmp_path: Pa
     assert expected == again == repeated
 
 
-def test_rows_that_do_not_fit_are_rejects_within_the_budget(tmp_path: Path) -> None:
+def test_rows_that_do_not_fit_are_rejected_within_max_rejects(tmp_path: Path) -> None:
     wrong = [*rows(50), {"text": "no x"}]
     with pytest.raises(Exception, match="1 of 51 records was rejected"):
         write(wrong, tmp_path / "out")
@@ -103,7 +103,7 @@ BAD_ROWS: list[Any] = [
 
 
 @pytest.mark.parametrize("batch_rows", [1, 7, 4096])
-def test_mistyped_dicts_with_a_schema_are_rejects_and_other_rows_are_written(
+def test_dicts_of_wrong_types_are_rejected_and_other_rows_are_written(
     tmp_path: Path, batch_rows: int
 ) -> None:
     good = rows(50)
@@ -177,7 +177,7 @@ def test_unknown_keyword_of_a_transform_names_the_closest_one(
     assert str(error.value) == message
 
 
-def test_batches_of_other_widths_are_made_to_fit(tmp_path: Path) -> None:
+def test_batches_of_other_integer_widths_are_cast_to_the_schema(tmp_path: Path) -> None:
     batch = pa.record_batch({"x": pa.array([1, 2], pa.int32()), "text": pa.array(["a", None])})
     with beam.Pipeline(runner=FnApiRunner()) as pipeline:
         _ = pipeline | beam.Create([batch]) | WriteShards(str(tmp_path / "out"), SCHEMA)
@@ -193,7 +193,7 @@ def put(batches: list[pa.RecordBatch], out: Path, schema: Schema = SCHEMA) -> li
     return sorted(recordmill.open(out).to_table().to_pylist(), key=lambda row: row["x"])
 
 
-def test_no_column_is_dropped_filled_or_bent_silently(tmp_path: Path) -> None:
+def test_batch_with_missing_additional_or_mistyped_column_is_an_error(tmp_path: Path) -> None:
     x, text = pa.array([1, 2]), pa.array(["a", None])
     for columns, message in (
         (
@@ -223,7 +223,7 @@ def test_no_column_is_dropped_filled_or_bent_silently(tmp_path: Path) -> None:
     ] == ["1", "2"]
 
 
-def test_classes_go_by_name(tmp_path: Path) -> None:
+def test_class_numbers_are_mapped_by_class_name(tmp_path: Path) -> None:
     schema = Schema(
         (Feature("x", "int64"), Feature("label", "int64", (), False, ("bird", "cat", "dog"))),
         "label",
@@ -245,7 +245,7 @@ def test_classes_go_by_name(tmp_path: Path) -> None:
     ]
 
 
-def test_keywords_are_those_of_a_build(tmp_path: Path) -> None:
+def test_write_shards_takes_the_keywords_of_build(tmp_path: Path) -> None:
     options: dict[str, Any] = {
         "splits": "train=0.8,test=0.2",
         "num_shards": 2,
@@ -278,7 +278,9 @@ def test_keywords_are_those_of_a_build(tmp_path: Path) -> None:
         ({"name": "a-b"}, 'name="a-b": letters, digits and _ only'),
     ],
 )
-def test_a_value_that_can_not_be_is_refused_at_once(options: dict[str, Any], message: str) -> None:
+def test_invalid_option_is_refused_when_the_step_is_made(
+    options: dict[str, Any], message: str
+) -> None:
     with pytest.raises(UsageError) as error:
         WriteShards("out", SCHEMA, **options)
     assert message in str(error.value)
@@ -287,7 +289,7 @@ def test_a_value_that_can_not_be_is_refused_at_once(options: dict[str, Any], mes
 
 
 @pytest.mark.sweep
-def test_what_a_failed_pipeline_left_is_removed_by_the_next_when_its_lease_is_over(
+def test_remains_of_a_failed_pipeline_are_removed_after_its_lease(
     tmp_path: Path,
 ) -> None:
     out = tmp_path / "out"
@@ -302,7 +304,7 @@ def test_what_a_failed_pipeline_left_is_removed_by_the_next_when_its_lease_is_ov
 
 
 @pytest.mark.sweep
-def test_the_manifest_says_what_decided_the_bytes_and_other_records_have_another_fingerprint(
+def test_manifest_holds_the_options_and_the_fingerprint_depends_on_the_records(
     tmp_path: Path,
 ) -> None:
     write(rows(50), tmp_path / "one", num_shards=2, splits={"a": 0.5, "b": 0.5}, split_by="x")
@@ -324,7 +326,7 @@ def start(out: str) -> None:
 
 
 @pytest.mark.sweep
-def test_a_second_start_elsewhere_leaves_the_live_run_alone(tmp_path: Path) -> None:
+def test_run_started_in_another_process_leaves_the_live_run_alone(tmp_path: Path) -> None:
     out = tmp_path / "out"
     first = write_shards.start_run(WriteShards(str(out), ONE))
     before = find_files(first.job_folder.run_path())
@@ -349,7 +351,7 @@ def run_pipeline(out: Path | str, *flags: str) -> None:
 
 
 @pytest.mark.parametrize("dies", ["put_if_absent", "finish_output"])
-def test_a_finish_that_died_can_be_repeated(
+def test_commit_that_died_can_be_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dies: str
 ) -> None:
     inner = build_stages.commit_shared_build
@@ -378,7 +380,7 @@ def test_a_finish_that_died_can_be_repeated(
 
 
 @pytest.mark.sweep
-def test_a_graph_that_runs_twice_is_two_builds(tmp_path: Path) -> None:
+def test_pipeline_that_runs_twice_makes_two_generations(tmp_path: Path) -> None:
     pipeline = beam.Pipeline(runner=FnApiRunner())
     rows = pipeline | beam.Create([{"x": i} for i in range(50)])
     _ = rows | BatchDicts(10) | WriteShards(str(tmp_path / "out"), ONE, overwrite=True)
@@ -391,7 +393,7 @@ def test_a_graph_that_runs_twice_is_two_builds(tmp_path: Path) -> None:
 
 
 @pytest.mark.sweep
-def test_worker_processes_and_repeated_bundles_on_a_disk_and_in_a_store(
+def test_worker_processes_with_repeated_bundles_write_to_disk_and_store(
     tmp_path: Path, store: Store
 ) -> None:
     flags = (
@@ -411,7 +413,7 @@ def test_worker_processes_and_repeated_bundles_on_a_disk_and_in_a_store(
         assert sorted(recordmill.open(out).to_numpy()["x"].tolist()) == list(range(50))
 
 
-def test_what_is_written_can_be_read_in_a_pipeline(
+def test_read_shards_reads_what_write_shards_wrote(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_pipeline(tmp_path / "out")
@@ -450,7 +452,7 @@ def test_what_is_written_can_be_read_in_a_pipeline(
 
 
 @pytest.mark.sweep
-def test_inputs_are_named_from_where_the_graph_is_built(
+def test_relative_inputs_are_resolved_when_the_pipeline_is_built(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_pipeline(tmp_path / "out")
@@ -477,7 +479,7 @@ def test_inputs_are_named_from_where_the_graph_is_built(
     assert [one.committed for one in counters] == [50] * len(given)
 
 
-def test_collections_that_have_no_end_or_windows_are_refused(tmp_path: Path) -> None:
+def test_windowed_or_mistyped_collections_are_refused(tmp_path: Path) -> None:
     pipeline = beam.Pipeline(runner=FnApiRunner())
     batches = (
         pipeline
