@@ -1,4 +1,4 @@
-"""Errors keep their message and its options on the way to another process."""
+"""Errors keep their message and its options when they are sent to another process."""
 
 import pickle
 

@@ -1,4 +1,6 @@
-"""Handles of objects of this process, and the progress that steps receive as an argument."""
+"""A step of this process receives the objects of its run; a step of another process gets its own
+counters.
+"""
 
 import pickle
 import subprocess

@@ -1,6 +1,4 @@
-"""How many processors are counted: those of the affinity mask, and no more than a container's
-quota.
-"""
+"""Processors are counted within the affinity mask and the CPU quota of the container."""
 
 import os
 from pathlib import Path

@@ -1,5 +1,5 @@
-"""Memory that is handed out again: only when nobody refers to it, to whom it fits, and no more of
-it than is said.
+"""A buffer is reused only after its last view is gone, for a size that fits, and idle buffers
+are bounded.
 """
 
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""SplitMix64 gives the published sequence, and shares that others get, too."""
+"""SplitMix64 returns the published sequence, so other programs compute the same random shares."""
 
 import numpy as np
 

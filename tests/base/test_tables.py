@@ -1,4 +1,4 @@
-"""Tables for people: no wider than the terminal, and whole elsewhere."""
+"""Tables and progress on screens fit the terminal, and pipes get complete lines."""
 
 import os
 import pty

@@ -1,5 +1,5 @@
-"""`thread_map`: results in order, errors in their place, and no more under way than there is room
-for.
+"""`thread_map` keeps results and errors in order, with bounded work in progress; signals wait
+for critical steps.
 """
 
 import os

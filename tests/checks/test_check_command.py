@@ -1,5 +1,5 @@
-"""`recordmill check` and `build --expect`: exit codes, what is said, and that nothing is
-committed.
+"""`recordmill check` and `build --expect` report violations by exit code and message, and a
+failed build commits nothing.
 """
 
 import json

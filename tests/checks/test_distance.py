@@ -1,5 +1,5 @@
-"""Distances of distributions as published and as TensorFlow Data Validation says, and the drift
-that they find.
+"""Distances of distributions are the published ones and those of TensorFlow Data Validation, and
+they find drift.
 """
 
 import itertools

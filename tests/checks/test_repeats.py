@@ -1,5 +1,5 @@
-"""Records that stand there twice, and near pairs of hashes: what Python's sets and comparing each
-with each find.
+"""Duplicate records are those that Python's sets find, and near pairs those that comparing all
+pairs finds.
 """
 
 from collections import Counter

@@ -1,5 +1,5 @@
-"""Rules: what they take, what is refused by name, what a schema says, and what of a data set they
-find.
+"""Rules: valid and refused files, what a schema contributes, and the violations that they find
+in a data set.
 """
 
 import ast

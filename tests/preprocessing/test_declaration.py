@@ -1,5 +1,5 @@
-"""Declared transforms: how steps are written, what each makes of a value, and what is refused by
-name.
+"""Declared transforms: how steps are written, what each makes of a value, and errors that name
+feature and step.
 """
 
 import math

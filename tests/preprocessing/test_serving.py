@@ -1,5 +1,5 @@
-"""The Keras layer gives for raw records what the reader gives for transformed ones, also saved and
-exported.
+"""The Keras layer makes of raw records what the reader gives for transformed ones, also in saved
+and exported models.
 """
 
 from collections.abc import Callable

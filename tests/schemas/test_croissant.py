@@ -1,6 +1,4 @@
-"""`croissant.json`: mlcroissant takes it without a word, and it describes the shards and their
-features.
-"""
+"""`croissant.json` is valid for mlcroissant and describes the shards and their features."""
 
 import fnmatch
 import json

@@ -1,4 +1,4 @@
-"""The label map of the Object Detection API."""
+"""Label maps have the class numbers of the records, as the Object Detection API expects."""
 
 import pytest
 

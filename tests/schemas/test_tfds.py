@@ -1,4 +1,4 @@
-"""TensorFlow Datasets opens shards by our JSON and gives the values that went in."""
+"""TensorFlow Datasets opens our shards with our JSON files and reads the values that were built."""
 
 import json
 from pathlib import Path

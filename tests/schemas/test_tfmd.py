@@ -1,5 +1,5 @@
-"""Schemas as schema.pbtxt: exactly ours again, readable by TensorFlow's tools, and others' files
-load sensibly.
+"""`schema.pbtxt` holds our schemas exactly, TensorFlow's tools read it, and schemas from other
+programs load.
 """
 
 from functools import reduce

@@ -1,5 +1,5 @@
-"""Statistics of builds: what pandas finds in the rows, the same bytes however it ran, and what is
-made of them.
+"""Statistics of a build equal what pandas computes, and their bytes do not depend on how the
+build ran.
 """
 
 import json

@@ -1,5 +1,5 @@
-"""Colours of images: what NumPy finds in the pixels of all of them or of the sample, the same
-however it ran.
+"""Colour statistics equal what NumPy computes from the pixels, and do not depend on how the
+build ran.
 """
 
 import io

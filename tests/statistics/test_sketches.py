@@ -1,5 +1,5 @@
-"""Sketches against NumPy and exact arithmetic, and that they add up to the same bytes whatever the
-order and cut.
+"""Sketches agree with NumPy and exact arithmetic, and merge to the same bytes in any order and
+division.
 """
 
 import itertools

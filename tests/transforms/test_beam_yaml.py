@@ -1,4 +1,4 @@
-"""Data sets in Beam YAML: rows in and out, and what no feature or no field can be."""
+"""Beam YAML pipelines write and read data sets, and fields that cannot be features are refused."""
 
 from collections.abc import Sequence
 from pathlib import Path

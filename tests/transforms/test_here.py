@@ -1,4 +1,4 @@
-"""What a build in one process sets in Beam while it runs, and leaves as it was."""
+"""A build in one process restores all that it changed in Beam and in the process."""
 
 import logging
 import os

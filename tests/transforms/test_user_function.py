@@ -1,5 +1,5 @@
-"""A user's function: told by its own line when it fails, sent by value or refused by name, no value
-in an error.
+"""A failing user function is reported with its own line, without values; it is sent to workers
+by value.
 """
 
 import json

@@ -1,5 +1,5 @@
-"""WriteShards in a user's pipeline: shards don't depend on bundles or repeats, rows that don't fit
-are rejects.
+"""WriteShards in a user's pipeline writes the same shards for any bundles or retries, and
+rejects rows that don't fit.
 """
 
 from __future__ import annotations
