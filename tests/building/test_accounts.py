@@ -92,7 +92,7 @@ CHANGES: dict[str, tuple[Callable[[SortedRun, Shards], Shards], type[Exception],
 
 
 @pytest.mark.parametrize("what", CHANGES)
-def test_what_changes_between_reading_and_writing_is_noticed(
+def test_record_changed_between_reading_and_writing_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     change, error, said = CHANGES[what]
@@ -101,7 +101,7 @@ def test_what_changes_between_reading_and_writing_is_noticed(
     assert not (tmp_path / "out").exists()
 
 
-def test_the_accounts_hold_only_if_all_numbers_agree(
+def test_record_counts_pass_only_if_all_of_them_agree(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[tuple[int, int, list[IngestResult], list[FinishedShard]]] = []
@@ -122,7 +122,7 @@ def test_the_accounts_hold_only_if_all_numbers_agree(
             check_record_counts(*wrong)
 
 
-def test_renumbering_shards_again_after_an_attempt_that_died_changes_nothing(
+def test_renumbering_shards_can_be_repeated_after_a_failed_attempt(
     tmp_path: Path,
 ) -> None:
     from recordmill.building.finish_build import _move_shard
@@ -141,7 +141,7 @@ def test_renumbering_shards_again_after_an_attempt_that_died_changes_nothing(
         assert (tmp_path / INDEX_FOLDER / name.index_name).read_text() == content
 
 
-def test_a_record_that_readers_would_refuse_is_not_written(
+def test_record_above_the_size_limit_of_readers_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from recordmill.building import ingest
@@ -165,7 +165,7 @@ def frame(rows: int) -> pd.DataFrame:
     )
 
 
-def test_workers_of_an_engine_hold_them_before_the_commit(tmp_path: Path) -> None:
+def test_expectations_are_checked_before_workers_commit(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     for number in range(3):
         frame(100).to_csv(tmp_path / "in" / f"{number}.csv", index=False)
@@ -183,7 +183,7 @@ def test_workers_of_an_engine_hold_them_before_the_commit(tmp_path: Path) -> Non
     assert sum(steps.all().records.values()) == 300
 
 
-def test_a_build_into_a_store_holds_them_before_it_puts_a_shard(
+def test_expectations_are_checked_before_a_shard_is_put_into_a_store(
     store: Store, tmp_path: Path
 ) -> None:
     out = f"{store.root}/expected"

@@ -63,7 +63,7 @@ def shard(out: Path, manifest: Manifest) -> bytes:
     return (out / manifest.parts[0].folder / "train-00000-of-00001.tfrecord").read_bytes()
 
 
-def test_a_commit_shows_the_data_set_and_its_copies(tmp_path: Path) -> None:
+def test_commit_shows_the_data_set_and_its_derived_files(tmp_path: Path) -> None:
     out = tmp_path / "deep" / "out"
     manifest = build(out, b"one", 0)
     assert load_manifest(out) == manifest
@@ -78,7 +78,7 @@ def test_a_commit_shows_the_data_set_and_its_copies(tmp_path: Path) -> None:
     ]
 
 
-def test_a_run_that_was_overtaken_discards_its_work_and_says_so(tmp_path: Path) -> None:
+def test_run_that_was_overtaken_raises_commit_conflict_and_is_removed(tmp_path: Path) -> None:
     slow = RunFolder.create(tmp_path)
     quick = build(tmp_path, b"quick", 0)
     with pytest.raises(CommitConflict, match="another build committed generation 1"):
@@ -90,7 +90,7 @@ def test_a_run_that_was_overtaken_discards_its_work_and_says_so(tmp_path: Path) 
     ]
 
 
-def test_rejects_move_with_the_commit_and_go_with_their_generation(tmp_path: Path) -> None:
+def test_rejects_are_published_and_removed_with_their_generation(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path)
     (folder.rejects / "000000-x.jsonl").write_text('{"reason": "truncated"}\n')
     manifest = publish(folder, b"x", 0)
@@ -103,7 +103,7 @@ def test_rejects_move_with_the_commit_and_go_with_their_generation(tmp_path: Pat
     assert not (tmp_path / name).exists()
 
 
-def test_a_run_that_nobody_leaves_is_let_go_of_without_waiting(
+def test_abandoned_lease_ends_without_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, before = RunFolder.create(tmp_path / "out"), set(threading.enumerate())
@@ -121,7 +121,7 @@ def test_a_run_that_nobody_leaves_is_let_go_of_without_waiting(
     folder.close()
 
 
-def test_what_was_placed_and_not_committed_goes_with_the_run(tmp_path: Path) -> None:
+def test_files_placed_without_commit_are_removed_with_the_run(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "out")
     (folder.rejects / "000000-x.jsonl").write_text("{}\n")
     publish_files(folder, [str(folder.rejects / "000000-x.jsonl")])
@@ -130,7 +130,7 @@ def test_what_was_placed_and_not_committed_goes_with_the_run(tmp_path: Path) -> 
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
-def test_a_commit_that_is_repeated_gives_what_it_gave(tmp_path: Path) -> None:
+def test_repeated_commit_returns_the_same_manifest(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path)
     (folder.rejects / "000000-x.jsonl").write_text("{}\n")
     rejects = [str(folder.rejects / "000000-x.jsonl")]
@@ -144,7 +144,7 @@ def test_a_commit_that_is_repeated_gives_what_it_gave(tmp_path: Path) -> None:
     assert load_manifest(tmp_path) == manifest
 
 
-def test_a_worker_whose_run_was_taken_for_dead_commits_nothing(tmp_path: Path) -> None:
+def test_worker_of_a_run_removed_as_dead_commits_nothing(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path)
     late = RunFolder.attach(folder.path)
     (late.data / SHARD).write_bytes(b"x")
@@ -168,9 +168,7 @@ os.kill(os.getpid(), 9)
 
 
 @pytest.mark.parametrize("when", ["working", "renamed"])
-def test_a_killed_run_is_cleaned_by_the_next_and_a_live_one_is_not(
-    tmp_path: Path, when: str
-) -> None:
+def test_dead_run_is_removed_by_the_next_and_a_live_one_is_not(tmp_path: Path, when: str) -> None:
     live = RunFolder.create(tmp_path)
     killed = subprocess.run([sys.executable, "-c", _KILLED, str(tmp_path), when], check=False)
     assert killed.returncode == -9
@@ -210,7 +208,7 @@ def _publish_and_die(out: Path, content: bytes, base: int, step: int) -> None:
 
 @pytest.mark.filterwarnings("ignore:This process.*fork:DeprecationWarning")
 @pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.sweep)])
-def test_a_kill_at_any_step_leaves_the_old_or_the_new_data_set_and_is_cleaned(
+def test_kill_at_any_step_leaves_the_old_or_new_data_set_and_is_cleaned(
     tmp_path: Path, every: int
 ) -> None:
     contents = [b"one", b"two", b"three", b"four"]
@@ -246,7 +244,7 @@ def test_a_kill_at_any_step_leaves_the_old_or_the_new_data_set_and_is_cleaned(
     assert step > 20
 
 
-def test_a_dead_run_takes_what_has_its_own_name_and_no_more(tmp_path: Path) -> None:
+def test_removal_of_a_dead_run_takes_only_files_with_its_id(tmp_path: Path) -> None:
     assert (
         subprocess.run(
             [sys.executable, "-c", _KILLED, str(tmp_path), "renamed"], check=False
@@ -269,7 +267,7 @@ def _full_disk(*args: object, **named: object) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def test_a_late_failure_is_told(
+def test_failure_after_the_commit_is_logged_and_the_data_set_is_complete(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     build(tmp_path, b"old", 0)
@@ -281,7 +279,7 @@ def test_a_late_failure_is_told(
     assert "the data set is complete" in caplog.text
 
 
-def test_a_disk_that_can_not_be_read_is_told_with_the_file(
+def test_read_error_of_a_manifest_is_reported_and_says_whether_data_was_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read, seen = manifest_files.read_range, set()
@@ -312,7 +310,7 @@ def test_a_disk_that_can_not_be_read_is_told_with_the_file(
     assert seen == {(2, True), (3, True), (3, False)}
 
 
-def test_files_of_an_earlier_generation_are_found_and_mended(
+def test_derived_files_of_an_earlier_generation_are_found_and_mended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     about = {"url": "https://example.org/x", "description": "d", "license": "MIT", "creator": "c"}
@@ -343,14 +341,14 @@ def test_files_of_an_earlier_generation_are_found_and_mended(
         assert {name: (out / name).read_bytes() for name in names} == before
 
 
-def test_a_slow_run_leaves_the_copies_of_a_later_generation_alone(tmp_path: Path) -> None:
+def test_slow_run_does_not_overwrite_derived_files_of_a_later_generation(tmp_path: Path) -> None:
     first = build(tmp_path, b"one", 0)
     second = build(tmp_path, b"two", 1)
     finish_output(tmp_path, first, 1)
     assert (tmp_path / "manifest.json").read_text() == second.to_json()
 
 
-def test_a_run_folder_half_removed_can_be_proved_dead(
+def test_half_removed_run_folder_is_still_found_dead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = RunFolder.create(tmp_path)
@@ -370,7 +368,7 @@ def test_a_run_folder_half_removed_can_be_proved_dead(
     assert remove_dead_runs(tmp_path) == [folder.path.name]
 
 
-def test_folders_made_for_out_go_again_unless_others_use_them(tmp_path: Path) -> None:
+def test_parent_folders_made_for_out_are_removed_if_empty(tmp_path: Path) -> None:
     RunFolder.create(tmp_path / "a" / "b" / "out").close()
     assert os.listdir(tmp_path) == []
     folder = RunFolder.create(tmp_path / "a" / "b" / "out")
@@ -379,7 +377,7 @@ def test_folders_made_for_out_go_again_unless_others_use_them(tmp_path: Path) ->
     assert os.listdir(tmp_path / "a") == ["mine"]
 
 
-def test_an_out_that_cannot_be_made_or_locked_is_told(
+def test_out_that_cannot_be_made_or_locked_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "nowhere").symlink_to(tmp_path / "missing")
@@ -393,7 +391,7 @@ def test_an_out_that_cannot_be_made_or_locked_is_told(
     assert os.listdir(tmp_path) == ["nowhere"]
 
 
-def test_a_run_is_dead_if_its_lock_is_free_and_it_is_of_this_machine_or_silent(
+def test_run_is_dead_if_its_lock_is_free_and_it_is_local_or_silent(
     tmp_path: Path,
 ) -> None:
     live = RunFolder.create(tmp_path)
@@ -426,7 +424,9 @@ def test_a_run_is_dead_if_its_lock_is_free_and_it_is_of_this_machine_or_silent(
     live.close()
 
 
-def test_a_run_at_work_is_never_silent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lease_of_a_live_run_is_renewed_even_after_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also one that writes nothing for long, and whose lease could not be renewed once."""
     monkeypatch.setattr(run, "LEASE_RENEWAL_SEC", 0.01)
     before = {*threading.enumerate()}
@@ -449,7 +449,7 @@ def test_a_run_at_work_is_never_silent(tmp_path: Path, monkeypatch: pytest.Monke
     assert {*threading.enumerate()} <= before
 
 
-def test_an_out_that_must_not_be_written_to_is_refused(tmp_path: Path) -> None:
+def test_out_with_other_content_is_refused(tmp_path: Path) -> None:
     assert check_output_folder(tmp_path / "new", overwrite=False) == 0
     build(tmp_path / "full", b"x", 0)
     with pytest.raises(UsageError, match="overwrite=True"):
@@ -464,7 +464,7 @@ def test_an_out_that_must_not_be_written_to_is_refused(tmp_path: Path) -> None:
         RunFolder.create(tmp_path / "file")
 
 
-def test_manifests_round_trip_and_later_formats_are_refused(tmp_path: Path) -> None:
+def test_manifest_survives_a_round_trip_and_later_formats_are_refused(tmp_path: Path) -> None:
     manifest = build(tmp_path, b"x", 0)
     text = manifest.to_json()
     assert Manifest.from_json(text) == manifest
@@ -486,7 +486,7 @@ def test_manifests_round_trip_and_later_formats_are_refused(tmp_path: Path) -> N
         load_manifest(tmp_path / "nothing")
 
 
-def test_a_signal_while_a_run_is_closed_leaves_none_of_it(
+def test_signal_during_close_still_removes_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, remove = RunFolder.create(tmp_path / "out"), dead_runs.remove_run_folder

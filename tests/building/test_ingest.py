@@ -44,7 +44,7 @@ def test_every_unit_is_in_one_group_in_order(
     assert all(groups)
 
 
-def test_threads_get_the_same_number_of_groups_of_about_the_same_size() -> None:
+def test_groups_are_of_similar_size_and_a_multiple_of_the_threads() -> None:
     assert group_units(source(*[8 * MIB] * 28), 128 * MIB, 2) == [
         range(7),
         range(7, 14),
@@ -68,7 +68,7 @@ def test_threads_get_the_same_number_of_groups_of_about_the_same_size() -> None:
     ]
 
 
-def test_a_group_is_about_an_arena_at_most() -> None:
+def test_group_is_no_larger_than_the_run_buffer() -> None:
     groups = group_units(source(*[MIB] * 1000), 8 * MIB, 4)
     assert len(groups) == 128
     assert max(map(len, groups)) <= 8
@@ -97,7 +97,7 @@ def splits_of(begins: Any, rows: Any, is_grouped: bool) -> np.ndarray:
 
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 1000), hashes=st.sampled_from([2, 3, 2**20]))
-def test_each_class_is_cut_to_one_record_and_by_hash(seed: int, hashes: int) -> None:
+def test_each_class_is_divided_to_one_record_in_the_order_of_hashes(seed: int, hashes: int) -> None:
     random = np.random.default_rng(seed)
     rows = records(random, int(random.integers(1, 300)), 5, hashes)
     fractions = [0.7, 0.2, 0.1]
@@ -117,7 +117,7 @@ def test_each_class_is_cut_to_one_record_and_by_hash(seed: int, hashes: int) -> 
 
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 1000))
-def test_groups_are_cut_at_the_nearest_edge(seed: int) -> None:
+def test_split_groups_are_divided_at_the_nearest_edge(seed: int) -> None:
     random = np.random.default_rng(seed)
     hashes = random.integers(0, 2**64, 40, np.uint64)
     groups = random.integers(0, 40, 300)
@@ -143,7 +143,7 @@ def test_groups_are_cut_at_the_nearest_edge(seed: int) -> None:
     st.lists(st.integers(0, 10**9), max_size=5),
     st.lists(st.integers(1, 100), min_size=1, max_size=4),
 )
-def test_largest_remainders_give_each_split_its_share_to_one_record(
+def test_split_targets_are_within_one_record_of_the_fractions(
     counts: list[int], parts: list[int]
 ) -> None:
     fractions = [part / sum(parts) for part in parts]
@@ -152,13 +152,13 @@ def test_largest_remainders_give_each_split_its_share_to_one_record(
     assert (np.abs(found - np.outer(counts, fractions)) < 1 + 1e-6).all()
 
 
-def test_decimal_fractions_are_exact() -> None:
+def test_split_targets_of_decimal_fractions_are_exact() -> None:
     assert compute_targets([100, 1000], [0.29, 0.71]).tolist() == [[29, 71], [290, 710]]
     assert compute_targets([10], [0.1, 0.2, 0.7]).tolist() == [[1, 2, 7]]
     assert compute_targets([1, 1, 2], [0.5, 0.5]).tolist() == [[1, 0], [1, 0], [1, 1]]
 
 
-def test_a_class_that_nobody_has_counted_is_an_error() -> None:
+def test_class_that_was_not_counted_is_an_error() -> None:
     strata = StratifiedSplits(
         "class", pa.array(["a"]), np.zeros((2, 1), compute_targets([0], [1.0]).dtype), False
     )
@@ -168,7 +168,7 @@ def test_a_class_that_nobody_has_counted_is_an_error() -> None:
         )
 
 
-def test_what_is_said_of_many_classes() -> None:
+def test_description_of_many_classes_is_short_and_names_missing_ones() -> None:
     counts = np.array([[0, 0], *([[4, 1]] * 20), *([[1, 0]] * 5)])
     names = ["(missing)", *(f"c{number}" for number in range(25))]
     lines = describe_class_sizes("y", names, ("train", "test"), counts)

@@ -42,7 +42,7 @@ print(held("VmHWM") - base)
 
 @pytest.mark.memory
 @pytest.mark.sweep
-def test_ten_thousand_shards_hold_the_memory_given(tmp_path: Path) -> None:
+def test_build_of_ten_thousand_shards_stays_within_memory(tmp_path: Path) -> None:
     pytest.importorskip("apache_beam", reason="building needs Apache Beam")
     rows = 1_600_000
     with (tmp_path / "rows.csv").open("w") as file:
@@ -94,7 +94,7 @@ def runs_of_a_terabyte(last: int) -> list[SortedRun]:
     ]
 
 
-def test_the_slices_of_a_terabyte_are_found_in_a_part_of_the_memory(
+def test_slices_of_a_terabyte_are_found_within_a_part_of_the_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     buckets = KeyBuckets.for_shards(1, 2**64, NUM_RUNS * RUN_RECORDS * RECORD_BYTES // (128 << 20))
@@ -138,7 +138,7 @@ def test_the_slices_of_a_terabyte_are_found_in_a_part_of_the_memory(
     assert most < DEFAULT_MEMORY_BYTES // 16
 
 
-def test_marks_are_those_of_the_records_in_order(tmp_path: Path) -> None:
+def test_marks_of_a_sorted_run_are_every_64th_record_in_order(tmp_path: Path) -> None:
     from recordmill.building.sorted_run import ENTRY_DTYPE
 
     entries = np.zeros(1000, ENTRY_DTYPE)

@@ -89,7 +89,7 @@ def dealt(count: int, parts: int, keys: str, size: int = 20) -> list[list[Record
     memory_bytes=st.sampled_from([1, 5000, 20_000, 100_000, 1 << 22]),
     most=st.sampled_from([2, 5, 1000]),
 )
-def test_a_merge_is_the_sorted_list(
+def test_merge_equals_sorting_all_records(
     seed: int,
     count: int,
     parts: int,
@@ -125,7 +125,7 @@ def test_a_merge_is_the_sorted_list(
         (9000, 1, 300_000),
     ],
 )
-def test_rounds_and_reads_stay_under_their_formula(
+def test_merge_rounds_and_reads_stay_under_their_formula(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     keys: str,
@@ -166,14 +166,14 @@ def test_rounds_and_reads_stay_under_their_formula(
     assert sum(entries_read) <= 2 * count
 
 
-def test_few_large_records_of_many_slices_are_one_round(tmp_path: Path) -> None:
+def test_merge_of_many_slices_that_fit_in_memory_is_one_round(tmp_path: Path) -> None:
     slices = slices_of(runs_of(tmp_path, dealt(4000, 200, "hashed", size=900)))
     assert len(slices) == 200
     assert sum(piece.frames_bytes for piece in slices) > 1 << 20
     assert len(list(merge(slices, 2 << 20))) == 1
 
 
-def test_the_shards_of_one_frequent_key_read_each_frame_once(
+def test_shards_of_one_frequent_key_read_each_frame_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs, total = write_runs_with_histogram(
@@ -209,7 +209,7 @@ def test_the_shards_of_one_frequent_key_read_each_frame_once(
     assert sum(path.stat().st_size for path in names) == sum(run.frames_bytes for run in runs)
 
 
-def test_a_stop_is_heard_while_slices_are_merged_beforehand(tmp_path: Path) -> None:
+def test_cancelled_run_stops_while_slices_are_merged(tmp_path: Path) -> None:
     slices = slices_of(runs_of(tmp_path, dealt(500, 50, "hashed")))
     progress = Progress()
     progress.cancel()
@@ -300,7 +300,7 @@ def plain_shards(records: list[Record], options: ShardOptions) -> list[tuple[int
     most_marks=st.sampled_from([1, 3, 1000]),
     together=st.sampled_from([1, 2, 1000]),
 )
-def test_shards_are_the_sorted_list_cut(
+def test_shards_equal_the_divided_sorted_list(
     tmp_path: Path,
     records: list[Record],
     chunk: int,
@@ -329,7 +329,7 @@ def test_shards_are_the_sorted_list_cut(
     assert got == plain_shards(records, options)
 
 
-def test_more_shards_than_records_is_refused_by_name() -> None:
+def test_more_shards_than_records_of_a_split_is_refused() -> None:
     with pytest.raises(UsageError, match=r"num_shards=4: split 'test' has only 3 records"):
         compute_boundaries(
             Histogram(np.array([[9], [3]]), np.array([[90], [30]])),
@@ -338,7 +338,7 @@ def test_more_shards_than_records_is_refused_by_name() -> None:
         )
 
 
-def test_a_damaged_record_is_placed_in_the_shard_and_rounds_before_a_shard_are_not_read(
+def test_damaged_record_is_placed_in_its_shard_and_earlier_rounds_are_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # all keys equal: one bucket for all shards

@@ -59,7 +59,7 @@ def place(
     return keys.tolist(), splits.tolist()
 
 
-def test_siphash_gives_the_reference_vectors() -> None:
+def test_siphash_returns_the_reference_vectors() -> None:
     # Appendix A of the SipHash paper and the vectors of its reference code: key 00 01 .. 0f, inputs
     # of 0, 8 and 15 bytes 00 01 02 ...
     key = int.from_bytes(bytes(range(8)), "little"), int.from_bytes(bytes(range(8, 16)), "little")
@@ -73,7 +73,7 @@ def test_siphash_gives_the_reference_vectors() -> None:
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=20))
-def test_a_position_hashes_as_its_eight_bytes(positions: list[int]) -> None:
+def test_position_hashes_as_its_eight_bytes(positions: list[int]) -> None:
     key0, key1 = derive_key(7, b"test", b"a")
     by_position = np.empty(len(positions), np.uint64)
     array = np.array(positions, np.int64)
@@ -94,7 +94,7 @@ def test_a_position_hashes_as_its_eight_bytes(positions: list[int]) -> None:
     assert by_position.tolist() == by_bytes.tolist()
 
 
-def test_the_keys_of_version_1_are_pinned() -> None:
+def test_keys_and_splits_of_version_1_are_pinned() -> None:
     # Everybody's shards depend on these: a change needs a new major version of the format.
     keys, splits = place(
         KeyOptions(seed=7, splits=(("train", 0.5), ("test", 0.5)), split_seed=3),
@@ -111,7 +111,7 @@ def test_the_keys_of_version_1_are_pinned() -> None:
     assert splits == [1, 0, 1, 1]
 
 
-def test_the_place_depends_on_seed_root_name_and_position_alone() -> None:
+def test_key_depends_on_seed_file_name_and_position_alone() -> None:
     keys, _ = place(KeyOptions(seed=1), source("a", "b"), [0, 0, 1], [0, 1, 0])
     assert len(set(keys)) == 3
     assert place(KeyOptions(seed=1), source("b"), [0], [0])[0] == keys[2:]
@@ -119,7 +119,7 @@ def test_the_place_depends_on_seed_root_name_and_position_alone() -> None:
     assert place(KeyOptions(seed=1, split_seed=9), source("a"), [0], [0])[0] == keys[:1]
 
 
-def test_without_a_shuffle_keys_count_the_records_in_input_order() -> None:
+def test_keys_without_shuffle_count_records_in_input_order() -> None:
     assert place(KeyOptions(shuffle=False), source("a", "b"), [0, 0, 1], [0, 9, 3])[0] == [
         0,
         9,
@@ -142,7 +142,7 @@ class ManyFiles:
         return InputFile(0, f"{at}.bin", f"/elsewhere/{at}.bin", Stat(1, 1))
 
 
-def test_input_order_holds_for_ten_million_files_whose_records_nobody_counted() -> None:
+def test_input_order_holds_for_ten_million_files_of_unknown_length() -> None:
     count = 10_000_000
     planned = Planned(ManyFiles(count), (Unit(0, count),))  # type: ignore[arg-type]
     ordering = KeyAssigner(KeyOptions(shuffle=False), planned)
@@ -160,13 +160,13 @@ def test_input_order_holds_for_ten_million_files_whose_records_nobody_counted() 
     ]
 
 
-def test_fewer_key_bits_leave_the_leading_ones() -> None:
+def test_key_bits_keep_the_leading_bits() -> None:
     full, _ = place(KeyOptions(), source("a"), [0] * 50, list(range(50)))
     masked, _ = place(KeyOptions(key_bits=8), source("a"), [0] * 50, list(range(50)))
     assert masked == [key >> 56 << 56 for key in full]
 
 
-def test_splits_have_the_sizes_asked_for_and_do_not_follow_the_shuffle() -> None:
+def test_splits_have_the_requested_sizes_and_do_not_depend_on_the_seed() -> None:
     options = (("train", 0.9), ("validation", 0.1))
     rows = list(range(20000))
     _, one = place(KeyOptions(seed=1, splits=options), source("a"), [0] * len(rows), rows)
@@ -178,7 +178,7 @@ def test_splits_have_the_sizes_asked_for_and_do_not_follow_the_shuffle() -> None
     assert abs(sum(one) / len(rows) - 0.1) < 0.01  # 0.1 ± 4.7 standard deviations
 
 
-def test_splits_are_said_as_build_takes_them() -> None:
+def test_key_options_accept_splits_in_every_form_of_build() -> None:
     pairs = (("train", 0.75), ("test", 0.25))
     for said in (pairs, list(pairs), dict(pairs), "train=0.75, test=0.25"):
         assert KeyOptions(splits=said).splits == pairs  # type: ignore[arg-type]
@@ -187,7 +187,7 @@ def test_splits_are_said_as_build_takes_them() -> None:
             KeyOptions(splits=odd)  # type: ignore[arg-type]
 
 
-def test_a_group_never_straddles_two_splits() -> None:
+def test_split_group_is_never_divided_between_splits() -> None:
     groups = [f"g{i % 37}" for i in range(5000)]
     batch = pa.record_batch({"user": pa.array(groups, pa.large_string())})
     options = KeyOptions(splits=(("a", 0.5), ("b", 0.5)), split_by="user")
@@ -200,7 +200,7 @@ def test_a_group_never_straddles_two_splits() -> None:
     assert {next(iter(found)) for found in by_group.values()} == {0, 1}
 
 
-def test_a_key_column_keeps_the_place_when_rows_are_inserted() -> None:
+def test_key_column_keeps_keys_and_splits_when_rows_are_inserted() -> None:
     options = KeyOptions(key="id", splits=(("a", 0.5), ("b", 0.5)))
     before = pa.record_batch({"id": pa.array([1, 2, 3])})
     after = pa.record_batch({"id": pa.array([1, 99, 2, 3])})
@@ -210,7 +210,7 @@ def test_a_key_column_keeps_the_place_when_rows_are_inserted() -> None:
     assert [splits_after[0], *splits_after[2:]] == splits
 
 
-def test_column_bytes_tell_null_from_empty_and_ignore_slices() -> None:
+def test_encoded_key_values_distinguish_null_from_empty_in_any_slice() -> None:
     column = pa.array(["x", None, "", "ab"], pa.large_string())
     data, offsets = encode_key_values(column)
     values = [data[a:b].tobytes() for a, b in itertools.pairwise(offsets)]
@@ -219,7 +219,7 @@ def test_column_bytes_tell_null_from_empty_and_ignore_slices() -> None:
     assert [data[a:b].tobytes() for a, b in itertools.pairwise(offsets)] == [b"v", b"vab"]
 
 
-def test_column_bytes_of_numbers() -> None:
+def test_encoded_key_values_of_numbers() -> None:
     data, offsets = encode_key_values(pa.array([1, None, -1], pa.int32()))
     assert [data[a:b].tobytes() for a, b in itertools.pairwise(offsets)] == [
         b"\1" + bytes(7),
@@ -232,7 +232,7 @@ def test_column_bytes_of_numbers() -> None:
         encode_key_values(pa.array([[1]]))
 
 
-def test_folders_that_say_splits_exclude_fractions() -> None:
+def test_fractions_are_refused_if_folders_determine_the_splits() -> None:
     said = source("a", "b", splits=("test", "train")).files
     assert find_split_names(KeyOptions(), said) == ("train", "test")
     assert find_split_names(KeyOptions(), source("a", "b", splits=("test", None)).files) == (
@@ -261,7 +261,7 @@ def test_folders_that_say_splits_exclude_fractions() -> None:
         ({"seed": 2**63}, "64 bits"),
     ],
 )
-def test_impossible_options_are_refused(options: dict[str, object], message: str) -> None:
+def test_impossible_key_options_are_refused(options: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         KeyOptions(**options)  # type: ignore[arg-type]
 
@@ -270,7 +270,9 @@ def test_impossible_options_are_refused(options: dict[str, object], message: str
     st.lists(st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2**32 - 1)), max_size=30),
     st.randoms(),
 )
-def test_sums_ignore_order_and_add_up(records: list[tuple[int, int]], random: object) -> None:
+def test_record_checksums_ignore_order_and_add_up(
+    records: list[tuple[int, int]], random: object
+) -> None:
     def total(part: list[tuple[int, int]]) -> int:
         return record_checksum(
             np.array([k for k, _ in part], np.uint64), np.array([c for _, c in part], np.uint32)
@@ -284,7 +286,7 @@ def test_sums_ignore_order_and_add_up(records: list[tuple[int, int]], random: ob
         assert total(records) != total(records[1:]) or total(records[:1]) == 0
 
 
-def test_the_sum_of_version_1_is_pinned() -> None:
+def test_record_checksum_of_version_1_is_pinned() -> None:
     assert (
         f"{record_checksum(np.array([1, 2], np.uint64), np.array([3, 0xFFFFFFFF], np.uint32)):016x}"
         == "b46f961e847e3402"

@@ -37,7 +37,7 @@ def source_of(given: Any, kind: str, folder: Path) -> Any:
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet", "tfrecord"])
 @pytest.mark.parametrize("options", [{"split_column": "split"}, {"split_at": "x=2"}])
-def test_rows_that_say_no_split_are_rejects(
+def test_row_without_a_split_value_is_rejected(
     kind: str, options: dict[str, Any], tmp_path: Path
 ) -> None:
     given = {
@@ -67,7 +67,9 @@ def test_rows_that_say_no_split_are_rejects(
 
 @pytest.mark.parametrize("kind", ["memory", "csv", "jsonl", "parquet", "tfrecord"])
 @pytest.mark.parametrize("runner", [None, "DirectRunner"])
-def test_the_values_divide_the_records(kind: str, runner: str | None, tmp_path: Path) -> None:
+def test_split_column_divides_the_records_by_its_values(
+    kind: str, runner: str | None, tmp_path: Path
+) -> None:
     if kind == "memory" and runner is not None:
         return
     given = rows()
@@ -86,14 +88,14 @@ def test_the_values_divide_the_records(kind: str, runner: str | None, tmp_path: 
     assert load_manifest(tmp_path / "out").options["split_column"] == "split"
 
 
-def test_a_split_that_no_value_says_is_not_there(tmp_path: Path) -> None:
+def test_split_without_a_value_is_not_created(tmp_path: Path) -> None:
     recordmill.build(
         {"id": [1, 2], "split": ["test", "train"]}, tmp_path / "out", split_column="split"
     )
     assert recordmill.open(tmp_path / "out").splits == ("train", "test")
 
 
-def test_labels_of_images_may_say_it(tmp_path: Path) -> None:
+def test_labels_file_of_images_may_hold_the_split_column(tmp_path: Path) -> None:
     import image_samples
 
     (tmp_path / "in").mkdir()
@@ -110,7 +112,7 @@ def test_labels_of_images_may_say_it(tmp_path: Path) -> None:
     }
 
 
-def test_a_feature_that_would_say_it_is_noted(tmp_path: Path) -> None:
+def test_column_that_looks_like_splits_is_noted(tmp_path: Path) -> None:
     result = recordmill.build(rows(), tmp_path / "out")
     # This note is known after the build only, and comes from the manifest: in Python's spelling.
     assert any(note.endswith('; split_column="split" divides by it') for note in result.notes)
@@ -137,7 +139,7 @@ TIMED["name"] = np.array([f"n{number:03}" for number in TIMED["id"]])
         ({"name": ("n050", "n120")}, ["n050", "n120"]),
     ],
 )
-def test_values_divide_where_told(
+def test_split_at_divides_at_the_given_values(
     kind: str, runner: str | None, given: Any, edges: list[Any], tmp_path: Path
 ) -> None:
     if kind == "memory" and runner is not None:
@@ -158,7 +160,7 @@ def test_values_divide_where_told(
 @pytest.mark.parametrize(
     "edge", ["2024-07-01", "2024-07-01T00:00:00Z", "2024-07-01 02:00:00+02:00"]
 )
-def test_times_with_a_zone_are_compared_in_utc(edge: str, tmp_path: Path) -> None:
+def test_split_at_compares_times_with_a_zone_in_utc(edge: str, tmp_path: Path) -> None:
     times = [f"2024-0{month}-01T00:00:00Z" for month in (5, 6, 7, 8)]
     (tmp_path / "in.csv").write_text("\n".join(["time", *times]))
     recordmill.build(tmp_path / "in.csv", tmp_path / "out", split_at={"time": edge})
@@ -211,7 +213,7 @@ def test_times_with_a_zone_are_compared_in_utc(edge: str, tmp_path: Path) -> Non
         ({"x": [0.5, np.nan]}, {"split_at": "x=1", "splits": "train=1"}, "--splits"),
     ],
 )
-def test_what_can_not_divide_is_refused(
+def test_column_that_cannot_divide_records_is_refused(
     column: Any, options: dict[str, Any], says: str, tmp_path: Path
 ) -> None:
     with pytest.raises((RecordmillError, UsageError)) as found:

@@ -84,7 +84,7 @@ def check_same(out: str, manifest: Any, one: recordmill.BuildResult) -> None:
 @pytest.mark.parametrize(
     "options", [{}, {"num_shards": None, "shard_size": 900, "compression": "gzip"}]
 )
-def test_the_bytes_are_those_of_one_machine(
+def test_workers_build_the_bytes_of_one_machine(
     source: str, out: str, tmp_path: Path, options: dict[str, Any]
 ) -> None:
     out += f"-{options.get('compression')}"
@@ -99,7 +99,7 @@ def test_the_bytes_are_those_of_one_machine(
     assert not list((tmp_path / "temporary").glob("work-*"))
 
 
-def test_another_zlib_is_refused(
+def test_worker_with_another_zlib_is_refused(
     source: str, out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     packed, plain = (
@@ -113,7 +113,7 @@ def test_another_zlib_is_refused(
     plain.ingest(0)
 
 
-def test_shards_that_come_out_empty_leave_no_gap(out: str, tmp_path: Path) -> None:
+def test_empty_shards_leave_no_gap_in_the_numbers(out: str, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text(
         "a\n" + "".join(f"{'x' * (5000 if at % 3 == 0 else 10)}\n" for at in range(30))
     )
@@ -125,7 +125,7 @@ def test_shards_that_come_out_empty_leave_no_gap(out: str, tmp_path: Path) -> No
     )
 
 
-def test_many_runs_are_merged_before(
+def test_many_sorted_runs_are_merged_before_shards_are_written(
     source: str, out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(surveys, "FAN_IN", 3)
@@ -156,7 +156,9 @@ def test_many_runs_are_merged_before(
     )
 
 
-def test_every_step_twice_and_a_zombie_after_the_end(source: str, out: str, tmp_path: Path) -> None:
+def test_repeated_steps_and_a_late_worker_do_not_change_the_data_set(
+    source: str, out: str, tmp_path: Path
+) -> None:
     steps = begin(source, out, tmp_path)
     steps.ingest(3)  # an attempt that nobody accounts for
     found = steps.survey()
@@ -185,7 +187,7 @@ def test_every_step_twice_and_a_zombie_after_the_end(source: str, out: str, tmp_
 
 
 @pytest.mark.parametrize("what", ["shard", "index", "run", "plan"])
-def test_what_a_worker_hides_is_told(
+def test_file_hidden_from_a_worker_is_reported_and_nothing_is_committed(
     source: str, out: str, tmp_path: Path, store: Store, what: str
 ) -> None:
     out += f"-{what}"
@@ -224,7 +226,7 @@ def test_what_a_worker_hides_is_told(
     assert list_generations(out) == []
 
 
-def test_what_has_another_size_or_sum_is_not_committed(
+def test_shard_of_another_size_or_checksum_is_not_committed(
     source: str, out: str, tmp_path: Path
 ) -> None:
     steps = begin(source, out, tmp_path)
@@ -243,9 +245,7 @@ def test_what_has_another_size_or_sum_is_not_committed(
     assert not [name for name in find_files(out) if exists(out)] or not exists(out)
 
 
-def test_a_plan_or_list_that_was_replaced_is_not_read(
-    source: str, out: str, tmp_path: Path
-) -> None:
+def test_replaced_plan_or_layout_is_not_unpickled(source: str, out: str, tmp_path: Path) -> None:
     steps = begin(source, out, tmp_path)
     put_bytes(steps.job_folder.run_path("shared", steps.plan.name), b"cos\nsystem\n(S'false'\ntR.")
     _load_cached.cache_clear()
@@ -261,7 +261,9 @@ def test_a_plan_or_list_that_was_replaced_is_not_read(
         found.layout.load()
 
 
-def test_a_disk_that_is_full_is_named_with_its_host(source: str, out: str, tmp_path: Path) -> None:
+def test_full_disk_of_a_worker_is_reported_with_its_host(
+    source: str, out: str, tmp_path: Path
+) -> None:
     steps = begin(source, out, tmp_path)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
@@ -275,7 +277,7 @@ def test_a_disk_that_is_full_is_named_with_its_host(source: str, out: str, tmp_p
     assert f" on {socket.gethostname()}: File too large; nothing was written" in str(told.value)
 
 
-def test_a_class_that_a_worker_does_not_have_is_told_of(
+def test_class_that_a_worker_does_not_have_is_reported(
     out: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class OfAScript:
@@ -294,7 +296,9 @@ def test_a_class_that_a_worker_does_not_have_is_told_of(
         shared.load()
 
 
-def test_a_doomed_build_ends_before_a_shard_is_made(source: str, out: str, tmp_path: Path) -> None:
+def test_build_over_the_reject_limit_ends_before_a_shard_is_made(
+    source: str, out: str, tmp_path: Path
+) -> None:
     steps = begin(source, out, tmp_path, max_rejects=0)
     with pytest.raises(TooManyRejects, match="1 of 1201 records was rejected"):
         steps.survey()
@@ -303,7 +307,7 @@ def test_a_doomed_build_ends_before_a_shard_is_made(source: str, out: str, tmp_p
         other.survey()
 
 
-def test_of_two_builds_one_commits_and_the_other_removes_its_own(
+def test_of_two_builds_one_commits_and_the_other_removes_its_files(
     source: str, out: str, tmp_path: Path
 ) -> None:
     first, second = (begin(source, out, tmp_path) for _ in range(2))
@@ -343,7 +347,7 @@ def in_classes(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["csv", "text", "documents", "labels"])
-def test_the_plan_of_workers_has_the_files_and_units_of_one_process(
+def test_plan_of_workers_has_the_files_and_units_of_one_process(
     source: str, tmp_path: Path, kind: str
 ) -> None:
     options = {"kind": {"documents": "text", "labels": "images"}.get(kind, kind), **OPTIONS}

@@ -71,9 +71,7 @@ def expected(manifests: list[Manifest]) -> set[str]:
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("fault", [FAIL, DROP])
-def test_a_request_that_fails_is_repeated(
-    store: Store, proxy: Proxy, tmp_path: Path, fault: str
-) -> None:
+def test_failed_request_is_repeated(store: Store, proxy: Proxy, tmp_path: Path, fault: str) -> None:
     for at in itertools.count():
         out = f"{store.root}/{'fail' if fault == FAIL else 'drop'}{at}"
         proxy.begin()
@@ -99,7 +97,7 @@ def test_a_request_that_fails_is_repeated(
 
 @pytest.mark.sweep
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_build_that_dies_at_any_request_leaves_the_old_or_the_new_set_and_the_next_one_cleans(
+def test_build_that_dies_at_any_request_leaves_the_old_or_new_data_set(
     store: Store, proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store_run, "LEASE_SEC", -1)

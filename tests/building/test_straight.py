@@ -102,7 +102,7 @@ def write_documents(folder: Path, seed: int, files: int, bad: int, size: int) ->
     compression=st.sampled_from(["none", "none", "none", "gzip"]),
     max_rejects=st.sampled_from([0, "100%", "100%"]),
 )
-def test_the_outcome_is_that_of_the_build_that_sorts(
+def test_direct_build_of_documents_equals_the_build_that_sorts(
     seed: int,
     files: int,
     bad: int,
@@ -137,7 +137,9 @@ def test_the_outcome_is_that_of_the_build_that_sorts(
 @pytest.mark.parametrize(
     "options", [{"num_shards": 4}, {"num_shards": 9, "key_bits": 2}, {"shard_size": 2000}]
 )
-def test_images_with_labels_and_rejects(tmp_path: Path, options: dict[str, Any]) -> None:
+def test_direct_build_of_images_with_labels_and_rejects_equals_the_build_that_sorts(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
     images = [data for data, _ in samples().values()]
     for number in range(40):
         path = tmp_path / "in" / f"{number:02d}.jpg"
@@ -167,7 +169,7 @@ def test_images_with_labels_and_rejects(tmp_path: Path, options: dict[str, Any])
     assert found["rejects"].count(b"\n") >= 3
 
 
-def test_only_the_budget_ends_a_build_early(
+def test_direct_build_ends_early_only_over_the_reject_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_documents(tmp_path / "in", 1, 40, 30, 20)
@@ -185,7 +187,7 @@ def test_only_the_budget_ends_a_build_early(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_file_that_changes_while_it_is_built_is_named(
+def test_file_that_changes_during_the_build_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_documents(tmp_path / "in", 5, 5, 0, 300)

@@ -35,7 +35,7 @@ def digest(seed: int) -> str:
     return hashlib.sha256(frames.data).hexdigest()
 
 
-def test_threads_do_not_disturb_each_other() -> None:
+def test_kernels_in_many_threads_return_the_same_as_in_one() -> None:
     wanted = [digest(seed) for seed in range(24)]
     assert len(set(wanted)) == 24
     with ThreadPoolExecutor(8) as pool:
@@ -43,13 +43,13 @@ def test_threads_do_not_disturb_each_other() -> None:
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_processes(method: str) -> None:
+def test_kernels_in_child_processes_return_the_same(method: str) -> None:
     wanted = digest(1)  # the parent has loaded the library before it forks
     with multiprocessing.get_context(method).Pool(1) as pool:
         assert pool.apply(digest, (1,)) == wanted
 
 
-def test_offsets_beyond_2_gib_in_the_input() -> None:
+def test_column_with_offsets_beyond_2_gib_is_encoded() -> None:
     data = np.zeros((5 << 29) + 100, np.uint8)  # 2.5 GiB of which only the end is ever touched
     data[-7:] = np.frombuffer(b"abcdefg", np.uint8)
     end = len(data)
@@ -61,7 +61,7 @@ def test_offsets_beyond_2_gib_in_the_input() -> None:
     assert [frames.payload(i).tobytes()[-4:] for i in range(2)] == [b"abcd", b"\x03efg"]
 
 
-def test_a_record_of_2_gib_is_refused_before_anything_is_allocated() -> None:
+def test_record_of_2_gib_is_refused_before_memory_is_allocated() -> None:
     data = np.zeros(1 << 31, np.uint8)
     for size in ((1 << 31) - 20, 1 << 31):
         offsets = np.array([0, 0, size], np.int64)
@@ -75,7 +75,7 @@ def test_a_record_of_2_gib_is_refused_before_anything_is_allocated() -> None:
 
 
 @pytest.mark.sweep
-def test_a_batch_beyond_2_gib() -> None:
+def test_batch_beyond_2_gib_is_encoded_and_scanned() -> None:
     available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if available < 6 << 30:
         pytest.skip("needs 6 GiB of free memory")

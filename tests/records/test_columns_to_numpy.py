@@ -68,7 +68,9 @@ def one(feature: Feature, shape: tuple[int | None, ...], draw: st.DrawFn) -> Any
 @pytest.mark.parametrize("feature", FEATURES, ids=lambda feature: feature.describe())
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
-def test_values_come_back(feature: Feature, data: st.DataObject) -> None:
+def test_values_of_every_feature_survive_conversion_to_numpy(
+    feature: Feature, data: st.DataObject
+) -> None:
     rows = [
         None
         if data.draw(st.booleans())
@@ -97,7 +99,7 @@ def test_values_come_back(feature: Feature, data: st.DataObject) -> None:
     assert halves.valid.tolist() == whole.valid.tolist()
 
 
-def test_gathered_columns_equal_those_of_the_whole_table() -> None:
+def test_columns_gathered_from_batches_equal_those_of_the_table() -> None:
     table = mixed_rows(50).combine_chunks()
     (batch,) = table.to_batches()
     gathered = gather_columns([batch.slice(0, 7), batch.slice(7, 0), batch.slice(7)], MIXED, 50)
@@ -108,7 +110,7 @@ def test_gathered_columns_equal_those_of_the_whole_table() -> None:
         assert not isinstance(whole, np.ndarray) or whole.dtype == numpy_dtype(feature)
 
 
-def test_ragged_pads_cuts_and_slices() -> None:
+def test_ragged_and_strings_pad_truncate_and_slice() -> None:
     rows = Ragged(
         np.arange(6, dtype=np.int32), np.array([0, 3, 3, 6]), np.array([True, False, True])
     )
@@ -131,7 +133,7 @@ def test_ragged_pads_cuts_and_slices() -> None:
     assert "2 rows of 0 to 2 items" in repr(words)
 
 
-def test_strings_are_arrays_when_asked() -> None:
+def test_strings_convert_to_arrays_and_lists() -> None:
     text = Strings(
         np.frombuffer("aü".encode(), np.uint8),
         np.array([0, 1, 1, 3]),
@@ -143,7 +145,7 @@ def test_strings_are_arrays_when_asked() -> None:
     assert repr(text) == "Strings(3 rows: 'a', None, 'ü')"
 
 
-def test_ragged_is_tensorflows_ragged() -> None:
+def test_ragged_converts_to_a_ragged_tensor() -> None:
     tf = pytest.importorskip("tensorflow")
     nested = to_numpy(
         pa.array([[[1], [2, 3]], [], [[]]], pa.large_list(pa.large_list(pa.int64()))),
@@ -178,7 +180,7 @@ def encoded(column: pa.Array, feature: Feature) -> list[bytes]:
     ],
     ids=str,
 )
-def test_texts_and_lists(values: list[Any], column: pa.Array) -> None:
+def test_text_and_list_types_of_arrow_encode_alike(values: list[Any], column: pa.Array) -> None:
     feature = Feature("x", "string") if values is TEXTS else Feature("x", "int64", (None,))
     records = encoded(column, feature)
     assert records == encoded(pa.array(values, arrow_type(feature)), feature)
@@ -191,7 +193,7 @@ def test_texts_and_lists(values: list[Any], column: pa.Array) -> None:
     ]
 
 
-def test_string_views() -> None:
+def test_string_views_encode_like_strings() -> None:
     column = pa.array(TEXTS, pa.string_view())
     try:
         column.cast(pa.large_string())
@@ -202,7 +204,7 @@ def test_string_views() -> None:
     )
 
 
-def test_fixed_size_binary_dates_and_nulls() -> None:
+def test_fixed_size_binary_dates_and_null_columns_are_encoded() -> None:
     assert parse(encoded(pa.array([b"abc"], pa.binary(3)), Feature("x", "bytes"))[0]) == {
         "x": ("bytes", [b"abc"])
     }
@@ -213,7 +215,7 @@ def test_fixed_size_binary_dates_and_nulls() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "uint8", "int16", "float64"])
-def test_tensors_fixed_variable_and_extension(dtype: str) -> None:
+def test_fixed_variable_and_extension_tensors_encode_alike(dtype: str) -> None:
     feature = Feature("x", dtype, (2, 3))
     values = np.arange(18, dtype=dtype)
     fixed = pa.FixedSizeListArray.from_arrays(pa.array(values), 6)
@@ -232,7 +234,7 @@ def test_tensors_fixed_variable_and_extension(dtype: str) -> None:
     assert encoded(missing, feature) == [wanted[0], b"\n\0", wanted[1]]
 
 
-def test_a_null_fixed_list_is_absent_though_its_values_are_null() -> None:
+def test_null_in_a_fixed_size_list_is_a_missing_feature() -> None:
     column = pa.array([[1.0, 2.0], None, [3.0, 4.0]], pa.list_(pa.float32(), 2))
     assert column.values.null_count == 2 or len(column.values) == 6
     assert [parse(record) for record in encoded(column, Feature("x", "float32", (2,)))] == [
@@ -242,7 +244,7 @@ def test_a_null_fixed_list_is_absent_though_its_values_are_null() -> None:
     ]
 
 
-def test_nothing_outside_a_slice_is_converted() -> None:
+def test_only_the_values_of_a_slice_are_converted() -> None:
     bools = pa.LargeListArray.from_arrays(
         np.arange(0, 1_000_001, 10), pa.array(np.ones(1_000_000, bool))
     )
@@ -273,14 +275,16 @@ def test_nothing_outside_a_slice_is_converted() -> None:
         (Feature("x", "int64"), pa.array(["a"]).dictionary_encode()),
     ],
 )
-def test_another_type_is_refused_by_name(feature: Feature, column: pa.Array) -> None:
+def test_column_of_another_type_is_refused_with_feature_and_type(
+    feature: Feature, column: pa.Array
+) -> None:
     with pytest.raises(
         TypeError, match=r"feature 'x' is .* and needs a column of type .*cast it first"
     ):
         flatten_column(column, feature)
 
 
-def test_zero_copy_where_arrow_has_it() -> None:
+def test_flattened_numbers_and_texts_share_the_memory_of_arrow() -> None:
     data = pa.array(np.arange(1000, dtype=np.int64))
     flat = flatten_column(data.slice(100, 50), Feature("x", "int64"))[0]
     assert flat.values.ctypes.data == data.buffers()[1].address + 800

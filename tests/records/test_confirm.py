@@ -93,13 +93,13 @@ OTHERWISE: dict[str, Row] = {
 
 
 @pytest.mark.parametrize("row", SAME)
-def test_what_changes_nothing_is_confirmed(row: Row) -> None:
+def test_record_that_fits_the_guess_confirms_it(row: Row) -> None:
     head = [written(one) for one in HEAD]
     assert confirmed(head, [written(ROW | row | {"list": row.get("list", (INT64, [1]))})] * 20)
 
 
 @pytest.mark.parametrize("what", OTHERWISE)
-def test_what_would_change_the_schema_is_noticed(what: str) -> None:
+def test_record_that_changes_the_schema_is_noticed(what: str) -> None:
     head, late = (
         [written(one) for one in HEAD],
         written(ROW | {"list": (INT64, [1])} | OTHERWISE[what]),
@@ -122,7 +122,7 @@ def test_what_would_change_the_schema_is_noticed(what: str) -> None:
         field(1, field(1, field(1, b"one") + field(2, field(3, b"\x08\x05")))),
     ],
 )
-def test_records_that_are_no_plain_examples_are_noticed(late: bytes) -> None:
+def test_record_that_is_not_a_plain_example_is_noticed(late: bytes) -> None:
     guess = guess_of([written(ROW)])
     assert guess is not None
     with pytest.raises(SchemaNotConfirmed):
@@ -139,11 +139,11 @@ def test_records_that_are_no_plain_examples_are_noticed(late: bytes) -> None:
         [written({"x/ragged_flat_values": (INT64, [1]), "x/ragged_row_lengths_0": (INT64, [1])})],
     ],
 )
-def test_records_that_can_not_stand_for_others(head: list[bytes]) -> None:
+def test_head_without_examples_or_with_conflicts_gives_no_guess(head: list[bytes]) -> None:
     assert guess_of(head) is None
 
 
-def test_names_of_nested_lists_are_left_to_all_records() -> None:
+def test_head_with_names_of_nested_lists_gives_no_guess() -> None:
     schema = Schema((Feature("x/ragged_flat_values", "int64", (), True),))
     assert infer(*buffer([written({"x/ragged_flat_values": (INT64, [1])})])).to_schema() == schema
     assert guess_of([written({"x/ragged_flat_values": (INT64, [1])})]) is None
@@ -191,12 +191,14 @@ def _plain(draw: random.Random, change: float) -> Callable[[], bytes]:
 
 @settings(max_examples=75)
 @given(st.integers(0, 2**32), st.sampled_from([0.0, 0.0, 0.002, 0.02]), st.integers(1, 30))
-def test_a_confirmed_guess_is_what_all_records_say(seed: int, change: float, first: int) -> None:
+def test_confirmed_guess_equals_the_schema_of_all_records(
+    seed: int, change: float, first: int
+) -> None:
     record = _plain(random.Random(seed), change)
     confirmed([record() for _ in range(first)], [record() for _ in range(40)])
 
 
-def test_guesses_are_confirmed_often_enough_to_be_worth_it() -> None:
+def test_guesses_of_plain_records_are_confirmed_often() -> None:
     makers = (_plain(random.Random(seed), change) for seed in range(60) for change in (0.0, 0.01))
     found = [confirmed([make() for _ in range(20)], [make() for _ in range(40)]) for make in makers]
     assert 20 < sum(found) < 100
@@ -204,7 +206,9 @@ def test_guesses_are_confirmed_often_enough_to_be_worth_it() -> None:
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(0, 2**32), st.sampled_from([0.0, 0.01]), st.booleans())
-def test_it_holds_for_records_written_in_any_way(seed: int, oddity: float, sequence: bool) -> None:
+def test_confirmed_guess_of_unusual_records_equals_the_schema_of_all(
+    seed: int, oddity: float, sequence: bool
+) -> None:
     scribe = Scribe(seed, oddity, {"a": INT64, "b": BYTES, "c": FLOAT})
     records = [scribe.message(sequence) for _ in range(30)]
     try:

@@ -56,7 +56,7 @@ def converted(
 
 @pytest.mark.parametrize("dtype", sorted(ITEM_BYTES))
 @pytest.mark.parametrize("order", ["<", ">"])
-def test_raw_bytes_of_every_dtype(dtype: str, order: str) -> None:
+def test_decode_raw_reads_every_dtype_in_both_byte_orders(dtype: str, order: str) -> None:
     rng = np.random.default_rng(1)
     stored = {"bool": "u1", "bfloat16": "u2"}.get(dtype, dtype)
     arrays = [
@@ -83,7 +83,7 @@ def test_raw_bytes_of_every_dtype(dtype: str, order: str) -> None:
     assert not result.bad_records
 
 
-def test_raw_bytes_that_are_missing_or_of_wrong_size() -> None:
+def test_decode_raw_keeps_nulls_and_reports_wrong_sizes() -> None:
     good = [np.arange(i, i + 4, dtype="<f4").tobytes() for i in range(4)]
     values = [good[0], None, good[1][:-1], good[2], b"", good[3] + b"\0", None]
     result, column = converted(Feature("x", "bytes"), values, DecodeRaw("x", "float32", (2, 2)))
@@ -94,7 +94,7 @@ def test_raw_bytes_that_are_missing_or_of_wrong_size() -> None:
     ]
 
 
-def test_raw_bytes_of_any_number_of_items() -> None:
+def test_decode_raw_reads_a_variable_number_of_items() -> None:
     arrays = [np.arange(3 * rows, dtype="<i2").reshape(rows, 3) for rows in (2, 0, 1)]
     result, column = converted(
         Feature("x", "bytes"),
@@ -107,7 +107,7 @@ def test_raw_bytes_of_any_number_of_items() -> None:
     ]
 
 
-def test_a_scalar_and_text_as_raw_bytes() -> None:
+def test_decode_raw_reads_scalars_from_text() -> None:
     """Inference takes bytes that happen to be UTF-8 for text."""
     _, column = converted(
         Feature("x", "string"),
@@ -117,7 +117,7 @@ def test_a_scalar_and_text_as_raw_bytes() -> None:
     assert column.to_pylist() == [0, None, 1]
 
 
-def test_lists_reshaped() -> None:
+def test_reshape_of_lists_reports_lengths_that_do_not_fit() -> None:
     result, column = converted(
         Feature("x", "float32", (None,)),
         [list(range(8)), None, [], [1, 2, 3], [5, 6, 7, 8]],
@@ -134,7 +134,7 @@ def test_lists_reshaped() -> None:
     assert result.bad_records[0].message == "3 values, which do not go into [2, 2]"
 
 
-def test_tensors_reshaped() -> None:
+def test_reshape_of_tensors_computes_the_open_dimension() -> None:
     feature = Feature("x", "int64", (2, 6))
     step = Reshape("x", (3, None))
     _, column = converted(feature, [list(range(12)), None], step)
@@ -156,7 +156,9 @@ def test_tensors_reshaped() -> None:
         ("bytes", "", b""),
     ],
 )
-def test_padding_of_every_kind(dtype: str, value: Any, fill: Any) -> None:
+def test_pad_fills_truncates_and_reports_longer_lists_of_every_dtype(
+    dtype: str, value: Any, fill: Any
+) -> None:
     item = {"bool": True, "string": "a", "bytes": b"a"}.get(dtype, 1)
     if dtype == "float16":
         item = np.float16(1)
@@ -174,7 +176,7 @@ def test_padding_of_every_kind(dtype: str, value: Any, fill: Any) -> None:
     assert column.to_pylist() == [[item] * 3]
 
 
-def test_lists_that_are_equally_long_are_padded_and_made_ragged_all_the_same() -> None:
+def test_pad_and_reshape_accept_fixed_shapes_like_lists() -> None:
     """What is inferred of a part of a data set may be a fixed shape, and the same command must
     serve it.
     """
@@ -199,7 +201,7 @@ def test_lists_that_are_equally_long_are_padded_and_made_ragged_all_the_same() -
 
 
 @given(st.lists(st.none() | st.lists(st.integers(-100, 100), max_size=6), max_size=20))
-def test_padding_equals_to_padded(rows: list[list[int] | None]) -> None:
+def test_pad_equals_ragged_to_padded(rows: list[list[int] | None]) -> None:
     """Also of vectors, and cut: the oracle is `Ragged.to_padded` on the same column."""
     feature = Feature("x", "int32", (None, 2))
     pairs = [None if row is None else [[item, -item] for item in row] for row in rows]
@@ -216,7 +218,7 @@ def test_padding_equals_to_padded(rows: list[list[int] | None]) -> None:
             assert np.array_equal(got[i], expected[i])
 
 
-def test_steps_follow_each_other_and_bad_records_add_up() -> None:
+def test_chained_steps_collect_their_bad_records() -> None:
     lists = [[1, 2, 3, 4], [1, 2, 3], [1, 2] * 5, None, [], [7, 8]]
     result, column = converted(
         Feature("x", "int64", (None,)), lists, Reshape("x", (None, 2)), Pad("x", 2, "0")
@@ -225,7 +227,7 @@ def test_steps_follow_each_other_and_bad_records_add_up() -> None:
     assert [record.row for record in result.bad_records] == [1, 2]
 
 
-def test_slices_are_converted_as_whole_columns_are() -> None:
+def test_slice_converts_like_the_whole_column() -> None:
     feature = Feature("x", "int64", (None,))
     whole = pa.array([[1], None, [1, 2], [3, 4, 5], []] * 3, pa.large_list(pa.int64()))
     for step in (Pad("x", 3, "0"), Reshape("x", (None,))):
@@ -261,7 +263,7 @@ def test_slices_are_converted_as_whole_columns_are() -> None:
         (Feature("x", "bool", (None,)), Pad("x", 4, "2"), "'2' is no bool"),
     ],
 )
-def test_what_can_not_be_converted_is_refused(
+def test_impossible_conversion_is_refused(
     feature: Feature, step: ConversionStep, message: str
 ) -> None:
     with pytest.raises(UsageError, match=message):

@@ -39,7 +39,9 @@ def decode_all(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 @given(schemas_and_rows())
-def test_decode_of_encode_is_the_batch(drawn: tuple[Schema, list[dict[str, Any]]]) -> None:
+def test_decoding_an_encoded_batch_returns_the_batch(
+    drawn: tuple[Schema, list[dict[str, Any]]],
+) -> None:
     schema, rows = drawn
     batch = pa.RecordBatch.from_pylist(
         [{f.name: arrow_value(f, row[f.name]) for f in schema} for row in rows],
@@ -52,7 +54,7 @@ def test_decode_of_encode_is_the_batch(drawn: tuple[Schema, list[dict[str, Any]]
     assert result.equals(batch)
 
 
-def test_schema_and_order_of_a_projection() -> None:
+def test_projection_has_the_requested_columns_in_order() -> None:
     frames = encode(mixed_rows(3).combine_chunks().to_batches()[0], MIXED)
     result = decode(frames.data, frames.starts + 12, frames.lengths, MIXED, ["words", "id"])
     assert result.schema.equals(to_arrow(MIXED.select(["words", "id"])), check_metadata=True)
@@ -63,7 +65,7 @@ def test_schema_and_order_of_a_projection() -> None:
         decode(frames.data, frames.starts + 12, frames.lengths, MIXED, ["other"])
 
 
-def test_features_not_asked_for_are_skipped_unread() -> None:
+def test_features_outside_the_projection_are_not_parsed() -> None:
     record = example([("broken", field(INT64, field(1, b"\xff"))), ("good", feature(INT64, [7]))])
     schema = Schema((Feature("broken", "int64"), Feature("good", "int64")))
     assert decode_all([record], schema, ["good"]).to_pylist() == [{"good": 7}]
@@ -76,7 +78,7 @@ def test_features_not_asked_for_are_skipped_unread() -> None:
 
 
 @pytest.mark.parametrize("order", ["same", "shuffled"])
-def test_any_order_of_the_map_and_any_number_of_other_names(order: str) -> None:
+def test_features_are_found_in_any_order_among_many_other_names(order: str) -> None:
     rng = np.random.default_rng(0)
     names = [f"feature/{i}" for i in range(5)] + [f"other/{i}/{'x' * (i % 40)}" for i in range(400)]
     schema = Schema(tuple(Feature(name, "int64") for name in names[:5]))
@@ -91,7 +93,7 @@ def test_any_order_of_the_map_and_any_number_of_other_names(order: str) -> None:
     ]
 
 
-def test_names_that_differ_in_the_middle_only() -> None:
+def test_names_that_differ_only_in_the_middle_are_distinguished() -> None:
     names = [
         f"12345678{middle}12345678"
         for middle in ("", "a", "b", "aaaaaaaab", "aaaaaaaac", "baaaaaaab")
@@ -113,7 +115,7 @@ def ragged_record(values: Sequence[int], lengths: Sequence[int] | None) -> bytes
     return example(parts)
 
 
-def test_nested_lists() -> None:
+def test_nested_lists_are_decoded() -> None:
     records = [
         ragged_record([1, 2, 3, 4, 5, 6], [1, 0, 2]),
         example([]),
@@ -147,7 +149,7 @@ def test_nested_lists() -> None:
         ragged_record([1, 2, 3, 4], [2**62, 2**62, 2**62, 2**62 + 2]),
     ],
 )
-def test_nested_lists_that_do_not_add_up(record: bytes) -> None:
+def test_nested_lists_with_inconsistent_lengths_are_bad_records(record: bytes) -> None:
     good = ragged_record([1, 2], [0, 1])
     batch, rows, bad = decode_lenient(*buffer([good, record, good]), RAGGED)
     assert rows.tolist() == [0, 2]
@@ -177,7 +179,7 @@ def test_nested_lists_that_do_not_add_up(record: bytes) -> None:
         (Feature("_", "bytes", (2,)), feature(BYTES, [b""]), "another number of values"),
     ],
 )
-def test_errors_say_where_what_and_why(
+def test_decode_error_has_file_record_byte_feature_and_reason(
     name: str, feature_of: Feature, value: bytes, words: str
 ) -> None:
     schema = Schema((Feature(name, feature_of.dtype, feature_of.shape, feature_of.required),))
@@ -197,7 +199,7 @@ def test_errors_say_where_what_and_why(
     assert words in text
 
 
-def test_refused_bytes_say_where() -> None:
+def test_record_that_protobuf_refuses_is_reported_with_its_place() -> None:
     said = r"not a tf\.train\.Example: protobuf refuses it, or it names features over 262,144 times"
     with pytest.raises(DataError, match=rf"^f: record 1, byte 8: {said}$"):
         decode(
@@ -207,14 +209,14 @@ def test_refused_bytes_say_where() -> None:
         )
 
 
-def test_records_outside_the_buffer_are_refused() -> None:
+def test_record_range_outside_the_buffer_is_refused() -> None:
     data = np.zeros(10, np.uint8)
     for start, length in ((-1, 1), (0, 11), (10, 1), (5, -1), (2**63 - 1, 2)):
         with pytest.raises(ValueError, match="do not lie inside"):
             decode(data, np.array([start]), np.array([length]), MIXED)
 
 
-def test_records_that_are_no_examples() -> None:
+def test_opaque_records_decode_to_one_bytes_column() -> None:
     schema = Schema((Feature("record", "bytes", (), True),), message=OPAQUE_BYTES)
     records = [b"", b"\xff" * 100, b"text"]
     assert decode_all(records, schema).to_pydict() == {"record": records}
@@ -222,14 +224,14 @@ def test_records_that_are_no_examples() -> None:
     assert decode_all(records, schema, []).num_rows == 3
 
 
-def test_no_records() -> None:
+def test_no_records_decode_to_an_empty_batch() -> None:
     batch = decode_all([], MIXED)
     assert batch.num_rows == 0
     assert batch.schema.equals(to_arrow(MIXED), check_metadata=True)
     assert decode_lenient(*buffer([b"\x0a"]), MIXED)[0].num_rows == 0
 
 
-def test_threads_share_a_plan() -> None:
+def test_threads_that_share_a_schema_decode_alike() -> None:
     """Each call has its own table of names, though the schema's is made once."""
     scribe = Scribe(5, 0.05, {"int": INT64, "text": BYTES, "words": BYTES, "ints": INT64})
     records = [scribe.message(False) for _ in range(500)]
@@ -245,7 +247,7 @@ def test_threads_share_a_plan() -> None:
 
 
 @pytest.mark.sweep
-def test_a_column_beyond_2_gib() -> None:
+def test_column_beyond_2_gib_is_decoded() -> None:
     value = np.random.default_rng(0).bytes(64 << 20)
     data, starts, lengths = buffer(
         [example([("x", feature(BYTES, [value])), ("n", feature(INT64, list(range(10))))])]
@@ -292,7 +294,7 @@ print("kept", kept)
 @pytest.mark.skipif(
     sys.platform != "linux", reason="guards the pages around the buffer with Linux's mprotect"
 )
-def test_nothing_outside_the_buffer_is_read() -> None:
+def test_decoder_reads_no_byte_outside_the_buffer() -> None:
     """Records that end, and begin, at a page that may not be touched: reading one byte outside
     kills the process.
     """
@@ -312,7 +314,9 @@ def test_nothing_outside_the_buffer_is_read() -> None:
     ),
     st.integers(0, 20),
 )
-def test_packed_varints_of_every_length(rows: list[list[tuple[int, int, int]]], tail: int) -> None:
+def test_packed_varints_of_every_length_are_decoded(
+    rows: list[list[tuple[int, int, int]]], tail: int
+) -> None:
     values: list[list[int]] = []
     payloads: list[bytes] = []
     for row in rows:

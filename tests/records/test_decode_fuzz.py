@@ -90,7 +90,9 @@ def check(records: list[bytes], schema: Schema) -> int:
     "schemas", [(FLAT,), NARROW, (STEPPED,)], ids=["flat", "narrow", "stepped"]
 )
 @pytest.mark.parametrize("oddity", [0.0, 0.03, 0.3])
-def test_written_in_every_way(schemas: tuple[Schema, ...], oddity: float) -> None:
+def test_records_in_unusual_encodings_decode_like_upb(
+    schemas: tuple[Schema, ...], oddity: float
+) -> None:
     @settings(deadline=None, max_examples=8, derandomize="RECORDMILL_FUZZ" not in os.environ)
     @given(st.integers(0, 2**32))
     def run(seed: int) -> None:
@@ -105,7 +107,7 @@ def test_written_in_every_way(schemas: tuple[Schema, ...], oddity: float) -> Non
 @pytest.mark.parametrize(
     "schemas", [(FLAT,), NARROW, (STEPPED,)], ids=["flat", "narrow", "stepped"]
 )
-def test_mutated(schemas: tuple[Schema, ...]) -> None:
+def test_mutated_records_decode_like_upb(schemas: tuple[Schema, ...]) -> None:
     good: dict[Schema, int] = {}
 
     @settings(deadline=None, max_examples=12, derandomize="RECORDMILL_FUZZ" not in os.environ)
@@ -125,11 +127,11 @@ def test_mutated(schemas: tuple[Schema, ...]) -> None:
 
 @settings(deadline=None, max_examples=75)
 @given(st.lists(st.binary(max_size=40), min_size=1, max_size=20))
-def test_any_bytes(records: list[bytes]) -> None:
+def test_arbitrary_bytes_decode_like_upb(records: list[bytes]) -> None:
     check(records, FLAT)
 
 
-def test_every_cut_and_every_bit_of_a_record() -> None:
+def test_truncated_and_bit_flipped_record_decodes_like_upb() -> None:
     scribe = Scribe(7, 0.0, KINDS)
     record = max(
         (scribe.message(False) for _ in range(30)),
@@ -144,7 +146,7 @@ def test_every_cut_and_every_bit_of_a_record() -> None:
     check(flips, FLAT)
 
 
-def test_records_anywhere_in_the_buffer() -> None:
+def test_records_in_any_order_of_the_buffer_decode_alike() -> None:
     scribe = Scribe(3, 0.1, KINDS)
     records = [scribe.message(False) for _ in range(50)]
     data, starts, lengths = buffer(records)

@@ -72,7 +72,7 @@ PINNED = [
 
 
 @pytest.mark.parametrize(("feature", "value", "wanted"), PINNED)
-def test_bytes_are_pinned(feature: Feature, value: Any, wanted: str) -> None:
+def test_encoded_values_are_the_pinned_bytes(feature: Feature, value: Any, wanted: str) -> None:
     # Shards written by one version must be told from the bytes of another; manifests and digests
     # rely on it.
     assert one(feature, value).hex() == wanted.replace(" ", "")
@@ -84,7 +84,7 @@ def test_bytes_are_pinned(feature: Feature, value: Any, wanted: str) -> None:
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 @given(case=schemas_and_rows())
-def test_same_bytes_as_pure_python_protobuf(
+def test_encoded_records_equal_those_of_pure_python_protobuf(
     pure_python: PurePython, case: tuple[Schema, list[dict[str, Any]]]
 ) -> None:
     schema, rows = case
@@ -95,7 +95,7 @@ def test_same_bytes_as_pure_python_protobuf(
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(case=schemas_and_rows())
-def test_a_slice_encodes_as_its_rows_and_protobuf_reads_it(
+def test_slice_encodes_as_its_rows_and_protobuf_parses_it(
     case: tuple[Schema, list[dict[str, Any]]],
 ) -> None:
     schema, rows = case
@@ -161,7 +161,7 @@ def many_rows(count: int) -> tuple[Schema, list[dict[str, Any]]]:
     return Schema(features), rows
 
 
-def test_blocks_of_rows_meet_everywhere(pure_python: PurePython) -> None:
+def test_batch_of_many_encoding_blocks_equals_protobuf(pure_python: PurePython) -> None:
     schema, rows = many_rows(1500)
     encoded = payloads(batch_of(schema, rows), schema)
     assert sum(map(len, encoded)) > 4 * (16 << 10)
@@ -169,14 +169,14 @@ def test_blocks_of_rows_meet_everywhere(pure_python: PurePython) -> None:
     assert encoded == pure_python.serialize([row_entries(schema, row) for row in rows])
 
 
-def test_no_columns_and_no_rows() -> None:
+def test_batches_without_columns_or_rows_are_encoded() -> None:
     # pyarrow may lose the rows of a batch without columns
     assert payloads(pa.RecordBatch.from_pylist([{}, {}]), Schema(())) in ([b"\n\0", b"\n\0"], [])
     schema = Schema((Feature("a", "int64", (None,)), Feature("b", "string"), Feature("c", "bool")))
     assert payloads(batch_of(schema, []), schema) == []
 
 
-def test_column_order_does_not_matter() -> None:
+def test_column_order_does_not_change_the_bytes() -> None:
     schema, rows = many_rows(20)
     batch = batch_of(schema, rows)
     backwards = pa.RecordBatch.from_arrays(batch.columns[::-1], names=batch.schema.names[::-1])
@@ -223,14 +223,14 @@ def test_column_order_does_not_matter() -> None:
         ),
     ],
 )
-def test_what_example_cannot_hold_is_refused_with_its_place(
+def test_value_that_an_example_cannot_hold_is_refused_with_feature_and_row(
     feature: Feature, column: pa.Array, message: str
 ) -> None:
     with pytest.raises(DataError, match=message):
         encode(pa.RecordBatch.from_arrays([column], names=["x"]), Schema((feature,)))
 
 
-def test_what_stands_under_a_null_is_nobodys_business() -> None:
+def test_values_hidden_by_a_null_are_ignored() -> None:
     values = pa.array([1, 2**63, 3, None, 5], pa.uint64())
     lists = pa.LargeListArray.from_arrays(
         pa.array([0, 1, 4, 5]), values, mask=pa.array([False, True, False])
@@ -241,7 +241,7 @@ def test_what_stands_under_a_null_is_nobodys_business() -> None:
     ] == [{"x": ("int64", [1])}, {}, {"x": ("int64", [5])}]
 
 
-def test_wrong_columns_are_the_callers_mistake() -> None:
+def test_wrong_columns_raise_value_or_type_error() -> None:
     schema = Schema((Feature("x", "int64"),))
     with pytest.raises(ValueError, match=r"columns \['y'\] and the schema the features \['x'\]"):
         encode(pa.RecordBatch.from_pydict({"y": [1]}), schema)
@@ -252,7 +252,7 @@ def test_wrong_columns_are_the_callers_mistake() -> None:
         encode(pa.RecordBatch.from_pydict({"x": [1.0]}), schema)
 
 
-def test_records_that_are_no_examples() -> None:
+def test_opaque_records_are_encoded_as_they_are() -> None:
     schema = Schema((Feature("record", "bytes", (), True),), message=OPAQUE_BYTES)
     records = [b"", b"one", b"x" * 5000]
     assert (
@@ -288,7 +288,7 @@ class _Name(str):
 
 
 @pytest.mark.parametrize("message", ["Example", "SequenceExample"])
-def test_the_columns_of_many_features_are_found_without_a_search(message: str) -> None:
+def test_columns_of_many_features_are_found_in_linear_time(message: str) -> None:
     names = [_Name(f"feature_{number:04}") for number in range(400)]
     schema = Schema(tuple(Feature(name, "int64") for name in names), None, message)
     batch = pa.RecordBatch.from_arrays(
@@ -301,7 +301,7 @@ def test_the_columns_of_many_features_are_found_without_a_search(message: str) -
     )  # a list that is searched takes half of 400 * 400
 
 
-def test_the_arrow_schema_of_a_schema_is_made_once() -> None:
+def test_arrow_schema_is_made_once_per_schema() -> None:
     schema = Schema((Feature("x", "int64", classes=("a", "b")),), "x")
     made = to_arrow(schema)
     assert to_arrow(schema) is made
@@ -331,7 +331,7 @@ def packed(values: np.ndarray) -> bytes:
         max_size=6,
     )
 )
-def test_runs_of_every_length_of_bits(runs: list) -> None:
+def test_packed_integers_of_every_bit_length_are_encoded(runs: list) -> None:
     values = np.array(
         [
             random.getrandbits(bits) if bits else 0
@@ -343,7 +343,7 @@ def test_runs_of_every_length_of_bits(runs: list) -> None:
     assert packed(values) == b"".join(varint(int(value) % 2**64) for value in values)
 
 
-def test_every_pattern_of_lengths_of_four_values() -> None:
+def test_packed_integers_of_every_pattern_of_four_lengths_are_encoded() -> None:
     edges = [[0, 127], [128, 2**14 - 1], [2**14, 2**21 - 1], [2**21, 2**28 - 1]]
     for number in range(4**4):
         for last in (0, 1):

@@ -18,7 +18,7 @@ from recordmill.schemas.feature import SEQUENCE_EXAMPLE, Feature, Schema
 from recordmill.sources.arrow.single_example import example, parse_example
 
 
-def test_bytes_are_pinned() -> None:
+def test_example_returns_the_pinned_bytes() -> None:
     assert example({"b": [1, 300], "a": 1.5, "none": None}).hex() == (
         "0a1d0a0d0a0161120812060a040000c03f0a0c0a016212071a050a0301ac02"
     )
@@ -26,7 +26,7 @@ def test_bytes_are_pinned() -> None:
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(case=schemas_and_rows())
-def test_same_bytes_as_the_columnar_path_and_values_back(
+def test_example_equals_the_columnar_path_and_parses_back(
     case: tuple[Schema, list[dict[str, Any]]],
 ) -> None:
     schema, rows = case
@@ -84,7 +84,7 @@ class Tensor:
         (Tensor([[1, 2], [3, 4]]), "int64", [1, 2, 3, 4]),
     ],
 )
-def test_a_value_says_what_it_is(value: Any, kind: str, stored: Any) -> None:
+def test_type_of_a_value_determines_the_kind_of_list(value: Any, kind: str, stored: Any) -> None:
     assert parse(example({"x": value})) == {"x": (kind, stored)}
 
 
@@ -95,7 +95,7 @@ def one(dtype: str, *shape: int | None) -> Schema:
 @pytest.mark.parametrize(
     "given", [lambda v: v, lambda v: np.array(v), lambda v: [v], lambda v: np.array([v, v])]
 )
-def test_classes_are_told_as_in_a_build(given: Any) -> None:
+def test_class_names_and_numbers_are_resolved_as_in_a_build(given: Any) -> None:
     for classes, values in (
         (("no", "yes"), {"no": 0, "yes": 1, 0: 0, 1: 1}),
         (("true", "false"), {True: 0, False: 1, "true": 0}),
@@ -136,13 +136,15 @@ def test_classes_are_told_as_in_a_build(given: Any) -> None:
         ([5], one("int64"), "schema has int64"),
     ],
 )
-def test_what_would_be_damaged_is_refused(value: Any, schema: Schema | None, message: str) -> None:
+def test_value_that_would_lose_information_is_refused(
+    value: Any, schema: Schema | None, message: str
+) -> None:
     with pytest.raises(DataError, match=message) as caught:
         example({"x": value}, schema)
     assert len(str(caught.value)) < 300
 
 
-def test_the_schema_is_kept() -> None:
+def test_example_and_parse_example_enforce_the_schema() -> None:
     schema = Schema((Feature("x", "int64", (), True), Feature("y", "string")))
     assert example({"x": 1}, schema) == example({"x": 1, "y": None}, schema)
     with pytest.raises(DataError, match="x: missing, but the schema requires it"):
@@ -157,7 +159,7 @@ def test_the_schema_is_kept() -> None:
         parse_example(example({"y": "a"}), schema)
 
 
-def test_moments() -> None:
+def test_times_with_a_zone_are_stored_in_utc() -> None:
     schema = one("timestamp[us, UTC]")
     zone = datetime.timezone(datetime.timedelta(hours=2))
     moment = datetime.datetime(2024, 5, 6, 7, 8, 9, 10, tzinfo=zone)
@@ -171,7 +173,7 @@ def test_moments() -> None:
     )
 
 
-def test_foreign_bytes() -> None:
+def test_unpacked_empty_and_broken_records_of_other_programs() -> None:
     # int64 5 and 300 one by one, then an empty packed run
     unpacked = bytes.fromhex("0a100a0e0a016112091a07080508ac020a00")
     assert parse_example(unpacked)["a"].tolist() == [5, 300]
@@ -182,18 +184,18 @@ def test_foreign_bytes() -> None:
             parse_example(broken)
 
 
-def test_a_masked_scalar_is_missing() -> None:
+def test_masked_scalar_is_a_missing_value() -> None:
     assert parse_example(example({"x": np.ma.masked, "y": np.ma.array([3])})).keys() == {"y"}
 
 
 @pytest.mark.parametrize("name", [1, b"a", "\ud800"])
-def test_a_name_that_is_no_text_is_refused_by_name(name: Any) -> None:
+def test_feature_name_that_is_not_text_is_refused(name: Any) -> None:
     with pytest.raises(DataError, match="column"):
         example({name: 1})
 
 
 @pytest.mark.parametrize("digits", [400, 5000])
-def test_the_error_of_a_huge_number_is_short(digits: int) -> None:
+def test_error_about_a_huge_number_is_short(digits: int) -> None:
     value = [-(10**digits)]
     with pytest.raises(DataError, match=r"'x' is (too long to be shown|\[-10)") as caught:
         example({"x": value})
@@ -208,7 +210,7 @@ def test_the_error_of_a_huge_number_is_short(digits: int) -> None:
         ((None, 1), [None, [2**53 + 1]]),
     ],
 )
-def test_a_missing_step_of_a_sequence_example_is_none(
+def test_missing_step_of_a_sequence_example_is_none(
     shape: tuple[int | None, ...], expected: list[Any]
 ) -> None:
     message = messages()[1]()

@@ -60,7 +60,7 @@ STARTS = [
 ]
 
 
-def test_bytes_are_pinned() -> None:
+def test_framed_payloads_are_the_pinned_bytes() -> None:
     # As tf.io.TFRecordWriter writes them; every reader of TFRecord files relies on it.
     made = frame_payloads(array(b"abc"), np.array([0, 3, 3]))
     assert (
@@ -69,7 +69,7 @@ def test_bytes_are_pinned() -> None:
     )
 
 
-def test_frame_is_the_definition() -> None:
+def test_frames_equal_the_definition_of_tfrecord() -> None:
     made = frame_payloads(array(b"before" + b"".join(PAYLOADS) + b"behind"), offsets(PAYLOADS, 6))
     assert made.data.tobytes() == SHARD
     assert made.starts.tolist() == STARTS[:-1]
@@ -80,13 +80,13 @@ def test_frame_is_the_definition() -> None:
     assert [made.payload(i).tobytes() for i in range(len(made))] == PAYLOADS
 
 
-def test_frame_refuses_offsets_outside() -> None:
+def test_frame_payloads_refuses_offsets_outside_the_data() -> None:
     for wrong in ([], [0, 4], [-1, 2], [0, 3, 2]):
         with pytest.raises(ValueError, match="payload offsets"):
             frame_payloads(array(b"abc"), np.array(wrong, np.int64))
 
 
-def test_scan_gives_back_what_was_framed_from_any_cut() -> None:
+def test_scan_returns_the_complete_frames_of_any_prefix() -> None:
     for cut in range(len(SHARD) + 1):
         frames, consumed = scan_frames(array(SHARD[:cut]), source="s", is_final=False)
         assert consumed == max(start for start in STARTS if start <= cut)
@@ -110,7 +110,7 @@ def test_every_flipped_bit_is_found_at_its_frame() -> None:
 
 
 @pytest.mark.parametrize("length", [2**30 + 1, 2**40, 2**63, 2**64 - 1, 2**64 - 16])
-def test_a_mad_length_with_a_right_crc_is_refused_before_it_is_used(length: int) -> None:
+def test_huge_length_with_a_valid_crc_is_refused_before_allocation(length: int) -> None:
     # Twelve such bytes kill TensorFlow 2.21's process.
     header = struct.pack("<Q", length)
     data = header + struct.pack(
@@ -124,14 +124,14 @@ def test_a_mad_length_with_a_right_crc_is_refused_before_it_is_used(length: int)
             scan_frames(array(data), source="s", is_final=final)
 
 
-def test_more_frames_than_the_first_guess() -> None:
+def test_scan_finds_more_frames_than_its_first_estimate() -> None:
     made = frame_payloads(np.empty(0, np.uint8), np.zeros(50_001, np.int64))
     frames, consumed = scan_frames(made.data, source="s", is_final=True)
     np.testing.assert_array_equal(frames.starts, np.arange(50_000) * 16)
     assert consumed == 800_000
 
 
-def test_spans_of_several_blocks_are_copied() -> None:
+def test_pack_spans_copies_spans_of_several_blocks() -> None:
     random = np.random.default_rng(3)
     sizes = random.integers(0, 3000, 500)
     starts = np.cumsum(sizes) - sizes
@@ -185,7 +185,7 @@ def found(path: Path, **options: object) -> list[int]:
     return [start for part in iter_frame_offsets(str(path), **options) for start in part.tolist()]  # type: ignore[arg-type]
 
 
-def test_every_record_is_found_from_any_on(tmp_path: Path, window: int) -> None:
+def test_header_walk_finds_every_record_from_any_start(tmp_path: Path, window: int) -> None:
     (tmp_path / "f").write_bytes(b"")
     assert found(tmp_path / "f") == []
     (tmp_path / "f").write_bytes(DATA)
@@ -196,7 +196,7 @@ def test_every_record_is_found_from_any_on(tmp_path: Path, window: int) -> None:
         )
 
 
-def test_every_cut_is_an_error_at_its_record(tmp_path: Path, window: int) -> None:
+def test_truncation_at_every_byte_is_an_error_at_its_record(tmp_path: Path, window: int) -> None:
     small, starts = shard([5, 0, 300, 17, 1])
     for cut in range(1, len(small)):
         (tmp_path / "f").write_bytes(small[:cut])
@@ -210,7 +210,7 @@ def test_every_cut_is_an_error_at_its_record(tmp_path: Path, window: int) -> Non
             found(tmp_path / "f")
 
 
-def test_every_damaged_header_is_an_error_at_its_record(tmp_path: Path) -> None:
+def test_damaged_header_is_an_error_at_its_record(tmp_path: Path) -> None:
     small, starts = shard([5, 0, 300, 17, 1])
     for number, start in enumerate(starts):
         for bit in range(96):
@@ -223,7 +223,7 @@ def test_every_damaged_header_is_an_error_at_its_record(tmp_path: Path) -> None:
                 found(tmp_path / "f", first_record=7)
 
 
-def test_a_payload_is_not_looked_at_and_a_limit_is(
+def test_header_walk_ignores_payloads_and_enforces_the_size_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "f").write_bytes(DATA[:20] + b"?" + DATA[21:])
@@ -235,7 +235,9 @@ def test_a_payload_is_not_looked_at_and_a_limit_is(
         found(tmp_path / "f")
 
 
-def test_large_records_are_hopped_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_header_walk_skips_the_payloads_of_large_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data, starts = shard([300_000] * 20)
     (tmp_path / "f").write_bytes(data)
     read: list[int] = []
@@ -251,7 +253,7 @@ def test_large_records_are_hopped_over(tmp_path: Path, monkeypatch: pytest.Monke
     assert sum(read) < (1 << 20) + 20 * 16
 
 
-def test_a_file_that_shrinks_is_an_error(
+def test_file_that_shrinks_during_the_walk_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, window: int
 ) -> None:
     """Its size was asked before it was cut."""
@@ -294,7 +296,7 @@ def around(
 
 @pytest.mark.parametrize("batch_bytes", [16, 50, 1 << 20])
 @pytest.mark.parametrize("compression", ["gzip", "none"])
-def test_a_flipped_bit_costs_its_record_only(
+def test_flipped_bit_costs_only_its_record(
     tmp_path: Path, batch_bytes: int, compression: str
 ) -> None:
     path = tmp_path / "a"
@@ -315,7 +317,7 @@ def test_a_flipped_bit_costs_its_record_only(
 
 
 @pytest.mark.parametrize("batch_bytes", [16, 1 << 20])
-def test_content_cut_at_every_byte_ends_with_one_gap(tmp_path: Path, batch_bytes: int) -> None:
+def test_truncated_content_ends_with_one_gap(tmp_path: Path, batch_bytes: int) -> None:
     path = tmp_path / "a"
     for size in range(len(RAW)):
         path.write_bytes(gzip.compress(RAW[:size], 1))
@@ -328,7 +330,7 @@ def test_content_cut_at_every_byte_ends_with_one_gap(tmp_path: Path, batch_bytes
         )
 
 
-def test_two_damaged_headers_in_a_row_and_garbage_between_frames(tmp_path: Path) -> None:
+def test_consecutive_damaged_headers_and_garbage_are_one_gap_each(tmp_path: Path) -> None:
     damaged = bytearray(RAW[: ENDS[3]] + b"no frame at all" + RAW[ENDS[3] :])
     damaged[int(ENDS[6]) + 15] ^= 1
     damaged[int(ENDS[7]) + 15 + 8] ^= 1
@@ -342,7 +344,7 @@ def test_two_damaged_headers_in_a_row_and_garbage_between_frames(tmp_path: Path)
 
 
 @pytest.mark.parametrize("container", ["gzip", "zlib"])
-def test_a_wrong_check_at_the_end_costs_no_record_but_is_said(
+def test_wrong_checksum_of_a_stream_costs_no_record_and_is_reported(
     tmp_path: Path, container: str
 ) -> None:
     data = bytearray(
@@ -357,7 +359,7 @@ def test_a_wrong_check_at_the_end_costs_no_record_but_is_said(
     ]
 
 
-def test_a_cut_in_compressed_data_keeps_what_is_before_it(tmp_path: Path) -> None:
+def test_truncated_compressed_data_keeps_the_records_before_the_cut(tmp_path: Path) -> None:
     # which nothing compresses, so that half of the file is half of the records
     random = np.random.default_rng(0).bytes(3000)
     raw = frame_payloads(np.frombuffer(random, np.uint8), np.arange(0, 3001, 30)).data.tobytes()

@@ -86,7 +86,7 @@ SCHEMA = Schema(
 )
 
 
-def test_schema_and_counts() -> None:
+def test_inference_finds_the_schema_and_counts() -> None:
     found = inferred(of(ROWS), "file", 100)
     assert found.to_schema() == SCHEMA
     assert (found.records, found.examples, found.sequences, found.other_records) == (3, 3, 0, 0)
@@ -117,20 +117,20 @@ NO_TEXTS = [
     ("dtype", "value"),
     [*(("string", text) for text in TEXTS), *(("bytes", data) for data in NO_TEXTS)],
 )
-def test_bytes_are_text_or_not(dtype: str, value: bytes) -> None:
+def test_bytes_feature_is_text_if_all_values_are_valid_text(dtype: str, value: bytes) -> None:
     assert inferred(of([{"x": (BYTES, [value])}])).to_schema() == Schema(
         (Feature("x", dtype, (), True),)
     )
 
 
-def test_a_feature_that_never_has_a_value() -> None:
+def test_feature_without_any_value_is_inferred_as_bytes() -> None:
     records = of([{"x": None}, {}])
     schema = inferred(records).to_schema()
     assert schema == Schema((Feature("x", "bytes"),))
     assert decode(*buffer(records), schema).to_pydict() == {"x": [None, None]}
 
 
-def test_conflicts_are_told_by_feature_and_record() -> None:
+def test_conflicting_kinds_are_reported_with_feature_and_record() -> None:
     found = inferred(of([{"x": (INT64, [1])}, {"x": (INT64, [2])}]), "a") + inferred(
         of([{"x": (INT64, [1])}, {"x": (FLOAT, [2.0])}]), "b", 7
     )
@@ -146,7 +146,7 @@ def test_conflicts_are_told_by_feature_and_record() -> None:
     )
 
 
-def test_nested_lists() -> None:
+def test_nested_lists_are_inferred() -> None:
     schema = Schema(
         (
             Feature("deep", "string", (None, None, None), True),
@@ -161,7 +161,7 @@ def test_nested_lists() -> None:
 @pytest.mark.parametrize(
     ("values", "lengths"), [([1, 2, 3], [2]), ([1, 2], [2**63 - 1, 2**63 - 1, 4])]
 )
-def test_names_like_nested_lists_whose_lengths_do_not_add_up(
+def test_names_of_nested_lists_with_inconsistent_lengths_are_plain_features(
     values: list[object], lengths: list[object]
 ) -> None:
     """Those of the second one do, modulo 2^64."""
@@ -171,7 +171,7 @@ def test_names_like_nested_lists_whose_lengths_do_not_add_up(
     assert inferred(records).to_schema().names == ("x/ragged_flat_values", "x/ragged_row_lengths_0")
 
 
-def test_sequence_examples() -> None:
+def test_sequence_examples_are_inferred_and_decoded() -> None:
     lists = [
         feature_list("ints", INT64, [[1], [2, 3]]) + feature_list("words", BYTES, [[b"word"]] * 2),
         b"",
@@ -200,7 +200,7 @@ def test_sequence_examples() -> None:
     }
 
 
-def test_a_list_with_the_name_of_a_feature_of_the_context_has_another() -> None:
+def test_feature_list_with_the_name_of_a_context_feature_is_renamed() -> None:
     context = b"".join(entry(name, feature(INT64, [1])) for name in ("x", "y", "y/sequence"))
     lists = b"".join(feature_list(name, FLOAT, [[1]]) for name in ("x", "z", "z/sequence"))
     schema = inferred([field(1, context) + field(2, lists)]).to_schema()
@@ -228,7 +228,7 @@ def test_a_list_with_the_name_of_a_feature_of_the_context_has_another() -> None:
         [bytes(100)],
     ],
 )
-def test_records_that_are_no_examples(records: list[bytes]) -> None:
+def test_records_that_are_not_examples_are_inferred_as_bytes(records: list[bytes]) -> None:
     found = inferred(records, "f", 5)
     assert (found.other_records, found.first_other_record) == (len(records), ("f", 5))
     assert found.to_schema() == Schema(
@@ -236,18 +236,18 @@ def test_records_that_are_no_examples(records: list[bytes]) -> None:
     )
 
 
-def test_a_few_bad_records_do_not_hide_the_rest() -> None:
+def test_bad_record_does_not_change_the_schema_of_the_others() -> None:
     found = inferred([*of(ROWS), b"\xff"])
     assert (found.examples, found.other_records, found.first_other_record) == (3, 1, ("", 3))
     assert found.to_schema() == SCHEMA
 
 
-def test_nothing_seen() -> None:
+def test_inference_of_no_records_is_empty() -> None:
     assert infer(*buffer([])) == Inference()
     assert Inference().to_schema() == Schema(())
 
 
-def test_more_names_than_there_is_room_for_at_first() -> None:
+def test_thousands_of_feature_names_are_inferred() -> None:
     records = of([{f"row {row} name {i}": (INT64, [i]) for i in range(1000)} for row in range(6)])
     found = inferred(records)
     assert len(found.features) == 6000
@@ -271,7 +271,7 @@ def _normal(found: Inference) -> Inference:
     st.booleans(),
     st.lists(st.integers(0, 20), min_size=1, max_size=3),
 )
-def test_parts_add_up_to_the_whole(
+def test_inference_of_parts_adds_up_to_the_whole(
     seed: int, oddity: float, sequence: bool, cuts: list[int]
 ) -> None:
     scribe = Scribe(
@@ -291,7 +291,7 @@ def test_parts_add_up_to_the_whole(
 
 @settings(deadline=None, max_examples=60)
 @given(st.integers(0, 2**32))
-def test_counts_are_those_of_protobuf(seed: int) -> None:
+def test_inferred_counts_equal_those_of_protobuf(seed: int) -> None:
     example_class, _, error = messages()
     scribe = Scribe(seed, 0.1, {"a": INT64, "b": BYTES, "c": FLOAT})
     records = [scribe.message(False) for _ in range(20)]
@@ -316,7 +316,7 @@ def test_counts_are_those_of_protobuf(seed: int) -> None:
         assert (dict(counts.kinds) if counts else {}) == wanted
 
 
-def test_names_that_are_alike_lie_apart() -> None:
+def test_similar_names_are_spread_over_the_hash_table() -> None:
     """Of one length, with the same beginning and end: a hash of these alone would have them all in
     one place.
     """
@@ -338,7 +338,7 @@ def test_names_that_are_alike_lie_apart() -> None:
     assert int(compared.max()) < 12
 
 
-def test_a_feature_s_name_that_is_none_is_said_of_its_record() -> None:
+def test_invalid_feature_name_is_an_error_of_its_record() -> None:
     named, misnamed = (example([(name, feature(INT64, [1]))]) for name in ("c", "a\0b"))
     data, starts, lengths = buffer([misnamed, named])
     schema = infer(data, starts, lengths).to_schema()

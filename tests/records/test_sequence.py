@@ -67,7 +67,9 @@ def back(frames: Frames, schema: Schema) -> pa.RecordBatch:
 
 @settings(deadline=None, max_examples=int(os.environ.get("RECORDMILL_FUZZ", "60")))
 @given(ROWS)
-def test_round_trip_and_protobuf(rows: list[dict[str, Any]]) -> None:
+def test_sequence_examples_survive_a_round_trip_and_equal_protobuf(
+    rows: list[dict[str, Any]],
+) -> None:
     batch = pa.RecordBatch.from_pylist(rows, schema=to_arrow(SCHEMA))
     frames = encode_sequences(batch, SCHEMA)
     result = back(frames, SCHEMA)
@@ -79,7 +81,7 @@ def test_round_trip_and_protobuf(rows: list[dict[str, Any]]) -> None:
         assert expected == {name: comparable(value) for name, value in row.items()}
 
 
-def test_pinned_bytes() -> None:
+def test_encoded_sequence_examples_are_the_pinned_bytes() -> None:
     """As protobuf in pure Python writes them with deterministic=True."""
     schema = Schema(
         (Feature("a", "int64"), Feature("b", "int64", (None,), per_step=True)),
@@ -106,7 +108,7 @@ def test_pinned_bytes() -> None:
     assert message.SerializeToString(deterministic=True) == frames.payload(0).tobytes()
 
 
-def test_slices_and_lists_of_32_bit_offsets() -> None:
+def test_sequences_from_slices_and_32_bit_lists_encode_alike() -> None:
     schema = Schema((Feature("w", "string", (None,), per_step=True),), message=SEQUENCE_EXAMPLE)
     values = [["a", "b"], None, [], ["größe", None], ["x" * 300]]
     want = back(
@@ -131,7 +133,9 @@ def test_slices_and_lists_of_32_bit_offsets() -> None:
         (Feature("w", "uint64", (None, 1), per_step=True), [[2**63]], "in its steps"),
     ],
 )
-def test_refused(feature: Feature, value: object, words: str) -> None:
+def test_value_that_a_sequence_example_cannot_hold_is_refused(
+    feature: Feature, value: object, words: str
+) -> None:
     schema = Schema((feature,), message=SEQUENCE_EXAMPLE)
     batch = pa.RecordBatch.from_pylist(
         [{"w": value}], schema=pa.schema([pa.field("w", to_arrow(schema).field("w").type)])
@@ -140,7 +144,7 @@ def test_refused(feature: Feature, value: object, words: str) -> None:
         encode_sequences(batch, schema)
 
 
-def test_a_bad_step_names_its_record() -> None:
+def test_step_of_mixed_kinds_is_a_bad_record() -> None:
     steps = [
         b"".join(field(1, feature(kind, [1])) for kind in kinds)
         for kinds in ([INT64], [INT64, FLOAT])

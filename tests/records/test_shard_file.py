@@ -65,7 +65,9 @@ def check(
 
 @pytest.mark.parametrize("kind", PACK)
 @pytest.mark.parametrize("batch_bytes", [1, 12, 16, 17, 100, 1016, 1017, 10_000])
-def test_any_batch_size(tmp_path: Path, kind: str, batch_bytes: int) -> None:
+def test_shard_is_read_in_batches_of_any_size_and_compression(
+    tmp_path: Path, kind: str, batch_bytes: int
+) -> None:
     path = write(tmp_path, PACK[kind](SHARD))
     assert detect_tfrecord_compression(PACK[kind](SHARD)[:4096]) == kind
     batches = check(read_frames(path, batch_bytes=batch_bytes))
@@ -73,7 +75,7 @@ def test_any_batch_size(tmp_path: Path, kind: str, batch_bytes: int) -> None:
     check(read_frames(path, batch_bytes=batch_bytes, compression=kind))
 
 
-def test_an_empty_file_has_no_records(tmp_path: Path) -> None:
+def test_empty_file_has_no_records(tmp_path: Path) -> None:
     assert list(read_frames(write(tmp_path, b""))) == []
     assert list(read_frames(write(tmp_path, gzip.compress(b"")))) == []
 
@@ -90,7 +92,7 @@ def drain(batches: Iterator[FileFrames]) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("batch_bytes", [64, 1 << 20])
-def test_every_cut_is_an_error_at_its_record(tmp_path: Path, batch_bytes: int) -> None:
+def test_truncated_shard_is_an_error_at_its_record(tmp_path: Path, batch_bytes: int) -> None:
     for cut in range(1, len(SHARD)):
         path = write(tmp_path, SHARD[:cut])
         number = sum(start < cut for start in STARTS) - 1
@@ -112,7 +114,7 @@ def test_damage_in_a_compressed_shard_is_placed_in_the_uncompressed_data(tmp_pat
     )
 
 
-def test_a_record_that_begins_as_gzip_does(tmp_path: Path) -> None:
+def test_uncompressed_record_that_begins_like_gzip_is_not_inflated(tmp_path: Path) -> None:
     # A length of 0x88B1F makes the first bytes 1f 8b 08; the header's CRC says that it is a length.
     made = frame_payloads(np.zeros(0x88B1F, np.uint8), np.array([0, 0x88B1F]))
     assert made.data[:3].tobytes() == b"\x1f\x8b\x08"
@@ -123,7 +125,7 @@ def test_a_record_that_begins_as_gzip_does(tmp_path: Path) -> None:
     assert [len(batch) for batch in read_frames(write(tmp_path, zlib_like.data.tobytes()))] == [1]
 
 
-def test_a_mad_length_costs_no_memory(tmp_path: Path) -> None:
+def test_huge_length_costs_no_memory(tmp_path: Path) -> None:
     header = struct.pack("<Q", 900 << 20)
     crc = native.crc32c(np.frombuffer(header, np.uint8), 0, native.CrcMethod.FOLDING)
     masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF  # TensorFlow, lib/hash/crc32c.h
@@ -142,7 +144,7 @@ def test_a_mad_length_costs_no_memory(tmp_path: Path) -> None:
     assert "above the limit of 1048576" in message
 
 
-def test_unchecked(tmp_path: Path) -> None:
+def test_unchecked_read_ignores_the_crc_of_payloads(tmp_path: Path) -> None:
     damaged = bytearray(SHARD)
     damaged[STARTS[4] + 50] ^= 1
     assert sum(
@@ -152,7 +154,7 @@ def test_unchecked(tmp_path: Path) -> None:
 
 # TensorFlow reads our files, and we read its
 @pytest.mark.parametrize("compression", ["", "GZIP", "ZLIB"])
-def test_files_of_tensorflow_and_for_it(tmp_path: Path, compression: str) -> None:
+def test_files_are_exchanged_with_tensorflow(tmp_path: Path, compression: str) -> None:
     tf = pytest.importorskip("tensorflow")
     packed = {"": SHARD, "GZIP": written([FRAMES], codec="gzip")[0], "ZLIB": zlib.compress(SHARD)}[
         compression
@@ -212,7 +214,7 @@ def test_members_depend_on_the_records_alone(cuts: tuple[int, ...], codec: str) 
 
 @pytest.mark.parametrize("member_bytes", [1, 100, 1000, 1 << 20])
 @pytest.mark.parametrize("codec", UNPACK)
-def test_members_are_whole_records_and_stand_alone(
+def test_members_hold_complete_records_and_unpack_alone(
     tmp_path: Path, member_bytes: int, codec: str
 ) -> None:
     data, compressed, uncompressed = written(parts(4), member_bytes, codec=codec)
@@ -236,7 +238,7 @@ def test_members_are_whole_records_and_stand_alone(
     )
 
 
-def test_a_member_is_filled_before_the_next_begins() -> None:
+def test_member_is_filled_before_the_next_begins() -> None:
     made = frame_payloads(
         np.zeros(8400, np.uint8), np.arange(0, 8401, 84)
     )  # 100 frames of 100 bytes
@@ -253,7 +255,7 @@ def test_no_records_are_one_empty_member(codec: str, size: int) -> None:
 
 
 @pytest.mark.parametrize("codec", UNPACK)
-def test_a_member_that_is_cut_flipped_or_of_another_size_is_refused(codec: str) -> None:
+def test_truncated_flipped_or_missized_member_is_refused(codec: str) -> None:
     members, content = find_codec(codec).member_algorithm, b"some text, some text, other text" * 20
     packed = find_codec(codec).pack(content)
     for cut in range(len(packed)):
@@ -273,7 +275,7 @@ def test_a_member_that_is_cut_flipped_or_of_another_size_is_refused(codec: str) 
             assert "damaged" in str(error) or "does not end" in str(error)  # noqa: PT017
 
 
-def test_every_codec_that_shards_are_written_with_is_here() -> None:
+def test_every_codec_of_shards_is_tested() -> None:
     assert set(UNPACK) == {
         codec.name for codec in CODECS if codec.shard_suffix is not None and not codec.is_plain
     }
@@ -282,7 +284,7 @@ def test_every_codec_that_shards_are_written_with_is_here() -> None:
 @pytest.mark.parametrize(
     ("codec", "library", "digest"), [("gzip", "zlib 1.2.13", "3702ab155dc9946c")]
 )
-def test_the_bytes_are_pinned(codec: str, library: str, digest: str) -> None:
+def test_compressed_shard_is_the_pinned_bytes(codec: str, library: str, digest: str) -> None:
     """By the same library, on any system; another one may make others, which workers of one build
     are held to.
     """
@@ -292,7 +294,7 @@ def test_the_bytes_are_pinned(codec: str, library: str, digest: str) -> None:
 
 
 @pytest.mark.parametrize("codec", UNPACK)
-def test_a_member_gives_no_more_bytes_than_are_said(codec: str) -> None:
+def test_member_that_inflates_beyond_its_stated_size_is_refused_early(codec: str) -> None:
     members = find_codec(codec).member_algorithm
     bomb = members.pack(bytes(32 << 20), 3)
     tracemalloc.start()
@@ -304,7 +306,7 @@ def test_a_member_gives_no_more_bytes_than_are_said(codec: str) -> None:
 
 
 @pytest.mark.parametrize("codec", UNPACK)
-def test_no_member_holds_more_than_its_codec_can(codec: str) -> None:
+def test_content_of_a_member_is_within_the_bound_of_its_codec(codec: str) -> None:
     found = find_codec(codec)
     for size in (0, 1, 100, 1 << 20, 40 << 20):
         assert size <= found.max_content_bytes(len(found.pack(bytes(size))))

@@ -35,7 +35,7 @@ def proto(dtype: int, shape: tuple[int, ...], content: bytes | None, extra: byte
 
 
 @pytest.mark.parametrize("number", sorted(TENSOR_DTYPES))
-def test_tensors_from_tensorflow(number: int) -> None:
+def test_tensors_of_tensorflow_decode_to_its_values(number: int) -> None:
     tf = pytest.importorskip("tensorflow")
     dtype = TENSOR_DTYPES[number]
     rng = np.random.default_rng(2)
@@ -61,7 +61,7 @@ def test_tensors_from_tensorflow(number: int) -> None:
         )
 
 
-def test_scalars_empty_tensors_and_varying_lengths() -> None:
+def test_scalars_empty_tensors_and_varying_lengths_are_decoded() -> None:
     tf = pytest.importorskip("tensorflow")
     payloads = [
         tf.io.serialize_tensor(np.float32(2.5)).numpy(),
@@ -103,7 +103,7 @@ def test_scalars_empty_tensors_and_varying_lengths() -> None:
         (proto(1, (2,), None, b"\x2a\x03abc"), "a typed list of a TensorProto is damaged"),
     ],
 )
-def test_bad_tensors_are_named(payload: bytes, reason: str) -> None:
+def test_bad_tensor_is_reported_with_its_reason(payload: bytes, reason: str) -> None:
     good = proto(1, (2,), np.array([1, 2], "<f4").tobytes())
     column, faults = decoded([good, payload, None, good], "float32", (2,))
     assert faults == {1: reason}
@@ -111,7 +111,7 @@ def test_bad_tensors_are_named(payload: bytes, reason: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_half_values_have_16_bits(dtype: str) -> None:
+def test_half_value_beyond_16_bits_is_refused(dtype: str) -> None:
     number = next(number for number, name in TENSOR_DTYPES.items() if name == dtype)
     payloads = [proto(number, (1,), None, b"\x68" + varint(bits)) for bits in (70000, -1, 0x3C00)]
     column, faults = decoded(payloads, dtype, (1,))
@@ -119,7 +119,7 @@ def test_half_values_have_16_bits(dtype: str) -> None:
     assert len(column) == 1
 
 
-def test_typed_lists_in_pieces() -> None:
+def test_typed_list_in_several_fields_is_decoded() -> None:
     packed = b"".join(varint(value) for value in (7, -6, 2**40))
     payload = proto(9, (5,), None, b"\x50\x05\x52" + varint(len(packed)) + packed + b"\x50\x08")
     assert decoded([payload], "int64", (5,))[0].to_pylist() == [[5, 7, -6, 2**40, 8]]
@@ -127,7 +127,7 @@ def test_typed_lists_in_pieces() -> None:
     assert decoded([broken], "int64", (5,))[1] == {0: "a typed list of a TensorProto is damaged"}
 
 
-def test_values_of_one_size_have_headers_and_places_of_their_own() -> None:
+def test_tensors_of_equal_size_are_located_by_their_own_headers() -> None:
     """The first one's content stands in its header as well, and what follows the content may be the
     same again.
     """
@@ -137,7 +137,7 @@ def test_values_of_one_size_have_headers_and_places_of_their_own() -> None:
     assert decoded([*behind], "uint8", (1,))[0].to_pylist() == [[7]] * 3
 
 
-def test_one_value_that_stands_for_all_has_a_bound() -> None:
+def test_tensor_that_repeats_one_value_is_bounded() -> None:
     """A shape of 2^31 - 1 costs no memory."""
     payloads = [proto(1, (size,), None, b"\x2d" + bytes(4)) for size in (3, 2**31 - 1)]
     column, faults = decoded(payloads, "float32", (None,))
@@ -145,7 +145,7 @@ def test_one_value_that_stands_for_all_has_a_bound() -> None:
     assert faults == {1: f"a tensor of {2**31 - 1} values that repeat one; {2**26} at most may"}
 
 
-def test_every_cut_and_flip_is_refused_or_keeps_its_shape() -> None:
+def test_damaged_tensor_is_refused_or_keeps_its_shape() -> None:
     payload = proto(1, (2, 2), np.arange(4, dtype="<f4").tobytes())
     damaged: list[Any] = [payload[:cut] for cut in range(len(payload))]
     damaged += [
@@ -159,13 +159,13 @@ def test_every_cut_and_flip_is_refused_or_keeps_its_shape() -> None:
     assert pa.types.is_fixed_size_list(column.type)
 
 
-def test_only_numbers_have_a_header() -> None:
+def test_dtype_and_shape_are_read_of_numeric_tensors_only() -> None:
     with pytest.raises(DataError, match="tensor of strings"):
         read_dtype_and_shape(proto(7, (2,), None))
     with pytest.raises(DataError, match="no TensorProto"):
         read_dtype_and_shape(b"x")
 
 
-def test_more_dimensions_than_are_read_are_refused() -> None:
+def test_tensor_of_more_than_8_dimensions_is_refused() -> None:
     with pytest.raises(UsageError, match=r"decode_tensor=.*of at most 8 dimensions, not 9"):
         decoded([proto(1, (1,) * 9, bytes(4))], "float32", (1,) * 9)

@@ -54,7 +54,7 @@ def write(folder: Path, sizes: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("sizes", [(57,), (1, 0, 30, 26), ()])
 @pytest.mark.parametrize("mmap", [True, False])
-def test_columns_come_back_whatever_the_batches(
+def test_npy_columns_equal_the_rows_for_any_batch_sizes(
     tmp_path: Path, sizes: tuple[int, ...], mmap: bool
 ) -> None:
     write(tmp_path, sizes)
@@ -67,7 +67,7 @@ def test_columns_come_back_whatever_the_batches(
     assert dtypes == {"small": np.uint8, "exact": np.float64, "when": "datetime64[us]"}
 
 
-def test_plain_numpy_opens_every_file(tmp_path: Path) -> None:
+def test_plain_numpy_opens_every_npy_file(tmp_path: Path) -> None:
     write(tmp_path, (20, 20))
     about = json.loads((tmp_path / COLUMNS_NAME).read_text())
     assert about["rows"] == 40
@@ -83,7 +83,7 @@ def test_plain_numpy_opens_every_file(tmp_path: Path) -> None:
     ]
 
 
-def test_names_are_safe_distinct_and_reversible() -> None:
+def test_npy_file_names_are_safe_distinct_and_reversible() -> None:
     names = [
         "a/b",
         "a%2Fb",
@@ -108,7 +108,7 @@ def test_names_are_safe_distinct_and_reversible() -> None:
         assert not name or len(name) > 200 or unquote(to_file_stem(name)) == name
 
 
-def test_a_file_that_was_not_closed_is_refused_by_numpy(tmp_path: Path) -> None:
+def test_aborted_npy_file_is_refused_by_numpy(tmp_path: Path) -> None:
     file = NpyFile(tmp_path / "x.npy", np.dtype(np.int32), (3,))
     file.append(np.zeros((2, 3), np.int32))
     file.abort()
@@ -116,7 +116,7 @@ def test_a_file_that_was_not_closed_is_refused_by_numpy(tmp_path: Path) -> None:
         np.load(tmp_path / "x.npy", mmap_mode="r")
 
 
-def test_header_is_numpys_own(tmp_path: Path) -> None:
+def test_npy_header_is_read_by_numpy(tmp_path: Path) -> None:
     for dtype, shape in (
         (np.dtype("<f4"), (7, 2)),
         (np.dtype("datetime64[us]"), (0,)),
@@ -129,20 +129,20 @@ def test_header_is_numpys_own(tmp_path: Path) -> None:
         assert (loaded.dtype, loaded.shape) == (dtype, shape)
 
 
-def test_rows_of_another_shape_are_refused(tmp_path: Path) -> None:
+def test_npy_rows_of_another_shape_are_refused(tmp_path: Path) -> None:
     file = NpyFile(tmp_path / "x.npy", np.dtype(np.int32), (3,))
     with pytest.raises(ValueError, match="do not fit"):
         file.append(np.zeros((2, 4), np.int32))
     file.abort()
 
 
-def test_a_folder_without_columns_is_named(tmp_path: Path) -> None:
+def test_open_columns_of_a_folder_without_columns_names_the_folder(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=str(tmp_path)):
         open_columns(tmp_path)
 
 
 @pytest.mark.parametrize("data", [b"", b"\x93NUMPY\x01\x00\xff\xff{", b"PK\x03\x04", b"\x80\x04N."])
-def test_a_file_that_is_no_npy_is_an_error(tmp_path: Path, data: bytes) -> None:
+def test_open_columns_refuses_a_file_that_is_not_npy(tmp_path: Path, data: bytes) -> None:
     write(tmp_path, (5,))
     (tmp_path / "id.npy").write_bytes(data)
     with pytest.raises(DataError, match=str(tmp_path)):
@@ -166,7 +166,7 @@ def test_a_file_that_is_no_npy_is_an_error(tmp_path: Path, data: bytes) -> None:
     ],
 )
 @pytest.mark.parametrize("mmap", [True, False])
-def test_other_arrays_are_errors(
+def test_open_columns_refuses_an_array_of_another_type_or_length(
     tmp_path: Path, name: str, array: Any, both: tuple[str, str], mmap: bool
 ) -> None:
     write(tmp_path, (5,))
@@ -177,7 +177,7 @@ def test_other_arrays_are_errors(
     assert all(figure in str(caught.value) for figure in both)
 
 
-def test_no_features(tmp_path: Path) -> None:
+def test_schema_without_features_writes_no_npy_columns(tmp_path: Path) -> None:
     NpyWriter(tmp_path, Schema(())).close()
     assert open_columns(tmp_path) == {}
 
@@ -241,7 +241,9 @@ def odd_table() -> pa.Table:
 @pytest.mark.parametrize(
     ("schema", "table"), [(MIXED, mixed_rows(40)), (ODD, odd_table())], ids=["mixed", "odd"]
 )
-def test_values_and_schema_come_back(tmp_path: Path, schema: Schema, table: pa.Table) -> None:
+def test_parquet_and_arrow_files_keep_values_and_schema(
+    tmp_path: Path, schema: Schema, table: pa.Table
+) -> None:
     for writer in (
         ParquetWriter(tmp_path / "x.parquet", schema),
         ArrowWriter(tmp_path / "x.arrow", schema),
@@ -260,7 +262,7 @@ def test_values_and_schema_come_back(tmp_path: Path, schema: Schema, table: pa.T
     assert from_arrow(pa.ipc.open_file(tmp_path / "x.arrow").schema) == schema
 
 
-def test_columns_are_real() -> None:
+def test_parquet_columns_have_real_types() -> None:
     fields = to_parquet_schema(MIXED)
     assert fields.field("id").type == pa.int64()
     assert fields.field("matrix").type == pa.list_(pa.float32(), 6)
@@ -268,7 +270,7 @@ def test_columns_are_real() -> None:
     assert to_parquet_schema(ODD).field("tensor").type == pa.large_list(pa.float32())
 
 
-def test_row_groups_follow_the_bytes(tmp_path: Path) -> None:
+def test_parquet_row_groups_follow_group_bytes(tmp_path: Path) -> None:
     writer = ParquetWriter(tmp_path / "x.parquet", MIXED, ParquetWriteOptions(group_bytes=4000))
     (batch,) = mixed_rows(100).combine_chunks().to_batches()
     for at in range(0, 100, 10):
@@ -280,7 +282,7 @@ def test_row_groups_follow_the_bytes(tmp_path: Path) -> None:
     assert about.row_group(0).column(0).statistics.min == 0
 
 
-def test_an_aborted_file_is_no_parquet(tmp_path: Path) -> None:
+def test_aborted_parquet_file_cannot_be_opened(tmp_path: Path) -> None:
     writer = ParquetWriter(tmp_path / "x.parquet", MIXED)
     for batch in mixed_rows(10).combine_chunks().to_batches():
         writer.write(batch)
@@ -289,7 +291,7 @@ def test_an_aborted_file_is_no_parquet(tmp_path: Path) -> None:
         pq.read_table(tmp_path / "x.parquet")
 
 
-def test_no_rows(tmp_path: Path) -> None:
+def test_parquet_file_without_rows_is_valid(tmp_path: Path) -> None:
     ParquetWriter(tmp_path / "x.parquet", MIXED).close()
     assert pq.read_table(tmp_path / "x.parquet").num_rows == 0
 
@@ -302,7 +304,7 @@ FIRST, LAST = (
 )
 
 
-def test_times_of_the_years_1_to_9999_are_written_and_others_named(tmp_path: Path) -> None:
+def test_csv_writes_times_of_years_1_to_9999_and_refuses_others(tmp_path: Path) -> None:
     for name, beyond in (("before", FIRST - 1), ("after", LAST + 1)):
         writer = CsvWriter(tmp_path / f"{name}.csv", SCHEMA)
         for times in ([FIRST, None, LAST], [0, beyond]):
@@ -334,7 +336,7 @@ NAMES = st.one_of(st.text(max_size=12), st.lists(PARTS, min_size=1, max_size=5).
 @example(name="train/..", split="train")
 @example(name="./C:x", split=None)
 @example(name="train/C:x", split="train")
-def test_a_safe_name_stays_below_its_folder(name: str, split: str | None) -> None:
+def test_safe_name_stays_below_its_folder(name: str, split: str | None) -> None:
     safe = to_safe_name(name, split)
     if safe is None:
         return
@@ -367,7 +369,7 @@ def test_a_safe_name_stays_below_its_folder(name: str, split: str | None) -> Non
         "~",
     ],
 )
-def test_usual_names_stay_as_they_are(name: str) -> None:
+def test_usual_file_name_is_not_changed(name: str) -> None:
     assert to_safe_name(name) == name
 
 
@@ -395,7 +397,7 @@ def test_usual_names_stay_as_they_are(name: str) -> None:
         "ü" * 128,
     ],
 )
-def test_unsafe_names_are_none(name: str) -> None:
+def test_unsafe_file_name_is_none(name: str) -> None:
     assert to_safe_name(name) is None
     assert to_safe_name("/".join(["x" * 200] * 6)) is None
 
@@ -419,13 +421,15 @@ def test_unsafe_names_are_none(name: str) -> None:
         ("cat/train.jpg", "train", "cat/train.jpg"),
     ],
 )
-def test_the_folder_of_the_split_is_left_out(name: str, split: str, expected: str) -> None:
+def test_folder_of_the_split_is_left_out_of_a_file_name(
+    name: str, split: str, expected: str
+) -> None:
     assert to_safe_name(name, split) == expected
     assert to_safe_name(name) == name
 
 
 @given(name=NAMES, number=st.integers(0, 10**12), attempt=st.integers(0, 3))
-def test_another_name_is_another_one_and_as_safe(name: str, number: int, attempt: int) -> None:
+def test_alternative_name_is_different_and_safe(name: str, number: int, attempt: int) -> None:
     safe = to_safe_name(name)
     other = None if safe is None else make_alternative_name(safe, number, attempt)
     if safe is None or other is None:
@@ -438,14 +442,14 @@ def test_another_name_is_another_one_and_as_safe(name: str, number: int, attempt
     assert other != make_alternative_name(safe, number + 1, attempt)
 
 
-def test_another_name_keeps_the_extension() -> None:
+def test_alternative_name_keeps_the_extension() -> None:
     assert make_alternative_name("a.b/c.tar.gz", 5, 0) == "a.b/c.tar-5.gz"
     assert make_alternative_name("a.b/c", 5, 0) == "a.b/c-5"
     assert make_alternative_name(".hidden", 5, 0) == ".hidden-5"
     assert make_alternative_name("x" * 254, 5, 0) is None
 
 
-def test_extensions_tell_of_the_content() -> None:
+def test_extension_follows_the_content() -> None:
     heads = {
         b"\xff\xd8\xff\xe0": "jpg",
         b"\x89PNG\r\n\x1a\n": "png",

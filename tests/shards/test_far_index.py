@@ -59,7 +59,7 @@ def content(index: Index) -> bytes:
 
 
 @given(LENGTHS, some.integers(1, 3000))
-def test_pieces_are_those_of_the_whole_index(
+def test_pieces_of_a_partial_index_equal_those_of_the_complete_index(
     path: Path, lengths: list[int], piece_bytes: int
 ) -> None:
     index = made(lengths)
@@ -73,7 +73,7 @@ def test_pieces_are_those_of_the_whole_index(
 @given(
     LENGTHS, some.integers(1, 3000), some.lists(some.integers(0, 5000), max_size=4), some.booleans()
 )
-def test_each_record_once(
+def test_pieces_hold_each_record_once(
     path: Path, lengths: list[int], piece_bytes: int, cuts: list[int], members: bool
 ) -> None:
     index = made(lengths)
@@ -100,7 +100,7 @@ def test_each_record_once(
 
 
 @given(LENGTHS, some.integers(1, 3000), some.data())
-def test_what_is_damaged_ends_in_an_error_or_in_pieces_of_the_shard(
+def test_damaged_index_gives_an_error_or_pieces_of_the_shard(
     path: Path, lengths: list[int], piece_bytes: int, draw: some.DataObject
 ) -> None:
     data = bytearray(content(made(lengths)))
@@ -125,7 +125,7 @@ def check_pieces_or_error(path: Path, lengths: list[int], piece_bytes: int, end:
 
 
 @pytest.mark.parametrize("piece_bytes", [pytest.param(300, marks=pytest.mark.sweep), 2929])
-def test_every_flipped_bit_ends_in_an_error_or_in_pieces_of_the_shard(
+def test_every_flipped_bit_of_an_index_gives_an_error_or_pieces_of_the_shard(
     path: Path, piece_bytes: int
 ) -> None:
     lengths = [0] * 12 + [19, 0, 0, 36, 4, 18, 87, 273, 284, 4298]
@@ -137,7 +137,7 @@ def test_every_flipped_bit_ends_in_an_error_or_in_pieces_of_the_shard(
         check_pieces_or_error(path, lengths, piece_bytes, end)
 
 
-def test_of_an_object_little_is_read(store: Store) -> None:
+def test_little_of_an_index_in_a_store_is_read(store: Store) -> None:
     index = made([100] * 5000)
     uri, end = store.put("index.npy", content(index)), 116 * 5000
     far = PartialIndex(uri, 5000, end)

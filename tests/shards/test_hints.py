@@ -49,7 +49,7 @@ def put(path: Path, text: str) -> None:
         "../schema.pbtxt",
     ],
 )
-def test_a_schema_beside_the_files_says_what_they_are(tmp_path: Path, place: str) -> None:
+def test_schema_beside_the_files_describes_the_features(tmp_path: Path, place: str) -> None:
     folder = foreign(tmp_path)
     assert open(folder).schema != MIXED
     put(folder / place, tfmd.to_pbtxt(MIXED))
@@ -63,7 +63,7 @@ def test_a_schema_beside_the_files_says_what_they_are(tmp_path: Path, place: str
     assert infer_schema(ds.catalog.files) == (ds.schema, list(ds.schema_notes))
 
 
-def test_our_features_json_comes_back(tmp_path: Path) -> None:
+def test_features_json_of_ours_restores_the_schema(tmp_path: Path) -> None:
     folder = foreign(tmp_path)
     put(folder / "features.json", json.dumps(tfds.to_features_json(MIXED)))
     for name, text in tfds.label_files(MIXED).items():
@@ -87,7 +87,7 @@ def hint(path: Path, *features: Feature) -> None:
     put(path / "schema.pbtxt", tfmd.to_pbtxt(Schema(features)))
 
 
-def test_what_the_records_contradict_is_not_believed(tmp_path: Path) -> None:
+def test_hint_that_the_records_contradict_is_not_used(tmp_path: Path) -> None:
     write(
         tmp_path / "a.tfrecord",
         *(
@@ -120,7 +120,7 @@ def test_what_the_records_contradict_is_not_believed(tmp_path: Path) -> None:
     assert ds.to_table()["n"].to_pylist() == [300] * 3
 
 
-def test_raw_bytes_and_boxes_by_a_hint(tmp_path: Path) -> None:
+def test_hint_gives_raw_bytes_and_boxes_their_shape(tmp_path: Path) -> None:
     pixels = np.arange(12, dtype=np.uint8).reshape(3, 4)
     write(
         tmp_path / "a.tfrecord",
@@ -133,7 +133,7 @@ def test_raw_bytes_and_boxes_by_a_hint(tmp_path: Path) -> None:
     assert [len(boxes) for boxes in ds.to_table()["boxes"].to_pylist()] == [2, 1]
 
 
-def test_hints_that_differ_or_are_none_are_said(tmp_path: Path) -> None:
+def test_contradictory_or_invalid_hints_are_noted(tmp_path: Path) -> None:
     for name, dtype in (("a", "int8"), ("b", "int16")):
         (tmp_path / name).mkdir()
         write(tmp_path / name / "x.tfrecord", {"n": 1})
@@ -155,7 +155,7 @@ def test_hints_that_differ_or_are_none_are_said(tmp_path: Path) -> None:
     assert open(tmp_path / "a").schema["n"].dtype == "int64"
 
 
-def test_read_and_build_say_which_hint_was_used(
+def test_read_and_build_note_the_used_hint(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "in").mkdir()
@@ -178,7 +178,7 @@ def test_read_and_build_say_which_hint_was_used(
     assert f"note: {said}\n" in capsys.readouterr().err
 
 
-def test_read_says_what_it_could_decode(tmp_path: Path) -> None:
+def test_read_notes_images_and_tensors_that_it_could_decode(tmp_path: Path) -> None:
     """Only of bytes that it leaves as they are."""
     tf = pytest.importorskip("tensorflow")
     png = tf.io.encode_png(np.zeros((3, 2, 3), np.uint8)).numpy()
@@ -198,9 +198,7 @@ def test_read_says_what_it_could_decode(tmp_path: Path) -> None:
     assert read(tmp_path / "a.tfrecord", tmp_path / "4", limit=0).notes == ()
 
 
-def test_inspect_says_which_hint_was_used(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_inspect_notes_the_used_hint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "in").mkdir()
     write(tmp_path / "in" / "a.tfrecord", {"n": 1}, {"n": 2})
     hint(tmp_path / "in", Feature("n", "int8"))
@@ -224,7 +222,7 @@ def test_inspect_says_which_hint_was_used(
         read_schema_file(tmp_path / "in" / "a.tfrecord")
 
 
-def test_what_tensorflow_datasets_writes(tmp_path: Path) -> None:
+def test_data_set_written_by_tensorflow_datasets_is_described_by_its_files(tmp_path: Path) -> None:
     tfds_made = pytest.importorskip("tensorflow_datasets")
     kinds = tfds_made.features
     features = kinds.FeaturesDict(

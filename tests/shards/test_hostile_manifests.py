@@ -154,7 +154,7 @@ def check_one_sentence(out: Path, command: str, capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize(
     "case", ["folder is above", "a split is above", "records is huge", "name is a number", "deep"]
 )
-def test_all_commands_say_what_is_wrong(
+def test_every_command_refuses_a_hostile_manifest_in_one_sentence(
     out: Path, case: str, command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if case in RAW:
@@ -165,7 +165,7 @@ def test_all_commands_say_what_is_wrong(
 
 
 @pytest.mark.parametrize("case", [*BAD, *RAW])
-def test_what_no_build_writes_is_refused(whole: Path, tmp_path: Path, case: str) -> None:
+def test_manifest_that_no_build_writes_is_refused(whole: Path, tmp_path: Path, case: str) -> None:
     """All commands load the manifest by this."""
     out = tmp_path / "out"
     shutil.copytree(whole / "_manifests", out / "_manifests")
@@ -180,21 +180,21 @@ def test_what_no_build_writes_is_refused(whole: Path, tmp_path: Path, case: str)
     assert len(str(caught.value)) < 600
 
 
-def test_a_manifest_of_a_terabyte_is_not_read(out: Path) -> None:
+def test_manifest_of_a_terabyte_is_not_read(out: Path) -> None:
     with (out / "_manifests" / "00000001.json").open("r+b") as file:
         file.truncate(1 << 40)
     with pytest.raises(DataError, match="above the 268,435,456 allowed"):
         load_manifest(out)
 
 
-def test_repeated_keys_take_no_longer_than_others() -> None:
+def test_many_repeated_keys_are_refused_quickly() -> None:
     """They were counted once for each key: 16 s for 430 kB, and for this a day."""
     keys = [f'"{number}": 0' for number in range(300_000)]
     with pytest.raises(DataError, match="the key '0' stands there twice"):
         parse_json("{" + ", ".join([*keys, *keys]) + "}", "a")
 
 
-def test_nothing_waits_for_a_pipe(tmp_path: Path) -> None:
+def test_pipe_is_refused_without_waiting(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(DataError, match="no regular file"):
         read_range(tmp_path / "pipe", max_bytes=100)
@@ -239,7 +239,7 @@ def use(out: Path) -> None:
 @pytest.mark.sweep
 @given(data=st.data())
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_a_changed_manifest_is_used_or_refused(
+def test_changed_manifest_is_used_or_refused(
     whole: Path, tmp_path: Path, data: st.DataObject
 ) -> None:
     out = tmp_path / "out"
@@ -259,7 +259,7 @@ def test_a_changed_manifest_is_used_or_refused(
 
 @given(data=st.data())
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_a_changed_index_is_used_or_refused(
+def test_changed_index_gives_the_right_records_or_an_error(
     whole: Path, tmp_path: Path, data: st.DataObject
 ) -> None:
     out = tmp_path / "out"
@@ -291,7 +291,7 @@ def test_a_changed_index_is_used_or_refused(
     assert recordmill.verify(out) != []
 
 
-def test_a_member_table_that_says_too_much_costs_no_memory(tmp_path: Path) -> None:
+def test_member_table_with_huge_sizes_costs_no_memory(tmp_path: Path) -> None:
     """The manifest is fitted to it, up to what so many bytes can hold."""
     out = write_data_set(tmp_path / "set", {"train": mixed_rows(300)}, shards=1, compression="gzip")
     most = find_codec("gzip").max_content_bytes(
@@ -314,7 +314,7 @@ def test_a_member_table_that_says_too_much_costs_no_memory(tmp_path: Path) -> No
     "name",
     ["..-00000-of-00001.tfrecord", ".-00000-of-00001.tfrecord", "-a-00000-of-00001.tfrecord"],
 )
-def test_the_name_of_a_foreign_file_names_no_other_folder(
+def test_name_of_a_foreign_file_does_not_lead_to_another_folder(
     out: Path, tmp_path: Path, name: str
 ) -> None:
     (tmp_path / "in").mkdir()
@@ -324,7 +324,7 @@ def test_the_name_of_a_foreign_file_names_no_other_folder(
 
 
 @pytest.mark.parametrize("to", ["npy", "npz", "parquet", "jsonl"])
-def test_a_split_may_be_called_index(tmp_path: Path, to: str) -> None:
+def test_split_may_be_called_index(tmp_path: Path, to: str) -> None:
     out = write_data_set(
         tmp_path / "out", {"index": mixed_rows(4), "data": mixed_rows(2)}, shards=1
     )
@@ -334,7 +334,7 @@ def test_a_split_may_be_called_index(tmp_path: Path, to: str) -> None:
 
 
 @pytest.mark.parametrize("split", ["rejects", "_read.json", "_run-x"])
-def test_a_split_cannot_take_the_place_of_what_a_read_keeps(tmp_path: Path, split: str) -> None:
+def test_split_named_like_a_file_of_a_read_is_refused(tmp_path: Path, split: str) -> None:
     out = write_data_set(tmp_path / "out", {split: mixed_rows(4)}, shards=1)
     with pytest.raises(UsageError, match=f"split '{split}'"):
         recordmill.read(out, tmp_path / "table", to="npy")
@@ -342,7 +342,7 @@ def test_a_split_cannot_take_the_place_of_what_a_read_keeps(tmp_path: Path, spli
     assert recordmill.read(out, tmp_path / "table", to="npz").records == {split: 4}
 
 
-def test_the_summary_of_a_read_names_no_other_file(out: Path, tmp_path: Path) -> None:
+def test_summary_of_a_read_that_names_outside_files_is_refused(out: Path, tmp_path: Path) -> None:
     table = tmp_path / "table"
     recordmill.read(out, table)
     document = json.loads((table / "_read.json").read_text())
@@ -364,7 +364,7 @@ def test_the_summary_of_a_read_names_no_other_file(out: Path, tmp_path: Path) ->
 
 @given(value=VALUES)
 @settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_columns_json_is_opened_or_refused(tmp_path: Path, value: Any) -> None:
+def test_arbitrary_columns_json_is_refused(tmp_path: Path, value: Any) -> None:
     from recordmill.records.writers.npy import COLUMNS_NAME, open_columns
 
     for document in (value, {"arrow_schema": value}, {"arrow_schema": "00ff"}):

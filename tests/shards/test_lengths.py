@@ -63,7 +63,7 @@ def said_everywhere(folder: Path, out: Path, capsys: pytest.CaptureFixture[str])
     return said
 
 
-def test_a_complete_set_gives_no_note(
+def test_complete_data_set_gives_no_note(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     said = said_everywhere(folder, tmp_path / "to", capsys)
@@ -71,7 +71,7 @@ def test_a_complete_set_gives_no_note(
     assert said[-1] == ""
 
 
-def test_another_number_of_records_than_dataset_info_lists_is_said_everywhere(
+def test_record_count_that_differs_from_dataset_info_is_reported_everywhere(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_lengths(folder, [3, 9, 5])
@@ -82,7 +82,7 @@ def test_another_number_of_records_than_dataset_info_lists_is_said_everywhere(
     assert "split 'train' has 12 records where dataset_info.json lists 17" in read
 
 
-def test_another_number_of_shards_than_dataset_info_lists_is_said_everywhere(
+def test_shard_count_that_differs_from_dataset_info_is_reported_everywhere(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_lengths(folder, [6, 6])
@@ -102,7 +102,7 @@ def test_another_number_of_shards_than_dataset_info_lists_is_said_everywhere(
         "\udcff\x00",
     ],
 )
-def test_a_dataset_info_that_is_something_else_is_not_compared(folder: Path, content: str) -> None:
+def test_dataset_info_without_valid_lengths_is_ignored(folder: Path, content: str) -> None:
     (folder / "dataset_info.json").write_bytes(content.encode("utf-8", "surrogateescape"))
     with warnings.catch_warnings():
         warnings.simplefilter("error", DataWarning)

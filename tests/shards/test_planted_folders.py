@@ -43,7 +43,7 @@ def whole(victim: Path) -> bool:
     return (victim / "thesis.tex").read_text() == "mine" and (victim / "data").is_dir()
 
 
-def test_a_link_is_no_run_folder(victim: Path, out: Path) -> None:
+def test_link_is_not_treated_as_a_run_folder(victim: Path, out: Path) -> None:
     (out / "_run-zz").symlink_to(victim)
     assert remove_dead_runs(out) == []
     assert RunFolder.take_over(out / "_run-zz") is None
@@ -52,7 +52,7 @@ def test_a_link_is_no_run_folder(victim: Path, out: Path) -> None:
 
 
 @pytest.mark.parametrize("inner", ["data", "rejects", "anything"])
-def test_a_link_in_a_dead_run_goes_and_what_it_links_to_stays(
+def test_link_in_a_dead_run_is_removed_and_its_target_stays(
     victim: Path, out: Path, inner: str
 ) -> None:
     run = dead_run(out)
@@ -64,7 +64,9 @@ def test_a_link_in_a_dead_run_goes_and_what_it_links_to_stays(
     assert whole(victim)
 
 
-def test_the_summary_of_a_dead_read_names_no_other_folder(victim: Path, out: Path) -> None:
+def test_summary_of_a_dead_read_that_names_other_folders_is_refused(
+    victim: Path, out: Path
+) -> None:
     for names in (["../victim"], ["rejects/../../victim"], [str(victim)]):
         for name in ("data/_read.json", "replaced.json"):
             run = dead_run(out)
@@ -76,7 +78,7 @@ def test_the_summary_of_a_dead_read_names_no_other_folder(victim: Path, out: Pat
             shutil.rmtree(run)
 
 
-def test_a_start_that_was_killed_leaves_nothing_for_good(out: Path) -> None:
+def test_run_folder_of_a_killed_start_is_removed_later(out: Path) -> None:
     """Behind its mkdir, and before its lock says whose it is."""
     (out / "_run-a").mkdir()
     (out / "_run-b").mkdir()
@@ -89,7 +91,7 @@ def test_a_start_that_was_killed_leaves_nothing_for_good(out: Path) -> None:
     assert remove_dead_runs(out) == ["_run-b"]
 
 
-def test_a_lease_holds_a_run_between_two_processes(out: Path) -> None:
+def test_lease_keeps_a_run_alive_between_two_processes(out: Path) -> None:
     folder = RunFolder.create(out, uses_engine=True)
     path = folder.path
     folder.release()
@@ -98,7 +100,7 @@ def test_a_lease_holds_a_run_between_two_processes(out: Path) -> None:
     assert remove_dead_runs(out) == [path.name]
 
 
-def test_a_folder_of_its_name_that_another_made_is_not_removed(out: Path) -> None:
+def test_folder_that_another_process_made_is_not_removed(out: Path) -> None:
     folder = RunFolder.create(out)
     folder.path.rename(out / "moved")
     (folder.path / "data").mkdir(parents=True)
@@ -107,7 +109,7 @@ def test_a_folder_of_its_name_that_another_made_is_not_removed(out: Path) -> Non
     assert (out / "moved").exists()
 
 
-def test_what_a_run_has_placed_goes_with_it_when_it_is_dead(out: Path) -> None:
+def test_data_folder_of_a_dead_run_is_removed_with_it(out: Path) -> None:
     folder = RunFolder.create(out)
     folder.publish_data_folder()
     folder.release()

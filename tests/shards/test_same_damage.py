@@ -142,7 +142,7 @@ def check(case: Case) -> None:
         assert len(ids) + len(rejects) == ROWS
 
 
-def test_after_much_damage_every_reader_leaves_out_the_rest(
+def test_after_the_damage_limit_every_reader_leaves_out_the_rest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(record_table, "MAX_DAMAGE", 2)
@@ -161,7 +161,7 @@ def test_after_much_damage_every_reader_leaves_out_the_rest(
     assert opened.locate(np.arange(6))[1].tolist() == [4, -1, 4, -1, 4, -1]
 
 
-def test_a_large_damaged_range_is_not_a_record_beyond_the_memory(tmp_path: Path) -> None:
+def test_large_damaged_range_is_reported_as_damage(tmp_path: Path) -> None:
     path = tmp_path / "a.tfrecord"
     path.write_bytes(
         frame_payloads(np.zeros(8, np.uint8), np.array([0, 8])).data.tobytes() + b"?" * 99
@@ -173,7 +173,7 @@ def test_a_large_damaged_range_is_not_a_record_beyond_the_memory(tmp_path: Path)
 
 
 @pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.sweep)])
-def test_a_flipped_byte_costs_every_reader_the_same_records(case: Case, step: int) -> None:
+def test_flipped_byte_costs_every_reader_the_same_records(case: Case, step: int) -> None:
     case.file.write_bytes(case.content)
     assert of_read(case.inputs) == (list(range(ROWS)), [])
     for at in range(0, len(case.content), step):
@@ -183,7 +183,7 @@ def test_a_flipped_byte_costs_every_reader_the_same_records(case: Case, step: in
         check(case)
 
 
-def test_two_damaged_records_are_two_rejects_and_the_first_one_is_the_error(case: Case) -> None:
+def test_two_damaged_records_are_two_rejects_and_the_first_is_the_error(case: Case) -> None:
     if case.file.suffix == ".gz":
         pytest.skip("damaged compression hides the records after it")
     damaged = bytearray(case.content)

@@ -146,7 +146,7 @@ def refused(folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert not list((tmp_path / "new").glob("*"))
 
 
-def test_what_links_lead_to_is_none_either(
+def test_unfinished_output_is_refused_through_links(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recordmill.build(ROWS, tmp_path / "set", num_shards=1)
@@ -177,7 +177,7 @@ STEPS = {
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_a_first_build_on_a_disk(
+def test_unfinished_first_build_on_a_disk_is_refused(
     stopped: Stopped,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -197,7 +197,7 @@ def test_a_first_build_on_a_disk(
     assert len(recordmill.open(out)) == 300
 
 
-def test_a_first_build_in_a_store(
+def test_unfinished_first_build_in_a_store_is_refused(
     stopped: Stopped, store: Store, out: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = f"{out}/set"
@@ -210,7 +210,7 @@ def test_a_first_build_in_a_store(
 
 
 @pytest.mark.parametrize("where", ["disk", "store"])
-def test_a_build_over_a_data_set_leaves_it_as_it_is(
+def test_unfinished_build_over_a_data_set_leaves_it_readable(
     stopped: Stopped,
     store: Store,
     out: str,
@@ -244,9 +244,7 @@ def test_a_build_over_a_data_set_leaves_it_as_it_is(
             assert NOT_A_DATA_SET in capsys.readouterr().err
 
 
-def test_a_build_that_has_committed_and_was_killed_then_is_a_data_set(
-    tmp_path: Path, monkeypatch: Any
-) -> None:
+def test_build_killed_after_its_commit_is_a_data_set(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(RunFolder, "close", RunFolder.release)
     built = recordmill.build(ROWS, tmp_path / "out")
     assert list(tmp_path.glob("out/_run-*"))
@@ -256,7 +254,7 @@ def test_a_build_that_has_committed_and_was_killed_then_is_a_data_set(
     )
 
 
-def test_a_read_that_is_half_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_half_published_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recordmill.build(ROWS, tmp_path / "set", splits="train=0.5,test=0.5")
     out, rename = tmp_path / "out", publish.rename
     out.mkdir()
@@ -278,7 +276,7 @@ def test_a_read_that_is_half_published(tmp_path: Path, monkeypatch: pytest.Monke
     assert recordmill.build(out, tmp_path / "new").read == 300
 
 
-def test_a_read_over_another_in_a_store_is_no_input(
+def test_unfinished_read_over_another_in_a_store_is_no_input(
     stopped: Stopped, store: Store, out: str, tmp_path: Path
 ) -> None:
     recordmill.build(ROWS, tmp_path / "set")
@@ -291,7 +289,7 @@ def test_a_read_over_another_in_a_store_is_no_input(
         assert recordmill.build(out, tmp_path / "new").read == 300
 
 
-def test_status_says_when_a_run_was_heard_of(
+def test_status_shows_when_a_run_last_renewed_its_lease(
     store: Store, out: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key = f"{out.removeprefix(store.root)}/_run-0123456789ab/".lstrip("/")

@@ -52,20 +52,20 @@ def problems(out: Path) -> dict[str, str]:
     return {finding.file: finding.problem for finding in verify(out, threads=2)}
 
 
-def test_nothing_is_wrong_and_every_record_was_looked_at(out: Path) -> None:
+def test_intact_data_set_has_no_problems_and_every_record_is_checked(out: Path) -> None:
     seen: list[ProgressUpdate] = []
     assert verify(out, progress=seen.append) == []
     assert seen[-1].done == seen[-1].total == ROWS + 5
 
 
-def test_every_flipped_byte_is_found(out: Path) -> None:
+def test_flipped_byte_of_a_shard_is_found(out: Path) -> None:
     data = shard(out).read_bytes()
     for at in range(0, len(data), max(len(data) // 50, 1)):
         shard(out).write_bytes(data[:at] + bytes([data[at] ^ 16]) + data[at + 1 :])
         assert str(shard(out)) in problems(out), at
 
 
-def test_every_cut_is_found(out: Path) -> None:
+def test_truncated_or_missing_shard_is_found(out: Path) -> None:
     path = shard(out)
     data = path.read_bytes()
     for size in (0, 5, 12, len(data) // 2, len(data) - 9, len(data) - 1):
@@ -79,7 +79,7 @@ def test_every_cut_is_found(out: Path) -> None:
     assert problems(out) == {str(path): "is missing; the manifest names it"}
 
 
-def test_a_damaged_record_has_its_place(tmp_path: Path) -> None:
+def test_damaged_record_is_reported_with_its_place(tmp_path: Path) -> None:
     out = write_data_set(tmp_path / "out", {"train": mixed_rows(ROWS)}, shards=2)
     at = int(np.load(index(out))["offset"][11])
     flip(shard(out), at + 15)
@@ -102,14 +102,14 @@ def edit_manifest(out: Path, name: str, value: object) -> None:
         ("records", 29, "holds 30 records"),
     ],
 )
-def test_the_manifest_is_held_against_the_shard(
+def test_manifest_that_differs_from_the_shard_is_found(
     out: Path, name: str, value: object, problem: str
 ) -> None:
     edit_manifest(out, name, value)
     assert problem in problems(out)[str(shard(out))]
 
 
-def test_records_swapped_with_their_index_keep_the_sum_but_keys_do_not(out: Path) -> None:
+def test_swapped_keys_of_an_index_are_found_by_the_checksum(out: Path) -> None:
     table = np.load(index(out))
     table["key"][[3, 4]] = table["key"][[4, 3]]
     np.save(index(out), table)
@@ -117,7 +117,7 @@ def test_records_swapped_with_their_index_keep_the_sum_but_keys_do_not(out: Path
 
 
 @pytest.mark.parametrize("field", ["offset", "length"])
-def test_an_index_that_does_not_fit(out: Path, field: str) -> None:
+def test_wrong_entry_of_an_index_is_found_at_its_record(out: Path, field: str) -> None:
     table = np.load(index(out))
     table[field][7] += 1
     np.save(index(out), table)
@@ -125,7 +125,7 @@ def test_an_index_that_does_not_fit(out: Path, field: str) -> None:
     assert [finding.place for finding in found] == ["record 7"]
 
 
-def test_an_index_that_is_short_missing_or_nonsense(out: Path) -> None:
+def test_short_missing_or_invalid_index_is_found(out: Path) -> None:
     whole = np.load(index(out))
     np.save(index(out), whole[:-1])
     assert "lists 29 records where the manifest says 30" in problems(out)[str(index(out))]
@@ -136,7 +136,7 @@ def test_an_index_that_is_short_missing_or_nonsense(out: Path) -> None:
 
 
 @pytest.mark.parametrize("compression", PACKED)
-def test_a_member_table_that_does_not_fit(tmp_path: Path, compression: str) -> None:
+def test_wrong_member_table_is_found(tmp_path: Path, compression: str) -> None:
     out = write_data_set(
         tmp_path / "out", {"train": mixed_rows(ROWS)}, shards=2, compression=compression
     )
@@ -150,7 +150,7 @@ def test_a_member_table_that_does_not_fit(tmp_path: Path, compression: str) -> N
         assert str(path) in problems(out), (field, change)
 
 
-def test_strays_are_named(out: Path) -> None:
+def test_stray_files_are_reported(out: Path) -> None:
     (out / FOLDER / "train-00007-of-00008.tfrecord").write_bytes(b"")
     (out / FOLDER / "index" / "old.npy").write_bytes(b"")
     (out / "data-dead").mkdir()
@@ -162,7 +162,7 @@ def test_strays_are_named(out: Path) -> None:
     }
 
 
-def test_copies_are_reported_and_mended(out: Path) -> None:
+def test_changed_derived_files_are_reported_and_mended(out: Path) -> None:
     (out / "manifest.json").write_text("{}")
     (out / "schema.pbtxt").unlink()
     assert problems(out) == {
@@ -175,7 +175,7 @@ def test_copies_are_reported_and_mended(out: Path) -> None:
     assert verify(out) == []
 
 
-def test_plain_files(out: Path, tmp_path: Path) -> None:
+def test_verify_checks_plain_tfrecord_files(out: Path, tmp_path: Path) -> None:
     copy = tmp_path / f"copy{''.join(shard(out).suffixes)}"
     data = shard(out).read_bytes()
     copy.write_bytes(data)
@@ -191,7 +191,7 @@ def test_plain_files(out: Path, tmp_path: Path) -> None:
         verify(tmp_path / "nothing")
 
 
-def test_shared_files_have_no_problem_but_that_others_of_their_set_are_absent(
+def test_shared_files_have_no_problem_but_missing_shards(
     shared_data: Path,
 ) -> None:
     problems = verify(shared_data / "tfrecord")
@@ -244,7 +244,7 @@ def made(
     return out, shard, shard.read_bytes()
 
 
-def test_whole_shards_lose_nothing(made: tuple[Path, Path, bytes]) -> None:
+def test_lenient_read_of_intact_shards_loses_nothing(made: tuple[Path, Path, bytes]) -> None:
     ids, rejects, pieces = salvaged(catalog_inputs(made[0], lenient=True))
     assert ids == list(range(ROWS_OF_SALVAGE))
     assert not rejects
@@ -255,7 +255,7 @@ def test_whole_shards_lose_nothing(made: tuple[Path, Path, bytes]) -> None:
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(data=st.data())
-def test_ours_lose_only_what_is_damaged_and_account_for_it(
+def test_lenient_read_loses_only_damaged_records_and_reports_them(
     made: tuple[Path, Path, bytes], data: st.DataObject
 ) -> None:
     out, shard, whole = made
@@ -278,7 +278,7 @@ def test_ours_lose_only_what_is_damaged_and_account_for_it(
 
 
 @pytest.mark.parametrize("step", [-1, 0, 3, 8, 11, 12, 40])
-def test_plain_and_packed_files_tell_the_same_damage(
+def test_plain_and_compressed_files_report_the_same_damage(
     made: tuple[Path, Path, bytes], tmp_path: Path, step: int
 ) -> None:
     """By hopping over headers, by scanning a piece and by reading a stream: one place, reason and
@@ -305,7 +305,7 @@ def test_plain_and_packed_files_tell_the_same_damage(
     )
 
 
-def test_reading_goes_on_where_the_damaged_frame_ends_or_the_next_one_begins() -> None:
+def test_lenient_read_resumes_at_the_end_of_a_damaged_frame_or_at_the_next_frame() -> None:
     framed = frame_payloads(
         np.frombuffer(b"hello, world", np.uint8), np.array([0, 5, 7, 12])
     ).data  # 21, 18 and 21 bytes
