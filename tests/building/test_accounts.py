@@ -1,5 +1,5 @@
-"""Lost, doubled or changed records, injected into real run files, are never committed, and said
-where.
+"""A lost, doubled or changed record in a sorted run is reported with its place and never
+committed.
 """
 
 from collections.abc import Callable, Sequence

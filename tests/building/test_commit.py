@@ -1,4 +1,6 @@
-"""What is visible, when, and what is left behind: locks, dead runs, conflicts, generations."""
+"""A commit is atomic: what is visible when, and what is left after kills, conflicts and new
+generations.
+"""
 
 import errno
 import fcntl

@@ -1,5 +1,5 @@
-"""The steps of ingesting, each by itself; units to groups; and classes that are divided among the
-splits.
+"""Units form groups in order, and classes are divided among the splits as precisely as records
+or groups allow.
 """
 
 from types import SimpleNamespace

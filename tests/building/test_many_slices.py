@@ -1,5 +1,5 @@
-"""What a build holds does not grow with runs x shards: 10,000 shards for real, and 1 TB by arrays
-that stand for the runs' files.
+"""The memory of a build does not grow with sorted runs times shards, up to 10,000 shards and 1
+TB.
 """
 
 import itertools

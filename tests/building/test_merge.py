@@ -1,6 +1,4 @@
-"""The merge against sorting everything, with its rounds, reads and memory held to what its module
-says of them.
-"""
+"""Merged shards equal sorting all records, within the stated rounds, reads and memory."""
 
 import itertools
 import random

@@ -1,5 +1,5 @@
-"""Keys and splits decide the bytes of every data set ever built: values are pinned, laws hold for
-any input.
+"""Keys and splits determine the bytes of every data set, so their values are pinned for any
+input.
 """
 
 import itertools

@@ -1,4 +1,4 @@
-"""`split_column`, `split_at`: the values of a column say the split of each record."""
+"""With `split_column` or `split_at`, the values of a column determine the split of each record."""
 
 from pathlib import Path
 from typing import Any

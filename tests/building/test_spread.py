@@ -1,5 +1,5 @@
-"""Workers that share only OUT build the bytes of one machine; what is missing is told before a
-manifest is.
+"""Workers that share only OUT build the bytes of one machine, and missing files are reported
+before the commit.
 """
 
 import resource

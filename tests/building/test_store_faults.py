@@ -1,5 +1,5 @@
-"""The commit to a store when any of its requests fails, is heard without an answer, or is the last
-that is heard.
+"""A commit to a store survives the failure of any request, and a build that dies at one leaves
+the old or the new data set.
 """
 
 import itertools

@@ -1,5 +1,5 @@
-"""Files that are a record each, straight into shards: the bytes, the rejects and the errors of the
-build that sorts.
+"""Files of one record each are written straight into shards, with the result of the build that
+sorts.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The kernels where programs put them: in threads, after fork and spawn, beyond 2 GiB."""
+"""The kernels return the same results in threads, after fork and spawn, and beyond 2 GiB."""
 
 import hashlib
 import multiprocessing

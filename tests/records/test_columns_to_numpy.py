@@ -1,5 +1,5 @@
-"""Arrow columns to arrays, Ragged and Strings: missing, empty and zero stay three things, in any
-slice.
+"""Arrow columns convert to arrays, Ragged and Strings, and missing, empty and zero stay distinct
+in any slice.
 """
 
 from typing import Any

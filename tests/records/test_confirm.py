@@ -1,5 +1,5 @@
-"""A schema of some records that others confirm is the schema of all of them; what would change it
-is noticed.
+"""A schema that was guessed from the first records is that of all records, or the mismatch is
+noticed.
 """
 
 import random

@@ -1,5 +1,5 @@
-"""Conversions of columns against NumPy on the same rows: values, what is missing, and which records
-are bad and why.
+"""Conversions of columns equal NumPy's on the same rows, and bad records are reported with their
+reason.
 """
 
 from typing import Any

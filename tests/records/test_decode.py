@@ -1,4 +1,4 @@
-"""The decoder against the encoder, TensorFlow, tfx-bsl and protobuf, and its answers to what does
+"""The decoder agrees with the encoder, TensorFlow, tfx-bsl and protobuf, and reports what does
 not fit.
 """
 

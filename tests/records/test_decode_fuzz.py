@@ -1,5 +1,5 @@
-"""Differential fuzzing against upb, of RECORDMILL_FUZZ records per case and seed: accepted alike,
-values alike.
+"""Fuzzed records are accepted exactly if protobuf (upb) accepts them, and decode to the same
+values.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""The encoder against protobuf and against bytes written down."""
+"""The encoder writes the bytes of protobuf's deterministic serialization, and the pinned ones."""
 
 import pickle
 from collections.abc import Iterator

@@ -1,4 +1,6 @@
-"""One record by hand: the bytes of the columnar path, values back, and what is refused."""
+"""`example()` and `parse_example()` convert one record with the bytes and values of the columnar
+path.
+"""
 
 import datetime
 from typing import Any

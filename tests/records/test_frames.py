@@ -1,5 +1,5 @@
-"""Frames against the format's definition written out in Python, and against every possible damage
-of a small shard.
+"""Frames follow the definition of TFRecord, and every possible damage of a small shard is found
+at its record.
 """
 
 import gzip

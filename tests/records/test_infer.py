@@ -1,4 +1,6 @@
-"""Inference against what was written, its laws as a monoid, and files of other systems."""
+"""Inference finds the schema and counts of what was written, also in parts and in files of other
+programs.
+"""
 
 import itertools
 from collections.abc import Sequence

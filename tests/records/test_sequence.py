@@ -1,4 +1,4 @@
-"""SequenceExamples both ways: against protobuf, tf.io and bytes written down."""
+"""SequenceExamples are written and read as protobuf and tf.io do."""
 
 import os
 from typing import Any

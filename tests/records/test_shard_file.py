@@ -1,5 +1,5 @@
-"""Whole TFRecord files in batches of any size and compression, cut, damaged, in ranges, and of
-other systems.
+"""TFRecord files are read in batches of any size and compression, and compressed members depend
+on the records alone.
 """
 
 import gzip

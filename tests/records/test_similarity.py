@@ -1,4 +1,4 @@
-"""Hashes and correlations of images: copies are near, others are not."""
+"""Similarity of images: copies are near, other images are not."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""TensorProtos that TensorFlow wrote equal what it parses; damaged ones are refused."""
+"""TensorProtos of TensorFlow decode to its values, and damaged ones are refused."""
 
 from typing import Any
 

@@ -1,5 +1,5 @@
-"""Batches to `.npy`, Parquet, Arrow and CSV files: others read what went in, and what can't be held
-is refused.
+"""Other programs read the `.npy`, Parquet, Arrow and CSV files, and what a format can't hold is
+refused.
 """
 
 import json

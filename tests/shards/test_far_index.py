@@ -1,4 +1,4 @@
-"""Pieces by a few entries of an index are those by all of them, and damage is said."""
+"""Pieces from a few entries of an index equal those from all entries, and damage is reported."""
 
 import itertools
 from collections.abc import Iterator

@@ -1,5 +1,5 @@
-"""Schemas beside TFRecord files are used where the records agree, named where they don't, and stop
-no read.
+"""A schema beside TFRecord files is used if the records agree; otherwise a note names it and the
+read goes on.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Whatever a stranger's manifest says, one sentence names file and field, and nothing outside is
+"""A hostile manifest is refused in one sentence with file and field, and nothing outside OUT is
 touched.
 """
 

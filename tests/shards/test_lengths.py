@@ -1,5 +1,5 @@
-"""Users are told, wherever they read, of files with another number of records than the
-`dataset_info.json` beside them lists.
+"""Every command reports TFRecord files whose record counts differ from the `dataset_info.json`
+beside them.
 """
 
 import json

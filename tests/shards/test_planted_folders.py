@@ -1,6 +1,4 @@
-"""Folders of runs: who holds them, when they are dead, and what goes with them; nothing outside OUT
-is touched.
-"""
+"""Removal of dead runs touches nothing outside OUT and no folder of a live run."""
 
 import json
 import os

@@ -1,5 +1,5 @@
-"""What is being written, or was left by a kill, is no data set and no input, on a disk and in a
-store.
+"""Output that is being written, or was left by a kill, is neither a data set nor an input, on
+disk and in a store.
 """
 
 import contextlib

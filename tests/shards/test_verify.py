@@ -1,5 +1,5 @@
-"""`verify` finds every change of a data set, names file and place, and finds nothing in one that is
-whole.
+"""`verify` finds every change of a data set, names file and place, and finds nothing in an
+intact one.
 """
 
 import gzip
