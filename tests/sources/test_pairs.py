@@ -82,6 +82,34 @@ def test_each_image_has_the_mask_of_its_name(
     )
 
 
+def test_masks_whose_names_have_a_suffix_are_paired_by_it(tmp_path: Path) -> None:
+    masks = write(tmp_path / "in")
+    for path in [*(tmp_path / "in/masks").iterdir()]:
+        path.rename(path.with_name(f"{path.stem}_mask.png"))
+    with pytest.raises(UsageError) as caught:
+        recordmill.build(tmp_path / "in", tmp_path / "out", pair="images,masks")
+    pair = "images,masks/*_mask"
+    assert f"in 'masks'; names with a suffix are paired by --pair '{pair}'" in str(caught.value)
+    recordmill.build(tmp_path / "in", tmp_path / "out", pair=pair)
+    rows = by_stem(recordmill.open(tmp_path / "out"))
+    assert sorted(rows) == sorted(masks)
+    for stem, row in rows.items():
+        assert row["masks"] == (tmp_path / f"in/masks/{stem}_mask.png").read_bytes()
+    (tmp_path / "in/masks/0.png").write_bytes(b"")
+    with pytest.raises(UsageError, match=r"masks/0\.png belongs to neither folder of --pair"):
+        recordmill.build(tmp_path / "in", tmp_path / "other", pair=pair)
+
+
+def test_images_and_masks_with_a_suffix_each_are_paired(tmp_path: Path) -> None:
+    masks = write(tmp_path / "in")
+    for folder, suffix in (("images", "_leftImg8bit"), ("masks", "_labelIds")):
+        for path in [*(tmp_path / "in" / folder).iterdir()]:
+            path.rename(path.with_name(f"{path.stem}{suffix}{path.suffix}"))
+    pair = "images/*_leftImg8bit,masks/*_labelIds"
+    recordmill.build(tmp_path / "in", tmp_path / "out", pair=pair)
+    assert len(recordmill.open(tmp_path / "out")) == len(masks)
+
+
 def test_splits_and_classes_come_from_the_folders_around(tmp_path: Path) -> None:
     for split in ("train", "val"):
         write(tmp_path / "in" / split, ("images", "masks"), 3)
@@ -121,7 +149,7 @@ def test_a_file_without_its_partner_or_that_does_not_fit_is_a_reject_by_name(
     [
         ("images", "the names of two folders"),
         ("images,images", "the names of two folders"),
-        ("images,photos", "stands in none of the folders"),
+        ("images,photos", "belongs to neither folder"),
         ("masks,images", None),
         ("images,image", "records have a feature 'image' already"),
     ],

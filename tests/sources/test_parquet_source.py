@@ -6,6 +6,7 @@ import decimal
 import json
 import os
 import resource
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +146,30 @@ def test_types_without_a_feature_are_refused_until_declared(tmp_path: Path) -> N
     assert values(
         read_all(plan(path, options=TableOptions(columns=("d",)), dtypes={"d": "int64"}))[0]
     ) == [{"d": 7}]
+
+
+def test_uuid_declared_as_a_string_is_its_canonical_text(tmp_path: Path) -> None:
+    ids = [uuid.UUID("f47ac10b-58cc-4372-a567-0e02b2c3d479"), None, uuid.UUID(int=1)]
+    storage = pa.array([None if one is None else one.bytes for one in ids], pa.binary(16))
+    column = pa.ExtensionArray.from_storage(pa.uuid(), storage)
+    lists = pa.ListArray.from_arrays(pa.array([0, 1, 1, 1]), column)
+    path = write(tmp_path / "a.parquet", pa.table({"id": column, "ids": lists}))
+    texts = plan(path, dtypes={"id": "string", "ids": "string[?]"})
+    assert values(read_all(texts)[0]) == [
+        {"id": str(ids[0]), "ids": [str(ids[0])]},
+        {"id": None, "ids": []},
+        {"id": str(ids[2]), "ids": []},
+    ]
+    data = plan(path, options=TableOptions(columns=("id",)), dtypes={"id": "bytes"})
+    assert [row["id"] for row in values(read_all(data)[0])] == storage.to_pylist()
+
+
+def test_uuid_as_label_has_its_texts_as_classes(tmp_path: Path) -> None:
+    storage = pa.array([uuid.UUID(int=number % 2).bytes for number in range(5)], pa.binary(16))
+    table = pa.table({"x": pa.ExtensionArray.from_storage(pa.uuid(), storage)})
+    recordmill.build(table, tmp_path / "out", dtypes={"x": "string"}, label="x")
+    classes = recordmill.open(tmp_path / "out").schema["x"].classes
+    assert classes == (str(uuid.UUID(int=0)), str(uuid.UUID(int=1)))
 
 
 def test_several_files(tmp_path: Path) -> None:

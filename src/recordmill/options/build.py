@@ -296,7 +296,7 @@ class BuildKeywords(TypedDict, total=False):
         str | None,
         _images(
             "images,masks: folders of which each file goes with the one of the same name, into one record; the second "
-            "feature is called as its folder",
+            "feature is called as its folder. images,masks/*_mask pairs a.jpg with a_mask.png",
             metavar="A,B",
         ),
     ]

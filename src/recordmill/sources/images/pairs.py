@@ -1,17 +1,18 @@
 """Pairs of files for one record: an image and its mask.
 
-Both files have the same name, in two folders.
+Both files have the same name, in two folders. The names of one folder may have a suffix.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from recordmill.base.errors import Reject, UsageError
+from recordmill.base.messages import Message
 from recordmill.base.option_names import option
 from recordmill.schemas.feature import Feature
 from recordmill.storage.file_table import FileTable, InputFile
@@ -22,10 +23,17 @@ PARTNER_COLUMN = "partner"  # file table column: the index of the mask of each i
 def pair_feature(pair: str) -> Feature:
     """Returns the feature for the files of the second folder. It has the name of this folder.
 
-    >>> pair_feature("images,data/masks").name
-    'masks'
+    >>> pair_feature("images,data/masks").name, pair_feature("images,data/masks/*_mask").name
+    ('masks', 'masks')
     """
-    return Feature(pair.rpartition(",")[2].strip("/ ").rpartition("/")[2], "bytes", required=True)
+    folder, _ = _split_pair(pair)[-1]
+    return Feature(folder.rpartition("/")[2], "bytes", required=True)
+
+
+def _split_pair(pair: str) -> list[tuple[str, str]]:
+    """Returns (folder, suffix of its file names without extensions) of each side of a pair."""
+    parts = [side.partition("*") for side in pair.split(",")]
+    return [(folder.strip("/ "), suffix.strip()) for folder, _, suffix in parts]
 
 
 def pair_files(
@@ -35,7 +43,8 @@ def pair_files(
 
     Args:
         files: The files of both folders.
-        pair: `IMAGES,MASKS`, the names of the folders. They may occur anywhere in the paths.
+        pair: `IMAGES,MASKS`, the names of the folders. They may occur anywhere in the paths. In
+            `IMAGES,MASKS/*_mask`, the names of the masks end with `_mask`.
         reserved_names: Names of other features, which the second folder must not have.
 
     Returns:
@@ -44,10 +53,11 @@ def pair_files(
         partner is a reject.
 
     Raises:
-        UsageError: `pair` does not name two folders, a file is in neither of them, no file has a
-            partner, or two files of a folder have the same name.
+        UsageError: `pair` does not name two folders, a file belongs to neither of them, no file has
+            a partner, or two files of a folder have the same name.
     """
-    folders = [name.strip("/ ") for name in pair.split(",")]
+    sides = _split_pair(pair)
+    folders = [folder for folder, _ in sides]
     if len(set(folders)) != 2 or not all(folders) or len(folders) != 2:
         raise UsageError(
             "{pair}: the names of two folders, as in images,masks", pair=option("pair", pair)
@@ -60,7 +70,7 @@ def pair_files(
         )
     ordinals: tuple[dict[str, int], dict[str, int]] = ({}, {})
     for ordinal, file in enumerate(files):
-        folder_index, key = _pair_key(file, folders)
+        folder_index, key = _pair_key(file, pair)
         if key in ordinals[folder_index]:
             duplicate = files[ordinals[folder_index][key]].name
             raise UsageError(
@@ -85,10 +95,11 @@ def pair_files(
     keys = [key for key in images if key in partners]
     if not keys:
         raise UsageError(
-            "{pair}: no file in {folders} has the name of one in {folders2}",
+            "{pair}: no file in {folders} has the name of one in {folders2}{remedy}",
             pair=option("pair", pair),
             folders=repr(folders[0]),
             folders2=repr(folders[1]),
+            remedy=_suffix_remedy(sides, images, partners),
         )
     first, second = (
         np.array([images[key] for key in keys]),
@@ -101,22 +112,37 @@ def pair_files(
     )
 
 
-def _pair_key(file: InputFile, folders: Sequence[str]) -> tuple[int, str]:
-    """Returns (index of the folder, path without this folder and without the extension).
+def _pair_key(file: InputFile, pair: str) -> tuple[int, str]:
+    """Returns (index of the folder, path without this folder, the suffix and the extension).
 
     An image and its mask have the same second item.
     """
     stem = file.path.rpartition(".")[0]
-    for folder_index, folder in enumerate(folders):
+    for folder_index, (folder, suffix) in enumerate(_split_pair(pair)):
         # `//` replaces the name of the folder, so that an image and its mask have equal keys
         parent, separator, rest = stem.rpartition(f"/{folder}/")
-        if separator:
-            return folder_index, f"{parent}//{rest}"
+        if separator and rest.endswith(suffix):
+            return folder_index, f"{parent}//{rest.removesuffix(suffix)}"
     raise UsageError(
-        "{file} stands in none of the folders of {pair}: leave it out",
+        "{file} belongs to neither folder of {pair}: leave it out",
         file=file.name,
-        pair=option("pair", ",".join(folders)),
+        pair=option("pair", pair),
     )
+
+
+def _suffix_remedy(
+    sides: Sequence[tuple[str, str]], images: Collection[str], masks: Collection[str]
+) -> Message | str:
+    """Returns the pair to use if the names of one folder are those of the other with a suffix."""
+    values = [f"{folder}/*{suffix}" if suffix else folder for folder, suffix in sides]
+    for index, (keys, shorter_keys) in enumerate(((images, masks), (masks, images))):
+        key = min(keys, default="")
+        cuts = (cut for cut in reversed(range(len(key))) if key[:cut] in shorter_keys)
+        if (cut := next(cuts, None)) is not None:
+            values[index] = f"{sides[index][0]}/*{key[cut:]}{sides[index][1]}"
+            pair = option("pair", ",".join(values))
+            return Message("; names with a suffix are paired by {pair}", pair=pair)
+    return ""
 
 
 def append_partners(files: FileTable, partners: FileTable | None) -> FileTable:

@@ -26,6 +26,7 @@ from recordmill.sources.values import text_columns
 
 INT64_MAX = (1 << 63) - 1
 _MAX_TEXT_BYTES = (1 << 31) - 1  # native functions store the start of a text in 32 bits
+_HEX_DIGITS = np.frombuffer(b"0123456789abcdef", np.uint8)
 # In messages, after a value that does not fit a uint64 feature.
 EXAMPLE_LIMIT = " (tf.train.Example holds whole numbers up to 2^63 - 1)"
 
@@ -50,6 +51,9 @@ def cast_values(values: pa.Array, feature: Feature) -> CastResult:
     Class names are not looked up here. Use `labels.fit_values` for them.
     """
     values = to_plain_array(values)
+    if values.type == pa.uuid():
+        is_bytes = feature.dtype == "bytes"
+        values = to_plain_array(values.storage) if is_bytes else _to_uuid_texts(values.storage)
     target = value_type(feature)
     if pa.types.is_null(values.type):
         return CastResult(pa.nulls(len(values), target))
@@ -69,12 +73,12 @@ def to_plain_array(values: pa.Array) -> pa.Array:
     """Returns the values without dictionary, extension or view types.
 
     Chunks are combined. Binary values of a fixed size become large_binary. Other arrays are
-    returned as they are.
+    returned as they are. So are UUIDs, because `cast_values` casts them to texts or to bytes.
     """
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
         values = values if isinstance(values, pa.Array) else pa.concat_arrays(values.chunks)
-    if isinstance(values.type, pa.BaseExtensionType):
+    if isinstance(values.type, pa.BaseExtensionType) and values.type != pa.uuid():
         return to_plain_array(values.storage)
     if pa.types.is_dictionary(values.type):
         return to_plain_array(values.dictionary_decode())
@@ -83,6 +87,21 @@ def to_plain_array(values: pa.Array) -> pa.Array:
     if pa.types.is_binary_view(values.type) or pa.types.is_fixed_size_binary(values.type):
         return pc.cast(values, pa.large_binary())
     return values
+
+
+def _to_uuid_texts(values: pa.Array) -> pa.Array:
+    """Converts UUIDs of 16 bytes to their canonical texts, with the nulls of `values`."""
+    start = values.offset * 16
+    data = np.frombuffer(values.buffers()[1], np.uint8)[start : start + len(values) * 16]
+    digits = _HEX_DIGITS[np.stack([data >> 4, data & 15], -1)].reshape(-1, 32)
+    texts = np.insert(digits, (8, 12, 16, 20), ord("-"), axis=1)
+    array = pa.FixedSizeBinaryArray.from_buffers(
+        pa.binary(36), len(values), [None, pa.py_buffer(texts)]
+    )
+    is_present = values.is_valid()
+    return pc.if_else(
+        is_present, pc.cast(pc.cast(array, pa.large_binary()), pa.large_string()), None
+    )
 
 
 def is_text_type(kind: pa.DataType) -> bool:

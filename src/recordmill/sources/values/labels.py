@@ -65,6 +65,8 @@ class ClassNames:
         values = to_plain_array(values)
         while pa.types.is_nested(values.type):
             values = to_plain_array(values.flatten())
+        if values.type == pa.uuid():  # which `unique` does not support
+            values = cast_values(values, _TEXT_FEATURE).values
         cast = fit_values(pc.unique(values.drop_null()), _TEXT_FEATURE, source_classes)
         texts = (
             cast.values if cast.bad_mask is None else cast.values.filter(pa.array(~cast.bad_mask))
