@@ -89,7 +89,8 @@ class _PythonAlgorithm(Algorithm):
         ratio, stream = RatioLimit(source, max_ratio), self._decompressor()
         stream_start = offset = 0
         for block in read_blocks(path, _BLOCK_BYTES):
-            data, offset = block.tobytes(), offset + len(block)
+            data: bytes | memoryview = block.tobytes()
+            offset += len(block)
             # An output block is limited, so one input block may need several calls.
             while data or not (stream.needs_input or stream.eof):
                 if stream.eof:
