@@ -24,7 +24,9 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
 
 
-def test_it_counts_an_epoch(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bench_counts_the_batches_and_records_of_an_epoch(
+    out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     options = ["--batch-size", "64", "--seconds", "600", "--columns", "id,name"]
     for shuffle in ("none", "window", "global"):
         assert (
@@ -55,7 +57,7 @@ def test_it_counts_an_epoch(out: Path, capsys: pytest.CaptureFixture[str]) -> No
 
 
 @pytest.mark.parametrize("consumer", BENCH_OUTPUTS)
-def test_every_output_and_stage_is_measured(
+def test_bench_measures_every_output_and_stage(
     out: Path, capsys: pytest.CaptureFixture[str], consumer: str
 ) -> None:
     pytest.importorskip({"tf": "tensorflow", "torch": "torch"}.get(consumer, "numpy"))
@@ -81,7 +83,7 @@ def test_every_output_and_stage_is_measured(
     assert all(stages[stage] > 0 for stage in ("read", "check", "decode", "collate"))
 
 
-def test_images_are_decoded_at_the_size_that_is_given(
+def test_bench_decodes_images_at_the_given_size(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "photos").mkdir()
@@ -97,13 +99,13 @@ def test_images_are_decoded_at_the_size_that_is_given(
     assert "--image-size 20: HEIGHTxWIDTH in pixels, as in 224x224" in capsys.readouterr().err
 
 
-def test_the_first_batch_is_timed_from_before_the_open(out: Path) -> None:
+def test_bench_times_the_first_batch_including_the_open(out: Path) -> None:
     ds = open(out)
     assert measure(ds, 600, open_seconds=100.0, batch_size=100).first_seconds > 100
     assert measure(ds, 600, batch_size=100).first_seconds < 100
 
 
-def test_an_output_that_is_not_installed_says_how(
+def test_bench_of_an_output_that_is_not_installed_names_the_extra(
     out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
@@ -112,7 +114,7 @@ def test_an_output_that_is_not_installed_says_how(
         measure(open(out), 600, consumer="torch", batch_size=100)
 
 
-def test_what_takes_the_most_is_what_is_advised_on() -> None:
+def test_bench_advice_is_about_the_slowest_stage() -> None:
     advice = {
         stage: BenchResult(
             5, 500, 1000, 7.0, 0.1, {**dict.fromkeys(STAGES, 1.0), stage: 10.0}, 2, 6.0

@@ -55,7 +55,9 @@ def test_head_prints_records(out: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert run(capsys, "head", out / "nothing")[0] == 2
 
 
-def test_images_and_long_values_are_cut(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_head_shortens_images_and_long_values(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     schema = Schema(
         (
             Feature("image", "bytes", (), True),
@@ -74,7 +76,9 @@ def test_images_and_long_values_are_cut(tmp_path: Path, capsys: pytest.CaptureFi
     assert max(map(len, text.splitlines())) < 160
 
 
-def test_inspect_says_what_is_there(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_inspect_prints_files_features_and_ranges(
+    out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     code, text, _ = run(capsys, "inspect", out, "--quiet")
     assert code == 0
     assert "made: 43 records in 4 files" in text
@@ -103,7 +107,9 @@ def test_inspect_says_what_is_there(out: Path, capsys: pytest.CaptureFixture[str
     )
 
 
-def test_verify_says_what_is_wrong(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_prints_problems_and_exits_with_1(
+    out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     code, text, error = run(capsys, "verify", out)
     assert (code, text, error.splitlines()[-1]) == (0, "", "43 records checked: nothing is wrong")
     shard = out / FOLDER / "train-00000-of-00002.tfrecord"
@@ -118,7 +124,7 @@ def test_verify_says_what_is_wrong(out: Path, capsys: pytest.CaptureFixture[str]
     assert "(mended)" in run(capsys, "verify", out, "--mend")[1]
 
 
-def test_read_writes_and_says_so(
+def test_read_prints_its_summary_and_rejects(
     out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["read", out, "--out", tmp_path / "to", "--columns", "id,label", "--split", "train"]
@@ -146,7 +152,7 @@ def test_read_writes_and_says_so(
 
 
 @pytest.mark.parametrize("command", ["head", "inspect", "verify", "read"])
-def test_help_teaches(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_of_a_command_has_examples(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
         main([command, "--help"])
     assert stop.value.code == 0
@@ -154,7 +160,7 @@ def test_help_teaches(command: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("command", ["head", "inspect"])
-def test_times_that_no_calendar_has_are_shown(
+def test_times_outside_the_calendar_are_printed_as_numbers(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     schema = Schema((Feature("when", "timestamp[us]"),))
@@ -163,7 +169,7 @@ def test_times_that_no_calendar_has_are_shown(
     assert f"{2**62} us since 1970" in capsys.readouterr().out
 
 
-def test_the_range_of_times_is_that_of_all_shards(
+def test_inspect_prints_the_range_of_times_of_all_shards(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     schema = Schema((Feature("when", "timestamp[s]", required=True),))
@@ -175,7 +181,7 @@ def test_the_range_of_times_is_that_of_all_shards(
 
 
 @pytest.mark.filterwarnings("ignore:This process.*fork:DeprecationWarning")
-def test_what_a_killed_build_left_is_listed_and_removed(
+def test_remains_of_a_killed_build_are_listed_by_status_and_removed_by_clean(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
@@ -202,7 +208,7 @@ def test_what_a_killed_build_left_is_listed_and_removed(
 
 @pytest.mark.skipif(shutil.which("prlimit") is None, reason="needs prlimit, of util-linux")
 @pytest.mark.parametrize("words", [("stats", "--recount", "--out"), ("report", "-o")])
-def test_a_full_disk_is_said_with_the_path(
+def test_full_disk_is_reported_with_the_path(
     out: Path, tmp_path: Path, words: tuple[str, ...]
 ) -> None:
     target = tmp_path / "target" / "file"
@@ -228,7 +234,9 @@ def test_a_full_disk_is_said_with_the_path(
     assert not list(target.parent.iterdir())
 
 
-def test_with_json_an_error_is_an_object_too(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_error_with_json_is_printed_as_an_object(
+    out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     shard = next(out.rglob("train-*.tfrecord"))
     flip(shard, 40)
     code, text, said = run(capsys, "stats", out, "--recount", "--json")

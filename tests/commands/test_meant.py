@@ -62,7 +62,7 @@ def code_of(words: list[str]) -> int:
     ],
     ids=lambda given: " ".join(given) if isinstance(given, list) else given,
 )
-def test_what_is_meant_is_said(
+def test_mistyped_word_is_answered_with_the_closest_one(
     out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], meant: str
 ) -> None:
     if words[0] == "build":
@@ -83,7 +83,7 @@ def test_splits_above_one_suggest_no_negative_rest(tmp_path: Path) -> None:
     assert "rest=" not in str(error.value)
 
 
-def test_a_local_runner_is_known_in_any_case() -> None:
+def test_local_runner_is_recognized_in_any_case() -> None:
     from recordmill.options.option import is_local
 
     for name in (
@@ -101,7 +101,7 @@ def test_a_local_runner_is_known_in_any_case() -> None:
         assert not is_local(name), name
 
 
-def test_an_option_of_another_is_called_so(
+def test_option_of_another_command_is_reported_as_such(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], out: Path
 ) -> None:
     (tmp_path / "rows.csv").write_text("id,y\n1,2\n")
@@ -132,7 +132,7 @@ def test_an_option_of_another_is_called_so(
     "command",
     ["build", "transform", "read", "head", "inspect", "bench", "verify", "status", "clean"],
 )
-def test_a_flag_that_is_like_no_other_is_answered_with_where_all_are(
+def test_unknown_flag_is_answered_with_help_all(
     out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
     if command == "build":
@@ -148,7 +148,7 @@ def test_a_flag_that_is_like_no_other_is_answered_with_where_all_are(
     assert f"; `recordmill {command} --help-all` says all options" in capsys.readouterr().err
 
 
-def test_a_build_without_beam_says_so_before_it_plans(tmp_path: Path) -> None:
+def test_build_without_beam_is_refused_before_it_plans(tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text("id,y\n1,2\n")
     script = f"""
 import sys
@@ -192,7 +192,7 @@ runpy.run_module("recordmill", run_name="__main__")
     assert not (tmp_path / "out").exists()
 
 
-def test_a_thread_that_can_not_be_interrupted_does_not_keep_the_process() -> None:
+def test_thread_that_cannot_be_interrupted_does_not_keep_the_process() -> None:
     script = """
 import runpy, sys, threading, time
 import recordmill.commands.main as commands
@@ -210,7 +210,7 @@ runpy.run_module("recordmill", run_name="__main__")
     )
 
 
-def test_the_end_of_a_terminal_comes_twice_and_later_it_is_somebody_who_insists(
+def test_repeated_hangup_counts_once_and_a_later_one_interrupts_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = [1000.0]
@@ -226,7 +226,7 @@ def test_the_end_of_a_terminal_comes_twice_and_later_it_is_somebody_who_insists(
 
 
 @pytest.mark.parametrize("command", ["stats", "inspect", "head"])
-def test_a_terminal_without_the_letters_of_the_data_shows_their_numbers(
+def test_characters_that_a_terminal_lacks_are_printed_as_escapes(
     command: str, tmp_path: Path
 ) -> None:
     recordmill.build({"n\u00e4me": ["\u65e5\u672c"]}, tmp_path / "out")
@@ -247,7 +247,7 @@ def test_a_terminal_without_the_letters_of_the_data_shows_their_numbers(
         ("recordmill read x --to par", ["parquet"]),
     ],
 )
-def test_a_shell_completes_commands_options_and_values(
+def test_shell_completes_commands_options_and_values(
     tmp_path: Path, line: str, offered: list[str]
 ) -> None:
     pytest.importorskip("argcomplete")

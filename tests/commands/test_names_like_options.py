@@ -37,7 +37,7 @@ def file(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return f"./{name}.csv"
 
 
-def test_a_missing_file_keeps_its_name(
+def test_missing_file_that_looks_like_an_option_keeps_its_name(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -50,7 +50,7 @@ def test_a_missing_file_keeps_its_name(
     assert name in str(found.value)
 
 
-def test_rejects_keep_the_names_of_files_and_values(
+def test_rejects_keep_file_names_and_values_that_look_like_options(
     name: str, file: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, out, err = run(capsys, "build", "csv", file, "--out", "o", "--header", "--json")
@@ -71,7 +71,7 @@ def test_rejects_keep_the_names_of_files_and_values(
     assert "delimiter=" in json.loads(line)["message"]  # a file has Python's spelling
 
 
-def test_columns_keep_their_names_in_every_command(
+def test_columns_that_look_like_options_keep_their_names_in_every_command(
     name: str, file: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     result = recordmill.build(file, "o", kind="csv", header=True, max_rejects=1, label=name)
@@ -92,7 +92,7 @@ def test_columns_keep_their_names_in_every_command(
     assert run(capsys, "report", "o", "--out", "r.html", "--quiet")[0] == 0
 
 
-def test_damaged_records_keep_the_name_of_their_file(
+def test_damaged_file_that_looks_like_an_option_keeps_its_name(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -105,7 +105,7 @@ def test_damaged_records_keep_the_name_of_their_file(
     assert f"{name}.tfrecord" in str(found.value)
 
 
-def test_an_advice_names_flags_of_its_own_command(
+def test_advice_of_bench_names_only_flags_of_bench(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recordmill.build({"x": list(range(500))}, tmp_path / "o")
@@ -116,7 +116,7 @@ def test_an_advice_names_flags_of_its_own_command(
     assert "--no-shuffle" not in json.loads(out)["advice"]
 
 
-def test_python_reads_keywords_where_the_command_line_prints_flags(
+def test_errors_name_keywords_in_python_and_flags_on_the_command_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "a.csv").write_text("a,b\n1,2\n")

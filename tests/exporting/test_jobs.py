@@ -29,7 +29,7 @@ def jobs_of(shards: list[tuple[int, int]], file_bytes: int) -> list[ReadTask]:
 
 
 @given(SHARDS, some.integers(1, 1500))
-def test_a_job_takes_its_stretch_of_the_line_of_shards(
+def test_tasks_divide_the_sequence_of_shards_evenly(
     shards: list[tuple[int, int]], file_bytes: int
 ) -> None:
     jobs = jobs_of(shards, file_bytes)
@@ -57,7 +57,7 @@ def test_a_job_takes_its_stretch_of_the_line_of_shards(
 
 
 @given(SHARDS, SHARDS, some.integers(900, 3000))
-def test_the_last_file_alone_grows(
+def test_added_shards_change_only_the_last_task(
     shards: list[tuple[int, int]], more: list[tuple[int, int]], file_bytes: int
 ) -> None:
     before, after = jobs_of(shards, file_bytes), jobs_of(shards + more, file_bytes)
@@ -66,7 +66,7 @@ def test_the_last_file_alone_grows(
 
 
 @given(some.lists(some.integers(1, 900), max_size=40), some.integers(1, 2000))
-def test_of_pieces_a_job_takes_as_many_as_fit(sizes: list[int], file_bytes: int) -> None:
+def test_task_takes_as_many_pieces_as_fit(sizes: list[int], file_bytes: int) -> None:
     ends = list(itertools.accumulate(sizes))
     pieces = [
         Piece(0, end - size, end, at, 1)
@@ -87,7 +87,7 @@ def test_of_pieces_a_job_takes_as_many_as_fit(sizes: list[int], file_bytes: int)
     ]
 
 
-def test_records_are_told_unless_only_a_stream_or_an_index_says() -> None:
+def test_record_count_of_pieces_is_known_unless_a_stream_or_index_is_needed() -> None:
     damage = Damage(10, 100, 60, "frame", "bad length")
     pieces = [Piece(0, 0, 100, 0, 10), Piece(0, 100, 160, 10, damage=damage)]
     pieces.append(Piece(0, 160, 200, 11, 5))
@@ -97,7 +97,7 @@ def test_records_are_told_unless_only_a_stream_or_an_index_says() -> None:
     assert count_records([Piece(2, 5000, 5001, None)]) is None
 
 
-def test_a_plan_opens_no_index_and_its_jobs_read_their_own(tmp_path: Path) -> None:
+def test_plan_of_a_read_opens_no_index_and_its_tasks_read_their_own(tmp_path: Path) -> None:
     built = recordmill.build(
         {"x": np.arange(4000.0), "text": ["x" * (at % 70) for at in range(4000)]},
         tmp_path / "out",

@@ -57,7 +57,7 @@ def shim(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.mark.faults
 @pytest.mark.parametrize(("job", "how", "step"), CASES)
-def test_a_stop_at_any_change_of_the_file_system(
+def test_stop_at_any_change_of_the_file_system_leaves_out_consistent(
     shim: str, tmp_path: Path, job: str, how: str, step: int
 ) -> None:
     command = [sys.executable, str(HERE / "sweep.py"), job, how, str(tmp_path / "sweep"), str(step)]
@@ -72,7 +72,7 @@ def test_a_stop_at_any_change_of_the_file_system(
 
 
 @pytest.mark.faults
-def test_a_crowd_at_one_data_set(tmp_path: Path) -> None:
+def test_concurrent_builds_of_one_data_set_leave_it_consistent(tmp_path: Path) -> None:
     rounds = "200" if CASES is WHOLE else "3"
     command = [sys.executable, str(HERE / "crowd.py"), str(tmp_path / "crowd"), rounds]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -117,7 +117,7 @@ def refused_by(source: Path, out: Path) -> str | None:
 
 @pytest.mark.faults
 @pytest.mark.parametrize("part", PARTS)
-def test_the_new_data_set_or_every_old_byte(case: Path, part: str) -> None:
+def test_build_over_damaged_files_commits_or_keeps_every_old_byte(case: Path, part: str) -> None:
     out = case / "out"
     (path,) = (case / "template").glob(part)
     (folder,) = (path.name for path in (case / "template").glob("data-*"))

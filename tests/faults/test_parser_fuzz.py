@@ -340,7 +340,7 @@ def parse(kind: str, data: bytes) -> None:
 
 
 @pytest.mark.parametrize("kind", list(PARSERS))
-def test_seeds_are_taken(kind: str) -> None:
+def test_undamaged_seed_is_parsed(kind: str) -> None:
     for seed in SEEDS[kind]:
         PARSERS[kind](seed)
 
@@ -348,5 +348,5 @@ def test_seeds_are_taken(kind: str) -> None:
 @pytest.mark.parametrize(
     "path", sorted(CORPUS.glob("*/*")), ids=lambda path: f"{path.parent.name}-{path.name}"
 )
-def test_what_was_found_before(path: Path) -> None:
+def test_kept_case_of_the_corpus_gives_a_result_or_an_error(path: Path) -> None:
     parse(path.parent.name, path.read_bytes())

@@ -67,7 +67,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("data", "beyond"), CASES)
-def test_frame_headers_of_jpeg(data: bytes, beyond: str) -> None:
+def test_jpeg_header_tells_whether_tensorflow_decodes_it(data: bytes, beyond: str) -> None:
     assert check_structure(np.frombuffer(data, np.uint8)).tensorflow_issue == beyond
     tf = pytest.importorskip("tensorflow")
     if beyond:
@@ -77,7 +77,7 @@ def test_frame_headers_of_jpeg(data: bytes, beyond: str) -> None:
         assert tf.io.decode_image(data).shape == (16, 24, 3)
 
 
-def test_real_files(shared_data: Path) -> None:
+def test_headers_of_real_files_agree_with_tensorflow(shared_data: Path) -> None:
     tf = pytest.importorskip("tensorflow")
     wrong, agreed = set(), 0
     for line in (shared_data / "images" / "manifest.jsonl").read_text().splitlines():
@@ -101,7 +101,7 @@ def test_real_files(shared_data: Path) -> None:
     assert agreed > 350
 
 
-def test_inspect_tells_it_of_values(tmp_path: Path) -> None:
+def test_inspect_counts_images_that_tensorflow_cannot_decode(tmp_path: Path) -> None:
     recordmill.build({"data": [of_components(2), jpeg()]}, tmp_path / "out")
     (contents,) = (feature.contents for feature in inspect(tmp_path / "out").features.values())
     assert contents is not None
@@ -109,7 +109,7 @@ def test_inspect_tells_it_of_values(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("count", [2, 5])
-def test_decoding_is_a_check_that_other_components_do_not_pass(tmp_path: Path, count: int) -> None:
+def test_jpeg_of_unusual_components_fails_the_decode_check(tmp_path: Path, count: int) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.jpg").write_bytes(of_components(count))
     (tmp_path / "in" / "b.jpg").write_bytes(jpeg())
@@ -117,7 +117,7 @@ def test_decoding_is_a_check_that_other_components_do_not_pass(tmp_path: Path, c
     assert built.rejected == 1
 
 
-def test_a_build_tells_it(tmp_path: Path) -> None:
+def test_build_notes_images_that_tensorflow_cannot_decode(tmp_path: Path) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
     for number, (data, _) in enumerate(CASES):

@@ -34,12 +34,12 @@ def refused(data: bytes) -> BadImage:
     return caught.value
 
 
-def test_every_format_has_samples() -> None:
+def test_every_image_format_has_samples() -> None:
     assert {expected[0] for _, expected in SAMPLES.values()} == set(IMAGE_FORMATS)
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-def test_header(name: str) -> None:
+def test_header_of_an_image_is_read(name: str) -> None:
     data, expected = SAMPLES[name]
     header = check(data)
     assert (
@@ -56,7 +56,7 @@ def test_header(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-def test_every_cut_is_refused(name: str) -> None:
+def test_truncated_image_is_refused(name: str) -> None:
     data, _ = SAMPLES[name]
     for length in range(len(data) * QUARTERS.get(name, 4) // 4):
         error = refused(data[:length])
@@ -65,7 +65,7 @@ def test_every_cut_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-def test_bytes_behind_the_end_are_no_damage(name: str) -> None:
+def test_bytes_after_the_end_of_an_image_are_accepted(name: str) -> None:
     data, _ = SAMPLES[name]
     assert check(data + b"\0" * 100)._replace(tensorflow_issue="") == check(data)._replace(
         tensorflow_issue=""
@@ -73,7 +73,7 @@ def test_bytes_behind_the_end_are_no_damage(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in SAMPLES if "png" in name])
-def test_every_flipped_bit_of_a_png_is_found(name: str) -> None:
+def test_flipped_bit_of_a_png_is_found(name: str) -> None:
     data, _ = SAMPLES[name]
     for at in range(len(data)):
         for bit in (1, 128):
@@ -86,7 +86,7 @@ def test_every_flipped_bit_of_a_png_is_found(name: str) -> None:
             )
 
 
-def test_more_pixels_than_allowed() -> None:
+def test_image_of_more_pixels_than_allowed_is_refused() -> None:
     data, _ = SAMPLES["png"]
     width, height = image_samples.SIZE
     assert check(data, max_pixels=width * height)
@@ -95,7 +95,7 @@ def test_more_pixels_than_allowed() -> None:
     assert caught.value.reason == "size"
 
 
-def test_images_that_stand_behind_each_other_are_checked_as_each_alone() -> None:
+def test_images_in_one_buffer_are_checked_like_single_images() -> None:
     whole = [data for data, _ in SAMPLES.values()]
     parts = [data[:length] for data in whole for length in (len(data), len(data) // 2, 3, 1, 0)]
     ends = np.cumsum([len(part) for part in parts], dtype=np.int64)
@@ -112,7 +112,7 @@ def test_images_that_stand_behind_each_other_are_checked_as_each_alone() -> None
     )
 
 
-def test_a_bomb_is_known_from_its_header() -> None:
+def test_decompression_bomb_is_refused_by_its_header() -> None:
     """A PNG of a few hundred bytes that claims a terapixel; nothing may be allocated for it."""
 
     def chunk(kind: bytes, body: bytes) -> bytes:
@@ -130,7 +130,7 @@ def test_a_bomb_is_known_from_its_header() -> None:
     assert refused(bomb).reason == "size"
 
 
-def test_values_upon_each_other_are_refused_at_once() -> None:
+def test_tiff_with_overlapping_values_is_refused_at_once() -> None:
     """A directory of 3,000 entries whose values are all the whole file: 100 MB of them in 36 kB."""
     entries = 3000
     body = [struct.pack("<HHII", 1000 + at, 7, 12 * entries, 0) for at in range(entries)]
@@ -138,7 +138,7 @@ def test_values_upon_each_other_are_refused_at_once() -> None:
     assert (error.reason, error.message) == ("corrupt", "parts of the header lie upon each other")
 
 
-def test_a_jpeg_thumbnails_end_is_not_the_images() -> None:
+def test_end_of_a_jpeg_thumbnail_is_not_the_end_of_the_image() -> None:
     data, _ = SAMPLES["jpeg-exif"]
     thumbnail_end = data.index(b"\xff\xd9") + 2
     assert thumbnail_end < len(data) // 2
@@ -155,7 +155,7 @@ def test_a_jpeg_thumbnails_end_is_not_the_images() -> None:
         (b"%!PS-Adobe-3.0 E", "EPS"),
     ],
 )
-def test_formats_outside_the_list_are_refused_by_name(head: bytes, name: str) -> None:
+def test_unsupported_image_format_is_refused_by_name(head: bytes, name: str) -> None:
     assert sniff_image(head) is None
     assert sniff_unsupported_image(head) == name
     error = refused(head + bytes(100))
@@ -175,11 +175,11 @@ def test_formats_outside_the_list_are_refused_by_name(head: bytes, name: str) ->
         bytes(64),
     ],
 )
-def test_what_is_no_image(data: bytes) -> None:
+def test_bytes_that_are_not_an_image_are_refused(data: bytes) -> None:
     assert refused(data).reason == ("truncated" if not data else "format")
 
 
-def test_decode_finds_what_structure_can_not() -> None:
+def test_decode_check_finds_damage_that_the_structure_hides() -> None:
     """Pixels that inflate to too little: every container check passes."""
     data, _ = SAMPLES["png"]
     at = data.index(b"IDAT")
@@ -198,7 +198,7 @@ def test_decode_finds_what_structure_can_not() -> None:
     assert caught.value.reason == "decode"
 
 
-def test_decode_takes_no_other_format() -> None:
+def test_decode_check_opens_no_other_format() -> None:
     """The plugin is chosen by the header that was read, so that no other parser of Pillow ever sees
     the bytes.
     """
@@ -207,7 +207,7 @@ def test_decode_takes_no_other_format() -> None:
         check_decode(np.frombuffer(data, np.uint8), check(SAMPLES["png"][0]), nullcontext)
 
 
-def test_no_number_in_a_tiff_is_more_than_a_bad_image() -> None:
+def test_any_number_in_a_tiff_header_is_read_or_refused() -> None:
     numbers = (0, 1, 2**31 - 1, 2**31, 2**32 - 1, 2**53, 2**62, 2**63, 2**64 - 1)
     for big in (False, True):
         good = image_samples.encoded("TIFF", big_tiff=big)

@@ -48,7 +48,7 @@ def data_set(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("way", ["npy", "parquet", "tf"])
-def test_what_is_stored_is_decoded(data_set: Path, tmp_path: Path, way: str) -> None:
+def test_pixels_are_decoded_as_stored(data_set: Path, tmp_path: Path, way: str) -> None:
     if way == "tf":
         pytest.importorskip("tensorflow")
         batches = recordmill.open(data_set, split="train").to_tf(
@@ -70,7 +70,7 @@ def test_what_is_stored_is_decoded(data_set: Path, tmp_path: Path, way: str) -> 
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_sizes_are_those_of_the_stored_pixels(orientation: int) -> None:
+def test_image_size_is_that_of_the_stored_pixels(orientation: int) -> None:
     data = oriented("TIFF", orientation, {})
     with Image.open(io.BytesIO(data)) as image:
         assert stored_size(image) == STORED.shape[:2]

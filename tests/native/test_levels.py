@@ -18,7 +18,7 @@ DATA = np.random.default_rng(0).integers(0, 256, 100_007, dtype=np.uint8)
 MOST = 1 << 30
 
 
-def test_crcs_are_equal_in_each_way() -> None:
+def test_crcs_are_equal_for_each_method() -> None:
     for length in LENGTHS:
         for start in (0, 1, 7):
             part = DATA[start : start + length]
@@ -31,7 +31,7 @@ def test_crcs_are_equal_in_each_way() -> None:
                 )
 
 
-def test_the_table_is_right() -> None:
+def test_crc_of_the_check_string_is_right() -> None:
     assert (
         native.crc32c(np.frombuffer(b"123456789", np.uint8), 0, native.CrcMethod.TABLE)
         == 0xE3069283
@@ -54,7 +54,7 @@ def _scanned(functions: dict[str, Any], data: np.ndarray, final: int) -> list[ob
     return [count, scan.position, scan.code, *(array[:count].tobytes() for array in arrays)]
 
 
-def test_frames_are_equal() -> None:
+def test_frames_are_equal_in_both_builds() -> None:
     framed = _framed(vars(native))
     assert _framed(PORTABLE) == framed
     data, random = np.frombuffer(framed[0], np.uint8), np.random.default_rng(1)
@@ -117,13 +117,15 @@ def _misfits() -> list[tuple[str, tuple[object, ...]]]:
 
 
 @pytest.mark.parametrize(("name", "arguments"), _misfits())
-def test_lengths_that_do_not_fit_are_refused(name: str, arguments: tuple[object, ...]) -> None:
+def test_arguments_of_inconsistent_lengths_are_refused(
+    name: str, arguments: tuple[object, ...]
+) -> None:
     for functions in (vars(native), PORTABLE):
         with pytest.raises(IndexError):
             functions[name](*arguments)
 
 
-def test_names_are_counted_within_bounds() -> None:
+def test_name_counts_refuse_arguments_out_of_bounds() -> None:
     record = np.frombuffer(bytes.fromhex("0a0d0a0b0a016112061a040a02ac02"), np.uint8)
 
     def arguments() -> dict[str, Any]:
@@ -204,7 +206,7 @@ def _columns() -> list[tuple[int, int, int, list[Any]]]:
 
 
 @pytest.mark.parametrize(("kind", "length", "head_bytes", "parts"), _columns())
-def test_columns_that_do_not_fit_are_refused(
+def test_columns_of_inconsistent_lengths_are_refused(
     kind: int, length: int, head_bytes: int, parts: list[Any]
 ) -> None:
     assert _encoded(PORTABLE, kind, length, head_bytes, parts, 0) == _encoded(
@@ -260,7 +262,7 @@ print(hashlib.sha256(frames.data).hexdigest())
 
 
 @pytest.mark.sweep
-def test_processors_without_the_instructions_write_and_read_the_same_bytes() -> None:
+def test_processor_without_special_instructions_writes_and_reads_the_same_bytes() -> None:
     made = set()
     for cpu in ({}, {"RECORDMILL_NATIVE_LEVEL": "0"}):
         made.add(

@@ -95,7 +95,7 @@ def shards(out: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize(
     "how", ["tar", "tar.gz", "tar.bz2", "tar.xz", "tar.zst", "not deflated", "deflated", "large"]
 )
-def test_an_archive_is_as_its_folder(
+def test_build_of_an_archive_equals_the_build_of_its_folder(
     write: Any, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "in").mkdir()
@@ -110,7 +110,7 @@ def test_an_archive_is_as_its_folder(
     assert recordmill.verify(tmp_path / "out") == []
 
 
-def test_an_archive_is_read_by_workers_of_an_engine(tmp_path: Path) -> None:
+def test_archive_is_read_by_a_beam_runner(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     csv(tmp_path / "in")
     for name in ("a.zip", "a.tar.gz"):
@@ -120,7 +120,7 @@ def test_an_archive_is_read_by_workers_of_an_engine(tmp_path: Path) -> None:
         assert shards(tmp_path / f"{name} one") == shards(tmp_path / f"{name} other")
 
 
-def test_records_of_an_archive_are_read(tmp_path: Path) -> None:
+def test_data_set_in_an_archive_is_opened_read_and_verified(tmp_path: Path) -> None:
     recordmill.build({"id": np.arange(300)}, tmp_path / "set", num_shards=3)
     for name in ("set.zip", "set.tar.zst"):
         path = pack(tmp_path / "set", tmp_path / name)
@@ -131,7 +131,7 @@ def test_records_of_an_archive_are_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("streamed", [True, False])
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
-def test_ranges_of_a_member(
+def test_any_range_of_a_zip_member_is_read(
     method: int, streamed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = np.random.default_rng(0).integers(0, 9, 5000).astype(np.uint8).tobytes()
@@ -231,7 +231,7 @@ def twice() -> bytes:
         (lambda: zipped(filename="/etc/a.csv"), "ignored 1 outside of the archive: /etc/a.csv"),
     ],
 )
-def test_what_is_damaged_or_hostile_is_refused(make: Any, says: str, tmp_path: Path) -> None:
+def test_damaged_or_hostile_zip_is_refused(make: Any, says: str, tmp_path: Path) -> None:
     (tmp_path / "a.zip").write_bytes(make())
     with pytest.raises(RecordmillError) as found:
         recordmill.build(tmp_path / "a.zip", tmp_path / "out", max_rejects=0)
@@ -239,7 +239,7 @@ def test_what_is_damaged_or_hostile_is_refused(make: Any, says: str, tmp_path: P
     assert not (tmp_path / "out").exists()
 
 
-def test_links_and_names_outside_are_left_out_and_noted(tmp_path: Path) -> None:
+def test_links_devices_and_outside_names_of_a_tar_are_ignored_and_noted(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "a.tar", "w") as tar:
         kinds = {
             "a.csv": None,
@@ -261,7 +261,7 @@ def test_links_and_names_outside_are_left_out_and_noted(tmp_path: Path) -> None:
     assert "ignored 2 link or device in the archive: c.csv, d.csv" in notes
 
 
-def test_an_archive_that_changes_while_it_is_read_is_an_error(tmp_path: Path) -> None:
+def test_change_of_an_archive_changes_the_state_of_its_members(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     csv(tmp_path / "in")
     path = pack(tmp_path / "in", tmp_path / "a.zip")
@@ -337,7 +337,7 @@ def long_name(size: int) -> bytes:
         ("a.tar.zst", lambda _: zstd(tar_of(80 << 20)), "above the limit of 1000 times"),
     ],
 )
-def test_a_tar_that_is_damaged_or_a_bomb_is_refused(
+def test_damaged_or_exploding_tar_is_refused(
     name: str, make: Any, says: str, tmp_path: Path
 ) -> None:
     size = (tmp_path / name).write_bytes(make(tar_of(100_000)))
@@ -348,7 +348,7 @@ def test_a_tar_that_is_damaged_or_a_bomb_is_refused(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_tar_is_decompressed_once_a_build_into_a_file_that_goes_with_it(
+def test_compressed_tar_is_decompressed_once_per_build_into_a_temporary_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "in").mkdir()
@@ -395,7 +395,7 @@ def zip_of(names: list[str], path: Path, content: bytes = b"a,b\n1,2\n") -> Path
 
 
 @pytest.mark.parametrize("name", ["a.tar", "a.tar.gz"])
-def test_joined_tars_have_the_members_of_both(name: str, tmp_path: Path) -> None:
+def test_concatenated_tars_have_the_members_of_both(name: str, tmp_path: Path) -> None:
     pack_bytes = gzip.compress if name.endswith("gz") else bytes
     (tmp_path / name).write_bytes(pack_bytes(csv_tar(0, 1)) + pack_bytes(csv_tar(2, 3, 4)))
     recordmill.build(tmp_path / name, tmp_path / "out", shuffle=False)
@@ -403,13 +403,13 @@ def test_joined_tars_have_the_members_of_both(name: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("rest", [b"garbage", b"x" * 512, csv_tar(7)[:1024] + b"x" * 600])
-def test_a_tar_with_something_else_after_its_end_is_refused(rest: bytes, tmp_path: Path) -> None:
+def test_tar_with_garbage_after_its_end_is_refused(rest: bytes, tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(csv_tar(0, 1) + rest)
     with pytest.raises(UsageError, match=r"a.tar: can't be read as an archive: at byte \d+ no "):
         recordmill.build(tmp_path / "a.tar", tmp_path / "out")
 
 
-def test_members_of_a_zip_with_backslashes_and_doubled_slashes_are_in_folders(
+def test_zip_names_with_backslashes_or_double_slashes_are_in_folders(
     tmp_path: Path,
 ) -> None:
     image = image_samples.encoded("PNG")
@@ -426,7 +426,7 @@ def test_members_of_a_zip_with_backslashes_and_doubled_slashes_are_in_folders(
 
 
 @pytest.mark.parametrize("name", ["..\\a.csv", "b\\..\\..\\a.csv", "\\a.csv", "b//../../a.csv"])
-def test_names_outside_with_backslashes_are_left_out(name: str, tmp_path: Path) -> None:
+def test_zip_name_that_leaves_the_archive_is_ignored_and_noted(name: str, tmp_path: Path) -> None:
     zip_of(["b.csv", name], tmp_path / "a.zip")
     result = recordmill.build(tmp_path / "a.zip", tmp_path / "out")
     assert sum(result.records.values()) == 1
@@ -434,7 +434,7 @@ def test_names_outside_with_backslashes_are_left_out(name: str, tmp_path: Path) 
     assert any("outside of the archive" in note for note in notes)
 
 
-def test_a_cut_zip_is_named_as_cut(tmp_path: Path) -> None:
+def test_truncated_zip_is_refused_as_cut_off(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     csv(tmp_path / "in")
     path = pack(tmp_path / "in", tmp_path / "a.zip")
@@ -445,7 +445,7 @@ def test_a_cut_zip_is_named_as_cut(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ending", ["tar", "tar.gz", "zip"])
-def test_an_archive_in_parts_has_the_classes_of_its_folder(ending: str, tmp_path: Path) -> None:
+def test_archive_in_parts_has_the_classes_of_its_folder(ending: str, tmp_path: Path) -> None:
     (tmp_path / "parts").mkdir()
     for part in range(3):
         for folder in ("cat", "dog"):
@@ -466,7 +466,7 @@ def test_an_archive_in_parts_has_the_classes_of_its_folder(ending: str, tmp_path
 
 
 @pytest.mark.parametrize("ending", ["tar.gz", "zip"])
-def test_archives_of_one_class_each_are_named_like_the_class(ending: str, tmp_path: Path) -> None:
+def test_archives_of_one_class_each_give_the_class_names(ending: str, tmp_path: Path) -> None:
     (tmp_path / "parts").mkdir()
     for name in ("cat", "dog"):
         path = tmp_path / name / "a.png"
@@ -478,7 +478,7 @@ def test_archives_of_one_class_each_are_named_like_the_class(ending: str, tmp_pa
         assert ds.schema["label"].classes == ("cat", "dog")
 
 
-def test_archives_called_like_splits_are_splits(tmp_path: Path) -> None:
+def test_archives_named_like_splits_are_splits(tmp_path: Path) -> None:
     images(tmp_path / "in")
     (tmp_path / "parts").mkdir()
     for split in ("train", "test"):
@@ -488,7 +488,7 @@ def test_archives_called_like_splits_are_splits(tmp_path: Path) -> None:
     assert recordmill.open(result.out).schema["label"].classes == ("cat", "dog")
 
 
-def test_archives_of_one_name_and_two_formats_keep_both_contents(tmp_path: Path) -> None:
+def test_zip_and_tar_of_the_same_name_are_both_read(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     csv(tmp_path / "in")
     (tmp_path / "parts").mkdir()
@@ -511,7 +511,7 @@ def test_many_compressed_tars_are_read_with_few_file_descriptors(tmp_path: Path)
     assert len(recordmill.open(tmp_path / "out")) == 80
 
 
-def test_a_damaged_large_member_is_refused_by_name(
+def test_damaged_large_zip_member_is_refused_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "in").mkdir()
@@ -525,7 +525,7 @@ def test_a_damaged_large_member_is_refused_by_name(
         recordmill.build(path, tmp_path / "out")
 
 
-def test_joined_zips_are_refused_and_a_zip_after_a_program_is_read(tmp_path: Path) -> None:
+def test_concatenated_zips_are_refused_and_a_zip_after_a_program_is_read(tmp_path: Path) -> None:
     parts = [zip_of([f"{name}.csv"], tmp_path / f"{name}.zip").read_bytes() for name in "ab"]
     (tmp_path / "joined.zip").write_bytes(b"".join(parts))
     with pytest.raises(UsageError, match=r"joined\.zip: two ZIP archives are joined in this file"):
@@ -534,7 +534,7 @@ def test_joined_zips_are_refused_and_a_zip_after_a_program_is_read(tmp_path: Pat
     assert recordmill.build(tmp_path / "program.zip", tmp_path / "out").records == {"train": 1}
 
 
-def test_archives_beside_their_descriptions_are_read(tmp_path: Path) -> None:
+def test_archives_beside_readme_and_checksums_are_read(tmp_path: Path) -> None:
     (tmp_path / "parts").mkdir()
     for part in range(2):
         images(tmp_path / f"in{part}")

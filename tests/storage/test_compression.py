@@ -58,13 +58,15 @@ def read(
 
 @pytest.mark.parametrize("kind", PACKED)
 @pytest.mark.parametrize("block_bytes", [1, 700, 3000, 1 << 20])
-def test_read_whole(tmp_path: Path, kind: str, block_bytes: int) -> None:
+def test_every_format_is_read_in_blocks_of_any_size(
+    tmp_path: Path, kind: str, block_bytes: int
+) -> None:
     assert detect_compression(PACKED[kind][:4096]) == kind
     assert read(tmp_path / "f", PACKED[kind], block_bytes=block_bytes) == CONTENT
     assert read(tmp_path / "f", PACKED[kind], kind, block_bytes) == CONTENT
 
 
-def test_plain_and_empty(tmp_path: Path) -> None:
+def test_plain_and_empty_files_are_read(tmp_path: Path) -> None:
     assert read(tmp_path / "f", CONTENT) == CONTENT
     assert read(tmp_path / "f", b"") == b""
     for kind in PACKED:
@@ -75,7 +77,7 @@ def test_plain_and_empty(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", PACKED)
-def test_every_cut_is_an_error(tmp_path: Path, kind: str) -> None:
+def test_truncation_at_every_byte_is_an_error(tmp_path: Path, kind: str) -> None:
     for cut in range(1, len(PACKED[kind])):
         if cut in MEMBER_STARTS[kind]:
             assert CONTENT.startswith(read(tmp_path / "f", PACKED[kind][:cut], kind))
@@ -89,7 +91,7 @@ def test_every_cut_is_an_error(tmp_path: Path, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", PACKED)
 @pytest.mark.parametrize("garbage", [b"\0" * 600 + b"x", b"garbage", b"\x1f\x8c" + b"x" * 30])
-def test_what_follows_the_end_is_an_error(tmp_path: Path, kind: str, garbage: bytes) -> None:
+def test_bytes_after_the_end_are_an_error(tmp_path: Path, kind: str, garbage: bytes) -> None:
     place = {
         "zstd": "before byte",
         "bz2": "byte",
@@ -106,7 +108,7 @@ def test_what_follows_the_end_is_an_error(tmp_path: Path, kind: str, garbage: by
     assert len(str(caught.value)) < 300
 
 
-def test_content_before_the_damage_is_given_first(tmp_path: Path) -> None:
+def test_content_before_the_damage_is_yielded_first(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(gzip_member(CONTENT) + gzip_member(CONTENT)[:-1])
     blocks = open_blocks(str(tmp_path / "f"), block_bytes=4000)
     got = []
@@ -118,7 +120,7 @@ def test_content_before_the_damage_is_given_first(tmp_path: Path) -> None:
         next(stream)
 
 
-def test_a_bomb_is_stopped(tmp_path: Path) -> None:
+def test_decompression_bomb_is_stopped_early(tmp_path: Path) -> None:
     bomb = zstd(bytes(100 << 20))
     (tmp_path / "f").write_bytes(bomb)
 
@@ -150,11 +152,11 @@ def test_a_bomb_is_stopped(tmp_path: Path) -> None:
         (bytes(4096), "none"),
     ],
 )
-def test_detection(head: bytes, kind: str) -> None:
+def test_compression_is_detected_from_the_first_bytes(head: bytes, kind: str) -> None:
     assert detect_compression(head) == kind
 
 
-def test_gzip_members_are_pinned_and_readable_by_all() -> None:
+def test_gzip_members_are_the_pinned_bytes_and_gzip_reads_them() -> None:
     # Shards are compared by their bytes across runs: no time, no name, no operating system.
     assert gzip_member(b"").hex() == "1f8b08000000000000ff03000000000000000000"
     assert gzip.decompress(gzip_member(CONTENT) * 2) == CONTENT * 2
@@ -166,7 +168,7 @@ def test_gzip_members_are_pinned_and_readable_by_all() -> None:
     assert io.BytesIO(gzip_member(CONTENT)).read(10) == b"\x1f\x8b\x08\0\0\0\0\0\0\xff"
 
 
-def test_codecs_are_told_apart_and_say_what_they_are() -> None:
+def test_codecs_are_distinguished_by_head_suffix_and_name() -> None:
     for name, data in PACKED.items():
         assert [
             codec.name
@@ -186,12 +188,12 @@ def test_codecs_are_told_apart_and_say_what_they_are() -> None:
         assert len(set(told)) == len(told)
 
 
-def test_a_missing_file_is_the_systems_error(tmp_path: Path) -> None:
+def test_missing_file_raises_file_not_found_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         next(open_blocks(str(tmp_path / "no")))
 
 
-def test_a_stream_that_is_left_closes_its_file(tmp_path: Path) -> None:
+def test_abandoned_stream_closes_its_file(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(PACKED["gzip"])
     blocks: Iterator[np.ndarray] = open_blocks(str(tmp_path / "f"), block_bytes=10)
     next(blocks)
@@ -252,7 +254,7 @@ def inflated(pieces: Iterator[bytes]) -> tuple[bytes, str]:
     input_bytes=st.sampled_from([100, 4096, 1 << 20]),
     max_ratio=st.sampled_from([None, 3]),
 )
-def test_both_inflaters_give_the_same_bytes_and_the_same_errors(
+def test_both_inflaters_return_the_same_bytes_and_errors(
     tmp_path_factory: pytest.TempPathFactory,
     seed: int,
     members: list[tuple[int, bytes, bytes, bool, int, int]],
@@ -290,7 +292,7 @@ def test_both_inflaters_give_the_same_bytes_and_the_same_errors(
 @pytest.mark.parametrize(
     "content", [random.Random(1).randbytes(3000), bytes(1898) + b"@" + bytes(1101)]
 )
-def test_headers_cut_anywhere(
+def test_gzip_headers_divided_between_blocks_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, checked: bool
 ) -> None:
     """ISA-L alone loses its place in a header with a CRC that a block cuts."""
@@ -310,7 +312,7 @@ def test_headers_cut_anywhere(
         )
 
 
-def test_a_window_beyond_memory_is_no_damage(tmp_path: Path) -> None:
+def test_window_above_128_mib_is_refused_by_its_size(tmp_path: Path) -> None:
     """As `zstd --long=31` writes it."""
     (tmp_path / "a.zst").write_bytes(b"\x28\xb5\x2f\xfd\x00\xa8\x01\x00\x00")
     with pytest.raises(DataError, match="a window above 128 MiB"):

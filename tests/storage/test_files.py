@@ -69,7 +69,7 @@ def open_below(folder: Path) -> list[str]:
     ]
 
 
-def test_the_bytes(tmp_path: Path) -> None:
+def test_read_files_returns_the_bytes_of_all_files(tmp_path: Path) -> None:
     files = listed(tmp_path)
     for some in (files, files[::-1], files[:1], [], files * 3):
         assert outcome(some) == b"".join(Path(path).read_bytes() for path, _, _ in some)
@@ -105,7 +105,9 @@ def _folder(path: str) -> None:
         ),
     ],
 )
-def test_faults(tmp_path: Path, fault: Callable[[str], None], said: str) -> None:
+def test_missing_changed_or_unreadable_file_is_an_error_with_its_name(
+    tmp_path: Path, fault: Callable[[str], None], said: str
+) -> None:
     files = listed(tmp_path)
     fault(files[1][0])
     found = outcome(files)
@@ -125,7 +127,7 @@ def listed_of_listed(count: int) -> list[InputFile]:
     return [InputFile(0, "a/link", "/elsewhere/\udcfe", Stat(1, 1)), *found[1:]]
 
 
-def test_a_table_is_read_at_any_place_and_travels() -> None:
+def test_file_table_equals_the_list_of_files_also_when_pickled() -> None:
     files = listed_of_listed(50)
     held = FileTable.from_files(iter(files))
     for one in (held, pickle.loads(pickle.dumps(held))):
@@ -140,7 +142,7 @@ def test_a_table_is_read_at_any_place_and_travels() -> None:
 
 @settings(deadline=None)
 @given(data=st.data(), words=st.lists(st.sampled_from(["a", "b", None, "c"]), max_size=30))
-def test_chosen_files_and_their_columns_are_those_of_lists(
+def test_selected_rows_and_columns_of_a_file_table_equal_those_of_lists(
     data: Any, words: list[str | None]
 ) -> None:
     files = [InputFile(0, f"{at}", f"/in/{at}", Stat(at, at)) for at in range(len(words))]
@@ -185,7 +187,7 @@ def files(tmp_path: Path) -> NewFiles:
     return NewFiles(tmp_path / "new")
 
 
-def test_files_stand_below_the_folder(files: NewFiles, tmp_path: Path) -> None:
+def test_new_files_are_created_below_their_folder(files: NewFiles, tmp_path: Path) -> None:
     assert files.create("a.txt", b"one") == FILE_CREATED
     assert files.create("b/c/d.txt", memoryview(b"two")) == FILE_CREATED
     assert files.create("b/c/e.txt", b"") == FILE_CREATED
@@ -198,7 +200,7 @@ def test_files_stand_below_the_folder(files: NewFiles, tmp_path: Path) -> None:
     assert (tmp_path / "new" / "a.txt").stat().st_mode & 0o777 == 0o666 & ~mask
 
 
-def test_what_is_there_stays(files: NewFiles, tmp_path: Path) -> None:
+def test_new_files_never_replace_existing_files(files: NewFiles, tmp_path: Path) -> None:
     assert files.create("a/b", b"first") == FILE_CREATED
     assert files.create("a/b", b"second") == NAME_TAKEN
     assert files.create("a", b"the folder's name") == NAME_TAKEN
@@ -212,19 +214,21 @@ def test_what_is_there_stays(files: NewFiles, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "/a", "../a", "a/../../b", "a//b", "a/", "a\0b", ".."])
-def test_no_name_leads_out(files: NewFiles, tmp_path: Path, name: str) -> None:
+def test_new_files_refuse_names_outside_the_folder(
+    files: NewFiles, tmp_path: Path, name: str
+) -> None:
     with pytest.raises(ValueError, match="no name of a file"):
         files.create(name, b"x")
     assert [path.name for path in tmp_path.rglob("*")] == ["new"]
 
 
-def test_other_errors_are_not_taken_for_names(files: NewFiles, tmp_path: Path) -> None:
+def test_new_files_raise_other_errors_of_the_system(files: NewFiles, tmp_path: Path) -> None:
     files.close()
     with pytest.raises(OSError, match="descriptor"):
         files.create("a", b"x")
 
 
-def test_everything_is_synced_where_there_is_no_syncfs(
+def test_new_files_sync_everything_if_there_is_no_syncfs(
     files: NewFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     called = []
@@ -240,7 +244,7 @@ def _refuse(*args: object) -> None:
 
 
 @pytest.mark.parametrize("links", [True, False], ids=["hard links", "no hard links"])
-def test_one_of_many_creates_the_file(
+def test_put_if_absent_lets_exactly_one_writer_create_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool
 ) -> None:
     if not links:
@@ -254,7 +258,7 @@ def test_one_of_many_creates_the_file(
     assert not put_if_absent(path, b"late")
 
 
-def test_a_link_whose_answer_was_lost_is_ours(
+def test_put_if_absent_recognizes_its_own_link_after_a_lost_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     link = os.link
@@ -267,7 +271,7 @@ def test_a_link_whose_answer_was_lost_is_ours(
     assert put_if_absent(tmp_path / "1.json", b"x")
 
 
-def test_other_errors_pass_and_leave_nothing(
+def test_put_if_absent_raises_other_errors_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*args: object) -> None:
@@ -279,7 +283,7 @@ def test_other_errors_pass_and_leave_nothing(
     assert os.listdir(tmp_path) == []
 
 
-def test_a_disk_that_fails_at_last_is_told_with_the_file(
+def test_failed_sync_is_reported_with_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(descriptor: int) -> None:

@@ -33,7 +33,7 @@ def names(listing: Listing) -> list[str]:
     return [file.name for file in listing.files]
 
 
-def test_a_folder_gives_every_file_once_in_the_order_of_the_names_bytes(tmp_path: Path) -> None:
+def test_folder_lists_every_file_once_in_the_order_of_utf8_names(tmp_path: Path) -> None:
     """Plans, manifests and record identities rely on this order."""
     wanted = ["B.txt", "a.txt", "a/b.txt", "a/é.txt", "z.txt", "ÿ.txt", "ａ.txt", "😀.txt"]
     shuffled = random.Random(1).sample(wanted, len(wanted))
@@ -43,7 +43,7 @@ def test_a_folder_gives_every_file_once_in_the_order_of_the_names_bytes(tmp_path
     assert all(file.root == 0 and file.stat.size_bytes == 1 for file in listing.files)
 
 
-def test_the_listing_is_the_same_from_anywhere(
+def test_listing_does_not_depend_on_the_current_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make(tmp_path / "in", "a/1.txt", "2.txt")
@@ -55,7 +55,7 @@ def test_the_listing_is_the_same_from_anywhere(
     )
 
 
-def test_clutter_is_left_out_counted_and_named(tmp_path: Path) -> None:
+def test_clutter_is_ignored_counted_and_noted(tmp_path: Path) -> None:
     clutter = ".DS_Store d/Thumbs.db d/desktop.ini __MACOSX/a.csv a.csv~ b.tmp .a.csv.crc c.crc _SUCCESS .git/config"
     make(tmp_path, "a.csv", *clutter.split())
     make(tmp_path, "marker", "empty.csv", content="")
@@ -71,7 +71,7 @@ def test_clutter_is_left_out_counted_and_named(tmp_path: Path) -> None:
     assert "ignored 1 empty: marker" in listing.notes
 
 
-def test_clutter_given_by_its_own_name_is_taken(tmp_path: Path) -> None:
+def test_clutter_given_by_name_is_listed(tmp_path: Path) -> None:
     make(tmp_path, ".hidden.csv", "b.tmp")
     assert names(list_inputs([str(tmp_path / ".hidden.csv"), str(tmp_path / "b.tmp")])) == [
         ".hidden.csv",
@@ -93,14 +93,16 @@ def test_clutter_given_by_its_own_name_is_taken(tmp_path: Path) -> None:
         " blank ",
     ],
 )
-def test_a_name_of_meta_characters_works_as_it_stands(tmp_path: Path, name: str) -> None:
+def test_existing_file_with_wildcard_characters_is_found_by_its_name(
+    tmp_path: Path, name: str
+) -> None:
     make(tmp_path, name, "br1.txt", "aXb.txt", "who1.txt", "q")
     listing = list_inputs([str(tmp_path / name)])
     assert names(listing) == [name]
     assert [listing.is_explicit(file) for file in listing.files] == [True]
 
 
-def test_a_folder_of_meta_characters_works_too(tmp_path: Path) -> None:
+def test_existing_folder_with_wildcard_characters_is_found_by_its_name(tmp_path: Path) -> None:
     make(tmp_path, "data[1]/a.txt", "data1/b.txt")
     assert names(list_inputs([str(tmp_path / "data[1]")])) == ["a.txt"]
     assert names(list_inputs([str(tmp_path / "data[1]" / "*.txt")])) == ["a.txt"]
@@ -126,7 +128,7 @@ def test_a_folder_of_meta_characters_works_too(tmp_path: Path) -> None:
         ("**/.h/*", ["d/.h/4.txt"]),
     ],
 )
-def test_globs(tmp_path: Path, pattern: str, wanted: list[str]) -> None:
+def test_glob_matches_like_a_shell(tmp_path: Path, pattern: str, wanted: list[str]) -> None:
     """As a shell reads them: `*` takes no leading dot; a folder that matches stands for what is in
     it.
     """
@@ -144,12 +146,14 @@ def test_globs(tmp_path: Path, pattern: str, wanted: list[str]) -> None:
     assert names(list_inputs([f"{tmp_path}/{pattern}"])) == wanted
 
 
-def test_a_glob_is_relative_to_the_folder_before_its_first_wildcard(tmp_path: Path) -> None:
+def test_names_of_a_glob_are_relative_to_the_folder_before_its_first_wildcard(
+    tmp_path: Path,
+) -> None:
     make(tmp_path, "in/x/1.txt", "in/y/1.txt")
     assert names(list_inputs([str(tmp_path / "in" / "*" / "1.txt")])) == ["x/1.txt", "y/1.txt"]
 
 
-def test_a_list_is_relative_to_its_own_folder(
+def test_paths_of_a_list_are_relative_to_the_folder_of_the_list(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make(tmp_path / "data", "a.txt", "sub/b.txt", "sub/c [1].txt", "d1.csv", "d2.csv")
@@ -167,13 +171,15 @@ def test_a_list_is_relative_to_its_own_folder(
     assert [listing.is_explicit(file) for file in listing.files] == [True, True, False, False]
 
 
-def test_a_list_of_files_elsewhere_is_relative_to_what_they_share(tmp_path: Path) -> None:
+def test_names_of_listed_files_elsewhere_are_relative_to_their_common_folder(
+    tmp_path: Path,
+) -> None:
     make(tmp_path, "far/x/1.txt", "far/y/2.txt", "lists/empty")
     (tmp_path / "lists" / "l.txt").write_text(f"{tmp_path}/far/x/1.txt\n../far/y/2.txt\n")
     assert names(list_inputs([f"@{tmp_path}/lists/l.txt"])) == ["x/1.txt", "y/2.txt"]
 
 
-def test_several_inputs_keep_their_ordinals(tmp_path: Path) -> None:
+def test_several_inputs_keep_their_order(tmp_path: Path) -> None:
     make(tmp_path, "b/1.txt", "a/1.txt")
     listing = list_inputs([str(tmp_path / "b"), str(tmp_path / "a")])
     assert [(file.root, file.name) for file in listing.files] == [(0, "1.txt"), (1, "1.txt")]
@@ -182,7 +188,7 @@ def test_several_inputs_keep_their_ordinals(tmp_path: Path) -> None:
 
 # -- links
 # ------------------------------------------------------------------------------------------------
-def test_a_link_out_of_the_root_is_refused_by_name(tmp_path: Path) -> None:
+def test_link_out_of_the_input_folder_is_refused_by_name(tmp_path: Path) -> None:
     make(tmp_path, "in/a.txt", "secret/passwd")
     (tmp_path / "in" / "evil.txt").symlink_to(tmp_path / "secret" / "passwd")
     with pytest.raises(
@@ -193,7 +199,7 @@ def test_a_link_out_of_the_root_is_refused_by_name(tmp_path: Path) -> None:
     assert names(list_inputs([str(tmp_path / "in")], follow_links=True)) == ["a.txt", "evil.txt"]
 
 
-def test_a_linked_folder_out_of_the_root_is_refused_or_walked(tmp_path: Path) -> None:
+def test_linked_folder_outside_is_refused_unless_follow_links(tmp_path: Path) -> None:
     make(tmp_path, "in/a.txt", "out/deep/b.txt")
     (tmp_path / "in" / "more").symlink_to(tmp_path / "out")
     with pytest.raises(UsageError, match="more is a link out of the folder"):
@@ -204,14 +210,14 @@ def test_a_linked_folder_out_of_the_root_is_refused_or_walked(tmp_path: Path) ->
     ]
 
 
-def test_a_neighbour_whose_name_begins_alike_is_outside(tmp_path: Path) -> None:
+def test_link_to_a_folder_with_the_same_prefix_is_outside(tmp_path: Path) -> None:
     make(tmp_path, "in/a.txt", "in2/b.txt")
     (tmp_path / "in" / "l.txt").symlink_to(tmp_path / "in2" / "b.txt")
     with pytest.raises(UsageError, match="link out of the folder"):
         list_inputs([str(tmp_path / "in")])
 
 
-def test_links_inside_the_root(tmp_path: Path) -> None:
+def test_links_inside_the_input_folder_are_followed(tmp_path: Path) -> None:
     make(tmp_path, "all/1.txt", "cat/x.txt")
     (tmp_path / "cat" / "1.txt").symlink_to("../all/1.txt")
     (tmp_path / "latest").symlink_to("all")
@@ -220,7 +226,7 @@ def test_links_inside_the_root(tmp_path: Path) -> None:
     assert listing.ignored == {"link to a folder that is walked anyway": 1}
 
 
-def test_loops_end(tmp_path: Path) -> None:
+def test_loops_of_links_end(tmp_path: Path) -> None:
     make(tmp_path, "in/a/b/1.txt")
     (tmp_path / "in" / "a" / "b" / "up").symlink_to(tmp_path / "in" / "a")
     (tmp_path / "in" / "a" / "self").symlink_to(tmp_path / "in")
@@ -233,7 +239,7 @@ def test_loops_end(tmp_path: Path) -> None:
     ]
 
 
-def test_loops_through_two_outside_folders_end(tmp_path: Path) -> None:
+def test_loops_of_links_through_outside_folders_end(tmp_path: Path) -> None:
     make(tmp_path, "in/1.txt", "x/2.txt", "y/3.txt")
     (tmp_path / "in" / "x").symlink_to(tmp_path / "x")
     (tmp_path / "x" / "y").symlink_to(tmp_path / "y")
@@ -265,7 +271,7 @@ def test_two_inputs_that_name_one_file_by_a_link_are_refused(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("target", ["gone.txt", "dangling"])
-def test_dangling_links_are_named(tmp_path: Path, target: str) -> None:
+def test_dangling_link_is_refused_by_name(tmp_path: Path, target: str) -> None:
     make(tmp_path, "a.txt")
     (tmp_path / "dangling").symlink_to(target)  # to nothing, or to itself
     for inputs in ([str(tmp_path)], [str(tmp_path / "d*")], [str(tmp_path / "dangling")]):
@@ -273,7 +279,7 @@ def test_dangling_links_are_named(tmp_path: Path, target: str) -> None:
             list_inputs(inputs, follow_links=True)
 
 
-def test_an_input_that_is_a_link_is_what_the_user_named(tmp_path: Path) -> None:
+def test_input_that_is_a_link_is_accepted(tmp_path: Path) -> None:
     make(tmp_path, "real/a.txt")
     (tmp_path / "link").symlink_to("real")
     (tmp_path / "file").symlink_to("real/a.txt")
@@ -283,7 +289,7 @@ def test_an_input_that_is_a_link_is_what_the_user_named(tmp_path: Path) -> None:
 
 # -- refusals
 # ------------------------------------------------------------------------------------------------
-def test_nothing_there(tmp_path: Path) -> None:
+def test_missing_or_empty_input_is_refused(tmp_path: Path) -> None:
     make(tmp_path, "full/.DS_Store")
     (tmp_path / "void").mkdir()
     cases = {
@@ -306,7 +312,7 @@ def test_nothing_there(tmp_path: Path) -> None:
         list_inputs([])
 
 
-def test_a_list_names_its_line(tmp_path: Path) -> None:
+def test_error_in_a_list_has_its_line(tmp_path: Path) -> None:
     make(tmp_path, "a.txt")
     (tmp_path / "list").write_text("a.txt\nb.txt\n")
     with pytest.raises(
@@ -319,7 +325,7 @@ def test_a_list_names_its_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["two inputs", "file in folder", "list"])
-def test_a_file_named_twice_is_refused(tmp_path: Path, how: str) -> None:
+def test_file_named_twice_is_refused(tmp_path: Path, how: str) -> None:
     make(tmp_path, "in/a.txt", "in/b.txt")
     (tmp_path / "list").write_text("in/a.txt\nin/b.txt\n./in/a.txt\n")
     folder = str(tmp_path / "in")
@@ -335,7 +341,7 @@ def test_a_file_named_twice_is_refused(tmp_path: Path, how: str) -> None:
         list_inputs(inputs)
 
 
-def test_names_that_are_not_utf8_are_refused_readably(tmp_path: Path) -> None:
+def test_file_name_that_is_not_utf8_is_refused_readably(tmp_path: Path) -> None:
     make(tmp_path, "ok.txt")
     (Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.txt"))).write_text("x")
     with pytest.raises(
@@ -369,7 +375,7 @@ except UsageError as error:
 """
 
 
-def test_a_folder_that_can_not_be_listed_is_an_error() -> None:
+def test_folder_that_cannot_be_listed_is_an_error() -> None:
     with tempfile.TemporaryDirectory() as folder:  # others can't enter those of pytest
         root = Path(folder)
         root.chmod(0o755)
@@ -383,7 +389,7 @@ def test_a_folder_that_can_not_be_listed_is_an_error() -> None:
     assert done.stdout.strip() == f"{root}/locked: this folder can't be listed: Permission denied"
 
 
-def test_very_deep_folders(tmp_path: Path) -> None:
+def test_very_deep_folders_are_listed(tmp_path: Path) -> None:
     deep = tmp_path
     for _ in range(400):
         deep = deep / "d"
@@ -394,7 +400,7 @@ def test_very_deep_folders(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["list", "labels", "schema", "transform", "function", "device"])
-def test_what_is_read_whole_is_a_regular_file(
+def test_pipe_or_device_as_a_small_file_is_refused_without_waiting(
     tmp_path: Path, how: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Nobody writes into the pipe, so that a reader would wait for ever."""
@@ -435,7 +441,7 @@ names_of_walk = st.lists(st.sampled_from(PARTS), min_size=1, max_size=3).map("/"
     files=st.lists(st.tuples(names_of_walk, st.integers(0, 1)), max_size=12),
     pattern=st.sampled_from([None, *PATTERNS]),
 )
-def test_both_walks_agree(files: list[tuple[str, int]], pattern: str | None) -> None:
+def test_disk_and_store_listings_agree(files: list[tuple[str, int]], pattern: str | None) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patched:
         made = {}
         for name, size in files:
@@ -453,7 +459,7 @@ def test_both_walks_agree(files: list[tuple[str, int]], pattern: str | None) -> 
         assert far.notes() == near.notes()
 
 
-def test_folders_of_systems_are_ignored_in_folders_and_archives(tmp_path: Path) -> None:
+def test_system_folders_are_ignored_in_folders_and_archives(tmp_path: Path) -> None:
     source = tmp_path / "in"
     names = ("@eaDir", "#recycle", "$RECYCLE.BIN", "lost+found", "__pycache__", "@Recycle")
     for folder in (*names, "System Volume Information", "cat"):

@@ -69,12 +69,14 @@ def web(tmp_path: Path, small_blocks: None) -> Iterator[WebFiles]:
         (7, 7),
     ],
 )
-def test_ranges_are_the_files(web: WebFiles, start: int, stop: int | None) -> None:
+def test_remote_range_equals_the_bytes_of_the_file(
+    web: WebFiles, start: int, stop: int | None
+) -> None:
     data = np.frombuffer((web.folder / "a").read_bytes(), np.uint8)
     assert np.array_equal(read_range(f"{web.url}/a", start, stop), data[start:stop])
 
 
-def test_all_ways_to_read(web: WebFiles) -> None:
+def test_every_read_function_returns_the_remote_bytes(web: WebFiles) -> None:
     data, url = (web.folder / "a").read_bytes(), f"{web.url}/a"
     assert b"".join(block.tobytes() for block in read_blocks(url, 1234, 10)) == data[10:]
     assert b"".join(block.tobytes() for block in open_blocks(url, block_bytes=777)) == data
@@ -102,7 +104,7 @@ def test_small_reads_share_requests(web: WebFiles) -> None:
     assert sorted(web.requests) == ["GET /a bytes=0-119", "GET /a bytes=5000-5029"]
 
 
-def test_what_is_expected_is_asked_for_at_once(web: WebFiles) -> None:
+def test_small_files_are_requested_at_once(web: WebFiles) -> None:
     for at in range(20):
         (web.folder / f"f{at}").write_bytes(bytes([at]) * 500)
     urls = [f"{web.url}/f{at}" for at in range(20)]
@@ -123,7 +125,9 @@ def whole_files(found: list[tuple[str, Stat]]) -> list[bytes]:
 
 
 @pytest.mark.parametrize("fault", ["", FAIL, CUT, SLOW])
-def test_whole_files_are_read_in_order(web: WebFiles, tmp_path: Path, fault: str) -> None:
+def test_read_files_returns_remote_and_local_files_in_order_despite_faults(
+    web: WebFiles, tmp_path: Path, fault: str
+) -> None:
     sizes = [5, 0, 700, 1000, 40_000, 1]
     for at, size in enumerate(sizes):
         (web.folder / f"f{at}").write_bytes(bytes([at]) * size)
@@ -149,7 +153,7 @@ def test_whole_files_are_read_in_order(web: WebFiles, tmp_path: Path, fault: str
         whole_files(found)
 
 
-def test_ranges_that_were_asked_for_are_the_files(web: WebFiles) -> None:
+def test_started_range_reads_return_the_bytes_of_the_file(web: WebFiles) -> None:
     data, url = (web.folder / "a").read_bytes(), f"{web.url}/a"
     for start, stop in (0, 10), (100, 20_000), (SIZE - 5, SIZE + 5), (SIZE + 1, SIZE + 2):
         assert start_range_read(url, start, stop)().tobytes() == data[start:stop]
@@ -161,7 +165,9 @@ def test_ranges_that_were_asked_for_are_the_files(web: WebFiles) -> None:
 
 @pytest.mark.parametrize("fault", [FAIL, CUT, SLOW])
 @pytest.mark.parametrize("number", range(12))
-def test_a_fault_at_any_request_changes_nothing(web: WebFiles, fault: str, number: int) -> None:
+def test_fault_at_any_request_does_not_change_the_bytes(
+    web: WebFiles, fault: str, number: int
+) -> None:
     web.faults = {number: fault}
     web.slow.set()
     data = (web.folder / "a").read_bytes()
@@ -169,7 +175,7 @@ def test_a_fault_at_any_request_changes_nothing(web: WebFiles, fault: str, numbe
     assert read_range(f"{web.url}/a", 50_000, 50_010).tobytes() == data[50_000:50_010]
 
 
-def test_a_body_that_is_cut_is_taken_up_where_it_ended(web: WebFiles) -> None:
+def test_truncated_answer_is_resumed_where_it_ended(web: WebFiles) -> None:
     stat(f"{web.url}/a")
     web.requests.clear()
     web.faults = {0: CUT}
@@ -178,7 +184,7 @@ def test_a_body_that_is_cut_is_taken_up_where_it_ended(web: WebFiles) -> None:
 
 
 @pytest.mark.sweep
-def test_a_body_that_is_always_cut_ends(web: WebFiles) -> None:
+def test_answers_that_are_always_truncated_end_in_an_error(web: WebFiles) -> None:
     stat(f"{web.url}/a")
     web.faults = dict.fromkeys(range(1, 1000), CUT)
     with pytest.raises(OSError, match="the store failed"):
@@ -187,7 +193,7 @@ def test_a_body_that_is_always_cut_ends(web: WebFiles) -> None:
     assert read_range(f"{web.url}/a", 0, 1000).tobytes() == (web.folder / "a").read_bytes()[:1000]
 
 
-def test_an_object_that_changes_is_told_to_who_planned_with_it(web: WebFiles) -> None:
+def test_object_that_changed_since_the_plan_is_an_error(web: WebFiles) -> None:
     url, path = f"{web.url}/a", web.folder / "a"
     planned = stat(url)
     assert planned == Stat(SIZE, 0, planned.etag)
@@ -201,7 +207,9 @@ def test_an_object_that_changes_is_told_to_who_planned_with_it(web: WebFiles) ->
         list(read_files([InputFile(0, "a", url, planned)], np.empty(SIZE, np.uint8)))
 
 
-def test_a_range_is_of_one_content(web: WebFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_range_is_never_mixed_of_two_contents(
+    web: WebFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
     url, path = f"{web.url}/a", web.folder / "a"
     stat(url)
     fetch, old = Downloader.fetch_range, path.read_bytes()
@@ -215,7 +223,7 @@ def test_a_range_is_of_one_content(web: WebFiles, monkeypatch: pytest.MonkeyPatc
     assert read_range(url, 0, 20_000).tobytes() in (old[:20_000], old[::-1][:20_000])
 
 
-def test_what_cannot_be_reached_is_said_in_a_sentence(
+def test_unreachable_object_is_reported_in_a_sentence(
     web: WebFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(FileNotFoundError, match="no such object") as missing:
@@ -228,7 +236,7 @@ def test_what_cannot_be_reached_is_said_in_a_sentence(
         list_inputs([f"{web.url}/nothing/"])
 
 
-def test_listed_as_on_a_disk(web: WebFiles) -> None:
+def test_remote_files_are_listed_as_on_a_disk(web: WebFiles) -> None:
     (web.folder / "b c.csv").write_text("x\n1\n")
     listing = list_inputs([f"{web.url}/b%20c.csv", f"{web.url}/a"])
     assert [(file.root, file.name, file.stat.size_bytes) for file in listing.files] == [
@@ -247,7 +255,7 @@ def test_listed_as_on_a_disk(web: WebFiles) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:This process.*fork:DeprecationWarning")
-def test_a_forked_process_says_that_it_can_read_nothing(web: WebFiles) -> None:
+def test_forked_process_refuses_to_read_a_store(web: WebFiles) -> None:
     url = f"{web.url}/a"
     read_range(url, 0, 20_000)
     if (child := os.fork()) == 0:
@@ -261,7 +269,7 @@ def test_a_forked_process_says_that_it_can_read_nothing(web: WebFiles) -> None:
     assert os.waitpid(child, 0)[1] == 0
 
 
-def test_each_call_keeps_blocks_within_its_own_memory_and_ends_with_it(web: WebFiles) -> None:
+def test_block_cache_stays_within_the_memory_of_each_call(web: WebFiles) -> None:
     storage = files._OBJECT_STORAGE
     assert isinstance(storage, ObjectStorage)
     blocks = storage._blocks

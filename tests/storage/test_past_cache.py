@@ -44,11 +44,11 @@ def write(folder: Path, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_bytes(tmp_path: Path, seed: int) -> None:
+def test_direct_files_hold_the_written_bytes(tmp_path: Path, seed: int) -> None:
     write(tmp_path, seed)
 
 
-def test_a_file_system_that_refuses_it_when_it_is_asked(
+def test_direct_files_work_if_the_file_system_refuses_the_flag(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     control, refused = fcntl.fcntl, []
@@ -64,7 +64,7 @@ def test_a_file_system_that_refuses_it_when_it_is_asked(
     assert len(refused) == sum(size >= 4 * 4096 for size in SIZES)
 
 
-def test_a_file_system_that_refuses_it_when_it_is_done(
+def test_direct_files_work_if_the_file_system_refuses_direct_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put, refused = os.write, []
@@ -80,7 +80,9 @@ def test_a_file_system_that_refuses_it_when_it_is_done(
     assert len(refused) == sum(size >= 4 * 4096 for size in SIZES)
 
 
-def test_writes_that_are_cut_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_direct_files_complete_short_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     put = os.write
     monkeypatch.setattr(
         direct_io.os, "write", lambda descriptor, data: put(descriptor, bytes(data[:3000]))
@@ -88,7 +90,7 @@ def test_writes_that_are_cut_short(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     write(tmp_path, 0)
 
 
-def test_a_full_disk_is_told_and_nothing_hangs(
+def test_full_disk_is_an_error_of_direct_files_and_nothing_hangs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(descriptor: int, data: bytes) -> int:

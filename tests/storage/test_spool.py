@@ -37,7 +37,7 @@ def packed(folder: Path, files: int, rows: int = 20) -> Dataset:
     return recordmill.open(str(folder / "*.gz"), schema=SCHEMA, threads=2)
 
 
-def test_lanes_hold_several_files_and_are_used_again() -> None:
+def test_lanes_hold_several_files_and_are_reused() -> None:
     spool, places = Spool(), []
     for number in range(5):
         with spool.lane() as lane, spool.record(lane, "a") as begin:
@@ -49,7 +49,7 @@ def test_lanes_hold_several_files_and_are_used_again() -> None:
         assert lane.read(begin, begin).tolist() == []
 
 
-def test_a_failed_file_leaves_no_byte() -> None:
+def test_failed_file_leaves_no_byte_in_its_lane() -> None:
     spool = Spool()
 
     def fail(lane: Lane) -> None:
@@ -64,7 +64,7 @@ def test_a_failed_file_leaves_no_byte() -> None:
         assert os.fstat(lane._file.fileno()).st_size == 0
 
 
-def test_a_full_folder_is_named_with_the_way_on(
+def test_full_temporary_folder_is_reported_with_a_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ds, append, written = packed(tmp_path / "in", 3), Lane.append, [0]
@@ -96,7 +96,7 @@ def test_too_little_room_for_the_compressed_files_is_an_error_at_once(
         ds.batches(8, shuffle="global")
 
 
-def test_what_is_read_in_order_needs_no_temporary_file(
+def test_reads_in_file_order_need_no_temporary_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ds = packed(tmp_path / "in", 3)
@@ -153,7 +153,7 @@ def read_ids(ds: Dataset, out: Any) -> None:
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_children_read_what_the_parent_has_inflated(tmp_path: Path, method: str) -> None:
+def test_child_process_reads_what_its_parent_has_inflated(tmp_path: Path, method: str) -> None:
     ds = packed(tmp_path / "in", 4)
     ds.files.spool_all(2)
     context = multiprocessing.get_context(method)
@@ -169,7 +169,7 @@ def test_children_read_what_the_parent_has_inflated(tmp_path: Path, method: str)
     assert ds.take([5])["id"].to_pylist() == [5]
 
 
-def test_a_forked_child_appends_to_lanes_of_its_own(tmp_path: Path) -> None:
+def test_forked_child_appends_to_its_own_lanes(tmp_path: Path) -> None:
     ds = packed(tmp_path / "in", 2)
     ds.files[0].frame(0)
     (lane, _) = ds.files[0]._place  # type: ignore[attr-defined]
@@ -204,7 +204,7 @@ def limit_descriptors() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
 
 
-def test_300_files_train_in_a_global_order_with_few_open_files(tmp_path: Path) -> None:
+def test_300_files_are_shuffled_globally_with_few_open_files(tmp_path: Path) -> None:
     packed(tmp_path / "in", 300)
     done = run_python("-c", TRAIN, tmp_path / "in", check=False, preexec_fn=limit_descriptors)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -229,7 +229,7 @@ def test_damage_in_a_compressed_file_is_the_same_in_any_order(tmp_path: Path) ->
         assert sorted(found) == [n for n in range(20) if n not in (3, 9)]
 
 
-def test_a_file_that_changes_between_counting_and_inflating_is_refused(
+def test_file_that_changes_between_counting_and_inflating_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ds = packed(tmp_path / "in", 1)

@@ -135,7 +135,7 @@ def shards(out: Path) -> dict[str, bytes]:
         "archives/records.zip",
     ],
 )
-def test_a_build_from_a_store_is_one_from_a_disk(
+def test_build_from_a_store_equals_the_build_from_a_disk(
     remote: str, disk: Path, tmp_path: Path, given: str
 ) -> None:
     local = recordmill.build(str(disk / given), tmp_path / "local", num_shards=2, name="same")
@@ -146,7 +146,7 @@ def test_a_build_from_a_store_is_one_from_a_disk(
     assert [note.replace(remote, str(disk)) for note in other.notes] == list(local.notes)
 
 
-def test_files_that_a_table_names_are_read_from_its_store(
+def test_files_named_by_a_table_are_read_from_its_store(
     remote: str, disk: Path, tmp_path: Path
 ) -> None:
     told = {"file_columns": "photo", "name": "same", "max_rejects": 2}
@@ -180,7 +180,7 @@ def test_labels_lists_and_schemas_may_be_in_a_store(
 
 
 @pytest.mark.parametrize("name", ["set", "packed"])
-def test_a_data_set_is_read_as_on_a_disk(
+def test_data_set_in_a_store_is_read_as_on_a_disk(
     remote: str, disk: Path, tmp_path: Path, name: str
 ) -> None:
     near, far = recordmill.open(str(disk / name)), recordmill.open(f"{remote}/{name}")
@@ -201,7 +201,7 @@ def test_a_data_set_is_read_as_on_a_disk(
 @pytest.mark.parametrize(
     "name", ["set", "packed", "records", "archives/records.zip", "archives/set.tar.bz2"]
 )
-def test_commands_say_of_a_store_what_they_say_of_a_disk(
+def test_commands_print_the_same_for_a_store_and_a_disk(
     remote: str, disk: Path, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for command in (["head"], ["inspect"], ["verify"]):
@@ -234,7 +234,7 @@ def test_commands_say_of_a_store_what_they_say_of_a_disk(
 
 
 @pytest.mark.parametrize("keeps", [False, True])
-def test_an_input_that_changes(
+def test_input_that_changes_after_the_plan_is_refused_unless_it_was_kept(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keeps: bool
 ) -> None:
     """What the plan has parsed and kept is the input as it was; what is read again is refused."""
@@ -279,7 +279,7 @@ class OddStore(BaseHTTPRequestHandler):
         """Nothing."""
 
 
-def test_what_is_no_store_is_not_taken_for_a_missing_key() -> None:
+def test_server_that_is_not_a_store_is_reported_as_such() -> None:
     server = ThreadingHTTPServer(("127.0.0.1", 0), OddStore)
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -295,7 +295,7 @@ def test_what_is_no_store_is_not_taken_for_a_missing_key() -> None:
 
 
 @pytest.mark.parametrize("cut", [3, 99])
-def test_a_cut_list_is_asked_for_again(
+def test_truncated_list_of_objects_is_requested_again(
     store: Store, remote: str, monkeypatch: pytest.MonkeyPatch, cut: int
 ) -> None:
     if not store.root.startswith("s3"):
@@ -316,7 +316,9 @@ def test_a_cut_list_is_asked_for_again(
             assert len(proxy.requests) == min(cut, client.MAX_RETRIES) + 1
 
 
-def test_a_list_goes_on_behind_its_last_whole_page(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_list_of_objects_resumes_after_its_last_complete_page(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     keys = [f"x/{at}" for at in range(7)]
     asked = []
 
@@ -387,7 +389,7 @@ _OF_AZURE = [
     ("scheme", "given", "path", "said"),
     [*(("s3", *case) for case in _OF_S3), *(("az", *case) for case in _OF_AZURE)],
 )
-def test_what_is_wrong_is_said_in_a_sentence(
+def test_wrong_address_or_key_is_reported_in_a_sentence(
     store: Store,
     remote: str,
     tmp_path: Path,
@@ -425,7 +427,7 @@ def test_what_is_wrong_is_said_in_a_sentence(
 
 
 @pytest.mark.parametrize("scheme", ["s3", "az"])
-def test_no_key_at_all_is_said(monkeypatch: pytest.MonkeyPatch, scheme: str) -> None:
+def test_missing_key_is_reported(monkeypatch: pytest.MonkeyPatch, scheme: str) -> None:
     """What answers where an instance has no role, and where there is no such service, is no
     store.
     """
