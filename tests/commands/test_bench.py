@@ -1,4 +1,4 @@
-"""`recordmill bench` takes batches and says where the time goes."""
+"""`recordmill bench` measures batches of every output and says which stage takes the time."""
 
 import json
 import sys

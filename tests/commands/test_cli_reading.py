@@ -1,5 +1,5 @@
-"""`recordmill head | inspect | verify | read` from the command line: what is printed and the exit
-codes.
+"""`recordmill head`, `inspect`, `verify` and `read` print what users expect and exit with the
+right code.
 """
 
 import json

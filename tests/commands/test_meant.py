@@ -1,4 +1,4 @@
-"""A mistyped word is answered with the one that is meant; Ctrl-C is one line from the first moment
+"""A mistyped word is answered with the closest one, and Ctrl-C is one line from the first moment
 on.
 """
 

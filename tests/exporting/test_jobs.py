@@ -1,5 +1,5 @@
-"""The jobs of a read: each record in one of them, wherever they are cut, and no shard opened to say
-so.
+"""Each record of a read is in exactly one task, wherever shards are divided, and planning opens
+no shard.
 """
 
 import itertools

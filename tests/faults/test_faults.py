@@ -1,5 +1,5 @@
-"""Builds and reads stopped at their n-th change of the file system, for some n; `.ci/faults` takes
-every n.
+"""Builds and reads that are stopped at some changes of the file system leave OUT consistent;
+`.ci/faults` tries all.
 """
 
 import json

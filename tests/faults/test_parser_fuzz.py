@@ -1,5 +1,5 @@
-"""Each parser of foreign bytes, fed RECORDMILL_FUZZ damaged copies of seeds, and first what
-`corpus/` keeps.
+"""Every parser of foreign bytes returns a result or an error of our own for damaged copies of
+its seeds.
 """
 
 import io

@@ -1,4 +1,4 @@
-"""What headers say of TensorFlow's decoder, against the decoder itself."""
+"""Headers tell which images TensorFlow cannot decode, in agreement with its decoder."""
 
 import io
 import json

@@ -1,6 +1,4 @@
-"""Pixels are given as they are stored, by every consumer, whatever the orientation in the file
-says.
-"""
+"""Every reader returns pixels as they are stored, whatever orientation the file has."""
 
 import io
 from pathlib import Path

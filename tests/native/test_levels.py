@@ -1,5 +1,5 @@
-"""The builds of the library for any processor and for x86-64-v3, and each way to a CRC, give the
-same answers.
+"""Each build of the library and each method of CRC gives the same answers, and wrong lengths are
+refused.
 """
 
 import os

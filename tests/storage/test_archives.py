@@ -1,4 +1,4 @@
-"""Archives give the records of the folder that they were made of; what is damaged or hostile is
+"""Archives give the records of the folder that they hold, and damaged or hostile ones are
 refused by name.
 """
 

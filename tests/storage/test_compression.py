@@ -1,5 +1,5 @@
-"""Compressed streams: read whole, cut at every byte, damaged, followed by something, and grown
-beyond measure.
+"""Compressed streams are read completely; truncation, damage, trailing bytes and bombs are
+errors with their place.
 """
 
 import bz2

@@ -1,4 +1,4 @@
-"""Files: read many at once, listed in tables, and created exactly once, never beyond their
+"""Files are read in bulk, listed in tables, and created exactly once, never outside their
 folder.
 """
 

@@ -1,4 +1,6 @@
-"""What a listing finds, leaves out, follows and refuses; on real folders, links and names."""
+"""A listing finds every input file once, in a fixed order, and says what it ignores, follows and
+refuses.
+"""
 
 import os
 import random

@@ -1,6 +1,4 @@
-"""Ranges of remote files against the files themselves: whatever fails, however they are cut, with
-few requests.
-"""
+"""Any range of a remote file has the right bytes with few requests, whatever fails on the way."""
 
 import os
 import re

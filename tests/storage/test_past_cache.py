@@ -1,6 +1,4 @@
-"""Files written past the system's cache hold what any others would, however they come and whatever
-the disk says.
-"""
+"""Files written around the page cache hold the same bytes, whatever the file system refuses."""
 
 import errno
 import fcntl

@@ -1,6 +1,4 @@
-"""What is in a store against the same on a disk: builds give the same bytes, readers the same
-records.
-"""
+"""Inputs and data sets in a store give the same bytes and records as on a disk."""
 
 import json
 import logging
