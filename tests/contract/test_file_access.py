@@ -34,7 +34,7 @@ def _calls(tree: ast.AST) -> set[str]:
     return found
 
 
-def test_no_other_room_touches_files() -> None:
+def test_no_room_but_storage_touches_files() -> None:
     found = {
         installed(path).as_posix(): calls
         for path in all_modules()
@@ -43,7 +43,7 @@ def test_no_other_room_touches_files() -> None:
     assert found.keys() == EXCEPTIONS.keys(), found
 
 
-def test_four_functions_return_bytes() -> None:
+def test_only_four_functions_of_storage_return_bytes() -> None:
     ways = {
         name
         for name, function in vars(files).items()

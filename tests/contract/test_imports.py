@@ -26,7 +26,7 @@ import recordmill
 HEAVY = ("numpy", "pyarrow", "PIL", "apache_beam", "tensorflow")
 
 
-def test_the_command_line_s_modules_import_the_standard_library_only() -> None:
+def test_modules_of_the_command_line_import_only_the_standard_library() -> None:
     wrong = [
         f"{path.relative_to(ROOT)}:{line} imports {name}"
         for path in sorted([*PACKAGE.glob("*.py"), *folder_of("commands").glob("*.py")])
@@ -64,7 +64,7 @@ def import_all(folder: str) -> str:
     return "import " + ", ".join(names)
 
 
-def test_every_public_name_is_where_the_package_says() -> None:
+def test_every_public_name_is_in_the_package() -> None:
     assert set(recordmill.__all__) | {"__version__"} <= set(dir(recordmill))
     for name in recordmill.__all__:
         found = getattr(recordmill, name)
@@ -92,7 +92,7 @@ def test_help_loads_nothing_heavy(words: list[str]) -> None:
 
 
 @pytest.mark.parametrize("command", ["head", "inspect", "read --dry-run"])
-def test_commands_leave_pandas_alone(command: str, tmp_path: Path) -> None:
+def test_commands_do_not_load_pandas(command: str, tmp_path: Path) -> None:
     (tmp_path / "one.tfrecord").write_bytes(
         framed([b"\x0a\x0d\x0a\x0b\x0a\x01a\x12\x06\x1a\x04\x0a\x02\xac\x02"])
     )
@@ -107,7 +107,7 @@ def test_commands_leave_pandas_alone(command: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "folder", [folder for folder in FOLDERS if folder not in ("transforms", "pipelines")]
 )
-def test_importing_a_folder_leaves_beam_and_tensorflow_unloaded(folder: str) -> None:
+def test_importing_a_folder_loads_neither_beam_nor_tensorflow(folder: str) -> None:
     loaded = loaded_after(
         import_all(folder),
         blocked=(
@@ -121,7 +121,7 @@ def test_importing_a_folder_leaves_beam_and_tensorflow_unloaded(folder: str) -> 
     assert f"recordmill.{folder}" in loaded
 
 
-def test_a_build_leaves_tensorflow_unloaded() -> None:
+def test_modules_of_a_build_do_not_load_tensorflow() -> None:
     """Beam itself must not bring it in either: a build that loads TensorFlow starts several seconds
     later.
     """
@@ -142,7 +142,7 @@ def run_cli(*args: str, blocked: tuple[str, ...]) -> subprocess.CompletedProcess
     return run_python("-c", code, check=False, timeout=300)
 
 
-def test_a_build_without_clients_of_google_says_nothing_of_them(tmp_path: Path) -> None:
+def test_build_without_google_clients_prints_no_warning(tmp_path: Path) -> None:
     (tmp_path / "x.txt").write_text("one\n")
     done = run_cli(
         "build",
@@ -156,7 +156,7 @@ def test_a_build_without_clients_of_google_says_nothing_of_them(tmp_path: Path) 
 
 
 @pytest.mark.sweep
-def test_tf_data_without_tensorflow_says_what_to_install(tmp_path: Path) -> None:
+def test_to_tf_without_tensorflow_names_the_extra_to_install(tmp_path: Path) -> None:
     (tmp_path / "in.csv").write_text("a,b\n" + "1,2\n" * 20)
     built = run_cli(
         "build",
@@ -181,7 +181,7 @@ else:
 
 
 @pytest.mark.sweep
-def test_reads_import_nothing_slow(tmp_path: Path) -> None:
+def test_reads_import_no_slow_package(tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_text('{"a": 1, "b": ["x"]}\n' * 20)
     shards, slow = (
         str(tmp_path / "shards"),
@@ -201,7 +201,7 @@ def test_reads_import_nothing_slow(tmp_path: Path) -> None:
     assert not loaded("inspect", shards)
 
 
-def test_windows_is_refused_with_a_clear_word() -> None:
+def test_windows_is_refused_with_a_clear_message() -> None:
     code = "import sys; sys.platform = 'win32'; import recordmill"
     done = run_python("-c", code, check=False, timeout=60)
     assert done.returncode != 0
@@ -216,7 +216,7 @@ def test_windows_is_refused_with_a_clear_word() -> None:
     assert "does not run on Windows" in done.stderr
 
 
-def test_every_installed_program_is_there() -> None:
+def test_every_installed_program_exists() -> None:
     scripts = [
         entry
         for entry in entry_points(group="console_scripts")

@@ -72,7 +72,7 @@ def texts(tree: ast.Module) -> Iterator[tuple[int, str]]:
             yield node.lineno, node.value
 
 
-def test_no_message_spells_a_flag() -> None:
+def test_no_message_contains_a_flag() -> None:
     found = [
         f"{name}:{line}: {flag[0]}"
         for name, tree in products()
@@ -83,7 +83,7 @@ def test_no_message_spells_a_flag() -> None:
     assert found == []
 
 
-def test_no_message_makes_a_flag_of_a_name() -> None:
+def test_no_message_builds_a_flag_from_a_name() -> None:
     """`f"--{name}"` would show a flag to users of Python."""
     found = [
         f"{name}:{node.lineno}"
@@ -96,7 +96,7 @@ def test_no_message_makes_a_flag_of_a_name() -> None:
     assert found == []
 
 
-def test_the_search_finds_flags() -> None:
+def test_search_for_flags_finds_them() -> None:
     tree = ast.parse(
         '"""--doc"""\nf"{x}: give --max-rejects {y}, or --to npy"\n"`recordmill verify --mend`"\n"--flink_master"'
     )
@@ -105,7 +105,7 @@ def test_the_search_finds_flags() -> None:
     assert set(found) <= FLAGS
 
 
-def test_every_name_in_a_message_is_that_of_an_option() -> None:
+def test_every_option_name_in_a_message_is_declared() -> None:
     names = [
         (f"{name}:{node.lineno}", given.value)
         for name, tree in products()
@@ -143,7 +143,7 @@ def test_every_name_in_a_message_is_that_of_an_option() -> None:
         ("out", Path("a/b"), "--out a/b", 'out="a/b"'),
     ],
 )
-def test_both_spellings(name: str, value: object, flags: str, keyword: str) -> None:
+def test_message_has_flags_or_keywords(name: str, value: object, flags: str, keyword: str) -> None:
     message = Message("{option}: no", option=option(name, value))
     command = "read" if name == "to" else "build"
     assert (in_flags(message, command), message) == (f"{flags}: no", f"{keyword}: no")
@@ -157,7 +157,7 @@ def test_both_spellings(name: str, value: object, flags: str, keyword: str) -> N
         assert in_flags(copy, command).endswith(f"{flags}: no")
 
 
-def test_a_command_names_no_flag_that_it_lacks() -> None:
+def test_message_for_a_command_has_no_flag_that_the_command_lacks() -> None:
     message = Message(
         "{seed}, {shuffle}", seed=option("seed", 3), shuffle=option("shuffle", "window")
     )
@@ -188,7 +188,7 @@ LIKE_OPTIONS = [
 
 
 @pytest.mark.parametrize("text", LIKE_OPTIONS)
-def test_what_a_user_wrote_stays(text: str) -> None:
+def test_text_of_a_user_is_not_rewritten(text: str) -> None:
     assert in_flags(text) == text
     assert in_flags(UsageError(text)) == text
     error = DataError("{label} of {column}", label=option("label", 3), column=text, source=text)
@@ -235,14 +235,14 @@ def test_no_message_loses_the_parts_of_an_option() -> None:
     assert found == []
 
 
-def test_the_search_finds_lost_parts() -> None:
+def test_search_for_lost_options_finds_them() -> None:
     tree = ast.parse(
         'f"{option(1)}: x"\nf"{x!r:>{option(1)}}"\n"a" + option(1)\n", ".join(option(n) for n in x)'
     )
     assert sorted({line for line, _ in _lost_parts(tree)}) == [1, 2, 3, 4]
 
 
-def test_templates_name_their_fields() -> None:
+def test_fields_of_message_templates_are_given() -> None:
     wrong = []
     count = 0
     for name, tree in products():

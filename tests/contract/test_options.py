@@ -46,7 +46,7 @@ def test_each_option_is_declared_once_and_has_a_help(command: str) -> None:
     assert sum(option.common for option in options) <= COMMON
 
 
-def test_types_list_what_the_tables_hold() -> None:
+def test_choices_of_options_equal_the_tables() -> None:
     options = {
         (command, option.name): option.choices
         for command in ("build", "read")
@@ -56,7 +56,7 @@ def test_types_list_what_the_tables_hold() -> None:
     assert options["build", "compression"] == tuple(SHARD_SUFFIXES)
 
 
-def test_a_name_means_one_thing_in_all_commands() -> None:
+def test_option_name_has_one_meaning_in_all_commands() -> None:
     seen: dict[str, Option] = {}
     # a switch or an order; of shards or Parquet; of which draw; of records or inputs; `transform
     # --with`
@@ -73,7 +73,7 @@ def test_a_name_means_one_thing_in_all_commands() -> None:
                 ), f"{command}: {option.name}"
 
 
-def test_nothing_but_the_declarations_adds_a_flag() -> None:
+def test_flags_are_added_only_from_declarations() -> None:
     calls = [
         f"{path.relative_to(ROOT)}:{node.lineno}"
         for folder in ("src", "pipelines")
@@ -89,7 +89,7 @@ def test_nothing_but_the_declarations_adds_a_flag() -> None:
     assert not [call for call in calls if not call.startswith(allowed)]
 
 
-def test_what_is_written_from_the_declarations_is_up_to_date() -> None:
+def test_reference_page_is_up_to_date() -> None:
     again = "python docs/make_reference.py writes it anew"
     assert MAKER["PAGE"].read_text(encoding="utf-8") == MAKER["reference"](), again
 
@@ -97,7 +97,7 @@ def test_what_is_written_from_the_declarations_is_up_to_date() -> None:
 @pytest.mark.parametrize(
     ("command", "call"), [("build", recordmill.build), ("read", recordmill.read)]
 )
-def test_the_signature_shows_every_keyword_with_its_default(command: str, call: Any) -> None:
+def test_signature_shows_every_keyword_with_its_default(command: str, call: Any) -> None:
     shown = inspect.signature(call).parameters
     for option in keywords_of(command):
         assert shown[option.name].default == option.default
@@ -105,7 +105,7 @@ def test_the_signature_shows_every_keyword_with_its_default(command: str, call: 
         assert shown[option.name].kind == inspect.Parameter.KEYWORD_ONLY
 
 
-def test_open_and_verify_have_the_keywords_that_are_declared() -> None:
+def test_open_verify_and_clean_have_the_declared_keywords() -> None:
     for command, call in (
         ("open", dataset.open),
         ("verify", recordmill.verify),
@@ -129,7 +129,7 @@ def test_open_and_verify_have_the_keywords_that_are_declared() -> None:
     }  # those commands hand them to it
 
 
-def test_options_of_a_kind_are_the_fields_of_its_option_class() -> None:
+def test_options_of_a_kind_are_the_fields_of_its_options_class() -> None:
     for kind in KINDS:
         fields = {field.name: field for field in dataclasses.fields(kind.options_class)}
         declared = {
@@ -141,7 +141,7 @@ def test_options_of_a_kind_are_the_fields_of_its_option_class() -> None:
             assert fields[name].default == option.default, f"{kind.name}: {name}"
 
 
-def test_the_manifest_holds_the_options_that_decide_bytes(tmp_path: Path) -> None:
+def test_manifest_holds_the_options_that_determine_bytes(tmp_path: Path) -> None:
     (tmp_path / "in.csv").write_text("a;b\n1;2\n")
     result = recordmill.build(
         tmp_path / "in.csv", tmp_path / "out", delimiter=";", shard_size="1MiB", num_shards=None
@@ -164,7 +164,7 @@ def test_the_manifest_holds_the_options_that_decide_bytes(tmp_path: Path) -> Non
     assert result.manifest.options["shard_bytes"] == 1 << 20
 
 
-def test_an_unknown_keyword_is_told_with_the_one_that_is_meant(tmp_path: Path) -> None:
+def test_unknown_keyword_of_build_or_read_names_the_closest_one(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="build has no option delimeter; did you mean delimiter"):
         recordmill.build("in.csv", tmp_path / "out", delimeter=";")  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="read has no option colums; did you mean columns"):
@@ -172,7 +172,7 @@ def test_an_unknown_keyword_is_told_with_the_one_that_is_meant(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("command", COMMAND_OPTIONS)
-def test_help_shows_the_common_options_and_help_all_shows_all(
+def test_help_shows_common_options_and_help_all_shows_all(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     texts = {}

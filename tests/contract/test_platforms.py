@@ -109,7 +109,7 @@ def test_each_call_that_macos_lacks_is_listed_with_its_alternative() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, (1 << 20) + 5])
-def test_space_for_a_file_is_reserved_also_without_posix_fallocate(
+def test_space_for_a_file_is_reserved_without_posix_fallocate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
     monkeypatch.delattr(os, "posix_fallocate")
@@ -120,7 +120,7 @@ def test_space_for_a_file_is_reserved_also_without_posix_fallocate(
         assert not np.fromfile(tmp_path / "file", np.uint8).any()
 
 
-def test_space_that_the_disk_lacks_is_an_error_also_without_posix_fallocate(
+def test_full_disk_is_an_error_without_posix_fallocate(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delattr(os, "posix_fallocate")
@@ -131,7 +131,7 @@ def test_space_that_the_disk_lacks_is_an_error_also_without_posix_fallocate(
         reserve_space(file, 10)
 
 
-def test_threads_are_counted_also_without_sched_getaffinity(
+def test_cores_are_counted_without_sched_getaffinity(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delattr(os, "sched_getaffinity")

@@ -45,7 +45,7 @@ SHELL_FOLDERS = ("transforms", "transforms.tft", "pipelines.remote", "pipelines"
 FRAMEWORKS = {"reader.torch": {"torch"}, "reader.tensorflow": {"tensorflow"}}
 
 
-def test_the_table_names_every_room() -> None:
+def test_table_lists_every_room() -> None:
     there = {
         ".".join(installed(path).parent.parts)
         for path in all_modules()
@@ -58,7 +58,7 @@ def test_the_table_names_every_room() -> None:
     assert not unlabelled, unlabelled
 
 
-def test_the_table_has_no_cycle() -> None:
+def test_table_of_rooms_has_no_cycle() -> None:
     """Each room stands below all that it imports; the reader is a leaf: no build depends on how its
     output is read.
     """
@@ -73,7 +73,7 @@ def test_the_table_has_no_cycle() -> None:
 
 
 @pytest.mark.parametrize("room", ROOMS)
-def test_a_room_imports_only_what_the_table_says(room: str) -> None:
+def test_room_imports_only_what_the_table_allows(room: str) -> None:
     allowed = {room, *ROOMS[room].split()}
     wrong, used = [], set()
     for path in modules(room):
@@ -100,7 +100,7 @@ def test_no_module_imports_itself_through_others() -> None:
 
 
 @pytest.mark.parametrize("room", ROOMS)
-def test_a_room_says_what_it_is(room: str) -> None:
+def test_room_has_a_docstring(room: str) -> None:
     said = ast.get_docstring(
         ast.parse((folder_of(room) / "__init__.py").read_text(encoding="utf-8"))
     )
@@ -108,7 +108,7 @@ def test_a_room_says_what_it_is(room: str) -> None:
 
 
 @pytest.mark.parametrize("room", ROOMS)
-def test_what_others_may_call_says_what_it_does(room: str) -> None:
+def test_public_function_or_class_has_a_docstring(room: str) -> None:
     silent = [
         f"{installed(path)}:{node.lineno} {node.name}"
         for path in modules(room)
@@ -120,7 +120,7 @@ def test_what_others_may_call_says_what_it_does(room: str) -> None:
 
 
 @pytest.mark.parametrize("room", [room for room in ROOMS if room not in SHELL_FOLDERS])
-def test_outside_the_beam_shell_modules_need_the_base_install_only(room: str) -> None:
+def test_modules_outside_the_beam_shell_need_only_the_base_install(room: str) -> None:
     wrong = []
     for path in modules(room):
         for name, line, at_import in imports(path):
@@ -196,7 +196,7 @@ def _public(tree: ast.Module) -> Iterator[str]:
             yield node.name
 
 
-def test_a_public_name_stands_in_one_module() -> None:
+def test_public_name_is_defined_in_one_module() -> None:
     places = defaultdict(set)
     for path in _modules():
         for name in _public(parsed(path)):
@@ -232,7 +232,7 @@ def _section(text: str, title: str) -> list[str]:
     return re.findall(r"(?m)^    \**(\w+): ", lines[1]) if lines else []
 
 
-def test_a_section_of_a_docstring_names_parameters_and_fields() -> None:
+def test_docstring_sections_list_existing_parameters_and_fields() -> None:
     wrong = []
     for path, node, text in _documented():
         if isinstance(node, ast.FunctionDef):
@@ -326,7 +326,7 @@ def test_arguments_and_fields_are_described_in_sections() -> None:
     assert not wrong, "\n".join(sorted(set(wrong)))
 
 
-def test_what_a_docstring_calls_a_module_is_one() -> None:
+def test_module_named_in_a_docstring_exists() -> None:
     known = {dotted(path).removeprefix("recordmill.") for path in _modules()} | set(ROOMS)
     wrong = []
     for path, _, text in _documented():
@@ -483,7 +483,7 @@ def _called(node: ast.Call, own: set[str]) -> Iterator[tuple[int, str]]:
 @pytest.mark.parametrize(
     "path", _modules_outside_storage(), ids=lambda path: installed(path).as_posix()
 )
-def test_only_storage_touches_files(path: Path) -> None:
+def test_module_outside_storage_touches_no_files(path: Path) -> None:
     name = installed(path).as_posix()
     found = [f"{name}:{line}: {what}" for line, what in _touches(path)]
     assert bool(found) == (name in NO_STORAGE), found or f"{name} need not be excepted any more"

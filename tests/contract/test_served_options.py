@@ -122,7 +122,7 @@ def write(folder: Path, kind: str) -> list[str]:
 
 @pytest.mark.parametrize("kind", KIND_NAMES)
 @pytest.mark.parametrize("option", OF_KINDS, ids=lambda option: option.name)
-def test_an_option_of_a_kind_is_refused_for_the_others(
+def test_option_of_a_kind_is_refused_for_other_kinds(
     option: Option, kind: str, tmp_path: Path
 ) -> None:
     given = {option.name: value_of(option), **beside(option)}
@@ -145,7 +145,7 @@ def test_an_option_of_a_kind_is_refused_for_the_others(
 
 @pytest.mark.parametrize("option", BUILD, ids=lambda option: option.name)
 @pytest.mark.parametrize("what", [FILE_INPUTS, MEMORY_INPUTS])
-def test_an_option_is_refused_for_inputs_that_it_does_not_serve(option: Option, what: str) -> None:
+def test_option_is_refused_for_inputs_that_it_does_not_serve(option: Option, what: str) -> None:
     given = {option.name: value_of(option) or "x", **beside(option)}
     expected = [name for name in given if not find(name).serves_inputs(what)]
     if not expected:
@@ -167,7 +167,7 @@ def test_an_option_is_refused_for_inputs_that_it_does_not_serve(option: Option, 
         ("follow_links", True),
     ],
 )
-def test_a_build_of_data_in_memory_refuses_what_is_of_files(
+def test_build_of_data_in_memory_refuses_options_of_files(
     name: str, value: Any, tmp_path: Path
 ) -> None:
     given: dict[str, Any] = {name: value}
@@ -178,7 +178,7 @@ def test_a_build_of_data_in_memory_refuses_what_is_of_files(
 
 @pytest.mark.parametrize("to", OUTPUT_NAMES)
 @pytest.mark.parametrize("option", READ, ids=lambda option: option.name)
-def test_an_option_is_refused_for_outputs_that_it_does_not_serve(option: Option, to: str) -> None:
+def test_option_is_refused_for_outputs_that_it_does_not_serve(option: Option, to: str) -> None:
     given = {option.name: value_of(option), **beside(option)}
     if to in (option.outputs or OUTPUT_NAMES):
         make_settings(to=to, **given)
@@ -188,7 +188,7 @@ def test_an_option_is_refused_for_outputs_that_it_does_not_serve(option: Option,
 
 
 @pytest.mark.parametrize("command", ["build", "read"])
-def test_an_option_is_refused_without_what_it_needs_and_beside_what_it_excludes(
+def test_option_is_refused_without_needed_or_with_excluded_options(
     command: str,
 ) -> None:
     seen = 0
@@ -215,7 +215,7 @@ def test_an_option_is_refused_without_what_it_needs_and_beside_what_it_excludes(
 
 @pytest.mark.parametrize("runner", [None, "DirectRunner", "fnapirunner"])
 @pytest.mark.parametrize("command", ["build", "read"])
-def test_an_option_of_engines_is_refused_in_one_process(command: str, runner: str | None) -> None:
+def test_option_of_engines_is_refused_in_one_process(command: str, runner: str | None) -> None:
     options = [option for option in keywords_of(command) if option.engine_only]
     assert options
     for option in options:
@@ -224,7 +224,7 @@ def test_an_option_of_engines_is_refused_in_one_process(command: str, runner: st
         check_applicable(command, {option.name: value_of(option), "runner": "X"})
 
 
-def test_what_names_other_options_names_declared_ones() -> None:
+def test_options_refer_only_to_declared_options() -> None:
     for command, options in CALL_OPTIONS.items():
         names = {option.name for option in options}
         for option in options:
@@ -235,9 +235,7 @@ def test_what_names_other_options_names_declared_ones() -> None:
             assert set(option.outputs) <= set(OUTPUT_NAMES)
 
 
-def test_the_template_for_dataflow_has_a_parameter_for_each_option_and_gives_its_flags_back() -> (
-    None
-):
+def test_dataflow_template_has_a_parameter_for_each_option_and_returns_its_flags() -> None:
     template = runpy.run_path(str(ROOT / "examples/cluster/dataflow_template.py"))
     found = template["template_metadata"]()
     assert {"name", "description", "parameters"} == set(json.loads(json.dumps(found)))

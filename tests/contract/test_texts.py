@@ -32,7 +32,7 @@ def texts(folder: Path) -> list[Path]:
     return found
 
 
-def test_no_text_holds_both_sides_of_a_merge() -> None:
+def test_no_text_contains_merge_markers() -> None:
     found = texts(ROOT)
     assert len(found) > 300
     both = [
@@ -67,7 +67,7 @@ def example_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", documented())
-def test_the_examples_of_a_module_hold(
+def test_doctests_of_a_module_pass(
     name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = importlib.import_module(name)
@@ -80,21 +80,21 @@ def test_the_examples_of_a_module_hold(
     )
 
 
-def test_the_stub_is_made_from_the_header() -> None:
+def test_stub_of_the_library_follows_from_the_header() -> None:
     header = read_header((ROOT / "native" / "recordmill.h").read_text(encoding="utf-8"))
     assert Path(native.__file__).with_suffix(".pyi").read_text(encoding="utf-8") == make_stub(
         header
     ), "run native/make_stub.py"
 
 
-def test_the_library_was_built_from_the_header() -> None:
+def test_library_has_every_name_of_the_header() -> None:
     header = read_header((ROOT / "native" / "recordmill.h").read_text(encoding="utf-8"))
     names = {function.name for function in header.functions}
     names |= {*header.constants, *header.enums, *header.structs}
     assert names <= vars(native).keys(), "pip install -e ."
 
 
-def test_the_recipe_and_the_citation_are_those_of_the_package() -> None:
+def test_recipe_and_citation_agree_with_the_package() -> None:
     yaml = pytest.importorskip("yaml", reason="the recipe is YAML")
     package = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     recipe = yaml.safe_load((ROOT / ".ci" / "conda" / "recipe.yaml").read_text(encoding="utf-8"))
@@ -109,7 +109,7 @@ def test_the_recipe_and_the_citation_are_those_of_the_package() -> None:
     } == wanted
 
 
-def test_the_workflow_runs_the_tests_on_each_python_that_is_pinned() -> None:
+def test_workflow_runs_the_tests_on_each_pinned_python() -> None:
     yaml = pytest.importorskip("yaml", reason="the workflow is YAML")
     path = ROOT / ".github" / "workflows" / "ci.yml"
     jobs = yaml.safe_load(path.read_text(encoding="utf-8"))["jobs"]
@@ -130,13 +130,13 @@ PROMISES = [(promise, tests) for promise, tests in ROWS if tests != "tests"]
 
 
 @pytest.mark.parametrize(("promise", "tests"), PROMISES, ids=lambda cell: cell[:40])
-def test_a_promise_names_files_of_tests(promise: str, tests: str) -> None:
+def test_promise_names_existing_test_files(promise: str, tests: str) -> None:
     assert re.fullmatch(r"`[\w/]+\.py`(, `[\w/]+\.py`)*", tests)
     for name in re.findall(r"`(.+?)`", tests):
         assert "def test_" in (ROOT / "tests" / name).read_text(encoding="utf-8"), name
 
 
-def test_a_decision_of_the_architecture_names_the_tests_that_hold_it() -> None:
+def test_decision_of_architecture_names_existing_test_files() -> None:
     page = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
     section = page.partition("## Decisions")[2].partition("## Glossary")[0]
     decisions = re.findall(r"(?ms)^\* \*\*(.+?)(?=^\* \*\*|\Z|^\[)", section)
@@ -148,5 +148,5 @@ def test_a_decision_of_the_architecture_names_the_tests_that_hold_it() -> None:
             assert "def test_" in (ROOT / "tests" / name).read_text(encoding="utf-8"), name
 
 
-def test_there_are_promises() -> None:
+def test_page_of_promises_is_parsed() -> None:
     assert len(PROMISES) > 50

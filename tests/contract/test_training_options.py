@@ -29,7 +29,7 @@ METHODS: dict[str, tuple[Any, tuple[type, ...]]] = {
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("owner", [recordmill.Dataset, Mixture])
-def test_signatures_keywords_and_groups_are_the_same(owner: type, method: str) -> None:
+def test_signatures_keywords_and_option_groups_agree(owner: type, method: str) -> None:
     keywords, groups = METHODS[method]
     declared = {one.name: one for group in groups for one in dataclasses.fields(group)}
     assert len(declared) == sum(len(dataclasses.fields(group)) for group in groups), (
@@ -49,7 +49,7 @@ def test_signatures_keywords_and_groups_are_the_same(owner: type, method: str) -
         assert f"{name}:" in (getattr(owner, method).__doc__ or ""), name
 
 
-def test_an_unknown_option_is_told_with_the_one_that_is_meant() -> None:
+def test_unknown_training_option_names_the_closest_one() -> None:
     with pytest.raises(TypeError, match="no option shufle; did you mean shuffle"):
         Training.from_options(8, {"shufle": True})
     with pytest.raises(TypeError, match="no option defaults"):
@@ -95,20 +95,20 @@ REFUSED = [  # beside each other
 ]
 
 
-def test_there_is_a_value_for_every_option() -> None:
+def test_every_training_option_has_a_test_value() -> None:
     assert list(OTHER) == [
         one.name for group in TENSORFLOW_OPTIONS for one in dataclasses.fields(group)
     ]
 
 
 @pytest.mark.parametrize("name", NEEDS)
-def test_an_option_without_effect_is_refused_by_name(name: str) -> None:
+def test_training_option_without_effect_is_refused_by_name(name: str) -> None:
     with pytest.raises(UsageError, match=name):
         Training.from_options(8, {name: OTHER[name]}, TENSORFLOW_OPTIONS)
 
 
 @pytest.mark.parametrize("pair", itertools.combinations(OTHER, 2), ids="-".join)
-def test_every_pair_of_options_is_served_or_refused(pair: tuple[str, str]) -> None:
+def test_every_pair_of_training_options_is_served_or_refused(pair: tuple[str, str]) -> None:
     one, two = pair
     options = {one: OTHER[one], two: OTHER[two]}
     options = {**NEEDS.get(one, {}), **NEEDS.get(two, {}), **options}
@@ -122,12 +122,12 @@ def test_every_pair_of_options_is_served_or_refused(pair: tuple[str, str]) -> No
 
 
 @pytest.mark.parametrize("name", ["drop_remainder", "pad_remainder", "start_step"])
-def test_single_records_have_no_batches_options(name: str) -> None:
+def test_options_of_batches_are_refused_for_single_records(name: str) -> None:
     with pytest.raises(UsageError, match=f"{name} has no meaning here: batch_size=None"):
         Training.from_options(None, {name: OTHER[name]}, TENSORFLOW_OPTIONS)
 
 
-def test_values_of_numpy_are_options() -> None:
+def test_numpy_values_are_accepted_as_training_options() -> None:
     made = Training.from_options(np.int64(8), {"seed": np.int32(3), "epochs": np.int64(2)})
     assert (made.batch_size, made.order.seed, made.order.epochs) == (8, 3, 2)
 
@@ -145,11 +145,13 @@ def test_values_of_numpy_are_options() -> None:
         ({"memory_bytes": [1]}, r"memory_bytes is a whole number, not \[1\]"),
     ],
 )
-def test_values_out_of_range_are_refused_by_name(options: dict[str, Any], message: str) -> None:
+def test_training_option_out_of_range_is_refused_by_name(
+    options: dict[str, Any], message: str
+) -> None:
     with pytest.raises(UsageError, match=message):
         Training.from_options(options.pop("batch_size", 8), options)
 
 
-def test_a_batch_larger_than_the_epoch_takes_no_memory_for_rows_that_there_are_not() -> None:
+def test_batch_larger_than_the_epoch_takes_memory_for_its_records_only() -> None:
     steps = EpochSteps(100, 2**31 - 1)
     assert steps.positions(StepRange(0, 0, 1)).tolist() == [*range(100)]

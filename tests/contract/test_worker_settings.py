@@ -25,7 +25,7 @@ def _steps(tree: ast.AST) -> list[ast.FunctionDef]:
     ]
 
 
-def test_each_step_begins_with_the_settings_of_its_run() -> None:
+def test_each_step_applies_the_settings_of_its_run() -> None:
     steps = {
         function.name: function
         for path in _transforms()

@@ -57,14 +57,14 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str]] = {
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_wrong_arguments_are_one_sentence(ds: Dataset, call: str) -> None:
+def test_wrong_argument_is_one_sentence(ds: Dataset, call: str) -> None:
     function, message = CALLS[call]
     with pytest.raises(UsageError, match=message) as error:
         function(ds)
     assert "\n" not in str(error.value)
 
 
-def test_rules_and_data_of_another_type_are_one_sentence(tmp_path: Path) -> None:
+def test_rules_or_data_of_a_wrong_type_are_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"expect=\[1\]: rules are the path of a YAML file or a"):
         recordmill.build({"n": [1]}, tmp_path / "a", expect=[1])
     pandas = pytest.importorskip("pandas")
@@ -85,18 +85,18 @@ def test_rules_and_data_of_another_type_are_one_sentence(tmp_path: Path) -> None
         (lambda out: recordmill.Padded(8, vale=1), "did you mean value"),
     ],
 )
-def test_an_unknown_keyword_names_the_closest_one(
+def test_unknown_keyword_names_the_closest_one(
     ds: Dataset, call: Callable[[Any], Any], message: str
 ) -> None:
     with pytest.raises(TypeError, match=message):
         call(ds.catalog.root)
 
 
-def test_keras_names_to_keras_in_its_error_for_batches(ds: Dataset) -> None:
+def test_repr_of_batches_points_keras_users_to_to_keras(ds: Dataset) -> None:
     assert "model.fit takes ds.to_keras(...)" in repr(ds.batches(4))
 
 
-def test_an_error_of_the_disk_names_the_file(tmp_path: Path) -> None:
+def test_disk_error_names_the_file(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
     # a descriptor for reading refuses to write, as a broken disk does

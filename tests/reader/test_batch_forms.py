@@ -38,7 +38,7 @@ def ds(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
         (Padded(5), 5),
     ],
 )
-def test_lists_are_padded_and_their_true_lengths_told_on_request(
+def test_lists_are_padded_and_lengths_are_returned_on_request(
     ds: Dataset, how: Any, length: int
 ) -> None:
     fill = how.value if isinstance(how, Padded) else 0
@@ -53,7 +53,7 @@ def test_lists_are_padded_and_their_true_lengths_told_on_request(
         ]
 
 
-def test_lists_of_one_length_are_dense(ds: Dataset) -> None:
+def test_lists_of_one_length_become_dense_arrays(ds: Dataset) -> None:
     for batch in ds.batches(1, shuffle=False, collate={"boxes": "dense", "tokens": "ragged"}):
         assert batch["boxes"].shape[0] == 1
         assert batch["boxes"].shape[2:] == (4,)
@@ -61,7 +61,7 @@ def test_lists_of_one_length_are_dense(ds: Dataset) -> None:
         list(ds.batches(10, collate={"boxes": "dense"}))
 
 
-def test_nulls_are_masked_or_told_beside(ds: Dataset) -> None:
+def test_nulls_are_masked_or_marked_in_a_valid_array(ds: Dataset) -> None:
     options = {"shuffle": False, "collate": "padded"}
     masked, told = next(ds.batches(20, **options)), next(ds.batches(20, **options, nulls="valid"))
     missing = {"maybe": 0, "flag": False, "payload": b"", "when": np.datetime64(0, "us")}
@@ -92,7 +92,7 @@ def arrays_of(column: Any) -> list[np.ndarray[Any, Any]]:
 @pytest.mark.parametrize("batch_size", [4, 64])
 @pytest.mark.parametrize("shuffle", [False, "window", "global"])
 @pytest.mark.parametrize("options", [{}, {"nulls": "valid"}, {"collate": "padded"}, {"ids": True}])
-def test_arrays_of_batches_are_writable_and_a_change_stays_in_its_batch(
+def test_arrays_of_batches_are_writable_and_changes_stay_in_their_batch(
     ds: Dataset, options: dict[str, Any], shuffle: Any, batch_size: int
 ) -> None:
     options = {**options, "shuffle": shuffle, "seed": 1}
@@ -116,7 +116,7 @@ def test_arrays_of_batches_are_writable_and_a_change_stays_in_its_batch(
     assert [(batch["id"] - 1).tolist() for batch in mapped] == expected
 
 
-def test_labels_and_weights_stand_beside_the_rest(ds: Dataset) -> None:
+def test_labels_and_weights_are_separate_from_the_features(ds: Dataset) -> None:
     x, y, weights = next(ds.batches(8, shuffle=False, label="label", weights="exact"))
     assert y.tolist() == [i % 3 for i in range(8)]
     assert weights.tolist() == [i + 1e-12 for i in range(8)]
@@ -131,7 +131,7 @@ def test_labels_and_weights_stand_beside_the_rest(ds: Dataset) -> None:
         list(ds.batches(8, label="maybe"))
 
 
-def test_numbers_are_one_matrix(ds: Dataset) -> None:
+def test_matrix_joins_numeric_features(ds: Dataset) -> None:
     x, y, weights = next(
         ds.batches(
             ROWS,
@@ -156,7 +156,7 @@ def test_numbers_are_one_matrix(ds: Dataset) -> None:
     assert sorted(batch) == ["mask", "matrix", "record/index", "record/shard"]
 
 
-def test_one_way_is_that_of_all_lists(ds: Dataset) -> None:
+def test_single_collation_applies_to_all_lists(ds: Dataset) -> None:
     each: dict[str, Any] = dict.fromkeys(["tokens", "words", "nested", "boxes"], Padded(3))
     one, other = (next(ds.batches(20, shuffle=False, collate=how)) for how in (Padded(3), each))
     assert sorted(one) == sorted(ds.columns)
@@ -165,7 +165,7 @@ def test_one_way_is_that_of_all_lists(ds: Dataset) -> None:
     assert x.shape == (20, 3)
 
 
-def test_a_function_is_applied_to_batches(ds: Dataset) -> None:
+def test_map_function_is_applied_to_batches_and_its_error_names_the_batch(ds: Dataset) -> None:
 
     def tens(batch: dict[str, Any]) -> Any:
         if 33 in batch["id"]:
@@ -198,7 +198,7 @@ def test_a_function_is_applied_to_batches(ds: Dataset) -> None:
     assert len(y) == 4
 
 
-def test_mapped_data_sets_give_batches_and_nothing_else(ds: Dataset) -> None:
+def test_mapped_data_set_only_yields_batches(ds: Dataset) -> None:
     mapped = pickle.loads(pickle.dumps(ds.map(operator.itemgetter("id")).map(abs)))
     plain = [-batch["id"] for batch in ds.batches(8, seed=2)]
     for found in (
@@ -269,11 +269,13 @@ def test_mapped_data_sets_give_batches_and_nothing_else(ds: Dataset) -> None:
         ({"state": "{}"}, "state is a mapping"),
     ],
 )
-def test_wrong_options_are_named(ds: Dataset, options: dict[str, Any], said: str) -> None:
+def test_wrong_batch_option_is_refused_by_name(
+    ds: Dataset, options: dict[str, Any], said: str
+) -> None:
     with pytest.raises(UsageError, match=said):
         ds.batches(**{"batch_size": 8, "shuffle": False, **options})
 
 
-def test_no_features_make_no_batches(ds: Dataset) -> None:
+def test_batches_without_features_are_refused(ds: Dataset) -> None:
     with pytest.raises(UsageError, match="no feature is read"):
         ds.select([]).batches(8)

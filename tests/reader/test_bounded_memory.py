@@ -77,7 +77,7 @@ def growth(small: Path, large: Path, mode: object, way: str) -> int:
 
 
 @pytest.mark.memory
-def test_where_records_begin_takes_a_bounded_part_of_it(tmp_path: Path) -> None:
+def test_offsets_of_records_take_bounded_memory(tmp_path: Path) -> None:
     small, large = tmp_path / "small.tfrecord", tmp_path / "large.tfrecord"
     small.write_bytes(frames(2000, 0))
     large.write_bytes(
@@ -90,9 +90,7 @@ def test_where_records_begin_takes_a_bounded_part_of_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("mode", "way"), [(False, "pad"), ("window", "pad"), (False, "mixture"), ("window", "mixture")]
 )
-def test_a_compressed_file_is_not_held_from_its_end_to_its_begin(
-    tmp_path: Path, mode: object, way: str
-) -> None:
+def test_compressed_file_is_never_held_completely(tmp_path: Path, mode: object, way: str) -> None:
     small, large = tmp_path / "small.tfrecord.gz", tmp_path / "large.tfrecord.gz"
     small.write_bytes(gzip.compress(frames(250, 4 << 10), 1))
     member = gzip.compress(frames(157, 64 << 10), 1)

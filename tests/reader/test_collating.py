@@ -61,7 +61,7 @@ BUCKETED: dict[str, Any] = {"collate": {"tokens": Bucketed((8, 16, 32), steps=5,
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_bucketed_batches_are_the_epoch_and_hold_rows_of_about_one_length(
+def test_bucketed_batches_cover_the_epoch_with_rows_of_similar_length(
     ds: Dataset, mode: Any
 ) -> None:
     batches = list(ds.batches(16, shuffle=mode, seed=2, **windows(mode, 9000), **BUCKETED))
@@ -85,7 +85,7 @@ def test_bucketed_batches_are_the_epoch_and_hold_rows_of_about_one_length(
     assert filled < 0.8 * plain
 
 
-def test_groups_keep_their_records(ds: Dataset) -> None:
+def test_bucketing_keeps_records_within_their_group_of_steps(ds: Dataset) -> None:
     plain = ids(ds.batches(16, shuffle="global", seed=2))
     bucketed = ids(ds.batches(16, shuffle="global", seed=2, **BUCKETED))
     assert plain != bucketed
@@ -97,7 +97,7 @@ def test_groups_keep_their_records(ds: Dataset) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_bucketed_batches_go_on_at_every_step(ds: Dataset, mode: Any) -> None:
+def test_bucketed_batches_resume_at_every_step(ds: Dataset, mode: Any) -> None:
     options = {"shuffle": mode, "seed": 4, "epochs": 2, **windows(mode, 9000), **BUCKETED}
     whole = check_goes_on(partial(ds.batches, 16), ids, options, every=3)
     running = ds.batches(16, **options)
@@ -110,7 +110,7 @@ def test_bucketed_batches_go_on_at_every_step(ds: Dataset, mode: Any) -> None:
     )
 
 
-def test_hosts_share_bucketed_steps_of_like_lengths(ds: Dataset) -> None:
+def test_hosts_share_bucketed_steps_of_similar_lengths(ds: Dataset) -> None:
     options = {"shuffle": "global", "seed": 1, "pad_remainder": True, **BUCKETED}
     hosts = [ds.batches(8, **options, num_hosts=3, host_index=host) for host in range(3)]
     assert [len(host) for host in hosts] == [14] * 3
@@ -137,7 +137,7 @@ def test_hosts_share_bucketed_steps_of_like_lengths(ds: Dataset) -> None:
     assert sorted(seen) == list(range(ROWS))
 
 
-def test_a_place_among_bucketed_steps_is_none_of_others(ds: Dataset) -> None:
+def test_state_of_bucketed_batches_is_refused_by_other_batches(ds: Dataset) -> None:
     options: dict[str, Any] = {"seed": 1, "shuffle": True, "window_bytes": 9000}
     running = ds.batches(16, **options, **BUCKETED)
     next(running)
@@ -152,7 +152,7 @@ def test_a_place_among_bucketed_steps_is_none_of_others(ds: Dataset) -> None:
         ds.batches(16, **options, **BUCKETED, state=late)
 
 
-def test_boundaries_come_from_the_lengths(ds: Dataset) -> None:
+def test_bucket_boundaries_follow_the_lengths(ds: Dataset) -> None:
     boundaries = compute_length_boundaries([pa.array([[0] * n for n in LENGTHS])], 4)
     counts = np.bincount(np.searchsorted(boundaries, LENGTHS))
     assert len(boundaries) == 4
@@ -216,7 +216,7 @@ def test_packed_rows_hold_every_record_once(ds: Dataset, mode: Any) -> None:
         assert sorted(chain.from_iterable(taken)) == sorted(unpacked(batch))
 
 
-def test_what_is_cut_is_told(ds: Dataset) -> None:
+def test_packing_warns_about_truncated_records(ds: Dataset) -> None:
     with pytest.warns(
         UserWarning, match="feature 'tokens' has records that are longer than a packed row"
     ):
@@ -225,7 +225,7 @@ def test_what_is_cut_is_told(ds: Dataset) -> None:
 
 @pytest.mark.filterwarnings("ignore:feature")
 @pytest.mark.parametrize("mode", MODES)
-def test_packed_batches_go_on_at_every_step(ds: Dataset, mode: Any) -> None:
+def test_packed_batches_resume_at_every_step(ds: Dataset, mode: Any) -> None:
     def all_unpacked(batches: Any) -> list[Any]:
         return [unpacked(batch) for batch in batches]
 
@@ -238,7 +238,7 @@ def test_packed_batches_go_on_at_every_step(ds: Dataset, mode: Any) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:feature")
-def test_hosts_share_packed_steps_and_others_go_on(ds: Dataset) -> None:
+def test_hosts_share_packed_steps_and_fewer_hosts_resume(ds: Dataset) -> None:
     options = {"shuffle": "global", "seed": 1, **PACKED}
     alone = list(ds.batches(12, **options))
     hosts = [ds.batches(4, **options, num_hosts=3, host_index=host) for host in range(3)]
@@ -262,7 +262,7 @@ def test_hosts_share_packed_steps_and_others_go_on(ds: Dataset) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:feature")
-def test_an_epochs_last_packed_batch_is_dropped_where_that_is_asked(ds: Dataset) -> None:
+def test_last_packed_batch_of_an_epoch_is_dropped_with_drop_remainder(ds: Dataset) -> None:
     whole = [unpacked(batch) for batch in ds.batches(8, shuffle=False, epochs=2, **PACKED)]
     fewer = [
         unpacked(batch)
@@ -280,7 +280,7 @@ def test_an_epochs_last_packed_batch_is_dropped_where_that_is_asked(ds: Dataset)
     rows=st.integers(1, 5),
     limit=st.integers(1, 10),
 )
-def test_first_fit_is_the_textbooks(lengths: list[int], rows: int, limit: int) -> None:
+def test_packing_equals_textbook_first_fit(lengths: list[int], rows: int, limit: int) -> None:
     batch = pa.record_batch(
         [pa.array([[0] * n for n in lengths], pa.large_list(pa.int64()))], ["a"]
     )
@@ -298,7 +298,7 @@ def test_first_fit_is_the_textbooks(lengths: list[int], rows: int, limit: int) -
     assert ends.tolist() == [*first, len(lengths)]
 
 
-def test_numbers_become_one_hot(ds: Dataset) -> None:
+def test_class_numbers_become_one_hot(ds: Dataset) -> None:
     for batch in ds.batches(50, shuffle=False, collate={"kind": "one_hot", "id": OneHot(ROWS)}):
         assert batch["id"].argmax(1).tolist() == batch["id"].nonzero()[1].tolist()
         for record, row in zip(batch["id"].argmax(1), batch["kind"], strict=True):
@@ -322,7 +322,9 @@ def test_numbers_become_one_hot(ds: Dataset) -> None:
         ({"tokens": Packed(4), "weight": "bucketed"}, "choose one"),
     ],
 )
-def test_ways_that_do_not_fit_are_refused(ds: Dataset, collate: dict[str, Any], said: str) -> None:
+def test_collation_that_does_not_fit_a_feature_is_refused(
+    ds: Dataset, collate: dict[str, Any], said: str
+) -> None:
     with pytest.raises(UsageError, match=said):
         ds.batches(8, collate=collate)
 
@@ -342,14 +344,14 @@ def test_ways_that_do_not_fit_are_refused(ds: Dataset, collate: dict[str, Any], 
         (Padded, {"length": 3, "multiple": 2}),
     ],
 )
-def test_ways_of_numbers_that_are_none(way: Any, options: dict[str, Any]) -> None:
+def test_invalid_collation_parameters_are_refused(way: Any, options: dict[str, Any]) -> None:
     with pytest.raises(
         UsageError, match=way.__name__ if "boundaries" not in options else "boundaries are lengths"
     ):
         way(**options)
 
 
-def test_text_is_filled_up_with_text(ds: Dataset) -> None:
+def test_lists_of_text_are_padded_with_text(ds: Dataset) -> None:
     for value, filled in ((0, ""), ("-", "-")):
         (batch,) = ds.batches(ROWS, shuffle=False, collate={"tags": Padded(3, value=value)})
         for record, row in zip(batch["id"], batch["tags"], strict=True):
@@ -357,7 +359,7 @@ def test_text_is_filled_up_with_text(ds: Dataset) -> None:
             assert row.tolist() == ["t"] * there + [filled] * (3 - there)
 
 
-def test_labels_of_packed_batches_are_rows_too(tmp_path: Path, ds: Dataset) -> None:
+def test_labels_of_packed_batches_are_packed_rows(tmp_path: Path, ds: Dataset) -> None:
     small = ds.select(["tokens", "weight"])
     x, y = next(
         small.batches(

@@ -75,7 +75,7 @@ def same(theirs: Any, ours: dict[str, Any]) -> None:
 
 @pytest.mark.filterwarnings("ignore:feature")
 @pytest.mark.parametrize("how", [*ANY_WAY, *ONE_ORDER])
-def test_batches_are_the_same(ds: Dataset, how: str) -> None:
+def test_to_tf_collates_like_batches(ds: Dataset, how: str) -> None:
     collate = {**ANY_WAY, **ONE_ORDER}[how]
     options: dict[str, Any] = {"shuffle": "global", "seed": 3, "collate": collate}
     ours = list(ds.batches(16, **options))
@@ -85,7 +85,7 @@ def test_batches_are_the_same(ds: Dataset, how: str) -> None:
         same(other, mine)
 
 
-def test_lists_of_one_length_are_dense(ds: Dataset) -> None:
+def test_to_tf_makes_lists_of_one_length_dense(ds: Dataset) -> None:
     few = Dataset(ds.catalog, ds.full_schema, ["id", "boxes", "words"])
     for batch in few.to_tf(1, shuffle=False, label=False, collate={"boxes": "dense"}):
         assert batch["boxes"].shape == (1, int(batch["id"][0]) % 3, 4)
@@ -93,7 +93,7 @@ def test_lists_of_one_length_are_dense(ds: Dataset) -> None:
         list(few.to_tf(10, label=False, collate={"boxes": "dense"}))
 
 
-def test_shapes_are_known_where_they_are_the_same(ds: Dataset) -> None:
+def test_to_tf_knows_the_static_shapes(ds: Dataset) -> None:
     def shapes(**options: Any) -> Any:
         return {
             name: spec.shape.as_list()
@@ -113,7 +113,7 @@ def test_shapes_are_known_where_they_are_the_same(ds: Dataset) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:feature")
-def test_labels_and_weights_go_beside_the_rest(ds: Dataset) -> None:
+def test_to_tf_separates_labels_and_weights(ds: Dataset) -> None:
     few = Dataset(ds.catalog, ds.full_schema, ["tokens", "exact", "label"])
     collate: dict[str, Any] = {"tokens": Padded(3, lengths=True), "label": "one_hot"}
     x, y, weights = next(
@@ -129,7 +129,7 @@ def test_labels_and_weights_go_beside_the_rest(ds: Dataset) -> None:
         few.to_tf(8, label=False, weights="exact")
 
 
-def test_numbers_are_one_matrix_and_batches_are_mapped_as_by_batches(ds: Dataset) -> None:
+def test_to_tf_joins_a_matrix_and_maps_like_batches(ds: Dataset) -> None:
     options: dict[str, Any] = {
         "seed": 3,
         "matrix": ["exact", "maybe", "small", "matrix", "flag"],
@@ -154,7 +154,7 @@ def test_numbers_are_one_matrix_and_batches_are_mapped_as_by_batches(ds: Dataset
 
 
 @pytest.mark.sweep
-def test_epochs_follow_when_it_is_iterated_again(ds: Dataset) -> None:
+def test_to_tf_continues_with_the_next_epoch_when_iterated_again(ds: Dataset) -> None:
     for collate in (ONE_ORDER["bucketed"], ONE_ORDER["packed"]):
         options: dict[str, Any] = {"shuffle": "window", "seed": 3, "collate": collate}
         both = [plain(batch["tokens"]) for batch in ds.batches(16, epochs=2, **options)]
@@ -174,7 +174,7 @@ def test_epochs_follow_when_it_is_iterated_again(ds: Dataset) -> None:
         ({"collate": {"tokens": "padded"}, "batch_size": None}, "gives single records"),
     ],
 )
-def test_what_can_not_be_is_refused(ds: Dataset, options: dict[str, Any], said: str) -> None:
+def test_to_tf_refuses_impossible_options(ds: Dataset, options: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         ds.to_tf(**{"batch_size": 8, **options})
 

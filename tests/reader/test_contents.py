@@ -48,18 +48,18 @@ def image(format: str, width: int = 30, height: int = 20) -> bytes:
 
 
 @pytest.mark.parametrize("format", ["JPEG", "PNG", "GIF", "BMP", "WebP", "TIFF"])
-def test_images_with_their_sizes(format: str) -> None:
+def test_images_are_recognized_with_their_sizes(format: str) -> None:
     found = of(image(format), image(format, 50, 10))
     kind = "TIFF that TensorFlow can't decode (the format)" if format == "TIFF" else format
     assert (found.kinds, found.widths, found.heights) == ({kind: 2}, (30, 50), (10, 20))
     assert found.describe() == f"{kind}, 10 to 20 x 30 to 50 pixels"
 
 
-def test_half_an_image_is_none() -> None:
+def test_truncated_image_is_reported_as_damaged() -> None:
     assert kinds(image("PNG")[:-20]) == {"PNG that is damaged (truncated)": 1}
 
 
-def test_texts_and_mixtures() -> None:
+def test_texts_and_mixed_values_are_counted() -> None:
     assert kinds("ä\n".encode()) == {"text": 1}
     found = of(b"a", b"", b"\xff\x00", None, image("PNG"))  # type: ignore[arg-type]
     assert found.kinds == {"text": 1, "empty": 1, "binary": 1, "PNG": 1}
@@ -79,7 +79,7 @@ TENSORS = [
 ]
 
 
-def test_serialized_tensors() -> None:
+def test_serialized_tensors_are_recognized() -> None:
     tf = pytest.importorskip("tensorflow")
     for value in TENSORS:
         array = np.asarray(value)
@@ -93,7 +93,7 @@ def test_serialized_tensors() -> None:
                 assert "TensorProto" not in str(kinds(payload[:-1], payload + b"\0"))
 
 
-def test_messages_in_bytes() -> None:
+def test_serialized_examples_are_recognized() -> None:
     one = encode(mixed_rows(1).combine_chunks().to_batches()[0], MIXED).payload(0).tobytes()
     assert kinds(one) == {"Example": 1}
     # SequenceExample {feature_lists {feature_list {key: "s" value {feature {int64_list {value:
@@ -105,7 +105,7 @@ def test_messages_in_bytes() -> None:
     assert kinds(b"\x0a\x03\xff\xff\xff") == {"binary": 1}
 
 
-def test_known_formats() -> None:
+def test_known_file_formats_are_recognized() -> None:
     file = io.BytesIO()
     np.save(file, np.arange(3))
     assert kinds(file.getvalue()) == {"npy": 1}
@@ -127,14 +127,14 @@ def test_random_bytes_are_binary() -> None:
     assert set(counted.kinds) <= {"binary", "text"}
 
 
-def test_a_few_values_of_a_large_batch_are_looked_at() -> None:
+def test_few_values_of_a_large_batch_are_inspected() -> None:
     values = pa.array([b"\xff"] * 1000 + [image("PNG")], pa.large_binary())
     found = Contents.count(values)
     assert found.looked_at < 100
     assert found.kinds["PNG"] == 1  # the first and the last are among them
 
 
-def test_arrays_are_guessed_by_length_and_numbers() -> None:
+def test_raw_arrays_are_guessed_from_length_and_values() -> None:
     noise = np.random.default_rng(1)
     floats = [noise.normal(size=(8, 8, 3)).astype("<f4").tobytes() for _ in range(5)]
     assert suggest_arrays(of(*floats), 768, {}) == [
@@ -161,7 +161,7 @@ def write(path: Path, columns: Mapping[str, list[Any]], schema: Schema | None = 
     return path
 
 
-def test_inspect_says_it_and_assumes_nothing(
+def test_inspect_reports_contents_and_possible_arrays(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     noise = np.random.default_rng(1)
@@ -224,7 +224,7 @@ def folder(tmp_path: Path) -> Path:
     return into
 
 
-def test_conflicts_are_named_with_their_places(folder: Path) -> None:
+def test_conflicting_kinds_are_reported_with_their_places(folder: Path) -> None:
     ds = open(folder)
     assert ds.inference is not None
     assert conflicting_features(ds.inference) == {"x"}
@@ -240,7 +240,7 @@ def test_conflicts_are_named_with_their_places(folder: Path) -> None:
         ds.to_table()
 
 
-def test_inspect_shows_what_can_be_read_and_what_differs(
+def test_inspect_shows_conflicts_and_differences(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["inspect", str(folder), "--quiet"]) == 0
@@ -271,7 +271,7 @@ def test_inspect_shows_what_can_be_read_and_what_differs(
     }
 
 
-def test_nothing_differs_and_nothing_is_said(
+def test_equal_records_have_no_differences_section(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(tmp_path / "a.tfrecord", {"n": [1, 2], "x": [1, 2], "xs": [[1], [2]]}, INTS)
@@ -281,7 +281,9 @@ def test_nothing_differs_and_nothing_is_said(
     assert "differs" not in text
 
 
-def test_a_sample_sees_its_records_only(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_infer_from_inspects_only_its_records(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert not find_differences(open(folder, infer_from="1file").inference)[0].conflict  # type: ignore[arg-type]
     assert find_differences(open(folder, infer_from=2).inference)[0].conflict  # type: ignore[arg-type]
     ds = open(folder / "a.tfrecord", infer_from=2)
@@ -302,7 +304,7 @@ def test_a_sample_sees_its_records_only(folder: Path, capsys: pytest.CaptureFixt
 
 
 @pytest.mark.parametrize("compression", SHARD_SUFFIXES)
-def test_samples_are_the_first_records_of_each_file(tmp_path: Path, compression: str) -> None:
+def test_sample_is_the_first_records_of_each_file(tmp_path: Path, compression: str) -> None:
     files = open(
         write_data_set(
             tmp_path / "out", {"train": mixed_rows(40)}, shards=4, compression=compression
@@ -327,7 +329,7 @@ def test_samples_are_the_first_records_of_each_file(tmp_path: Path, compression:
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "a", "1.5", "3 folders", ""])
-def test_no_sample_is_said(text: str) -> None:
+def test_invalid_infer_from_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="infer_from="):
         Sample.parse(text)
 
@@ -350,12 +352,12 @@ def damaged(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return shard.rename(tmp_path / "foreign.tfrecord")
 
 
-def test_an_error_names_record_byte_reason_and_the_option(damaged: Path) -> None:
+def test_inspect_error_names_record_byte_reason_and_option(damaged: Path) -> None:
     with pytest.raises(DataError, match=r"record 0, byte 0: .*CRC of the data.*max_rejects=\"1%\""):
         inspect(damaged)
 
 
-def test_the_others_are_looked_at_and_the_damaged_ones_told(damaged: Path) -> None:
+def test_inspect_with_max_rejects_counts_good_and_damaged_records(damaged: Path) -> None:
     summary = inspect(damaged, max_rejects=2)
     assert (summary.records, summary.looked_at, summary.rejected.total) == (ROWS, ROWS - 2, 2)
     assert dict(summary.rejected.counts) == {"crc": 2}
@@ -374,7 +376,7 @@ def test_the_others_are_looked_at_and_the_damaged_ones_told(damaged: Path) -> No
     assert summary.to_json()["rejects"]["count"] == 2
 
 
-def test_more_than_allowed_is_an_error(damaged: Path) -> None:
+def test_inspect_over_max_rejects_is_an_error(damaged: Path) -> None:
     with pytest.raises(
         TooManyRejects, match=r"2 records \(reason: crc\); max_rejects=1 allows fewer"
     ):
@@ -383,7 +385,9 @@ def test_more_than_allowed_is_an_error(damaged: Path) -> None:
         inspect(damaged, max_rejects=1, infer_from=3)
 
 
-def test_the_command_says_it(damaged: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_inspect_command_prints_damaged_records(
+    damaged: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["inspect", str(damaged), "--quiet"]) == 1
     assert "--max-rejects" in capsys.readouterr().err
     assert main(["inspect", str(damaged), "--quiet", "--max-rejects", "10%"]) == 0
@@ -393,7 +397,7 @@ def test_the_command_says_it(damaged: Path, capsys: pytest.CaptureFixture[str]) 
     assert main(["inspect", str(damaged), "--emit", "schema", "--max-rejects", "10%"]) == 2
 
 
-def test_a_cut_file_gives_what_stands_before_the_cut(damaged: Path) -> None:
+def test_truncated_file_is_inspected_up_to_the_cut(damaged: Path) -> None:
     (file,) = damaged.rglob("*.tfrecord") if damaged.is_dir() else [damaged]
     file.write_bytes(file.read_bytes()[:-5])
     summary = inspect(damaged, max_rejects="50%")

@@ -45,7 +45,7 @@ def out(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     )
 
 
-def test_a_relative_path_holds_in_another_folder(
+def test_relative_path_works_after_a_change_of_folder(
     out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(out.parent)
@@ -56,7 +56,7 @@ def test_a_relative_path_holds_in_another_folder(
         assert one.to_table().equals(TRAIN)
 
 
-def test_protobuf_is_not_handed_large_records(
+def test_large_records_are_not_passed_to_protobuf(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     schema = Schema((Feature("id", "int64", (), True), Feature("name", "string", (), True)))
@@ -68,7 +68,7 @@ def test_protobuf_is_not_handed_large_records(
     assert len(asked) == 1
 
 
-def test_in_looks_for_features_and_for_no_record(out: Path) -> None:
+def test_in_operator_looks_for_features_only(out: Path) -> None:
     ds = open(out, columns=["name", "id"])
     assert ds.columns == ["name", "id"]
     assert "id" in ds
@@ -95,7 +95,7 @@ def test_data_frames_hold_all_records(out: Path, package: str) -> None:
     ]
 
 
-def test_tables_are_what_went_in(out: Path) -> None:
+def test_tables_equal_the_written_rows(out: Path) -> None:
     assert open(out, "train").to_table().equals(TRAIN)
     assert open(out, "train", threads=1).to_table(7, 250).equals(TRAIN.slice(7, 243))
     both = open(out)
@@ -110,7 +110,7 @@ def test_tables_are_what_went_in(out: Path) -> None:
 @pytest.mark.parametrize(
     ("start", "stop"), [(0, 0), (-5, None), (-7, -2), (3, -290), (-1000, 4), (10, 4), (400, None)]
 )
-def test_ranges_are_those_of_slices(
+def test_start_and_stop_behave_like_slices(
     out: Path, start: int, stop: int | None, where: str | None
 ) -> None:
     ds, rows = open(out, "train", PLAIN, where=where), range(300)[start:stop]
@@ -120,7 +120,7 @@ def test_ranges_are_those_of_slices(
     )
 
 
-def test_a_sample_is_the_same_for_the_same_seed(out: Path) -> None:
+def test_sample_is_the_same_for_the_same_seed(out: Path) -> None:
     ds = open(out, "train", PLAIN)
     drawn = ds.sample(40, seed=1)
     assert drawn.equals(ds.sample(40, seed=1))
@@ -135,7 +135,7 @@ def test_a_sample_is_the_same_for_the_same_seed(out: Path) -> None:
         ds.sample(-1)
 
 
-def test_arrow_s_users_read_it_by_its_name(out: Path) -> None:
+def test_arrow_and_duckdb_read_the_data_set_as_a_table(out: Path) -> None:
     view = (
         open(out, "train")
         .rename({"id": "number"})
@@ -151,7 +151,7 @@ def test_arrow_s_users_read_it_by_its_name(out: Path) -> None:
         ]
 
 
-def test_any_records_in_any_order(out: Path) -> None:
+def test_any_records_are_taken_in_any_order(out: Path) -> None:
     wanted = [5, 299, -1, 0, 5, 150]
     found = open(out, "train")[wanted]
     assert found["id"].to_pylist() == [5, 299, 299, 0, 5, 150]
@@ -171,7 +171,7 @@ def test_any_records_in_any_order(out: Path) -> None:
     deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(wanted=st.lists(st.integers(-320, 319), max_size=60), threads=st.integers(1, 3))
-def test_scattered_records_of_many_files_are_those_of_the_table(
+def test_scattered_records_equal_those_of_the_table(
     out: Path, wanted: list[int], threads: int
 ) -> None:
     ds = open(out, threads=threads)
@@ -184,7 +184,7 @@ def test_scattered_records_of_many_files_are_those_of_the_table(
     deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(wanted=st.sets(st.integers(0, 319)), long_run=st.integers(1, 6))
-def test_short_and_long_runs_of_records_are_those_of_the_table(
+def test_short_and_long_ranges_of_records_equal_those_of_the_table(
     out: Path, wanted: set[int], long_run: int
 ) -> None:
     ds, numbers = open(out), sorted(wanted)
@@ -193,14 +193,14 @@ def test_short_and_long_runs_of_records_are_those_of_the_table(
         assert ds.take(numbers).equals(ds.to_table().take(pa.array(numbers, pa.int64())))
 
 
-def test_short_runs_of_records_share_a_reading(out: Path) -> None:
+def test_short_ranges_of_records_share_one_read_per_file(out: Path) -> None:
     """A reading for each of them would decompress a member again for each."""
     files = open(out, "train").files
     pairs = np.flatnonzero(np.arange(300) % 3)
     assert len(list(take._calls(files, pairs))) == len(files) == 3
 
 
-def test_one_record_is_a_dict(out: Path) -> None:
+def test_record_is_a_dict(out: Path) -> None:
     ds = open(out, "train")
     expected = plain_columns(TRAIN)
     for at in (0, 17, 99, 100, 299, -1, -300):
@@ -216,7 +216,7 @@ def test_one_record_is_a_dict(out: Path) -> None:
     assert [row["id"] for row in open(out, "test")] == list(range(300, 320))
 
 
-def test_columns_are_projected_in_order(out: Path) -> None:
+def test_columns_are_selected_in_order(out: Path) -> None:
     ds = open(out, "train", columns=["label", "id"])
     assert ds.to_table().equals(
         TRAIN.select(["label", "id"]).replace_schema_metadata(ds.to_table().schema.metadata)
@@ -227,7 +227,7 @@ def test_columns_are_projected_in_order(out: Path) -> None:
         open(out, columns=["nope"])
 
 
-def test_several_records_as_dicts(out: Path) -> None:
+def test_getitems_returns_several_dicts(out: Path) -> None:
     ds = open(out, "train", PLAIN)
     for at, found in zip([7, -1, 7], ds.__getitems__([7, -1, 7]), strict=True):
         assert {name: str(value) for name, value in found.items()} == {
@@ -237,7 +237,7 @@ def test_several_records_as_dicts(out: Path) -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 64, 300, 1000])
-def test_batches_have_their_size(out: Path, rows: int) -> None:
+def test_record_batches_have_the_requested_size(out: Path, rows: int) -> None:
     batches = list(open(out, "train").to_batches(rows))
     assert [batch.num_rows for batch in batches] == [
         min(rows, 300 - at) for at in range(0, 300, rows)
@@ -245,7 +245,7 @@ def test_batches_have_their_size(out: Path, rows: int) -> None:
     assert pa.Table.from_batches(batches).combine_chunks().equals(TRAIN.combine_chunks())
 
 
-def test_to_numpy_in_memory_and_mapped(out: Path, tmp_path: Path) -> None:
+def test_to_numpy_returns_arrays_in_memory_or_mapped(out: Path, tmp_path: Path) -> None:
     arrays = open(out, "train").to_numpy()
     mapped = open(out, "train").to_numpy(tmp_path / "mapped")
     assert isinstance(mapped["matrix"], np.memmap)
@@ -272,7 +272,9 @@ def test_to_numpy_in_memory_and_mapped(out: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "where", [None, "id >= 100", pc.field("id") >= 100], ids=["all", "sql", "arrow"]
 )
-def test_it_pickles_at_any_time(out: Path, use: Callable[[Dataset], object], where: Any) -> None:
+def test_data_set_can_be_pickled_after_any_use(
+    out: Path, use: Callable[[Dataset], object], where: Any
+) -> None:
     ds = open(out, "train", PLAIN, where=where)
     use(ds)
     again: Dataset = pickle.loads(pickle.dumps(ds))
@@ -280,14 +282,14 @@ def test_it_pickles_at_any_time(out: Path, use: Callable[[Dataset], object], whe
     assert again[-1]["id"] == ds[-1]["id"] == 299
 
 
-def test_it_goes_into_a_spawned_process(out: Path) -> None:
+def test_data_set_works_in_a_spawned_process(out: Path) -> None:
     ds = open(out, "train", PLAIN)
     assert ds[0]["id"] == 0
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         assert pool.submit(ds.take, [299, 7]).result()["id"].to_pylist() == [299, 7]
 
 
-def test_repr_says_what_it_is(out: Path) -> None:
+def test_repr_shows_name_splits_and_features(out: Path) -> None:
     text = repr(open(out, "train"))
     assert text.startswith("<Dataset made: 300 records, train\n")
     assert "  maybe: float32 or missing\n" in text
@@ -297,7 +299,7 @@ def test_repr_says_what_it_is(out: Path) -> None:
     assert shards.endswith(" records, train>]")
 
 
-def test_an_empty_split(tmp_path: Path) -> None:
+def test_empty_split_is_opened(tmp_path: Path) -> None:
     ds = open(write_data_set(tmp_path / "out", {"train": mixed_rows(0)}, shards=1))
     assert len(ds) == 0
     assert ds.to_table().num_rows == 0
@@ -322,7 +324,7 @@ def test_an_empty_split(tmp_path: Path) -> None:
         ({"cache_bytes": "1GiB"}, "cache_bytes= bounds what cache= keeps"),
     ],
 )
-def test_what_is_not_there_is_named(
+def test_missing_split_input_or_column_is_refused_by_name(
     out: Path, tmp_path: Path, given: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(UsageError, match=said):
@@ -340,7 +342,7 @@ class TestDamage:
         return out, sorted((out / FOLDER).glob("train-00001*"))[0]
 
     @pytest.mark.parametrize("lost", [1, 10, 1000])
-    def test_a_shorter_shard_is_found_when_it_is_opened(
+    def test_shortened_or_missing_shard_is_found_by_open(
         self, tmp_path: Path, compression: str, lost: int
     ) -> None:
         out, shard = self.made(tmp_path, compression)
@@ -351,7 +353,9 @@ class TestDamage:
         with pytest.raises(DataError, match=f"{shard}: is missing"):
             open(out)
 
-    def test_a_flipped_record_is_found_by_number(self, tmp_path: Path, compression: str) -> None:
+    def test_damaged_record_is_an_error_only_if_it_is_read(
+        self, tmp_path: Path, compression: str
+    ) -> None:
         if compression != "none":
             pytest.skip("a member is the smallest part of a compressed shard that can be damaged")
         out, _ = self.made(tmp_path, compression)
@@ -363,7 +367,7 @@ class TestDamage:
                 ask()
         assert ds.take([3, 156, 158])["id"].to_pylist() == [3, 156, 158]
 
-    def test_an_index_of_another_shard_is_refused(self, tmp_path: Path, compression: str) -> None:
+    def test_index_of_another_shard_is_refused(self, tmp_path: Path, compression: str) -> None:
         out, _ = self.made(tmp_path, compression)
         index = out / FOLDER / "index" / "train-00001.npy"
         np.save(index, np.load(index)[:-1])
@@ -392,7 +396,7 @@ STEPS = (
 )
 
 
-def test_base_install_is_enough(tmp_path: Path) -> None:
+def test_base_install_is_enough_to_open_and_read(tmp_path: Path) -> None:
     out = write_data_set(tmp_path / "out", {"train": mixed_rows(20)})
     codes = [step.format(out=str(out), to=str(tmp_path / "to")) for step in STEPS]
     source = "".join(CHECK.format(code=code) for code in codes)

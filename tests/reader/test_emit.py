@@ -91,7 +91,7 @@ MORE: list[tuple[Feature, list[Any]]] = [
 
 
 @pytest.mark.sweep
-def test_readers_give_what_the_dataset_gives(tmp_path: Path) -> None:
+def test_emitted_readers_return_the_tensors_of_the_data_set(tmp_path: Path) -> None:
     pytest.importorskip("tensorflow")
     ours = write_data_set(tmp_path / "ours", {"train": mixed_rows(40), "test": mixed_rows(3, 40)})
     schema, rows = (
@@ -111,7 +111,7 @@ def test_readers_give_what_the_dataset_gives(tmp_path: Path) -> None:
         check_equal(found, ds)
 
 
-def test_a_reader_of_zstd_files_is_refused(tmp_path: Path) -> None:
+def test_emitted_reader_of_zstd_files_is_refused(tmp_path: Path) -> None:
     data = encode(mixed_rows(4).combine_chunks().to_batches()[0], MIXED).data.tobytes()
     (tmp_path / "a.tfrecord.zst").write_bytes(pa.compress(data, codec="zstd", asbytes=True))
     with pytest.raises(UsageError, match="is compressed with zstd, which TensorFlow can't read"):
@@ -133,7 +133,9 @@ def foreign_sets(shared_data: Path) -> list[Dataset]:
 
 
 @pytest.mark.sweep
-def test_readers_of_other_systems_files(foreign_sets: list[Dataset], tmp_path: Path) -> None:
+def test_emitted_readers_read_files_of_other_systems(
+    foreign_sets: list[Dataset], tmp_path: Path
+) -> None:
     pytest.importorskip("tensorflow")
     records = 0
     for ds, found in zip(
@@ -148,7 +150,7 @@ def test_readers_of_other_systems_files(foreign_sets: list[Dataset], tmp_path: P
 
 
 @pytest.mark.sweep
-def test_specifications_and_schemas_of_other_systems_files(foreign_sets: list[Dataset]) -> None:
+def test_emitted_specifications_parse_files_of_other_systems(foreign_sets: list[Dataset]) -> None:
     tf = pytest.importorskip("tensorflow")
     parsed = 0
     for ds in foreign_sets:
@@ -180,7 +182,7 @@ def test_specifications_and_schemas_of_other_systems_files(foreign_sets: list[Da
 
 
 @pytest.mark.sweep
-def test_the_program_runs_where_it_was_made_and_misses_no_record(tmp_path: Path) -> None:
+def test_emitted_program_runs_in_its_folder_and_misses_no_record(tmp_path: Path) -> None:
     pytest.importorskip("tensorflow")
     (tmp_path / "in").mkdir()
     frames = encode(mixed_rows(9).combine_chunks().to_batches()[0], MIXED)
@@ -197,7 +199,7 @@ def test_the_program_runs_where_it_was_made_and_misses_no_record(tmp_path: Path)
         output_of("reader.py", cwd=tmp_path)
 
 
-def test_a_specification_parses_what_it_was_made_of_and_the_schema_is_the_schema(
+def test_emitted_specification_and_schema_describe_the_data_set(
     tmp_path: Path,
 ) -> None:
     tf = pytest.importorskip("tensorflow")
@@ -212,7 +214,7 @@ def test_a_specification_parses_what_it_was_made_of_and_the_schema_is_the_schema
     assert tfmd.from_pbtxt(emit("schema", open(out))) == MIXED
 
 
-def test_what_cannot_be_emitted_is_said(tmp_path: Path) -> None:
+def test_unsupported_emit_is_refused(tmp_path: Path) -> None:
     plain = Schema((Feature("record", "bytes", (), True),), message="bytes")
     (tmp_path / "a.tfrecord").write_bytes(
         encode(
@@ -228,7 +230,7 @@ def test_what_cannot_be_emitted_is_said(tmp_path: Path) -> None:
         emit("poem", ds)
 
 
-def test_paths_stay_as_they_were_typed(tmp_path: Path) -> None:
+def test_emitted_paths_stay_as_they_were_typed(tmp_path: Path) -> None:
     real = os.path.realpath(tmp_path)
     (tmp_path / "in").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "in")

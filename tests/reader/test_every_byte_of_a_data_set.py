@@ -76,7 +76,7 @@ def found(out: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("part", ["shard", "index", "members"])
-def test_data_and_index(out: Path, part: str) -> None:
+def test_damaged_shard_or_index_is_refused_or_read_correctly(out: Path, part: str) -> None:
     if part == "members" and not file_of(out, part).exists():
         pytest.skip("only compressed shards have a table of members")
     path = file_of(out, part)
@@ -93,7 +93,9 @@ def test_data_and_index(out: Path, part: str) -> None:
 
 
 @pytest.mark.parametrize("part", ["copy of the manifest", "schema"])
-def test_copies_are_told_and_decide_nothing(out: Path, part: str) -> None:
+def test_damaged_derived_file_is_reported_and_does_not_change_the_records(
+    out: Path, part: str
+) -> None:
     path = file_of(out, part)
     for data in damaged(path.read_bytes(), 17):
         path.write_bytes(data)
@@ -102,7 +104,9 @@ def test_copies_are_told_and_decide_nothing(out: Path, part: str) -> None:
 
 
 @pytest.mark.parametrize("part", ["shard", "index", "manifest"])
-def test_read_refuses_or_writes_what_went_in(out: Path, tmp_path: Path, part: str) -> None:
+def test_read_of_damaged_files_fails_or_writes_all_records(
+    out: Path, tmp_path: Path, part: str
+) -> None:
     path = file_of(out, part)
     whole = path.read_bytes()
     for data in damaged(whole, max(len(whole) // 20, 1)):

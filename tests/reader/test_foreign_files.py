@@ -30,7 +30,7 @@ def plain_file(path: Path, rows: int = 50, first: int = 0) -> Path:
     return path
 
 
-def test_several_files_and_an_inferred_schema(tmp_path: Path) -> None:
+def test_several_foreign_files_open_with_an_inferred_schema(tmp_path: Path) -> None:
     for i in range(3):
         plain_file(tmp_path / f"p{i}.tfrecord", 10, 10 * i)
     (tmp_path / "LICENSE").write_text("no TFRecord")
@@ -48,7 +48,7 @@ def test_several_files_and_an_inferred_schema(tmp_path: Path) -> None:
     ]
 
 
-def test_empty_files_are_said(tmp_path: Path) -> None:
+def test_empty_files_are_noted(tmp_path: Path) -> None:
     plain_file(tmp_path / "a.tfrecord", 3)
     for name in ("b.tfrecord", "_SUCCESS"):
         (tmp_path / name).touch()
@@ -60,7 +60,7 @@ def test_empty_files_are_said(tmp_path: Path) -> None:
     )
 
 
-def test_splits_by_name(tmp_path: Path) -> None:
+def test_file_names_determine_splits(tmp_path: Path) -> None:
     plain_file(tmp_path / "train-00000-of-00001.tfrecord", 5)
     plain_file(tmp_path / "mnist-test.tfrecord-00000-of-00001", 3)
     assert len(open(tmp_path, "train")) == 5
@@ -69,7 +69,7 @@ def test_splits_by_name(tmp_path: Path) -> None:
         open(tmp_path, "dev")
 
 
-def test_splits_by_folders_of_tfx_and_by_usual_words(tmp_path: Path) -> None:
+def test_tfx_folders_and_usual_words_determine_splits(tmp_path: Path) -> None:
     for name, rows in (("Split-eval", 2), ("Split-train", 4)):
         (tmp_path / name).mkdir()
         plain_file(tmp_path / name / "data_tfrecord-00000-of-00001", rows)
@@ -84,7 +84,7 @@ def test_splits_by_folders_of_tfx_and_by_usual_words(tmp_path: Path) -> None:
     assert open(tmp_path / "Split-eval").splits == ("eval",)
 
 
-def test_no_tfrecord_is_said(tmp_path: Path) -> None:
+def test_file_that_is_not_tfrecord_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("hello, this is text\n" * 10)
     with pytest.raises(DataError, match="no TFRecord file"):
         open(tmp_path)
@@ -95,7 +95,7 @@ def test_no_tfrecord_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip"])
-def test_a_fingerprint_is_that_of_the_content_wherever_it_lies(
+def test_fingerprint_depends_on_the_content_not_on_the_folder(
     tmp_path: Path, compression: str
 ) -> None:
     def opened(folder: str, change: bool = False) -> Dataset:
@@ -128,7 +128,7 @@ def reframed(frames: Frames) -> Frames:
     return frame_payloads(np.concatenate(payloads), np.cumsum([0, *map(len, payloads)]))
 
 
-def test_a_forked_child_finds_records_itself(
+def test_forked_child_finds_record_offsets_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (shard,) = catalog_files([str(plain_file(tmp_path / "a.tfrecord"))]).files
@@ -160,7 +160,7 @@ def test_a_forked_child_finds_records_itself(
 
 
 @pytest.mark.parametrize("left", [0, 5, 1000])
-def test_a_file_that_is_cut_meanwhile_is_an_error(
+def test_file_truncated_during_the_read_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: int
 ) -> None:
     """Also where damage is left out: the end of a frame was read where the file has no byte any

@@ -20,7 +20,7 @@ def ds(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     return open(out, columns=["id", "matrix"])
 
 
-def test_it_is_a_source_with_a_state(ds: Dataset) -> None:
+def test_grain_resumes_a_shuffled_data_set_from_its_state(ds: Dataset) -> None:
     batches = iter(grain.MapDataset.source(ds).shuffle(seed=3).batch(8).to_iter_dataset())
     first = next(batches)
     assert first["matrix"].shape == (8, 2, 3)
@@ -34,7 +34,7 @@ def test_it_is_a_source_with_a_state(ds: Dataset) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_its_loader_reads_it(ds: Dataset, workers: int) -> None:
+def test_grain_data_loader_reads_every_record(ds: Dataset, workers: int) -> None:
     flags.FLAGS.mark_as_parsed()  # as absl.app.run does; Grain's worker processes ask for flags
     sampler = grain.samplers.IndexSampler(num_records=len(ds), shuffle=True, seed=1, num_epochs=1)
     loader = grain.DataLoader(

@@ -20,7 +20,7 @@ def torch_distributed(is_initialized: bool) -> SimpleNamespace:
     )
 
 
-def test_of_jax_and_torch() -> None:
+def test_hosts_are_read_from_jax_and_torch() -> None:
     assert hosts(SimpleNamespace(process_count=lambda: 4, process_index=lambda: 3)) == {
         "num_hosts": 4,
         "host_index": 3,
@@ -31,7 +31,7 @@ def test_of_jax_and_torch() -> None:
             hosts(wrong)
 
 
-def test_of_a_strategy_s_input_context(tmp_path: Path) -> None:
+def test_hosts_are_read_from_the_input_context_of_a_strategy(tmp_path: Path) -> None:
     tf = pytest.importorskip("tensorflow")
     ds = open(
         write_data_set(tmp_path / "out", {"train": mixed_rows(100)}, shards=2), columns=["id"]
@@ -49,7 +49,7 @@ def test_of_a_strategy_s_input_context(tmp_path: Path) -> None:
     assert sorted(seen) == list(range(100))
 
 
-def test_a_share_is_not_shared_once_more(tmp_path: Path) -> None:
+def test_share_of_a_host_is_not_divided_again(tmp_path: Path) -> None:
     tf = pytest.importorskip("tensorflow")
     keras = pytest.importorskip("keras")
     ds = open(

@@ -80,7 +80,7 @@ def by_tensorflow(image: bytes, channels: int = 3) -> np.ndarray:
     return tf.io.decode_png(image, channels).numpy()  # type: ignore[no-any-return]
 
 
-def test_channels_come_first_where_asked(tmp_path: Path) -> None:
+def test_channels_first_moves_the_channel_axis(tmp_path: Path) -> None:
     pytest.importorskip("tensorflow")
     ds = image_set(tmp_path, photographs())
     last, _ = of_all_faces(ds, Images(24, 32, scale=1 / 255))
@@ -97,7 +97,7 @@ def test_channels_come_first_where_asked(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("channels", [1, 3, 4])
 @pytest.mark.parametrize("antialias", [False, True])
-def test_pixels_are_those_of_tensorflow_by_every_face(
+def test_pixels_equal_those_of_tensorflow_for_every_consumer(
     ds: Dataset, channels: int, antialias: bool
 ) -> None:
     tf = pytest.importorskip("tensorflow")
@@ -113,7 +113,7 @@ def test_pixels_are_those_of_tensorflow_by_every_face(
 
 
 @pytest.mark.parametrize("antialias", [False, True])
-def test_numbers_are_those_of_tensorflow(ds: Dataset, antialias: bool) -> None:
+def test_normalized_pixels_equal_those_of_tensorflow(ds: Dataset, antialias: bool) -> None:
     tf = pytest.importorskip("tensorflow")
     for channels, mean, std in ((3, (0.5, 0.4, 0.3), (0.2, 0.3, 0.1)), (1, 0.5, 2)):
         wanted = Images(24, 32, channels, antialias, scale=1 / 255, mean=mean, std=std)
@@ -130,7 +130,7 @@ def test_numbers_are_those_of_tensorflow(ds: Dataset, antialias: bool) -> None:
         )
 
 
-def test_an_image_of_the_size_wanted_is_not_touched() -> None:
+def test_image_of_the_requested_size_is_not_resampled() -> None:
     pixels = np.asarray(picture())
     assert np.array_equal(
         decode_image(np.frombuffer(encoded("PNG"), np.uint8), Images(17, 23)), pixels
@@ -138,7 +138,7 @@ def test_an_image_of_the_size_wanted_is_not_touched() -> None:
 
 
 @pytest.mark.parametrize("name", ["JPEG", "PNG", "WebP", "TIFF"])
-def test_images_are_turned_upright_by_every_face(tmp_path: Path, name: str) -> None:
+def test_images_are_turned_upright_by_every_consumer(tmp_path: Path, name: str) -> None:
     pytest.importorskip("tensorflow")
     files, upright = [], []
     smooth = picture(size=(5, 4)).resize((23, 17), Image.Resampling.BICUBIC)
@@ -167,7 +167,7 @@ def test_images_are_turned_upright_by_every_face(tmp_path: Path, name: str) -> N
 
 
 @pytest.mark.parametrize("crop", [None, "center", RandomCrop((0.5, 1.0))])
-def test_a_mask_without_exif_turns_with_its_photo(tmp_path: Path, crop: Any) -> None:
+def test_mask_without_exif_turns_with_its_photo(tmp_path: Path, crop: Any) -> None:
     pixels = np.kron(np.arange(48, dtype=np.uint8).reshape(6, 8) * 5, np.ones((8, 8), np.uint8))
     photos, masks = [], []
     for orientation in range(1, 9):
@@ -193,7 +193,7 @@ def test_a_mask_without_exif_turns_with_its_photo(tmp_path: Path, crop: Any) -> 
         open(tmp_path / "out", decode_images=whole).to_table()
 
 
-def test_the_middle_of_an_image_is_not_distorted(ds: Dataset) -> None:
+def test_center_crop_keeps_the_aspect_ratio(ds: Dataset) -> None:
     keras = pytest.importorskip("keras")
     mine, fed = of_all_faces(ds, Images(20, 30, crop="center"))
     assert np.array_equal(mine, fed)
@@ -204,7 +204,7 @@ def test_the_middle_of_an_image_is_not_distorted(ds: Dataset) -> None:
         assert np.abs(mine[row] - np.rint(expected)).max() <= 1
 
 
-def test_a_jpeg_is_decoded_smaller_where_that_is_enough(tmp_path: Path) -> None:
+def test_large_jpeg_is_decoded_at_a_reduced_size(tmp_path: Path) -> None:
     pytest.importorskip("tensorflow")
     sides = ((400, 300), (333, 517), (64, 100), (63, 100), (128, 128), (127, 900))
     files: list[bytes | None] = [
@@ -224,7 +224,7 @@ def test_a_jpeg_is_decoded_smaller_where_that_is_enough(tmp_path: Path) -> None:
         assert np.abs(mine.astype(int) - whole).mean() < 4  # of 255: the same pictures
 
 
-def test_with_and_without_simplejpeg_pixels_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pixels_are_the_same_with_and_without_simplejpeg(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("simplejpeg")
     files = [file for file in photographs("JPEG") if file is not None]
     files += [data for name, (data, _) in samples().items() if name.startswith("jpeg")]
@@ -239,7 +239,7 @@ def test_with_and_without_simplejpeg_pixels_are_the_same(monkeypatch: pytest.Mon
     assert all(np.array_equal(one, other) for one, other in zip(fast, slow, strict=True))
 
 
-def test_the_fast_dct_gives_the_pixels_of_tensorflow_s_default(
+def test_fast_dct_gives_the_default_pixels_of_tensorflow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tf = pytest.importorskip("tensorflow")
@@ -257,7 +257,7 @@ def test_the_fast_dct_gives_the_pixels_of_tensorflow_s_default(
         Images(dct="fast")
 
 
-def test_random_parts_depend_on_seed_epoch_and_record_alone(tmp_path: Path) -> None:
+def test_random_crops_depend_on_seed_epoch_and_record_alone(tmp_path: Path) -> None:
     pytest.importorskip("tensorflow")
     pixels = np.stack(np.meshgrid(np.arange(64), np.arange(48), [7]), -1)[:, :, 0].astype(np.uint8)
     file = encoded("PNG", Image.fromarray(pixels))
@@ -287,7 +287,7 @@ def test_random_parts_depend_on_seed_epoch_and_record_alone(tmp_path: Path) -> N
             assert image.tobytes() == first[at // 4, int(n)]
 
 
-def test_random_parts_are_as_large_as_said() -> None:
+def test_random_crops_have_the_requested_areas_and_ratios() -> None:
     from recordmill.reader.images.decode import choose_box
 
     wanted = Images(8, 8, crop=RandomCrop((0.2, 0.5), (0.5, 2.0)))
@@ -307,7 +307,7 @@ def test_random_parts_are_as_large_as_said() -> None:
     assert strip == (0, 199, 1, 1)  # nothing that was drawn fits
 
 
-def test_each_feature_has_its_own_size(tmp_path: Path) -> None:
+def test_each_image_feature_has_its_own_size(tmp_path: Path) -> None:
     ds = image_set(tmp_path, photographs(), [encoded("PNG", picture("L"))] * len(SIZES))
     (batch,) = ds.batches(
         100, shuffle=False, decode_images={"image": (6, 7), "mask": Images(3, 4, 1)}
@@ -318,7 +318,7 @@ def test_each_feature_has_its_own_size(tmp_path: Path) -> None:
     assert isinstance(batch["image"][0], bytes)
 
 
-def test_something_stands_for_a_missing_image(tmp_path: Path) -> None:
+def test_default_image_replaces_a_missing_one(tmp_path: Path) -> None:
     pytest.importorskip("tensorflow")
     ds = image_set(tmp_path, photographs())
     instead = encoded("PNG", picture())
@@ -327,7 +327,7 @@ def test_something_stands_for_a_missing_image(tmp_path: Path) -> None:
     assert set(batch) == {"image", "n"}
 
 
-def test_little_memory_and_one_thread_give_the_same(tmp_path: Path) -> None:
+def test_pixels_are_the_same_with_little_memory_and_one_thread(tmp_path: Path) -> None:
     ds = image_set(tmp_path, photographs() * 4)
     (whole,) = ds.batches(100, shuffle=False, decode_images=(9, 9))
     alone = Dataset(ds.catalog, ds.full_schema, threads=1)
@@ -362,13 +362,13 @@ def test_little_memory_and_one_thread_give_the_same(tmp_path: Path) -> None:
         (lambda ds: RandomCrop(ratio=(2, 1)), "ratio"),
     ],
 )
-def test_what_has_no_meaning_is_named(tmp_path: Path, use: Any, said: str) -> None:
+def test_meaningless_image_option_is_refused_by_name(tmp_path: Path, use: Any, said: str) -> None:
     ds = image_set(tmp_path, photographs())
     with pytest.raises(UsageError, match=said):
         use(ds)
 
 
-def test_kinds_of_images_are_the_same_or_the_same_error_by_every_face(tmp_path: Path) -> None:
+def test_every_image_format_decodes_alike_by_every_consumer(tmp_path: Path) -> None:
     pytest.importorskip("tensorflow")
     for channels in (1, 3, 4):
         files = {name: data for name, (data, _) in samples().items()}
@@ -377,7 +377,7 @@ def test_kinds_of_images_are_the_same_or_the_same_error_by_every_face(tmp_path: 
         assert np.array_equal(mine, fed)
 
 
-def test_a_bad_image_is_an_error_that_says_where_by_both_faces(tmp_path: Path) -> None:
+def test_bad_image_is_an_error_with_its_place_for_every_consumer(tmp_path: Path) -> None:
     tf = pytest.importorskip("tensorflow")
     good = encoded("JPEG")
     for at, bad in enumerate((good[:200], b"", b"no image at all", encoded("PNG")[:200])):
@@ -391,7 +391,7 @@ def test_a_bad_image_is_an_error_that_says_where_by_both_faces(tmp_path: Path) -
 
 @pytest.mark.sweep
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_files_of_other_projects_are_the_same_or_refused_by_every_face(
+def test_images_of_other_projects_decode_alike_or_are_skipped_by_every_consumer(
     shared_data: Path, tmp_path: Path
 ) -> None:
     pytest.importorskip("tensorflow")

@@ -63,7 +63,7 @@ def test_every_reader_names_the_first_damaged_record(
 
 @pytest.mark.parametrize("name", ["a.tfrecord", "part-r-00000", "a.tfrecord.gz", "data"])
 @pytest.mark.parametrize("size", [SIZE - 7, 3 * SIZE + 5])
-def test_statistics_of_a_truncated_file_say_so(tmp_path: Path, name: str, size: int) -> None:
+def test_statistics_of_a_truncated_file_are_an_error(tmp_path: Path, name: str, size: int) -> None:
     content = framed(PAYLOADS)[:size]
     if name.endswith("gz"):
         content = gzip.compress(framed(PAYLOADS))[: size // 2 + 12]
@@ -81,9 +81,7 @@ UNUSUAL = {
 
 
 @pytest.mark.parametrize("payload", UNUSUAL.values(), ids=UNUSUAL)
-def test_a_record_without_features_in_an_unusual_form_is_read(
-    tmp_path: Path, payload: bytes
-) -> None:
+def test_record_without_features_in_an_unusual_form_is_read(tmp_path: Path, payload: bytes) -> None:
     path = tmp_path / "a.tfrecord"
     path.write_bytes(framed([*PAYLOADS[:5], payload]))
     ds = recordmill.open(path)
@@ -107,7 +105,7 @@ def incomplete(tmp_path: Path) -> Path:
 MISSING = "train-00001-of-00003.tfrecord"
 
 
-def test_a_missing_shard_is_said_by_every_command(
+def test_missing_shard_is_reported_by_every_command(
     incomplete: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.warns(UserWarning, match=f"missing: .*{MISSING}"):
@@ -124,9 +122,7 @@ def test_a_missing_shard_is_said_by_every_command(
     assert MISSING in capsys.readouterr().out
 
 
-def test_files_that_are_named_or_complete_are_no_occasion_for_a_word(
-    incomplete: Path, tmp_path: Path
-) -> None:
+def test_named_file_or_complete_set_gives_no_warning(incomplete: Path, tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         recordmill.open(str(incomplete / "train-00000-of-00003.tfrecord"))
@@ -136,9 +132,7 @@ def test_files_that_are_named_or_complete_are_no_occasion_for_a_word(
 
 
 @pytest.mark.parametrize("drop", [True, False])
-def test_endless_training_without_a_good_record_ends_with_an_error(
-    tmp_path: Path, drop: bool
-) -> None:
+def test_endless_training_without_a_good_record_is_an_error(tmp_path: Path, drop: bool) -> None:
     path = tmp_path / "a.tfrecord"
     path.write_bytes(damaged(*((record, 20) for record in range(20))))
     ds = recordmill.open(path, schema=SCHEMA)
@@ -153,7 +147,7 @@ def test_endless_training_without_a_good_record_ends_with_an_error(
         assert list(finite) == []
 
 
-def test_endless_training_goes_on_while_there_are_batches(tmp_path: Path) -> None:
+def test_endless_training_continues_while_there_are_batches(tmp_path: Path) -> None:
     path = tmp_path / "a.tfrecord"
     path.write_bytes(damaged(*((record, 20) for record in range(15))))
     ds = recordmill.open(path, schema=SCHEMA)

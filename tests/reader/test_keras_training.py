@@ -29,7 +29,7 @@ def made(out: Path, schema: Schema, columns: dict[str, list[object]]) -> Dataset
 
 
 @pytest.mark.parametrize("built", [True, False])
-def test_a_run_that_stopped_goes_on_as_if_it_had_not(tmp_path: Path, built: bool) -> None:
+def test_interrupted_training_resumes_to_the_same_weights(tmp_path: Path, built: bool) -> None:
     schema = Schema(
         (Feature("a", "float32", (3,), True), Feature("label", "float32", (), True)), "label"
     )
@@ -58,7 +58,7 @@ def test_a_run_that_stopped_goes_on_as_if_it_had_not(tmp_path: Path, built: bool
     assert all(np.array_equal(one, other) for one, other in zip(whole, again, strict=True))
 
 
-def test_a_matrix_and_padded_sequences_are_fitted_at_once(tmp_path: Path) -> None:
+def test_model_fits_a_matrix_and_padded_sequences(tmp_path: Path) -> None:
     schema = Schema(
         (
             Feature("a", "float32", (), True),
@@ -114,7 +114,7 @@ assert int(model.optimizer.iterations) == 5 * 19
 
 
 @pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
-def test_every_backend_learns(tmp_path: Path, backend: str) -> None:
+def test_model_of_every_keras_backend_learns(tmp_path: Path, backend: str) -> None:
     pytest.importorskip(backend)
     schema = Schema((Feature("x", "float32", (3,), True), Feature("y", "float32", (), True)), "y")
     x = np.random.default_rng(2).normal(size=(ROWS, 3)).astype(np.float32)

@@ -99,7 +99,7 @@ def limited() -> None:
 
 
 @pytest.mark.sweep
-def test_every_face_reads_2_000_files(tmp_path: Path) -> None:
+def test_every_consumer_reads_2_000_files_with_256_descriptors(tmp_path: Path) -> None:
     out, foreign = make(tmp_path, 2_000)
     given = [out, "|".join(map(str, foreign)), tmp_path / "read"]
     done = run_python("-c", READ, *given, check=False, preexec_fn=limited)
@@ -121,7 +121,7 @@ class Asked(list[Any]):
         raise AssertionError("all files are gone through")
 
 
-def test_what_is_read_asks_only_the_files_that_have_it(
+def test_reads_touch_only_the_files_that_hold_the_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out, (_, packed) = make(tmp_path, 40)
@@ -142,7 +142,7 @@ def test_what_is_read_asks_only_the_files_that_have_it(
         assert asked.numbers == {30}
 
 
-def test_a_value_is_held_while_it_is_among_the_last_that_were_used() -> None:
+def test_lru_limit_keeps_the_most_recently_used_values() -> None:
     limit, made = LruLimit(2), []
     slots: list[LruSlot[int]] = [LruSlot(limit) for _ in range(3)]
 
@@ -188,7 +188,7 @@ def same(one: dict[str, Any], other: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("columns", [FLAT.names, ("label", "tokens"), ("when",)])
-def test_plain_records_are_read_quickly_and_alike(columns: tuple[str, ...]) -> None:
+def test_quick_parser_equals_the_decoder_for_plain_records(columns: tuple[str, ...]) -> None:
     schema = FLAT.select(columns)
     for data in RECORDS:
         found, truth = quick(data, schema, whole=columns == FLAT.names), decoded(data, schema)
@@ -202,7 +202,7 @@ def test_plain_records_are_read_quickly_and_alike(columns: tuple[str, ...]) -> N
 
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
-def test_damaged_records_are_never_read_otherwise(data: st.DataObject) -> None:
+def test_quick_parser_never_disagrees_on_damaged_records(data: st.DataObject) -> None:
     record = bytearray(data.draw(st.sampled_from(RECORDS)))
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.integers(0, len(record) - 1))
@@ -221,7 +221,9 @@ def test_damaged_records_are_never_read_otherwise(data: st.DataObject) -> None:
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(schemas_and_rows())
-def test_every_dtype_and_shape(case: tuple[Schema, list[dict[str, Any]]]) -> None:
+def test_quick_parser_equals_the_decoder_for_every_dtype_and_shape(
+    case: tuple[Schema, list[dict[str, Any]]],
+) -> None:
     schema, rows = case
     assume("bfloat16" not in {feature.dtype for feature in schema})  # which a build rounds
     for row in rows if make_parse_plan(schema) is not None else ():
@@ -232,7 +234,7 @@ def test_every_dtype_and_shape(case: tuple[Schema, list[dict[str, Any]]]) -> Non
         same(found, truth)
 
 
-def test_what_does_not_fit_is_left_to_the_decoder() -> None:
+def test_quick_parser_leaves_misfits_to_the_decoder() -> None:
     assert quick(example({"x": 300}), Schema((Feature("x", "int8"),))) is None
     assert quick(example({"x": [1, 2]}), Schema((Feature("x", "int64"),))) is None
     assert quick(example({"x": "a"}), Schema((Feature("x", "int64"),))) is None
@@ -243,7 +245,7 @@ def test_what_does_not_fit_is_left_to_the_decoder() -> None:
     assert make_parse_plan(Schema((Feature("record", "bytes"),), message="bytes")) is None
 
 
-def test_a_name_that_is_not_utf8_is_left_to_the_decoder_also_where_it_is_not_wanted() -> None:
+def test_quick_parser_leaves_names_that_are_not_utf8_to_the_decoder() -> None:
     good = example({"a": 1})
     entry = b"\x0a\x05" + b"\x0a\x01\xff" + b"\x12\x00"
     bad = bytes([good[0], good[1] + len(entry)]) + good[2:] + entry

@@ -57,7 +57,7 @@ def source_of(number: int) -> str:
 
 
 @pytest.mark.parametrize("shuffle", [False, "window", "global"])
-def test_proportions_and_orders_are_exact(
+def test_mixture_has_exact_proportions_and_the_order_of_each_set(
     sets: dict[str, Dataset], mixed: Mixture, shuffle: Any
 ) -> None:
     assert len(mixed) == 20 * 6  # c is used up: 20 cycles of 2
@@ -77,7 +77,7 @@ def test_proportions_and_orders_are_exact(
     assert max(Counter(found[: len(mixed)]).values()) == 1
 
 
-def test_all_are_given_where_that_is_where_it_stops(sets: dict[str, Dataset]) -> None:
+def test_mixture_with_stop_all_yields_every_record(sets: dict[str, Dataset]) -> None:
     mixed = mixture([(sets["a"], 0.5), (sets["b"], 0.5)], stop="all")
     found = Counter(flat(mixed.batches(32, shuffle="global")))
     assert len(mixed) == 180
@@ -87,13 +87,13 @@ def test_all_are_given_where_that_is_where_it_stops(sets: dict[str, Dataset]) ->
 
 
 @pytest.mark.parametrize("shuffle", [False, "window", "global"])
-def test_it_goes_on_at_every_step_with_one_state(mixed: Mixture, shuffle: Any) -> None:
+def test_mixture_resumes_at_every_step_with_one_state(mixed: Mixture, shuffle: Any) -> None:
     options: dict[str, Any] = {"shuffle": shuffle, "seed": 2, "epochs": 2}
     whole = check_goes_on(partial(mixed.batches, 25), ids, options)
     assert len(mixed.batches(25, **options)) == len(whole)
 
 
-def test_hosts_share_it_and_fewer_go_on(mixed: Mixture) -> None:
+def test_hosts_share_a_mixture_and_fewer_hosts_resume(mixed: Mixture) -> None:
     options: dict[str, Any] = {"shuffle": "global", "seed": 1, "pad_remainder": True}
     hosts = [mixed.batches(8, **options, num_hosts=4, host_index=host) for host in range(4)]
     seen = [i for host in hosts for _ in range(2) for i in next(host)["id"].tolist()]
@@ -105,7 +105,7 @@ def test_hosts_share_it_and_fewer_go_on(mixed: Mixture) -> None:
     assert sorted(seen) == sorted(flat(mixed.batches(8, shuffle="global", seed=1)))
 
 
-def test_rows_stay_what_they_are_and_say_which_they_are(
+def test_rows_of_a_mixture_keep_their_values_and_identity(
     sets: dict[str, Dataset], mixed: Mixture
 ) -> None:
     seen = 0
@@ -123,14 +123,14 @@ def test_rows_stay_what_they_are_and_say_which_they_are(
     assert seen == len(mixed)
 
 
-def test_a_state_of_another_mixture_is_refused(sets: dict[str, Dataset], mixed: Mixture) -> None:
+def test_state_of_another_mixture_is_refused(sets: dict[str, Dataset], mixed: Mixture) -> None:
     state = mixed.batches(8, shuffle=False).state()
     other = mixture([(sets["a"], 2), (sets["b"], 1), (sets["c"], 2)])
     with pytest.raises(UsageError, match="another data set"):
         other.batches(8, state=state)
 
 
-def test_conditions_and_streamed_files_are_mixed_too(
+def test_filtered_and_streamed_data_sets_are_mixed(
     sets: dict[str, Dataset], tmp_path: Path
 ) -> None:
     shard = sets["c"].files[0].file.path
@@ -162,7 +162,7 @@ def test_conditions_and_streamed_files_are_mixed_too(
         ([1, 0.0000001], "rounder"),
     ],
 )
-def test_weights_that_are_none_are_refused(
+def test_invalid_weights_are_refused(
     sets: dict[str, Dataset], weights: list[float], said: str
 ) -> None:
     with pytest.raises(UsageError, match=said):
@@ -171,7 +171,9 @@ def test_weights_that_are_none_are_refused(
         mixture([("x", 1)])  # type: ignore[list-item]
 
 
-def test_data_sets_that_do_not_fit_are_refused(sets: dict[str, Dataset], tmp_path: Path) -> None:
+def test_data_sets_that_do_not_fit_together_are_refused(
+    sets: dict[str, Dataset], tmp_path: Path
+) -> None:
     with pytest.raises(UsageError, match="not all the same features: maybe"):
         mixture([(sets["a"], 1), (sets["b"].select(["id", "tokens"]), 1)])
     with pytest.raises(UsageError, match="twice"):
@@ -193,7 +195,9 @@ def test_data_sets_that_do_not_fit_are_refused(sets: dict[str, Dataset], tmp_pat
         mixture([(sets["a"], 1), (empty, 1)])
 
 
-def test_a_feature_that_may_be_missing_in_one_may_be_missing(sets: dict[str, Dataset]) -> None:
+def test_feature_that_may_be_missing_in_one_set_may_be_missing_in_the_mixture(
+    sets: dict[str, Dataset],
+) -> None:
     strict, loose = Schema((Feature("id", "int64", (), True),)), Schema((Feature("id", "int64"),))
     paths = {name: [file.file.path for file in ds.files] for name, ds in sets.items()}
     mixed = mixture(
@@ -205,7 +209,7 @@ def test_a_feature_that_may_be_missing_in_one_may_be_missing(sets: dict[str, Dat
     assert isinstance(next(mixed.batches(8, shuffle=False))["id"], np.ma.MaskedArray)
 
 
-def test_tensorflow_gets_the_same(mixed: Mixture) -> None:
+def test_to_tf_of_a_mixture_equals_batches(mixed: Mixture) -> None:
     tf = pytest.importorskip("tensorflow")
     options: dict[str, Any] = {"shuffle": "global", "seed": 3, "epochs": 2, "ids": True}
     truth = list(mixed.batches(32, **options))
@@ -217,7 +221,7 @@ def test_tensorflow_gets_the_same(mixed: Mixture) -> None:
         assert isinstance(one["tokens"], tf.RaggedTensor)
 
 
-def test_it_says_what_it_is(mixed: Mixture) -> None:
+def test_repr_of_a_mixture_shows_sets_and_proportions(mixed: Mixture) -> None:
     assert repr(mixed) == "<Mixture of 3 data sets, 3 : 1 : 2: 120 records per epoch>"
     assert recordmill.mixture is mixture
 
@@ -228,7 +232,7 @@ def test_it_says_what_it_is(mixed: Mixture) -> None:
     first=st.integers(0, 10**12),
 )
 @example(weights=[1, 1, 1, 9], key=0, first=0)
-def test_proportions_hold_everywhere(weights: list[int], key: int, first: int) -> None:
+def test_proportions_hold_in_every_cycle(weights: list[int], key: int, first: int) -> None:
     proportions = Proportions.from_weights(weights)
     first -= first % proportions.cycle_records
     positions = np.arange(first, first + 3 * proportions.cycle_records)
@@ -251,7 +255,7 @@ def test_proportions_hold_everywhere(weights: list[int], key: int, first: int) -
     assert ranks.tolist() == nth[some - first].tolist()
 
 
-def test_the_order_of_a_mixture_is_pinned() -> None:
+def test_order_of_a_mixture_is_pinned() -> None:
     """Saved states rely on it."""
     which, nth = Proportions.from_weights([3, 1, 2]).assign_positions(np.arange(14), 7)
     assert (which.tolist(), nth.tolist()) == PINNED

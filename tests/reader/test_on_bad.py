@@ -61,7 +61,7 @@ def by_epoch(rows: list[list[int]], epochs: int) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("shuffle", MODES)
-def test_the_others_fill_the_batches_in_their_order(ds: Dataset, shuffle: Any) -> None:
+def test_good_records_fill_the_batches_in_their_order(ds: Dataset, shuffle: Any) -> None:
     order = by_epoch(numbers(ds.batches(8, shuffle=shuffle, epochs=2, **windows(shuffle, 3000))), 2)
     batches = ds.batches(8, shuffle=shuffle, epochs=2, **windows(shuffle, 3000), **SKIP)
     found = []
@@ -82,7 +82,9 @@ def test_the_others_fill_the_batches_in_their_order(ds: Dataset, shuffle: Any) -
 
 @pytest.mark.parametrize("shuffle", MODES)
 @pytest.mark.parametrize("drop_remainder", [False, True])
-def test_it_goes_on_at_every_step(ds: Dataset, shuffle: Any, drop_remainder: bool) -> None:
+def test_skipping_batches_resume_at_every_step(
+    ds: Dataset, shuffle: Any, drop_remainder: bool
+) -> None:
     options: dict[str, Any] = {
         "shuffle": shuffle,
         "epochs": 2,
@@ -92,14 +94,14 @@ def test_it_goes_on_at_every_step(ds: Dataset, shuffle: Any, drop_remainder: boo
     check_goes_on(partial(ds.batches, 8), numbers, options)
 
 
-def test_little_memory_and_one_thread_give_the_same(ds: Dataset) -> None:
+def test_skipping_batches_are_the_same_with_little_memory_and_one_thread(ds: Dataset) -> None:
     options: dict[str, Any] = {"shuffle": "global", "seed": 5, **SKIP}
     whole = numbers(ds.batches(8, **options))
     assert numbers(ds.batches(8, memory_bytes=1, **options)) == whole
     assert numbers(Dataset(ds.catalog, ds.full_schema, threads=1).batches(8, **options)) == whole
 
 
-def test_how_many_they_are_is_known_at_the_end_and_told(ds: Dataset) -> None:
+def test_skipped_records_are_counted_and_reported_at_the_end(ds: Dataset) -> None:
     batches = ds.batches(8, shuffle=False, epochs=2, **SKIP)
     with pytest.raises(TypeError, match="known at the end"):
         len(batches)
@@ -115,7 +117,7 @@ def test_how_many_they_are_is_known_at_the_end_and_told(ds: Dataset) -> None:
         list(ds.batches(8, shuffle=False, on_bad="skip"))  # nothing was skipped
 
 
-def test_tf_data_skips_the_same(ds: Dataset) -> None:
+def test_to_tf_skips_the_same_records(ds: Dataset) -> None:
     tf = pytest.importorskip("tensorflow")
     for options in ({"shuffle": False}, {"shuffle": "global", "drop_remainder": True}):
         expected = numbers(ds.batches(8, epochs=2, **SKIP, **options))
@@ -130,7 +132,7 @@ def test_tf_data_skips_the_same(ds: Dataset) -> None:
     assert numbers(on) == numbers(ds.batches(8, shuffle="global", **SKIP))[1:]
 
 
-def test_an_epoch_of_bad_records_ends(tmp_path: Path) -> None:
+def test_epoch_of_bad_records_ends(tmp_path: Path) -> None:
     schema = Schema((Feature("image", "bytes", (), True), Feature("n", "int64", (), True)))
     rows = {"image": [encoded("PNG"), *[encoded("PNG")[:60]] * 9], "n": range(10)}
     ds = open(write_data_set(tmp_path / "out", {"train": rows}, schema))
@@ -147,7 +149,7 @@ def damaged(folder: Path, records: list[int]) -> Dataset:
 
 
 @pytest.mark.parametrize("shuffle", MODES)
-def test_damaged_records_are_left_out(tmp_path: Path, shuffle: Any) -> None:
+def test_damaged_records_are_skipped(tmp_path: Path, shuffle: Any) -> None:
     ds = damaged(tmp_path, [3, 4, 40])
     with pytest.raises(
         DataError, match=r"train-00000-of-00001\.tfrecord: record 3, byte \d+: CRC of the data"
@@ -159,7 +161,7 @@ def test_damaged_records_are_left_out(tmp_path: Path, shuffle: Any) -> None:
     assert sorted(found) == [n for n in range(ROWS) if n not in (3, 4, 40)]
 
 
-def test_records_that_do_not_fit_the_schema_are_left_out(tmp_path: Path) -> None:
+def test_records_that_do_not_fit_the_schema_are_skipped(tmp_path: Path) -> None:
     ds = open(write_data_set(tmp_path / "out", {"train": mixed_rows(ROWS)}, shards=2))
     strict = replace(
         ds.full_schema, features=tuple(replace(f, required=True) for f in ds.full_schema)
@@ -209,7 +211,7 @@ def foreign(folder: Path, compression: str, damage: str, **options: Any) -> Data
 @pytest.mark.parametrize(
     ("damage", "bad"), [("payloads", [0, 7, 8]), ("headers", [3, 20]), ("the end", [ROWS - 1])]
 )
-def test_damaged_records_of_others_are_out(
+def test_damaged_records_of_foreign_files_are_skipped(
     tmp_path: Path, compression: str, damage: str, bad: list[int]
 ) -> None:
     ds = foreign(tmp_path, compression, damage)
@@ -231,7 +233,7 @@ def test_damaged_records_of_others_are_out(
 
 @pytest.mark.parametrize("compression", ["none", "gzip"])
 @pytest.mark.parametrize(("damage", "bad"), [("payloads", [0, 7, 8]), ("headers", [3, 20])])
-def test_a_condition_counts_what_is_damaged(
+def test_filtered_batches_count_damaged_records(
     tmp_path: Path, compression: str, damage: str, bad: list[int]
 ) -> None:
     batches = foreign(tmp_path, compression, damage, where="id >= 5").batches(
@@ -245,7 +247,7 @@ def test_a_condition_counts_what_is_damaged(
     )  # of some of them nobody knows whether they met the condition
 
 
-def test_what_is_whole_is_the_same_with_and_without_skipping(tmp_path: Path) -> None:
+def test_intact_data_is_the_same_with_and_without_skipping(tmp_path: Path) -> None:
     ds = foreign(tmp_path, "gzip", "")
     assert ids(ds.batches(8, on_bad="skip")) == ids(ds.batches(8))
     assert ds.batches(8, on_bad="skip").state() == ds.batches(8).state()
@@ -254,7 +256,7 @@ def test_what_is_whole_is_the_same_with_and_without_skipping(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("compression", ["none", "gzip"])
 @pytest.mark.parametrize(("damage", "bad"), [("payloads", [0, 7, 8]), ("headers", [3, 20])])
-def test_a_mixture_leaves_out_what_its_sets_do(
+def test_mixture_skips_the_records_that_its_sets_skip(
     tmp_path: Path, compression: str, damage: str, bad: list[int]
 ) -> None:
     columns = ["id", "tokens", "label"]

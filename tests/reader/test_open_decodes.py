@@ -74,7 +74,9 @@ def _check_boxes(found: Any, ids: list[int]) -> None:
 
 
 @pytest.mark.parametrize("given", [GIVEN, SPELLED], ids=["mapping", "as read"])
-def test_arrays_in_every_face(out: Path, tmp_path: Path, given: dict[str, Any]) -> None:
+def test_decoded_arrays_are_the_same_for_every_consumer(
+    out: Path, tmp_path: Path, given: dict[str, Any]
+) -> None:
     ds = recordmill.open(out, columns=["id", "depth", "boxes"], threads=2, **given)
     assert (ds.schema["depth"].describe(), ds.schema["boxes"].describe()) == (
         "float32 [2, 3]",
@@ -111,7 +113,7 @@ def test_arrays_in_every_face(out: Path, tmp_path: Path, given: dict[str, Any]) 
     np.testing.assert_array_equal(padded["b"][2, :2], BOXES[2])
 
 
-def test_lists_have_the_form_that_is_asked_for(tmp_path: Path) -> None:
+def test_lists_have_the_requested_form(tmp_path: Path) -> None:
     rows = mixed_rows(ROWS)
     out = write_data_set(tmp_path / "lists", {"train": rows}, shards=2)
     wanted = [None if row is None else (row + [-1] * 3)[:3] for row in rows["tokens"].to_pylist()]
@@ -140,7 +142,7 @@ def test_lists_have_the_form_that_is_asked_for(tmp_path: Path) -> None:
         recordmill.open(out, pad="tokens=2:0").to_table()
 
 
-def test_classes_by_name_in_every_face(tmp_path: Path) -> None:
+def test_class_names_are_the_same_for_every_consumer(tmp_path: Path) -> None:
     names, labels = ("ash", "béech", "cedar"), [None if i == 3 else i % 3 for i in range(ROWS)]
     tags = [[2, 0][: i % 3] for i in range(ROWS)]
     table = pa.table(
@@ -184,7 +186,7 @@ def test_classes_by_name_in_every_face(tmp_path: Path) -> None:
         recordmill.open(out, schema=few, class_names=True).to_table()
 
 
-def test_what_is_decoded_is_part_of_a_state(out: Path) -> None:
+def test_conversions_are_part_of_fingerprint_and_state(out: Path) -> None:
     plain, raw = recordmill.open(out), recordmill.open(out, **GIVEN)
     images, other = (
         recordmill.open(out, decode_images=(5, 7)),
@@ -204,7 +206,7 @@ def test_what_is_decoded_is_part_of_a_state(out: Path) -> None:
             plain.batches(8, state=state)
 
 
-def test_images_in_every_face(out: Path, tmp_path: Path) -> None:
+def test_decoded_images_are_the_same_for_every_consumer(out: Path, tmp_path: Path) -> None:
     plain = recordmill.open(out, columns="id,image", threads=2)
     wanted = np.concatenate(
         [batch["image"] for batch in plain.batches(ROWS, shuffle=False, decode_images=IMAGES)]
@@ -278,7 +280,7 @@ def test_images_of_one_size_need_no_size(out: Path, tmp_path: Path) -> None:
         recordmill.Images(0, 5)
 
 
-def test_tensorflow_has_the_same(out: Path) -> None:
+def test_to_tf_applies_the_conversions_of_open(out: Path) -> None:
     tf = pytest.importorskip("tensorflow")
     ds = recordmill.open(out, threads=2, decode_images={"image": (5, 7)}, **GIVEN).rename(
         {"depth": "d"}
@@ -318,7 +320,9 @@ def test_tensorflow_has_the_same(out: Path) -> None:
         ),
     ],
 )
-def test_what_can_not_be_is_refused_at_once(out: Path, how: dict[str, Any], told: str) -> None:
+def test_impossible_conversion_is_refused_by_open(
+    out: Path, how: dict[str, Any], told: str
+) -> None:
     with pytest.raises(UsageError, match=told):
         recordmill.open(out, **how)
 
@@ -334,7 +338,7 @@ OUTPUTS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("consumer", OUTPUTS)
-def test_a_value_that_does_not_fit_is_named_with_its_place(tmp_path: Path, consumer: str) -> None:
+def test_value_that_does_not_fit_is_an_error_with_its_place(tmp_path: Path, consumer: str) -> None:
     raw = TABLE.column("depth").to_pylist()
     raw[41] = raw[41][:-1]
     table = TABLE.select(["id"]).append_column("depth", pa.array(raw, pa.binary()))
@@ -354,7 +358,7 @@ def test_a_value_that_does_not_fit_is_named_with_its_place(tmp_path: Path, consu
     assert left == [i for i in range(ROWS) if i != 41]
 
 
-def test_a_condition_sees_what_the_records_hold(tmp_path: Path) -> None:
+def test_condition_sees_values_before_they_are_decoded(tmp_path: Path) -> None:
     rows = pa.table({"raw": [np.arange(3, dtype=np.float32).tobytes()] * 4, "n": [1, 2, 3, 4]})
     recordmill.build(rows, tmp_path / "out", shuffle=False)
     wrong = r"{}raw\[1\] > 3{}: .*sees 'raw' as the records have it, before it is decoded.*ds\.filter\(numbers\)"

@@ -78,7 +78,7 @@ def page_of(html: str) -> Page:
     return page
 
 
-def test_what_the_page_says_is_what_the_records_are(tmp_path: Path) -> None:
+def test_report_shows_counts_and_values_of_the_records(tmp_path: Path) -> None:
     schema = Schema(
         (
             Feature("y", "int64", required=True, classes=("cat", "dog")),
@@ -129,7 +129,7 @@ def heights(html: str, at: int = 0) -> list[set[str]]:
     ]
 
 
-def test_integers_are_as_high_as_they_are_frequent_in_all_splits(tmp_path: Path) -> None:
+def test_bars_of_integers_are_as_high_as_their_frequency(tmp_path: Path) -> None:
     months = [*range(1, 13)] * 5 + [*range(3, 13)] * 6
     html = report_of(tmp_path, [Feature("month", "int64")], month=months)
     (train, test) = heights(html)
@@ -140,7 +140,7 @@ def test_integers_are_as_high_as_they_are_frequent_in_all_splits(tmp_path: Path)
     assert "<title>1 to 12</title>" in html
 
 
-def test_sizes_and_lengths_have_histograms_and_values_that_occur_once_are_not_listed(
+def test_report_has_histograms_of_sizes_and_omits_unique_values(
     tmp_path: Path,
 ) -> None:
     texts = [f"{n:03d}" + "x" * (n % 2 * 10) for n in range(80)]
@@ -176,7 +176,7 @@ def test_sizes_and_lengths_have_histograms_and_values_that_occur_once_are_not_li
     ]
 
 
-def test_times_stand_as_times_also_those_that_no_calendar_has(tmp_path: Path) -> None:
+def test_report_shows_times_also_outside_the_calendar(tmp_path: Path) -> None:
     html = report_of(
         tmp_path,
         [Feature("when", "timestamp[s]")],
@@ -187,7 +187,7 @@ def test_times_stand_as_times_also_those_that_no_calendar_has(tmp_path: Path) ->
     assert "1000000000000000 s since 1970" in text
 
 
-def test_a_class_without_records_has_no_bar() -> None:
+def test_class_without_records_has_no_bar() -> None:
     assert render_bar(0) == ""
     assert render_bar(0.5).count("0.5") == 1
 
@@ -200,7 +200,7 @@ HOSTILE = [
 ]
 
 
-def test_no_name_and_no_value_is_markup(tmp_path: Path) -> None:
+def test_names_and_values_are_escaped(tmp_path: Path) -> None:
     names = ["<b>", 'a"b', "\u202e"]
     schema = Schema(tuple(Feature(name, "string") for name in names))
     out = write_data_set(tmp_path / "set", {"train": dict.fromkeys(names, HOSTILE)}, schema)
@@ -212,7 +212,7 @@ def test_no_name_and_no_value_is_markup(tmp_path: Path) -> None:
     assert not set(html) & {"\u202e", "\x00"}
 
 
-def test_images_that_stand_out_come_first(tmp_path: Path) -> None:
+def test_unusual_images_come_first(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
 
     def photo(height: int, width: int, light: int, seed: int = 0) -> bytes:
@@ -242,7 +242,7 @@ def test_images_that_stand_out_come_first(tmp_path: Path) -> None:
     assert {max(PIL.Image.open(io.BytesIO(one)).size) for one in page.images} <= {96, 64, 20}
 
 
-def test_a_file_is_not_replaced_unless_it_is_said(
+def test_report_file_is_replaced_only_with_overwrite(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     one_column(tmp_path, "int64", [1, 2])
@@ -263,9 +263,7 @@ def test_a_file_is_not_replaced_unless_it_is_said(
 
 
 @pytest.mark.parametrize("way", ["report", "stats", "to_parquet", "save"])
-def test_what_is_no_file_is_not_replaced_and_a_link_leads_to_its_file(
-    tmp_path: Path, way: str
-) -> None:
+def test_pipe_is_not_replaced_and_a_link_leads_to_its_file(tmp_path: Path, way: str) -> None:
     ds = one_column(tmp_path, "int64", [1, 2])
     pipe, file, link = tmp_path / "pipe", tmp_path / "file", tmp_path / "link"
     os.mkfifo(pipe)
@@ -287,13 +285,13 @@ def test_what_is_no_file_is_not_replaced_and_a_link_leads_to_its_file(
     assert file.read_bytes() != b"old"
 
 
-def test_a_notebook_shows_it_apart_from_its_own_page(tmp_path: Path) -> None:
+def test_notebook_shows_the_report_in_a_sandboxed_frame(tmp_path: Path) -> None:
     shown = one_column(tmp_path, "string", ['"><script>', "b"]).report()._repr_html_()
     assert shown.startswith("<iframe sandbox ")
     assert shown.count("<") == 2  # of the frame alone
 
 
-def test_a_histogram_of_one_value_and_of_none() -> None:
+def test_histogram_of_one_value_or_none_is_empty() -> None:
     render_histogram = functools.partial(markup.render_histogram, tooltip="", ends=("a", "b"))
     assert render_histogram([[]]) == render_histogram([[], []]) == ""
     assert render_histogram([[(3.0, 3.0, 5.0)], [(3.0, 3.0, 7.0)]]) == ""  # all are equal
@@ -303,13 +301,13 @@ def test_a_histogram_of_one_value_and_of_none() -> None:
     assert render_text("x" * 500).count("x") == 119
 
 
-def test_records_that_are_large_are_taken_few_at_a_time(tmp_path: Path) -> None:
+def test_large_records_are_sampled_few_at_a_time(tmp_path: Path) -> None:
     ds = one_column(tmp_path, "bytes", [b"a" * (3 << 20)] * 12)
     taken = [table.num_rows for _, table in read_sample(ds, np.arange(12), 10 << 20)]
     assert taken == [2, 2]
 
 
-def test_thumbnails_are_shared_by_features_of_images(tmp_path: Path) -> None:
+def test_limit_of_thumbnails_is_shared_by_image_features(tmp_path: Path) -> None:
     images = [encoded("PNG", picture(size=(8, 8), seed=seed)) for seed in range(100)]
     schema = Schema(
         (*(Feature(f"image{n}", "bytes") for n in range(3)), Feature("y", "int64")), label="y"
@@ -319,7 +317,7 @@ def test_thumbnails_are_shared_by_features_of_images(tmp_path: Path) -> None:
     assert len(page_of(ds.report().html).images) == 240 + 3 * 5  # of the sample records
 
 
-def test_histograms_have_an_axis_with_the_ends_of_all_splits(tmp_path: Path) -> None:
+def test_histograms_of_all_splits_share_an_axis(tmp_path: Path) -> None:
     rows = {
         "fare": np.linspace(2.5, 99.5, 200),
         "text": ["x" * (n * 100) for n in range(200)],
@@ -335,7 +333,7 @@ def test_histograms_have_an_axis_with_the_ends_of_all_splits(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("orientation", "box"), [(1, "24.0 48.0 24.0 24.0"), (6, "24.0 24.0 24.0 24.0")]
 )
-def test_boxes_are_drawn_on_thumbnails_also_of_turned_images(
+def test_boxes_are_drawn_on_thumbnails_of_turned_images(
     tmp_path: Path, orientation: int, box: str
 ) -> None:
     exif = PIL.Image.Exif()
@@ -353,7 +351,7 @@ def test_boxes_are_drawn_on_thumbnails_also_of_turned_images(
     Page(html)
 
 
-def test_boxes_that_are_no_boxes_are_not_drawn(tmp_path: Path) -> None:
+def test_invalid_boxes_are_not_drawn(tmp_path: Path) -> None:
     image = encoded("PNG")
     edges = {"xmin": [[0.1], [0.1], []], "ymin": [[0.1, 0.2], [np.nan], []]}
     edges |= {"xmax": [[0.5], [0.5], []], "ymax": [[0.5], [0.5], []]}

@@ -51,7 +51,7 @@ def rows_of(batch: dict[str, Any]) -> list[tuple[Any, ...]]:
     return [tuple(plain(column[row]) for column in columns) for row in range(len(columns[0]))]
 
 
-def test_rows_stay_what_they_are_in_every_mode(ds: Dataset) -> None:
+def test_every_mode_yields_each_row_once_unchanged(ds: Dataset) -> None:
     (whole,) = ds.batches(ROWS, shuffle=False)
     truth = rows_of(whole)
     assert [row[0] for row in truth] == list(range(ROWS))
@@ -65,21 +65,21 @@ def test_rows_stay_what_they_are_in_every_mode(ds: Dataset) -> None:
         assert (found == truth) == (mode is False)
 
 
-def test_one_thread_little_memory_and_other_columns_give_the_same_order(ds: Dataset) -> None:
+def test_order_does_not_depend_on_threads_memory_or_columns(ds: Dataset) -> None:
     for mode in modes(ds):
         options: dict[str, Any] = {"shuffle": mode, "seed": 4, "epochs": 2, **windows(mode, 15_000)}
         one = Dataset(ds.catalog, ds.full_schema, ["id"], threads=1)
         assert ids(one.batches(7, **options, memory_bytes=1)) == ids(ds.batches(7, **options))
 
 
-def test_it_goes_on_at_every_step(ds: Dataset) -> None:
+def test_batches_resume_at_every_step(ds: Dataset) -> None:
     for mode in modes(ds):
         options: dict[str, Any] = {"shuffle": mode, "seed": 4, "epochs": 2, **windows(mode, 15_000)}
         whole = check_goes_on(partial(ds.batches, 100), ids, options, every=2)
         assert len(ds.batches(100, **options)) == len(whole)
 
 
-def test_a_state_of_the_end_is_the_begin_of_the_next_epoch_in_every_face(tmp_path: Path) -> None:
+def test_state_at_the_end_of_an_epoch_resumes_with_the_next(tmp_path: Path) -> None:
     ds = open(write_data_set(tmp_path / "out", {"train": mixed_rows(90)}, shards=2), columns=["id"])
     options: dict[str, Any] = {"seed": 3, "drop_remainder": True}
     whole, found, state = ids(ds.batches(20, **options, epochs=3)), [], None
@@ -102,7 +102,7 @@ def test_a_state_of_the_end_is_the_begin_of_the_next_epoch_in_every_face(tmp_pat
     assert ids(ds.to_tf(20, **options, state=first.state())) == whole[4:8]
 
 
-def test_hosts_share_and_fewer_go_on(ds: Dataset) -> None:
+def test_hosts_share_an_epoch_and_fewer_hosts_resume(ds: Dataset) -> None:
     for mode in modes(ds):
         options: dict[str, Any] = {"shuffle": mode, "seed": 1, "pad_remainder": True}
         hosts = [ds.batches(16, **options, num_hosts=4, host_index=host) for host in range(4)]
@@ -120,7 +120,7 @@ def test_hosts_share_and_fewer_go_on(ds: Dataset) -> None:
             host.close()
 
 
-def test_what_hosts_can_not_share_is_left_out(ds: Dataset) -> None:
+def test_records_that_hosts_cannot_share_are_left_out(ds: Dataset) -> None:
     with pytest.raises(
         UsageError, match="an epoch has 500 records, less than a batch of 300 for each of 2 hosts: "
     ):
@@ -143,16 +143,14 @@ def test_what_hosts_can_not_share_is_left_out(ds: Dataset) -> None:
         ({"window_bytes": 5}, "another window_bytes"),
     ],
 )
-def test_a_state_of_other_options_is_refused(
-    ds: Dataset, changed: dict[str, Any], said: str
-) -> None:
+def test_state_of_other_options_is_refused(ds: Dataset, changed: dict[str, Any], said: str) -> None:
     options: dict[str, Any] = {"batch_size": 8, "shuffle": "window", "seed": 1}
     state = ds.batches(**options).state()
     with pytest.raises(UsageError, match=said):
         ds.batches(**{**options, **changed}, state=state)
 
 
-def test_a_state_of_another_data_set_is_refused(tmp_path: Path) -> None:
+def test_state_of_another_data_set_is_refused(tmp_path: Path) -> None:
     one = write_data_set(tmp_path / "one", {"train": mixed_rows(40)}, shards=1)
     other = write_data_set(tmp_path / "other", {"train": mixed_rows(40, 1)}, shards=1)
     state = open(one).batches(8, shuffle=False).state()
@@ -166,7 +164,7 @@ def test_a_state_of_another_data_set_is_refused(tmp_path: Path) -> None:
         open(tmp_path / "moved").batches(8, shuffle=False, state={**state, "position": 41})
 
 
-def test_what_is_cheap_to_begin_with_is_read_in_small_stretches(ds: Dataset) -> None:
+def test_first_steps_are_read_in_small_ranges(ds: Dataset) -> None:
     def steps(mode: Any) -> list[int]:
         order = Order(mode, window_bytes=10_000)
         fetcher = Fetcher(ds, replace(make_schedule(ds, 10, order), end_epoch=1), ds.schema)

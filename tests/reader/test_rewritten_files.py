@@ -29,7 +29,7 @@ WAYS: dict[str, Callable[[Path, Path], Any]] = {
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("packed", [False, True])
-def test_the_change_is_noticed(
+def test_rewritten_file_is_noticed_during_a_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, packed: bool
 ) -> None:
     made = write_data_set(tmp_path / "set", {"train": mixed_rows(60)}, shards=1)

@@ -54,11 +54,11 @@ def make_sampler(
 
 
 @given(size=st.integers(1, 3000), key=st.integers(0, 2**64 - 1))
-def test_a_permutation_gives_each_number_once(size: int, key: int) -> None:
+def test_permutation_yields_each_number_once(size: int, key: int) -> None:
     assert sorted(permute_indices(np.arange(size), size, key).tolist()) == list(range(size))
 
 
-def test_small_permutations_are_all_as_likely() -> None:
+def test_small_permutations_are_equally_likely() -> None:
     found = Counter(
         tuple(permute_indices(np.arange(4), 4, key * 7919).tolist()) for key in range(12_000)
     )
@@ -66,7 +66,7 @@ def test_small_permutations_are_all_as_likely() -> None:
     assert 400 < min(found.values()) <= max(found.values()) < 600
 
 
-def test_a_huge_permutation_costs_nothing() -> None:
+def test_huge_permutation_is_computed_without_storing_it() -> None:
     size = (1 << 45) + 12_345
     some = permute_indices(np.arange(size - 10_000, size), size, 3)
     assert len(np.unique(some)) == 10_000
@@ -74,7 +74,7 @@ def test_a_huge_permutation_costs_nothing() -> None:
     assert abs(some.mean() / size - 0.5) < 0.02
 
 
-def test_stretches_are_permuted_by_themselves() -> None:
+def test_ranges_are_permuted_within_their_edges() -> None:
     edges = np.array([0, 5, 5, 6, 300])
     found = permute_ranges(np.arange(300), edges, 9)
     for begin, end in pairwise(edges):
@@ -84,7 +84,7 @@ def test_stretches_are_permuted_by_themselves() -> None:
 @settings(max_examples=80)
 @given(files=extents, seed=st.integers(-(2**70), 2**70), epoch=st.integers(0, 3), data=st.data())
 @pytest.mark.parametrize("mode", SHUFFLE_MODES)
-def test_an_epoch_has_each_once(
+def test_epoch_has_each_record_once_from_any_position(
     mode: object, files: list[FileExtent], seed: int, epoch: int, data: st.DataObject
 ) -> None:
     sampler = make_sampler(mode, files, seed)
@@ -100,7 +100,7 @@ def test_an_epoch_has_each_once(
         )
 
 
-def test_orders_are_pinned() -> None:
+def test_orders_of_all_modes_are_pinned() -> None:
     """Saved states rely on them: another order here is another format of the state."""
     files = [FileExtent(40, 2000), FileExtent(25, 900), FileExtent(35, 1500)]
     first = {
@@ -110,7 +110,7 @@ def test_orders_are_pinned() -> None:
     assert first == PINNED
 
 
-def test_what_decides_an_order() -> None:
+def test_order_depends_on_mode_seed_epoch_and_data() -> None:
     files = [FileExtent(500, 5000)] * 4
 
     def order(
@@ -128,7 +128,7 @@ def test_what_decides_an_order() -> None:
     assert order(False, seed=1, epoch=5) == list(range(2000))
 
 
-def test_the_shuffle_is_a_good_one() -> None:
+def test_shuffle_mixes_well() -> None:
     """Of 1,200 records a window: rank correlation, mean displacement and neighbours kept, beside a
     true permutation.
     """
@@ -173,7 +173,7 @@ def test_the_shuffle_is_a_good_one() -> None:
     cut=st.integers(0, 40),
     at_once=st.integers(1, 4),
 )
-def test_hosts_share_every_epoch_and_others_go_on(
+def test_hosts_share_every_epoch_and_other_hosts_resume(
     files: list[FileExtent],
     mode: object,
     batch: int,
@@ -276,11 +276,11 @@ def ds(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory)
     return open(out, columns=["id", "name", "tokens", "maybe"], threads=2)
 
 
-def test_an_iterator_says_how_it_is_saved(ds: Dataset) -> None:
+def test_pickling_batches_is_refused_with_a_remedy(ds: Dataset) -> None:
     with pytest.raises(TypeError, match=r"save their state\(\)"):
         pickle.dumps(ds.batches(64))
 
 
-def test_batches_of_one_record_come_as_soon_as_others(ds: Dataset) -> None:
+def test_batches_of_one_record_are_fetched_together(ds: Dataset) -> None:
     stretches = Fetcher(ds, ds.batches(1, shuffle=False).schedule, ds.schema)._step_ranges(1)
     assert [stretch.num_steps for stretch in stretches] == [256] * (ROWS // 256) + [ROWS % 256]

@@ -70,7 +70,7 @@ def all_ways(dataset: recordmill.Dataset) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", ["plain", "packed"])
-def test_a_second_epoch_makes_no_request(
+def test_second_epoch_makes_no_request(
     store: Store, proxy: Proxy, tmp_path: Path, name: str
 ) -> None:
     dataset = recordmill.open(
@@ -96,7 +96,7 @@ def test_a_second_epoch_makes_no_request(
 
 
 @pytest.mark.parametrize("name", ["plain", "packed"])
-def test_parts_of_an_index_suffice(
+def test_partial_index_of_a_store_is_enough(
     store: Store, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     expected = all_ways(recordmill.open(f"{store.root}/{name}"))
@@ -105,7 +105,7 @@ def test_parts_of_an_index_suffice(
     assert all_ways(recordmill.open(f"{store.root}/{name}")) == expected
 
 
-def test_whoever_unpickles_it_makes_no_request(store: Store, proxy: Proxy, tmp_path: Path) -> None:
+def test_unpickled_data_set_makes_no_request(store: Store, proxy: Proxy, tmp_path: Path) -> None:
     dataset = recordmill.open(f"{store.root}/plain", cache=tmp_path / "cache")
     expected = all_ways(dataset)
     text = pickle.dumps(dataset)
@@ -123,7 +123,7 @@ def _read(text: bytes, block_bytes: int, part_bytes: int) -> list[Any]:
     return all_ways(pickle.loads(text))
 
 
-def test_a_damaged_block_is_fetched_again(store: Store, proxy: Proxy, tmp_path: Path) -> None:
+def test_damaged_block_is_fetched_again(store: Store, proxy: Proxy, tmp_path: Path) -> None:
     dataset = recordmill.open(f"{store.root}/plain", cache=tmp_path)
     expected = all_ways(dataset)
     kept = blocks(tmp_path)
@@ -149,7 +149,7 @@ def blocks(folder: Path) -> list[Path]:
     return sorted((folder / block_cache.CACHE_FOLDER_NAME).glob("??/*"))
 
 
-def test_the_limit_holds(store: Store, proxy: Proxy, tmp_path: Path) -> None:
+def test_cache_stays_within_cache_bytes(store: Store, proxy: Proxy, tmp_path: Path) -> None:
     dataset = recordmill.open(f"{store.root}/plain", cache=tmp_path, cache_bytes=60_000)
     expected = all_ways(recordmill.open(f"{store.root}/packed"))
     for _ in range(2):
@@ -162,7 +162,7 @@ def test_the_limit_holds(store: Store, proxy: Proxy, tmp_path: Path) -> None:
     assert len([said for said in proxy.requests if said.startswith("GET")]) > 0
 
 
-def test_blocks_of_several_processes_share_the_limit(tmp_path: Path) -> None:
+def test_cache_limit_is_shared_by_processes(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     children = [context.Process(target=_fill, args=(str(tmp_path), number)) for number in range(3)]
     for child in children:
@@ -180,7 +180,7 @@ def test_blocks_of_several_processes_share_the_limit(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("room", ["size=64k", "nr_inodes=1"])
-def test_a_full_disk_is_said_once_and_read_without(
+def test_full_disk_of_the_cache_is_reported_once_and_reads_continue(
     store: Store, proxy: Proxy, tmp_path: Path, caplog: pytest.LogCaptureFixture, room: str
 ) -> None:
     expected = recordmill.open(f"{store.root}/plain").to_numpy()["id"]
@@ -239,7 +239,7 @@ def size_of(block: Path) -> int:
         return 0
 
 
-def test_a_forked_child_reads_what_is_there(store: Store, proxy: Proxy, tmp_path: Path) -> None:
+def test_forked_child_reads_only_cached_blocks(store: Store, proxy: Proxy, tmp_path: Path) -> None:
     uri = f"{store.root}/plain"
     cached, other = recordmill.open(uri, cache=tmp_path), recordmill.open(f"{store.root}/packed")
     expected = cached.to_numpy()["id"].tolist()
@@ -276,7 +276,7 @@ def _in_child(cached: recordmill.Dataset, other: recordmill.Dataset) -> list[Any
     return found
 
 
-def test_a_full_disk_is_an_error(
+def test_full_temporary_disk_is_an_error_of_map_file(
     store: Store, proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uri = store.put("large/x.bin", bytes(200_000))
@@ -290,7 +290,7 @@ def test_a_full_disk_is_an_error(
     assert files.map_file(uri).tolist() == [0] * 200_000
 
 
-def test_an_object_that_was_replaced_is_not_taken_from_the_cache(
+def test_replaced_object_is_not_read_from_the_cache(
     store: Store, proxy: Proxy, tmp_path: Path
 ) -> None:
     shard = next(
@@ -307,7 +307,7 @@ def test_an_object_that_was_replaced_is_not_taken_from_the_cache(
     assert recordmill.open(uri, cache=tmp_path).to_numpy()["id"].tolist() == list(range(50, 100))
 
 
-def test_an_unwritable_cache(
+def test_unwritable_cache_is_reported_and_bad_options_are_refused(
     store: Store, proxy: Proxy, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / block_cache.CACHE_FOLDER_NAME).write_text("a file")
@@ -322,7 +322,7 @@ def test_an_unwritable_cache(
 
 
 @pytest.mark.parametrize("most", [3, pytest.param(1, marks=pytest.mark.sweep)])
-def test_no_more_requests_than_said_are_under_way(
+def test_requests_in_flight_stay_within_storage_requests(
     store: Store, proxy: Proxy, tmp_path: Path, most: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "a.csv").write_text("a,b\n" + "".join(f"{at},{'x' * 200}\n" for at in range(3000)))

@@ -50,7 +50,7 @@ def expected(feature: Feature, table: pa.Table) -> list[Any]:
     )
 
 
-def test_every_feature_has_its_dtype_and_values(out: Path) -> None:
+def test_to_tf_returns_every_feature_with_its_dtype_and_values(out: Path) -> None:
     ds = open(out).to_tf(64, shuffle=False, label=True)
     batches = list(ds)
     for feature in MIXED:
@@ -80,7 +80,7 @@ def test_every_feature_has_its_dtype_and_values(out: Path) -> None:
     assert ds.element_spec[0]["matrix"].shape.as_list() == [None, 2, 3]
 
 
-def test_raw_lists_and_numbers_that_tf_can_not_decode_itself(tmp_path: Path) -> None:
+def test_to_tf_decodes_types_that_tensorflow_cannot(tmp_path: Path) -> None:
     schema = Schema(
         (
             Feature("d", "float64", (None,)),
@@ -121,7 +121,7 @@ def test_raw_lists_and_numbers_that_tf_can_not_decode_itself(tmp_path: Path) -> 
     assert found["text"] == [[b"a", b"b"], [b"", b""], [b"", b"c"]]
 
 
-def test_sequence_examples(tmp_path: Path) -> None:
+def test_to_tf_returns_sequence_examples(tmp_path: Path) -> None:
     schema = Schema(
         (
             Feature("c", "int64"),
@@ -143,7 +143,7 @@ def test_sequence_examples(tmp_path: Path) -> None:
     assert x["t"].to_list() == rows["t"]
 
 
-def test_payloads_that_are_no_examples(tmp_path: Path) -> None:
+def test_to_tf_returns_opaque_records(tmp_path: Path) -> None:
     schema = Schema((Feature("record", "bytes", (), True),), message="bytes")
     batch = pa.record_batch([pa.array([b"one", b""], pa.large_binary())], schema=to_arrow(schema))
     (tmp_path / "a.tfrecord").write_bytes(encode(batch, schema).data.tobytes())
@@ -151,7 +151,7 @@ def test_payloads_that_are_no_examples(tmp_path: Path) -> None:
     assert x["record"].numpy().tolist() == [b"one", b""]
 
 
-def test_cardinality_is_known(out: Path) -> None:
+def test_to_tf_knows_its_cardinality(out: Path) -> None:
     ds = open(out, columns=["matrix", "label"])
     assert ds.to_tf(64).cardinality().numpy() == 5
     assert ds.to_tf(64, drop_remainder=True).cardinality().numpy() == 4
@@ -163,7 +163,7 @@ def test_cardinality_is_known(out: Path) -> None:
     assert y.numpy() == 0
 
 
-def test_labels_and_what_is_left(out: Path) -> None:
+def test_to_tf_separates_the_label_from_the_features(out: Path) -> None:
     x, y = next(iter(open(out, columns=["matrix", "label"]).to_tf(8, label=True)))
     assert x.shape == (8, 2, 3)
     x, y = next(iter(open(out).to_tf(8, label="exact", shuffle=False)))
@@ -178,7 +178,7 @@ def test_labels_and_what_is_left(out: Path) -> None:
     assert y.numpy().tolist() == [-1.0 if v is None else v for v in TABLE["maybe"].to_pylist()[:8]]
 
 
-def test_defaults_replace_the_mask(out: Path) -> None:
+def test_to_tf_defaults_replace_masks(out: Path) -> None:
     defaults = {"maybe": -1.0, "flag": True, "payload": b"none", "when": 5}
     ds = open(out).to_tf(ROWS, shuffle=False, defaults=defaults, label=True)
     x, _ = next(iter(ds))
@@ -206,7 +206,7 @@ def test_defaults_replace_the_mask(out: Path) -> None:
         open(out).to_tf(start_step=1.5)
 
 
-def test_zstd_files_are_read_by_us_and_not_handed_to_tensorflow(out: Path, tmp_path: Path) -> None:
+def test_to_tf_reads_zstd_files(out: Path, tmp_path: Path) -> None:
     packed = tmp_path / "train.tfrecord.zst"
     stored = sorted((out / FOLDER).glob("train-*"))
     shards = b"".join(
@@ -221,7 +221,7 @@ def test_zstd_files_are_read_by_us_and_not_handed_to_tensorflow(out: Path, tmp_p
     assert [x["id"].numpy().tolist() for x in got] == [x["id"].numpy().tolist() for x in wanted]
 
 
-def test_a_short_shard_raises(out: Path, tmp_path: Path) -> None:
+def test_to_tf_raises_on_shortened_or_damaged_shards(out: Path, tmp_path: Path) -> None:
     data = write_data_set(tmp_path / "out", {"train": TABLE}, shards=2)
     shard = sorted((data / FOLDER).glob("train-00001*"))[0]
     index = np.load(data / FOLDER / "index" / "train-00001.npy")
@@ -242,7 +242,7 @@ def test_a_short_shard_raises(out: Path, tmp_path: Path) -> None:
         list(open(data).to_tf(64))
 
 
-def test_it_has_the_order_and_the_values_of_batches(out: Path) -> None:
+def test_to_tf_has_the_order_and_values_of_batches(out: Path) -> None:
     ds = open(out, columns=["id", "matrix"])
     for mode in ("window", "global"):
         for options in (
@@ -259,7 +259,7 @@ def test_it_has_the_order_and_the_values_of_batches(out: Path) -> None:
                 assert x["matrix"].numpy().tolist() == batch["matrix"].tolist()
 
 
-def test_it_goes_on_at_any_step(out: Path) -> None:
+def test_to_tf_resumes_at_any_step(out: Path) -> None:
     ds = open(out, columns=["id"])
 
     def epochs(**options: Any) -> list[list[list[int]]]:
@@ -300,12 +300,12 @@ next(left)
 
 
 @pytest.mark.sweep
-def test_a_process_ends_that_leaves_an_iterator(out: Path) -> None:
+def test_process_with_an_open_tf_iterator_ends(out: Path) -> None:
     subprocess.run([sys.executable, "-c", LEFT, str(out)], check=True, timeout=300)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_a_process_that_leaves_an_open_iterator_says_nothing(out: Path, threads: int) -> None:
+def test_process_with_open_batches_ends_without_output(out: Path, threads: int) -> None:
     left = f"import recordmill\nleft = iter(recordmill.open({str(out)!r}, threads={threads}).batches(16))\nnext(left)\n"
     done = run_python("-c", left, timeout=300)
     assert (done.stdout, done.stderr) == ("", "")
@@ -323,7 +323,7 @@ def competition(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "out"
 
 
-def test_label_that_is_missing_only_in_another_split_is_no_obstacle(competition: Path) -> None:
+def test_label_missing_only_in_another_split_is_accepted(competition: Path) -> None:
     train = open(competition, split="train", columns=["a", "y"])
     for batches in (
         train.to_keras(4),
@@ -337,7 +337,7 @@ def test_label_that_is_missing_only_in_another_split_is_no_obstacle(competition:
             open(competition, split=split).to_keras(4)
 
 
-def test_records_without_a_label_are_left_out_by_a_filter_and_by_nulls_drop(
+def test_filter_or_nulls_drop_leaves_out_records_without_a_label(
     competition: Path,
 ) -> None:
     ds = open(competition, columns=["a", "y"])
@@ -354,7 +354,7 @@ def test_records_without_a_label_are_left_out_by_a_filter_and_by_nulls_drop(
         )
 
 
-def test_nulls_drop_leaves_out_records_that_lack_any_feature_that_is_read(
+def test_nulls_drop_leaves_out_records_that_lack_any_read_feature(
     competition: Path,
 ) -> None:
     train = open(competition, split="train")

@@ -56,9 +56,7 @@ def tripled(batch: dict[str, Any]) -> Any:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_function_is_applied_to_batches_and_its_error_names_the_batch(
-    ds: Dataset, workers: int
-) -> None:
+def test_map_function_of_torch_batches_names_the_failing_batch(ds: Dataset, workers: int) -> None:
     run = loader(ds.filter(np.arange(18, ROWS)).to_torch(BATCH, seed=2, map=tripled), workers)
     plain = ids(ds.filter(np.arange(18, ROWS)).batches(BATCH, seed=2))
     assert [batch.tolist() for batch in run] == [[3 * i for i in batch] for batch in plain]
@@ -86,7 +84,7 @@ def _drain(batches: Any, count: int | None = None) -> tuple[list[list[int]], lis
 
 @pytest.mark.parametrize("workers", [0, 1, 2, 3])
 @pytest.mark.parametrize("kind", [DataLoader, stateful.StatefulDataLoader])
-def test_a_batch_whose_map_fails_counts_as_done_and_the_others_come(
+def test_batch_whose_map_fails_is_skipped_and_others_follow(
     ds: Dataset, kind: Any, workers: int
 ) -> None:
     plain = ids(ds.batches(BATCH, seed=2))
@@ -102,7 +100,7 @@ def test_a_batch_whose_map_fails_counts_as_done_and_the_others_come(
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_saved_state_goes_on_after_a_batch_whose_map_failed(ds: Dataset, workers: int) -> None:
+def test_saved_state_resumes_after_a_batch_whose_map_failed(ds: Dataset, workers: int) -> None:
     plain = ids(ds.batches(BATCH, seed=2))
     at = next(at for at, batch in enumerate(plain) if 17 in batch)
 
@@ -139,7 +137,7 @@ def test_iterations_of_256_workers_and_of_threads_are_counted(ds: Dataset) -> No
     assert sorted(found) == sorted(epochs)
 
 
-def test_arrays_of_the_map_style_are_writable_and_give_no_warning(out: Path) -> None:
+def test_map_style_arrays_are_writable_and_give_no_warning(out: Path) -> None:
     ds = open(out, columns=["id", "matrix"])
     assert all(row["matrix"].flags.writeable for row in (ds[0], *ds.__getitems__([1, 2])))
     with warnings.catch_warnings():
@@ -147,7 +145,7 @@ def test_arrays_of_the_map_style_are_writable_and_give_no_warning(out: Path) -> 
         next(iter(DataLoader(ds, 8)))
 
 
-def test_scalars_of_the_map_style_keep_their_dtype(tmp_path: Path) -> None:
+def test_map_style_scalars_keep_their_dtype(tmp_path: Path) -> None:
     dtypes = ["float16", "float32", "float64", *(f"int{bits}" for bits in (8, 16, 32, 64)), "uint8"]
     columns = {dtype: np.arange(8).astype(dtype) for dtype in dtypes}
     rounded = np.arange(8, dtype=np.float32)
@@ -186,7 +184,7 @@ class Wrapped(torch.utils.data.Dataset):  # type: ignore[misc, name-defined]
         ([["a", "b"], ["c"], ["d"], []], r"no tensors of text.*returns lists"),
     ],
 )
-def test_a_value_that_the_map_style_cannot_collate_is_an_error_that_names_the_feature(
+def test_map_style_value_that_cannot_be_collated_names_the_feature(
     values: Any, message: str, workers: int, tmp_path: Path
 ) -> None:
     recordmill.build({"id": np.arange(4), "x": values}, tmp_path / "out")
@@ -198,7 +196,7 @@ def test_a_value_that_the_map_style_cannot_collate_is_an_error_that_names_the_fe
     assert all(isinstance(row, dict) for row in rows)
 
 
-def test_every_feature_has_its_dtype_and_values(out: Path) -> None:
+def test_to_torch_returns_every_feature_with_its_dtype_and_values(out: Path) -> None:
     batches = list(loader(open(out).to_torch(BATCH, shuffle=False), 1))
     for feature in MIXED:
         values = [batch[feature.name] for batch in batches]
@@ -240,7 +238,7 @@ def _rows(value: Any) -> list[Any]:
     return [inner[begin:end] for begin, end in pairwise(splits)]
 
 
-def test_a_batch_has_the_form_that_is_asked_for(out: Path) -> None:
+def test_to_torch_batches_have_the_requested_form(out: Path) -> None:
     from recordmill.reader.options.collation import Padded
 
     ds = open(out, columns=["maybe", "exact", "label"])
@@ -266,7 +264,7 @@ def test_a_batch_has_the_form_that_is_asked_for(out: Path) -> None:
     x.add_(1)  # a consumer may write into what it gets
 
 
-def test_who_writes_into_a_batch_changes_no_other(out: Path) -> None:
+def test_changes_of_a_torch_batch_stay_in_the_batch(out: Path) -> None:
     from recordmill.reader.options.collation import Padded
 
     options: dict[str, Any] = {"shuffle": True, "epochs": 2, "collate": {"tokens": Padded()}}
@@ -294,7 +292,7 @@ def _display(batch: Any) -> str:
 
 
 @pytest.mark.parametrize("options", [{}, {"persistent_workers": True}])
-def test_each_iteration_is_the_next_epoch_also_behind_one_that_was_left(
+def test_each_iteration_is_the_next_epoch_after_an_abandoned_one(
     ds: Dataset, options: dict[str, Any]
 ) -> None:
     truth = ids(ds.batches(BATCH, shuffle=True, epochs=4))
@@ -310,13 +308,13 @@ def test_each_iteration_is_the_next_epoch_also_behind_one_that_was_left(
     assert ids(loading) == truth[:per_epoch]
 
 
-def test_spawned_workers_agree_on_the_epoch_too(ds: Dataset) -> None:
+def test_spawned_workers_agree_on_the_epoch(ds: Dataset) -> None:
     truth = ids(ds.batches(BATCH, shuffle=True, epochs=2))
     loading = loader(ds.to_torch(BATCH, shuffle=True), 2, multiprocessing_context="spawn")
     assert ids(loading) + ids(loading) == truth
 
 
-def test_seeds_that_a_program_sets_do_not_hold_the_epoch(ds: Dataset) -> None:
+def test_seeds_of_the_program_do_not_repeat_an_epoch(ds: Dataset) -> None:
     truth = ids(ds.batches(BATCH, shuffle=True, epochs=3))
     loading = loader(ds.to_torch(BATCH, shuffle=True), 2)
     found = []
@@ -326,7 +324,7 @@ def test_seeds_that_a_program_sets_do_not_hold_the_epoch(ds: Dataset) -> None:
     assert found == truth
 
 
-def test_two_iterations_at_once_do_not_mix(ds: Dataset) -> None:
+def test_concurrent_iterations_are_different_epochs(ds: Dataset) -> None:
     truth = ids(ds.batches(BATCH, shuffle=True, epochs=2))
     loading = loader(ds.to_torch(BATCH, shuffle=True), 2)
     pairs = [
@@ -337,14 +335,14 @@ def test_two_iterations_at_once_do_not_mix(ds: Dataset) -> None:
     assert found == sorted([truth[: len(pairs)], truth[len(pairs) :]])
 
 
-def test_without_end(ds: Dataset) -> None:
+def test_endless_torch_batches_have_no_length(ds: Dataset) -> None:
     loading = loader(ds.to_torch(BATCH, shuffle=True, epochs=None), 2)
     assert ids(islice(loading, 25)) == ids(islice(ds.batches(BATCH, shuffle=True, epochs=None), 25))
     with pytest.raises(TypeError):
         len(loading)
 
 
-def test_hosts_share_an_epoch_by_numbers(ds: Dataset) -> None:
+def test_hosts_given_by_number_share_an_epoch(ds: Dataset) -> None:
     seen = []
     for host in range(3):
         batches = ds.to_torch(
@@ -373,7 +371,7 @@ if __name__ == "__main__":
 """
 
 
-def test_ranks_share_an_epoch_by_themselves(out: Path, tmp_path: Path) -> None:
+def test_distributed_ranks_share_an_epoch(out: Path, tmp_path: Path) -> None:
     ranks = [
         subprocess.Popen(
             [sys.executable, "-c", RANK, str(out), str(rank), str(tmp_path / "store")],
@@ -394,7 +392,7 @@ def test_ranks_share_an_epoch_by_themselves(out: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_stateful_loader_goes_on_behind_an_epoch(ds: Dataset, workers: int) -> None:
+def test_stateful_loader_resumes_across_epochs(ds: Dataset, workers: int) -> None:
     def loading() -> Any:
         batches = ds.to_torch(50, shuffle="global", seed=2)
         return stateful.StatefulDataLoader(batches, batch_size=None, num_workers=workers)
@@ -409,7 +407,7 @@ def test_a_stateful_loader_goes_on_behind_an_epoch(ds: Dataset, workers: int) ->
     assert ids(islice(again, 2)) == truth[12:14]
 
 
-def test_steps_that_were_counted_go_on_with_other_workers_and_hosts(ds: Dataset) -> None:
+def test_counted_steps_resume_with_other_workers_and_hosts(ds: Dataset) -> None:
     options: dict[str, Any] = {"shuffle": True, "seed": 2, "drop_remainder": True}
     truth = ids(ds.batches(30, **options, epochs=3))
     batches = ds.to_torch(30, **options)
@@ -428,7 +426,7 @@ def test_steps_that_were_counted_go_on_with_other_workers_and_hosts(ds: Dataset)
     ]
 
 
-def test_what_is_no_state_of_it_is_refused(ds: Dataset) -> None:
+def test_wrong_state_of_torch_batches_is_refused(ds: Dataset) -> None:
     batches = ds.to_torch(BATCH, shuffle=True, seed=1)
     state = batches.state_dict()
     with pytest.raises(UsageError, match="another seed"):
@@ -444,7 +442,7 @@ def test_what_is_no_state_of_it_is_refused(ds: Dataset) -> None:
         batches.state_dict()
 
 
-def test_it_can_be_pickled_at_any_time(ds: Dataset) -> None:
+def test_torch_batches_can_be_pickled_at_any_time(ds: Dataset) -> None:
     batches = ds.to_torch(BATCH, shuffle=True, seed=1)
     reading = iter(batches)
     next(reading)
@@ -453,7 +451,9 @@ def test_it_can_be_pickled_at_any_time(ds: Dataset) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_damaged_record_is_an_error_that_says_where(tmp_path: Path, workers: int) -> None:
+def test_damaged_record_is_an_error_with_its_place_in_a_loader(
+    tmp_path: Path, workers: int
+) -> None:
     out = write_data_set(tmp_path / "out", {"train": TABLE}, shards=2)
     flip_record(out, 7)
     with pytest.raises(DataError, match=r"record 7, byte \d+: CRC of the data"):
@@ -461,7 +461,7 @@ def test_a_damaged_record_is_an_error_that_says_where(tmp_path: Path, workers: i
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_loader_s_sampler_chooses(tmp_path: Path, workers: int) -> None:
+def test_sampler_of_a_loader_chooses_the_records(tmp_path: Path, workers: int) -> None:
     ds = open(write_data_set(tmp_path / "out", {"train": mixed_rows(100)}, shards=3), threads=2)
     some = ds.filter("id % 2 = 0")[["id", "name", "matrix"]]
     seen = []

@@ -104,7 +104,7 @@ def all_of(batches: Any) -> list[Any]:
 @pytest.mark.parametrize("workers", [0, 1, 3])
 @pytest.mark.parametrize("shuffle", MODES)
 @pytest.mark.parametrize("way", [{}, BUCKETED, PACKED])
-def test_the_batches_are_those_of_numpy(
+def test_torch_workers_yield_the_batches_of_numpy(
     ds: Dataset, way: dict[str, Any], shuffle: Any, workers: int
 ) -> None:
     options: dict[str, Any] = {"shuffle": shuffle, "seed": 5, **windows(shuffle, 2000), **way}
@@ -122,7 +122,7 @@ def test_the_batches_are_those_of_numpy(
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("way", WAYS)
-def test_a_stateful_loader_goes_on_at_every_step(
+def test_stateful_loader_resumes_at_every_step(
     ds: Dataset, way: dict[str, Any], workers: int
 ) -> None:
     options: dict[str, Any] = {"shuffle": "global", "seed": 2, "epochs": 2, **way}
@@ -142,7 +142,7 @@ def test_a_stateful_loader_goes_on_at_every_step(
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_state_goes_on_in_one_process_without_torchdata(ds: Dataset, way: dict[str, Any]) -> None:
+def test_state_resumes_in_one_process_without_torchdata(ds: Dataset, way: dict[str, Any]) -> None:
     truth = all_of(ds.batches(16, shuffle=True, seed=2, epochs=2, **way))
     batches = ds.to_torch(16, shuffle=True, seed=2, **way)
     reading = iter(batches)
@@ -157,7 +157,7 @@ def test_a_state_goes_on_in_one_process_without_torchdata(ds: Dataset, way: dict
 
 @pytest.mark.parametrize("shuffle", MODES)
 @pytest.mark.parametrize("workers", [1, 2, 3, 7])
-def test_workers_that_skip_give_every_record_that_can_be_used_once(
+def test_skipping_workers_yield_every_usable_record_once(
     ds: Dataset, shuffle: Any, workers: int
 ) -> None:
     options: dict[str, Any] = {"shuffle": shuffle, "seed": 4, **windows(shuffle, 2000), **SKIP}
@@ -179,7 +179,7 @@ def test_workers_that_skip_give_every_record_that_can_be_used_once(
         len(ds.to_torch(8, **options))
 
 
-def test_hosts_share_steps(ds: Dataset) -> None:
+def test_torch_hosts_share_steps(ds: Dataset) -> None:
     for way in ({}, BUCKETED, PACKED):
         options: dict[str, Any] = {
             "shuffle": "global",
@@ -194,7 +194,7 @@ def test_hosts_share_steps(ds: Dataset) -> None:
             assert all_of(loader(ds.to_torch(2, host_index=host, **options), 2)) == truth
 
 
-def test_bucketed_steps_are_counted_as_others_are(ds: Dataset) -> None:
+def test_counted_bucketed_steps_resume(ds: Dataset) -> None:
     options: dict[str, Any] = {"shuffle": True, "seed": 2, **BUCKETED}
     truth = all_of(ds.batches(16, **options, epochs=2))
     batches = ds.to_torch(16, **options)
@@ -205,7 +205,7 @@ def test_bucketed_steps_are_counted_as_others_are(ds: Dataset) -> None:
         assert all_of(loader(ds.to_torch(16, **options, start_step=step), 2)) == rest
 
 
-def test_what_can_not_be_is_refused(ds: Dataset) -> None:
+def test_impossible_torch_option_or_state_is_refused(ds: Dataset) -> None:
     for way in (PACKED, SKIP):
         with pytest.raises(UsageError, match="give a"):
             ds.to_torch(8, start_step=1, **way)
@@ -293,7 +293,7 @@ def killed_and_resumed(
     return steps
 
 
-def test_a_killed_run_goes_on_with_the_batches_of_an_unbroken_one(tmp_path: Path) -> None:
+def test_killed_training_resumes_with_the_same_batches(tmp_path: Path) -> None:
     out = write_data_set(tmp_path / "out", {"train": mixed_rows(300)}, shards=3)
     ends = []
     for name, kills in (("unbroken", ()), ("killed", (4, 10, 17))):
@@ -305,7 +305,7 @@ def test_a_killed_run_goes_on_with_the_batches_of_an_unbroken_one(tmp_path: Path
     assert all(torch.equal(ends[0][weight], ends[1][weight]) for weight in ends[0])
 
 
-def test_the_block_of_the_page_runs(tmp_path: Path) -> None:
+def test_code_block_of_the_page_runs(tmp_path: Path) -> None:
     schema = Schema(
         (
             *(Feature(name, "int64", (), True) for name in "ny"),

@@ -62,7 +62,7 @@ def white_box(pixels: Any) -> list[float]:
 
 @pytest.mark.parametrize("orientation", [False, True])
 @pytest.mark.parametrize("size", [(120, 160), (160, 120)])
-def test_boxes_key_points_and_polygons_are_those_of_the_pixels(
+def test_boxes_key_points_and_polygons_match_the_turned_pixels(
     folder: Path, orientation: bool, size: tuple[int, int]
 ) -> None:
     images = Images(*size, orientation=orientation)

@@ -25,7 +25,7 @@ TABLE = mixed_rows(ROWS)
 
 
 @given(st.data(), st.integers(1, 2000))
-def test_numbers_are_found_both_ways(data: st.DataObject, total: int) -> None:
+def test_record_subset_equals_the_mask_that_made_it(data: st.DataObject, total: int) -> None:
     share = data.draw(st.sampled_from([0.0, 0.001, 0.1, 0.9, 1.0]))
     kept = np.random.default_rng(total).random(total) < share
     numbers = np.flatnonzero(kept)
@@ -101,7 +101,7 @@ WAYS = [
 ]
 
 
-def test_a_list_of_names_is_a_view(ds: Dataset) -> None:
+def test_list_of_names_selects_a_view(ds: Dataset) -> None:
     view = ds[["label", "id"]]
     assert (view.columns, list(view.features)) == (["label", "id"], ["label", "id"])
     assert view.to_table().equals(ds.select(["label", "id"]).to_table())
@@ -117,7 +117,7 @@ def test_a_list_of_names_is_a_view(ds: Dataset) -> None:
 
 
 @pytest.mark.parametrize("how", WAYS)
-def test_every_output_has_the_records_that_are_kept(ds: Dataset, tmp_path: Path, how: str) -> None:
+def test_every_output_has_the_filtered_records(ds: Dataset, tmp_path: Path, how: str) -> None:
     view, ids = chosen(ds)[how]
     wanted = TABLE.take(pa.array(ids, pa.int64()))
     again: Dataset = pickle.loads(pickle.dumps(view))
@@ -145,7 +145,7 @@ def test_every_output_has_the_records_that_are_kept(ds: Dataset, tmp_path: Path,
         ds.batches(16, state=state)
 
 
-def test_features_under_other_names(ds: Dataset, tmp_path: Path) -> None:
+def test_renamed_features_are_the_same_for_every_output(ds: Dataset, tmp_path: Path) -> None:
     view = ds.rename({"id": "number", "label": "y", "nested": "deep", "name": "id"})
     wanted = TABLE.rename_columns(
         [
@@ -183,7 +183,7 @@ def test_features_under_other_names(ds: Dataset, tmp_path: Path) -> None:
     assert sorted(saved) == ["number", "words"]
 
 
-def test_tensorflow_has_the_same(tmp_path: Path) -> None:
+def test_to_tf_of_a_view_equals_its_records(tmp_path: Path) -> None:
     tf = pytest.importorskip("tensorflow")
     ds = open(write_data_set(tmp_path / "out", {"train": TABLE}, shards=2))
     view = (
@@ -229,12 +229,12 @@ def test_tensorflow_has_the_same(tmp_path: Path) -> None:
         (lambda ds: ds.head(-1), "records must be at least 0, not -1"),
     ],
 )
-def test_what_no_view_can_be_is_refused(ds: Dataset, use: Any, said: str) -> None:
+def test_impossible_view_is_refused(ds: Dataset, use: Any, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         use(ds)
 
 
-def test_numbers_that_are_not_there(ds: Dataset) -> None:
+def test_filter_by_missing_numbers_is_an_error(ds: Dataset) -> None:
     for wrong in ([ROWS], [-ROWS - 1]):
         with pytest.raises(IndexError):
             ds.filter(wrong)
@@ -244,14 +244,14 @@ def test_numbers_that_are_not_there(ds: Dataset) -> None:
         ds[np.ones(ROWS, np.bool_)]
 
 
-def test_a_view_says_what_it_is(ds: Dataset) -> None:
+def test_repr_of_a_view_shows_its_condition(ds: Dataset) -> None:
     view = ds.filter("id % 2 = 1")
     assert len(view) == 450
     assert "450 of 900 records those where id % 2 = 1" in repr(view)
     assert "3 of 900 records those where they were chosen by number" in repr(ds.filter([1, 2, 3]))
 
 
-def test_a_view_becomes_files(ds: Dataset, tmp_path: Path) -> None:
+def test_view_is_written_to_parquet_and_columns(ds: Dataset, tmp_path: Path) -> None:
     view = ds.select(["id", "name", "tokens"]).rename({"id": "number"}).filter("number % 7 = 3")
     wanted = view.to_table()
     path = view.to_parquet(tmp_path / "view.parquet", compression="snappy")
@@ -271,7 +271,7 @@ def test_a_view_becomes_files(ds: Dataset, tmp_path: Path) -> None:
     assert sorted(one.name for one in tmp_path.iterdir()) == ["columns", "view.parquet"]
 
 
-def test_a_file_that_fails_half_way_is_not_there(
+def test_failed_to_parquet_leaves_no_file(
     ds: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "old.parquet").write_bytes(b"old")
@@ -286,7 +286,7 @@ def test_a_file_that_fails_half_way_is_not_there(
     assert [(one.name, one.read_bytes()) for one in tmp_path.iterdir()] == [("old.parquet", b"old")]
 
 
-def test_foreign_files_and_streams(tmp_path: Path) -> None:
+def test_conditions_filter_foreign_and_streamed_files(tmp_path: Path) -> None:
     batch = mixed_rows(300).combine_chunks().to_batches()[0]
     (tmp_path / "a.tfrecord").write_bytes(encode(batch.slice(0, 100), MIXED).data.tobytes())
     (tmp_path / "b.tfrecord.gz").write_bytes(
@@ -314,7 +314,9 @@ def test_foreign_files_and_streams(tmp_path: Path) -> None:
         ("CAST(name AS INTEGER) = 1", DataError, r"train-.*CAST\(name AS INTEGER\)"),
     ],
 )
-def test_wrong_predicates(tmp_path: Path, where: str, error: type[Exception], said: str) -> None:
+def test_wrong_condition_is_refused(
+    tmp_path: Path, where: str, error: type[Exception], said: str
+) -> None:
     out = write_data_set(tmp_path / "out", {"train": mixed_rows(9)})
     with pytest.raises(error, match=said):
         len(open(out, where=where))

@@ -39,7 +39,7 @@ def both(sets: list[Dataset]) -> recordmill.reader.zip.Zip:
     return recordmill.zip(sets)
 
 
-def test_it_has_the_columns_of_all_and_their_records(
+def test_zip_has_the_columns_of_all_data_sets(
     sets: list[Dataset], both: recordmill.reader.zip.Zip
 ) -> None:
     table = both.to_table()
@@ -56,7 +56,7 @@ def test_it_has_the_columns_of_all_and_their_records(
 
 
 @pytest.mark.parametrize("shuffle", [False, "window", "global"])
-def test_batches_with_others_beside(
+def test_batches_of_a_zip_keep_records_together(
     sets: list[Dataset], both: recordmill.reader.zip.Zip, shuffle: str | bool
 ) -> None:
     options = {"shuffle": shuffle, "seed": 3, "collate": "padded"}
@@ -73,14 +73,14 @@ def test_batches_with_others_beside(
     assert sum(len(batch["id"]) for batch in bucketed) == ROWS
 
 
-def test_tensorflow(both: recordmill.reader.zip.Zip) -> None:
+def test_to_tf_of_a_zip_keeps_records_together(both: recordmill.reader.zip.Zip) -> None:
     pytest.importorskip("tensorflow")
     for x, y in both.to_tf(64, seed=3, label=True):
         assert (x["double"].numpy() == 2 * x["id"].numpy()).all()
         assert (y.numpy() == x["id"].numpy() % 2).all()
 
 
-def test_torch(both: recordmill.reader.zip.Zip) -> None:
+def test_to_torch_of_a_zip_keeps_records_together(both: recordmill.reader.zip.Zip) -> None:
     data = pytest.importorskip("torch.utils.data")
     loader = data.DataLoader(
         both[["id", "double"]].to_torch(64, seed=3), batch_size=None, num_workers=2
@@ -88,7 +88,7 @@ def test_torch(both: recordmill.reader.zip.Zip) -> None:
     assert sum(int((batch["double"] == 2 * batch["id"]).sum()) for batch in loader) == ROWS
 
 
-def test_what_does_not_fit_is_refused(
+def test_data_sets_that_do_not_fit_are_not_zipped(
     tmp_path: Path, sets: list[Dataset], both: recordmill.reader.zip.Zip
 ) -> None:
     left, right = sets
@@ -115,7 +115,7 @@ def test_what_does_not_fit_is_refused(
         recordmill.mixture([(both, 1)])
 
 
-def test_what_can_not_be_decoded_is_named_by_its_own_file(tmp_path: Path) -> None:
+def test_undecodable_image_of_a_zip_is_named_by_its_own_file(tmp_path: Path) -> None:
     images = [encoded("PNG")] * 9 + [b"no image"]
     one = build(tmp_path / "left", {"id": range(10)}, num_shards=3)
     other = build(
