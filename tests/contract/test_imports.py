@@ -1,5 +1,5 @@
-"""Which packages each command loads: `--help` nothing heavy, reads no Beam or TensorFlow, builds no
-TensorFlow.
+"""Each command loads only the packages that it needs: `--help` nothing heavy, reads no Beam,
+builds no TensorFlow.
 """
 
 import json

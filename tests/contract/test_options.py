@@ -1,5 +1,5 @@
-"""Options are declared once: command line, Python, types, manifest and reference say what the
-declarations say.
+"""Options are declared once; command line, Python, types, manifest and reference page follow
+from the declarations.
 """
 
 import ast

@@ -1,4 +1,4 @@
-"""Calls that only some systems have: each is listed here with its alternative on macOS."""
+"""Every system call that macOS lacks is listed with its alternative, and the alternatives work."""
 
 from __future__ import annotations
 

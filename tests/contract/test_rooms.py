@@ -1,5 +1,5 @@
-"""The structure of the package against its declared table: who may import whom, no cycles, a
-sentence at each door.
+"""The package has the declared structure: rooms import only what the table allows, without
+cycles, and are documented.
 """
 
 import ast

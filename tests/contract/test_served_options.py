@@ -1,5 +1,5 @@
-"""Each option, alone and beside those it needs or excludes, is honoured or refused for every input
-and output.
+"""Each option, alone or with others, takes effect or is refused, for every kind of input and
+output.
 """
 
 import json

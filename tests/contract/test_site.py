@@ -1,6 +1,4 @@
-"""The pages of docs/ and their site: public names and pages are listed, and nothing is loaded from
-elsewhere.
-"""
+"""The documentation site lists every public name and page, and loads nothing from elsewhere."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Texts that are made or run: merges without scars, examples of docstrings, the types of the native
-library.
+"""Generated and checked texts are up to date: merges, doctests, the stub of the library, recipe,
+workflow and promises.
 """
 
 import doctest

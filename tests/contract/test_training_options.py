@@ -1,4 +1,4 @@
-"""The options of training are declared once, and what has no effect is refused by name."""
+"""Training options are declared once, and an option without effect is refused by name."""
 
 import dataclasses
 import inspect

@@ -1,4 +1,4 @@
-"""Wrong arguments of the Python calls are one sentence: what is wrong, and a right value."""
+"""Wrong arguments of Python calls give one sentence: what is wrong, and a right value."""
 
 import errno
 import os

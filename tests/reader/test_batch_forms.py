@@ -1,5 +1,5 @@
-"""What NumPy batches can be given as: padded and dense lists, labels and weights, images of one
-size.
+"""NumPy batches have the requested form: padded or dense lists, labels and weights, one matrix,
+mapped results.
 """
 
 import operator

@@ -1,6 +1,4 @@
-"""What the reader holds, in a child process: the memory of its own that it takes more than before
-it began.
-"""
+"""The memory of the reader is bounded, whatever the number and size of the records."""
 
 import gzip
 import os

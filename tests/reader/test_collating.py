@@ -1,5 +1,5 @@
-"""Batches that are padded, bucketed and packed: each record once, resumed at every step, and shared
-by hosts.
+"""Padded, bucketed and packed batches hold each record once, resume at every step, and are
+shared by hosts.
 """
 
 from functools import partial

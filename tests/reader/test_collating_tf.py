@@ -1,4 +1,4 @@
-"""`to_tf` gives what is collated as `batches` does: same batches, same values, same shapes."""
+"""`to_tf` collates as `batches` does: same batches, values and shapes."""
 
 from typing import Any
 

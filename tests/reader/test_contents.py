@@ -1,5 +1,5 @@
-"""What binary values look like: each kind is recognised, and near misses and random bytes are not
-taken for it.
+"""Contents of binary values are recognized, and near misses and random bytes are not mistaken
+for them.
 """
 
 import io

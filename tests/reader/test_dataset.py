@@ -1,5 +1,5 @@
-"""A data set opened: the same records by table, number, slice, batch and array, of every
-compression.
+"""An opened data set returns the same records as table, by number, slice, batch and array, for
+every compression.
 """
 
 import multiprocessing

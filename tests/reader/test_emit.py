@@ -1,5 +1,5 @@
-"""The emitted sources run as they are, in a process of their own, and give the tensors that our
-Dataset gives.
+"""Emitted programs run as they are, in a process of their own, and return the tensors of our
+Dataset.
 """
 
 import gzip

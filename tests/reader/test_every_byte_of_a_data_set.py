@@ -1,5 +1,5 @@
-"""Each byte of a data set changed, each file cut: commands refuse or give the very records;
-`verify` finds it.
+"""If any byte of a data set changes or a file is truncated, commands refuse it or return the
+true records.
 """
 
 import shutil

@@ -1,4 +1,4 @@
-"""Files that are no data set of ours open without an option; see also
+"""TFRecord files of other programs open without options; see also
 tests/pipelines/test_foreign_parquet.py.
 """
 

@@ -1,4 +1,4 @@
-"""Grain takes a Dataset as its RandomAccessDataSource, in threads and in worker processes; skipped
+"""Grain reads a Dataset as its RandomAccessDataSource, in threads and worker processes; skipped
 without Grain.
 """
 

@@ -1,5 +1,5 @@
-"""Hosts as frameworks tell them: TensorFlow's own context, and modules with the functions of JAX
-and PyTorch.
+"""`hosts()` reads number and index from TensorFlow's context and from modules like JAX and
+PyTorch.
 """
 
 from pathlib import Path

@@ -1,5 +1,5 @@
-"""Files that are damaged, cut or absent: the first damaged record is named, missing shards are
-said, and a training without any good record ends.
+"""Damaged, truncated or missing files are reported by every reader, and training without good
+records ends.
 """
 
 import gzip

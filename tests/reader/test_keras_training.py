@@ -1,6 +1,4 @@
-"""Keras trains from the reader on images, on a table and on text, and learns what can be learnt
-from them.
-"""
+"""Keras trains from the reader on images, tables and text, and learns what can be learnt."""
 
 import os
 import warnings

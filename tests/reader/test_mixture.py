@@ -1,5 +1,5 @@
-"""Several data sets as one: exact proportions, each one's own order, one state, hosts, in every
-face.
+"""A mixture of data sets has exact proportions, the order of each set, one state, and shares for
+hosts.
 """
 
 import gzip

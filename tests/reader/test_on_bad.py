@@ -1,5 +1,5 @@
-"""Records that can't be used, left out of batches: which ones, what is said of them, and where a
-run goes on.
+"""With `on_bad="skip"`, unusable records are left out, counted and reported, and runs resume
+exactly.
 """
 
 import gzip

@@ -1,4 +1,4 @@
-"""What `open` is told of decoding holds for every consumer: `decode_raw`, `reshape` and
+"""Conversions that `open` receives hold for every consumer: `decode_raw`, `reshape`, `pad` and
 `decode_images`.
 """
 

@@ -1,4 +1,4 @@
-"""The report of a data set: what it says, that all of it stands in the file, and that no value is
+"""The report of a data set shows its records, is one self-contained file, and treats no value as
 markup.
 """
 

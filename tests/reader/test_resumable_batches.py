@@ -1,5 +1,5 @@
-"""Batches of an exact order: every mode, shares of hosts, states at every step, streamed files,
-damage.
+"""Batches have an exact order in every mode: shared by hosts, resumed at every step, for
+streamed and damaged files.
 """
 
 import gzip

@@ -1,5 +1,5 @@
-"""Foreign files that are written to in place while they are read, with their size as it was and
-their time set back.
+"""A foreign file that is rewritten during a read is noticed, even if its size and time stay the
+same.
 """
 
 import gzip

@@ -1,5 +1,5 @@
-"""The order of an epoch as a function: a permutation in every mode, entered anywhere, the same for
-ever, and good.
+"""The order of an epoch is a reproducible, well mixed permutation in every mode, computable from
+any position.
 """
 
 import pickle

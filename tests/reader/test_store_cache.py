@@ -1,5 +1,5 @@
-"""What a `Dataset` in a store keeps on disk needs no request again; damage is fetched anew, and the
-limit holds.
+"""Cached blocks of a data set in a store need no second request; damaged ones are fetched again,
+within the limit.
 """
 
 import fcntl

@@ -1,5 +1,5 @@
-"""tf.data from the schema: dtypes, shapes, ragged and missing values, order, cardinality, images,
-short shards.
+"""`to_tf` follows the schema: dtypes, shapes, ragged and missing values, order, cardinality, and
+damaged shards.
 """
 
 import gzip

@@ -1,5 +1,5 @@
-"""Plain, bucketed, packed or skipping batches by PyTorch's workers: in `batches()`'s order, also
-after a kill.
+"""PyTorch's workers yield plain, bucketed, packed or skipping batches in the order of
+`batches()`, also after a kill.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""`Images(orientation=True)` turns boxes, key points and polygons as it turns the pixels."""
+"""`Images(orientation=True)` turns boxes, key points and polygons together with the pixels."""
 
 import json
 from pathlib import Path

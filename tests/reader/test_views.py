@@ -1,4 +1,4 @@
-"""Views of a data set: other names, fewer features, fewer records; the same in every face."""
+"""Views with renamed or selected features and records are the same for every consumer."""
 
 import gzip
 import pickle

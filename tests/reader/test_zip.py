@@ -1,5 +1,5 @@
-"""Data sets with the same records side by side, in every output; and those that don't fit
-together.
+"""`zip` joins data sets of the same records side by side for every output, and refuses those
+that don't fit.
 """
 
 from __future__ import annotations
