@@ -37,7 +37,7 @@ from recordmill.sources.common.contract import Source
 from recordmill.sources.common.tables import count_unit_rows, unit_sizes
 from recordmill.sources.registry import DATA_EXTENSIONS
 from recordmill.statistics.dataset_sketch import DatasetSketch, SketchPool
-from recordmill.storage.folders import make_scratch_folder, remove_tree
+from recordmill.storage.folders import scratch_folder
 from recordmill.storage.listing import list_inputs
 
 if TYPE_CHECKING:
@@ -178,15 +178,12 @@ def _temporary_plan(inputs: Any, options: Mapping[str, Any]) -> Iterator[BuildPl
     Yields:
         The plan.
     """
-    scratch = make_scratch_folder("plan-")
-    try:
+    with scratch_folder("plan-") as scratch:
         folder = RunFolder.create(scratch)
         try:
             yield make_plan(inputs, folder, scratch, 0, make_options(scratch, **options))
         finally:
             folder.close()
-    finally:
-        remove_tree(scratch, ignore_errors=True)
 
 
 def _estimate_shards(plan: BuildPlan, source: Source) -> int:

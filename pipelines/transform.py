@@ -38,14 +38,12 @@ from recordmill.preprocessing.tensors import explain_unfit
 from recordmill.schemas.feature import Schema
 from recordmill.schemas.tfmd import from_pbtxt
 from recordmill.shards.manifest import TRANSFORM_FOLDER, Manifest, load_manifest
-from recordmill.storage.files import is_remote, sync_file, sync_folder
+from recordmill.storage.files import sync_file, sync_folder
 from recordmill.storage.folders import (
     copy_tree,
-    fetch_tree,
     is_folder,
     join,
-    list_paths_recursively,
-    make_folder,
+    list_paths,
 )
 
 PreprocessingFn = Callable[[dict[str, Any]], dict[str, Any]]
@@ -131,7 +129,7 @@ def add_transform(
 
 def _sync_files(folder: Path) -> None:
     """Makes the saved transform durable, as the shards are before the commit."""
-    for path in (*list_paths_recursively(folder), folder):
+    for path in (*list_paths(folder, "**/*"), folder):
         (sync_folder if is_folder(path) else sync_file)(path)
 
 
@@ -153,12 +151,7 @@ def _copy_transform(origin: SavedTransformOrigin, plan: BuildPlan, target: str) 
     source = join(origin.out, origin.manifest.parts[-1].folder, TRANSFORM_FOLDER)
     if not is_folder(source):
         raise DataError("is missing; the manifest names it", source=source)
-    if is_remote(source):
-        make_folder(target)
-        fetch_tree(source, target)
-    else:
-        # A link stays a link, and is refused later: the manifest names regular files only.
-        copy_tree(source, target, keep_links=True)
+    copy_tree(source, target)
     saved = restore_transform(
         target, origin.manifest.transform, from_pbtxt(origin.manifest.schema, origin.out)
     )

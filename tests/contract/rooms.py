@@ -57,7 +57,7 @@ ROOMS: dict[
     "reader.batches": "base reader.images reader.options reader.prefetch reader.sampling records.columns records.example schemas "
     "shards",
     "reader.tensorflow": "base reader.batches reader.options reader.prefetch records.columns schemas",
-    "reader.torch": "base reader.batches reader.sampling records.columns",
+    "reader.torch": "base reader.batches reader.sampling records.columns storage",
     "reader": "base checks reader.batches reader.images reader.options reader.prefetch reader.sampling "
     "reader.torch records.columns records.example records.images records.inference records.protobuf records.tfrecord "
     "records.writers schemas shards shards.loading statistics storage",

@@ -16,7 +16,6 @@ LIBRARIES = {"mmap", "shutil", "tempfile"}
 EXCEPTIONS = {
     "base/machine.py": "files of the kernel, which have no size",
     "commands/main.py": "descriptors 0 to 2, which may be closed",
-    "reader/torch/datasets.py": "a counter that forked processes share, without a name",
 }
 
 

@@ -45,7 +45,7 @@ from recordmill.storage.folders import (
     is_folder,
     join,
     make_scratch_folder,
-    remove_tree,
+    remove,
     rename,
 )
 from recordmill.transforms import beam_types
@@ -202,7 +202,7 @@ def publish_transform_folder(
     """
     attempt = Path(f"{target}.{uuid.uuid4().hex}")
     copy_tree(
-        model, attempt / TRANSFORM_FN_FOLDER, ignored_patterns=(".tft_metadata", "fingerprint.pb")
+        model, attempt / TRANSFORM_FN_FOLDER, ignored_names=(".tft_metadata", "fingerprint.pb")
     )
     metadata_io.write_metadata(metadata, os.fspath(attempt / METADATA_FOLDER))
     if asset_map:
@@ -213,7 +213,7 @@ def publish_transform_folder(
     except OSError:
         if not is_folder(target):
             raise
-        remove_tree(attempt)
+        remove(attempt)
     return target
 
 

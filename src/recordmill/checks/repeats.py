@@ -1,8 +1,8 @@
 """Search for records with equal contents, and for pairs of similar image hashes.
 
 Equal contents are found by digests. Each record takes 24 bytes in NumPy arrays, and no Python
-object. If the digests do not fit into memory, they are written to several files in a scratch
-folder, and the files are searched one after the other.
+object. If the digests do not fit into memory, they are written to several
+temporary files, and the files are searched one after the other.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from recordmill.base.buffers import Bytes, Int64s
 from recordmill.base.siphash import U64, hash_bytes
 from recordmill.records.images.similarity import MAX_HASH_DISTANCE
 from recordmill.statistics.value_sketch import hash_texts
-from recordmill.storage.files import create_file, map_file, write_all
-from recordmill.storage.folders import join, make_scratch_folder, remove_tree
+from recordmill.storage.files import create_unnamed_file, map_open_file, write_all
 
 _PAIRS_PER_BLOCK = 1 << 16  # largest number of pairs that `find_near_pairs` yields at once
 _ROWS_PER_BLOCK = 256  # rows that one matrix product compares with all rows before them
@@ -150,7 +149,6 @@ class ContentDigests:
         self._max_waiting_rows = memory_bytes // 2 // _ROW_DTYPE.itemsize
         self._waiting: list[npt.NDArray[np.void]] = []
         self._rows = 0
-        self._folder: str | None = None
         self._files: list[BinaryIO] = []
 
     def digests(self, data: Bytes, starts: Int64s, ends: Int64s) -> npt.NDArray[np.void]:
@@ -182,11 +180,8 @@ class ContentDigests:
             self._write()
 
     def _write(self) -> None:
-        if self._folder is None:
-            self._folder = make_scratch_folder("digests-")
-            self._files = [
-                create_file(join(self._folder, str(file_id))) for file_id in range(self._file_count)
-            ]
+        if not self._files:
+            self._files = [create_unnamed_file() for _ in range(self._file_count)]
         rows = self._take()
         # Equal digests go to the same file, so each file can be searched on its own.
         file_ids = (rows["high"] >> np.uint64(64 - self._file_count.bit_length() + 1)).astype(
@@ -214,21 +209,18 @@ class ContentDigests:
 
     def _iter_row_sets(self) -> Iterator[npt.NDArray[np.void]]:
         """Yields all rows in several arrays. Rows with equal digests are in the same array."""
-        if self._folder is None:
+        if not self._files:
             yield self._take()
             return
         self._write()
-        for file_id, file in enumerate(self._files):
-            file.close()
-            yield np.asarray(map_file(join(self._folder, str(file_id))).view(_ROW_DTYPE))
+        for file in self._files:
+            yield np.asarray(map_open_file(file).view(_ROW_DTYPE))
 
     def close(self) -> None:
-        """Frees the memory and removes the scratch folder."""
+        """Frees the memory and the temporary files."""
         for file in self._files:
             file.close()
-        if self._folder is not None:
-            remove_tree(self._folder, ignore_errors=True)
-        self._waiting, self._files, self._folder = [], [], None
+        self._waiting, self._files = [], []
 
 
 def _add_repeats(rows: npt.NDArray[np.void], num_splits: int, counts: RepeatCounts) -> None:

@@ -25,7 +25,7 @@ from recordmill.shards.loading.decode import Salvaged
 from recordmill.shards.pieces import Piece
 from recordmill.shards.tfrecord_file import open_tfrecord
 from recordmill.storage.files import stat
-from recordmill.storage.folders import find_files, make_scratch_folder, remove_tree
+from recordmill.storage.folders import find_files, scratch_folder
 
 # Number of decoded pieces of 8 MiB. With 32 MiB, the average length of texts and lists is known to
 # a few percent.
@@ -144,19 +144,14 @@ def estimate_read(plan: ReadPlan, memory_bytes: int) -> ReadEstimate:
 
 def _measure_output(plan: ReadPlan, batches: Sequence[pa.RecordBatch]) -> int:
     """Writes the batches to temporary files and returns their total size."""
-    folder, split = (
-        make_scratch_folder("estimate-"),
-        plan.split_tasks[0].split if plan.split_tasks else "",
-    )
-    try:
+    split = plan.split_tasks[0].split if plan.split_tasks else ""
+    with scratch_folder("estimate-") as folder:
         settings = WriterSettings(plan.layout or plan.options.output_options, split)
         writer = plan.options.output.new_writer(Path(folder, "output"), plan.schema, settings)
         for batch in batches:
             writer.write(batch)
         writer.close()
         return sum(stat(file).size_bytes for file in find_files(folder).values())
-    finally:
-        remove_tree(folder, ignore_errors=True)
 
 
 def _count_task_records(plan: ReadPlan, task: ReadTask) -> int:

@@ -25,7 +25,7 @@ from recordmill.records.writers.outputs import Output, OutputWriter, WriterSetti
 from recordmill.shards.lengths import compare_length
 from recordmill.shards.rejects import RejectBudget, RejectSummary, RejectWriter
 from recordmill.storage.files import sync_file
-from recordmill.storage.folders import is_folder, list_paths, remove_file, remove_tree, rename
+from recordmill.storage.folders import is_folder, list_paths, remove, rename
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,19 +308,12 @@ def write_output(
                 sync_file(file)
     except BaseException:
         writer.abort()
-        _remove_output(temporary)
+        remove(temporary, ignore_errors=True)
         raise
     # `rename` replaces a file, but not a folder with files. So that is removed before.
     if is_folder(path):
-        remove_tree(path)
+        remove(path)
     rename(temporary, path)
     if on_output is not None:
         on_output(path, path.name)
     return writer
-
-
-def _remove_output(path: Path) -> None:
-    if is_folder(path):
-        remove_tree(path, ignore_errors=True)
-    else:
-        remove_file(path, missing_ok=True)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from recordmill.base.errors import DataError
 from recordmill.base.machine import exhausted_limit
-from recordmill.storage.folders import is_folder, list_names
+from recordmill.storage.folders import list_names_if_present
 
 # Name of an operation that marks the result of a declared step: column number and result.
 FITTED_OPERATION = re.compile(r"(?:.*/)?fitted_(\d+)_([a-z0-9]+)(?:_\d+)?")
@@ -194,7 +194,7 @@ def list_vocabulary_files(folder: str) -> list[str]:
     A vocabulary has one word per line.
     """
     assets = os.path.join(folder, "transform_fn", "assets")
-    return [os.path.join(assets, name) for name in list_names(assets)] if is_folder(assets) else []
+    return [os.path.join(assets, name) for name in list_names_if_present(assets)]
 
 
 def _components(tf: Any, structure: Any, tensors: Sequence[Any]) -> dict[str, list[Any]]:

@@ -24,7 +24,7 @@ from recordmill.preprocessing.tensors import make_representations
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.schemas.tfmd import extend_pbtxt, from_pbtxt, to_pbtxt
 from recordmill.storage.files import read_blocks, read_range, replace_file, write_all
-from recordmill.storage.folders import is_file, is_link, list_paths_recursively, make_folder
+from recordmill.storage.folders import find_files, is_file, is_link, make_folder
 
 # The prefix of raw features that are kept in addition.
 RAW_PREFIX = "raw/"
@@ -405,13 +405,10 @@ def check_transform_files(folder: str, entry: Mapping[str, Any]) -> None:
 
 def _hash_files(folder: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yields the name of each file below the folder, with its size and SHA-256."""
-    for path in list_paths_recursively(folder):
-        if is_file(path) and not is_link(path):
-            data = read_range(str(path)).tobytes()
-            yield (
-                path.relative_to(folder).as_posix(),
-                {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()},
-            )
+    for name, path in find_files(folder).items():
+        if not is_link(path):
+            data = read_range(path).tobytes()
+            yield name, {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 
 
 def _collect_results(

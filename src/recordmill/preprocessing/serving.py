@@ -131,11 +131,11 @@ def _layer_class() -> Any:
 
         def save_assets(self, dir_path: str) -> None:
             assert self._folder is not None
-            copy_tree(self._folder, dir_path, exist_ok=True)
+            copy_tree(self._folder, dir_path)
 
         def load_assets(self, dir_path: str) -> None:
             folder = make_scratch_folder("recordmill-transform-")
-            copy_tree(dir_path, folder, exist_ok=True)
+            copy_tree(dir_path, folder)
             self.load(folder)
 
         def compute_output_spec(self, inputs: Mapping[str, Any]) -> dict[str, Any]:

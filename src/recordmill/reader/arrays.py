@@ -25,9 +25,8 @@ from recordmill.storage.folders import (
     check_output_file,
     exists,
     make_folder,
-    make_scratch_folder,
     remove_file,
-    remove_tree,
+    scratch_folder,
 )
 
 
@@ -130,11 +129,8 @@ def write_parquet(
         _write_parquet(dataset, temporary, options, target)
         sync_folder(target.parent)  # makes the rename durable
         return target
-    scratch = make_scratch_folder("recordmill-")
-    try:
+    with scratch_folder("recordmill-") as scratch:
         _write_parquet(dataset, Path(scratch, "table.parquet"), options, place)
-    finally:
-        remove_tree(scratch)
     return place
 
 

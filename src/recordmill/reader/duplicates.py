@@ -35,8 +35,7 @@ from recordmill.schemas.feature import Schema
 from recordmill.schemas.splits import TRAIN_SPLIT
 from recordmill.shards.loading.decode import decode_frames
 from recordmill.shards.pieces import FrameCall
-from recordmill.storage.files import create_file, map_file, write_all
-from recordmill.storage.folders import join, make_scratch_folder, remove_tree
+from recordmill.storage.files import create_unnamed_file, map_open_file, write_all
 
 if TYPE_CHECKING:
     from recordmill.reader.scanner import Scanner
@@ -64,27 +63,22 @@ def find_near_images(
         feature: Stored name of the feature with encoded images.
         progress: Called with the number of records of each part that was read.
     """
-    folder = make_scratch_folder("greys-")
-    try:
-        path = join(folder, "greys")
-        numbers, splits, hashes = (
-            [np.empty(0, np.int64)],
-            [np.empty(0, np.int64)],
-            [np.empty((0, similarity.HASH_WORDS), "u8")],
-        )
-        # the greys of all images are too large for the memory
-        with create_file(path) as file:
-            for records, split, batch_hashes, greys in _hash_images(dataset, feature, progress):
-                numbers.append(records)
-                splits.append(np.full(len(records), split))
-                hashes.append(batch_hashes)
-                write_all(file, greys)
-        greys = map_file(path).reshape(-1, _GREY_BYTES)
-        return _find_similar(
-            np.concatenate(numbers), np.concatenate(splits), np.concatenate(hashes), greys
-        )
-    finally:
-        remove_tree(folder, ignore_errors=True)
+    numbers, splits, hashes = (
+        [np.empty(0, np.int64)],
+        [np.empty(0, np.int64)],
+        [np.empty((0, similarity.HASH_WORDS), "u8")],
+    )
+    # the greys of all images are too large for the memory
+    with create_unnamed_file() as file:
+        for records, split, batch_hashes, greys in _hash_images(dataset, feature, progress):
+            numbers.append(records)
+            splits.append(np.full(len(records), split))
+            hashes.append(batch_hashes)
+            write_all(file, greys)
+        greys = map_open_file(file).reshape(-1, _GREY_BYTES)
+    return _find_similar(
+        np.concatenate(numbers), np.concatenate(splits), np.concatenate(hashes), greys
+    )
 
 
 def _hash_images(

@@ -43,8 +43,8 @@ from recordmill.base.progress import Progress
 from recordmill.base.threads import ForkSafeLock
 from recordmill.storage.codecs import BZ2, CODECS, GZIP, MAX_RATIO, XZ, ZSTD, Codec
 from recordmill.storage.disk_files import write_all
-from recordmill.storage.stores.address import Address
-from recordmill.storage.stores.local import LocalReader, LocalStorage
+from recordmill.storage.stores.address import is_remote
+from recordmill.storage.stores.local import LocalReader, LocalStorage, create_unnamed_file
 from recordmill.storage.stores.objects import ObjectStorage
 from recordmill.storage.stores.protocol import FileStorage, Reader, ReaderFile, Stat
 
@@ -150,10 +150,9 @@ class ArchiveMembers:
             self.members[name] = member
 
 
-def _storage_of_archive(archive: str) -> FileStorage:
-    return (
-        LOCAL_STORAGE if "://" not in archive or Address.parse(archive) is None else OBJECT_STORAGE
-    )
+def find_file_storage(path: str) -> FileStorage:
+    """Returns the storage that contains a path outside archives: a disk, or the stores."""
+    return OBJECT_STORAGE if is_remote(path) else LOCAL_STORAGE
 
 
 def is_archive(path: str) -> bool:
@@ -165,9 +164,9 @@ def is_archive(path: str) -> bool:
     Raises:
         UsageError: The file is the beginning of a ZIP archive.
     """
-    if _ARCHIVE.search(path) is None or not _storage_of_archive(path).is_file(path):
+    if _ARCHIVE.search(path) is None or not find_file_storage(path).is_file(path):
         return False
-    with ReaderFile(_storage_of_archive(path).open(path)) as file:
+    with ReaderFile(find_file_storage(path).open(path)) as file:
         if not is_tar(path):
             if zipfile.is_zipfile(cast(BinaryIO, file)):
                 return True
@@ -228,7 +227,7 @@ def read_members(path: str) -> ArchiveMembers:
         DataError: The compression of a tar is damaged, or its content exceeds `MAX_RATIO` times its
             size.
     """
-    archive_stat = _storage_of_archive(path).last_known_stat(path)
+    archive_stat = find_file_storage(path).last_known_stat(path)
     with _lock:
         archive_members = _cached_members.pop(path, None)
         if archive_members is None or archive_members.archive_stat.is_changed(archive_stat):
@@ -244,7 +243,7 @@ def read_members(path: str) -> ArchiveMembers:
 
 
 def _read_archive(path: str, archive_stat: Stat) -> ArchiveMembers:
-    with ReaderFile(_storage_of_archive(path).open(path)) as file:
+    with ReaderFile(find_file_storage(path).open(path)) as file:
         archive_members = ArchiveMembers(
             archive_stat, _detect_tar_codec(file) if is_tar(path) else None
         )
@@ -384,7 +383,7 @@ def keep_decompressed_files() -> Iterator[None]:
 def _open_archive(path: str, archive: ArchiveMembers) -> Reader:
     """Opens an archive. Decompresses a compressed tar unless a current copy exists."""
     if archive.codec is None:
-        return _storage_of_archive(path).open(path)
+        return find_file_storage(path).open(path)
     blocks = archive.codec.algorithm.decompress_file(path, path, MAX_RATIO)
     return _open_decompressed(path, path, archive.archive_stat, blocks)
 
@@ -408,7 +407,7 @@ def _open_decompressed(
         # Readers have a descriptor of their own, so a dropped file stays readable for them.
         while len(_decompressed_files) > _max_decompressed_files():
             _decompressed_files.popitem(last=False)
-        if archive_stat.is_changed(_storage_of_archive(archive).last_known_stat(archive)):
+        if archive_stat.is_changed(find_file_storage(archive).last_known_stat(archive)):
             raise DataError("changed while it was read; start again", source=archive)
         descriptor_copy = os.dup(file.fileno())
     return _MemberReader(
@@ -428,7 +427,7 @@ def _max_decompressed_files() -> int:
 
 
 def _decompress(path: str, blocks: Iterable[bytes]) -> BinaryIO:
-    file = cast(BinaryIO, tempfile.TemporaryFile(prefix="recordmill-", buffering=0))  # noqa: SIM115
+    file = create_unnamed_file()
     for block in blocks:
         try:
             write_all(file, block)
@@ -472,7 +471,7 @@ def is_archive_member(path: str) -> bool:
     Only the archive must exist. The member may be missing.
     """
     archive = archive_path(path)
-    if not archive or _storage_of_archive(archive) is LOCAL_STORAGE:
+    if not is_remote(archive):
         return os.path.isfile(archive)
     with contextlib.suppress(FileNotFoundError):
         return OBJECT_STORAGE.last_known_stat(archive) is not None
@@ -508,7 +507,7 @@ class ArchiveStorage(FileStorage):
     """Storage of the members of archives. See `FileStorage`."""
 
     def stat(self, path: str) -> Stat:
-        _storage_of_archive(archive := archive_path(path)).stat(archive)
+        find_file_storage(archive := archive_path(path)).stat(archive)
         return self.last_known_stat(path)
 
     def last_known_stat(self, path: str) -> Stat:

@@ -38,7 +38,7 @@ from recordmill.storage.disk_files import (
 )
 from recordmill.storage.stores import uploads
 from recordmill.storage.stores.address import (
-    Address,
+    is_remote,
     parse_input_path,
     parse_input_paths,
     parse_local_path,
@@ -46,7 +46,12 @@ from recordmill.storage.stores.address import (
     unquote_name,
 )
 from recordmill.storage.stores.client import REQUEST_LIMIT
-from recordmill.storage.stores.local import NOT_REGULAR_ERRNOS, stat_from_os
+from recordmill.storage.stores.local import (
+    NOT_REGULAR_ERRNOS,
+    create_unnamed_file,
+    map_open_file,
+    stat_from_os,
+)
 from recordmill.storage.stores.objects import StoreSettings
 from recordmill.storage.stores.protocol import FileStorage, Reader, SizedFile, Stat
 from recordmill.storage.stores.uploads import (
@@ -75,7 +80,10 @@ __all__ = [  # includes names of the modules inside `storage`, for all other cod
     "atomic_write",
     "check_uploaded",
     "create_file",
+    "create_unnamed_file",
+    "is_remote",
     "list_objects",
+    "map_open_file",
     "parse_input_path",
     "parse_input_paths",
     "parse_local_path",
@@ -105,12 +113,7 @@ def find_storage(path: str) -> FileStorage:
     """Returns the storage that contains a path: a disk, the stores, or the archives."""
     if archives.is_archive_member(path):
         return _ARCHIVE_STORAGE
-    return _OBJECT_STORAGE if is_remote(path) else archives.LOCAL_STORAGE
-
-
-def is_remote(path: str) -> bool:
-    """Returns whether a path is in a store. This includes members of archives in a store."""
-    return "://" in path and Address.parse(path) is not None
+    return archives.find_file_storage(path)
 
 
 def limit_requests(requests: int | None) -> None:

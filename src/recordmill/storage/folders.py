@@ -13,6 +13,7 @@ import os
 import shutil
 import stat
 import tempfile
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from recordmill.base.errors import DataError, UsageError
@@ -140,13 +141,9 @@ def list_paths(folder: Path, pattern: str = "") -> list[Path]:
     Args:
         folder: A folder on a disk.
         pattern: A glob for the names, or "" for all. With a glob, a missing folder has no paths.
+            `**/*` are the paths of everything below the folder, without following links.
     """
     return sorted(folder.glob(pattern) if pattern else folder.iterdir())
-
-
-def list_paths_recursively(folder: Pathlike) -> list[Path]:
-    """Returns the sorted paths of everything below a folder. Does not follow links."""
-    return sorted(Path(folder).rglob("*"))
 
 
 def find_files(folder: Pathlike) -> dict[str, str]:
@@ -156,21 +153,31 @@ def find_files(folder: Pathlike) -> dict[str, str]:
     """
     if is_remote(os.fspath(folder)):
         return {name: join(folder, name) for name, _ in iter_object_stats(os.fspath(folder))}
-    paths = (path for path in list_paths_recursively(folder) if path.is_file())
+    paths = (path for path in list_paths(Path(folder), "**/*") if path.is_file())
     return {path.relative_to(folder).as_posix(): str(path) for path in paths}
 
 
-def fetch_tree(source: Pathlike, target: Pathlike) -> None:
-    """Copies all files below a folder to a local folder. The source may be in a store.
+def copy_tree(source: Pathlike, target: Pathlike, *, ignored_names: Collection[str] = ()) -> None:
+    """Copies all files below a folder to new files below a local folder, which is created.
+
+    Links are not copied. The source may be in a store.
+
+    Args:
+        source: The folder to copy.
+        target: The folder of the copies.
+        ignored_names: Names of files and folders that are not copied.
 
     Raises:
         DataError: The name of a file leads out of the folder.
     """
+    make_folder(target, exist_ok=True, parents=True)
     for name, path in find_files(source).items():
         parts = name.split("/")
         # Keys of objects are arbitrary strings, so they may lead out of the target folder.
         if {"", ".", ".."} & {*parts}:
             raise DataError(f"{name!r} is no name of a file", source=os.fspath(source))
+        if is_link(path) or not {*parts}.isdisjoint(ignored_names):
+            continue
         copy = Path(target, *parts)
         make_folder(copy.parent, exist_ok=True, parents=True)
         fetch_file(path, copy)
@@ -192,6 +199,22 @@ def make_folder(path: Pathlike, *, exist_ok: bool = False, parents: bool = False
         parents: Missing parent folders are created, too.
     """
     Path(path).mkdir(exist_ok=exist_ok, parents=parents)
+
+
+@contextlib.contextmanager
+def scratch_folder(prefix: str, folder: str | None = None) -> Iterator[str]:
+    """Provides a folder with a new name, and removes it at the end of the `with` block.
+
+    The arguments are those of `make_scratch_folder`.
+
+    Yields:
+        The path of the folder.
+    """
+    path = make_scratch_folder(prefix, folder)
+    try:
+        yield path
+    finally:
+        remove(path, ignore_errors=True)
 
 
 def make_scratch_folder(prefix: str, folder: str | None = None) -> str:
@@ -246,36 +269,14 @@ def remove_empty_folder(folder: Pathlike) -> None:
     os.rmdir(folder)
 
 
-def remove_tree(folder: Pathlike, *, ignore_errors: bool = False) -> None:
-    """Removes a folder and its contents. The caller must own it."""
-    shutil.rmtree(folder, ignore_errors=ignore_errors)
+def remove(path: Pathlike, *, ignore_errors: bool = False) -> None:
+    """Removes a file, a link, or a folder with its contents. Ignores a missing one.
 
-
-def remove(path: Pathlike) -> None:
-    """Removes a file, a link, or a folder with its contents. Ignores a missing one."""
-    with contextlib.suppress(FileNotFoundError):  # another process may remove it at the same time
+    The caller must own it.
+    """
+    # Another process may remove it at the same time.
+    with contextlib.suppress(OSError if ignore_errors else FileNotFoundError):
         if os.path.isdir(path) and not os.path.islink(path):
-            shutil.rmtree(path)
+            shutil.rmtree(path, ignore_errors=ignore_errors)
         else:
             os.unlink(path)
-
-
-def copy_tree(
-    source: Pathlike,
-    target: Pathlike,
-    *,
-    ignored_patterns: tuple[str, ...] = (),
-    keep_links: bool = False,
-    exist_ok: bool = False,
-) -> None:
-    """Copies a folder and its contents.
-
-    Args:
-        source: The folder to copy.
-        target: The new folder.
-        ignored_patterns: Globs of names that are not copied.
-        keep_links: Copies links as links. False copies their targets.
-        exist_ok: The target may exist.
-    """
-    ignore = shutil.ignore_patterns(*ignored_patterns) if ignored_patterns else None
-    shutil.copytree(source, target, symlinks=keep_links, ignore=ignore, dirs_exist_ok=exist_ok)

@@ -17,7 +17,7 @@ import tempfile
 import weakref
 from collections.abc import Iterator
 from multiprocessing import context, reduction
-from typing import Any, BinaryIO, cast
+from typing import Any
 
 import numpy as np
 
@@ -29,17 +29,14 @@ from recordmill.base.threads import ForkSafeLock
 from recordmill.storage.compression import ByteStream
 from recordmill.storage.direct_io import DISK_FULL_ERRNOS
 from recordmill.storage.disk_files import write_all
-from recordmill.storage.files import MAPPED_FILES
+from recordmill.storage.files import MAPPED_FILES, create_unnamed_file, map_open_file
 
 
 class Lane:
     """One temporary file. One thread at a time may append, and any thread may read."""
 
     def __init__(self) -> None:
-        self._file = cast(
-            BinaryIO,
-            tempfile.TemporaryFile(prefix="recordmill-", buffering=0),  # noqa: SIM115
-        )
+        self._file = create_unnamed_file()
         self.size_bytes = 0
         self._mapped: LruSlot[Bytes] = LruSlot(MAPPED_FILES)
         weakref.finalize(self, self._file.close)
@@ -80,16 +77,10 @@ class Lane:
         if begin == end:
             return np.empty(0, np.uint8)
         # The file may have grown since it was mapped.
-        mapped = self._mapped.get(self._map, lambda mapped: len(mapped) >= end)
-        return mapped[begin:end]
-
-    def _map(self) -> Bytes:
-        return np.frombuffer(
-            mmap.mmap(
-                self._file.fileno(), self.size_bytes, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ
-            ),
-            np.uint8,
+        mapped = self._mapped.get(
+            lambda: map_open_file(self._file), lambda mapped: len(mapped) >= end
         )
+        return mapped[begin:end]
 
 
 class Spool:

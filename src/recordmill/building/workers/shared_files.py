@@ -22,7 +22,7 @@ import pickle
 import socket
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -325,21 +325,17 @@ def scratch(job_folder: JobFolder) -> Iterator[str]:
         NotSharedError: This worker can't see the run's folder.
         RecordmillError: The disk of the folder is full.
     """
-    try:
-        folder = folders.make_scratch_folder(
-            "work-", None if job_folder.is_remote else job_folder.run_path()
-        )
-    except FileNotFoundError:
-        raise NotSharedError(job_folder.run_path(), job_folder.out) from None
-    try:
-        yield folder
-    except OSError as error:
-        if error.errno not in DISK_FULL_ERRNOS or is_remote(str(error.filename or "")):
-            raise
-        location = f"{os.path.dirname(folder)} on {socket.gethostname()}"
-        raise RecordmillError(f"{location}: {error.strerror}; nothing was written") from error
-    finally:
-        folders.remove_tree(folder, ignore_errors=True)
+    parent = None if job_folder.is_remote else job_folder.run_path()
+    if parent is not None and not folders.exists(parent):
+        raise NotSharedError(parent, job_folder.out)
+    with folders.scratch_folder("work-", parent) as folder:
+        try:
+            yield folder
+        except OSError as error:
+            if error.errno not in DISK_FULL_ERRNOS or is_remote(str(error.filename or "")):
+                raise
+            location = f"{os.path.dirname(folder)} on {socket.gethostname()}"
+            raise RecordmillError(f"{location}: {error.strerror}; nothing was written") from error
 
 
 def _check_codec_version(plan: BuildPlan) -> None:
@@ -373,12 +369,9 @@ def _localize_transform(plan: BuildPlan) -> BuildPlan:
     files = json.dumps(saved.manifest_entry["files"], sort_keys=True)
     folder = folders.join(cache_folder, f"transform-{hashlib.sha256(files.encode()).hexdigest()}")
     if not folders.is_folder(folder):
-        temporary = folders.make_scratch_folder("transform-", cache_folder)
-        folders.fetch_tree(saved.folder, temporary)
-        try:
-            folders.rename(temporary, folder)
-        except OSError:
-            # Another worker was first.
-            folders.remove_tree(temporary, ignore_errors=True)
+        with folders.scratch_folder("transform-", cache_folder) as temporary:
+            folders.copy_tree(saved.folder, temporary)
+            with suppress(OSError):  # another worker was first
+                folders.rename(temporary, folder)
     check_transform_files(folder, saved.manifest_entry)
     return plan.with_changes(transform=replace(saved, folder=folder))

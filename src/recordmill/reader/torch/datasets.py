@@ -23,7 +23,6 @@ import contextlib
 import fcntl
 import json
 import os
-import tempfile
 import threading
 import weakref
 from collections.abc import Generator, Iterator, Mapping
@@ -40,6 +39,7 @@ from recordmill.reader.batches.plan import StepPlan, count_iteration_steps
 from recordmill.reader.batches.source import BatchSource, unwrap_mapped
 from recordmill.reader.sampling.schedule import Schedule, State, check_state
 from recordmill.reader.torch.tensors import BatchPosition, tensor_batches
+from recordmill.storage.files import create_unnamed_file
 
 # Iterations that can be in progress at the same time; older ones are forgotten.
 _MAX_ITERATIONS = 64
@@ -53,7 +53,7 @@ class IterationCounter:
     """
 
     def __init__(self, number: int = 0) -> None:
-        self._keep_file(tempfile.TemporaryFile(prefix="recordmill-", buffering=0))  # noqa: SIM115
+        self._keep_file(create_unnamed_file())
         self._write({"next": number, "begun": []})
 
     def begin_iteration(self, key: str, worker: int, number: int | None = None) -> int:

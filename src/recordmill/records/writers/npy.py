@@ -45,7 +45,7 @@ from recordmill.records.writers.outputs import OutputWriter, WriterSettings
 from recordmill.schemas.arrow import from_arrow, to_arrow
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.storage.files import create_file, parse_local_path, read_blocks, stat, write_all
-from recordmill.storage.folders import find_files, list_paths, make_folder, remove_tree
+from recordmill.storage.folders import find_files, list_paths, make_folder, remove
 from recordmill.storage.json_fields import load_json
 
 COLUMNS_NAME = "_columns.json"
@@ -219,11 +219,11 @@ class NpzWriter(OutputWriter):
                 with archive.open(entry, "w", force_zip64=True) as member:
                     for block in read_blocks(str(path), _COPY_BLOCK_BYTES):
                         member.write(block)
-        remove_tree(self._folder)
+        remove(self._folder)
 
     def abort(self) -> None:
         self._columns.abort()
-        remove_tree(self._folder, ignore_errors=True)
+        remove(self._folder, ignore_errors=True)
 
 
 def column_file_names(feature: Feature) -> dict[str, str]:

@@ -65,6 +65,11 @@ class Address(NamedTuple):
         return address
 
 
+def is_remote(path: str) -> bool:
+    """Returns whether a path is in a store. This includes members of archives in a store."""
+    return "://" in path and Address.parse(path) is not None
+
+
 def parse_local_path(path: str | os.PathLike[str]) -> str:
     """Returns a local path as text.
 

@@ -9,7 +9,8 @@ import errno
 import mmap
 import os
 import stat
-from typing import BinaryIO
+import tempfile
+from typing import BinaryIO, cast
 
 import numpy as np
 
@@ -102,6 +103,18 @@ def reserve_space(file: BinaryIO, size_bytes: int) -> None:
     file.flush()
 
 
+def create_unnamed_file() -> BinaryIO:
+    """Creates an unbuffered temporary file without a name, which disappears when it is closed."""
+    return cast(BinaryIO, tempfile.TemporaryFile(prefix="recordmill-", buffering=0))
+
+
+def map_open_file(file: BinaryIO) -> Bytes:
+    """Maps an open file as a read-only array, which outlives the file. An empty file is empty."""
+    if os.fstat(file.fileno()).st_size == 0:  # can't be mapped
+        return np.empty(0, np.uint8)
+    return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
+
+
 class LocalStorage(FileStorage):
     """Storage for local disks. See `FileStorage`."""
 
@@ -116,10 +129,7 @@ class LocalStorage(FileStorage):
 
     def map(self, path: str) -> Bytes:
         with os.fdopen(open_regular(path), "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            if size == 0:  # can't be mapped
-                return np.empty(0, np.uint8)
-            return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
+            return map_open_file(file)
 
     def exists(self, path: str) -> bool:
         return os.path.exists(path)

@@ -32,7 +32,7 @@ from recordmill.storage.stores.client import (
     send_request,
 )
 from recordmill.storage.stores.downloads import Downloader, ReplacedError, wait_for_all
-from recordmill.storage.stores.local import reserve_space
+from recordmill.storage.stores.local import create_unnamed_file, reserve_space
 from recordmill.storage.stores.protocol import FileStorage, Stat, check_read_limit
 
 
@@ -187,7 +187,7 @@ class ObjectStorage(FileStorage):
         if size == 0:
             return np.empty(0, np.uint8)
         # The file has no name, so it disappears when the mapping is gone.
-        with tempfile.TemporaryFile(prefix="recordmill-") as file:
+        with create_unnamed_file() as file:
             try:
                 # A mapped page that has no room on the disk would kill the process with SIGBUS.
                 reserve_space(file, size)
