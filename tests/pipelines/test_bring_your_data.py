@@ -97,7 +97,7 @@ def lay_out(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ROWS)
-def test_the_command_builds_what_the_row_says(
+def test_command_of_a_row_builds_its_layout(
     what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -129,6 +129,6 @@ def test_the_command_builds_what_the_row_says(
     assert recordmill.verify("shards") == []
 
 
-def test_all_rows_are_run() -> None:
+def test_every_row_of_the_page_is_tested() -> None:
     page = PAGE.read_text()
     assert len(ROWS) == page.count("\n| ") - page.count("\n| what you have ")

@@ -48,7 +48,7 @@ def read_back(result: BuildResult, split: str | None = None) -> list[dict[str, A
     return recordmill.open(result.out, split=split).to_table().to_pylist()
 
 
-def test_no_file_of_a_build_is_a_pickle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_local_build_writes_no_pickle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which would run any code for whoever can write to OUT."""
     seen = []
 
@@ -64,7 +64,7 @@ def test_no_file_of_a_build_is_a_pickle(tmp_path: Path, monkeypatch: pytest.Monk
     assert not [path for path in seen if "pickle" in path.name]
 
 
-def test_what_is_built_is_what_was_given(tmp_path: Path) -> None:
+def test_build_holds_the_given_records(tmp_path: Path) -> None:
     data = table(1000)
     result = recordmill.build(data, tmp_path / "out", num_shards=3)
     assert result.records == {"train": 1000}
@@ -83,7 +83,7 @@ def test_each_record_is_the_plain_encoding_of_its_row(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("key", [None, "few"])
 @pytest.mark.parametrize("size", [{"num_shards": 40}, {"shard_size": "5kB"}])
-def test_the_bytes_are_the_same_however_many_runs_they_are_sorted_in(
+def test_bytes_do_not_depend_on_the_number_of_sorted_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str | None, size: dict[str, Any]
 ) -> None:
     """Small arenas and units make many runs; of a key with few values each has records for all
@@ -123,12 +123,14 @@ def test_the_bytes_are_the_same_however_many_runs_they_are_sorted_in(
     ],
     ids=str,
 )
-def test_the_same_bytes_however_it_ran(tmp_path: Path, options: dict[str, Any]) -> None:
+def test_bytes_do_not_depend_on_threads_memory_or_runner(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
     results = build_in_each_way(table(5000), tmp_path, **options)
     assert len(results[0].shards) > 1 or "compression" in options
 
 
-def test_a_process_with_another_hash_seed_and_folder_gives_the_same_bytes(tmp_path: Path) -> None:
+def test_bytes_do_not_depend_on_hash_seed_and_folder(tmp_path: Path) -> None:
     script = (
         "import sys, recordmill; r = recordmill.build({'x': list(range(999))}, sys.argv[1], num_shards=2); "
         "print(*[p.read_bytes().hex() for p in r.shards])"
@@ -145,7 +147,7 @@ def test_a_process_with_another_hash_seed_and_folder_gives_the_same_bytes(tmp_pa
     assert len(outputs) == 1
 
 
-def test_the_shuffle_is_one(tmp_path: Path) -> None:
+def test_shuffle_of_a_build_mixes_well(tmp_path: Path) -> None:
     rows = 20_000
     order = np.array(
         [
@@ -166,7 +168,7 @@ def test_the_shuffle_is_one(tmp_path: Path) -> None:
     assert abs(np.corrcoef(order, other)[0, 1]) < 0.03
 
 
-def test_a_data_set_goes_through_parquet_and_back(tmp_path: Path) -> None:
+def test_data_set_survives_a_round_trip_through_parquet(tmp_path: Path) -> None:
     data = {
         "species": ["cat", "dog", "cat", "eel"],
         "pixels": np.arange(48, dtype=np.uint8).reshape(4, 3, 4),
@@ -183,9 +185,7 @@ def test_a_data_set_goes_through_parquet_and_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip"])
-def test_a_reader_whose_shards_two_builds_have_replaced_is_told(
-    tmp_path: Path, compression: str
-) -> None:
+def test_reader_of_replaced_shards_gets_an_error(tmp_path: Path, compression: str) -> None:
     out = tmp_path / "out"
     recordmill.build({"x": list(range(50))}, out, compression=compression)
     ways: list[Callable[[recordmill.Dataset], Any]] = [
@@ -223,7 +223,7 @@ def test_a_reader_whose_shards_two_builds_have_replaced_is_told(
         list(reader.batches(8))
 
 
-def test_another_labels_file_is_another_fingerprint(tmp_path: Path) -> None:
+def test_another_labels_file_changes_the_fingerprint(tmp_path: Path) -> None:
     from PIL import Image
 
     (tmp_path / "images").mkdir()
@@ -240,7 +240,7 @@ def test_another_labels_file_is_another_fingerprint(tmp_path: Path) -> None:
     assert fingerprints[0] == fingerprints[2] != fingerprints[1]
 
 
-def test_an_iterator_that_fails_leaves_nothing_and_its_own_error(tmp_path: Path) -> None:
+def test_failing_iterator_raises_its_own_error_and_leaves_nothing(tmp_path: Path) -> None:
     def rows() -> Iterator[dict[str, int]]:
         yield {"x": 1}
         raise RuntimeError("the source broke")
@@ -272,7 +272,7 @@ def test_an_iterator_that_fails_leaves_nothing_and_its_own_error(tmp_path: Path)
     ],
     ids=str,
 )
-def test_a_wrong_option_is_refused_and_leaves_nothing(
+def test_wrong_build_option_is_refused_and_leaves_nothing(
     tmp_path: Path, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(UsageError, match=message):
@@ -280,7 +280,7 @@ def test_a_wrong_option_is_refused_and_leaves_nothing(
     assert not (tmp_path / "out").exists()
 
 
-def test_of_two_builds_at_once_one_commits_and_the_other_says_so(tmp_path: Path) -> None:
+def test_of_two_concurrent_builds_one_commits_and_the_other_fails(tmp_path: Path) -> None:
     outcomes: list[str] = []
     ready = threading.Barrier(2)
 
@@ -307,7 +307,7 @@ def test_of_two_builds_at_once_one_commits_and_the_other_says_so(tmp_path: Path)
     assert recordmill.verify(tmp_path / "out") == []
 
 
-def test_the_result_reads_well_and_the_summary_is_json(tmp_path: Path) -> None:
+def test_build_result_has_a_repr_and_a_json_summary(tmp_path: Path) -> None:
     result = recordmill.build({"x": [1, 2]}, tmp_path / "out")
     assert repr(result).startswith(
         f"<recordmill data set {tmp_path}/out: train 2 records, 1 feature, 1 shard, "
@@ -317,9 +317,7 @@ def test_the_result_reads_well_and_the_summary_is_json(tmp_path: Path) -> None:
     assert summary["features"] == {"x": "int64"}
 
 
-def test_shards_of_very_much_input_are_larger(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_shards_of_huge_inputs_are_larger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("recordmill.storage.file_table.FileTable.size_bytes", 10**13)
     sizes = [
         recordmill.build({"x": [1, 2, 3]}, tmp_path / f"{at}", **options).manifest.options[
@@ -330,7 +328,7 @@ def test_shards_of_very_much_input_are_larger(
     assert sizes == [292 << 20, 128 << 20, None]  # 10**13 / 32,768, in whole MiB
 
 
-def test_numpy_numbers_are_numbers() -> None:
+def test_numpy_numbers_are_accepted_as_options() -> None:
     settings = make_options("out", seed=np.int64(3), num_shards=np.int32(2), threads=np.uint8(1))  # type: ignore[arg-type]
     assert (settings.order.seed, settings.shards.num_shards, settings.threads) == (3, 2, 1)
     assert type(settings.order.seed) is int
@@ -348,17 +346,17 @@ def test_numpy_numbers_are_numbers() -> None:
     ],
     ids=str,
 )
-def test_what_is_no_number_is_refused_with_the_options_name(options: dict[str, Any]) -> None:
+def test_option_that_is_not_a_number_is_refused_by_name(options: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match=next(iter(options)) + "(=| is a whole number, not )"):
         make_options("out", **options)
 
 
-def test_threads_are_no_more_than_the_memory_can_feed() -> None:
+def test_threads_are_limited_by_the_memory() -> None:
     assert make_options("out", threads=64, memory="128MiB").threads == 4
     assert make_options("out", threads=64, memory="2GiB").threads == 64
 
 
-def test_what_decides_the_bytes_names_the_options_of_the_kind_and_nothing_absolute(
+def test_recorded_options_hold_no_absolute_path(
     tmp_path: Path,
 ) -> None:
     options = make_options("out", labels=tmp_path / "labels.csv", null_tokens=("", "-"))
@@ -368,7 +366,7 @@ def test_what_decides_the_bytes_names_the_options_of_the_kind_and_nothing_absolu
     }
 
 
-def test_classes_that_differ_only_in_their_spelling_are_noted(tmp_path: Path) -> None:
+def test_classes_that_differ_only_in_spelling_are_noted(tmp_path: Path) -> None:
     for names, noted in (
         (["Cat", "cat ", "dog"], True),
         (["caf\u00e9", "cafe\u0301"], True),
@@ -383,7 +381,7 @@ def test_classes_that_differ_only_in_their_spelling_are_noted(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "memory"])
-def test_records_without_a_group_and_labels_below_zero_are_noted(tmp_path: Path, kind: str) -> None:
+def test_records_without_a_group_and_negative_labels_are_noted(tmp_path: Path, kind: str) -> None:
     rows = [{"g": None if n % 4 == 0 else n % 3, "y": n % 2 * 2 - 1} for n in range(40)]
     table = pa.Table.from_pylist(rows)
     source: object = table

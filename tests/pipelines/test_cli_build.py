@@ -44,7 +44,7 @@ def run(*words: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command(*words), capture_output=True, text=True, check=False)
 
 
-def test_summary_to_stderr_json_to_stdout(
+def test_summary_goes_to_stderr_and_json_to_stdout(
     rows: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words, out = (
@@ -69,7 +69,7 @@ def test_summary_to_stderr_json_to_stdout(
     assert (said.err, main([*words, "--quiet"]), capsys.readouterr()) == ("", 0, ("", ""))
 
 
-def test_a_kind_is_one_unless_the_only_input(
+def test_kind_word_is_an_input_if_it_is_the_only_one(
     rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -97,7 +97,7 @@ def test_a_kind_is_one_unless_the_only_input(
     ],
     ids=str,
 )
-def test_a_wrong_option_is_told_in_one_line(
+def test_wrong_option_is_reported_in_one_line(
     rows: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
 ) -> None:
     assert main(["build", "csv", str(rows), "--out", str(tmp_path / "out"), *words]) == 2
@@ -113,7 +113,7 @@ def test_a_wrong_option_is_told_in_one_line(
 @pytest.mark.parametrize(
     "between", [["--overwrite"], ["--streaming"], ["--runner=FnApiRunner"]], ids=str
 )
-def test_inputs_behind_flags(
+def test_input_after_a_flag_is_refused_by_name(
     rows: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], between: list[str]
 ) -> None:
     words = ["build", str(rows), "--out", str(tmp_path / "out"), *between, str(rows)]
@@ -126,7 +126,7 @@ def test_inputs_behind_flags(
     assert not (tmp_path / "out").exists()
 
 
-def test_too_many_rejects_show_the_first(
+def test_too_many_rejects_show_the_first_ones(
     broken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
@@ -149,7 +149,7 @@ def test_too_many_rejects_show_the_first(
     assert len(Path(listed).read_text().splitlines()) == 12
 
 
-def test_when_all_is_rejected_it_says_why(
+def test_build_of_only_bad_rows_says_why(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "rows.csv").write_text("id,x\n" + "1,2,3\n" * 3)
@@ -174,7 +174,7 @@ def test_when_all_is_rejected_it_says_why(
     assert not (tmp_path / "out").exists()
 
 
-def test_an_out_in_use_is_refused(
+def test_out_that_holds_a_data_set_is_refused(
     rows: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["build", str(rows), "--out", str(tmp_path / "out") + "/", "--quiet"]
@@ -196,7 +196,7 @@ def test_an_out_in_use_is_refused(
         (MemoryError(), "out of memory: give less --memory"),
     ],
 )
-def test_a_limit_of_the_system_is_one_line(
+def test_system_limit_is_reported_in_one_line(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -227,7 +227,7 @@ def test_a_limit_of_the_system_is_one_line(
         AttributeError("module 'tfx_bsl.sketches' has no attribute 'X'"),
     ],
 )
-def test_a_library_that_can_not_be_loaded_is_said(
+def test_library_that_cannot_be_loaded_is_reported(
     monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     import resource
@@ -246,7 +246,7 @@ def test_a_library_that_can_not_be_loaded_is_said(
 @pytest.mark.parametrize(
     ("kind", "mebibytes"), [("rows", 700), ("rows", 1400), ("transform", 1024)]
 )
-def test_a_limit_of_the_address_space_is_one_line(
+def test_limit_of_the_address_space_is_reported_in_one_line(
     rows: Path, tmp_path: Path, mebibytes: int, kind: str
 ) -> None:
     words = [rows, "--out", tmp_path / "out", "--quiet", "--threads", "1"]
@@ -272,9 +272,7 @@ def test_a_limit_of_the_address_space_is_one_line(
 
 
 @pytest.mark.sweep
-def test_a_reader_that_has_gone_and_closed_streams_are_no_traceback(
-    rows: Path, tmp_path: Path
-) -> None:
+def test_closed_streams_give_no_traceback(rows: Path, tmp_path: Path) -> None:
     process = subprocess.Popen(
         command(rows, "--out", tmp_path / "a", "--json", "--quiet"),
         stdout=subprocess.PIPE,
@@ -309,7 +307,7 @@ def test_a_reader_that_has_gone_and_closed_streams_are_no_traceback(
     ],
     ids=lambda value: getattr(value, "name", value),
 )
-def test_a_signal_ends_it_with_130_and_leaves_nothing(
+def test_signal_ends_a_build_with_130_and_leaves_nothing(
     tmp_path: Path, stop: signal.Signals, stage: str
 ) -> None:
     path, out = tmp_path / "rows.csv", tmp_path / "out"
@@ -362,7 +360,7 @@ sys.exit(main(["build", {str(path)!r}, "--out", {str(out)!r}, "--memory", "128Mi
         ),
     ],
 )
-def test_whoever_stops_it_in_its_last_moments_is_told_that_it_was_complete(
+def test_signal_in_the_last_moments_reports_a_complete_result(
     rows: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -388,7 +386,7 @@ def test_whoever_stops_it_in_its_last_moments_is_told_that_it_was_complete(
 
 
 @pytest.mark.sweep
-def test_nothing_disturbs_the_end_of_what_is_done(rows: Path, tmp_path: Path) -> None:
+def test_signals_at_exit_do_not_disturb_a_finished_build(rows: Path, tmp_path: Path) -> None:
     script = f"""
 import atexit, os, signal, sys
 from recordmill.__main__ import main
@@ -402,7 +400,7 @@ sys.exit(main())
 
 
 @pytest.mark.parametrize("quiet", [False, True])
-def test_quiet_lets_no_words_of_tensorflow_s_libraries_through(tmp_path: Path, quiet: bool) -> None:
+def test_quiet_silences_the_libraries_of_tensorflow(tmp_path: Path, quiet: bool) -> None:
     (tmp_path / "tensorflow.py").write_text(
         "import os\nos.write(2, b'I0000 port.cc: oneDNN is on\\n')\n"
     )
@@ -418,7 +416,7 @@ sys.exit(main.run(["build", "x", "--out", "y"{', "--quiet"' if quiet else ""}]))
 
 
 @pytest.mark.parametrize("parent", [True, False])
-def test_an_out_whose_name_is_no_utf_8_is_refused(rows: Path, tmp_path: Path, parent: bool) -> None:
+def test_out_whose_name_is_not_utf8_is_refused(rows: Path, tmp_path: Path, parent: bool) -> None:
     odd = os.fsencode(tmp_path) + b"/\xff"
     if parent:
         os.mkdir(odd)

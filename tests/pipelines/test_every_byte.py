@@ -166,7 +166,7 @@ def check_refused(path: Path, case: Case, damaged: bytes) -> bool:
     return False
 
 
-def test_flips_are_refused(case: Case, tmp_path: Path) -> None:
+def test_changed_byte_is_refused(case: Case, tmp_path: Path) -> None:
     path = tmp_path / "a.tfrecord"
     kept = {at for at, data in flips(case) if not check_refused(path, case, data)}
     headers = [match.start() for match in re.finditer(rb"\x1f\x8b\x08", case.data)]
@@ -179,7 +179,7 @@ def test_flips_are_refused(case: Case, tmp_path: Path) -> None:
     assert len(kept - unused - flags) <= (0 if case.plain else max(len(headers), 1))
 
 
-def test_cuts_are_refused_unless_they_leave_a_whole_file(case: Case, tmp_path: Path) -> None:
+def test_truncation_is_refused_unless_it_ends_between_records(case: Case, tmp_path: Path) -> None:
     path = tmp_path / "a.tfrecord"
     whole = [size for size, data in cuts(case) if not check_refused(path, case, data)]
     if case.plain:
@@ -244,7 +244,7 @@ def _bytes_of(reject: dict[str, str], case: Case) -> int:
     return int(skipped[1]) if skipped else case.starts[number + 1] - offset
 
 
-def test_flips_are_accounted_for(
+def test_lenient_read_accounts_for_changed_bytes(
     case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "fsync", lambda _: None)  # what is tested does not outlive the process
@@ -254,7 +254,7 @@ def test_flips_are_accounted_for(
         assert set(written) == {ROWS - 1}
 
 
-def test_cuts_are_accounted_for(
+def test_lenient_read_accounts_for_truncations(
     case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "fsync", lambda _: None)

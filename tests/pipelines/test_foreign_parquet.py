@@ -109,7 +109,7 @@ def check(
 
 
 @pytest.mark.sweep
-def test_every_file_has_what_protobuf_parses(
+def test_parquet_of_every_foreign_file_holds_what_protobuf_parses(
     shared_data: Path, listed: list[dict[str, Any]], tmp_path: Path
 ) -> None:
     values = missing = 0
@@ -137,7 +137,7 @@ KINDS: dict[int, list[Any]] = {
 }
 
 
-def test_missing_empty_and_zero_stay_three_things(tmp_path: Path) -> None:
+def test_missing_empty_and_zero_stay_distinct_in_parquet(tmp_path: Path) -> None:
     def table_of(name: str, records: list[bytes]) -> tuple[pa.Table, tuple[int, int]]:
         path = tmp_path / f"{name}.tfrecord"
         path.write_bytes(framed(records))
@@ -187,7 +187,9 @@ def test_missing_empty_and_zero_stay_three_things(tmp_path: Path) -> None:
     assert table["id"].to_pylist() == [None, 1, 2, 3]
 
 
-def test_the_page_says_what_each_became(shared_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_page_of_foreign_files_is_up_to_date(
+    shared_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.syspath_prepend(str(DOCS))
     make_table = pytest.importorskip("make_table")
     sys.modules.pop("make_table")
@@ -210,7 +212,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ).paths[0]
 
 
-def test_duckdb_reads_lists_tensors_times_and_what_is_missing(table: Path) -> None:
+def test_duckdb_reads_lists_tensors_times_and_nulls(table: Path) -> None:
     duckdb = pytest.importorskip("duckdb", reason="needs DuckDB")
     with duckdb.connect() as database:
         database.execute("set timezone = 'UTC'")
@@ -253,7 +255,7 @@ def examples(dataset: Dataset) -> Counter[bytes]:
     return found
 
 
-def test_a_table_is_built_into_the_same_examples(table: Path, tmp_path: Path) -> None:
+def test_parquet_builds_into_the_same_examples(table: Path, tmp_path: Path) -> None:
     pytest.importorskip("apache_beam", reason="building needs Apache Beam")
     recordmill.build(table, tmp_path / "again", num_shards=2)
     again = recordmill.open(tmp_path / "again")
@@ -285,7 +287,7 @@ FOREIGN = [
 
 
 @pytest.mark.parametrize("name", FOREIGN, ids=[name.split("/")[0] for name in FOREIGN])
-def test_files_of_other_systems_make_the_way_there_and_back(
+def test_foreign_file_survives_a_round_trip_through_parquet(
     shared_data: Path, tmp_path: Path, name: str
 ) -> None:
     pytest.importorskip("apache_beam", reason="building needs Apache Beam")
@@ -298,7 +300,9 @@ def test_files_of_other_systems_make_the_way_there_and_back(
     assert examples(again) == examples(recordmill.open(source))
 
 
-def test_what_is_no_example_becomes_one(shared_data: Path, tmp_path: Path) -> None:
+def test_sequence_examples_and_bytes_become_examples_through_parquet(
+    shared_data: Path, tmp_path: Path
+) -> None:
     """A table doesn't say how rows were framed: feature lists become an Example's, others the
     feature `record`.
     """

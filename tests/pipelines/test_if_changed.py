@@ -15,7 +15,7 @@ from recordmill.base.errors import UsageError
 pytest.importorskip("apache_beam", reason="building needs Apache Beam")
 
 
-def test_it_builds_what_differs_and_nothing_else(tmp_path: Path) -> None:
+def test_if_changed_builds_only_after_a_change(tmp_path: Path) -> None:
     source, out = tmp_path / "in", tmp_path / "out"
     source.mkdir()
     (source / "a.csv").write_text("x,y\n1,2\n3,4\nbad\n")
@@ -59,7 +59,7 @@ def test_it_builds_what_differs_and_nothing_else(tmp_path: Path) -> None:
         recordmill.build(source, out, max_rejects=1)
 
 
-def test_the_command_says_so(tmp_path: Path) -> None:
+def test_if_changed_command_reports_an_unchanged_data_set(tmp_path: Path) -> None:
     (tmp_path / "in.csv").write_text("x\n1\n")
     words = (
         "-m",
@@ -86,7 +86,7 @@ def test_the_command_says_so(tmp_path: Path) -> None:
         ("in.csv", {"labels": "labels.csv"}, "if_changed=True and labels"),
     ],
 )
-def test_what_can_not_be_compared_is_refused(
+def test_if_changed_is_refused_if_inputs_cannot_be_compared(
     tmp_path: Path, data: Any, options: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(UsageError, match=said):

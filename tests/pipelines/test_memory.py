@@ -105,7 +105,7 @@ def build(tmp_path: Path, name: str, *options: object) -> tuple[int, int]:
 
 
 @pytest.mark.sweep
-def test_a_parquet_file_of_one_row_group_that_is_larger_than_the_memory(tmp_path: Path) -> None:
+def test_memory_holds_for_a_row_group_larger_than_the_memory(tmp_path: Path) -> None:
     numbers = np.random.default_rng(0).random((9, 2_000_000))
     pq.write_table(
         pa.table({f"x{at}": row for at, row in enumerate(numbers)}), tmp_path / "a.parquet"
@@ -116,7 +116,7 @@ def test_a_parquet_file_of_one_row_group_that_is_larger_than_the_memory(tmp_path
     assert (code, taken < SLACK * MEMORY) == (0, True), taken
 
 
-def test_lines_of_json_of_very_many_values(tmp_path: Path) -> None:
+def test_memory_holds_for_json_lines_of_many_values(tmp_path: Path) -> None:
     rows = [json.dumps({"list": [1] * 2_000_000}), json.dumps({"text": "x" * (9 << 20)})]
     (tmp_path / "a.jsonl").write_text("\n".join(rows * 3))
     (tmp_path / "small.jsonl").write_text('{"list": [1], "text": "a"}\n' * 5)
@@ -124,7 +124,7 @@ def test_lines_of_json_of_very_many_values(tmp_path: Path) -> None:
     assert (code, taken < SLACK * MEMORY) == (0, True), taken
 
 
-def test_images_of_very_many_pixels(tmp_path: Path) -> None:
+def test_memory_holds_for_images_of_many_pixels(tmp_path: Path) -> None:
     from PIL import Image
 
     for folder, size in (("in.png", (6000, 6000)), ("small.png", (9, 9))):
@@ -135,7 +135,7 @@ def test_images_of_very_many_pixels(tmp_path: Path) -> None:
     assert (code, taken < SLACK * MEMORY) == (0, True), taken
 
 
-def test_photographs_of_which_statistics_decode_some(tmp_path: Path) -> None:
+def test_memory_holds_for_photographs_that_statistics_decode(tmp_path: Path) -> None:
     from PIL import Image
 
     for folder, sizes in (
@@ -163,7 +163,7 @@ def read(tmp_path: Path, name: str, small: str, *options: object) -> tuple[int, 
 
 
 @pytest.mark.parametrize("kind", ["numbers", "texts"])
-def test_a_record_that_becomes_many_times_as_many_bytes(tmp_path: Path, kind: str) -> None:
+def test_memory_holds_for_records_that_expand_many_times(tmp_path: Path, kind: str) -> None:
     large = example(12_000_000, 1) if kind == "numbers" else example(1, 8_000_000)
     write_records(tmp_path / "a.tfrecord", example(3, 2), large, example(2, 3))
     write_records(tmp_path / "small.tfrecord", *[example(3, 2)] * 5)
@@ -176,7 +176,7 @@ def test_a_record_that_becomes_many_times_as_many_bytes(tmp_path: Path, kind: st
     }
 
 
-def test_a_read_refuses_a_record_by_its_header(tmp_path: Path) -> None:
+def test_read_refuses_a_huge_record_by_its_header(tmp_path: Path) -> None:
     write_records(tmp_path / "large.tfrecord", example(400 << 20, 0))
     write_records(tmp_path / "small.tfrecord", example(3, 2))
     code, takes = read(tmp_path, "large.tfrecord", "small.tfrecord")
@@ -184,7 +184,7 @@ def test_a_read_refuses_a_record_by_its_header(tmp_path: Path) -> None:
     assert takes < MEMORY / 2
 
 
-def test_statistics_leave_out_a_record_that_takes_more_than_the_memory(tmp_path: Path) -> None:
+def test_statistics_leave_out_a_record_beyond_the_memory(tmp_path: Path) -> None:
     write_records(tmp_path / "a.tfrecord", example(3, 2), example(12_000_000, 1), example(2, 3))
     write_records(tmp_path / "small.tfrecord", *[example(3, 2)] * 5)
     code, taken = build(tmp_path, "a.tfrecord")
@@ -202,7 +202,7 @@ def test_statistics_leave_out_a_record_that_takes_more_than_the_memory(tmp_path:
     ) == (3, 2)
 
 
-def test_a_transform_refuses_a_record_that_takes_more_than_the_memory(tmp_path: Path) -> None:
+def test_transform_rejects_a_record_beyond_the_memory(tmp_path: Path) -> None:
     pytest.importorskip("tensorflow_transform", reason="fits a transform")
     write_records(tmp_path / "a.tfrecord", example(3, 2), example(12_000_000, 1), example(2, 3))
     (tmp_path / "transform.yaml").write_text("numbers: {clip: [0, 5]}\n")
@@ -219,7 +219,7 @@ def test_a_transform_refuses_a_record_that_takes_more_than_the_memory(tmp_path: 
 @pytest.mark.sweep
 @pytest.mark.parametrize("command", ["inspect", "head", "stats"])
 @pytest.mark.parametrize(("numbers", "texts"), [(20_000_000, 1), (1, 12_000_000)])
-def test_a_large_record_is_held_once(
+def test_large_record_is_held_in_memory_once(
     tmp_path: Path, command: str, numbers: int, texts: int
 ) -> None:
     write_records(tmp_path / "a.tfrecord", example(3, 2), example(numbers, texts), example(2, 3))
@@ -228,7 +228,7 @@ def test_a_large_record_is_held_once(
     assert (taken.code, taken.bytes < READ_MEMORY) == (0, True), taken.bytes
 
 
-def test_a_record_that_repeats_one_name(tmp_path: Path) -> None:
+def test_memory_holds_for_a_record_that_repeats_one_name(tmp_path: Path) -> None:
     entry = field(1, field(1, b"a") + field(2, field(3, field(1, b"\1"))))
     write_records(
         tmp_path / "small.tfrecord", example(3, 2), field(1, entry * 300_000), example(3, 2)

@@ -49,7 +49,7 @@ def streams(cell: list[Any]) -> str:
     return "".join(output["text"] for output in cell if output["output_type"] == "stream")
 
 
-def test_builds_reads_and_data_sets_in_a_kernel(tmp_path: Path) -> None:
+def test_builds_reads_and_data_sets_display_in_a_kernel(tmp_path: Path) -> None:
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in CELLS])
     outputs = execute(notebook, tmp_path)
     said, built, read, opened, files = (
@@ -74,7 +74,7 @@ def test_builds_reads_and_data_sets_in_a_kernel(tmp_path: Path) -> None:
     )  # Beam's part for notebooks is not loaded, which newer versions of pandas break
 
 
-def test_the_notebook_of_the_documentation_shows_what_it_gives_today(tmp_path: Path) -> None:
+def test_notebook_of_the_documentation_shows_current_output(tmp_path: Path) -> None:
     notebook = nbformat.read(PAGE, as_version=4)
     told = [displayed(cell.outputs) for cell in notebook.cells if cell.cell_type == "code"]
     assert sum(map(bool, told)) > 5

@@ -67,7 +67,7 @@ def equal(theirs: Any, value: Any) -> bool:
     return bool(theirs == value)
 
 
-def test_a_view_is_built_with_its_types(tmp_path: Path) -> None:
+def test_view_is_built_with_its_types(tmp_path: Path) -> None:
     rows = {
         "a": np.arange(6, dtype=np.float32),
         "t": np.ones((6, 2, 2), np.uint8),

@@ -29,7 +29,7 @@ LONG = ("checks", "transform")
 @pytest.mark.parametrize(
     "page", [pytest.param(page, marks=pytest.mark.sweep if page in LONG else ()) for page in PAGES]
 )
-def test_every_block_prints_what_the_page_says(
+def test_code_blocks_of_a_page_print_what_it_shows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page: str
 ) -> None:
     packages, blocks = PAGES[page]
@@ -60,7 +60,7 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_every_block_prints_what_the_pages_on_building_say(
+def test_code_blocks_of_the_building_pages_print_what_they_show(
     samples: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in ("tensorflow", "duckdb"):
@@ -80,7 +80,7 @@ def test_every_block_prints_what_the_pages_on_building_say(
         assert {*said} <= {*printed}, command  # a package may bring a file that is worth a note
 
 
-def test_the_rules_of_the_page_are_rules(tmp_path: Path) -> None:
+def test_rules_of_the_checks_page_are_valid(tmp_path: Path) -> None:
     (block,) = re.findall(
         r"```yaml\n(.*?)```", (ROOT / "docs" / "checks.md").read_text(encoding="utf-8"), re.DOTALL
     )
@@ -91,7 +91,7 @@ def test_the_rules_of_the_page_are_rules(tmp_path: Path) -> None:
         assert name in untouched or getattr(rules, name) != default or name == "drift", name
 
 
-def test_a_page_that_lies_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_output_in_a_page_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     told = """\
 ```python

@@ -51,7 +51,7 @@ def rows(result: ReadResult, split: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("to", ["parquet", "arrow"])
-def test_tables_are_what_went_in(out: Path, tmp_path: Path, to: str) -> None:
+def test_read_to_tables_holds_all_rows(out: Path, tmp_path: Path, to: str) -> None:
     result = read(out, tmp_path / "to", to=to, file_size=30_000)
     assert result.records == {"train": 400, "test": 30}
     assert (result.read, result.rejected, result.written) == (430, 0, 430)
@@ -67,7 +67,7 @@ def test_tables_are_what_went_in(out: Path, tmp_path: Path, to: str) -> None:
         assert from_arrow(pq.read_schema(result.paths[0])) == MIXED
 
 
-def test_npz_holds_the_same_arrays(out: Path, tmp_path: Path) -> None:
+def test_npz_holds_the_arrays_of_npy(out: Path, tmp_path: Path) -> None:
     assert read(out, tmp_path / "npy", to="npy", split="train").paths == (
         tmp_path / "npy" / "train",
     )
@@ -97,7 +97,7 @@ def test_npz_beyond_memory_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("to", ["parquet", "npy", "npz", "arrow"])
-def test_the_same_files_whatever_the_threads_the_memory_and_the_runner(
+def test_read_files_do_not_depend_on_threads_memory_and_runner(
     out: Path, tmp_path: Path, to: str
 ) -> None:
     repeated = {"runner": "DirectRunner", "beam_args": ["--direct_runner_bundle_repeat=1"]}
@@ -106,7 +106,7 @@ def test_the_same_files_whatever_the_threads_the_memory_and_the_runner(
 
 @pytest.mark.parametrize("limit", [1, 3, 4, 5, 9])
 @pytest.mark.parametrize("compression", ["gzip", "none"])
-def test_a_limit_counts_the_bad_records_among_the_first_ones(
+def test_limit_counts_bad_records_among_the_first_ones(
     tmp_path: Path, limit: int, compression: str
 ) -> None:
     """Also in a stream, of which many records come at once: the 2nd, 5th and 6th are none of the
@@ -122,7 +122,7 @@ def test_a_limit_counts_the_bad_records_among_the_first_ones(
     assert result.written == limit - result.rejected
 
 
-def test_selection(out: Path, tmp_path: Path) -> None:
+def test_columns_split_and_limit_select_records(out: Path, tmp_path: Path) -> None:
     result = read(out, tmp_path / "a", columns="label,id", split="train", limit=7)
     assert (
         pq.read_table(result.paths[0]).to_pylist()
@@ -133,7 +133,7 @@ def test_selection(out: Path, tmp_path: Path) -> None:
     assert read(out, tmp_path / "c", limit=0, to="npy").records == {"train": 0, "test": 0}
 
 
-def test_results_are_not_overwritten_unless_asked(out: Path, tmp_path: Path) -> None:
+def test_results_are_replaced_only_with_overwrite(out: Path, tmp_path: Path) -> None:
     to = tmp_path / "to"
     read(out, to, to="npy")
     with pytest.raises(UsageError, match="overwrite=True"):
@@ -156,7 +156,7 @@ def test_results_are_not_overwritten_unless_asked(out: Path, tmp_path: Path) -> 
         read(out, out, overwrite=True)
 
 
-def test_a_damaged_record_ends_the_read_and_leaves_nothing(tmp_path: Path) -> None:
+def test_damaged_record_ends_the_read_and_leaves_nothing(tmp_path: Path) -> None:
     out = write_data_set(tmp_path / "out", {"train": TRAIN}, shards=2)
     shard, offset = flip_record(out, 120)
     for runner in (None, "FnApiRunner"):
@@ -187,7 +187,7 @@ def test_a_damaged_record_ends_the_read_and_leaves_nothing(tmp_path: Path) -> No
     )
 
 
-def test_no_records(tmp_path: Path) -> None:
+def test_read_of_no_records_writes_empty_files(tmp_path: Path) -> None:
     out = write_data_set(tmp_path / "out", {"train": mixed_rows(0)}, shards=1)
     result = read(out, tmp_path / "a")
     assert pq.read_table(result.paths[0]).schema.names == list(MIXED.names)
@@ -201,7 +201,7 @@ def test_no_records(tmp_path: Path) -> None:
     )
 
 
-def test_shards_of_an_earlier_generation_are_left_out_of_what_is_listed(tmp_path: Path) -> None:
+def test_listed_inputs_leave_out_shards_of_earlier_generations(tmp_path: Path) -> None:
     for number in (1, 2):
         recordmill.build({"x": [number] * number}, tmp_path / "sets" / "a", overwrite=True)
     (tmp_path / "list.txt").write_text("sets/a\n")
@@ -237,9 +237,7 @@ def test_shards_of_an_earlier_generation_are_left_out_of_what_is_listed(tmp_path
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_a_wrong_value_is_named_before_anything_is_read(
-    options: dict[str, Any], message: str
-) -> None:
+def test_wrong_read_option_is_refused_by_name(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         make_settings(**options)
     if "resize" in options:

@@ -68,7 +68,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
 
 
-def test_npy_of_every_conversion(out: Path, tmp_path: Path) -> None:
+def test_every_conversion_is_applied_to_npy(out: Path, tmp_path: Path) -> None:
     result = read(out, tmp_path / "to", to="npy", **OPTIONS)
     assert (result.read, result.written, result.rejected) == (ROWS, ROWS, 0)
     columns = open_columns(result.paths[0])
@@ -90,11 +90,13 @@ def test_npy_of_every_conversion(out: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("to", ["parquet", "npy", "arrow"])
-def test_the_same_files_from_threads_and_from_beam(out: Path, tmp_path: Path, to: str) -> None:
+def test_converted_files_are_the_same_from_threads_and_beam(
+    out: Path, tmp_path: Path, to: str
+) -> None:
     read_in_each_way(out, tmp_path, to=to, file_size=10_000, **OPTIONS)
 
 
-def test_values_that_do_not_fit_are_named_and_counted(tmp_path: Path) -> None:
+def test_values_that_cannot_be_converted_are_counted_rejects(tmp_path: Path) -> None:
     rows = table(60).to_pylist()
     rows[17]["depth"] = b"short"
     rows[41]["boxes"] = [1.0] * 6
@@ -130,7 +132,7 @@ def test_values_that_do_not_fit_are_named_and_counted(tmp_path: Path) -> None:
     ]
 
 
-def test_limit_and_features_go_with_conversions(out: Path, tmp_path: Path) -> None:
+def test_conversions_work_with_limit_and_columns(out: Path, tmp_path: Path) -> None:
     result = read(out, tmp_path / "to", columns="depth", limit=9, decode_raw="depth=float32[8]")
     assert pq.read_table(result.paths[0])["depth"].to_pylist() == [
         list(range(i, i + 8)) for i in range(9)
@@ -141,7 +143,7 @@ def test_limit_and_features_go_with_conversions(out: Path, tmp_path: Path) -> No
         read(out, tmp_path / "x", columns="depth", decode_tensor="tensor")
 
 
-def test_a_tensor_that_no_record_has(tmp_path: Path) -> None:
+def test_tensor_that_no_record_has_needs_a_type(tmp_path: Path) -> None:
     rows = [{**row, "tensor": None} for row in table(5).to_pylist()]
     out = write_data_set(
         tmp_path / "out", {"train": pa.Table.from_pylist(rows, to_arrow(SCHEMA))}, SCHEMA, shards=1
@@ -168,12 +170,12 @@ def test_a_tensor_that_no_record_has(tmp_path: Path) -> None:
         ({"decode_tensor": ">a=>int8"}, "decode_tensor="),
     ],
 )
-def test_specs_that_are_not_written_right(options: dict[str, Any], message: str) -> None:
+def test_malformed_conversion_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         parse_steps(**options)
 
 
-def test_names_with_strange_characters() -> None:
+def test_conversions_accept_names_with_special_characters() -> None:
     (raw, shape, pad) = parse_steps(
         decode_raw="a=b/c=>float32[2]", reshape="x=[1]=[-1,4]", pad="t:1=5:=:"
     )

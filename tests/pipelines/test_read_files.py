@@ -98,7 +98,7 @@ def write_images(folder: Path, names: list[str]) -> None:
         )
 
 
-def test_images_come_back_as_they_were(tmp_path: Path) -> None:
+def test_images_survive_a_round_trip_with_names_and_labels(tmp_path: Path) -> None:
     names = [
         f"{label}/{number:03d}.{ending}"
         for label in ("cat", "dog", "a b/ü")
@@ -140,7 +140,7 @@ def test_images_come_back_as_they_were(tmp_path: Path) -> None:
     }
 
 
-def test_splits_in_folders_are_folders_again(tmp_path: Path) -> None:
+def test_split_folders_become_folders_again(tmp_path: Path) -> None:
     raw = [
         f"{split}/{label}/{number}.png"
         for split in ("train", "val", "Test")
@@ -172,7 +172,7 @@ def test_splits_in_folders_are_folders_again(tmp_path: Path) -> None:
     }
 
 
-def test_a_class_called_like_a_split_keeps_its_folder(tmp_path: Path) -> None:
+def test_class_named_like_a_split_keeps_its_folder(tmp_path: Path) -> None:
     names: list[str | None] = ["train/1.jpg", "bus/1.jpg", "test/1.jpg"]
     result = read(made(tmp_path, names), tmp_path / "to", to="files")
     assert check(result, table(names)) == names
@@ -208,7 +208,7 @@ ODD: list[str | None] = [
 ]
 
 
-def test_odd_names_lead_nowhere_and_lose_nothing(tmp_path: Path) -> None:
+def test_odd_file_names_stay_in_out_and_lose_nothing(tmp_path: Path) -> None:
     rows = table(ODD)
     result = read(made(tmp_path, ODD), tmp_path / "to", to="files", name_feature="source")
     names = check(result, rows)
@@ -283,7 +283,7 @@ NAMES = st.lists(
 
 @settings(max_examples=75)
 @given(names=NAMES, cut=st.integers(1, 9), extend=st.booleans())
-def test_any_names_at_all(
+def test_arbitrary_names_give_distinct_safe_files(
     tmp_path_factory: pytest.TempPathFactory, names: list[str | None], cut: int, extend: bool
 ) -> None:
     folder = tmp_path_factory.mktemp("names")
@@ -336,7 +336,7 @@ def names_in_memory(names: list[str | None]) -> list[str]:
     return result
 
 
-def test_the_same_files_whatever_the_threads_and_the_runner(tmp_path: Path) -> None:
+def test_files_do_not_depend_on_threads_and_runner(tmp_path: Path) -> None:
     names: list[str | None] = [
         [f"c{row % 3}/{row % 200}.jpg", f"{row}", None, "../x"][row % 4] for row in range(600)
     ]
@@ -354,7 +354,7 @@ def test_the_same_files_whatever_the_threads_and_the_runner(tmp_path: Path) -> N
     )
 
 
-def test_numbers_name_what_has_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_without_a_name_are_numbered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_names, "MAX_FOLDER_FILES", 4)
     values: list[bytes | None] = [
         JPEG,
@@ -389,14 +389,14 @@ def test_numbers_name_what_has_no_name(tmp_path: Path, monkeypatch: pytest.Monke
     assert sorted(tree(tmp_path / "to2" / "train"))[:3] == ["100.jpg", "101.png", "102.gif"]
 
 
-def test_a_source_that_tells_nothing_apart_names_nothing(tmp_path: Path) -> None:
+def test_source_with_few_values_is_not_used_for_names(tmp_path: Path) -> None:
     names: list[str | None] = ["flickr"] * 10 + ["web"] * 5
     result = read(made(tmp_path, names), tmp_path / "to", to="files")
     assert check(result, table(names))[0] == "00000000.jpg"
     assert any('name_feature="source" takes it nevertheless' in note for note in result.notes)
 
 
-def test_which_feature_becomes_the_files(tmp_path: Path) -> None:
+def test_feature_of_the_files_is_chosen(tmp_path: Path) -> None:
     schema = Schema(
         (
             *(Feature(name, "bytes") for name in ("left", "right", "mask")),
@@ -443,7 +443,7 @@ def test_which_feature_becomes_the_files(tmp_path: Path) -> None:
     assert metadata(result)[0] == {"file_name": "x.jpg", "n": [1]}
 
 
-def test_a_file_that_would_be_converted_is_refused(tmp_path: Path) -> None:
+def test_converted_feature_is_refused_as_files(tmp_path: Path) -> None:
     write_images(tmp_path / "raw", [f"{number}.png" for number in range(3)])
     build(tmp_path / "raw", tmp_path / "ds", kind="images")
     with pytest.raises(UsageError, match="as it is stored; image is uint8"):
@@ -461,7 +461,9 @@ def test_a_file_that_would_be_converted_is_refused(tmp_path: Path) -> None:
         read(texts, tmp_path / "to", to="files")
 
 
-def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_read_to_files_on_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = made(tmp_path, ["a.jpg", "../b.jpg"])
     assert (
         main(
@@ -516,7 +518,7 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     )
 
 
-def test_a_read_that_is_killed_while_it_replaces_a_result_is_finished_by_the_next(
+def test_read_killed_while_replacing_a_result_is_completed_by_the_next(
     tmp_path: Path,
 ) -> None:
     out, to = made(tmp_path, ["a/1.jpg", "b.jpg"]), tmp_path / "to"

@@ -59,7 +59,7 @@ def ids(result: ReadResult) -> list[int]:
         ("false", pc.scalar(False), lambda row: False),
     ],
 )
-def test_predicates(
+def test_where_keeps_the_rows_that_python_keeps(
     out: Path, tmp_path: Path, sql: str, expression: pc.Expression, holds: Any
 ) -> None:
     expected = [row["id"] for row in ROWS.to_pylist() if holds(row)]
@@ -78,7 +78,9 @@ def test_predicates(
 
 
 @pytest.mark.parametrize("to", ["parquet", "npy"])
-def test_the_same_files_from_threads_and_from_beam(out: Path, tmp_path: Path, to: str) -> None:
+def test_filtered_files_are_the_same_from_threads_and_beam(
+    out: Path, tmp_path: Path, to: str
+) -> None:
     where = pc.field("label") == 1 if to == "npy" else "label = 1"
     options: dict[str, Any] = {
         "where": where,
@@ -91,7 +93,7 @@ def test_the_same_files_from_threads_and_from_beam(out: Path, tmp_path: Path, to
         assert 20 < result.written < 80
 
 
-def test_features_that_only_the_predicate_needs(out: Path, tmp_path: Path) -> None:
+def test_features_that_only_the_condition_needs_are_not_written(out: Path, tmp_path: Path) -> None:
     result = read(out, tmp_path / "to", columns="name,id", where="label = 0 AND exact < 100")
     (table,) = [pq.read_table(path) for path in result.paths]
     assert table.column_names == ["name", "id"]
@@ -100,7 +102,7 @@ def test_features_that_only_the_predicate_needs(out: Path, tmp_path: Path) -> No
     assert Predicate(pc.field("label") == 0).referenced_columns(MIXED) == ("label",)
 
 
-def test_a_limit_counts_what_is_left(out: Path, tmp_path: Path) -> None:
+def test_limit_counts_the_kept_records(out: Path, tmp_path: Path) -> None:
     result = read(out, tmp_path / "a", where="label = 1", limit=7)
     assert ids(result) == list(range(1, 21, 3))
     assert result.read == result.written + result.filtered < 300
@@ -108,7 +110,7 @@ def test_a_limit_counts_what_is_left(out: Path, tmp_path: Path) -> None:
     assert read(out, tmp_path / "c", where="label = 1", limit=0, to="npy").written == 0
 
 
-def test_samples(out: Path, tmp_path: Path) -> None:
+def test_samples_have_the_requested_share_and_are_nested(out: Path, tmp_path: Path) -> None:
     small, large, other, none, every = (
         set(ids(read(out, tmp_path / f"{share}-{seed}", sample=share, seed=seed)))
         for share, seed in [(0.2, 1), (0.6, 1), (0.6, 2), (0, 1), (1, 1)]
@@ -119,7 +121,7 @@ def test_samples(out: Path, tmp_path: Path) -> None:
     assert (none, every) == (set(), set(range(300)))
 
 
-def test_a_sample_is_the_same_however_the_files_are_named(out: Path, tmp_path: Path) -> None:
+def test_sample_does_not_depend_on_how_files_are_named(out: Path, tmp_path: Path) -> None:
     moved = tmp_path / "elsewhere" / "moved"
     shutil.copytree(out, moved)
     files = sorted(str(path) for path in (moved / FOLDER).glob("train-*"))
@@ -146,7 +148,7 @@ def test_a_sample_is_the_same_however_the_files_are_named(out: Path, tmp_path: P
     assert ids(read(again / "deep" / "shards", tmp_path / "to", sample=0.3, seed=5)) == found[0]
 
 
-def test_filters_before_conversions_and_rejects_beside_them(out: Path, tmp_path: Path) -> None:
+def test_records_are_filtered_before_conversion(out: Path, tmp_path: Path) -> None:
     """What is filtered out is not converted, so it can't be bad there; damage is found all the
     same.
     """
@@ -160,7 +162,7 @@ def test_filters_before_conversions_and_rejects_beside_them(out: Path, tmp_path:
     assert len(open_columns(result.paths[0])["id"]) == 100
 
 
-def test_damage_is_a_reject_whatever_the_filter(tmp_path: Path) -> None:
+def test_damaged_record_is_a_reject_whatever_the_filter(tmp_path: Path) -> None:
     out = write_data_set(tmp_path / "out", {"train": mixed_rows(50)}, shards=1)
     flip(next((out / FOLDER).glob("train-*")), 30)
     result = read(out, tmp_path / "to", where="id >= 40", max_rejects=1)
@@ -222,7 +224,7 @@ NOT_DECIDED = [
     ],
     ids=str,
 )
-def test_wrong_options_are_named(
+def test_wrong_filter_option_is_refused_by_name(
     out: Path, tmp_path: Path, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(UsageError, match=message):
@@ -230,7 +232,7 @@ def test_wrong_options_are_named(
     assert not (tmp_path / "to").exists()
 
 
-def test_features_that_have_the_names_of_functions() -> None:
+def test_condition_finds_features_named_like_functions() -> None:
     schema = Schema(
         (
             Feature("id", "int64"),
@@ -251,12 +253,12 @@ def test_features_that_have_the_names_of_functions() -> None:
         assert Predicate(sql).referenced_columns(schema) == tuple(names)
 
 
-def test_a_predicate_that_fails_on_a_value(out: Path, tmp_path: Path) -> None:
+def test_condition_that_fails_on_a_value_is_an_error(out: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r'train-.*where="CAST\(name AS INTEGER\) = 1": '):
         read(out, tmp_path / "to", where="CAST(name AS INTEGER) = 1")
 
 
-def test_names_that_sql_does_not_tell_apart_and_half_floats() -> None:
+def test_condition_refuses_names_that_differ_only_in_case_and_reads_float16() -> None:
     schema = Schema(
         (Feature("a", "int64"), Feature("A", "int64"), Feature("h", "float16", (2,), True))
     )
@@ -276,7 +278,7 @@ def test_names_that_sql_does_not_tell_apart_and_half_floats() -> None:
     assert Predicate("h[1] > 2 AND a IS NULL").referenced_columns(chosen) == ("a", "h")
 
 
-def test_without_duckdb_sql_says_what_to_install(out: Path, tmp_path: Path) -> None:
+def test_sql_without_duckdb_names_the_package_to_install(out: Path, tmp_path: Path) -> None:
     code = f"""
 import sys
 sys.modules["duckdb"] = None
@@ -293,7 +295,7 @@ sys.exit(main(["read", {str(out)!r}, "--out", {str(tmp_path / "b")!r}, "--where"
     assert not (tmp_path / "b").exists()
 
 
-def test_the_command_line_and_the_dry_run(
+def test_filters_on_the_command_line_and_in_a_dry_run(
     out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert (
@@ -320,7 +322,7 @@ def test_the_command_line_and_the_dry_run(
     assert dry_run(out, where="label = 1", limit=9).rows == 9
 
 
-def test_a_feature_of_two_kinds_is_in_nobodys_way_who_does_not_want_it(tmp_path: Path) -> None:
+def test_feature_of_two_kinds_is_no_obstacle_if_it_is_not_read(tmp_path: Path) -> None:
     records = [
         recordmill.example({"x": 0.5 if number else "text", "label": number}) for number in range(5)
     ]
@@ -338,9 +340,7 @@ def test_a_feature_of_two_kinds_is_in_nobodys_way_who_does_not_want_it(tmp_path:
     ]
 
 
-def test_the_program_prints_nothing_but_its_summary_after_a_condition(
-    out: Path, tmp_path: Path
-) -> None:
+def test_read_with_a_condition_prints_only_its_summary(out: Path, tmp_path: Path) -> None:
     """DuckDB complains on stderr about each of its objects that is still alive at exit."""
     done = run_python(
         "-m", "recordmill", "read", out, "--out", tmp_path / "to", "--where", "id != 7"

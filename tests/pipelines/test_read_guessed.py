@@ -118,7 +118,7 @@ def some(cases: list[tuple[Any, ...]], count: int) -> list[Any]:
         3,
     ),
 )
-def test_what_comes_late_is_there(
+def test_guessed_read_includes_what_appears_late(
     tmp_path: Path, full_passes: list[int], to: str, hinted: bool, what: str
 ) -> None:
     source = write(tmp_path / "in", example(LATE[what]))
@@ -131,7 +131,7 @@ def test_what_comes_late_is_there(
 
 
 @pytest.mark.parametrize("compress", [pytest.param(False, marks=pytest.mark.sweep), True])
-def test_compressed_files_and_conversions(
+def test_guessed_read_of_compressed_files_with_conversions(
     tmp_path: Path, full_passes: list[int], compress: bool
 ) -> None:
     source = write(tmp_path / "in", example(ROW), compress)
@@ -151,7 +151,9 @@ def test_compressed_files_and_conversions(
 @pytest.mark.parametrize(
     "damage", some([("bit",), ("no Example",), ("cut",), ("unknown field",)], 2)
 )
-def test_a_bad_record_in_the_last_file_is_the_same_error(tmp_path: Path, damage: str) -> None:
+def test_guessed_read_raises_the_same_error_for_a_bad_last_record(
+    tmp_path: Path, damage: str
+) -> None:
     last = {"no Example": b"\xff\xff", "unknown field": example(ROW) + b"\x18\x01"}.get(
         damage, example(ROW)
     )
@@ -172,7 +174,7 @@ def test_a_bad_record_in_the_last_file_is_the_same_error(tmp_path: Path, damage:
     "options",
     some([({"limit": 5},), ({"where": "n < 6"},), ({"sample": 0.5},), ({"max_rejects": 3},)], 1),
 )
-def test_options_that_leave_records_out(
+def test_read_that_leaves_records_out_counts_first(
     tmp_path: Path, full_passes: list[int], options: dict[str, Any]
 ) -> None:
     source = write(tmp_path / "in", example(ROW | {"list": np.empty(0, np.int64)}))
@@ -206,7 +208,7 @@ def columns(source: Path, **options: Any) -> Any:
         2,
     ),
 )
-def test_arrays_in_memory_are_the_same(
+def test_guessed_arrays_in_memory_are_the_same(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     full_passes: list[int],
@@ -228,7 +230,7 @@ def test_arrays_in_memory_are_the_same(
         )
 
 
-def test_an_error_of_the_plan_is_that_of_all_records(tmp_path: Path) -> None:
+def test_error_of_a_guessed_plan_is_that_of_all_records(tmp_path: Path) -> None:
     source = write(tmp_path / "in", example(ROW | {"new": 1}))
     with pytest.raises(RecordmillError, match=r"no such feature"):
         recordmill.read(source, tmp_path / "out", columns="newer")

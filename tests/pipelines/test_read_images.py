@@ -52,7 +52,7 @@ def plain(image: bytes, mode: str = "RGB") -> np.ndarray[Any, Any]:
     return pixels if pixels.ndim == 3 else pixels[:, :, None]
 
 
-def test_images_of_one_size_are_one_array(tmp_path: Path) -> None:
+def test_images_of_one_size_become_one_array(tmp_path: Path) -> None:
     images = [
         encoded((9, 7), seed, name)
         for seed, name in enumerate(["PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF"] * 5)
@@ -70,7 +70,9 @@ def test_images_of_one_size_are_one_array(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("channels", "mode"), [(1, "L"), (3, "RGB"), (4, "RGBA")])
-def test_resizing_and_channels(tmp_path: Path, channels: int, mode: str) -> None:
+def test_images_are_resized_and_converted_like_tensorflow(
+    tmp_path: Path, channels: int, mode: str
+) -> None:
     tf = pytest.importorskip("tensorflow")
     images = [
         encoded((5 + seed, 20 - seed), seed, mode=("RGB", "L", "P", "RGBA", "LA")[seed % 5])
@@ -86,7 +88,7 @@ def test_resizing_and_channels(tmp_path: Path, channels: int, mode: str) -> None
         assert np.array_equal(pixels, tf.round(wanted).numpy())
 
 
-def test_images_of_many_sizes_are_lists_in_tables_and_refused_as_one_array(tmp_path: Path) -> None:
+def test_images_of_many_sizes_are_lists_in_tables_and_refused_as_npy(tmp_path: Path) -> None:
     images = [encoded((3 + seed, 9 - seed % 4), seed) for seed in range(12)]
     out = write(tmp_path, [*images[:6], None, *images[6:]])
     for to in ("parquet", "arrow"):
@@ -109,7 +111,7 @@ def test_images_of_many_sizes_are_lists_in_tables_and_refused_as_one_array(tmp_p
     assert not (tmp_path / "npy").exists()
 
 
-def test_images_that_can_not_be_decoded_are_rejects(tmp_path: Path) -> None:
+def test_images_that_cannot_be_decoded_are_rejects(tmp_path: Path) -> None:
     images = [encoded((9, 7), seed, "JPEG") for seed in range(20)]
     images[3] = images[3][:-20]
     images[11] = b"GIF89a no image"
@@ -132,7 +134,7 @@ def test_images_that_can_not_be_decoded_are_rejects(tmp_path: Path) -> None:
     assert np.load(result.paths[0] / "image.npy").shape == (16, 7, 9, 3)
 
 
-def test_16_bits_keep_their_upper_half() -> None:
+def test_16_bit_images_keep_their_upper_byte() -> None:
     values = np.arange(0, 60_000, 1000, np.uint16).reshape(6, 10)
     png = image_samples.encoded("PNG", Image.fromarray(values))
     column, faults = DecodeImages("x", 6, 10, 1).convert(
@@ -142,7 +144,7 @@ def test_16_bits_keep_their_upper_half() -> None:
     assert np.array_equal(column[0].as_py(), (values >> 8).ravel())
 
 
-def test_floating_point_and_another_size_are_named() -> None:
+def test_floating_point_image_and_wrong_size_are_faults() -> None:
     tiff = image_samples.encoded("TIFF", Image.fromarray(np.zeros((6, 10), np.float32)))
     column, faults = DecodeImages("x", 6, 10, 1).convert(
         pa.array([tiff, encoded((3, 4), 1)], pa.large_binary()), Feature("x", "bytes")
@@ -152,14 +154,14 @@ def test_floating_point_and_another_size_are_named() -> None:
     assert len(column) == 0
 
 
-def test_pixels_beyond_bounds_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pixels_beyond_the_limit_are_faults(monkeypatch: pytest.MonkeyPatch) -> None:
     column = pa.array([encoded((30, 30), seed) for seed in range(4)], pa.large_binary())
     monkeypatch.setattr(decode_images, "MAX_DECODED_PIXELS", 800)
     _, faults = DecodeImages("x", None, None).convert(column, Feature("x", "bytes"))
     assert len(faults) == 4
 
 
-def test_an_image_that_memory_can_not_hold_is_named(tmp_path: Path) -> None:
+def test_image_that_memory_cannot_hold_is_an_error_with_its_place(tmp_path: Path) -> None:
     """It is an error, however many rejects are allowed: what is written must not depend on
     --memory.
     """
@@ -179,7 +181,7 @@ def test_an_image_that_memory_can_not_hold_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.sweep
-def test_files_depend_neither_on_memory_nor_on_threads(
+def test_image_files_do_not_depend_on_memory_and_threads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Parts are cut by the images alone: some of one image, some of many, bad ones and missing ones
@@ -208,7 +210,7 @@ def test_files_depend_neither_on_memory_nor_on_threads(
         assert image.as_py() == (None if expected is None else plain(expected).tolist())
 
 
-def test_large_images_are_taken_over_in_bands(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_images_are_copied_in_bands(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decode, "_BAND_PIXELS", 50)
     for channels, mode in ((1, "L"), (3, "RGB"), (4, "RGBA")):
         for size in ((7, 23), (60, 3), (1, 50)):
@@ -220,7 +222,9 @@ def test_large_images_are_taken_over_in_bands(monkeypatch: pytest.MonkeyPatch) -
             assert column.to_pylist()[0] == plain(image, mode).tolist()
 
 
-def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_decode_images_on_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = write(tmp_path, [encoded((9, 7), seed) for seed in range(4)])
     options = ["--to", "npy", "--decode-images", "--resize", "2x4", "--channels", "1"]
     assert main(["read", str(out), "--out", str(tmp_path / "to"), *options]) == 0

@@ -43,7 +43,7 @@ def test_json_lines_hold_every_value(out: Path, tmp_path: Path) -> None:
     assert (tmp_path / "beam" / result.paths[0].name).read_bytes() == result.paths[0].read_bytes()
 
 
-def test_csv_holds_single_values(out: Path, tmp_path: Path) -> None:
+def test_csv_holds_scalar_values(out: Path, tmp_path: Path) -> None:
     result = read(out, tmp_path / "to", to="csv", columns="id,name,maybe,exact,flag,when,label")
     expected = ROWS.select(["id", "name", "maybe", "exact", "flag", "label"]).to_pylist()
     table = pyarrow.csv.read_csv(
@@ -59,9 +59,7 @@ def test_csv_holds_single_values(out: Path, tmp_path: Path) -> None:
     assert frame["when"].isna().tolist() == [value is None for value in ROWS["when"].to_pylist()]
 
 
-def test_what_csv_can_not_hold_is_named_before_anything_is_written(
-    out: Path, tmp_path: Path
-) -> None:
+def test_features_that_csv_cannot_hold_are_refused_by_name(out: Path, tmp_path: Path) -> None:
     with pytest.raises(
         UsageError,
         match=r"to=.csv.: .* not matrix \(float32 \[2, 3\]\), payload \(bytes\), .* and 2 more; leave them out "
@@ -80,7 +78,9 @@ def out_of_run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
 
 
 @pytest.mark.parametrize("to", ["npy", "npz", "parquet", "arrow", "jsonl"])
-def test_what_is_written_is_foretold(out_of_run: Path, tmp_path: Path, to: str) -> None:
+def test_dry_run_predicts_records_files_and_shapes(
+    out_of_run: Path, tmp_path: Path, to: str
+) -> None:
     found = dry_run(out_of_run, to=to)
     result = read(out_of_run, tmp_path / "to", to=to)
     assert found.records == result.records
@@ -94,7 +94,7 @@ def test_what_is_written_is_foretold(out_of_run: Path, tmp_path: Path, to: str) 
     assert shapes["name"] == ("str", (430,))
 
 
-def test_limits_features_and_splits_count(out_of_run: Path) -> None:
+def test_dry_run_respects_limit_columns_and_split(out_of_run: Path) -> None:
     found = dry_run(out_of_run, columns="label,id", limit=7)
     assert found.records == {"train": 7, "test": 7}
     assert [column.feature.name for column in found.columns] == ["label", "id"]
@@ -102,7 +102,7 @@ def test_limits_features_and_splits_count(out_of_run: Path) -> None:
     assert dry_run(out_of_run, limit=0).rows == 0
 
 
-def test_streams_are_counted(out_of_run: Path, tmp_path: Path) -> None:
+def test_dry_run_counts_streamed_files(out_of_run: Path, tmp_path: Path) -> None:
     files = sorted((out_of_run / FOLDER).glob("train-*.tfrecord*"))
     for file in files:
         (tmp_path / file.name).write_bytes(file.read_bytes())
@@ -110,7 +110,7 @@ def test_streams_are_counted(out_of_run: Path, tmp_path: Path) -> None:
     assert found.rows == 400
 
 
-def test_the_text_says_all(
+def test_dry_run_command_prints_the_estimate(
     out_of_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = sorted(tmp_path.iterdir())
@@ -133,7 +133,7 @@ def test_the_text_says_all(
     assert describe_estimate(dry_run(out_of_run, limit=0)).startswith("0 records")
 
 
-def test_npz_that_would_not_fit_is_refused_beforehand(tmp_path: Path) -> None:
+def test_npz_beyond_memory_is_refused_before_the_read(tmp_path: Path) -> None:
     out_of_run = write_data_set(tmp_path / "out", {"train": mixed_rows(10)}, shards=1)
     found = dry_run(out_of_run, to="npz", memory="256MiB", threads=1)
     assert found.memory_bytes <= 256 << 20
@@ -152,7 +152,9 @@ def of_400(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("compression", ["zstd", "zstd:9", "gzip", "snappy", "none"])
-def test_row_groups_and_codecs(of_400: Path, tmp_path: Path, compression: str) -> None:
+def test_parquet_has_the_requested_row_groups_and_compression(
+    of_400: Path, tmp_path: Path, compression: str
+) -> None:
     (path,) = read(of_400, tmp_path / "to", row_group_rows=150, compression=compression).paths
     about = pq.read_metadata(path)
     assert [about.row_group(i).num_rows for i in range(about.num_row_groups)] == [150, 150, 100]
@@ -163,7 +165,7 @@ def test_row_groups_and_codecs(of_400: Path, tmp_path: Path, compression: str) -
     assert pq.read_table(path).to_pylist() == ROWS_OF_OPTIONS.to_pylist()
 
 
-def test_a_group_s_size(of_400: Path, tmp_path: Path) -> None:
+def test_row_group_size_and_compression_are_estimated(of_400: Path, tmp_path: Path) -> None:
     (path,) = read(of_400, tmp_path / "to", row_group_size="8KiB").paths
     assert pq.read_metadata(path).num_row_groups > 1
     assert dry_run(of_400, compression="none").disk_bytes > dry_run(of_400).disk_bytes

@@ -24,7 +24,7 @@ def sets(tmp_path: Path) -> tuple[Path, Path]:
     )
 
 
-def test_an_error_at_any_rename_leaves_a_complete_result_or_one_that_clean_completes(
+def test_error_at_any_rename_leaves_a_result_that_is_complete_or_can_be_completed(
     sets: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     to, rename, seen, left = tmp_path / "to", os.rename, set(), [0]
@@ -61,7 +61,7 @@ def test_an_error_at_any_rename_leaves_a_complete_result_or_one_that_clean_compl
     assert tree(to) == tree(tmp_path / "whole")
 
 
-def test_an_error_after_the_last_rename_reports_the_result_as_in_its_place(
+def test_error_after_the_last_rename_reports_the_result_in_place(
     sets: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     to, sync = tmp_path / "to", publish.sync_folder
@@ -79,7 +79,7 @@ def test_an_error_after_the_last_rename_reports_the_result_as_in_its_place(
     assert tree(to) == tree(tmp_path / "whole")
 
 
-def test_a_file_of_others_is_not_replaced(sets: tuple[Path, Path], tmp_path: Path) -> None:
+def test_file_of_the_user_is_not_replaced(sets: tuple[Path, Path], tmp_path: Path) -> None:
     to = tmp_path / "to"
     recordmill.read(sets[0], to)
     (to / "train").mkdir()
@@ -90,7 +90,7 @@ def test_a_file_of_others_is_not_replaced(sets: tuple[Path, Path], tmp_path: Pat
     assert tree(to) == before
 
 
-def test_what_is_not_the_result_s_own_stays(sets: tuple[Path, Path], tmp_path: Path) -> None:
+def test_other_files_beside_a_result_stay(sets: tuple[Path, Path], tmp_path: Path) -> None:
     to = tmp_path / "to"
     recordmill.read(sets[0], to)
     (to / "mine.txt").write_text("mine")
@@ -98,7 +98,7 @@ def test_what_is_not_the_result_s_own_stays(sets: tuple[Path, Path], tmp_path: P
     assert sorted(tree(to)) == ["_read.json", "mine.txt", "train-00000-of-00001.parquet"]
 
 
-def test_the_folder_itself_is_not_replaced(sets: tuple[Path, Path], tmp_path: Path) -> None:
+def test_overwrite_keeps_the_folder_itself(sets: tuple[Path, Path], tmp_path: Path) -> None:
     """It may be a mount point, and its mode is the user's."""
     to = tmp_path / "to"
     recordmill.read(sets[0], to)
@@ -108,7 +108,7 @@ def test_the_folder_itself_is_not_replaced(sets: tuple[Path, Path], tmp_path: Pa
     assert (to.stat().st_mode, to.stat().st_ino) == (before.st_mode, before.st_ino)
 
 
-def test_a_link_to_the_result_stays_a_link(sets: tuple[Path, Path], tmp_path: Path) -> None:
+def test_link_to_a_result_stays_a_link(sets: tuple[Path, Path], tmp_path: Path) -> None:
     recordmill.read(sets[0], tmp_path / "real")
     (tmp_path / "to").symlink_to("real")
     recordmill.read(sets[1], tmp_path / "to", overwrite=True)

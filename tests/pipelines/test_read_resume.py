@@ -176,7 +176,7 @@ def _few(to: str) -> bool:
     [*_CASES, *(pytest.param(*case, marks=pytest.mark.sweep) for case in _MORE)],
     ids=[f"{name}-{'-'.join(map(str, options.values()))}" for name, options in _CASES + _MORE],
 )
-def test_a_killed_read_goes_on(
+def test_killed_read_resumes(
     inputs: dict[str, Any], tmp_path: Path, name: str, options: dict[str, Any]
 ) -> None:
     out = tmp_path / "out"
@@ -189,9 +189,7 @@ def test_a_killed_read_goes_on(
 
 
 @pytest.mark.parametrize("to", [pytest.param("parquet", marks=pytest.mark.sweep), "npy"])
-def test_finished_files_stay_where_they_are(
-    inputs: dict[str, Any], tmp_path: Path, to: str
-) -> None:
+def test_resumed_read_keeps_finished_files(inputs: dict[str, Any], tmp_path: Path, to: str) -> None:
     out = tmp_path / "out"
     killed("account:1" if _few(to) else "account:5", inputs["plain"], out, to=to)
     data = run_of(out) / "data"
@@ -203,7 +201,7 @@ def test_finished_files_stay_where_they_are(
     assert before <= {path.stat().st_ino for path in out.rglob("*") if path.is_file()}
 
 
-def test_an_input_that_changed_is_read_anew(inputs: dict[str, Any], tmp_path: Path) -> None:
+def test_changed_input_is_read_again(inputs: dict[str, Any], tmp_path: Path) -> None:
     source, out = tmp_path / "source", tmp_path / "out"
     shutil.copytree(inputs["foreign"], source)
     assert killed("account:9", str(source), out, threads=1).returncode == -signal.SIGKILL
@@ -218,7 +216,7 @@ def test_an_input_that_changed_is_read_anew(inputs: dict[str, Any], tmp_path: Pa
     undisturbed(str(source), out)
 
 
-def test_an_output_that_was_touched_is_written_anew(inputs: dict[str, Any], tmp_path: Path) -> None:
+def test_changed_output_is_written_again(inputs: dict[str, Any], tmp_path: Path) -> None:
     out = tmp_path / "out"
     killed("account:4", inputs["plain"], out)
     first, second = sorted((run_of(out) / "data").glob("*.parquet"))[:2]
@@ -231,7 +229,7 @@ def test_an_output_that_was_touched_is_written_anew(inputs: dict[str, Any], tmp_
 
 
 @pytest.mark.parametrize("options", [{"to": "arrow"}, {"where": pc.field("id") > 3}], ids=str)
-def test_another_command_begins_anew(
+def test_read_with_other_options_starts_again(
     inputs: dict[str, Any], tmp_path: Path, options: dict[str, Any]
 ) -> None:
     out = tmp_path / "out"
@@ -271,7 +269,7 @@ ANOTHER: list[tuple[dict[str, Any], dict[str, Any]]] = [
 ]
 
 
-def test_what_makes_a_read_another_one(
+def test_fingerprint_of_a_read_depends_on_what_changes_its_files(
     inputs: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def mark(**options: Any) -> str:
@@ -285,7 +283,9 @@ def test_what_makes_a_read_another_one(
 
 
 @pytest.mark.sweep
-def test_with_a_runner_it_is_another_read(inputs: dict[str, Any], tmp_path: Path) -> None:
+def test_read_with_a_runner_does_not_resume_a_local_one(
+    inputs: dict[str, Any], tmp_path: Path
+) -> None:
     out = tmp_path / "out"
     killed("account:3", inputs["plain"], out)
     progress = Progress()
@@ -302,7 +302,7 @@ def test_with_a_runner_it_is_another_read(inputs: dict[str, Any], tmp_path: Path
         ("made:4", "plain", {"to": "npy"}),  # of which workers write parts
     ],
 )
-def test_a_killed_read_with_a_runner_goes_on(
+def test_killed_read_with_a_runner_resumes(
     inputs: dict[str, Any],
     tmp_path: Path,
     when: str,
@@ -336,7 +336,7 @@ def test_a_killed_read_with_a_runner_goes_on(
     )
 
 
-def test_an_error_in_the_data_leaves_nothing(inputs: dict[str, Any], tmp_path: Path) -> None:
+def test_read_that_fails_on_data_leaves_nothing(inputs: dict[str, Any], tmp_path: Path) -> None:
     for options in ({}, {"max_rejects": 2}):
         with pytest.raises(RecordmillError, match="CRC"):
             read(inputs["damaged"], tmp_path / "out", **UNITS, **options)
@@ -344,7 +344,7 @@ def test_an_error_in_the_data_leaves_nothing(inputs: dict[str, Any], tmp_path: P
 
 
 @pytest.mark.sweep
-def test_of_two_at_once_one_goes_on_and_the_other_begins_anew(
+def test_of_two_concurrent_reads_one_resumes_and_the_other_starts_again(
     inputs: dict[str, Any], tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
@@ -363,7 +363,7 @@ def test_of_two_at_once_one_goes_on_and_the_other_begins_anew(
     assert not list(out.glob("_run-*"))
 
 
-def test_small_reads_write_no_accounts(
+def test_small_reads_save_no_counts_files(
     inputs: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*args: object) -> None:
@@ -375,7 +375,7 @@ def test_small_reads_write_no_accounts(
         assert read(inputs["plain"], tmp_path / to, to=to).written == 690
 
 
-def test_an_input_that_changes_while_it_is_read_gets_no_account(
+def test_input_that_changes_during_a_read_is_not_saved_as_finished(
     inputs: dict[str, Any], tmp_path: Path
 ) -> None:
     source = tmp_path / "source"
@@ -403,7 +403,7 @@ def test_an_input_that_changes_while_it_is_read_gets_no_account(
 
 
 @pytest.mark.sweep
-def test_a_full_disk_keeps_what_is_finished_and_says_so(
+def test_full_disk_keeps_finished_files_and_reports_it(
     inputs: dict[str, Any], tmp_path: Path
 ) -> None:
     out = tmp_path / "out"

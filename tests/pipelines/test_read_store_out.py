@@ -73,7 +73,7 @@ def local(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("to", [name for name in OUTPUT_NAMES if name != "files"])
-def test_a_read_into_a_store_is_the_local_one(
+def test_read_into_a_store_equals_the_local_read(
     store: Store, out: str, source: str, tmp_path: Path, to: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = f"{out}-{to}"
@@ -102,7 +102,7 @@ def test_a_read_into_a_store_is_the_local_one(
     "to",
     ["parquet", *(pytest.param(to, marks=pytest.mark.sweep) for to in ("arrow", "jsonl", "csv"))],
 )
-def test_what_is_put_while_others_are_made_is_the_local_file(
+def test_files_uploaded_in_parts_equal_the_local_files(
     store: Store, out: str, large: str, tmp_path: Path, to: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(uploads, "UPLOAD_PART_BYTES", 5 << 20)  # 5 MiB: the least that S3 takes
@@ -138,7 +138,9 @@ def test_what_is_put_while_others_are_made_is_the_local_file(
     assert store.objects(f"{out}-2") == {}
 
 
-def test_files_and_rejects_are_the_local_ones(store: Store, out: str, tmp_path: Path) -> None:
+def test_files_and_rejects_in_a_store_equal_the_local_ones(
+    store: Store, out: str, tmp_path: Path
+) -> None:
     photos = tmp_path / "photos"
     for at in range(6):
         path = photos / ("cat", "dog ü")[at % 2] / f"p{at}#%+.jpg"
@@ -162,7 +164,7 @@ def test_files_and_rejects_are_the_local_ones(store: Store, out: str, tmp_path: 
     assert " KiB" in repr(far)
 
 
-def test_a_view_becomes_one_object(store: Store, out: str, source: str, tmp_path: Path) -> None:
+def test_view_is_written_to_one_object(store: Store, out: str, source: str, tmp_path: Path) -> None:
     view, uri = recordmill.open(source).filter("id > 5"), f"{out}/view.parquet"
     assert view.to_parquet(uri) == uri
     near = view.to_parquet(tmp_path / "view.parquet")
@@ -178,7 +180,7 @@ def test_a_view_becomes_one_object(store: Store, out: str, source: str, tmp_path
     assert not list(tmp_path.glob("recordmill-*"))
 
 
-def test_other_tools_read_it(store: Store, out: str, source: str) -> None:
+def test_other_tools_read_a_result_in_a_store(store: Store, out: str, source: str) -> None:
     if not store.root.startswith("s3"):
         pytest.skip("pyarrow's S3")
     endpoint = store.endpoint.removeprefix("http://")
@@ -198,7 +200,7 @@ def test_other_tools_read_it(store: Store, out: str, source: str) -> None:
     assert recordmill.read(source, f"{out}-json", to="jsonl").files["test"]
 
 
-def test_a_result_is_replaced_in_one_step(
+def test_result_in_a_store_is_replaced_in_one_step(
     store: Store, out: str, source: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before each request that changes something, `_parse_known_connector.json` names one result,
@@ -240,7 +242,9 @@ def test_a_result_is_replaced_in_one_step(
     assert third.paths[0].startswith(f"{out}/data-")  # type: ignore[union-attr]
 
 
-def test_what_is_no_place_for_a_result(store: Store, out: str, source: str, tmp_path: Path) -> None:
+def test_location_with_other_content_is_refused_for_a_result(
+    store: Store, out: str, source: str, tmp_path: Path
+) -> None:
     recordmill.build({"x": [1, 2, 3]}, out)
     with pytest.raises(UsageError, match="holds a data set of recordmill"):
         recordmill.read(source, out, overwrite=True)
@@ -258,7 +262,7 @@ def test_what_is_no_place_for_a_result(store: Store, out: str, source: str, tmp_
     assert set(store.objects(f"{out}-3")) == {"photo.jpg"}
 
 
-def test_a_stopped_read_keeps_its_outputs(
+def test_stopped_read_into_a_store_keeps_its_outputs(
     store: Store, out: str, source: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("recordmill.pipelines.read.is_local", lambda runner: runner is None)

@@ -36,7 +36,9 @@ def as_multiset(rows: Iterable[dict[str, Any]]) -> list[str]:
     return sorted(json.dumps(row, sort_keys=True, default=repr) for row in rows)
 
 
-def test_images_in_split_and_class_folders(shared_data: Path, tmp_path: Path) -> None:
+def test_real_images_in_split_and_class_folders_are_built(
+    shared_data: Path, tmp_path: Path
+) -> None:
     root = shared_data / "images" / "clothing-small"
     result = recordmill.build(root, tmp_path / "out", shard_size="2MiB")
     assert len(result.shards) > 4
@@ -78,7 +80,7 @@ def test_images_in_split_and_class_folders(shared_data: Path, tmp_path: Path) ->
         "tfx-taxi/external_csv",
     ],
 )
-def test_csv_files(shared_data: Path, tmp_path: Path, name: str) -> None:
+def test_real_csv_file_is_built(shared_data: Path, tmp_path: Path, name: str) -> None:
     path = shared_data / "csv" / name
     result = recordmill.build(path, tmp_path / "out", kind="csv", shuffle=False, num_shards=3)
     types = {field.name: field.type for field in to_arrow(result.schema)}
@@ -94,7 +96,7 @@ def test_csv_files(shared_data: Path, tmp_path: Path, name: str) -> None:
     assert rows == plain.to_pylist()
 
 
-def test_text_documents_in_class_folders(shared_data: Path, tmp_path: Path) -> None:
+def test_real_text_documents_in_class_folders_are_built(shared_data: Path, tmp_path: Path) -> None:
     root = shared_data / "text" / "movie_reviews" / "movie_reviews"
     result = recordmill.build(root, tmp_path / "out", kind="text", num_shards=4)
     (rows,) = read(result.out, tmp_path).values()

@@ -46,7 +46,7 @@ def written(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 
 
 @pytest.mark.parametrize(("budget", "most"), [("0", 0), ("2000", 2000), ("1%", 780)])
-def test_a_build_of_broken_rows_ends_early(
+def test_build_of_broken_rows_ends_early(
     tmp_path: Path, budget: str, most: int, written: dict[str, int]
 ) -> None:
     for number in range(6):
@@ -59,7 +59,7 @@ def test_a_build_of_broken_rows_ends_early(
     assert sum(written.values()) <= most + REJECTS_BEYOND_BUDGET
 
 
-def test_a_share_of_an_unknown_number_is_told_at_the_end(tmp_path: Path) -> None:
+def test_reject_limit_as_a_share_is_checked_at_the_end(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("a,b\n" + "1,2\n" * 3000 + "1,2,3\n" * 2000)
     assert (
         recordmill.build(tmp_path / "a.csv", tmp_path / "out", max_rejects="40%").rejected == 2000
@@ -72,7 +72,7 @@ def test_a_share_of_an_unknown_number_is_told_at_the_end(tmp_path: Path) -> None
     "options",
     [{}, {"to": "npy"}, {"runner": "FnApiRunner"}, {"to": "npy", "runner": "FnApiRunner"}],
 )
-def test_a_read_of_damaged_records_ends_early(
+def test_read_of_damaged_records_ends_early(
     tmp_path: Path, options: dict[str, Any], written: dict[str, int]
 ) -> None:
     schema = Schema((Feature("x", "int64", required=True),))
@@ -99,7 +99,7 @@ def lines(folder: Path) -> int:
     return sum(path.read_bytes().count(b"\n") for path in folder.iterdir())
 
 
-def test_the_writers_of_a_job_are_counted_together(tmp_path: Path) -> None:
+def test_rejects_of_all_writers_are_counted_together(tmp_path: Path) -> None:
     stopped = []
 
     def work(number: int) -> None:
@@ -117,7 +117,7 @@ def test_the_writers_of_a_job_are_counted_together(tmp_path: Path) -> None:
     assert lines(tmp_path) <= REJECTS_BEYOND_BUDGET + 100 + 8 * 7
 
 
-def test_a_repeated_attempt_takes_the_place_of_the_first(tmp_path: Path) -> None:
+def test_rejects_of_a_repeated_attempt_replace_the_first(tmp_path: Path) -> None:
     for attempt in range(20):
         writer = RejectWriter(tmp_path / f"{attempt}.jsonl", max_rejects=0, task_name="7")
         writer.write(rejects(REJECTS_BEYOND_BUDGET // 2))
@@ -151,7 +151,9 @@ def data_set(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("options", [{}, {"compression": "gzip"}])
-def test_a_build_says_where(data_set: Path, tmp_path: Path, options: dict[str, Any]) -> None:
+def test_full_disk_of_a_build_is_reported_with_out(
+    data_set: Path, tmp_path: Path, options: dict[str, Any]
+) -> None:
     out = tmp_path / "out"
     with (
         files_of_at_most(30_000),
@@ -162,14 +164,14 @@ def test_a_build_says_where(data_set: Path, tmp_path: Path, options: dict[str, A
 
 
 @pytest.mark.parametrize("to", [name for name in OUTPUT_NAMES if name != "files"])
-def test_a_read_says_where(data_set: Path, tmp_path: Path, to: str) -> None:
+def test_full_disk_of_a_read_is_reported_with_out(data_set: Path, tmp_path: Path, to: str) -> None:
     out = tmp_path / "out"
     with files_of_at_most(30_000), pytest.raises(RecordmillError, match=f"^{out}: File too large"):
         recordmill.read(data_set, out, to=to)
     assert not list(tmp_path.glob("out/*"))
 
 
-def test_what_goes_to_a_store_says_where_it_is_prepared(
+def test_full_temporary_disk_of_a_store_read_is_reported_with_its_folder(
     data_set: Path,
     tmp_path: Path,
     tmp_path_factory: pytest.TempPathFactory,

@@ -108,7 +108,7 @@ def of_one_machine(inputs: Path, out: Path, **options: Any) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("to", ["parquet", "jsonl"])
-def test_every_step_twice_and_a_zombie_give_the_files_of_one_machine(
+def test_repeated_steps_and_late_workers_give_the_files_of_one_machine(
     damaged: Path, tmp_path: Path, to: str
 ) -> None:
     with steps(damaged, tmp_path / "out", to=to) as read:
@@ -138,7 +138,7 @@ def test_every_step_twice_and_a_zombie_give_the_files_of_one_machine(
 
 
 @pytest.mark.parametrize("what", ["plan", "folder", "output", "rejects", "list"])
-def test_what_is_hidden_is_told_and_nothing_gets_its_name(
+def test_hidden_file_is_reported_and_nothing_is_published(
     damaged: Path, tmp_path: Path, what: str
 ) -> None:
     with steps(damaged, tmp_path / "out") as read:
@@ -172,9 +172,7 @@ def test_what_is_hidden_is_told_and_nothing_gets_its_name(
         assert read.written() == {}
 
 
-def test_what_has_another_size_or_was_not_accounted_for_once_is_refused(
-    damaged: Path, tmp_path: Path
-) -> None:
+def test_output_of_another_size_or_count_is_refused(damaged: Path, tmp_path: Path) -> None:
     with steps(damaged, tmp_path / "out") as read:
         made = read.make()
         listed = Path(read.run.job_folder.run_path("shared", read.run.load().results_name))
@@ -198,7 +196,7 @@ def test_what_has_another_size_or_was_not_accounted_for_once_is_refused(
 
 
 @pytest.mark.parametrize("remote", [False, True], ids=["disk", "store"])
-def test_what_an_earlier_attempt_has_left_is_taken_and_what_is_gone_is_made_again(
+def test_outputs_of_an_earlier_attempt_are_reused_and_missing_ones_are_made_again(
     damaged: Path, out: str, tmp_path: Path, remote: bool
 ) -> None:
     settings = make_settings(**OPTIONS)

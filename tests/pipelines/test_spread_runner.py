@@ -38,7 +38,7 @@ def of(build: recordmill.BuildResult) -> dict[str, bytes]:
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("removed", [False, True])
-def test_a_job_that_fails_after_its_commit_has_built_the_data_set(
+def test_job_that_fails_after_its_commit_has_built_the_data_set(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, removed: bool
 ) -> None:
     def lost(manifest: Any, plan: Any) -> Any:
@@ -62,7 +62,7 @@ def test_a_job_that_fails_after_its_commit_has_built_the_data_set(
 
 
 @pytest.mark.sweep
-def test_workers_that_are_processes_write_to_a_store(
+def test_worker_processes_write_to_a_store(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "in.csv").write_text(

@@ -140,7 +140,7 @@ EVERY = pytest.mark.parametrize(
 
 
 @EVERY
-def test_a_build_that_is_killed_at_its_requests(
+def test_build_killed_at_any_request_leaves_the_old_or_new_data_set(
     store: Store,
     proxy: Proxy,
     children: Nursery,
@@ -190,7 +190,7 @@ def test_a_build_that_is_killed_at_its_requests(
 
 @EVERY
 @pytest.mark.parametrize("to", ["parquet", "npy"])
-def test_a_read_that_is_killed_at_its_requests(
+def test_read_killed_at_any_request_leaves_the_old_or_new_result(
     store: Store,
     proxy: Proxy,
     children: Nursery,

@@ -35,7 +35,7 @@ def build(out: str | Path, rows: dict[str, Any] = ROWS, **options: Any) -> recor
     )
 
 
-def test_a_build_into_a_store_is_the_local_one(store: Store, out: str, tmp_path: Path) -> None:
+def test_build_into_a_store_equals_the_local_build(store: Store, out: str, tmp_path: Path) -> None:
     (tmp_path / "in.csv").write_text("a,b\n" + "".join(f"{at},{at}\n" for at in range(500)) + "x\n")
     source = store.put("main/in.csv", (tmp_path / "in.csv").read_bytes())
     options = {"name": "same", "num_shards": 3, "compression": "gzip", "max_rejects": 5}
@@ -70,7 +70,7 @@ def test_a_build_into_a_store_is_the_local_one(store: Store, out: str, tmp_path:
     assert template.startswith(f"{folder}/")
 
 
-def test_stratified_splits_and_a_description_are_those_of_a_local_build(
+def test_stratified_build_with_a_description_in_a_store_equals_the_local_build(
     store: Store, out: str, tmp_path: Path
 ) -> None:
     rows = {
@@ -97,7 +97,7 @@ def test_stratified_splits_and_a_description_are_those_of_a_local_build(
     assert "croissant.json" not in store.objects(out)
 
 
-def test_generations_follow_each_other(store: Store, out: str, tmp_path: Path) -> None:
+def test_generations_in_a_store_follow_each_other(store: Store, out: str, tmp_path: Path) -> None:
     first = build(out)
     with pytest.raises(UsageError, match="already holds a data set"):
         build(out)
@@ -118,7 +118,7 @@ def test_generations_follow_each_other(store: Store, out: str, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("work", "conflict"), [("build", CommitConflict), ("read", RecordmillError)]
 )
-def test_of_two_at_once_one_commits(
+def test_of_two_concurrent_runs_in_a_store_one_commits(
     store: Store,
     out: str,
     tmp_path: Path,
@@ -158,7 +158,7 @@ def test_of_two_at_once_one_commits(
 
 
 @pytest.mark.parametrize("command", ["build", "read", "doctor"])
-def test_a_store_in_which_two_could_commit_is_refused_before_anything_is_made(
+def test_store_without_put_if_absent_is_refused(
     store: Store, out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     """It takes the put of an object that is to be made only where there is none, and replaces what
@@ -195,7 +195,7 @@ def clean(out: str) -> None:
 
 @pytest.mark.parametrize("work", ["build", "read"])
 @pytest.mark.parametrize("cleaned", ["before the put", "behind the put"])
-def test_a_commit_that_was_held_back_while_others_cleaned(
+def test_commit_delayed_while_others_clean_is_refused_or_complete(
     store: Store, out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: str, cleaned: str
 ) -> None:
     out = f"{out}-{work}-{cleaned[:6].strip()}"
@@ -244,7 +244,7 @@ def test_a_commit_that_was_held_back_while_others_cleaned(
     assert rows() == 40
 
 
-def test_who_was_taken_for_dead_takes_nobody_for_dead(
+def test_run_without_its_lease_declares_no_other_run_dead(
     store: Store, out: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build(out)
@@ -255,14 +255,14 @@ def test_who_was_taken_for_dead_takes_nobody_for_dead(
         assert run.find_dead_objects() == {}
 
 
-def test_our_own_put_that_was_repeated_is_ours(store: Store, out: str) -> None:
+def test_repeated_put_of_the_same_content_succeeds(store: Store, out: str) -> None:
     assert uploads.put_object_if_absent(f"{out}/m", b"one")
     assert uploads.put_object_if_absent(f"{out}/m", b"one")
     assert not uploads.put_object_if_absent(f"{out}/m", b"other")
     assert store.objects(out) == {"m": b"one"}
 
 
-def test_what_a_killed_build_left_goes_later(
+def test_remains_of_a_killed_build_in_a_store_are_removed_later(
     store: Store, out: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = build(out)
@@ -285,7 +285,7 @@ def test_what_a_killed_build_left_goes_later(
     assert load_manifest(out, 2).parts[0].folder != old.manifest.parts[0].folder
 
 
-def test_others_folder_is_no_out(
+def test_prefix_with_other_objects_is_refused_as_out(
     store: Store, out: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     store.put(f"{out.partition(f'{BUCKET}/')[2]}/photo.jpg", b"x")
@@ -298,7 +298,7 @@ def test_others_folder_is_no_out(
     assert set(store.objects(out)) == {"photo.jpg"}
 
 
-def test_what_is_too_large_to_copy_is_an_error(
+def test_object_too_large_to_copy_is_an_error(
     store: Store, out: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.put(f"{out.partition(f'{BUCKET}/')[2]}/old", b"x" * 1001)

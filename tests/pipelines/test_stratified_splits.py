@@ -97,7 +97,7 @@ def check_exact(result: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_class_of_each_kind_of_input_is_divided_to_one_record(
+def test_each_class_of_every_kind_of_input_is_divided_to_one_record(
     kind: str, tmp_path: Path
 ) -> None:
     (tmp_path / "in").mkdir()
@@ -129,7 +129,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return recordmill.build(rows(), tmp_path_factory.mktemp("memory") / "out", label="label", **WAY)
 
 
-def test_the_same_splits_however_it_runs(built: Any, tmp_path: Path) -> None:
+def test_stratified_splits_do_not_depend_on_how_the_build_runs(built: Any, tmp_path: Path) -> None:
     for result in build_in_each_way(rows(), tmp_path, label="label", **WAY):
         check_exact(result)
         assert bytes_of(result) == bytes_of(built)
@@ -139,7 +139,7 @@ def test_the_same_splits_however_it_runs(built: Any, tmp_path: Path) -> None:
     assert bytes_of(other) != bytes_of(built)
 
 
-def test_workers_that_share_nothing_but_out_give_the_same_bytes(tmp_path: Path) -> None:
+def test_stratified_build_by_workers_gives_the_same_bytes(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     csv(tmp_path / "in")
     one = recordmill.build(tmp_path / "in", tmp_path / "one", label="label", **WAY)
@@ -164,7 +164,7 @@ def test_workers_that_share_nothing_but_out_give_the_same_bytes(tmp_path: Path) 
     ],
     ids=str,
 )
-def test_columns_of_numbers_truth_values_and_texts(
+def test_stratify_accepts_columns_of_numbers_booleans_and_texts(
     values: list[Any], dtype: str, tmp_path: Path
 ) -> None:
     table = pa.table({"x": pa.array(values * 100, dtype)})
@@ -189,7 +189,9 @@ def test_columns_of_numbers_truth_values_and_texts(
     ],
     ids=str,
 )
-def test_what_is_refused(given: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_column_that_cannot_be_stratified_is_refused(
+    given: dict[str, Any], message: str, tmp_path: Path
+) -> None:
     data = pa.table(
         {"x": [1, 2], "f": [0.5, 1.0], "t": pa.array([1, 2], "timestamp[s]"), "l": [[1], [2]]}
     )
@@ -198,7 +200,9 @@ def test_what_is_refused(given: dict[str, Any], message: str, tmp_path: Path) ->
     assert not list(tmp_path.glob("out/*"))
 
 
-def test_too_many_classes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stratify_by_too_many_classes_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(class_counter, "MAX_STRATIFIED_CLASSES", 100)
     with pytest.raises(UsageError, match=r"stratify=\"id\": it has more than 100 different values"):
         recordmill.build(
@@ -210,9 +214,7 @@ def test_too_many_classes_are_refused(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("way", ["split_by", "key"])
-def test_groups_stay_together_and_classes_are_divided_at_their_edges(
-    way: str, tmp_path: Path
-) -> None:
+def test_stratified_groups_stay_together(way: str, tmp_path: Path) -> None:
     users = np.arange(3000) % 600
     data = {"user": users, "label": [f"c{user % 3}" for user in users]}
     result = recordmill.build(
@@ -230,7 +232,7 @@ def test_groups_stay_together_and_classes_are_divided_at_their_edges(
     assert not seen[0] & seen[1]
 
 
-def test_groups_of_several_classes_conflict_and_it_is_said_how_many(tmp_path: Path) -> None:
+def test_groups_of_several_classes_are_refused_with_their_number(tmp_path: Path) -> None:
     data = {
         "user": [i % 10 for i in range(100)],
         "label": [["x", "y"][i % 10 == 3 and i > 50] for i in range(100)],
@@ -245,7 +247,7 @@ def test_groups_of_several_classes_conflict_and_it_is_said_how_many(tmp_path: Pa
     assert not list(tmp_path.glob("out/*"))
 
 
-def test_groups_that_are_too_large_conflict_and_the_figure_is_said(tmp_path: Path) -> None:
+def test_groups_too_large_for_a_split_are_refused_with_the_figures(tmp_path: Path) -> None:
     data = {"user": [i // 50 for i in range(200)], "label": ["x"] * 100 + ["y"] * 100}
     message = r"split 'a' would have (50|100) of the 100 records of x, where 80 are its share and a tenth more or less"
     with pytest.raises(UsageError, match=message):
@@ -254,7 +256,7 @@ def test_groups_that_are_too_large_conflict_and_the_figure_is_said(tmp_path: Pat
         )
 
 
-def test_the_command_and_the_manifest_say_the_counts(
+def test_command_and_manifest_report_the_class_counts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "in.csv").write_text("x,label\n" + "1,a\n" * 10 + "2,b\n" * 5 + "3,\n")
@@ -273,7 +275,9 @@ def test_the_command_and_the_manifest_say_the_counts(
 
 @pytest.mark.parametrize("message", ["Example", "SequenceExample"])
 @pytest.mark.parametrize("by", ["word", "number"])
-def test_groups_of_tfrecords_are_those_of_a_table(tmp_path: Path, message: str, by: str) -> None:
+def test_split_groups_of_tfrecords_equal_those_of_a_table(
+    tmp_path: Path, message: str, by: str
+) -> None:
     rows = {
         "word": [f"g{n % 37}" for n in range(300)],
         "number": [n % 11 for n in range(300)],

@@ -68,7 +68,9 @@ def folder_of(out: Path) -> Path:
 
 
 @pytest.mark.parametrize("split", ["train", "validation"])
-def test_numbers_are_what_numpy_makes_of_the_train_split(out: Path, raw: Any, split: str) -> None:
+def test_transformed_numbers_equal_numpy_over_the_train_split(
+    out: Path, raw: Any, split: str
+) -> None:
     made, before, train = table(out, split), raw[split], raw["train"]
     assert made.num_rows == before.num_rows > 0
     np.testing.assert_array_max_ulp(
@@ -84,7 +86,7 @@ def test_numbers_are_what_numpy_makes_of_the_train_split(out: Path, raw: Any, sp
     np.testing.assert_array_max_ulp(made["miles"].to_numpy(), expected, maxulp=1)
 
 
-def test_words_are_numbered_by_their_frequency_in_the_train_split(out: Path, raw: Any) -> None:
+def test_vocabulary_is_ordered_by_frequency_in_the_train_split(out: Path, raw: Any) -> None:
     top = words(raw["train"]["city"].to_pylist())[:5]
     for split in ("train", "validation"):
         made, before = table(out, split)["city"].to_pylist(), raw[split]["city"].to_pylist()
@@ -110,7 +112,7 @@ def test_words_are_numbered_by_their_frequency_in_the_train_split(out: Path, raw
     ]
 
 
-def test_buckets_lie_within_the_sketch_s_bound(out: Path, raw: Any) -> None:
+def test_bucket_boundaries_are_within_the_bound_of_the_sketch(out: Path, raw: Any) -> None:
     boundaries = load_manifest(out).transform["found"]["age_group"]["boundaries"]
     age = raw["train"]["age"].to_numpy()
     for place, boundary in enumerate(boundaries, start=1):
@@ -121,7 +123,7 @@ def test_buckets_lie_within_the_sketch_s_bound(out: Path, raw: Any) -> None:
         np.testing.assert_array_equal(table(out, split)["age_group"].to_numpy(), expected)
 
 
-def test_what_has_no_step_stays_and_the_label_too(out: Path, raw: Any) -> None:
+def test_features_without_a_step_and_the_label_stay(out: Path, raw: Any) -> None:
     manifest = load_manifest(out)
     schema = from_pbtxt(manifest.schema)
     assert schema.names == (
@@ -142,7 +144,7 @@ def test_what_has_no_step_stays_and_the_label_too(out: Path, raw: Any) -> None:
     assert recordmill.verify(out) == []
 
 
-def test_the_manifest_says_what_was_found_in_plain_json(out: Path, raw: Any) -> None:
+def test_manifest_holds_the_fitted_values_as_json(out: Path, raw: Any) -> None:
     about = json.loads((out / "manifest.json").read_text())["transform"]
     age, miles = raw["train"]["age"].to_numpy(), raw["train"]["miles"].to_numpy()
     assert about["found"]["age"] == {
@@ -165,7 +167,7 @@ def test_the_manifest_says_what_was_found_in_plain_json(out: Path, raw: Any) -> 
     assert load_manifest(out).options["transform"] == about["digest"]
 
 
-def test_tf_transform_reads_what_was_saved(out: Path, raw: Any) -> None:
+def test_tf_transform_reads_the_saved_transform(out: Path, raw: Any) -> None:
     import tensorflow as tf
     import tensorflow_transform as tft
 
@@ -201,7 +203,7 @@ def test_tf_transform_reads_what_was_saved(out: Path, raw: Any) -> None:
     )
 
 
-def test_tf_transform_parses_lists_that_are_made_and_kept(tmp_path: Path) -> None:
+def test_tf_transform_parses_made_and_kept_lists(tmp_path: Path) -> None:
     import tensorflow as tf
     import tensorflow_transform as tft
 
@@ -233,9 +235,7 @@ def output_words(out: Path, feature: str) -> list[str]:
     return (folder_of(out) / name).read_text().splitlines()
 
 
-def test_a_row_gives_the_same_bits_in_whatever_batch_it_stands(
-    out: Path, inputs: Path, raw: Any
-) -> None:
+def test_bits_of_a_row_do_not_depend_on_its_batch(out: Path, inputs: Path, raw: Any) -> None:
     manifest = load_manifest(out)
     saved = restore_transform(str(folder_of(out)), manifest.transform, from_pbtxt(manifest.schema))
     batch = raw["train"].slice(0, 137).combine_chunks().to_batches()[0]
@@ -255,7 +255,7 @@ def test_a_row_gives_the_same_bits_in_whatever_batch_it_stands(
     ],
     ids=["1 thread", "4 threads", "repeated bundles"],
 )
-def test_a_given_transform_gives_the_same_bytes(
+def test_given_transform_gives_the_same_bytes_however_the_build_runs(
     out: Path, inputs: Path, tmp_path: Path, options: Any
 ) -> None:
     build(inputs, tmp_path / "again", splits=SPLITS, label="label", transform_from=out, **options)
@@ -265,7 +265,7 @@ def test_a_given_transform_gives_the_same_bytes(
     assert recordmill.verify(tmp_path / "again") == []
 
 
-def test_a_changed_file_of_the_transform_is_found_and_not_used(
+def test_changed_file_of_a_transform_is_found_and_not_used(
     out: Path, inputs: Path, tmp_path: Path
 ) -> None:
     copy = tmp_path / "copy"
@@ -285,7 +285,7 @@ def test_a_changed_file_of_the_transform_is_found_and_not_used(
     assert not (tmp_path / "new").exists()
 
 
-def test_a_link_in_the_place_of_a_transform_s_file_is_not_followed(
+def test_link_in_place_of_a_file_of_a_transform_is_not_followed(
     out: Path, inputs: Path, tmp_path: Path
 ) -> None:
     copy = tmp_path / "copy"
@@ -328,7 +328,7 @@ def returns_a_number(inputs):
 """
 
 
-def test_a_function_of_the_user_s_own(inputs: Path, raw: Any, tmp_path: Path) -> None:
+def test_build_with_a_function_of_the_user(inputs: Path, raw: Any, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(FUNCTION)
     done = build(
         inputs,
@@ -394,7 +394,7 @@ def test_a_function_of_the_user_s_own(inputs: Path, raw: Any, tmp_path: Path) ->
         ("nothing", r"has no function nothing; there are preprocessing_fn, fails, returns_a_list"),
     ],
 )
-def test_a_function_that_fails_is_told_by_its_line(
+def test_failing_user_function_is_reported_with_its_line(
     inputs: Path, tmp_path: Path, name: str, message: str
 ) -> None:
     (tmp_path / "mine.py").write_text(FUNCTION)
@@ -419,7 +419,7 @@ STEPS = {
 }
 
 
-def test_each_value_of_clip_hash_tokenize_and_a_vocabulary(tmp_path: Path) -> None:
+def test_values_of_clip_hash_tokenize_and_vocabulary(tmp_path: Path) -> None:
     import tensorflow as tf
 
     texts = ["Ab c", "x-y", "x-y", "Ab c", "Ab c", "é", "q Q"]
@@ -482,7 +482,7 @@ def without_gaps(inputs):
 """
 
 
-def test_sparse_outputs_may_be_missing_are_lists_or_are_refused(tmp_path: Path) -> None:
+def test_sparse_outputs_become_optional_values_or_lists_or_are_refused(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(SPARSE)
     data = {"id": np.arange(1, 5), "m": [None, 10, None, 30]}
     done = build(data, tmp_path / "out", transform=tmp_path / "mine.py")
@@ -506,7 +506,7 @@ def test_sparse_outputs_may_be_missing_are_lists_or_are_refused(tmp_path: Path) 
     assert [row["gaps"] for row in rows] == [[0, one + 1, 0, one + 1] for one in (1, 2, 3, 4)]
 
 
-def test_rows_that_the_transform_refuses_are_rejects_without_their_values(tmp_path: Path) -> None:
+def test_rows_that_a_transform_refuses_are_rejects_without_values(tmp_path: Path) -> None:
     photo = encoded("PNG", Image.new("RGB", (6, 5), (0, 128, 255)))
     photos = [photo if i % 50 != 7 else b"secret, and no image" for i in range(200)]
     data = {"id": np.arange(200), "photo": photos}
@@ -539,7 +539,7 @@ def preprocessing_fn(inputs):
 """
 
 
-def test_an_assertion_holds_for_all_records_of_the_fit_and_refuses_those_of_other_data(
+def test_assertion_of_a_transform_fails_the_fit_and_rejects_other_rows(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "asserts.py").write_text(ASSERTS)
@@ -564,7 +564,7 @@ def test_an_assertion_holds_for_all_records_of_the_fit_and_refuses_those_of_othe
     assert sorted(recordmill.open(tmp_path / "new")["age"]) == list(range(50))
 
 
-def test_options_that_do_not_go_together_are_refused(
+def test_transform_options_that_exclude_each_other_are_refused(
     inputs: Path, out: Path, tmp_path: Path
 ) -> None:
     for options, message in (
@@ -585,7 +585,7 @@ def test_options_that_do_not_go_together_are_refused(
         assert not (tmp_path / "new").exists()
 
 
-def test_a_manifest_without_a_transform_does_not_speak_of_one(inputs: Path, tmp_path: Path) -> None:
+def test_manifest_of_a_build_without_transform_has_none(inputs: Path, tmp_path: Path) -> None:
     build(inputs, tmp_path / "out", num_shards=1)
     text = (tmp_path / "out/manifest.json").read_text()
     assert "transform" not in json.loads(text)
@@ -595,7 +595,7 @@ def test_a_manifest_without_a_transform_does_not_speak_of_one(inputs: Path, tmp_
         build(inputs, tmp_path / "other", transform_from=tmp_path / "out")
 
 
-def test_nothing_is_fitted_by_what_is_not_finite_and_large_numbers_are_told_apart(
+def test_fit_ignores_values_that_are_not_finite_and_notes_them(
     tmp_path: Path,
 ) -> None:
     numbers = np.arange(1000)
@@ -639,7 +639,7 @@ def test_nothing_is_fitted_by_what_is_not_finite_and_large_numbers_are_told_apar
     assert "'large'" not in said
 
 
-def test_a_value_for_which_a_step_has_none_is_a_reject(tmp_path: Path) -> None:
+def test_value_outside_the_domain_of_a_step_is_a_reject(tmp_path: Path) -> None:
     data = {
         "id": np.arange(8),
         "l": [0.5, -1.0, -3.0, 2.0, float("nan"), 1.0, 1.0, 1.0],

@@ -18,7 +18,7 @@ pytest.importorskip("tensorflow_transform", reason="transforms need tensorflow-t
 
 
 @pytest.mark.sweep
-def test_new_data_gets_the_old(
+def test_transform_command_applies_the_old_transform_to_new_data(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -86,7 +86,7 @@ def preprocessing_fn(inputs):
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("given", ["declared", "function"])
-def test_new_data_needs_only_what_its_features_are_made_of(
+def test_new_data_needs_only_the_used_columns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], given: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -140,7 +140,7 @@ def test_new_data_needs_only_what_its_features_are_made_of(
     assert not Path("none").exists()
 
 
-def test_without_a_data_set_there_is_none(
+def test_transform_without_a_data_set_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -159,7 +159,7 @@ build(sys.argv[1], sys.argv[2], transform=DECLARED, overwrite=True, name="rides"
 
 
 @pytest.mark.sweep
-def test_a_fit_in_another_process_and_folder_gives_the_same_digest(tmp_path: Path) -> None:
+def test_fit_in_another_process_and_folder_gives_the_same_digest(tmp_path: Path) -> None:
     write_csv(tmp_path / "rides.csv", rows=300)
     here, there = tmp_path / "here", tmp_path / "some/where/else"
     there.parent.mkdir(parents=True)
@@ -183,7 +183,7 @@ def test_a_fit_in_another_process_and_folder_gives_the_same_digest(tmp_path: Pat
 
 
 @pytest.mark.sweep
-def test_two_transforms_with_vocabularies_of_one_name_stay_apart_in_one_process(
+def test_transforms_with_vocabularies_of_one_name_stay_separate(
     tmp_path: Path,
 ) -> None:
     saved = []

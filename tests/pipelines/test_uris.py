@@ -93,7 +93,7 @@ CALLS: dict[str, Callable[[str], Any]] = {
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_no_command_takes_one_or_an_empty_path(
+def test_command_refuses_unsupported_uris_and_empty_paths(
     unchanged: None, command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     urls = ("https://me:secret@host/x", "https://me:a/secret@host/x", "https://me:a@secret@host/x")
@@ -105,7 +105,7 @@ def test_no_command_takes_one_or_an_empty_path(
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_no_function_takes_one_or_an_empty_path(unchanged: None, call: str) -> None:
+def test_function_refuses_unsupported_uris_and_empty_paths(unchanged: None, call: str) -> None:
     with pytest.raises(UsageError, match="a path is empty"):
         CALLS[call]("")
     for uri in URIS:
@@ -116,7 +116,7 @@ def test_no_function_takes_one_or_an_empty_path(unchanged: None, call: str) -> N
 
 
 @pytest.mark.parametrize("uri", STORES)
-def test_no_arrays_are_mapped_into_a_store(unchanged: None, uri: str) -> None:
+def test_arrays_mapped_into_a_store_are_refused(unchanged: None, uri: str) -> None:
     with pytest.raises(
         UsageError, match=r"memory-mapped, from files of this machine: name a local folder"
     ):
@@ -126,7 +126,7 @@ def test_no_arrays_are_mapped_into_a_store(unchanged: None, uri: str) -> None:
 
 
 @pytest.mark.parametrize("uri", ["http://h/x", "https://h/x"])
-def test_nothing_is_written_to_the_web(
+def test_output_to_a_web_server_is_refused(
     unchanged: None, uri: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for command in ("build --out", "read --out"):
@@ -139,19 +139,19 @@ def test_nothing_is_written_to_the_web(
             call()
 
 
-def test_a_list_names_none(unchanged: None) -> None:
+def test_unsupported_uri_in_a_list_is_refused(unchanged: None) -> None:
     with pytest.raises(UsageError, match="is not served"):
         recordmill.build("@list.txt", "new")
 
 
-def test_a_file_uri_of_this_machine_is_a_path(here: Path) -> None:
+def test_file_uri_of_this_machine_is_a_path(here: Path) -> None:
     built = recordmill.build(f"file://{here}/rows.csv", f"file://{here}/new")
     assert built.out == here / "new"
     assert len(recordmill.open(f"file://{here}/new")) == 2
     assert recordmill.read(f"file://{here}/new", f"file://{here}/table").out == here / "table"
 
 
-def test_names_with_colons_are_names(here: Path) -> None:
+def test_names_with_colons_are_paths(here: Path) -> None:
     (here / "a:").mkdir()
     (here / "ab:").mkdir()
     for name in ("a:b", "x/s3://y", "ab:/c", "1:/x"):

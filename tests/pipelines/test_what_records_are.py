@@ -35,7 +35,7 @@ def write(path: Path, *records: bytes) -> Path:
     return path
 
 
-def test_an_open_set_of_sequence_examples_stays_what_it_is(tmp_path: Path) -> None:
+def test_build_of_opened_sequence_examples_keeps_their_type(tmp_path: Path) -> None:
     records = [
         field(1, features(b"id", at)) + field(2, feature_list(b"word", INT64, [[at], [at + 1]]))
         for at in range(9)
@@ -54,7 +54,7 @@ def test_an_open_set_of_sequence_examples_stays_what_it_is(tmp_path: Path) -> No
         )
 
 
-def test_a_name_may_be_of_a_feature_and_of_a_list(
+def test_feature_and_feature_list_may_share_a_name(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     context = (field(1, features(b"x", at)) for at in range(9))
@@ -92,7 +92,7 @@ def test_a_name_may_be_of_a_feature_and_of_a_list(
     assert batch["x/sequence"].to_list() == [steps for _, steps in wanted]
 
 
-def test_an_open_set_of_payloads_stays_what_it_is(tmp_path: Path) -> None:
+def test_build_of_opened_bytes_records_keeps_their_type(tmp_path: Path) -> None:
     opened = recordmill.open(
         str(write(tmp_path / "raw.tfrecord", *[b"\xff raw %d" % at for at in range(9)]))
     )
@@ -103,7 +103,7 @@ def test_an_open_set_of_payloads_stays_what_it_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [b"\0", b"a\0b", b"\xff\xfe"])
-def test_a_name_that_is_none_makes_no_payload(tmp_path: Path, name: bytes) -> None:
+def test_invalid_feature_name_in_a_record_is_an_error(tmp_path: Path, name: bytes) -> None:
     path = write(tmp_path / "n.tfrecord", *[field(1, features(name, at)) for at in range(5)])
     message = r"n\.tfrecord record 0 holds a feature called b'.*', which is no name"
     with pytest.raises(DataError, match=message):
@@ -115,7 +115,7 @@ def test_a_name_that_is_none_makes_no_payload(tmp_path: Path, name: bytes) -> No
 
 
 @pytest.mark.parametrize("to", ["parquet", "npy", "jsonl"])
-def test_a_read_of_which_nothing_is_left_is_an_error(tmp_path: Path, to: str) -> None:
+def test_read_that_rejects_every_record_is_an_error(tmp_path: Path, to: str) -> None:
     path = write(tmp_path / "bad.tfrecord", *[field(1, features(b"id", at)) for at in range(3)])
     data = bytearray(path.read_bytes())
     size = len(data) // 3
@@ -148,7 +148,7 @@ def test_a_read_of_which_nothing_is_left_is_an_error(tmp_path: Path, to: str) ->
 @pytest.mark.parametrize(
     "way", [recordmill.open, inspect, lambda path: recordmill.read(path, path + ".out")]
 )
-def test_what_a_file_is_is_told(
+def test_error_about_another_format_names_the_format(
     tmp_path: Path, name: str, content: bytes, said: str, way: Callable[[str], Any]
 ) -> None:
     path = tmp_path / name
@@ -158,7 +158,7 @@ def test_what_a_file_is_is_told(
     assert said in str(caught.value)
 
 
-def test_a_damaged_tfrecord_file_is_opened(tmp_path: Path) -> None:
+def test_damaged_tfrecord_file_is_opened(tmp_path: Path) -> None:
     """Nothing says that it is of another kind; what reads on leaves the damage out."""
     path = write(tmp_path / "n.tfrecord", *[field(1, features(b"id", at)) for at in range(5)])
     for first in (b"\xff", b"a,b\n1,2\n", bytes(12)):
@@ -167,7 +167,7 @@ def test_a_damaged_tfrecord_file_is_opened(tmp_path: Path) -> None:
         assert inspect(str(path), max_rejects="50%").rejected.total == 1
 
 
-def test_the_folder_of_a_data_set_is_an_input(tmp_path: Path) -> None:
+def test_folder_of_a_data_set_is_an_input(tmp_path: Path) -> None:
     """With one shard there are as many lists of inputs as shards: what is the data is told by the
     manifest.
     """
@@ -190,7 +190,7 @@ def test_the_folder_of_a_data_set_is_an_input(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a\0b", "\0", "\ud800"])
-def test_a_name_that_is_none_is_refused_in_every_kind_of_input(tmp_path: Path, name: str) -> None:
+def test_invalid_feature_name_is_refused_in_every_kind_of_input(tmp_path: Path, name: str) -> None:
     (tmp_path / "a.jsonl").write_text(json.dumps({"x": {name: 1}}) + "\n")
     (tmp_path / "a.csv").write_text("1\n2\n")
     inputs: list[tuple[Any, dict[str, Any]]] = [

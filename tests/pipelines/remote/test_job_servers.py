@@ -90,7 +90,7 @@ Caused by: java.lang.RuntimeException: Error received
         ),
     ],
 )
-def test_one_sentence_is_left(text: str, says: str) -> None:
+def test_error_text_of_an_engine_becomes_one_sentence(text: str, says: str) -> None:
     found = summarize_error(text)
     assert says in found
     assert "\n" not in found
@@ -98,7 +98,9 @@ def test_one_sentence_is_left(text: str, says: str) -> None:
     assert len(found) <= 700
 
 
-def test_the_whole_text_is_kept_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_complete_error_text_is_kept_in_a_named_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     error = make_engine_error(FLINK, "recordmill-build-x")
     path = Path(str(error).rpartition(": ")[2].rstrip(")"))
@@ -106,7 +108,7 @@ def test_the_whole_text_is_kept_and_named(tmp_path: Path, monkeypatch: pytest.Mo
     assert path.parent.parent == tmp_path
 
 
-def test_beam_says_nothing_meanwhile(
+def test_beam_prints_nothing_during_a_job(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import apache_beam
@@ -149,7 +151,7 @@ def is_alive(pid: int) -> bool:
     not Path("/proc/self/stat").exists(), reason="asks /proc whether a process is alive"
 )
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM])
-def test_what_was_started_ends_with_what_started_it(signum: int) -> None:
+def test_started_program_ends_with_its_parent(signum: int) -> None:
     command = [sys.executable, "-c", STARTS, sys.executable, "-c", SLEEPS]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -164,7 +166,7 @@ def test_what_was_started_ends_with_what_started_it(signum: int) -> None:
         time.sleep(0.05)
 
 
-def test_a_program_that_ends_by_itself_gives_its_own_code_and_output() -> None:
+def test_program_that_ends_by_itself_returns_its_code_and_output() -> None:
     command = end_with_parent([sys.executable, "-c", "print('said'); raise SystemExit(7)"])
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, timeout=60)
     assert (done.stdout, done.returncode) == ("said\n", 7)
@@ -173,7 +175,7 @@ def test_a_program_that_ends_by_itself_gives_its_own_code_and_output() -> None:
 JOB = "0" * 31 + "1"
 
 
-def test_a_job_that_somebody_else_cancels_is_told_so() -> None:
+def test_job_cancelled_by_another_user_is_reported() -> None:
     with flink_server() as server:
         options = pipeline_options("FlinkRunner", [f"--flink_master={server.url}"])
         engine = submission._EngineJob(submission.Submission("FlinkRunner", (), "j"), options)
@@ -215,7 +217,7 @@ def handed_over(runner: str, *flags: str) -> submission._EngineJob:
 @pytest.mark.parametrize(
     "runner", [STAYING, ("FlinkRunner", "--flink_submit_uber_jar"), ("FlinkRunner",)], ids=str
 )
-def test_a_job_that_comes_late_is_cancelled_when_it_comes(runner: tuple[str, ...]) -> None:
+def test_late_job_of_a_stopped_driver_is_cancelled(runner: tuple[str, ...]) -> None:
     with flink_server() as server:
         engine = handed_over(*runner, f"--flink_master={server.url}")
         later = threading.Timer(1.5, server.jobs.update, [{JOB: ("j", "RUNNING")}])
@@ -226,7 +228,7 @@ def test_a_job_that_comes_late_is_cancelled_when_it_comes(runner: tuple[str, ...
 
 
 @pytest.mark.sweep
-def test_a_job_that_may_still_come_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_job_that_may_still_start_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(submission, "_SUBMISSION_SEC", 0.1)
     with flink_server() as server:
         master = f"--flink_master={server.url}"
@@ -259,7 +261,7 @@ def note_of(server: FlinkServer, job: str = JOB) -> JobNote:
     return JobNote("FlinkRunner", "recordmill-build-x-1", server.url, job, time.time())
 
 
-def test_a_job_without_its_driver_is_alive_for_a_lease_after_its_last_word(tmp_path: Path) -> None:
+def test_job_without_its_driver_stays_alive_for_one_lease(tmp_path: Path) -> None:
     out = tmp_path / "out"
     run = orphan(out, JobNote("FlinkRunner", "j", "http://127.0.0.1:9", JOB, time.time()))
     RunFolder.create(out).close()  # as another build begins
@@ -271,7 +273,7 @@ def test_a_job_without_its_driver_is_alive_for_a_lease_after_its_last_word(tmp_p
     assert list(recordmill.clean(out, remove=True)) == [run.name]
 
 
-def test_status_says_what_became_of_a_job(tmp_path: Path) -> None:
+def test_status_reports_the_state_of_a_job(tmp_path: Path) -> None:
     out = tmp_path / "out"
     with flink_server() as server:
         server.jobs[JOB] = ("recordmill-build-x-1", "RUNNING")
@@ -282,7 +284,7 @@ def test_status_says_what_became_of_a_job(tmp_path: Path) -> None:
         assert (found.state, found.detail) == ("ended", "failed: a.csv: torn")
 
 
-def test_status_says_what_out_holds_and_what_works_there(
+def test_status_reports_the_data_set_and_the_runs_in_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = tmp_path / "a.csv"

@@ -48,7 +48,7 @@ PROCESS = (
         ({}, (*PROCESS, "--flink_job_server_jar=/nowhere.jar"), "/nowhere.jar is not there"),
     ],
 )
-def test_each_refusal_says_what_to_change(
+def test_each_refusal_of_the_preflight_has_a_remedy(
     change: dict[str, int], flags: tuple[str, ...], says: str, tmp_path: Path
 ) -> None:
     jar = tmp_path / "job-server.jar"
@@ -75,7 +75,9 @@ def make_jar(path: Path, engine: str) -> None:
         ("spark-3", "job server for spark"),
     ],
 )
-def test_the_jar_is_held_against_the_cluster(tmp_path: Path, engine: str, says: str) -> None:
+def test_job_server_jar_of_another_engine_is_refused(
+    tmp_path: Path, engine: str, says: str
+) -> None:
     jar = tmp_path / "job-server.jar"
     make_jar(jar, engine)
     with flink_server() as server:
@@ -88,7 +90,7 @@ def test_the_jar_is_held_against_the_cluster(tmp_path: Path, engine: str, says: 
     assert says in "".join(wrong)
 
 
-def test_a_master_that_does_not_answer_is_said_and_a_jar_that_is_not_there() -> None:
+def test_silent_master_and_missing_jar_are_reported() -> None:
     options = pipeline_options(
         "FlinkRunner", ("--flink_master=127.0.0.1:9", "--flink_job_server_jar=/no.jar", *PROCESS)
     )
@@ -100,7 +102,7 @@ def test_a_master_that_does_not_answer_is_said_and_a_jar_that_is_not_there() -> 
         refuse_findings(found)
 
 
-def test_as_many_slots_are_used_as_are_free_unless_it_is_said() -> None:
+def test_parallelism_defaults_to_the_free_slots() -> None:
     with flink_server() as server:
         master = f"--flink_master={server.url}"
         assert with_parallelism(
@@ -114,7 +116,7 @@ def test_as_many_slots_are_used_as_are_free_unless_it_is_said() -> None:
             )
 
 
-def test_a_worker_says_what_it_does_not_see(tmp_path: Path) -> None:
+def test_probe_of_a_worker_reports_what_it_does_not_see(tmp_path: Path) -> None:
     there, token = tmp_path / "a.csv", tmp_path / "token"
     there.write_text("x\n1\n")
     token.write_text("mine")
@@ -138,7 +140,7 @@ def about_out(out: Path | str, overwrite: bool = False) -> tuple[bool, str]:
     return about.ok, str(about)
 
 
-def test_an_out_that_can_not_be_is_said_with_what_helps(tmp_path: Path, store: Store) -> None:
+def test_unusable_out_is_reported_with_a_remedy(tmp_path: Path, store: Store) -> None:
     data = build({"x": [1, 2]}, tmp_path / "data").out
     far = build({"x": [1, 2]}, f"{store.root}/data").out
     for out in (data, far):
@@ -161,7 +163,7 @@ def test_an_out_that_can_not_be_is_said_with_what_helps(tmp_path: Path, store: S
 
 
 @pytest.mark.sweep
-def test_workers_without_the_settings_of_a_store_are_told_of(store: Store, tmp_path: Path) -> None:
+def test_workers_without_the_settings_of_a_store_are_reported(store: Store, tmp_path: Path) -> None:
     harness = f"{sys.executable} -m apache_beam.runners.worker.sdk_worker_main"
     worker = tmp_path / "worker"
     worker.write_text(
@@ -195,7 +197,7 @@ def test_workers_without_the_settings_of_a_store_are_told_of(store: Store, tmp_p
         ("PrismRunner", (), "Prism ends with this process"),
     ],
 )
-def test_what_ends_alone_is_refused(
+def test_detach_that_cannot_continue_alone_is_refused(
     tmp_path: Path, runner: str | None, flags: tuple[str, ...], says: str
 ) -> None:
     source = tmp_path / "a.csv"
@@ -216,7 +218,7 @@ FLAGS = (
 )
 
 
-def test_a_folder_of_this_machine_is_refused(tmp_path: Path) -> None:
+def test_local_folder_is_refused_for_dataflow(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("x\n1\n")
     with pytest.raises(UsageError, match="Dataflow's workers see no disk of this machine"):
         recordmill.build(
@@ -298,7 +300,7 @@ def install(package: Path, folder: Path) -> Path:
 
 
 @pytest.mark.sweep
-def test_what_is_staged_and_submitted_builds_what_one_machine_builds(tmp_path: Path) -> None:
+def test_staged_job_of_dataflow_builds_what_one_machine_builds(tmp_path: Path) -> None:
     pytest.importorskip("setuptools", reason="a package is made by it")
     rows = "a,b\n" + "".join(f"{at},row {at}\n" for at in range(3000))
     (tmp_path / "in.csv").write_text(rows)
@@ -340,7 +342,7 @@ def test_what_is_staged_and_submitted_builds_what_one_machine_builds(tmp_path: P
         "--execution_mode_for_batch=BATCH_FORCED",
     ],
 )
-def test_flags_of_flinks_job_server_pass(flag: str) -> None:
+def test_flags_of_the_flink_job_server_are_accepted(flag: str) -> None:
     check_runner("FlinkRunner", [flag, "--parallelism=2", "--flink_master=localhost:8081"])
 
 
@@ -354,14 +356,14 @@ def test_flags_of_flinks_job_server_pass(flag: str) -> None:
         ("my.Runner", [], "No module named 'my'"),
     ],
 )
-def test_a_slip_is_refused_with_what_was_meant(
+def test_mistyped_beam_flag_names_the_closest_one(
     runner: str | None, flags: list[str], says: str
 ) -> None:
     with pytest.raises(UsageError, match=says):
         check_runner(runner, flags)
 
 
-def test_a_stray_word_is_named_without_the_flags_of_beam(
+def test_stray_word_is_reported_without_the_flags_of_beam(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     flags = ["--runner=FlinkRunner", "--object_reuse", "--flink_master", "host:8081"]
@@ -370,7 +372,7 @@ def test_a_stray_word_is_named_without_the_flags_of_beam(
     assert "unrecognized arguments: b.csv;" in capsys.readouterr().err
 
 
-def test_flags_that_are_one_text_are_refused(tmp_path: Path) -> None:
+def test_beam_args_as_one_text_are_refused(tmp_path: Path) -> None:
     for call in (recordmill.build, recordmill.read):
         with pytest.raises(UsageError, match=r"give a list: beam_args=\['--a', '--b'\]"):
             call("in.csv", tmp_path / "out", runner="FlinkRunner", beam_args="--a --b")

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.cluster
 SIX = ("--num-shards=6", "--splits=train=0.8,test=0.2")
 
 
-def test_a_table_gives_the_same_shards(
+def test_build_of_a_table_on_an_engine_gives_the_same_shards(
     engine: Engine, table: Path, built: Path, tmp_path: Path
 ) -> None:
     """With the look beforehand, which finds all hosts."""
@@ -24,7 +24,9 @@ def test_a_table_gives_the_same_shards(
     assert recordmill.verify(tmp_path / "out") == []
 
 
-def test_images_give_the_same_shards(engine: Engine, images: Path, tmp_path: Path) -> None:
+def test_build_of_images_on_an_engine_gives_the_same_shards(
+    engine: Engine, images: Path, tmp_path: Path
+) -> None:
     recordmill.build(images, tmp_path / "local", num_shards=3)
     run(
         "build",
@@ -39,14 +41,14 @@ def test_images_give_the_same_shards(engine: Engine, images: Path, tmp_path: Pat
     assert shards(tmp_path / "out") == shards(tmp_path / "local")
 
 
-def test_a_transform_is_fitted_there_and_its_build(
+def test_transform_is_fitted_and_built_on_an_engine(
     engine: Engine, table: Path, tmp_path: Path
 ) -> None:
     fit_and_compare(table, tmp_path, "--no-preflight", *engine.flags)
 
 
 @pytest.mark.parametrize("to", ["parquet", "npy"])
-def test_a_read_of_a_relative_path_gives_the_same_files(
+def test_read_of_a_relative_path_on_an_engine_gives_the_same_files(
     engine: Engine, built: Path, tmp_path: Path, to: str
 ) -> None:
     run("read", built, "--out", tmp_path / "local", "--to", to)
@@ -64,7 +66,7 @@ def test_a_read_of_a_relative_path_gives_the_same_files(
     assert tree(tmp_path / "out") == tree(tmp_path / "local")
 
 
-def test_a_build_that_workers_could_not_see_is_refused(engine: Engine, table: Path) -> None:
+def test_out_that_workers_cannot_see_is_refused(engine: Engine, table: Path) -> None:
     if engine.hidden is None:
         pytest.skip("Prism's workers are on this machine")
     code, err = Driver(
@@ -78,7 +80,7 @@ def test_a_build_that_workers_could_not_see_is_refused(engine: Engine, table: Pa
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
-def test_a_stopped_driver_leaves_nothing(
+def test_stopped_driver_leaves_nothing(
     engine: Engine, table: Path, tmp_path: Path, signum: int
 ) -> None:
     out = tmp_path / "out"
@@ -91,7 +93,7 @@ def test_a_stopped_driver_leaves_nothing(
     assert not out.exists()
 
 
-def test_what_is_wrong_with_a_record_is_said_in_one_sentence(
+def test_bad_record_on_an_engine_is_reported_in_one_sentence(
     engine: Engine, tmp_path: Path
 ) -> None:
     source = tmp_path / "a.jsonl"

@@ -30,7 +30,7 @@ def job_servers() -> list[int]:
 
 
 @pytest.mark.parametrize("own_server", [False, True])
-def test_a_killed_driver_harms_none(
+def test_killed_driver_harms_no_other_job(
     flink: FlinkHosts, table: Path, built: Path, tmp_path: Path, own_server: bool
 ) -> None:
     out = tmp_path / "out"
@@ -82,7 +82,7 @@ def kill_host(flink: FlinkHosts) -> None:
 
 
 @pytest.mark.parametrize("kill", [kill_worker, kill_host])
-def test_what_is_killed_changes_no_byte(
+def test_killed_worker_or_host_changes_no_byte(
     flink: FlinkHosts, table: Path, built: Path, tmp_path: Path, kill: Callable[[FlinkHosts], None]
 ) -> None:
     out = tmp_path / "out"
@@ -101,7 +101,7 @@ def test_what_is_killed_changes_no_byte(
     assert not list(out.glob("_run-*"))
 
 
-def test_a_detached_build_goes_on_by_itself(
+def test_detached_build_continues_without_its_driver(
     flink: FlinkHosts, table: Path, built: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
@@ -131,7 +131,7 @@ def open_files(pid: int) -> list[str]:
     return found
 
 
-def test_a_worker_that_wakes_late_changes_nothing(
+def test_worker_that_wakes_late_changes_nothing(
     flink: FlinkHosts, table: Path, built: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"

@@ -16,7 +16,9 @@ import recordmill as package
 pytestmark = pytest.mark.cluster
 
 
-def test_the_page_of_flink_on_one_machine_holds(clusters: Clusters, tmp_path: Path) -> None:
+def test_commands_of_the_page_for_flink_on_one_machine_work(
+    clusters: Clusters, tmp_path: Path
+) -> None:
     """Its commands as they are written, beside what is installed: the distribution, and the jar."""
     if shutil.which("java") is None or not jar().exists():
         pytest.skip(why_not() or "java is not there")

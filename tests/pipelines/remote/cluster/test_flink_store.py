@@ -39,7 +39,7 @@ def parquet(folder: Path) -> list[str]:
     return sorted(digest for name, digest in tree(folder).items() if name.endswith(".parquet"))
 
 
-def test_images_and_what_is_read_of_them(
+def test_flink_builds_images_into_a_store_and_reads_them(
     flink: FlinkHosts, store: Store, images: Path, tmp_path: Path
 ) -> None:
     source = store.put_folder(images, "in/images")

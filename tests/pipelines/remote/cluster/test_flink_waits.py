@@ -36,7 +36,7 @@ def all_slots_taken(flink: FlinkHosts) -> Iterator[None]:
             holder.wait(120)
 
 
-def test_a_job_without_a_slot_is_told_so(
+def test_job_without_a_slot_is_reported(
     flink: FlinkHosts, table: Path, built: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
@@ -64,7 +64,7 @@ def test_a_job_without_a_slot_is_told_so(
     assert shards(out) == shards(built)
 
 
-def test_doctor_asks_workers_of_pools_and_says_what_they_do_not_see(
+def test_doctor_asks_workers_of_pools_and_reports_what_they_do_not_see(
     flink: FlinkHosts, table: Path
 ) -> None:
     pools = ("--environment_type=EXTERNAL", f"--environment_config=localhost:{POOL}")

@@ -111,7 +111,9 @@ BUILDS: dict[str, tuple[Callable[[Path], None], str, list[str]]] = {
 
 
 @pytest.mark.parametrize("what", BUILDS)
-def test_a_build_of_every_kind(prism: list[str], tmp_path: Path, what: str) -> None:
+def test_prism_builds_every_kind_like_one_process(
+    prism: list[str], tmp_path: Path, what: str
+) -> None:
     make, kind, options = BUILDS[what]
     source = tmp_path / "in"
     source.mkdir()
@@ -149,13 +151,17 @@ FORMS = {
 
 
 @pytest.mark.parametrize("to", FORMS)
-def test_a_read_to_every_form(prism: list[str], built: Path, tmp_path: Path, to: str) -> None:
+def test_prism_reads_to_every_form_like_one_process(
+    prism: list[str], built: Path, tmp_path: Path, to: str
+) -> None:
     for out, flags in (("local", []), ("out", ["--no-preflight", *prism])):
         run("read", built, "--out", tmp_path / out, "--to", to, *FORMS[to], *flags)
     assert tree(tmp_path / "out") == tree(tmp_path / "local") != {}
 
 
-def test_a_read_to_a_file_per_record(prism: list[str], images: Path, tmp_path: Path) -> None:
+def test_prism_reads_to_a_file_per_record_like_one_process(
+    prism: list[str], images: Path, tmp_path: Path
+) -> None:
     recordmill.build(images, tmp_path / "built", num_shards=3)
     for out, flags in (("local", []), ("out", ["--no-preflight", *prism])):
         run("read", tmp_path / "built", "--out", tmp_path / out, "--to=files", *flags)
@@ -164,7 +170,7 @@ def test_a_read_to_a_file_per_record(prism: list[str], images: Path, tmp_path: P
     assert len(found) > 60
 
 
-def test_a_fit_and_reads_into_a_store(
+def test_prism_fits_a_transform_and_reads_into_a_store(
     prism: list[str], table: Path, store: Store, tmp_path: Path
 ) -> None:
     pytest.importorskip("tensorflow_transform")

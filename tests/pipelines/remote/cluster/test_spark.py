@@ -16,7 +16,7 @@ import recordmill as package
 pytestmark = pytest.mark.cluster
 
 
-def test_a_killed_executor_changes_no_byte(
+def test_killed_executor_changes_no_byte(
     spark: SparkHosts, table: Path, built: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
@@ -32,7 +32,7 @@ def test_a_killed_executor_changes_no_byte(
     assert not list(out.glob("_run-*"))
 
 
-def test_a_killed_driver_ends_its_job(
+def test_killed_driver_ends_its_job(
     spark: SparkHosts, table: Path, built: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
