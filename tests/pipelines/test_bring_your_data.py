@@ -1,4 +1,4 @@
-"""Each row of docs/bring-your-data.md: a command, run on data of its layout."""
+"""Each command of docs/bring-your-data.md builds data of its layout."""
 
 import json
 import re

@@ -1,5 +1,5 @@
-"""Whole builds of data in memory: the plain answer, the same bytes however they ran, and all or
-nothing.
+"""Builds of data in memory hold the given records, give the same bytes however they run, and
+write all or nothing.
 """
 
 import hashlib

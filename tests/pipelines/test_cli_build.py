@@ -1,5 +1,5 @@
-"""`recordmill build` as a user meets it: exit codes, stdout and stderr, a line a mistake, signals,
-closed streams.
+"""`recordmill build` on the command line: exit codes, stdout and stderr, one line per mistake,
+signals, closed streams.
 """
 
 import json

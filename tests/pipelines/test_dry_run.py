@@ -1,6 +1,4 @@
-"""`build --dry-run`: the schema, the splits and the first records are those of the build, and
-nothing is written.
-"""
+"""`build --dry-run` shows the schema, splits and first records of the build, and writes nothing."""
 
 import json
 import re

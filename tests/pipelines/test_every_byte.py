@@ -1,5 +1,5 @@
-"""Small files with each byte changed and each cut: `open` and `read` refuse them or account for
-all, but for pins.
+"""If any byte of a small file changes or it is truncated, `open` refuses it and `read` accounts
+for every record.
 """
 
 import gzip

@@ -1,5 +1,5 @@
-"""Real files of other systems go to Parquet without an option, as TensorFlow and protobuf parse
-them.
+"""Real files of other systems convert to Parquet without options, as TensorFlow and protobuf
+parse them.
 """
 
 import json

@@ -1,5 +1,5 @@
-"""`build --if-changed`: nothing is done where the data set was built from the same inputs with the
-same options.
+"""`build --if-changed` does nothing if the data set was built from the same inputs with the same
+options.
 """
 
 import os

@@ -1,5 +1,5 @@
-"""`--memory` holds, in processes of their own, for a few bytes or megabytes of input that become
-hundreds.
+"""`--memory` holds, in a process of its own, for small inputs that expand to hundreds of
+megabytes.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Builds, reads and what they show inside a real kernel, as an executed notebook holds it."""
+"""Builds, reads and data sets work and display well in a notebook."""
 
 import itertools
 import os

@@ -1,6 +1,4 @@
-"""TensorFlow, tfx-bsl and TensorFlow Datasets read from builds of real files what our reader
-gives.
-"""
+"""TensorFlow and TensorFlow Datasets read from builds of real files what our reader returns."""
 
 from pathlib import Path
 from typing import Any

@@ -1,6 +1,4 @@
-"""README and the pages of docs/ tell the truth: their blocks run, and print what stands below
-them.
-"""
+"""The code blocks of README and docs run and print what the pages show."""
 
 import re
 import runpy

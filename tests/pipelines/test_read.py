@@ -1,4 +1,4 @@
-"""`read` as Parquet, NumPy and Arrow: the same files from threads and from Beam; nothing
+"""`read` to Parquet, NumPy and Arrow writes the same files from threads and Beam, and nothing
 half-written.
 """
 

@@ -1,5 +1,5 @@
-"""Conversions in every format, threads and Beam alike: bad values are named rejects, and the
-account adds up.
+"""Conversions apply in every output, from threads and Beam alike, and bad values are counted
+rejects.
 """
 
 from pathlib import Path

@@ -1,6 +1,4 @@
-"""`read --to files`: what `build` took in comes out; odd names lead nowhere; what is no file is a
-line.
-"""
+"""`read --to files` returns the files that `build` took in; odd names never leave OUT."""
 
 import json
 import signal

@@ -1,5 +1,5 @@
-"""`--where` and `--sample` against plain Python on all rows, by threads and Beam, and an account
-that adds up.
+"""`--where` and `--sample` keep the rows that plain Python keeps, from threads and Beam, and
+counts add up.
 """
 
 import json

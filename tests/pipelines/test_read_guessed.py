@@ -1,4 +1,4 @@
-"""A read that begins with a guess of what foreign files hold ends with the bytes of one that counts
+"""A read that begins with a guessed schema of foreign files writes the bytes of one that counts
 first.
 """
 

@@ -1,5 +1,5 @@
-"""Encoded images to arrays in a whole read, against Pillow one by one, also missing and undecodable
-ones.
+"""A read decodes images to the arrays of Pillow; missing images stay missing, and undecodable
+ones are rejects.
 """
 
 import io

@@ -1,5 +1,5 @@
-"""Outputs of a read: what `--dry-run` says of them, options of Parquet files, and what other
-parsers get back.
+"""Outputs of a read: estimates of `--dry-run`, options of Parquet files, and what other parsers
+get back.
 """
 
 import base64

@@ -1,4 +1,4 @@
-"""`read --overwrite` gives the old result or the new one, complete, whatever stops it."""
+"""`read --overwrite` leaves the old result or the new one, complete, whatever stops it."""
 
 import errno
 import itertools

@@ -1,4 +1,6 @@
-"""A killed read goes on to the files of an undisturbed one; what changed meanwhile is read anew."""
+"""A killed read resumes to the files of an undisturbed one, and what changed in between is read
+again.
+"""
 
 import gzip
 import json

@@ -1,5 +1,5 @@
-"""Reads into a store: the files of a local read, one result or the other, and nothing of what
-failed.
+"""A read into a store writes the files of a local read, leaves one complete result, and nothing
+of failed ones.
 """
 
 import base64

@@ -1,5 +1,5 @@
-"""Build, verify and read back real files, value for value against a plain reading of the raw
-files.
+"""Real files are built, verified and read back, value for value as a plain reading of the raw
+files gives.
 """
 
 import json

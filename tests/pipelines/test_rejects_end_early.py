@@ -1,5 +1,5 @@
-"""`build` and `read` of inputs that are mostly broken: they end when that is known, and rejects
-don't fill the disk.
+"""`build` and `read` of mostly broken inputs end early, and neither rejects nor output fill the
+disk unnoticed.
 """
 
 import resource

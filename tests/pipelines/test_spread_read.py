@@ -1,5 +1,5 @@
-"""Workers that share only the run's folder read the files of one machine; what is missing stops the
-publishing.
+"""Workers that share only the run's folder read the files of one machine, and missing files stop
+the publication.
 """
 
 import pickle

@@ -1,4 +1,4 @@
-"""Builds on an engine whose workers are processes that share only OUT."""
+"""Engines whose workers are processes that share only OUT build complete data sets."""
 
 import os
 import sys

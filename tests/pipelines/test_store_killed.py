@@ -1,5 +1,5 @@
-"""Builds and reads into a store killed at their requests: the old result or the new; the next run
-ends as ever.
+"""Builds and reads into a store that are killed at any request leave the old or the new result,
+and the next run works.
 """
 
 import contextlib

@@ -1,5 +1,5 @@
-"""Builds into a store: the bytes of a local build, one generation after the other, and nothing of
-what failed.
+"""Builds into a store give the bytes of a local build, generation after generation, and nothing
+of failed ones.
 """
 
 import json

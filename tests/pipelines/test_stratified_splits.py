@@ -1,5 +1,5 @@
-"""`--stratify`: each class is divided by the fractions to one record, for every kind of input and
-every way in.
+"""With `--stratify`, each class is divided by the fractions to one record, for every kind of
+input and runner.
 """
 
 from collections import Counter

@@ -1,5 +1,5 @@
-"""Builds with a transform: NumPy over the train split alone, whatever the threads; what goes wrong
-says where.
+"""Builds with a transform equal NumPy over the training split alone, however they run; errors
+name their place.
 """
 
 import json

@@ -1,4 +1,6 @@
-"""`recordmill transform`: new data through the transform of a data set, without a second fit."""
+"""`recordmill transform` sends new data through the transform of a data set, without a second
+fit.
+"""
 
 import os
 from pathlib import Path

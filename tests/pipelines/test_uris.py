@@ -1,5 +1,5 @@
-"""A URI that is not served, and an empty path, are refused wherever one can be typed, and nothing
-is made.
+"""An unsupported URI or an empty path is refused by every command and function, and nothing is
+made.
 """
 
 import os

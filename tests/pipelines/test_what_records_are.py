@@ -1,5 +1,5 @@
-"""Records that are not what they seem, through build and read: SequenceExamples, odd names, empty
-and other files.
+"""Unusual records survive build and read: SequenceExamples, plain bytes, odd names, and files of
+other kinds.
 """
 
 import gzip

@@ -1,5 +1,5 @@
-"""What engines say while a job runs and when it fails, and job servers that end with whoever
-started them.
+"""Users see what an engine reports while a job runs and when it fails, and job servers end with
+their parent.
 """
 
 import logging

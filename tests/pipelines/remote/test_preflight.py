@@ -1,5 +1,5 @@
-"""What is looked at before a submission: each refusal says what to change; local workers are really
-asked.
+"""The preflight refuses what would fail on an engine and says what to change; local workers are
+really asked.
 """
 
 import json

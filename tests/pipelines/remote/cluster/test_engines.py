@@ -1,6 +1,4 @@
-"""Builds and reads on each engine: the bytes are those of one process, and what can't be is said in
-a sentence.
-"""
+"""Builds and reads on each engine give the bytes of one process, and refusals are one sentence."""
 
 import signal
 from pathlib import Path

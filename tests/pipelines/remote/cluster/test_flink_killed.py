@@ -1,4 +1,4 @@
-"""What is killed of a build on a Flink of two hosts changes no byte, is gone, and no live job loses
+"""A build on a Flink of two hosts survives kills: its bytes stay the same and no live job loses
 anything.
 """
 

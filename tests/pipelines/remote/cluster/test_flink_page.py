@@ -1,4 +1,4 @@
-"""The commands of docs/cluster.md for a Flink on one machine."""
+"""The commands of docs/cluster.md for a Flink on one machine work."""
 
 import os
 import re

@@ -1,6 +1,4 @@
-"""OUT in a store that all hosts reach: what Flink's workers put there is what one process
-writes.
-"""
+"""Flink's workers write to a store what one process writes."""
 
 import os
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What a user is told of a Flink whose hosts don't see OUT, and while a job gets no slot."""
+"""Users learn why a Flink job does not run: hosts that don't see OUT, and jobs without a slot."""
 
 import contextlib
 import subprocess

@@ -1,5 +1,5 @@
-"""Every kind of input, every form of a read, and a store: Prism gives the files of one process,
-rejects included.
+"""Prism gives the files of one process for every kind of input, every form of a read and a
+store.
 """
 
 import gzip

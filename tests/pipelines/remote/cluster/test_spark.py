@@ -1,5 +1,5 @@
-"""Builds and reads on a Spark of two hosts: the bytes are those of one process, also after an
-executor was killed.
+"""A build on a Spark of two hosts gives the bytes of one process, also after an executor was
+killed.
 """
 
 import signal
