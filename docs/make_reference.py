@@ -1,4 +1,4 @@
-"""Writes docs/reference.md from the declarations of the options.
+"""Writes docs/reference.md and the types of all keywords from the declarations of the options.
 
 python docs/make_reference.py
 """
@@ -10,12 +10,13 @@ import itertools
 import re
 from pathlib import Path
 
-from recordmill.options.commands import COMMAND_OPTIONS, flags_of
-from recordmill.options.option import NEGATIVE_SWITCH_FORM, SWITCH_FORM, TWO_WAY_SWITCH_FORM, Option
+from recordmill.options.calls import CALLS, COMMANDS, Call
+from recordmill.options.declare import Option
 from recordmill.sources.registry import KIND_NAMES
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "reference.md"
+KEYWORDS = ROOT / "src" / "recordmill" / "options" / "keywords.py"
 _CALLS = {
     "build": "recordmill.build(source, out, ...)",
     "transform": "recordmill.build(source, out, transform_from=...)",
@@ -44,7 +45,7 @@ equal inputs and equal values of these give equal files.
 def reference() -> str:
     """Returns the text of the page."""
     shown: dict[str, str] = {}
-    return _HEAD + "".join(f"\n{_section(command, shown)}" for command in COMMAND_OPTIONS)
+    return _HEAD + "".join(f"\n{_section(command, shown)}" for command in COMMANDS)
 
 
 def _section(command: str, shown: dict[str, str]) -> str:
@@ -57,14 +58,14 @@ def _section(command: str, shown: dict[str, str]) -> str:
     """
     parts = [f"## recordmill {command}\n\nIn Python: `{_CALLS[command]}`\n"]
     same: dict[str, list[str]] = {}
-    for group, options in itertools.groupby(COMMAND_OPTIONS[command], lambda option: option.group):
+    for group, options in itertools.groupby(_options(command), lambda option: option.heading):
         rows = []
         for option in options:
-            row = _row(command, option)
+            row = _row(option)
             if (earlier := shown.setdefault(row, command)) == command:
                 rows.append(row)
             else:
-                same.setdefault(earlier, []).append(_quoted(option, command))
+                same.setdefault(earlier, []).append(_quoted(option))
         if rows:
             head = ["| option | default | what it does |", "| --- | --- | --- |"]
             parts.append("\n".join([f"### {command}: {group}\n", *head, *rows]) + "\n")
@@ -79,29 +80,26 @@ def _listed(command: str, names: list[str]) -> str:
 
     If they are most of its options, the text names only the exceptions.
     """
-    others = [
-        name
-        for name in map(_quoted, COMMAND_OPTIONS[command], itertools.repeat(command))
-        if name not in names
-    ]
+    others = [name for name in map(_quoted, _options(command)) if name not in names]
     return f"all but {', '.join(others)}" if len(others) < len(names) else ", ".join(names)
 
 
-def _quoted(option: Option, command: str) -> str:
-    return f"`{option.all_flags[-1] if option in flags_of(command) else f'{option.name}='}`"
+def _options(command: str) -> tuple[Option, ...]:
+    return tuple(CALLS[command].options.values())
 
 
-def _row(command: str, option: Option) -> str:
-    value = (
-        ""
-        if option.form in (SWITCH_FORM, NEGATIVE_SWITCH_FORM, TWO_WAY_SWITCH_FORM)
-        else f" {option.metavar or '|'.join(option.choices)}"
-    )
+def _quoted(option: Option) -> str:
+    return f"`{f'{option.name}=' if option.keyword_only else option.all_flags[-1]}`"
+
+
+def _row(option: Option) -> str:
+    has_value = not (option.is_switch or option.is_two_way)
+    value = f" {option.placeholder or '|'.join(option.choices)}" if has_value else ""
     flags = ", ".join(f"`{flag}{value}`" for flag in option.all_flags)
-    keyword = f"`{option.name}=`" if option not in flags_of(command) else ""
+    keyword = f"`{option.name}=`" if option.keyword_only else ""
     marks = f"{' •' if option.common else ''}{' ◆' if option.decides else ''}"
-    switch = option.form in (SWITCH_FORM, NEGATIVE_SWITCH_FORM) or option.default is None
-    default = option.default_text or ("" if switch else f"`{option.default!r}`")
+    is_silent = option.is_switch or option.default is None
+    default = option.default_text or ("" if is_silent else f"`{option.default!r}`")
     kinds = f"{', '.join(option.kinds)}: " if option.kinds not in ((), KIND_NAMES) else ""
     cells = [f"{keyword or flags}{marks}", default, kinds + option.help]
     return f"| {' | '.join(map(_table_cell, cells))} |"
@@ -122,5 +120,47 @@ def _table_cell(text: str) -> str:
     return with_pipes.replace("|", "&#124;")
 
 
+_KEYWORDS_HEAD = '''\
+"""The keywords of the functions, for type checkers. Nothing imports this module at run time.
+
+docs/make_reference.py writes it from the declarations of the options.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
+
+if TYPE_CHECKING:
+    import pyarrow.compute as pc
+
+    from recordmill.schemas.feature import Schema
+'''
+
+
+def keywords() -> str:
+    """Returns the text of `keywords.py`: a class for each function."""
+    functions = (call for call in CALLS.values() if call.is_function)
+    return _KEYWORDS_HEAD + "".join(map(_keyword_class, functions))
+
+
+def _keyword_class(call: Call) -> str:
+    name = f"{call.name.title().replace('_', '')}Keywords"
+    lines = [
+        f'    {option.name}: {option.keyword_type}\n    """{_describe(option)}."""\n'
+        for option in call.keywords
+    ]
+    head = f'class {name}(TypedDict, total=False):\n    """The options of `{call.name}`."""\n'
+    return f"\n\n{head}\n{''.join(lines)}"
+
+
+def _describe(option: Option) -> str:
+    # The help of `--no-shuffle` says what False does.
+    value = "False: " if option.is_switch and option.default else ""
+    return value + option.help_with_default.replace("\\", r"\\")
+
+
 if __name__ == "__main__":
     PAGE.write_text(reference(), encoding="utf-8")
+    KEYWORDS.write_text(keywords(), encoding="utf-8")

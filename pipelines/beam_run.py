@@ -22,8 +22,8 @@ from recordmill.base.option_names import available_names, option
 from recordmill.base.progress import Progress
 from recordmill.building.plan import BuildPlan
 from recordmill.building.workers.shared_files import SHARED_VALUES_FOLDER, JobFolder, PlanHandle
-from recordmill.options.commands import explain_unknown_flags, flags_of
-from recordmill.options.option import is_local
+from recordmill.options.calls import CALLS, is_local
+from recordmill.options.flags import explain_unknown_flags
 from recordmill.pipelines.remote.submission import Submission, run_on_engine
 from recordmill.shards.run import RunFolder
 from recordmill.storage.folders import make_folder
@@ -188,7 +188,7 @@ def check_flags(arguments: Sequence[str], runner: str | None) -> None:
         own_flags = [
             flag
             for name in ("build", "read")
-            for own_option in flags_of(name)
+            for own_option in CALLS[name].flags
             for flag in own_option.all_flags
         ]
         suggestion = explain_unknown_flags(

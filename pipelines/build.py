@@ -29,8 +29,7 @@ from recordmill.building.record_keys import KeyAssigner, convert_split_boundarie
 from recordmill.building.sorted_run import KeyBuckets
 from recordmill.building.workers.shared_files import JobFolder, begin_build
 from recordmill.checks.constraints import read_expectations
-from recordmill.options.commands import with_keywords
-from recordmill.options.option import is_local
+from recordmill.options.calls import is_local, with_keywords
 from recordmill.pipelines.beam_run import check_runner, make_plan_handle, run_pipeline
 from recordmill.pipelines.build_options import BuildOptions, make_options
 from recordmill.pipelines.plan import plan_source
@@ -62,7 +61,7 @@ from recordmill.storage.folders import exists, join
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from recordmill.options.build import BuildKeywords
+    from recordmill.options.keywords import BuildKeywords
     from recordmill.transforms.beam_types import Pipeline
 
 _log = logging.getLogger(__name__)

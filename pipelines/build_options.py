@@ -14,12 +14,11 @@ from typing import Any
 from recordmill.base.errors import UsageError
 from recordmill.base.machine import core_count
 from recordmill.base.option_names import option
-from recordmill.base.sizes import parse_size, to_whole_number
 from recordmill.building.plan import choose_dataset_name
 from recordmill.building.record_keys import DEFAULT_SPLIT, KeyOptions, parse_split_at, parse_splits
 from recordmill.building.shard_boundaries import ShardOptions
-from recordmill.options.build import DESCRIPTION_NAMES
-from recordmill.options.commands import check_applicable, fill_defaults, kind_specific_options
+from recordmill.options import build as groups
+from recordmill.options.calls import Values
 from recordmill.pipelines.beam_run import as_flags
 from recordmill.schemas.croissant import Description
 from recordmill.schemas.feature import Schema
@@ -28,22 +27,6 @@ from recordmill.shards.rejects import RejectBudget
 from recordmill.storage.files import parse_local_path, parse_output_path
 from recordmill.storage.folders import exists
 
-# 128 MiB: the batches, sorted runs and pieces of two threads. Less than this could not be kept.
-MIN_MEMORY_BYTES = 128 << 20
-# options that `BuildOptions` takes without a conversion
-_UNCHANGED_OPTIONS = (
-    "kind",
-    "label",
-    "compression",
-    "overwrite",
-    "if_changed",
-    "runner",
-    "preflight",
-    "follow_links",
-    "keep_raw",
-    "storage_requests",
-    "expect",
-)
 # 32 MiB: the least that a thread needs for the buffer of a sorted run, a batch, and the encoded
 # batch
 _THREAD_BYTES = 32 << 20
@@ -119,64 +102,59 @@ def make_options(out: str | os.PathLike[str], **options: Any) -> BuildOptions:
         TypeError: There is no such option.
     """
     key_bits = options.pop("key_bits", 64)  # tests use fewer, so that keys collide
-    values = fill_defaults("build", options)
-    check_applicable("build", options)
-    memory_bytes = _parse_memory(values.memory)
-    dtypes = values.dtypes or {}
+    values = Values("build", options)
+    records, order, shards = (
+        values[groups.BuildRecords],
+        values[groups.BuildOrder],
+        values[groups.BuildShards],
+    )
+    transform, run = values[groups.BuildTransform], values[groups.BuildRunOptions]
+    dtypes = records.dtypes or {}
     return BuildOptions(
-        **{name: getattr(values, name) for name in _UNCHANGED_OPTIONS},
-        kind_options=_parse_kind_options(options),
-        schema=load_schema(values.schema),
+        kind=records.kind,
+        kind_options=values.kind_options or None,
+        schema=load_schema(records.schema),
         may_lack=frozenset(),
         dtypes=dict(dtypes) if isinstance(dtypes, Mapping) else parse_dtypes(dtypes),
+        label=records.label,
         order=KeyOptions(
-            to_whole_number(values.seed, "seed"),
-            to_whole_number(values.split_seed, "split_seed"),
-            values.shuffle,
-            values.key,
-            values.split_by,
-            parse_splits(values.splits),
+            order.seed,
+            order.split_seed,
+            order.shuffle,
+            order.key,
+            order.split_by,
+            parse_splits(order.splits),
             key_bits,
-            values.stratify,
-            values.split_column,
-            parse_split_at(values.split_at),
+            order.stratify,
+            order.split_column,
+            parse_split_at(order.split_at),
         ),
-        shards=ShardOptions.from_options(
-            values.shard_size,
-            None if values.num_shards is None else to_whole_number(values.num_shards, "num_shards"),
-        ),
-        name=choose_dataset_name(values.name, out),
-        budget=RejectBudget.parse(values.max_rejects),
-        threads=_choose_threads(values.threads, memory_bytes),
-        memory_bytes=memory_bytes,
-        beam_args=as_flags(values.beam_args),
-        transform=parse_local_path(values.transform)
-        if isinstance(values.transform, str)
-        else values.transform,
+        shards=ShardOptions.from_options(shards.shard_size, shards.num_shards),
+        compression=shards.compression,
+        name=choose_dataset_name(shards.name, out),
+        overwrite=records.overwrite,
+        if_changed=records.if_changed,
+        budget=RejectBudget.parse(records.max_rejects),
+        threads=_choose_threads(run.threads, run.memory),
+        memory_bytes=run.memory,
+        runner=run.runner,
+        beam_args=as_flags(run.beam_args),
+        preflight=run.preflight,
+        follow_links=records.follow_links,
+        transform=parse_local_path(transform.transform)
+        if isinstance(transform.transform, str)
+        else transform.transform,
         transform_from=None
-        if values.transform_from is None
-        else parse_output_path(values.transform_from),
-        fit_on=DEFAULT_SPLIT if values.fit_on is None else values.fit_on,
-        statistics=values.stats,
-        description=Description.of({name: getattr(values, name) for name in DESCRIPTION_NAMES}),
+        if transform.transform_from is None
+        else parse_output_path(transform.transform_from),
+        fit_on=DEFAULT_SPLIT if transform.fit_on is None else transform.fit_on,
+        keep_raw=transform.keep_raw,
+        storage_requests=run.storage_requests,
+        statistics=run.stats,
+        expect=run.expect,
+        description=Description.of(vars(values[groups.BuildDescription])),
         user_options=options,
     )
-
-
-def _parse_kind_options(options: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Returns the options that apply to only one kind of input.
-
-    Sizes and paths are converted. Returns None if no such option is set.
-    """
-    kind_options = kind_specific_options("build", options)
-    if "max_line_bytes" in kind_options:
-        kind_options["max_line_bytes"] = parse_size(
-            kind_options["max_line_bytes"], "max_line_bytes"
-        )
-    return {
-        name: os.fspath(value) if isinstance(value, os.PathLike) else value
-        for name, value in kind_options.items()
-    } or None
 
 
 def _to_json_value(value: Any) -> Any:
@@ -198,17 +176,6 @@ def _to_json_value(value: Any) -> Any:
     return value if value is None or isinstance(value, bool | int | float) else str(value)
 
 
-def _parse_memory(memory: str | int) -> int:
-    memory_bytes = parse_size(memory, "memory")
-    if memory_bytes < MIN_MEMORY_BYTES:
-        raise UsageError(
-            "{memory}: at least {min_memory_bytes}MiB",
-            memory=option("memory", memory),
-            min_memory_bytes=MIN_MEMORY_BYTES >> 20,
-        )
-    return memory_bytes
-
-
 def _choose_threads(threads: int | None, memory_bytes: int) -> int:
     """Returns the number of threads: the requested number, or fewer if memory is scarce.
 
@@ -217,15 +184,8 @@ def _choose_threads(threads: int | None, memory_bytes: int) -> int:
     Args:
         threads: The requested number. None and 0 mean one thread per core.
         memory_bytes: The memory of the build.
-
-    Raises:
-        UsageError: The number is negative or not a whole number.
     """
-    count = to_whole_number(threads, "threads") if threads is not None else 0
-    if count < 0:
-        raise UsageError("{threads}: 0 (one per core) or more", threads=option("threads", threads))
-    count = count or core_count()
-    return min(count, memory_bytes // _THREAD_BYTES)
+    return min(threads or core_count(), memory_bytes // _THREAD_BYTES)
 
 
 def parse_dtypes(items: Iterable[str]) -> dict[str, str]:

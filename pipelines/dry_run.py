@@ -25,7 +25,7 @@ from recordmill.building.ingest import (
     update_statistics,
 )
 from recordmill.building.plan import BuildPlan
-from recordmill.options.commands import with_keywords
+from recordmill.options.calls import with_keywords
 from recordmill.pipelines.build import make_plan
 from recordmill.pipelines.build_options import make_options
 from recordmill.pipelines.plan import detect_input_kind
@@ -43,7 +43,7 @@ from recordmill.storage.listing import list_inputs
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from recordmill.options.build import BuildKeywords
+    from recordmill.options.keywords import BuildKeywords
 
 _JSON_FIELDS = ("kind", "files", "size_bytes", "records", "shards", "rejects", "memory_bytes")
 # The time of a build as a multiple of the time to read and encode, measured with CSV and images.

@@ -12,8 +12,7 @@ from recordmill.base.errors import UsageError
 from recordmill.base.messages import Message, join_messages
 from recordmill.base.option_names import did_you_mean, option
 from recordmill.building.plan import parsed_cache_bytes
-from recordmill.options.commands import check_applicable
-from recordmill.options.option import MEMORY_INPUTS, is_local
+from recordmill.options.calls import MEMORY_INPUTS, check_applicable, is_local
 from recordmill.pipelines.build_options import BuildOptions
 from recordmill.schemas.feature import EXAMPLE, Schema
 from recordmill.shards.manifest import is_data_set

@@ -46,8 +46,7 @@ from recordmill.exporting.store_publish import (
     make_uploads,
 )
 from recordmill.exporting.task import OutputCounts, Publication, ReadCounts, run_task
-from recordmill.options.commands import check_applicable, with_keywords
-from recordmill.options.option import is_local
+from recordmill.options.calls import check_applicable, is_local, with_keywords
 from recordmill.pipelines.beam_run import check_runner
 from recordmill.pipelines.read_options import ReadSettings, make_settings
 from recordmill.pipelines.remote.preflight import ProbeResult, preflight, sample_files
@@ -72,7 +71,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from recordmill.building.workers.shared_files import JobFolder
-    from recordmill.options.read import ReadKeywords
+    from recordmill.options.keywords import ReadKeywords
 
 
 # errors after which a later read can continue from the finished outputs

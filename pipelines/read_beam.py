@@ -29,7 +29,7 @@ from recordmill.exporting.worker_tasks import (
     find_finished_tasks,
     share_read_run,
 )
-from recordmill.options.option import is_local
+from recordmill.options.calls import is_local
 from recordmill.pipelines.beam_run import run_pipeline
 from recordmill.records.writers.outputs import Output, find_output
 from recordmill.shards.catalog import ShardFile

@@ -12,14 +12,15 @@ from typing import Any
 
 from recordmill.base.errors import UsageError
 from recordmill.base.option_names import option
-from recordmill.base.sizes import parse_image_size, parse_size, to_whole_number
+from recordmill.base.sizes import parse_image_size
 from recordmill.exporting.infer_conversions import (
     UnresolvedImages,
     UnresolvedStep,
     UnresolvedTensor,
 )
 from recordmill.exporting.plan import ReadOptions, choose_threads
-from recordmill.options.commands import check_applicable, fill_defaults, keywords_of
+from recordmill.options import read as groups
+from recordmill.options.calls import Values, check_applicable
 from recordmill.pipelines.beam_run import as_flags
 from recordmill.records.columns import conversions
 from recordmill.records.columns.convert import ConversionStep, DecodeRaw, DecodeTensor
@@ -130,9 +131,6 @@ def _parse_tensor_spec(text: str) -> DecodeTensor | UnresolvedTensor:
     )
 
 
-_STEP_OPTIONS = ("decode_tensor", "decode_raw", "reshape", "pad", "pad_or_cut", "ragged")
-
-
 @dataclass(frozen=True)
 class ReadSettings:
     """The checked options of a read.
@@ -174,57 +172,63 @@ def make_settings(**options: Any) -> ReadSettings:
         UsageError: A value is invalid.
         TypeError: There is no such option.
     """
-    values = fill_defaults("read", options)
-    output = find_output(values.to)
-    check_applicable("read", options, output=output.name)
-    budget = RejectBudget.parse(values.max_rejects)
-    images = parse_images(
-        values.decode_images, values.resize, values.channels, ragged=output.holds_ragged
+    values = Values("read", options)
+    request, selection, schemas = (
+        values[groups.ReadOutput],
+        values[groups.ReadSelection],
+        values[groups.ReadSchemas],
     )
-    steps = {name: getattr(values, name) for name in _STEP_OPTIONS}
+    conversion, run = values[groups.ReadConversions], values[groups.ReadRunOptions]
+    output = find_output(request.to)
+    check_applicable("read", options, output=output.name)
+    budget = RejectBudget.parse(schemas.max_rejects)
+    images = parse_images(
+        conversion.decode_images,
+        conversion.resize,
+        conversion.channels,
+        ragged=output.holds_ragged,
+    )
     plan = ReadOptions(
-        to=values.to,
-        columns=_parse_columns(values.columns),
-        split=values.split,
-        limit=None if values.limit is None else to_whole_number(values.limit, "limit"),
-        file_bytes=parse_size(values.file_size, "file_size"),
+        to=request.to,
+        columns=_parse_columns(selection.columns),
+        split=selection.split,
+        limit=selection.limit,
+        file_bytes=request.file_size,
         # The default budget allows no rejects, so the first bad record ends the read.
         lenient=budget != RejectBudget(),
-        steps=images + parse_steps(**steps),
-        class_names=values.class_names,
-        where=None if values.where is None else Predicate(values.where),
-        sample=values.sample,
-        seed=to_whole_number(values.seed, "seed"),
+        steps=images
+        + parse_steps(
+            decode_tensor=conversion.decode_tensor,
+            decode_raw=conversion.decode_raw,
+            reshape=conversion.reshape,
+            pad=conversion.pad,
+            pad_or_cut=conversion.pad_or_cut,
+            ragged=conversion.ragged,
+        ),
+        class_names=conversion.class_names,
+        where=None if selection.where is None else Predicate(selection.where),
+        sample=selection.sample,
+        seed=selection.seed,
         output_options=output.parse_options(
             {
-                one.name: getattr(values, one.name)
-                for one in keywords_of("read")
-                if output.name in one.outputs
+                option.name: getattr(request, option.name)
+                for option in request.OPTIONS.values()
+                if output.name in option.outputs
             }
         ),
     )
-    threads, memory_bytes = _parse_threads_and_memory(values.threads or 0, values.memory)
     return ReadSettings(
         plan,
         budget,
-        load_schema(values.schema),
-        threads,
-        memory_bytes,
-        values.overwrite,
-        values.runner,
-        as_flags(values.beam_args),
-        values.preflight,
-        values.storage_requests,
+        load_schema(schemas.schema),
+        choose_threads(run.threads or 0, run.memory),
+        run.memory,
+        request.overwrite,
+        run.runner,
+        as_flags(run.beam_args),
+        run.preflight,
+        run.storage_requests,
     )
-
-
-def _parse_threads_and_memory(threads: int, memory: str | int) -> tuple[int, int]:
-    """Returns (number of threads, bytes of memory)."""
-    threads = to_whole_number(threads, "threads")
-    if threads < 0:
-        raise UsageError("{threads}: 0 (one per core) or more", threads=option("threads", threads))
-    memory_bytes = parse_size(memory, "memory")
-    return choose_threads(threads, memory_bytes), memory_bytes
 
 
 def _parse_columns(columns: Sequence[str] | str | None) -> tuple[str, ...] | None:

@@ -22,7 +22,7 @@ from recordmill.base.option_names import available_names, option
 from recordmill.base.progress import Progress
 from recordmill.building.plan import BuildPlan
 from recordmill.building.workers.shared_files import JobFolder, share_plan
-from recordmill.options.option import is_local
+from recordmill.options.calls import is_local
 from recordmill.pipelines.beam_run import make_plan_handle, run_pipeline
 from recordmill.pipelines.build_options import BuildOptions
 from recordmill.preprocessing.declaration import declare_transform, read_declaration

@@ -20,7 +20,7 @@ import pyarrow.parquet
 
 import recordmill
 from recordmill.base.messages import render
-from recordmill.options.commands import flag_spelling
+from recordmill.options.flags import flag_spelling
 from recordmill.records.columns.ragged import Ragged, Strings
 from recordmill.records.tfrecord.frames import frame_payloads
 from recordmill.schemas.arrow import to_arrow

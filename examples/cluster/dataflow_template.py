@@ -14,15 +14,8 @@ import sys
 from typing import Any
 
 from recordmill.__main__ import main
-from recordmill.options.commands import flags_of
-from recordmill.options.option import (
-    INTEGER_FORM,
-    NEGATIVE_SWITCH_FORM,
-    REPEATED_FORM,
-    SWITCH_FORM,
-    TWO_WAY_SWITCH_FORM,
-    Option,
-)
+from recordmill.options.calls import CALLS
+from recordmill.options.declare import Option
 from recordmill.sources.registry import KIND_NAMES
 
 # options that are useful only in a shell, or that the template sets itself
@@ -34,7 +27,6 @@ NOT_PARAMETERS = (
     "quiet",
     "json",
 )
-TRUTH = (SWITCH_FORM, NEGATIVE_SWITCH_FORM, TWO_WAY_SWITCH_FORM)
 
 
 def template_metadata() -> dict[str, Any]:
@@ -74,12 +66,12 @@ def command_line(given: list[str]) -> list[str]:
             words[name] = value.split(";")
         elif option is None:
             flags.append(one)
-        elif option.form not in TRUTH:
-            values = value.split(";") if option.form == REPEATED_FORM else [value]
+        elif not (option.is_switch or option.is_two_way):
+            values = value.split(";") if option.repeated else [value]
             flags += [f"{option.main_flag}={each}" for each in values]
         elif value == "true":
             flags.append(option.main_flag)
-        elif option.form == TWO_WAY_SWITCH_FORM:
+        elif option.is_two_way:
             flags.append(option.all_flags[-1])
     # The program of a template only submits the job.
     fixed = ["--runner=DataflowRunner", "--detach", "--no-preflight"]
@@ -92,17 +84,17 @@ def _options() -> dict[str, Option]:
 
     A name has underscores, such as `no_shuffle` for --no-shuffle.
     """
-    known = (option for option in flags_of("build") if option.name not in NOT_PARAMETERS)
+    known = (option for option in CALLS["build"].flags if option.name not in NOT_PARAMETERS)
     return {option.main_flag.removeprefix("--").replace("-", "_"): option for option in known}
 
 
 def _of_option(name: str, option: Option) -> dict[str, Any]:
-    choices = ("true", "false") if option.form in TRUTH else option.choices
-    more = "; several with ; between them" if option.form == REPEATED_FORM else ""
+    choices = ("true", "false") if option.is_switch or option.is_two_way else option.choices
+    more = "; several with ; between them" if option.repeated else ""
     found = _parameter(
         name, option.help_with_default + more, choices, required=option.name == "out"
     )
-    return found | ({"regexes": ["^-?[0-9]+$"]} if option.form == INTEGER_FORM else {})
+    return found | ({"regexes": ["^-?[0-9]+$"]} if option.number_type is int else {})
 
 
 def _parameter(

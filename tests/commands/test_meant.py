@@ -84,7 +84,7 @@ def test_splits_above_one_suggest_no_negative_rest(tmp_path: Path) -> None:
 
 
 def test_local_runner_is_recognized_in_any_case() -> None:
-    from recordmill.options.option import is_local
+    from recordmill.options.calls import is_local
 
     for name in (
         None,

@@ -17,13 +17,13 @@ from rooms import all_modules, installed, parsed
 from recordmill.base.errors import DataError, Reject, UsageError
 from recordmill.base.messages import Message
 from recordmill.base.option_names import option
-from recordmill.options.commands import CALL_OPTIONS
+from recordmill.options.calls import CALLS
 
-DECLARED = {each.name for options in CALL_OPTIONS.values() for each in options}
+DECLARED = {name for call in CALLS.values() for name in call.options}
 FLAGS = {
     flag
-    for options in CALL_OPTIONS.values()
-    for each in options
+    for call in CALLS.values()
+    for each in call.options.values()
     for flag in each.all_flags
     if flag.startswith("--")
 }

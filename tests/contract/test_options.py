@@ -16,8 +16,8 @@ from rooms import ROOT, parsed
 
 import recordmill
 from recordmill.__main__ import main
-from recordmill.options.commands import COMMAND_OPTIONS, flags_of, keywords_of
-from recordmill.options.option import FORMS, Option
+from recordmill.options.calls import CALLS, COMMANDS
+from recordmill.options.declare import Option
 from recordmill.reader import dataset
 from recordmill.records.writers.outputs import OUTPUT_NAMES
 from recordmill.sources.registry import KINDS
@@ -27,9 +27,9 @@ MAKER = runpy.run_path(str(ROOT / "docs" / "make_reference.py"))
 COMMON = 25  # what fits a screen
 
 
-@pytest.mark.parametrize("command", COMMAND_OPTIONS)
+@pytest.mark.parametrize("command", COMMANDS)
 def test_each_option_is_declared_once_and_has_a_help(command: str) -> None:
-    options = COMMAND_OPTIONS[command]
+    options = CALLS[command].options.values()
     for what in ("name", "main_flag"):
         twice = [
             name
@@ -39,7 +39,6 @@ def test_each_option_is_declared_once_and_has_a_help(command: str) -> None:
         assert not twice, f"{command} declares {twice} twice"
     for option in options:
         assert option.help.strip(), option.name
-        assert option.form in FORMS, option.name
         assert not option.help[0].isupper() or option.help.split()[0].isupper(), (
             f"{option.name}: {option.help}"
         )
@@ -50,7 +49,7 @@ def test_choices_of_options_equal_the_tables() -> None:
     options = {
         (command, option.name): option.choices
         for command in ("build", "read")
-        for option in COMMAND_OPTIONS[command]
+        for option in CALLS[command].options.values()
     }
     assert options["read", "to"] == OUTPUT_NAMES
     assert options["build", "compression"] == tuple(SHARD_SUFFIXES)
@@ -61,12 +60,19 @@ def test_option_name_has_one_meaning_in_all_commands() -> None:
     # a switch or an order; of shards or Parquet; of which draw; of records or inputs; `transform
     # --with`
     differ = {"shuffle", "compression", "seed", "columns", "json", "transform_from"}
-    for command, options in COMMAND_OPTIONS.items():
-        for option in options:
+    for command in COMMANDS:
+        for option in CALLS[command].options.values():
             first = seen.setdefault(option.name, option)
             if option.name not in differ:
-                assert (option.form, option.default, option.main_flag, option.choices) == (
-                    first.form,
+                assert (
+                    option.is_switch,
+                    option.repeated,
+                    option.default,
+                    option.main_flag,
+                    option.choices,
+                ) == (
+                    first.is_switch,
+                    first.repeated,
                     first.default,
                     first.main_flag,
                     first.choices,
@@ -89,9 +95,10 @@ def test_flags_are_added_only_from_declarations() -> None:
     assert not [call for call in calls if not call.startswith(allowed)]
 
 
-def test_reference_page_is_up_to_date() -> None:
+def test_reference_page_and_types_of_keywords_are_up_to_date() -> None:
     again = "python docs/make_reference.py writes it anew"
     assert MAKER["PAGE"].read_text(encoding="utf-8") == MAKER["reference"](), again
+    assert MAKER["KEYWORDS"].read_text(encoding="utf-8") == MAKER["keywords"](), again
 
 
 @pytest.mark.parametrize(
@@ -99,7 +106,7 @@ def test_reference_page_is_up_to_date() -> None:
 )
 def test_signature_shows_every_keyword_with_its_default(command: str, call: Any) -> None:
     shown = inspect.signature(call).parameters
-    for option in keywords_of(command):
+    for option in CALLS[command].keywords:
         assert shown[option.name].default == option.default
         assert shown[option.name].annotation == option.keyword_type
         assert shown[option.name].kind == inspect.Parameter.KEYWORD_ONLY
@@ -112,20 +119,20 @@ def test_open_verify_and_clean_have_the_declared_keywords() -> None:
         ("clean", recordmill.clean),
     ):
         shown = dict(inspect.signature(call).parameters)
-        for option in keywords_of(command):
+        for option in CALLS[command].keywords:
             assert shown.pop(option.name).default == option.default, f"{command}: {option.name}"
         # and no others, but the inputs and what only Python has
         assert set(shown) <= {"inputs", "out", "progress", "quiet"}, command
     from recordmill.reader.inspect.summary import inspect as look
 
-    for option in keywords_of("inspect"):
+    for option in CALLS["inspect"].keywords:
         if option.name not in ("quiet",):
             assert inspect.signature(look).parameters[option.name].default == option.default, (
                 option.name
             )
-    declared = {option.name for option in keywords_of("head")}
+    declared = {option.name for option in CALLS["head"].keywords}
     assert declared <= {
-        option.name for option in keywords_of("open")
+        option.name for option in CALLS["open"].keywords
     }  # those commands hand them to it
 
 
@@ -133,7 +140,7 @@ def test_options_of_a_kind_are_the_fields_of_its_options_class() -> None:
     for kind in KINDS:
         fields = {field.name: field for field in dataclasses.fields(kind.options_class)}
         declared = {
-            option.name: option for option in keywords_of("build") if kind.name in option.kinds
+            option.name: option for option in CALLS["build"].keywords if kind.name in option.kinds
         }
         declared.pop("split_from", None)  # of all kinds; those of tables have it from their layout
         assert set(declared) == set(fields) - {"split_from"}, kind.name
@@ -147,7 +154,7 @@ def test_manifest_holds_the_options_that_determine_bytes(tmp_path: Path) -> None
         tmp_path / "in.csv", tmp_path / "out", delimiter=";", shard_size="1MiB", num_shards=None
     )
     decides = {
-        option.name for option in keywords_of("build") if option.decides and not option.kinds
+        option.name for option in CALLS["build"].keywords if option.decides and not option.kinds
     }
     # the manifest has places of their own for these
     elsewhere = {"kind", "schema", "transform", "transform_from", "fit_on", "keep_raw"}
@@ -171,7 +178,7 @@ def test_unknown_keyword_of_build_or_read_names_the_closest_one(tmp_path: Path) 
         recordmill.read("in", tmp_path / "out", colums="a")  # type: ignore[call-arg]
 
 
-@pytest.mark.parametrize("command", COMMAND_OPTIONS)
+@pytest.mark.parametrize("command", COMMANDS)
 def test_help_shows_common_options_and_help_all_shows_all(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -181,7 +188,7 @@ def test_help_shows_common_options_and_help_all_shows_all(
             main([command, flag])
         assert not stop.value.code
         texts[flag] = capsys.readouterr().out
-    for option in flags_of(command):
+    for option in CALLS[command].flags:
         short = (
             option.short and f"{option.short}( {option.metavar})?, "
         )  # which Python 3.13 writes once

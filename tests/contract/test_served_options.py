@@ -15,8 +15,8 @@ from rooms import ROOT
 import recordmill
 from recordmill.base.errors import UsageError
 from recordmill.commands.main import make_parser
-from recordmill.options.commands import CALL_OPTIONS, check_applicable, flags_of, keywords_of
-from recordmill.options.option import FILE_INPUTS, MEMORY_INPUTS, REPEATED_FORM, SWITCH_FORM, Option
+from recordmill.options.calls import CALLS, FILE_INPUTS, MEMORY_INPUTS, check_applicable
+from recordmill.options.declare import Option
 from recordmill.pipelines.build_options import make_options
 from recordmill.pipelines.plan import plan_source
 from recordmill.pipelines.read_options import make_settings
@@ -25,9 +25,9 @@ from recordmill.schemas.feature import Schema
 from recordmill.shards.run import RunFolder
 from recordmill.sources.registry import KIND_NAMES, KINDS
 
-BUILD = [option for option in keywords_of("build") if option.name != "kind"]
+BUILD = [option for option in CALLS["build"].keywords if option.name != "kind"]
 OF_KINDS = [option for option in BUILD if option.kinds]
-READ = [option for option in keywords_of("read") if option.name != "to"]
+READ = [option for option in CALLS["read"].keywords if option.name != "to"]
 # of those that text, a number or a switch would not do for; the others get what their form says
 VALUES: dict[str, Any] = {
     "compression": "gzip",
@@ -70,9 +70,9 @@ def value_of(option: Option) -> Any:
         return VALUES[option.name]
     if option.choices:
         return next(choice for choice in option.choices if choice != option.default)
-    if isinstance(option.default, bool) or option.form == SWITCH_FORM:
+    if isinstance(option.default, bool):
         return not option.default
-    return 3 if option.form == "whole" else "x"
+    return 3 if option.number_type is int else "x"
 
 
 NEEDED = {
@@ -95,14 +95,15 @@ def beside(option: Option) -> dict[str, Any]:
     """What it needs, the first of several."""
     return {
         name: NEEDED[name]
-        for name in (*option.needs[:1], *(["runner"] if option.engine_only else []))
+        for name in (
+            *(other for other, _ in option.needs[:1]),
+            *(["runner"] if option.engine_only else []),
+        )
     }
 
 
 def find(name: str) -> Option:
-    return next(
-        option for options in CALL_OPTIONS.values() for option in options if option.name == name
-    )
+    return next(call.options[name] for call in CALLS.values() if name in call.options)
 
 
 def write(folder: Path, kind: str) -> list[str]:
@@ -147,7 +148,11 @@ def test_option_of_a_kind_is_refused_for_other_kinds(
 @pytest.mark.parametrize("what", [FILE_INPUTS, MEMORY_INPUTS])
 def test_option_is_refused_for_inputs_that_it_does_not_serve(option: Option, what: str) -> None:
     given = {option.name: value_of(option) or "x", **beside(option)}
-    expected = [name for name in given if not find(name).serves_inputs(what)]
+    expected = [
+        name
+        for name in given
+        if what == MEMORY_INPUTS and (find(name).files_only or find(name).kinds)
+    ]
     if not expected:
         check_applicable("build", given, inputs=what)
         return
@@ -192,9 +197,9 @@ def test_option_is_refused_without_needed_or_with_excluded_options(
     command: str,
 ) -> None:
     seen = 0
-    for option in keywords_of(command):
+    for option in CALLS[command].keywords:
         given = {option.name: value_of(option)}
-        for other in option.needs:
+        for other, _ in option.needs:
             with pytest.raises(UsageError, match=f"^{option.name}=.* needs .*{other}="):
                 check_applicable(command, given)
             check_applicable(command, {**given, other: NEEDED.get(other, "x")})
@@ -216,7 +221,7 @@ def test_option_is_refused_without_needed_or_with_excluded_options(
 @pytest.mark.parametrize("runner", [None, "DirectRunner", "fnapirunner"])
 @pytest.mark.parametrize("command", ["build", "read"])
 def test_option_of_engines_is_refused_in_one_process(command: str, runner: str | None) -> None:
-    options = [option for option in keywords_of(command) if option.engine_only]
+    options = [option for option in CALLS[command].keywords if option.engine_only]
     assert options
     for option in options:
         with pytest.raises(UsageError, match=f"^{option.name}=.* needs an engine: give runner="):
@@ -225,12 +230,10 @@ def test_option_of_engines_is_refused_in_one_process(command: str, runner: str |
 
 
 def test_options_refer_only_to_declared_options() -> None:
-    for command, options in CALL_OPTIONS.items():
-        names = {option.name for option in options}
-        for option in options:
-            others = {*option.needs, *(other for other, _ in option.excludes)}
-            assert others <= names or command == "transform", option.name
-            assert set(option.inputs) <= {FILE_INPUTS, MEMORY_INPUTS}
+    for command, call in CALLS.items():
+        for option in call.options.values():
+            others = {other for other, _ in (*option.needs, *option.excludes)}
+            assert others <= {*call.options} or command == "transform", option.name
             assert set(option.kinds) <= {kind.name for kind in KINDS}
             assert set(option.outputs) <= set(OUTPUT_NAMES)
 
@@ -245,7 +248,7 @@ def test_dataflow_template_has_a_parameter_for_each_option_and_returns_its_flags
     assert all(one["label"] and one["helpText"] for one in parameters.values())
     assert [name for name, one in parameters.items() if not one["isOptional"]] == ["input", "out"]
     options = [
-        option for option in flags_of("build") if option.name not in template["NOT_PARAMETERS"]
+        option for option in CALLS["build"].flags if option.name not in template["NOT_PARAMETERS"]
     ]
     assert len(parameters) == 2 + len(options)
     for option in options:
@@ -260,6 +263,4 @@ def test_dataflow_template_has_a_parameter_for_each_option_and_returns_its_flags
         )
         args, beam_flags = make_parser("build").parse_known_args(command)
         assert (args.inputs, args.detach, beam_flags) == (["a.csv", "b.csv"], True, ["--project=p"])
-        assert getattr(args, option.name) == ([text] if option.form == REPEATED_FORM else value), (
-            name
-        )
+        assert getattr(args, option.name) == ([text] if option.repeated else value), name

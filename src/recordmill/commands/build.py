@@ -49,7 +49,7 @@ def run_build_command(args: argparse.Namespace) -> int:
     from recordmill.base.display import completion_notice
     from recordmill.base.errors import UsageError
     from recordmill.base.messages import render
-    from recordmill.options.commands import flag_spelling, render_entries
+    from recordmill.options.flags import flag_spelling, render_entries
     from recordmill.options.parser import options_from_args
     from recordmill.pipelines.build import build
 
@@ -91,7 +91,7 @@ def _preview(args: argparse.Namespace) -> int:
     """
     from recordmill.base.messages import render
     from recordmill.base.sizes import format_count, format_size
-    from recordmill.options.commands import flag_spelling, render_entries
+    from recordmill.options.flags import flag_spelling, render_entries
     from recordmill.options.parser import options_from_args
     from recordmill.pipelines.dry_run import preview
     from recordmill.reader.display import record_lines
@@ -136,7 +136,7 @@ def _explain_unknown_flags(args: argparse.Namespace) -> str:
 
     The error is about a missing flag. An unknown flag may be its misspelled name.
     """
-    from recordmill.options.commands import explain_unknown_flags
+    from recordmill.options.flags import explain_unknown_flags
 
     return explain_unknown_flags(args.beam_args, args.command) if args.beam_args else ""
 

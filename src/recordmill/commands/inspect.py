@@ -47,7 +47,7 @@ def run_inspect(args: argparse.Namespace) -> int:
     With `--emit` it prints a schema or a program instead.
     """
     from recordmill.base.messages import render
-    from recordmill.options.commands import flag_spelling, render_entries
+    from recordmill.options.flags import flag_spelling, render_entries
     from recordmill.options.parser import options_from_args
     from recordmill.reader.inspect.summary import inspect
 

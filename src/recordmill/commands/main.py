@@ -167,7 +167,7 @@ def run(argv: Sequence[str] | None = None) -> int:
         if getattr(args, "takes_beam_flags", False)
         else unknown
     ):
-        from recordmill.options.commands import explain_unknown_flags
+        from recordmill.options.flags import explain_unknown_flags
 
         parser.error(
             redact_passwords(
@@ -395,7 +395,7 @@ def _report_error(error: object, code: int, args: argparse.Namespace) -> int:
     printed to stdout.
     """
     from recordmill.base.messages import Message, as_message, render
-    from recordmill.options.commands import flag_spelling
+    from recordmill.options.flags import flag_spelling
 
     message, parts = render(error, flag_spelling(args.command)), as_message(error)
     with contextlib.suppress(OSError):  # stderr may be a pipe whose reader has ended

@@ -72,7 +72,7 @@ def run_doctor(args: argparse.Namespace) -> int:
         The exit code: 1 if something has to change before a job can run, else 0.
     """
     from recordmill.base.messages import render
-    from recordmill.options.commands import flag_spelling
+    from recordmill.options.flags import flag_spelling
     from recordmill.options.parser import options_from_args
     from recordmill.pipelines.beam_run import check_runner
     from recordmill.pipelines.remote.preflight import doctor

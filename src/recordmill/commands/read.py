@@ -86,7 +86,7 @@ def run_read(args: argparse.Namespace) -> int:
     With `--dry-run` it only prints an estimate.
     """
     from recordmill.base.errors import UsageError
-    from recordmill.options.commands import explain_unknown_flags, flag_spelling, render_entries
+    from recordmill.options.flags import explain_unknown_flags, flag_spelling, render_entries
     from recordmill.options.parser import options_from_args
 
     options = options_from_args(args)
@@ -128,7 +128,7 @@ def run_read(args: argparse.Namespace) -> int:
 
 def _dry_run(args: argparse.Namespace, options: dict[str, Any]) -> int:
     from recordmill.base.messages import render
-    from recordmill.options.commands import flag_spelling, render_entries
+    from recordmill.options.flags import flag_spelling, render_entries
     from recordmill.pipelines.read import describe_estimate, dry_run
 
     estimate = dry_run(args.inputs, **options)

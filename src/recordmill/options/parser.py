@@ -10,17 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from recordmill.base.option_names import did_you_mean
-from recordmill.options.commands import flags_of
-from recordmill.options.option import (
-    ALL_OR_NAMES_FORM,
-    INTEGER_FORM,
-    NEGATIVE_SWITCH_FORM,
-    NUMBER_FORM,
-    REPEATED_FORM,
-    SWITCH_FORM,
-    TWO_WAY_SWITCH_FORM,
-    Option,
-)
+from recordmill.options.calls import CALLS
+from recordmill.options.declare import Option
 
 
 def add_command(commands: Any, name: str, command: Any, summary: str) -> None:
@@ -46,10 +37,10 @@ def add_command(commands: Any, name: str, command: Any, summary: str) -> None:
     )
     groups: dict[str, Any] = {}
     hidden_actions: list[argparse.Action] = []
-    for option in flags_of(name):
-        if option.group not in groups:
-            groups[option.group] = parser.add_argument_group(option.group)
-        action = _add_option(groups[option.group], option)
+    for option in CALLS[name].flags:
+        if option.heading not in groups:
+            groups[option.heading] = parser.add_argument_group(option.heading)
+        action = _add_option(groups[option.heading], option)
         if not option.common:
             hidden_actions.append(action)
     help_group = parser.add_argument_group("help")
@@ -76,7 +67,7 @@ def options_from_args(args: argparse.Namespace) -> dict[str, Any]:
     """Returns the keywords for the flags that the user has set."""
     return {
         option.name: getattr(args, option.name)
-        for option in flags_of(args.command)
+        for option in CALLS[args.command].flags
         if not option.shell_only and option.name in args
     }
 
@@ -101,7 +92,7 @@ class _Help(argparse.Action):
 
 
 def _add_option(group: Any, option: Option) -> argparse.Action:
-    # A flag that is not set stays out of the arguments. `fill_defaults` adds the default later, for
+    # A flag that is not set stays out of the arguments. `Values` adds the default later, for
     # the command line and Python alike.
     default = option.default if option.shell_only else argparse.SUPPRESS
     settings: dict[str, Any] = {
@@ -110,20 +101,20 @@ def _add_option(group: Any, option: Option) -> argparse.Action:
         # argparse interprets % in a help text
         "help": option.help_with_default.replace("%", "%%"),
     }
-    if option.form in (SWITCH_FORM, NEGATIVE_SWITCH_FORM):
-        settings |= {"action": "store_const", "const": option.form == SWITCH_FORM}
-    elif option.form == TWO_WAY_SWITCH_FORM:
+    if option.is_switch:
+        settings |= {"action": "store_const", "const": not option.default}
+    elif option.is_two_way:
         settings["action"] = argparse.BooleanOptionalAction
     else:
-        settings["metavar"] = option.metavar or f"{{{','.join(option.choices)}}}"
+        settings["metavar"] = option.placeholder or f"{{{','.join(option.choices)}}}"
     if option.choices:
         settings["type"] = _choice_parser(option.choices)
-    if option.form == REPEATED_FORM:
+    if option.repeated:
         settings["action"] = "append"
-    if option.form == ALL_OR_NAMES_FORM:
+    if option.allows_bare_flag:
         settings |= {"nargs": "?", "const": True}
-    if option.form in (INTEGER_FORM, NUMBER_FORM):
-        settings["type"] = _parse_integer if option.form == INTEGER_FORM else _parse_number
+    if option.number_type is not None:
+        settings["type"] = _parse_integer if option.number_type is int else _parse_number
     action: argparse.Action = group.add_argument(
         *(option.all_flags if option.short else (option.main_flag,)), **settings
     )

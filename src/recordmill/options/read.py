@@ -4,461 +4,371 @@ These commands are `head`, `inspect`, `stats`, `check`, `report`, `bench`, `veri
 `status` and `clean`.
 """
 
-import os
-from collections.abc import Mapping, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
+from __future__ import annotations
 
-from recordmill.options import option
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from recordmill.base.sizes import parse_size
+from recordmill.options.declare import (
+    LOOK_HEADING,
+    REPORT_HEADING,
+    RUN_HEADING,
+    Options,
+    again,
+    declare,
+)
+from recordmill.options.parsers import parse_whole
+from recordmill.options.shared import Shared
 
 if TYPE_CHECKING:
     import pyarrow.compute as pc
 
-_output = partial(option.Option, group="the output", decides=True)
-_parquet = partial(_output, outputs=("parquet",))
-_files = partial(_output, outputs=("files",))
-_choice = partial(option.Option, group="which records", decides=True)
-_conversion = partial(
-    option.Option,
-    group="conversions (each may be given for several features; done in this order)",
+    from recordmill.schemas.feature import Schema
+
+
+class ReadOutput(Options, heading="the output", decides=True):
+    """Options of the output."""
+
+    out: str | None = declare(
+        "the folder for the result (needed unless --dry-run)",
+        default=None,
+        decides=False,
+        common=True,
+        shell_only=True,
+        metavar="OUT",
+        short="-o",
+    )
+    dry_run: bool = declare(
+        "say rows, columns, disk and memory; write nothing",
+        default=False,
+        decides=False,
+        common=True,
+        shell_only=True,
+    )
+    to: Literal["parquet", "npy", "npz", "arrow", "jsonl", "csv", "files"] = declare(
+        "the format", default="parquet", common=True
+    )
+    overwrite: bool = again(Shared, heading="the output", help="replace the result that OUT holds")
+    file_size: int = declare(
+        "shards' bytes per Parquet or Arrow file",
+        default="512MiB",
+        parse=parse_size,
+        metavar="SIZE",
+    )
+    row_group_rows: int | None = declare(
+        "rows of a Parquet row group",
+        default=None,
+        default_text="as many as --row-group-size holds",
+        outputs=("parquet",),
+    )
+    row_group_size: str | int = declare(
+        "a row group's Arrow memory, at most 64MiB",
+        default="64MiB",
+        outputs=("parquet",),
+        metavar="SIZE",
+    )
+    compression: str = declare(
+        "of Parquet: zstd (level 1), gzip, snappy, none; with a level as in zstd:9",
+        default="zstd",
+        outputs=("parquet",),
+        metavar="CODEC[:LEVEL]",
+    )
+    file_feature: str | None = declare(
+        "of --to files: the bytes or text that become the files",
+        default=None,
+        outputs=("files",),
+        metavar="NAME",
+    )
+    name_feature: str | None = declare(
+        "of --to files: the text or whole number that names them ('' for the record's number)",
+        default=None,
+        outputs=("files",),
+        metavar="NAME",
+    )
+
+
+class ReadSelection(Options, heading="which records", decides=True):
+    """Options that select records and features."""
+
+    columns: str | Sequence[str] | None = again(Shared, heading="which records")
+    split: str | None = again(Shared, heading="which records")
+    limit: int | None = declare(
+        "the first N records of each split (of those left by --where and --sample)",
+        default=None,
+        parse=parse_whole,
+        common=True,
+    )
+    where: str | pc.Expression | None = again(Shared)
+    sample: float | None = declare(
+        "a random share of the records, from 0 to 1; the same for the same --seed",
+        default=None,
+        metavar="P",
+        common=True,
+    )
+    seed: int = declare("of --sample", default=0, parse=parse_whole, needs=(("sample", None),))
+
+
+class ReadConversions(
+    Options,
+    heading="conversions (each may be given for several features; done in this order)",
     decides=True,
-)
-_listed = partial(_conversion, form=option.REPEATED_FORM)
-_of_shell = partial(_output, common=True, decides=False, shell_only=True)
-_Texts = str | Sequence[str] | None
-WhereOption = Annotated[
-    "str | pc.Expression | None",
-    _choice(
-        "only records for which this WHERE clause holds, as in 'label = 3 AND len(boxes) > 0' (needs duckdb); "
-        "in Python also a pyarrow.compute expression",
-        metavar="SQL",
+):
+    """Options of conversions."""
+
+    decode_images: bool | str | Sequence[str] | None = declare(
+        "encoded images to uint8 [height, width, channels]; without names all features that hold them",
+        default=None,
+        metavar="A,B,...",
         common=True,
-    ),
-]
-DecodeRawOption = Annotated[
-    _Texts,
-    _listed(
-        "bytes that are an array's memory to that array",
-        metavar="FEATURE=DTYPE[SHAPE]",
+    )
+    resize: str | tuple[int, int] | None = declare(
+        "bring the images to one size (bilinear, antialiased)",
+        default=None,
+        metavar="HxW",
         common=True,
-    ),
-]
-PadOption = Annotated[
-    _Texts,
-    _listed(
-        "a list to a fixed length; a longer one is a bad record",
+        needs=(("decode_images", None),),
+    )
+    channels: int | None = declare(
+        "1 gray, 3 RGB or 4 RGBA", default=None, default_text="3", needs=(("decode_images", None),)
+    )
+    decode_tensor: str | Sequence[str] | None = declare(
+        "bytes of tf.io.serialize_tensor to a tensor",
+        default=None,
+        repeated=True,
+        metavar="FEATURE[=DTYPE[SHAPE]]",
+        common=True,
+    )
+    decode_raw: str | Sequence[str] | None = again(Shared)
+    reshape: str | Sequence[str] | None = again(Shared)
+    pad: str | Sequence[str] | None = again(Shared)
+    pad_or_cut: str | Sequence[str] | None = declare(
+        "the same, but a longer one loses its end",
+        default=None,
+        repeated=True,
         metavar="FEATURE=LENGTH:VALUE",
-        common=True,
-    ),
-]
-RaggedOption = Annotated[
-    _Texts,
-    _listed(
-        "a list of variable length, also if all records hold equally many",
-        metavar="FEATURE,...",
-    ),
-]
-ClassNamesOption = Annotated[bool, _conversion("names of classes in place of their numbers", False)]
-ReshapeOption = Annotated[
-    _Texts,
-    _listed(
-        "the same values in another shape; -1: what follows, or varies", metavar="FEATURE=[SHAPE]"
-    ),
-]
-_look = partial(option.Option, group=option.LOOK_GROUP, common=True)
-_report = partial(option.Option, group=option.REPORT_GROUP, common=True)
-_check = partial(option.Option, group="the check", common=True)
-_stores = partial(option.Option, group="stores")
-_batches = partial(option.Option, group="the batches", common=True, shell_only=True)
-InferFromOption = Annotated[
-    str | int | None,
-    _look(
-        "look at N records only, the first ones of each file, or at N whole files",
-        default_text="all",
-        metavar="N|Nfiles",
-        excludes=(("schema", None),),
-    ),
-]
-CacheOption = Annotated[
-    str | os.PathLike[str] | None,
-    _stores(
-        "a folder of this machine in which blocks that are read from a store are kept; processes may share it",
-        metavar="DIR",
-    ),
-]
-CacheBytesOption = Annotated[str | int, _stores("at most so much of them", "10GiB", metavar="SIZE")]
-RecountOption = Annotated[
-    bool, _look("read the records, also where the build has counted them", False)
-]
+    )
+    ragged: str | Sequence[str] | None = again(Shared)
+    class_names: bool = again(Shared)
 
 
-class _ReadOut(TypedDict, total=False):
-    out: Annotated[
-        str | None,
-        _of_shell("the folder for the result (needed unless --dry-run)", metavar="OUT", short="-o"),
-    ]
-    dry_run: Annotated[bool, _of_shell("say rows, columns, disk and memory; write nothing", False)]
+class ReadSchemas(Options, heading="what the records hold"):
+    """Options of the contents of records."""
+
+    schema: Schema | str | os.PathLike[str] | None = again(Shared, heading="what the records hold")
+    max_rejects: str | int = again(Shared, heading="what the records hold")
 
 
-class ReadKeywords(TypedDict, total=False):
-    """The options of `recordmill.read`."""
+class ReadRunOptions(Options, heading=RUN_HEADING):
+    """Options of the run."""
 
-    to: Annotated[
-        Literal["parquet", "npy", "npz", "arrow", "jsonl", "csv", "files"],
-        _output("the format", "parquet", common=True),
-    ]
-    overwrite: Annotated[
-        option.OverwriteOption, {"help": "replace the result that OUT holds", "group": "the output"}
-    ]
-    file_size: Annotated[
-        str | int, _output("shards' bytes per Parquet or Arrow file", "512MiB", metavar="SIZE")
-    ]
-    row_group_rows: Annotated[
-        int | None,
-        _parquet("rows of a Parquet row group", default_text="as many as --row-group-size holds"),
-    ]
-    row_group_size: Annotated[
-        str | int, _parquet("a row group's Arrow memory, at most 64MiB", "64MiB", metavar="SIZE")
-    ]
-    compression: Annotated[
-        str,
-        _parquet(
-            "of Parquet: zstd (level 1), gzip, snappy, none; with a level as in zstd:9",
-            "zstd",
-            metavar="CODEC[:LEVEL]",
-        ),
-    ]
-    file_feature: Annotated[
-        str | None,
-        _files("of --to files: the bytes or text that become the files", metavar="NAME"),
-    ]
-    name_feature: Annotated[
-        str | None,
-        _files(
-            "of --to files: the text or whole number that names them ('' for the record's number)",
-            metavar="NAME",
-        ),
-    ]
-    columns: Annotated[option.ColumnsOption, {"group": "which records"}]
-    split: Annotated[option.SplitOption, {"group": "which records"}]
-    limit: Annotated[
-        int | None,
-        _choice(
-            "the first N records of each split (of those left by --where and --sample)", common=True
-        ),
-    ]
-    where: WhereOption
-    sample: Annotated[
-        float | None,
-        _choice(
-            "a random share of the records, from 0 to 1; the same for the same --seed",
-            metavar="P",
-            common=True,
-        ),
-    ]
-    seed: Annotated[int, _choice("of --sample", 0, needs=("sample",))]
-    decode_images: Annotated[
-        bool | str | Sequence[str] | None,
-        _conversion(
-            "encoded images to uint8 [height, width, channels]; without names all features that hold them",
-            metavar="A,B,...",
-            common=True,
-        ),
-    ]
-    resize: Annotated[
-        str | tuple[int, int] | None,
-        _conversion(
-            "bring the images to one size (bilinear, antialiased)",
-            metavar="HxW",
-            common=True,
-            needs=("decode_images",),
-        ),
-    ]
-    channels: Annotated[
-        int | None,
-        _conversion("1 gray, 3 RGB or 4 RGBA", default_text="3", needs=("decode_images",)),
-    ]
-    decode_tensor: Annotated[
-        _Texts,
-        _listed(
-            "bytes of tf.io.serialize_tensor to a tensor",
-            metavar="FEATURE[=DTYPE[SHAPE]]",
-            common=True,
-        ),
-    ]
-    decode_raw: DecodeRawOption
-    reshape: ReshapeOption
-    pad: PadOption
-    pad_or_cut: Annotated[
-        _Texts, _listed("the same, but a longer one loses its end", metavar="FEATURE=LENGTH:VALUE")
-    ]
-    ragged: RaggedOption
-    class_names: ClassNamesOption
-    schema: Annotated[option.SchemaOption, {"group": "what the records hold"}]
-    max_rejects: Annotated[option.MaxRejectsOption, {"group": "what the records hold"}]
-    memory: option.MemoryOption
-    threads: option.ThreadsOption
-    storage_requests: option.StorageRequestsOption
-    runner: Annotated[
-        option.RunnerOption,
-        {"default_text": "threads of this process, without Beam", "excludes": (("dry_run", None),)},
-    ]
-    beam_args: Annotated[option.BeamArgsOption, {"needs": ("runner",)}]
-    preflight: option.PreflightOption
+    memory: int = again(Shared)
+    threads: int | None = again(Shared)
+    storage_requests: int | None = again(Shared)
+    runner: str | None = again(
+        Shared, default_text="threads of this process, without Beam", excludes=(("dry_run", None),)
+    )
+    beam_args: Sequence[str] = again(Shared, needs=(("runner", None),))
+    preflight: bool = again(Shared)
+    quiet: bool = again(Shared)
+    json: bool = again(Shared, heading="the run", help="print a machine-readable result on stdout")
 
 
-class _ReadShell(TypedDict, total=False):
-    quiet: option.QuietOption
-    json: Annotated[
-        option.JsonOption, {"help": "print a machine-readable result on stdout", "group": "the run"}
-    ]
-
-
-class OpenKeywords(TypedDict, total=False):
+class OpenOptions(Options):
     """The options of `recordmill.open`."""
 
-    split: option.SplitOption
-    columns: option.ColumnsOption
-    schema: option.SchemaOption
-    threads: option.ThreadsOption
-    infer_from: InferFromOption
-    where: WhereOption
-    cache: CacheOption
-    cache_bytes: CacheBytesOption
-    storage_requests: option.StorageRequestsOption
-    decode_raw: DecodeRawOption
-    reshape: ReshapeOption
-    pad: PadOption
-    ragged: RaggedOption
-    decode_images: Annotated[
-        Any, _conversion("the size and form of decoded images: (H, W), True, or `Images(...)`")
-    ]
-    class_names: ClassNamesOption
+    split: str | None = again(Shared)
+    columns: str | Sequence[str] | None = again(Shared)
+    schema: Schema | str | os.PathLike[str] | None = again(Shared)
+    threads: int | None = again(Shared)
+    infer_from: str | int | None = again(Shared)
+    where: str | pc.Expression | None = again(Shared)
+    cache: str | os.PathLike[str] | None = again(Shared)
+    cache_bytes: str | int = again(Shared)
+    storage_requests: int | None = again(Shared)
+    decode_raw: str | Sequence[str] | None = again(Shared)
+    reshape: str | Sequence[str] | None = again(Shared)
+    pad: str | Sequence[str] | None = again(Shared)
+    ragged: str | Sequence[str] | None = again(Shared)
+    decode_images: Any = declare(
+        "the size and form of decoded images: (H, W), True, or `Images(...)`",
+        default=None,
+        heading="conversions (each may be given for several features; done in this order)",
+        decides=True,
+    )
+    class_names: bool = again(Shared)
 
 
-class HeadKeywords(TypedDict, total=False):
+class HeadOptions(Options, heading=LOOK_HEADING, common=True):
     """The options of `recordmill head`."""
 
-    n: Annotated[
-        int | None,
-        _look("how many records", default_text="5; 1 with --at", flag="-n", shell_only=True),
-    ]
-    at: Annotated[
-        int | None,
-        _look(
-            "begin with record I; negative numbers count from the end", metavar="I", shell_only=True
-        ),
-    ]
-    split: option.SplitOption
-    columns: option.ColumnsOption
-    storage_requests: option.StorageRequestsOption
+    n: int | None = declare(
+        "how many records", default=None, default_text="5; 1 with --at", flag="-n", shell_only=True
+    )
+    at: int | None = declare(
+        "begin with record I; negative numbers count from the end",
+        default=None,
+        metavar="I",
+        shell_only=True,
+    )
+    split: str | None = again(Shared)
+    columns: str | Sequence[str] | None = again(Shared)
+    storage_requests: int | None = again(Shared)
 
 
-class InspectKeywords(TypedDict, total=False):
+class InspectOptions(Options, heading=REPORT_HEADING, common=True):
     """The options of `recordmill inspect`."""
 
-    split: option.SplitOption
-    infer_from: InferFromOption
-    schema: option.SchemaOption
-    max_rejects: Annotated[
-        option.MaxRejectsOption,
-        {
-            "help": "how many records may be damaged; they are counted and left out",
-            "group": option.LOOK_GROUP,
-        },
-    ]
-    emit: Annotated[
-        Literal["schema", "parse-spec", "reader"] | None,
-        _report("print this, to go on with, instead of the report", shell_only=True),
-    ]
-    json: option.JsonOption
-    threads: option.ThreadsOption
-    storage_requests: option.StorageRequestsOption
-    quiet: option.QuietOption
+    split: str | None = again(Shared)
+    infer_from: str | int | None = again(Shared)
+    schema: Schema | str | os.PathLike[str] | None = again(Shared)
+    max_rejects: str | int = again(
+        Shared,
+        heading=LOOK_HEADING,
+        help="how many records may be damaged; they are counted and left out",
+    )
+    emit: Literal["schema", "parse-spec", "reader"] | None = declare(
+        "print this, to go on with, instead of the report", default=None, shell_only=True
+    )
+    json: bool = again(Shared)
+    threads: int | None = again(Shared)
+    storage_requests: int | None = again(Shared)
+    quiet: bool = again(Shared)
 
 
-class StatsKeywords(TypedDict, total=False):
+class StatsOptions(Options, heading=REPORT_HEADING, common=True):
     """The options of `recordmill stats`."""
 
-    split: option.SplitOption
-    columns: option.ColumnsOption
-    schema: option.SchemaOption
-    recount: RecountOption
-    max_rejects: Annotated[
-        option.MaxRejectsOption,
-        {"help": "how many records of raw data may be unusable", "group": option.LOOK_GROUP},
-    ]
-    out: Annotated[
-        str | os.PathLike[str] | None,
-        _report(
-            "a file for them, as TensorFlow Data Validation reads it", metavar="FILE", short="-o"
-        ),
-    ]
-    overwrite: Annotated[
-        option.OverwriteOption, {"help": "replace FILE", "group": option.REPORT_GROUP}
-    ]
-    json: Annotated[option.JsonOption, {"help": "print them as JSON"}]
-    threads: option.ThreadsOption
-    storage_requests: option.StorageRequestsOption
-    quiet: option.QuietOption
+    split: str | None = again(Shared)
+    columns: str | Sequence[str] | None = again(Shared)
+    schema: Schema | str | os.PathLike[str] | None = again(Shared)
+    recount: bool = again(Shared)
+    max_rejects: str | int = again(
+        Shared, heading=LOOK_HEADING, help="how many records of raw data may be unusable"
+    )
+    out: str | os.PathLike[str] | None = declare(
+        "a file for them, as TensorFlow Data Validation reads it",
+        default=None,
+        metavar="FILE",
+        short="-o",
+    )
+    overwrite: bool = again(Shared, heading=REPORT_HEADING, help="replace FILE")
+    json: bool = again(Shared, help="print them as JSON")
+    threads: int | None = again(Shared)
+    storage_requests: int | None = again(Shared)
+    quiet: bool = again(Shared)
 
 
-class CheckKeywords(TypedDict, total=False):
+class CheckOptions(Options, heading="the check", common=True):
     """The options of `recordmill check`."""
 
-    against: Annotated[
-        Any,
-        _check(
-            "another data set, its statistics.pb, a schema.pbtxt, or rules (.yaml); may be given several times; "
-            "without, its splits are compared, and records that stand there twice looked for",
-            (),
-            form=option.REPEATED_FORM,
-            metavar="OTHER",
-        ),
-    ]
-    recount: Annotated[
-        bool, _check("read the records of data sets that were built without statistics, too", False)
-    ]
-    memory: Annotated[
-        option.MemoryOption,
-        {"help": "what digests of records may take; more lie in files", "group": "the check"},
-    ]
-    threads: option.ThreadsOption
-    storage_requests: option.StorageRequestsOption
-    quiet: Annotated[
-        option.QuietOption,
-        {"help": "no progress and no summary, only what is wrong", "group": option.REPORT_GROUP},
-    ]
-    json: Annotated[option.JsonOption, {"help": "print what is wrong as JSON"}]
+    against: Any = declare(
+        "another data set, its statistics.pb, a schema.pbtxt, or rules (.yaml); may be given several times; without, its splits are compared, and records that stand there twice looked for",
+        default=(),
+        repeated=True,
+        metavar="OTHER",
+    )
+    recount: bool = declare(
+        "read the records of data sets that were built without statistics, too", default=False
+    )
+    memory: int = again(
+        Shared, heading="the check", help="what digests of records may take; more lie in files"
+    )
+    threads: int | None = again(Shared)
+    storage_requests: int | None = again(Shared)
+    quiet: bool = again(
+        Shared, heading=REPORT_HEADING, help="no progress and no summary, only what is wrong"
+    )
+    json: bool = again(Shared, help="print what is wrong as JSON")
 
 
-class ReportKeywords(TypedDict, total=False):
+class ReportOptions(Options, heading=REPORT_HEADING, common=True):
     """The options of `recordmill report`."""
 
-    split: option.SplitOption
-    columns: option.ColumnsOption
-    schema: option.SchemaOption
-    out: Annotated[
-        str | os.PathLike[str] | None,
-        _report("the HTML file", default_text="report.html", metavar="FILE", short="-o"),
-    ]
-    overwrite: Annotated[
-        option.OverwriteOption, {"help": "replace FILE", "group": option.REPORT_GROUP}
-    ]
-    threads: option.ThreadsOption
-    storage_requests: option.StorageRequestsOption
-    quiet: option.QuietOption
+    split: str | None = again(Shared)
+    columns: str | Sequence[str] | None = again(Shared)
+    schema: Schema | str | os.PathLike[str] | None = again(Shared)
+    out: str | os.PathLike[str] | None = declare(
+        "the HTML file", default=None, default_text="report.html", metavar="FILE", short="-o"
+    )
+    overwrite: bool = again(Shared, heading=REPORT_HEADING, help="replace FILE")
+    threads: int | None = again(Shared)
+    storage_requests: int | None = again(Shared)
+    quiet: bool = again(Shared)
 
 
-class BenchKeywords(TypedDict, total=False):
+class BenchOptions(Options, heading="the batches", common=True, shell_only=True):
     """The options of `recordmill bench`."""
 
-    split: option.SplitOption
-    columns: option.ColumnsOption
-    where: Annotated[WhereOption, {"group": option.LOOK_GROUP}]
-    schema: option.SchemaOption
-    batch_size: Annotated[int, _batches("records of a batch", 256)]
-    shuffle: Annotated[
-        Literal["none", "window", "global"],
-        _batches("forwards, mixed among what is read together, or every record anywhere", "window"),
-    ]
-    consumer: Annotated[
-        Literal["numpy", "tf", "torch"],
-        _batches("what they are: of `batches`, `to_tf` or `to_torch`", "numpy", flag="--as"),
-    ]
-    image_size: Annotated[
-        str | None,
-        _batches(
-            "decode images at this size in pixels, as `open(..., decode_images=(H, W))`",
-            metavar="HxW",
-        ),
-    ]
-    memory_bytes: Annotated[str, _batches("what may be read ahead", "512MiB", metavar="SIZE")]
-    seconds: Annotated[
-        float,
-        _batches(
-            "how long to take batches; an epoch at the most",
-            5.0,
-            metavar="S",
-            group=option.RUN_GROUP,
-        ),
-    ]
-    cache: CacheOption
-    cache_bytes: CacheBytesOption
-    threads: option.ThreadsOption
-    storage_requests: option.StorageRequestsOption
-    json: Annotated[option.JsonOption, {"group": option.RUN_GROUP}]
+    split: str | None = again(Shared)
+    columns: str | Sequence[str] | None = again(Shared)
+    where: str | pc.Expression | None = again(Shared, heading=LOOK_HEADING)
+    schema: Schema | str | os.PathLike[str] | None = again(Shared)
+    batch_size: int = declare("records of a batch", default=256)
+    shuffle: Literal["none", "window", "global"] = declare(
+        "forwards, mixed among what is read together, or every record anywhere", default="window"
+    )
+    consumer: Literal["numpy", "tf", "torch"] = declare(
+        "what they are: of `batches`, `to_tf` or `to_torch`", default="numpy", flag="--as"
+    )
+    image_size: str | None = declare(
+        "decode images at this size in pixels, as `open(..., decode_images=(H, W))`",
+        default=None,
+        metavar="HxW",
+    )
+    memory_bytes: str = declare("what may be read ahead", default="512MiB", metavar="SIZE")
+    seconds: float = declare(
+        "how long to take batches; an epoch at the most",
+        default=5.0,
+        heading=RUN_HEADING,
+        metavar="S",
+    )
+    cache: str | os.PathLike[str] | None = again(Shared)
+    cache_bytes: str | int = again(Shared)
+    threads: int | None = again(Shared)
+    storage_requests: int | None = again(Shared)
+    json: bool = again(Shared, heading=RUN_HEADING)
 
 
-class VerifyKeywords(TypedDict, total=False):
+class VerifyOptions(Options, heading="the check", common=True):
     """The options of `recordmill verify`."""
 
-    mend: Annotated[
-        bool,
-        _check(
-            "write the files that follow from the manifest anew where they differ from it", False
-        ),
-    ]
-    threads: option.ThreadsOption
-    storage_requests: option.StorageRequestsOption
-    quiet: Annotated[
-        option.QuietOption,
-        {"help": "no progress and no summary, only what is wrong", "group": option.REPORT_GROUP},
-    ]
-    json: Annotated[option.JsonOption, {"help": "print the findings as JSON"}]
+    mend: bool = declare(
+        "write the files that follow from the manifest anew where they differ from it",
+        default=False,
+    )
+    threads: int | None = again(Shared)
+    storage_requests: int | None = again(Shared)
+    quiet: bool = again(
+        Shared, heading=REPORT_HEADING, help="no progress and no summary, only what is wrong"
+    )
+    json: bool = again(Shared, help="print the findings as JSON")
 
 
-class DoctorKeywords(TypedDict, total=False):
+class DoctorOptions(Options, heading="what is looked at", common=True):
     """The options of `recordmill doctor`."""
 
-    runner: Annotated[option.RunnerOption, {"group": "what is looked at", "common": True}]
-    beam_args: option.BeamArgsOption
-    out: Annotated[
-        str | None,
-        option.Option(
-            "the folder of a data set to be",
-            metavar="OUT",
-            short="-o",
-            group="what is looked at",
-            common=True,
-        ),
-    ]
-    overwrite: Annotated[
-        option.OverwriteOption, {"help": "OUT may hold a data set", "group": "what is looked at"}
-    ]
-    storage_requests: option.StorageRequestsOption
-    json: option.JsonOption
+    runner: str | None = again(Shared, heading="what is looked at", common=True)
+    beam_args: Sequence[str] = again(Shared)
+    out: str | None = declare(
+        "the folder of a data set to be", default=None, metavar="OUT", short="-o"
+    )
+    overwrite: bool = again(Shared, heading="what is looked at", help="OUT may hold a data set")
+    storage_requests: int | None = again(Shared)
+    json: bool = again(Shared)
 
 
-class StatusKeywords(TypedDict, total=False):
+class StatusOptions(Options):
     """The options of `recordmill status`."""
 
-    storage_requests: Annotated[option.StorageRequestsOption, {"group": option.REPORT_GROUP}]
-    json: option.JsonOption
+    storage_requests: int | None = again(Shared, heading=REPORT_HEADING)
+    json: bool = again(Shared)
 
 
-class CleanKeywords(TypedDict, total=False):
+class CleanOptions(Options, heading="the work", common=True):
     """The options of `recordmill clean`."""
 
-    remove: Annotated[
-        bool, option.Option("remove what is listed", False, group="the work", common=True)
-    ]
-    storage_requests: Annotated[option.StorageRequestsOption, {"group": "the work"}]
-    json: Annotated[option.JsonOption, {"group": "the work"}]
-
-
-# The options of each command, and of `recordmill.open`.
-READ_COMMANDS: Mapping[str, option.Options] = {
-    "read": option.declared_options(_ReadOut, ReadKeywords, _ReadShell),
-    "head": option.declared_options(HeadKeywords),
-    "inspect": option.declared_options(InspectKeywords),
-    "stats": option.declared_options(StatsKeywords),
-    "check": option.declared_options(CheckKeywords),
-    "report": option.declared_options(ReportKeywords),
-    "bench": option.declared_options(BenchKeywords),
-    "verify": option.declared_options(VerifyKeywords),
-    "doctor": option.declared_options(DoctorKeywords),
-    "status": option.declared_options(StatusKeywords),
-    "clean": option.declared_options(CleanKeywords),
-    "open": option.declared_options(OpenKeywords),
-}
+    remove: bool = declare("remove what is listed", default=False)
+    storage_requests: int | None = again(Shared, heading="the work")
+    json: bool = again(Shared, heading="the work")

@@ -1,0 +1,268 @@
+"""The calls: the options of each command and function, and the work on the values of a caller.
+
+`CALLS` names the classes of options by import path. They are imported when a call is used, so a
+command imports no options but its own.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from typing import Any, TypeVar, cast
+
+from recordmill.base.errors import UsageError
+from recordmill.base.messages import join_messages
+from recordmill.base.option_names import did_you_mean
+from recordmill.base.option_names import option as option_text
+from recordmill.options.declare import Option, Options
+
+# Values of --runner, in any case, that run Beam in this process. Any other runner is an engine.
+LOCAL_RUNNERS = ("directrunner", "direct", "fnapirunner", "fn_api")
+# Inputs of a build: files, or data of this process, such as rows or an object that reads.
+FILE_INPUTS, MEMORY_INPUTS = "files", "data in memory"
+_Group = TypeVar("_Group", bound=Options)
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Call:
+    """A command or a function with options.
+
+    Attributes:
+        name: Its name.
+        groups: Import paths of its classes of options, `module:name` below `recordmill.options`, in
+            the order of the help.
+        left_out: Options of these classes that it lacks.
+        is_command: Whether it is a command.
+        is_function: Whether it is a function, whose keywords are these options.
+    """
+
+    name: str
+    groups: tuple[str, ...]
+    left_out: tuple[str, ...] = ()
+    is_command: bool = True
+    is_function: bool = True
+
+    @cached_property
+    def classes(self) -> tuple[type[Options], ...]:
+        """The classes of options."""
+        return tuple(map(_load, self.groups))
+
+    @cached_property
+    def options(self) -> Mapping[str, Option]:
+        """The options by name."""
+        found = dict[str, Option]()
+        for group in self.classes:
+            for name, option in group.OPTIONS.items():
+                if name not in self.left_out:
+                    found.setdefault(name, option)
+        return found
+
+    @property
+    def keywords(self) -> tuple[Option, ...]:
+        """The options that are keywords in Python."""
+        return tuple(option for option in self.options.values() if not option.shell_only)
+
+    @property
+    def flags(self) -> tuple[Option, ...]:
+        """The options that are flags of the command."""
+        return tuple(option for option in self.options.values() if not option.keyword_only)
+
+
+def _load(path: str) -> Any:
+    module, _, name = path.partition(":")
+    return getattr(import_module(f"recordmill.options.{module}"), name)
+
+
+_BUILD_GROUPS = (
+    "build:BuildRecords",
+    "build:BuildOrder",
+    "build:BuildShards",
+    "build:BuildDescription",
+    "build:BuildTransform",
+    "build:BuildImages",
+    "build:BuildClasses",
+    "build:BuildCsv",
+    "build:BuildTables",
+    "build:BuildText",
+    "build:BuildRunOptions",
+)
+_READ_GROUPS = (
+    "read:ReadOutput",
+    "read:ReadSelection",
+    "read:ReadConversions",
+    "read:ReadSchemas",
+    "read:ReadRunOptions",
+)
+CALLS: Mapping[str, Call] = {
+    call.name: call
+    for call in (
+        Call("build", _BUILD_GROUPS),
+        Call(
+            "transform",
+            ("build:ApplyOptions", *_BUILD_GROUPS),
+            left_out=("transform", "fit_on", "keep_raw", "if_changed"),
+            is_function=False,
+        ),
+        Call("read", _READ_GROUPS),
+        Call("head", ("read:HeadOptions",), is_function=False),
+        Call("inspect", ("read:InspectOptions",)),
+        Call("stats", ("read:StatsOptions",)),
+        Call("check", ("read:CheckOptions",)),
+        Call("report", ("read:ReportOptions",)),
+        Call("bench", ("read:BenchOptions",), is_function=False),
+        Call("verify", ("read:VerifyOptions",)),
+        Call("doctor", ("read:DoctorOptions",)),
+        Call("status", ("read:StatusOptions",)),
+        Call("clean", ("read:CleanOptions",)),
+        Call("open", ("read:OpenOptions",), is_command=False),
+    )
+}
+COMMANDS = tuple(name for name, call in CALLS.items() if call.is_command)
+
+
+class Values:
+    """The options of one call, parsed and checked.
+
+    `values[Shards].shard_size` is typed.
+
+    Args:
+        call: The name of the call.
+        given: The options that the caller has set. Others get their defaults.
+
+    Attributes:
+        given: The same options.
+
+    Raises:
+        TypeError: An option does not exist.
+        UsageError: A value is not valid, or an option has no effect with the others.
+    """
+
+    def __init__(self, call: str, given: Mapping[str, Any]) -> None:
+        self.call, self.given = CALLS[call], dict(given)
+        self._options = {option.name: option for option in self.call.keywords}
+        for name in given:
+            if name not in self._options:
+                raise TypeError(f"{call} has no option {name}{did_you_mean(name, self._options)}")
+        self._parsed = {name: self._options[name].parse_value(given[name]) for name in given}
+        self._groups = {group: self._create(group) for group in self.call.classes}
+        check_applicable(call, given)
+
+    def __getitem__(self, group: type[_Group]) -> _Group:
+        """Returns the values of a class of options of the call."""
+        return cast(_Group, self._groups[group])
+
+    @property
+    def kind_options(self) -> dict[str, Any]:
+        """The values that were set for certain kinds of input, by name.
+
+        None is left out if it is the default.
+        """
+        options = self._options
+        return {
+            name: value
+            for name, value in self._parsed.items()
+            if options[name].kinds and (value is not None or options[name].default is not None)
+        }
+
+    def _create(self, group: type[Options]) -> Options:
+        return group(**{name: self._parsed[name] for name in group.OPTIONS if name in self._parsed})
+
+
+def check_applicable(
+    call: str, given_options: Mapping[str, Any], *, inputs: str = "", output: str = ""
+) -> None:
+    """Raises UsageError for the first option that would have no effect.
+
+    The declaration of an option determines this. An option with its default value is never refused.
+
+    Args:
+        call: The name of the call.
+        given_options: The options that the caller has set.
+        inputs: The inputs of a build, FILE_INPUTS or MEMORY_INPUTS; "" skips this check.
+        output: The output format of a read; "" skips this check.
+    """
+    options = {option.name: option for option in CALLS[call].keywords}
+    # An option with its default value has the same effect as one that is not set.
+    effective = {
+        name: value
+        for name, value in given_options.items()
+        if name not in options or options[name].is_given(value)
+    }
+
+    def holds(name: str, value: Any) -> bool:
+        return name in effective and value in (None, effective[name])
+
+    for name, value in ((name, effective[name]) for name in effective if name in options):
+        option = options[name]
+        option_shown = option_text(name, value if isinstance(value, bool) else None)
+        if inputs == MEMORY_INPUTS and (option.files_only or option.kinds):
+            raise UsageError("{option} is not for {inputs}", option=option_shown, inputs=inputs)
+        if output and option.outputs and output not in option.outputs:
+            raise UsageError(
+                "{option}: an option of {outputs}, not of {output}",
+                option=option_text(name, value),
+                outputs=join_messages(
+                    " and ", [option_text("to", served_output) for served_output in option.outputs]
+                ),
+                output=option_text("to", output),
+            )
+        if option.engine_only and is_local(effective.get("runner")):
+            raise UsageError(
+                "{option} needs an engine: give {runner}",
+                option=option_shown,
+                runner=option_text("runner"),
+            )
+        if option.needs and not any(holds(*rule) for rule in option.needs):
+            raise UsageError(
+                "{option} needs {others}",
+                option=option_shown,
+                others=join_messages(" or ", [option_text(*rule) for rule in option.needs]),
+            )
+        for rule in option.excludes:
+            if holds(*rule):
+                raise UsageError(
+                    "{option} and {excluded} exclude each other: give one of them",
+                    option=option_shown,
+                    excluded=option_text(*rule),
+                )
+
+
+def is_local(runner: str | None) -> bool:
+    """Returns whether a runner is this process.
+
+    As in Beam, the case of the name does not matter. None is this process, too.
+    """
+    return runner is None or runner.lower() in LOCAL_RUNNERS
+
+
+def with_keywords(call: str) -> Callable[[_F], _F]:
+    """Decorates a function so that its `**options` appear as the keywords of a call.
+
+    Only the signature changes. It shows the name, the type and the default of each keyword.
+    """
+
+    def decorate(function: _F) -> _F:
+        signature = inspect.signature(function)
+        parameters = [
+            parameter
+            for parameter in signature.parameters.values()
+            if parameter.kind != inspect.Parameter.VAR_KEYWORD
+        ]
+        keyword_parameters = [
+            inspect.Parameter(
+                option.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=option.default,
+                annotation=option.keyword_type,
+            )
+            for option in CALLS[call].keywords
+            if option.name not in signature.parameters
+        ]
+        function.__signature__ = signature.replace(parameters=[*parameters, *keyword_parameters])  # type: ignore[attr-defined]
+        return function
+
+    return decorate
