@@ -75,7 +75,9 @@ def plan(kind: str, path: Path, encoding: str = "utf-8") -> Source:
 
 @pytest.mark.parametrize("packed", PACKED)
 @pytest.mark.parametrize("kind", KINDS)
-def test_marks_and_compressions_are_told(kind: str, packed: str, tmp_path: Path) -> None:
+def test_byte_order_marks_and_compressions_are_detected(
+    kind: str, packed: str, tmp_path: Path
+) -> None:
     path = tmp_path / f"in.{kind.replace('documents', 'txt').replace('text', 'txt')}"
     content = CONTENT[kind] + {"csv": '5\n3,"x\n', "jsonl": '\n{\n{"a": 7, "b": "x"}\n'}.get(
         kind, ""
@@ -90,7 +92,7 @@ def test_marks_and_compressions_are_told(kind: str, packed: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_needs_a_mark_and_has_none(kind: str, tmp_path: Path) -> None:
+def test_utf16_without_a_byte_order_mark_is_refused(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "in.txt"
     path.write_bytes(CONTENT[kind].encode("utf-16-le"))
     said = "has no byte order mark, which utf-16 needs; declare --encoding utf-16-le or utf-16-be"
@@ -115,12 +117,14 @@ def test_what_needs_a_mark_and_has_none(kind: str, tmp_path: Path) -> None:
         ("undefined", "is no encoding of text files"),
     ],
 )
-def test_encodings_that_are_none(options: Callable[..., object], encoding: str, said: str) -> None:
+def test_unknown_encoding_is_refused(
+    options: Callable[..., object], encoding: str, said: str
+) -> None:
     with pytest.raises(UsageError, match=said):
         options(encoding=encoding)
 
 
-def test_texts_that_begin_like_zlib_are_texts() -> None:
+def test_text_that_begins_like_zlib_is_not_decompressed() -> None:
     for text in (b"x^2,y\n1,2\n", b"x\x01", b"x^", b"h\x81,b\n1,2\n", b"X\x85 and more of it\n"):
         assert resolve_compression(text) == "none"
     assert resolve_compression(zlib.compress(b"a,b\n")[:-1]) == "none"
@@ -138,7 +142,9 @@ TEXTS = {
 
 @pytest.mark.parametrize("encoding", TEXTS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_encodings_that_are_named_decode_all(kind: str, encoding: str, tmp_path: Path) -> None:
+def test_suggested_encodings_decode_the_complete_text(
+    kind: str, encoding: str, tmp_path: Path
+) -> None:
     first, second = TEXTS[encoding]
     content = CONTENT[kind].replace("東京", second).replace("größer", first)
     content += '{"a": 3, "b": "x"}\n' if kind == "jsonl" else ""
@@ -173,7 +179,7 @@ def test_the_encodings_that_are_named_decode_all(kind: str, encoding: str, tmp_p
     ],
 )
 @pytest.mark.parametrize("kind", KINDS)
-def test_letters_of_one_byte_are_not_told_to_be_east_asian(
+def test_single_byte_encodings_are_suggested_for_single_byte_letters(
     kind: str, encoding: str, text: str, tmp_path: Path
 ) -> None:
     """cp932 and others decode them, to nonsense: these are not the only answer."""
@@ -189,7 +195,7 @@ def test_letters_of_one_byte_are_not_told_to_be_east_asian(
         )
 
 
-def test_a_file_that_is_mostly_utf_8_has_no_other_encoding_named(tmp_path: Path) -> None:
+def test_no_encoding_is_suggested_for_a_file_that_is_mostly_utf8(tmp_path: Path) -> None:
     path = tmp_path / "in.txt"
     path.write_bytes("東京の天気は晴れです\n".encode() * 20 + b"caf\xe9\n")
     (reject,) = read_all(plan("text", path))[1]
@@ -197,7 +203,7 @@ def test_a_file_that_is_mostly_utf_8_has_no_other_encoding_named(tmp_path: Path)
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "text"])
-def test_an_encoding_that_does_not_decode_all_is_answered_by_some_that_do(
+def test_wrong_encoding_is_answered_with_encodings_that_decode_all(
     kind: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "in.txt"
@@ -320,7 +326,9 @@ def spelled(value: Any) -> str:
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet", "memory"])
-def test_a_declared_text_has_one_value(kind: str, tmp_path: Path) -> None:
+def test_text_of_a_declared_dtype_has_the_same_value_in_every_kind(
+    kind: str, tmp_path: Path
+) -> None:
     by_dtype: dict[str, list[tuple[str, Any]]] = {}
     for text, dtype, value in GRAMMAR:
         by_dtype.setdefault(dtype, []).append((text, value))
@@ -334,7 +342,7 @@ def test_a_declared_text_has_one_value(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet", "memory"])
-def test_a_text_that_is_not_declared_stays_one(kind: str, tmp_path: Path) -> None:
+def test_text_without_a_declared_dtype_stays_text(kind: str, tmp_path: Path) -> None:
     texts = ["5", "true", "2020-01-01", ""]
     assert read(planned(kind, texts, None, tmp_path)) == ("string", texts)
 
@@ -348,7 +356,7 @@ def test_a_text_that_is_not_declared_stays_one(kind: str, tmp_path: Path) -> Non
         (["9e18", "1"], "uint64", [9 * 10**18, 1]),
     ],
 )
-def test_json_numbers_that_are_whole(
+def test_whole_json_numbers_are_integers_in_any_notation(
     literals: list[str], dtype: str, values: list[Any], tmp_path: Path
 ) -> None:
     path = tmp_path / "in.jsonl"
@@ -379,9 +387,7 @@ def rewrite(path: Path, data: bytes) -> None:
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "images", "parquet"])
-def test_a_file_that_is_rewritten_in_place_with_its_time_set_back_is_an_error(
-    tmp_path: Path, kind: str
-) -> None:
+def test_file_rewritten_after_the_plan_is_an_error(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "in.bin"
     path.write_bytes(content(kind, 1, tmp_path))
     source = plan(kind, path)
@@ -393,7 +399,7 @@ def test_a_file_that_is_rewritten_in_place_with_its_time_set_back_is_an_error(
     ]  # the remedy: build again
 
 
-def test_other_hosts_compare_no_times_that_are_their_own(tmp_path: Path) -> None:
+def test_plan_for_other_hosts_holds_no_ctimes(tmp_path: Path) -> None:
     path = tmp_path / "in.bin"
     path.write_bytes(b"x")
     files = list_inputs([str(path)]).files
@@ -419,14 +425,14 @@ def many(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Path]:
     return request.param, tmp_path / "data"
 
 
-def test_between_two_chunks_lie_few_files(many: tuple[str, Path]) -> None:
+def test_chunk_of_small_files_holds_few_files(many: tuple[str, Path]) -> None:
     source = plan(*many)
     rows = [chunk.rows for unit in source.units for chunk in source.read(unit)]
     assert sum(rows) == FILES
     assert max(rows) <= BATCH_FILES
 
 
-def test_a_plan_holds_less_than_half_a_kilobyte_of_each_file(many: tuple[str, Path]) -> None:
+def test_plan_holds_less_than_512_bytes_per_file(many: tuple[str, Path]) -> None:
     plan(*many)
     tracemalloc.start(1)
     try:
@@ -438,7 +444,7 @@ def test_a_plan_holds_less_than_half_a_kilobyte_of_each_file(many: tuple[str, Pa
     assert held < 512 * FILES + (128 << 10)
 
 
-def test_stages_of_this_process_have_the_plan_itself(tmp_path: Path) -> None:
+def test_plan_is_passed_within_a_process_without_pickling(tmp_path: Path) -> None:
     source = plan_text(list_inputs([__file__]), TextOptions(), PlanOptions())
     plan = BuildPlan(
         str(tmp_path), 0, source.schema, ("train",), KeyBuckets.for_shards(1, 2**64, 1), source

@@ -245,7 +245,7 @@ def test_one_bad_annotation_of_coco_is_one_reject(
     assert edges_of(records["a.png"]) == [(0.1, 0.1, 0.4, 0.5)]
 
 
-def test_a_category_with_half_a_character_is_a_reject(images: Path, tmp_path: Path) -> None:
+def test_category_with_a_lone_surrogate_is_a_reject(images: Path, tmp_path: Path) -> None:
     document = coco_document()
     document["categories"] += [{"id": 2, "name": "\ud800"}]
     _, rejects, _ = read(images, write(tmp_path / "c.json", json.dumps(document)))
@@ -323,9 +323,7 @@ def test_one_bad_line_of_yolo_is_one_reject(
     assert edges_of(records["a.png"]) == [(0.1, 0.1, 0.4, 0.5)]
 
 
-def test_an_image_with_an_unreadable_annotation_file_is_a_reject(
-    images: Path, tmp_path: Path
-) -> None:
+def test_image_with_an_unreadable_annotation_file_is_a_reject(images: Path, tmp_path: Path) -> None:
     write(tmp_path / "boxes" / "a.xml", "<annotation><object>")
     write(tmp_path / "boxes" / "b.xml", f"<annotation>{OBJECT.format('', 11)}</annotation>")
     records, (reject,), _ = read(images, tmp_path / "boxes")
@@ -333,7 +331,7 @@ def test_an_image_with_an_unreadable_annotation_file_is_a_reject(
     assert [*records] == ["b.png", "c.png"]
 
 
-def test_yolo_numbers_without_names_stay_what_they_are(images: Path, tmp_path: Path) -> None:
+def test_yolo_numbers_without_names_stay_numbers(images: Path, tmp_path: Path) -> None:
     write(tmp_path / "labels" / "a.txt", "79 0.5 0.5 0.2 0.4\n3 0.1 0.1 0.1 0.1\n")
     record = read(images, tmp_path / "labels")[0]["a.png"]
     assert record["image/object/class/label"] == [79, 3]
@@ -370,7 +368,7 @@ def test_a_yolo_file_with_a_huge_class_number_is_refused(images: Path, tmp_path:
 @pytest.mark.parametrize(
     ("shape", "line"), [("[2, 3]", "0.3 0.4 2 0.6 0.5 1"), ("[2, 2]", "0.3 0.4 0.6 0.5")]
 )
-def test_key_points_of_yolo_are_no_polygon(
+def test_key_points_of_yolo_are_not_a_polygon(
     shape: str, line: str, images: Path, tmp_path: Path
 ) -> None:
     write(tmp_path / "boxes" / "data.yaml", f"names: [x]\nkpt_shape: {shape}\n")
@@ -381,7 +379,7 @@ def test_key_points_of_yolo_are_no_polygon(
     assert record["image/object/keypoint/y"] == pytest.approx([0.4, 0.5])
 
 
-def test_a_yolo_root_with_splits_and_lists_is_read(tmp_path: Path) -> None:
+def test_root_of_a_yolo_data_set_with_splits_is_read(tmp_path: Path) -> None:
     for split in ("train", "val"):
         save_image(tmp_path / "images" / split / "0.jpg")
         write(tmp_path / "labels" / split / "0.txt", f"{split == 'val':d} 0.5 0.5 0.2 0.4\n")
@@ -432,16 +430,14 @@ def test_each_split_has_its_own_metadata(tmp_path: Path) -> None:
         "images/8f3b2c1d-a.png",
     ],
 )
-def test_a_name_in_another_spelling_finds_its_image(
-    name: str, images: Path, tmp_path: Path
-) -> None:
+def test_name_in_another_spelling_finds_its_image(name: str, images: Path, tmp_path: Path) -> None:
     boxes = write(tmp_path / "b.csv", HEADER + f"{name},10,5,40,25,x\n")
     records, rejects, _ = read(images, boxes)
     assert not rejects
     assert edges_of(records["a.png"]) == [(0.1, 0.1, 0.4, 0.5)]
 
 
-def test_a_name_in_another_unicode_form_finds_its_image(tmp_path: Path) -> None:
+def test_name_in_another_unicode_form_finds_its_image(tmp_path: Path) -> None:
     save_image(tmp_path / "images" / "caf\u00e9.png")
     boxes = write(tmp_path / "b.csv", HEADER + "cafe\u0301.png,10,5,40,25,x\n")
     records, rejects, _ = read(tmp_path / "images", boxes)
@@ -458,7 +454,7 @@ def test_folders_choose_among_images_of_one_name(tmp_path: Path) -> None:
     assert "'0.png' is the name of several images" in source.plan_rejects[0].message
 
 
-def test_names_without_an_image_are_shown_with_the_name_of_an_image(
+def test_annotations_without_an_image_show_a_name_of_each_side(
     images: Path, tmp_path: Path
 ) -> None:
     for name, text in {
@@ -484,7 +480,7 @@ def test_names_without_an_image_are_shown_with_the_name_of_an_image(
         ),
     ],
 )
-def test_a_table_of_another_tool_is_read_or_has_a_way_on(
+def test_table_of_another_tool_is_read_or_refused_with_a_remedy(
     text: str, says: str | None, images: Path, tmp_path: Path
 ) -> None:
     boxes = write(tmp_path / "b.csv", text)
@@ -522,7 +518,7 @@ def test_label_me_and_cvat_are_read(images: Path, tmp_path: Path) -> None:
         ({"images": [], "annotations": [{"caption": "x"}]}, "COCO's captions"),
     ],
 )
-def test_formats_that_are_not_read_are_named(
+def test_unsupported_annotation_format_is_refused_by_name(
     document: Any, says: str, images: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(RecordmillError, match=f"{says}.*export COCO or YOLO"):
@@ -530,7 +526,7 @@ def test_formats_that_are_not_read_are_named(
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "utf-16-be"])
-def test_entities_are_refused_in_every_encoding(
+def test_xml_entities_are_refused_in_every_encoding(
     encoding: str, images: Path, tmp_path: Path
 ) -> None:
     text = f'<?xml version="1.0" encoding="{encoding[:6]}"?><!DOCTYPE a [<!ENTITY b "c">]><annotation>&b;</annotation>'
@@ -561,7 +557,7 @@ def test_lists_of_voc_make_splits_if_each_image_is_in_one(images: Path, tmp_path
 
 
 @pytest.mark.parametrize("count", [2, 5])
-def test_the_root_of_a_yolo_data_set_is_named(count: int, tmp_path: Path) -> None:
+def test_labels_of_a_yolo_data_set_are_noted_with_their_option(count: int, tmp_path: Path) -> None:
     for number in range(count):
         save_image(tmp_path / "set" / "images" / "train" / f"{number}.jpg")
     for number in range(2):
@@ -577,7 +573,7 @@ def test_the_root_of_a_yolo_data_set_is_named(count: int, tmp_path: Path) -> Non
         assert any(f"--boxes {tmp_path}/set/labels takes boxes from it" in note for note in notes)
 
 
-def test_columns_with_the_size_of_the_box_state_no_size(images: Path, tmp_path: Path) -> None:
+def test_columns_of_the_box_size_are_not_the_image_size(images: Path, tmp_path: Path) -> None:
     text = "image,xmin,ymin,xmax,ymax,width,height,class\na.png,10,5,40,25,30,20,x\n"
     records, rejects, _ = read(images, write(tmp_path / "b.csv", text))
     assert not rejects
@@ -585,7 +581,9 @@ def test_columns_with_the_size_of_the_box_state_no_size(images: Path, tmp_path: 
 
 
 @pytest.mark.parametrize("name", ["a", "A.PNG", "/other/a.png", "x\\a.png", "a.png "])
-def test_labels_find_images_by_the_same_rules(name: str, images: Path, tmp_path: Path) -> None:
+def test_labels_find_images_by_the_rules_of_annotations(
+    name: str, images: Path, tmp_path: Path
+) -> None:
     labels = write(tmp_path / "l.csv", f"file,label\n{name},x\nb.png,y\nc.png,y\n")
     source = plan_images(list_inputs([str(images)]), ImageOptions(labels=str(labels)))
     assert not source.plan_rejects
@@ -693,7 +691,7 @@ def test_many_damaged_annotation_files_give_a_result_or_one_sentence(
     check_mutants(images, tmp_path / "boxes", 10_000, seed=100 + seed)
 
 
-def test_a_crop_that_can_not_move_key_points_is_refused(images: Path, tmp_path: Path) -> None:
+def test_crop_that_cannot_move_key_points_is_refused(images: Path, tmp_path: Path) -> None:
     document = coco_document(keypoints=[20, 10, 2])
     boxes = write(tmp_path / "c.json", json.dumps(document))
     recordmill.build(images, tmp_path / "out", boxes=boxes)

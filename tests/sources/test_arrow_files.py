@@ -191,7 +191,7 @@ def version_1() -> bytes:
     ],
 )
 @pytest.mark.parametrize("name", ["in", "in.mat", "in.gz"])
-def test_files_of_other_tools_are_named(
+def test_unsupported_file_of_another_tool_is_named(
     content: bytes, says: str, name: str, tmp_path: Path
 ) -> None:
     import gzip

@@ -130,7 +130,9 @@ def put(
 
 
 @pytest.mark.parametrize("write", FORMATS)
-def test_boxes_of_each_format(write: Any, images: Path, tmp_path: Path) -> None:
+def test_boxes_of_each_format_become_the_same_features(
+    write: Any, images: Path, tmp_path: Path
+) -> None:
     made = built(images, put(write, tmp_path / "boxes", BOXES), tmp_path / "out", label_offset=1)
     for row, objects in enumerate(BOXES.values()):
         edges = np.array([box[1:] for box in objects], np.float64).reshape(-1, 4) / (
@@ -155,7 +157,7 @@ def test_boxes_of_each_format(write: Any, images: Path, tmp_path: Path) -> None:
         assert json.loads(made["image/object/segmentation"][1][0].as_py()) == [[5, 1, 9, 3, 5, 3]]
 
 
-def test_the_unit_is_that_of_all_tables_together(images: Path, tmp_path: Path) -> None:
+def test_unit_of_boxes_is_decided_over_all_tables(images: Path, tmp_path: Path) -> None:
     boxes = tmp_path / "boxes"
     boxes.mkdir()
     for name, row in {"a": f"a.png,cat,0,0,{WIDTH},{HEIGHT}", "b": "b.png,cat,0,0,1,1"}.items():
@@ -172,7 +174,9 @@ ACROSS = {
 
 
 @pytest.mark.parametrize("write", FORMATS)
-def test_boxes_across_the_border_are_clipped(write: Any, images: Path, tmp_path: Path) -> None:
+def test_boxes_across_the_border_are_clipped_and_noted(
+    write: Any, images: Path, tmp_path: Path
+) -> None:
     boxes = put(write, tmp_path / "boxes", ACROSS)
     with pytest.raises(RecordmillError, match=r"inside the image 'b.png'"):
         recordmill.build(images, tmp_path / "out", boxes=boxes)
@@ -195,7 +199,7 @@ def test_boxes_across_the_border_are_clipped(write: Any, images: Path, tmp_path:
     assert any("boxes across the image's border, clipped: 1" in note for note in notes)
 
 
-def test_an_annotation_without_its_image_is_a_reject_by_name(images: Path, tmp_path: Path) -> None:
+def test_annotation_without_its_image_is_a_reject(images: Path, tmp_path: Path) -> None:
     for write in FORMATS:
         boxes = put(
             write, tmp_path / f"boxes-{write.__name__}", {**BOXES, "lost": [("cat", 1, 1, 2, 2)]}
@@ -247,7 +251,7 @@ def test_an_annotation_without_its_image_is_a_reject_by_name(images: Path, tmp_p
         ("a.md", "x", "a COCO .json, a .csv, or a folder"),
     ],
 )
-def test_what_is_no_annotation_is_said(
+def test_invalid_annotation_file_is_refused(
     name: str, text: str, says: str, images: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "boxes").mkdir()
@@ -289,7 +293,7 @@ def scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
         {"crop": recordmill.RandomCrop((0.2, 0.6)), "flip": True, "shrink": True},
     ],
 )
-def test_boxes_move_with_the_part_of_the_image_that_is_kept(wanted: Any, scenes: Path) -> None:
+def test_boxes_follow_crops_and_flips(wanted: Any, scenes: Path) -> None:
     ds = recordmill.open(scenes)
     options = {
         "decode_images": recordmill.Images(120, 90, **wanted),
@@ -334,7 +338,7 @@ def test_boxes_move_with_the_part_of_the_image_that_is_kept(wanted: Any, scenes:
         np.testing.assert_array_equal(mine[name], theirs[name].numpy())
 
 
-def test_a_crop_that_can_not_move_the_boxes_is_refused(scenes: Path) -> None:
+def test_crop_that_cannot_move_the_boxes_is_refused(scenes: Path) -> None:
     images = recordmill.Images(8, 8, crop="center")
     some = recordmill.open(scenes, columns=["image/encoded", "image/object/bbox/xmin"])
     with pytest.raises(UsageError, match="read 'image/object/bbox/xmax', too"):
@@ -348,7 +352,7 @@ def test_a_crop_that_can_not_move_the_boxes_is_refused(scenes: Path) -> None:
         opened.to_table()
 
 
-def test_boxes_move_under_other_names_too(scenes: Path) -> None:
+def test_renamed_boxes_follow_the_crop(scenes: Path) -> None:
     ds, name = recordmill.open(scenes), "image/object/bbox/xmin"
     options: dict[str, Any] = {
         "decode_images": recordmill.Images(8, 8, crop="center"),
@@ -361,7 +365,7 @@ def test_boxes_move_under_other_names_too(scenes: Path) -> None:
 
 
 @pytest.mark.parametrize(("write", "path"), [(coco, "/instances.json"), (voc, "")])
-def test_annotations_beside_images_are_named(
+def test_annotations_beside_images_are_noted_with_their_option(
     write: Any, path: str, images: Path, tmp_path: Path
 ) -> None:
     write(images, BOXES, (WIDTH, HEIGHT))

@@ -74,13 +74,13 @@ def score(folder: Path) -> tuple[Counter[tuple[str, bool]], list[str]]:
     return counts, wrong
 
 
-def test_a_made_file_is_told_or_refused_and_never_wrong(tmp_path: Path) -> None:
+def test_generated_dialect_is_detected_or_refused_and_never_wrong(tmp_path: Path) -> None:
     counts, wrong = score(tmp_path)
     assert not wrong, "\n".join(wrong)
     assert counts[RIGHT, True] > 0.6 * sum(n for (_, header), n in counts.items() if header)
 
 
-def test_a_name_may_stand_in_its_column_where_another_is_text_above_numbers(
+def test_header_is_detected_if_a_name_is_text_above_numbers(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "in.csv"
@@ -93,7 +93,7 @@ def test_a_name_may_stand_in_its_column_where_another_is_text_above_numbers(
 
 
 @pytest.mark.parametrize("name", UCI)
-def test_a_file_without_a_header_loses_no_row(tmp_path: Path, name: str) -> None:
+def test_file_without_a_header_loses_no_row(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     path.write_bytes(UCI[name].encode())
     with pytest.raises(DataError, match=r"--no-header.*--header"):
@@ -104,7 +104,7 @@ def test_a_file_without_a_header_loses_no_row(tmp_path: Path, name: str) -> None
     assert source.schema.names[0] == "column_1"
 
 
-def test_the_reasons_are_told(tmp_path: Path) -> None:
+def test_detected_dialect_is_noted_with_its_reason(tmp_path: Path) -> None:
     path = tmp_path / "in.csv"
     path.write_bytes(b"town;x\nGraz;1,5\nKiel;2,5\n")
     (note,) = plan(path).notes
@@ -127,7 +127,7 @@ def test_the_reasons_are_told(tmp_path: Path) -> None:
         (b"id|note\n1|a,b\n2|c,d\n", "|", '"'),
     ],
 )
-def test_delimiter_and_quote(
+def test_delimiter_and_quote_are_detected(
     tmp_path: Path, content: bytes, delimiter: str, quote: str | None
 ) -> None:
     path = tmp_path / "in.csv"
@@ -161,7 +161,7 @@ def test_delimiter_and_quote(
         (b"made by hand\na,b\n1,2\n3,4\n", {}, r"has 1 field and most rows have 2 \(is it a title"),
     ],
 )
-def test_what_is_not_clear_is_refused(
+def test_ambiguous_dialect_is_refused(
     tmp_path: Path, content: bytes, options: dict[str, Any], message: str
 ) -> None:
     path = tmp_path / "in.csv"
@@ -196,7 +196,7 @@ def test_what_is_not_clear_is_refused(
         ),
     ],
 )
-def test_what_stands_above_a_header_is_none(
+def test_lines_above_the_header_are_refused_with_a_remedy(
     tmp_path: Path, above: str, said: str, remedy: dict[str, Any]
 ) -> None:
     path = tmp_path / "in.csv"
@@ -209,13 +209,13 @@ def test_what_stands_above_a_header_is_none(
     assert plan(path, **remedy).schema.names == ("id", "name", "size")
 
 
-def test_a_header_may_begin_with_a_hash(tmp_path: Path) -> None:
+def test_header_may_begin_with_a_hash(tmp_path: Path) -> None:
     path = tmp_path / "in.tsv"
     path.write_text("#chrom\tstart\tend\nchr1\t1\t2\nchr2\t3\t4\n")
     assert plan(path).schema.names == ("#chrom", "start", "end")
 
 
-def test_the_extension_is_a_hint(tmp_path: Path) -> None:
+def test_extension_decides_an_ambiguous_delimiter(tmp_path: Path) -> None:
     (tmp_path / "in.csv").write_bytes(b"1,a\tx\n2,b\ty\n")
     (tmp_path / "in.tsv").write_bytes(b"1,a\tx\n2,b\ty\n")
     with pytest.raises(DataError, match="can't be detected"):
@@ -223,7 +223,7 @@ def test_the_extension_is_a_hint(tmp_path: Path) -> None:
     assert plan(tmp_path / "in.tsv", header=False).heads[0].delimiter == "\t"
 
 
-def test_several_files_must_agree(tmp_path: Path) -> None:
+def test_several_files_must_have_the_same_header(tmp_path: Path) -> None:
     texts = {
         "1": "id,name\n1,x\n",
         "2": "id,name\n",
@@ -242,7 +242,7 @@ def test_several_files_must_agree(tmp_path: Path) -> None:
         plan(paths["1"], paths["3"])
 
 
-def test_equal_first_rows_are_no_header_by_that(tmp_path: Path) -> None:
+def test_equal_first_rows_are_not_taken_as_a_header(tmp_path: Path) -> None:
     """Two files without a header may begin with the same row, which both would lose."""
     paths = [tmp_path / "1.csv", tmp_path / "2.csv"]
     for path, second in zip(paths, ("good,bye", "fare,well"), strict=True):
@@ -255,7 +255,7 @@ def test_equal_first_rows_are_no_header_by_that(tmp_path: Path) -> None:
     assert sum(unit.rows or 0 for unit in plan(*paths, header=False).units) == 4
 
 
-def test_a_name_that_the_user_speaks_of_is_in_a_header(tmp_path: Path) -> None:
+def test_first_row_with_a_name_given_by_the_user_is_a_header(tmp_path: Path) -> None:
     path = tmp_path / "in.csv"
     path.write_bytes(b"hello,1990\ngood,1\nbad,2\n")
     source = plan_csv(input_files(path), CsvOptions(), PlanOptions(label="hello"))
@@ -317,7 +317,7 @@ REAL_DELIMITERS = {
 }
 
 
-def test_real_files_give_what_the_table_says(shared_data: Path) -> None:
+def test_dialects_of_real_files_are_detected(shared_data: Path) -> None:
     root = shared_data / "csv"
     marks = {name: mark for mark, names in REAL_DELIMITERS.items() for name in names.split()}
     paths = sorted(path for path in root.rglob("*") if path.suffix in (".csv", ".tsv"))

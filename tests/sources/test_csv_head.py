@@ -24,7 +24,7 @@ def head(folder: Path, content: bytes, **options: Any) -> CsvHead:
     return read_head(input_files(path)[0], CsvOptions(**options))
 
 
-def test_names_and_start(tmp_path: Path) -> None:
+def test_head_of_a_csv_file_has_names_and_start(tmp_path: Path) -> None:
     assert head(tmp_path, b'\n\r\n"x ""1""",\r\n1,2\r\n') == CsvHead(
         "none", "utf-8", ",", ('x "1"', "column_2"), 15, 4, ("column_2",)
     )
@@ -42,7 +42,7 @@ def test_names_and_start(tmp_path: Path) -> None:
     assert head(tmp_path, b"x\n" * 100_000 + b"a,b\n", skip_lines=100_000).line == 100_002
 
 
-def test_encodings(tmp_path: Path) -> None:
+def test_head_of_a_csv_file_has_its_encoding(tmp_path: Path) -> None:
     for encoding in ("utf-16", "utf-32"):
         assert head(tmp_path, "ä,b\n1,2\n".encode(encoding)) == CsvHead(
             "none", encoding, ",", ("ä", "b"), 5, 2
@@ -90,7 +90,9 @@ def test_encodings(tmp_path: Path) -> None:
         (gzip.compress(b"a,b\n1,2\n" * 1000, mtime=0)[:-4], {}, r"^in\.csv: .*truncated"),
     ],
 )
-def test_errors(tmp_path: Path, content: bytes, options: dict[str, Any], message: str) -> None:
+def test_head_that_is_not_csv_is_refused(
+    tmp_path: Path, content: bytes, options: dict[str, Any], message: str
+) -> None:
     with pytest.raises(DataError, match=message):
         head(tmp_path, content, **options)
 
@@ -111,7 +113,7 @@ def test_errors(tmp_path: Path, content: bytes, options: dict[str, Any], message
         ({"names": ("a", "")}, "an empty name, for column 2"),
     ],
 )
-def test_options_are_checked(options: dict[str, Any], message: str) -> None:
+def test_invalid_csv_option_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message.replace("(", r"\(")):
         CsvOptions(**options)
 
@@ -161,7 +163,7 @@ def rejects(source: CsvSource) -> list[Reject]:
 
 @pytest.mark.parametrize("name", ["in.tsv", "in.tsv.gz"])
 @pytest.mark.parametrize(("content", "delimiter"), [(MESSAGES, "\t"), (TITLES, ",")])
-def test_quotes_are_text_where_lines_are_rows(
+def test_quotes_are_text_if_each_line_is_a_row(
     tmp_path: Path, name: str, content: str, delimiter: str
 ) -> None:
     source = plan(tmp_path / name, content, delimiter=delimiter)
@@ -170,7 +172,7 @@ def test_quotes_are_text_where_lines_are_rows(
     assert not rejects(source)
 
 
-def test_any_range_and_thread_tells_the_same(tmp_path: Path) -> None:
+def test_quotes_are_judged_the_same_for_any_range_and_threads(tmp_path: Path) -> None:
     path = tmp_path / "in.tsv"
     for content in (MESSAGES, NEEDED.replace(",", "\t")):
         expected = None
@@ -190,7 +192,7 @@ def test_any_range_and_thread_tells_the_same(tmp_path: Path) -> None:
             assert told == expected
 
 
-def test_a_field_that_goes_on_where_others_need_the_quotes_is_refused_and_each_remedy_reads_it(
+def test_text_after_a_needed_quote_is_refused_and_each_remedy_reads_it(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "in.csv"
@@ -214,7 +216,9 @@ def test_a_field_that_goes_on_where_others_need_the_quotes_is_refused_and_each_r
     ]
 
 
-def test_lines_that_may_be_rows_are_refused_and_each_remedy_reads_them(tmp_path: Path) -> None:
+def test_ambiguous_line_breaks_in_quotes_are_refused_and_each_remedy_reads_them(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "in.csv"
     with pytest.raises(
         DataError, match=r"line 152: a field in quotes holds line breaks, and each line is a row by"
@@ -227,7 +231,7 @@ def test_lines_that_may_be_rows_are_refused_and_each_remedy_reads_them(tmp_path:
     ]
 
 
-def test_lines_that_may_be_rows_are_said_where_the_quotes_are_needed(tmp_path: Path) -> None:
+def test_line_breaks_in_needed_quotes_are_noted(tmp_path: Path) -> None:
     source = plan(tmp_path / "in.csv", ADDRESSES)
     assert values(source)[150] == ("150", "1 Road\n2, B")
     assert any(
@@ -236,7 +240,7 @@ def test_lines_that_may_be_rows_are_said_where_the_quotes_are_needed(tmp_path: P
     )
 
 
-def test_points_that_may_stand_between_thousands_are_said(tmp_path: Path) -> None:
+def test_points_that_may_separate_thousands_are_noted(tmp_path: Path) -> None:
     rows = "".join(f"town {at};{at + 1}.{at}00\n" for at in range(1, 9))
     (note,) = plan(tmp_path / "in.csv", f"name;people\n{rows}").notes[:1]
     assert (
@@ -246,7 +250,7 @@ def test_points_that_may_stand_between_thousands_are_said(tmp_path: Path) -> Non
     assert "thousands" not in note
 
 
-def test_lines_of_a_single_column_are_said(tmp_path: Path) -> None:
+def test_line_breaks_in_a_single_column_are_noted(tmp_path: Path) -> None:
     content = 'text\n"one\ntwo"\nthree\n'
     source = plan(tmp_path / "in.csv", content)
     assert values(source) == [("one\ntwo",), ("three",)]
@@ -259,7 +263,7 @@ def test_lines_of_a_single_column_are_said(tmp_path: Path) -> None:
     ]
 
 
-def test_a_header_that_goes_on_behind_its_quote(tmp_path: Path) -> None:
+def test_header_with_text_after_its_quote_is_read_or_refused(tmp_path: Path) -> None:
     path = tmp_path / "in.csv"
     assert plan(path, '"a" b,c\n1,2\n').schema.names == ('"a" b', "c")
     with pytest.raises(DataError, match="line 1: a field goes on behind its closing quote"):
@@ -276,13 +280,13 @@ def test_a_header_that_goes_on_behind_its_quote(tmp_path: Path) -> None:
         'a,b\n"1","2"\n"3","4"\n',
     ],
 )
-def test_quotes_that_hold_are_as_they_were(tmp_path: Path, content: str) -> None:
+def test_consistent_quotes_give_no_note(tmp_path: Path, content: str) -> None:
     source = plan(tmp_path / "in.csv", content)
     assert not [note for note in source.notes if "quote" in note]
     assert not rejects(source)
 
 
-def test_a_file_that_was_cut_in_a_field_does_not_make_quotes_text(tmp_path: Path) -> None:
+def test_file_truncated_in_a_field_does_not_make_quotes_text(tmp_path: Path) -> None:
     source = plan(
         tmp_path / "in.csv",
         "id,text\n" + "".join(f"{row},a\n" for row in range(150)) + '150,"cut he',
@@ -304,9 +308,7 @@ def read_csv(folder: Path, *contents: bytes, **options: Any) -> tuple[CsvSource,
 
 
 @pytest.mark.parametrize("delimiter", [",", "\t", ";", " "])
-def test_a_header_one_field_short_above_row_names_of_r_names_the_other_columns(
-    tmp_path: Path, delimiter: str
-) -> None:
+def test_header_of_r_that_lacks_the_row_names_is_completed(tmp_path: Path, delimiter: str) -> None:
     rows = [('"x"', '"y"'), *((f'"{row}"', f"{row}.5", f'"k{row}"') for row in range(1, 9))]
     content = "".join(delimiter.join(row) + "\n" for row in rows).encode()
     source, values = read_csv(tmp_path, content)
@@ -317,7 +319,7 @@ def test_a_header_one_field_short_above_row_names_of_r_names_the_other_columns(
     assert source.schema.names == ("row", "a", "b")
 
 
-def test_a_value_with_an_unquoted_comma_in_each_row_is_no_row_name(tmp_path: Path) -> None:
+def test_unquoted_comma_in_each_row_is_not_a_row_name(tmp_path: Path) -> None:
     path = tmp_path / "in.csv"
     path.write_bytes(b"who,size\n" + b"".join(b"n%d,1,5\n" % row for row in range(9)))
     source = plan_csv(input_files(path), CsvOptions(), PlanOptions())
@@ -326,7 +328,7 @@ def test_a_value_with_an_unquoted_comma_in_each_row_is_no_row_name(tmp_path: Pat
     assert len(rejects) == 9
 
 
-def test_a_delimiter_at_the_end_of_each_row_makes_no_column_unless_a_row_has_a_value(
+def test_trailing_delimiters_make_no_column_unless_a_row_has_a_value(
     tmp_path: Path,
 ) -> None:
     rows = b"".join(b"%d,t%d,\n" % (row, row) for row in range(300))
@@ -338,7 +340,7 @@ def test_a_delimiter_at_the_end_of_each_row_makes_no_column_unless_a_row_has_a_v
     assert values[-1] == (300, "t", 7)
 
 
-def test_runs_of_blanks_are_asked_about_and_are_a_delimiter_with_trim(tmp_path: Path) -> None:
+def test_runs_of_blanks_are_refused_and_are_a_delimiter_with_trim(tmp_path: Path) -> None:
     content = b'  name    size  "of it"\n\n' + b"".join(
         b' "a  %d"   %d    z \n' % (row, row) for row in range(20)
     )
@@ -364,14 +366,14 @@ def test_blanks_around_the_fields_of_a_column_are_noted_with_trim(tmp_path: Path
     assert not any("blanks" in note for note in source.notes)
 
 
-def test_blank_lines_before_the_header_of_one_column_are_no_rows(tmp_path: Path) -> None:
+def test_blank_lines_before_the_header_are_not_rows(tmp_path: Path) -> None:
     rows = b"".join(b"word%d\n" % row for row in range(12))
     source, values = read_csv(tmp_path, b"\r\n\ntext\n" + rows)
     assert source.schema.names == ("text",)
     assert len(values) == 12
 
 
-def test_a_first_row_longer_than_the_sample_is_read_up_to_max_line_bytes(tmp_path: Path) -> None:
+def test_first_row_longer_than_the_sample_is_read_up_to_max_line_bytes(tmp_path: Path) -> None:
     content = b"a,b\n1," + b"x" * (3 << 20) + b"\n" + b"2,y\n" * 9
     _, values = read_csv(tmp_path, content)
     assert len(values) == 10
@@ -414,13 +416,13 @@ def test_years_in_order_are_column_names_unless_years_are_below(tmp_path: Path) 
         plan_csv(input_files(path), CsvOptions(), PlanOptions())
 
 
-def test_a_class_named_as_its_column_is_no_evidence_against_a_header(tmp_path: Path) -> None:
+def test_class_named_like_its_column_does_not_hide_the_header(tmp_path: Path) -> None:
     source, values = read_csv(tmp_path, b"x,c\n1,a\n2,b\n3,c\n")
     assert source.schema.names == ("x", "c")
     assert values == [(1, "a"), (2, "b"), (3, "c")]
 
 
-def test_a_stray_nul_is_part_of_its_field_wherever_it_is(tmp_path: Path) -> None:
+def test_stray_nul_is_part_of_its_field(tmp_path: Path) -> None:
     rows = [(row, f"t{row}") for row in range(20_000)]
     for at in (3, 19_999):
         rows[at] = at, "t\0z"
@@ -437,7 +439,7 @@ def test_a_stray_nul_is_part_of_its_field_wherever_it_is(tmp_path: Path) -> None
         assert message in in_flags(refused.value)
 
 
-def test_later_parts_without_the_header_of_the_first_have_its_columns(tmp_path: Path) -> None:
+def test_later_parts_without_a_header_have_the_columns_of_the_first(tmp_path: Path) -> None:
     parts = [b"".join(b"%d,t%d\n" % (row, row) for row in range(k, k + 5)) for k in (0, 5, 10)]
     source, values = read_csv(tmp_path, b"a,b\n" + parts[0], parts[1], b"7,7\n" + parts[2])
     assert source.schema.names == ("a", "b")

@@ -141,7 +141,7 @@ def tokenized(
 @example(b"a\\" + LONG + b"a,b\n", CsvOptions(escape="\\"))
 @example(b'  "a" , b\t\n', CsvOptions(trim=True))
 @example(LONG + b'"\n' + LONG + b',"' + LONG + b"\r\n" + LONG + b'""\r"\r\n', CsvOptions())
-def test_tokenizer_equals_oracle(content: bytes, options: CsvOptions) -> None:
+def test_tokenizer_equals_the_oracle(content: bytes, options: CsvOptions) -> None:
     assert tokenized(content, options) == [
         without_wide(row) for row in oracle_rows(content, options)
     ]
@@ -159,7 +159,7 @@ def test_tokenizer_equals_oracle(content: bytes, options: CsvOptions) -> None:
         ]
     ),
 )
-def test_oracle_equals_python_csv(content: bytes, options: CsvOptions) -> None:
+def test_oracle_equals_the_csv_module(content: bytes, options: CsvOptions) -> None:
     rows = oracle_rows(content, options)
     if any(row.fields is None for row in rows):
         return  # a quote that is never closed: Python gives what follows it as one field, recordmill a reject
@@ -185,7 +185,7 @@ def test_oracle_equals_python_csv(content: bytes, options: CsvOptions) -> None:
 @given(
     contents, dialects, st.sampled_from([1, 2, 3, 5, 16, 64, 100]), st.sampled_from([1, 10, 1000])
 )
-def test_any_blocks_give_the_same_rows(
+def test_blocks_of_any_size_give_the_same_rows(
     content: bytes, options: CsvOptions, block_bytes: int, chunk_bytes: int
 ) -> None:
     tokenizer = Tokenizer(options.with_dialect(","), COLUMNS, 7, allows_ragged_rows=True)
@@ -207,7 +207,7 @@ def without_start(row: Row) -> Row:
     return Row(0, row.line, row.fields, row.quoted, row.stray)
 
 
-def test_rows_beyond_the_limit_wait() -> None:
+def test_tokenizer_stops_at_its_limits() -> None:
     data = np.frombuffer(bytearray(b"a,b\nc,d\ne,f\n"), np.uint8)
     tokenizer = Tokenizer(CsvOptions().with_dialect(","), 2, 10)
     assert tokenizer.read(data, 0, 5, is_final=True).stop == 8
@@ -215,7 +215,7 @@ def test_rows_beyond_the_limit_wait() -> None:
     assert tokenizer.read(data, 4, 4, is_final=True).num_rows == 0
 
 
-def test_many_bad_rows_come_in_several_calls() -> None:
+def test_many_bad_rows_are_returned_in_several_calls() -> None:
     count = MAX_BAD_ROWS + 10
     data = np.frombuffer(bytearray(b"x\n" * count + b"1,2\n"), np.uint8)
     tokenizer = Tokenizer(CsvOptions().with_dialect(","), 2, 10)
@@ -266,7 +266,7 @@ def check_parts(content: bytes, options: CsvOptions, parts: list[ScannedRowRange
 @example(b'"a\nb",c\n' * 3, CsvOptions(), None)
 @example(b'"open\n' + b"a,b,c\n" * 9 + b'"x",y,z\n', CsvOptions(max_line_bytes=12), None)
 @example(b"a,b,c\r\n" * 5 + b'"never\r\nclosed', CsvOptions(), None)
-def test_every_split_point_gives_the_same_rows(
+def test_ranges_divided_anywhere_give_the_same_rows(
     content: bytes, options: CsvOptions, data: st.DataObject | None
 ) -> None:
     sizes = (
@@ -281,7 +281,7 @@ def test_every_split_point_gives_the_same_rows(
             check_parts(content, options, scanned(path, options, range_bytes))
 
 
-def test_ranges_are_scanned_at_once(tmp_path: Path) -> None:
+def test_ranges_scanned_in_parallel_give_the_same_rows(tmp_path: Path) -> None:
     content = b'"a\n""b",c,d\nx,"y\r\n,",z\n' * 2000 + b'"open,1,2\n' + b"a,b,c\n" * 500
     path = tmp_path / "in.csv"
     path.write_bytes(content)
@@ -297,7 +297,7 @@ def test_ranges_are_scanned_at_once(tmp_path: Path) -> None:
         assert total == sequential[0].column_counts
 
 
-def test_a_file_that_shrinks_is_an_error(tmp_path: Path) -> None:
+def test_csv_file_that_shrinks_during_the_scan_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "in.csv"
     path.write_bytes(b"a,b,c\n" * 1000)
     files = input_files(path)
@@ -315,7 +315,7 @@ def test_a_file_that_shrinks_is_an_error(tmp_path: Path) -> None:
 @example(b'"a""\nb"\n', CsvOptions(), ",")
 @example(b' "a\nb" \nc\n', CsvOptions(trim=True), ",")
 @example(b"a\\\r\nb\r\n", CsvOptions(escape="\\"), ",")
-def test_row_ends_are_those_of_the_tokenizer(
+def test_row_ends_equal_those_of_the_tokenizer(
     content: bytes, options: CsvOptions, delimiter: str
 ) -> None:
     """Ranges are cut by the one and read by the other."""
@@ -350,7 +350,9 @@ def test_row_ends_are_those_of_the_tokenizer(
 
 @settings(max_examples=400, deadline=None)
 @given(noisy, dialects)
-def test_long_blocks_without_quotes_are_passed_over(content: bytes, options: CsvOptions) -> None:
+def test_row_ends_after_long_blocks_without_quotes_are_right(
+    content: bytes, options: CsvOptions
+) -> None:
     dialect = replace(options, lenient_quotes=True).with_dialect(",")
     data = np.frombuffer(
         bytearray(content + b"x,y,z\r\n" * 30 + content + b"x" * 200 + b"\n" + content), np.uint8
@@ -390,7 +392,7 @@ options = st.builds(
 
 @settings(max_examples=100, deadline=None)
 @given(contents_of_lines, options, st.integers(1, 70), st.sampled_from([1, 10, 1000]))
-def test_any_blocks_of_lines(
+def test_single_column_lines_are_the_same_in_blocks_of_any_size(
     content: bytes, options: CsvOptions, block_bytes: int, chunk_bytes: int
 ) -> None:
     tokenizer = Tokenizer(options.with_dialect(","), 1, 7, allows_ragged_rows=True)
@@ -408,7 +410,9 @@ def test_any_blocks_of_lines(
 
 @settings(max_examples=100, deadline=None)
 @given(contents_of_lines, options, st.integers(1, 40))
-def test_any_ranges_of_lines(content: bytes, options: CsvOptions, range_bytes: int) -> None:
+def test_single_column_lines_are_the_same_in_ranges_of_any_size(
+    content: bytes, options: CsvOptions, range_bytes: int
+) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "in.csv"
         path.write_bytes(content)
@@ -424,7 +428,7 @@ def test_any_ranges_of_lines(content: bytes, options: CsvOptions, range_bytes: i
 
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
-def test_nulls_of_one_column_come_back(tmp_path: Path, newline: str) -> None:
+def test_nulls_of_a_single_column_survive_a_round_trip(tmp_path: Path, newline: str) -> None:
     values = [None, "1", None, None, "2", None]
     with open(tmp_path / "in.csv", "w", newline="") as file:
         csv.writer(file, lineterminator=newline).writerows([["x"], *([value] for value in values)])
@@ -441,7 +445,7 @@ def test_nulls_of_one_column_come_back(tmp_path: Path, newline: str) -> None:
 
 
 @pytest.mark.parametrize("compressed", [False, True])
-def test_blank_lines_that_are_no_records_are_said(tmp_path: Path, compressed: bool) -> None:
+def test_skipped_blank_lines_are_noted(tmp_path: Path, compressed: bool) -> None:
     blank = {
         "a.csv": b"\n\nx,y\n1,2\n\n3,4\n\n\n",
         "a.jsonl": b'\n{"x": 1}\n  \n{"x": 2}\n\n\n\n',

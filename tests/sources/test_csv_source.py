@@ -215,7 +215,9 @@ REAL = (
         pytest.param("nycflights13/flights.csv", {}, id="flights", marks=pytest.mark.sweep),
     ],
 )
-def test_real_files(shared_data: Path, name: str, about: dict[str, Any]) -> None:
+def test_real_csv_file_equals_the_oracle(
+    shared_data: Path, name: str, about: dict[str, Any]
+) -> None:
     options = about.pop("options", CsvOptions()) if "options" in about else CsvOptions()
     check_file(shared_data / "csv" / name, options, **about)
 
@@ -232,7 +234,7 @@ MIXED = b"id,text,x,when,label\n" + b"".join(
 
 @pytest.mark.parametrize("range_bytes", [7, 64, 1000, 5000])
 @pytest.mark.parametrize("threads", [1, 4])
-def test_any_range_size_gives_the_same_records(
+def test_ranges_of_any_size_give_the_same_records(
     tmp_path: Path, range_bytes: int, threads: int
 ) -> None:
     options, common = (
@@ -256,7 +258,7 @@ def test_any_range_size_gives_the_same_records(
     ]
 
 
-def test_files_with_other_columns(tmp_path: Path) -> None:
+def test_files_with_different_columns_are_joined_by_name(tmp_path: Path) -> None:
     one, other = (
         write(tmp_path, "a,b\n1,x\n2,y\n", "1.csv"),
         write(tmp_path, "c,a\n0.5,3\n,4\n", "2.csv"),
@@ -278,7 +280,7 @@ def test_files_with_other_columns(tmp_path: Path) -> None:
         plan([one, write(tmp_path, "a;b\n1;2\n", "4.csv")])
 
 
-def test_missing_is_not_empty(tmp_path: Path) -> None:
+def test_missing_and_empty_text_are_distinct(tmp_path: Path) -> None:
     path = write(tmp_path, 's,t,n\n"",x,""\n,"NA",NA\nNA,"",1\n')
     source = plan(path)
     assert read(source)[0].to_pydict() == {
@@ -301,7 +303,7 @@ def reasons(path: Path, **common: Any) -> list[tuple[str, str]]:
     return [(reject.reason, str(reject)) for reject in read(plan(path, **common))[2]]
 
 
-def test_values_that_do_not_fit_are_rejects(tmp_path: Path) -> None:
+def test_csv_values_that_do_not_fit_are_rejects(tmp_path: Path) -> None:
     path = write(tmp_path, "a,b\n1,x\n1e39,x\n16777217,x\n0.1,x\n\n33554432,x\n-16777219,x\n")
     assert [reason for reason, _ in reasons(path)] == ["range", "inexact", "inexact"]
     assert reasons(path)[0][1] == (
@@ -355,7 +357,7 @@ columns_of_cells = st.lists(st.sampled_from(CELLS), min_size=1, max_size=2).flat
     st.sampled_from(["\n", "\r\n", "\r"]),
     st.integers(20, 200),
 )
-def test_any_table_equals_the_oracle(
+def test_generated_table_equals_the_oracle(
     columns: list[list[str]], newline: str, range_bytes: int
 ) -> None:
     lines = [
@@ -377,7 +379,7 @@ def test_any_table_equals_the_oracle(
         )  # nan is no nan
 
 
-def test_given_schema(tmp_path: Path) -> None:
+def test_given_schema_selects_and_casts_csv_columns(tmp_path: Path) -> None:
     path = write(tmp_path, "a,b,c\n1,2,3\n,5,6\n7,x,9\n")
     source = plan(
         path,
@@ -398,7 +400,7 @@ def test_given_schema(tmp_path: Path) -> None:
         plan(path, schema=Schema((Feature("a", "float32", (2,)),)))
 
 
-def test_a_row_is_never_shifted(tmp_path: Path) -> None:
+def test_row_of_another_length_is_a_reject_and_never_shifted(tmp_path: Path) -> None:
     path = write(tmp_path, 'a,b\n1,2\n3,4,5\n6\n"7,8\n9,10\n', "in.csv")
     table, places, rejects = read(plan(path))
     assert table.to_pydict() == {"a": [1, 9], "b": [2, 10]}
@@ -414,7 +416,7 @@ def test_a_row_is_never_shifted(tmp_path: Path) -> None:
     ]
 
 
-def test_long_values_are_cut(tmp_path: Path) -> None:
+def test_long_values_are_shortened_in_rejects(tmp_path: Path) -> None:
     name = "n" * 100
     path = write(tmp_path, f"{name},b\n{'é' * 200}\x07,1\n2,3\n".encode())
     (reject,) = read(plan(path, dtypes={name: "int64"}))[2]
@@ -422,7 +424,7 @@ def test_long_values_are_cut(tmp_path: Path) -> None:
     assert f"--dtype {name}=string" in in_flags(reject.message)  # which is to be copied
 
 
-def test_a_blank_before_a_quote_names_trim(tmp_path: Path) -> None:
+def test_blank_before_a_quote_suggests_trim(tmp_path: Path) -> None:
     path = write(tmp_path, 'n,t\n0, "a, b"\n1, "c"\n')
     (reject,) = read(plan(path))[2]
     assert "use --trim, since a quote after a blank is text, or check" in in_flags(reject.message)
@@ -432,7 +434,7 @@ def test_a_blank_before_a_quote_names_trim(tmp_path: Path) -> None:
     }
 
 
-def test_digits_lost_are_counted(tmp_path: Path) -> None:
+def test_values_that_lose_digits_are_counted_in_a_note(tmp_path: Path) -> None:
     path = write(
         tmp_path,
         "x\n0.1\n41.985015101\n16777217.0\n1e-400\n3.1415927\n3.14159274\nnan\n0.5000000000000\n",
@@ -442,7 +444,7 @@ def test_digits_lost_are_counted(tmp_path: Path) -> None:
     )
 
 
-def test_options_of_the_dialect_reach_the_rows(tmp_path: Path) -> None:
+def test_dialect_options_apply_to_the_rows(tmp_path: Path) -> None:
     path = write(tmp_path, "made by hand\n#comment\nx | y\n 'a|b' | 1 \n# no row\n'it\\'s'|2\n")
     source = plan(path, CsvOptions(quote="'", escape="\\", comment="#", skip_lines=1, trim=True))
     assert source.heads[0].delimiter == "|"
@@ -455,7 +457,7 @@ def test_options_of_the_dialect_reach_the_rows(tmp_path: Path) -> None:
     assert read(renamed)[0].to_pydict() == {"p": [3], "q": [4]}
 
 
-def test_header_only_files_among_others(tmp_path: Path) -> None:
+def test_files_with_only_a_header_are_noted(tmp_path: Path) -> None:
     paths = [
         write(tmp_path, "a,b\n", "0.csv"),
         write(tmp_path, "a,b\n1,2\n", "1.csv"),
@@ -475,7 +477,7 @@ def test_header_only_files_among_others(tmp_path: Path) -> None:
         plan([paths[0], paths[2]], CsvOptions(header=True))
 
 
-def test_invalid_utf8_is_a_reject(tmp_path: Path) -> None:
+def test_invalid_utf8_in_csv_is_a_reject(tmp_path: Path) -> None:
     bad = [
         b"\xff",
         b"caf\xe9",
@@ -500,7 +502,7 @@ def test_invalid_utf8_is_a_reject(tmp_path: Path) -> None:
     assert read(plan(path, label="b"))[0].num_rows == len(good)
 
 
-def test_a_line_far_beyond_the_limit_is_never_held(tmp_path: Path) -> None:
+def test_line_far_beyond_the_limit_is_never_held_in_memory(tmp_path: Path) -> None:
     path = tmp_path / "long.csv"
     with path.open("wb") as file:
         file.write(b"a,b\n1,2\n")

@@ -40,7 +40,7 @@ def kind(data: bytes, name: str = "x") -> str:
     return sniff_kind(data[:HEAD_BYTES], name, len(data)).kind
 
 
-def test_binary_formats_whatever_their_name(tmp_path: Path) -> None:
+def test_binary_formats_are_detected_under_any_name(tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": [1]}), tmp_path / "x")
     frames = framed([b"abc", b""])
     cases = {
@@ -61,7 +61,7 @@ def test_binary_formats_whatever_their_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("start", ["P1\tP2\tP3", "P6\tage", "P6", "P1\t5\t7"])
-def test_a_table_that_begins_like_a_bitmap_is_a_table(start: str) -> None:
+def test_table_that_begins_like_a_bitmap_is_a_table(start: str) -> None:
     table = start + "\n" + "".join(f"{at}\t{at + 1}\t{at % 2}\n" for at in range(9))
     assert sniff_kind(table.encode(), "a.tsv", len(table)).kind == "csv"
     assert sniff_kind(table.encode(), "a.txt", len(table)).kind in ("csv", "text")
@@ -70,13 +70,13 @@ def test_a_table_that_begins_like_a_bitmap_is_a_table(start: str) -> None:
 @pytest.mark.parametrize(
     "head", [b"P6\n# made\n640 480\n255\n", b"P5 3 2 255\n", b"P7\nWIDTH 3\n", b"Pf\n3 2\n-1.0\n"]
 )
-def test_bitmaps_are_images(head: bytes) -> None:
+def test_portable_bitmaps_are_images(head: bytes) -> None:
     data = head + bytes(range(200))
     for name in ("a.ppm", "a", "a.csv"):
         assert sniff_kind(data, name, len(data)).kind == "images"
 
 
-def test_a_record_longer_than_its_file_is_no_tfrecord() -> None:
+def test_record_longer_than_its_file_is_not_tfrecord() -> None:
     assert kind(framed([bytes(100)])[:20], "x.bin") != "tfrecord"
     assert kind(framed([bytes(100)]), "x.bin") == "tfrecord"
 
@@ -114,7 +114,7 @@ def test_a_record_longer_than_its_file_is_no_tfrecord() -> None:
         ("é,ü\n1,2\n3,4\n", "x", "csv"),
     ],
 )
-def test_text(text: str, name: str, expected: str) -> None:
+def test_kinds_of_text_are_detected(text: str, name: str, expected: str) -> None:
     assert kind(text.encode(), name) == expected
     assert kind(b"\xef\xbb\xbf" + text.encode(), name) == expected
     assert kind(text.encode("utf-16"), name) == expected
@@ -122,7 +122,7 @@ def test_text(text: str, name: str, expected: str) -> None:
     assert kind(pa.compress(text.encode(), "zstd", asbytes=True), name + ".zst") == expected
 
 
-def test_latin_1_is_text_and_noise_is_not() -> None:
+def test_latin1_is_text_and_noise_is_binary() -> None:
     assert kind("naïve, señor\nà, b\né, f\n".encode("latin-1"), "x") == "csv"
     assert kind(bytes(range(256)) * 4, "x") == "binary"
     assert (
@@ -131,7 +131,7 @@ def test_latin_1_is_text_and_noise_is_not() -> None:
     assert kind(bytes(range(1, 32)) * 9 + b"\xff", "x") == "binary"
 
 
-def test_a_sample_that_ends_inside_a_character_or_a_row() -> None:
+def test_sample_that_ends_inside_a_character_or_row_is_detected() -> None:
     rows = "é,ü,ö\n" * HEAD_BYTES
     for shift in range(4):
         data = ("x" * shift + rows).encode()
@@ -140,7 +140,7 @@ def test_a_sample_that_ends_inside_a_character_or_a_row() -> None:
     assert kind(gzip.compress(bytes(rows, "utf-8"), 0), "t.gz") == "csv"
 
 
-def test_empty_files_go_by_their_name() -> None:
+def test_empty_file_has_the_kind_of_its_name() -> None:
     assert [kind(b"", name) for name in ("a.csv", "a.jpg", "a")] == ["csv", "images", "other"]
 
 
@@ -163,7 +163,9 @@ def test_empty_files_go_by_their_name() -> None:
         ("tfrecord", "tfrecord", 107),
     ],
 )
-def test_real_folders(shared_data: Path, folder: str, expected: str, files: int) -> None:
+def test_kinds_of_real_folders_are_detected(
+    shared_data: Path, folder: str, expected: str, files: int
+) -> None:
     listing = list_inputs([str(shared_data / folder)], data_extensions=DATA_EXTENSIONS)
     found, why = detect_kind(listing)
     assert found == expected
@@ -184,7 +186,7 @@ def write(root: Path, **files: bytes) -> Path:
     return root
 
 
-def test_a_tie_is_an_error_that_says_what_to_type(tmp_path: Path) -> None:
+def test_tie_between_kinds_is_an_error_with_commands(tmp_path: Path) -> None:
     write(tmp_path, a__png=image_samples.encoded("PNG"), b__csv=b"a,b\n1,2\n", c__txt=b"hello")
     with pytest.raises(
         UsageError,
@@ -193,7 +195,7 @@ def test_a_tie_is_an_error_that_says_what_to_type(tmp_path: Path) -> None:
         detect_kind(list_inputs([str(tmp_path)]))
 
 
-def test_the_majority_wins_and_the_rest_is_counted(tmp_path: Path) -> None:
+def test_majority_of_files_determines_the_kind_and_the_rest_is_noted(tmp_path: Path) -> None:
     picture = image_samples.encoded("PNG")
     write(
         tmp_path,
@@ -228,9 +230,7 @@ PLAIN = {
 
 
 @pytest.mark.parametrize("kind", PLAIN)
-def test_logs_and_papers_are_no_data_of_any_kind_and_all_files_are_counted(
-    tmp_path: Path, kind: str
-) -> None:
+def test_logs_and_papers_beside_data_are_ignored_and_noted(tmp_path: Path, kind: str) -> None:
     name, data, other = PLAIN[kind]
     for one in (name, other):
         (tmp_path / one).write_bytes(data)
@@ -246,7 +246,7 @@ def test_logs_and_papers_are_no_data_of_any_kind_and_all_files_are_counted(
         assert f"ignored beside the {kind}: 2 .log, 1 .md" in built.notes
 
 
-def test_logs_alone_or_named_are_read(tmp_path: Path) -> None:
+def test_logs_alone_or_given_by_name_are_read(tmp_path: Path) -> None:
     (tmp_path / "eval.log").write_bytes(b"loss 1\nloss 2\n")
     (tmp_path / "a.txt").write_bytes(b"one\n")
     for given in ("eval.log", "*.log"):
@@ -260,13 +260,13 @@ def test_logs_alone_or_named_are_read(tmp_path: Path) -> None:
     )
 
 
-def test_a_file_named_by_the_user_stays(tmp_path: Path) -> None:
+def test_file_given_by_name_is_kept(tmp_path: Path) -> None:
     write(tmp_path, a__csv=b"a,b\n1,2\n", t__md=b"| a |")
     listing = list_inputs([str(tmp_path / "a.csv"), str(tmp_path / "t.md")])
     assert [file.name for file in filter_kind(listing, "csv").files] == ["a.csv", "t.md"]
 
 
-def test_text_can_be_read_as_any_textual_kind(tmp_path: Path) -> None:
+def test_text_can_be_read_as_any_text_kind(tmp_path: Path) -> None:
     write(tmp_path, a__log=b"one\ntwo\n", b__md=b"# x\n")
     listing = list_inputs([str(tmp_path)])
     assert [file.name for file in filter_kind(listing, "csv").files] == ["a.log", "b.md"]
@@ -276,7 +276,7 @@ def test_text_can_be_read_as_any_textual_kind(tmp_path: Path) -> None:
         filter_kind(listing, "pictures")
 
 
-def test_nothing_known(tmp_path: Path) -> None:
+def test_unknown_files_are_refused_with_the_supported_kinds(tmp_path: Path) -> None:
     write(tmp_path, a__bin=bytes(100), b__json=b"[1]")
     with pytest.raises(
         UsageError,
@@ -294,7 +294,7 @@ def test_papers_alone_are_text(tmp_path: Path) -> None:
     ("name", "expected"),
     [("a.b/c", ""), ("x.tar.GZ", "tar.gz"), (".gz", ""), ("a.", ""), ("a.csv.zst", "csv.zst")],
 )
-def test_extension(name: str, expected: str) -> None:
+def test_full_extension_of_a_name(name: str, expected: str) -> None:
     assert full_extension(name) == expected
 
 
@@ -320,7 +320,9 @@ BINARIES = {
 
 @pytest.mark.parametrize(("what", "data"), BINARIES.items(), ids=list(BINARIES))
 @pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])
-def test_what_is_binary_is_no_text(tmp_path: Path, what: str, data: bytes, encoding: str) -> None:
+def test_binary_file_is_refused_as_text(
+    tmp_path: Path, what: str, data: bytes, encoding: str
+) -> None:
     path = tmp_path / "in.txt"
     path.write_bytes(data)
     common = PlanOptions()
@@ -338,7 +340,7 @@ def test_what_is_binary_is_no_text(tmp_path: Path, what: str, data: bytes, encod
     assert (reject.reason, what in reject.message) == ("binary", True)
 
 
-def test_the_kind_of_a_binary_is_said(tmp_path: Path) -> None:
+def test_error_about_a_binary_file_names_its_format(tmp_path: Path) -> None:
     (tmp_path / "paper.pdf").write_bytes(BINARIES["a PDF document"])
     with pytest.raises(UsageError, match=r"paper\.pdf is a PDF document"):
         detect_kind(list_inputs([str(tmp_path)]))
@@ -360,7 +362,7 @@ def test_text_that_begins_like_a_binary_is_text(tmp_path: Path, text: str) -> No
     )
 
 
-def test_the_value_that_makes_text_of_a_column_is_said(
+def test_value_that_makes_a_column_text_is_noted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines = [f"{row},word{row},2024-01-{row % 28 + 1:02}\n" for row in range(400)]
@@ -389,7 +391,7 @@ def test_the_value_that_makes_text_of_a_column_is_said(
 
 @pytest.mark.parametrize("share", [2, 10])
 @pytest.mark.parametrize("range_bytes", [1 << 20, 1000])
-def test_a_word_for_no_value_is_said_with_what_loses_nothing(
+def test_null_word_in_a_numeric_column_is_noted_with_a_remedy(
     tmp_path: Path, share: int, range_bytes: int
 ) -> None:
     number = ["N/A" if row % share == 7 % share else str(row) for row in range(900)]
@@ -417,7 +419,7 @@ def test_a_word_for_no_value_is_said_with_what_loses_nothing(
 
 
 @pytest.mark.parametrize("range_bytes", [1 << 20, 1000])
-def test_several_words_for_no_value_are_said_too(tmp_path: Path, range_bytes: int) -> None:
+def test_several_null_words_are_noted(tmp_path: Path, range_bytes: int) -> None:
 
     def planned(column: list[str], **options: Any) -> Any:
         (tmp_path / "in.csv").write_text(
@@ -447,7 +449,7 @@ def test_several_words_for_no_value_are_said_too(tmp_path: Path, range_bytes: in
     assert not any("is text because" in note for note in planned(many).notes)
 
 
-def test_files_that_look_temporary_are_counted_by_all_kinds(tmp_path: Path) -> None:
+def test_temporary_and_hidden_files_are_noted(tmp_path: Path) -> None:
     for name in ("a.txt", "b.txt", "b.txt~", ".hidden"):
         (tmp_path / name).write_text("a text\n")
     notes = plan_text(list_inputs([str(tmp_path)]), TextOptions(), PlanOptions()).notes
@@ -462,7 +464,7 @@ EVENT_LOG = framed(
 EVENT_LOG_NAME = "events.out.tfevents.1700000000.host.12.0.v2"
 
 
-def test_logs_of_tensorboard_are_no_data_for_builds_and_readers(tmp_path: Path) -> None:
+def test_tensorboard_logs_are_not_data(tmp_path: Path) -> None:
     source = tmp_path / "in"
     recordmill.build([{"x": 1}, {"x": 2}], source / "data")
     (source / "logs").mkdir()
@@ -501,9 +503,7 @@ def test_logs_of_tensorboard_are_no_data_for_builds_and_readers(tmp_path: Path) 
         "md5sums.txt",
     ],
 )
-def test_a_licence_and_its_like_beside_one_file_of_data_is_documentation(
-    tmp_path: Path, name: str
-) -> None:
+def test_licence_or_citation_beside_data_is_documentation(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("Permission is hereby granted, free of charge, to all\n" * 9)
     (tmp_path / "a.csv").write_text("x,y\n1,2\n")
     assert list(recordmill.stats(tmp_path)["train"]) == ["x", "y"]
@@ -512,20 +512,20 @@ def test_a_licence_and_its_like_beside_one_file_of_data_is_documentation(
 @pytest.mark.parametrize(
     "name", ["license_plates.txt", "version.txt", "terms.txt", "notice_of.txt"]
 )
-def test_text_whose_name_has_a_word_of_documentation_stays_data(tmp_path: Path, name: str) -> None:
+def test_text_whose_name_contains_a_documentation_word_is_data(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("one\ntwo\n")
     (tmp_path / "b.txt").write_text("three\n")
     listing = filter_kind(list_inputs([str(tmp_path)], data_extensions=DATA_EXTENSIONS), "text")
     assert name in list(listing.files.names())
 
 
-def test_text_under_the_name_of_binary_data_is_that_data_and_no_text(tmp_path: Path) -> None:
+def test_text_with_a_binary_extension_has_the_kind_of_its_extension(tmp_path: Path) -> None:
     for name in ("a.png", "a.tfrecord", "a.parquet", "a.npy"):
         kind_of_name = sniff_kind(b"", name, 0).kind
         assert kind(b"version https://git-lfs.github.com/spec/v1\nsize 5\n", name) == kind_of_name
 
 
-def test_inspect_of_a_folder_shows_the_files_beside_one_that_is_none(tmp_path: Path) -> None:
+def test_inspect_of_a_folder_skips_a_file_that_is_not_tfrecord(tmp_path: Path) -> None:
     (tmp_path / "b.tfrecord").write_text("item { name: 'a' }\n" * 9)
     with pytest.raises(DataError, match=r"b\.tfrecord: record 0"):
         recordmill.inspect(tmp_path)
@@ -536,7 +536,7 @@ def test_inspect_of_a_folder_shows_the_files_beside_one_that_is_none(tmp_path: P
         len(recordmill.open(tmp_path))
 
 
-def test_a_file_for_handing_in_results_is_not_mixed_into_the_splits(tmp_path: Path) -> None:
+def test_sample_submission_is_not_mixed_into_the_splits(tmp_path: Path) -> None:
     source = tmp_path / "in"
     source.mkdir()
     (source / "train.csv").write_text("id,y\n1,0\n2,1\n3,0\n")

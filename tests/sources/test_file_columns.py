@@ -63,7 +63,7 @@ def build(inputs: Any, out: Path, *columns: str, **options: Any) -> Any:
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
-def test_records_get_the_content_of_files(kind: str, tmp_path: Path) -> None:
+def test_records_get_the_content_of_named_files(kind: str, tmp_path: Path) -> None:
     write(tmp_path / "in", 40, {"id": 40, "cap": None})
     shards, columns = [], [f"{name}={form}" for name, form in ALL.items()]
     for more in ({"threads": 1}, {"threads": 4, "memory": "128MiB"}, {"runner": "DirectRunner"}):
@@ -88,7 +88,7 @@ def test_records_get_the_content_of_files(kind: str, tmp_path: Path) -> None:
         }
 
 
-def test_hostile_and_broken_rows_are_rejects(tmp_path: Path) -> None:
+def test_hostile_and_broken_file_names_are_rejects(tmp_path: Path) -> None:
     (tmp_path / "secret.png").write_bytes(PNG)
     no_rows, shape = io.BytesIO(), {"descr": "<f4", "fortran_order": False, "shape": (0, 10**19)}
     np.lib.format.write_array_header_1_0(no_rows, shape)
@@ -174,7 +174,7 @@ def test_hostile_and_broken_rows_are_rejects(tmp_path: Path) -> None:
     }
 
 
-def test_a_table_in_an_archive_names_its_members(tmp_path: Path) -> None:
+def test_table_in_an_archive_names_members_of_the_archive(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("t/a.csv", "raw,n\n../x.bin,1\n../../x.bin,2\nnone,3\n../large.bin,4\n")
         archive.writestr("x.bin", b"abc")
@@ -205,7 +205,7 @@ def test_a_table_in_an_archive_names_its_members(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_arrays_have_the_type_that_holds_all(
+def test_arrays_of_files_get_the_dtype_that_holds_all(
     arrays: list[Any], expected: str, tmp_path: Path
 ) -> None:
     files = {f"tables/{at}.npy": npy(array) for at, array in enumerate(arrays)}
@@ -229,7 +229,7 @@ def test_arrays_have_the_type_that_holds_all(
         (np.array(0.5), np.array(-(2**53) - 1), "-9007199254740993 in an array of int64[]"),
     ],
 )
-def test_whole_numbers_that_float64_cannot_hold_are_rejects(
+def test_integers_that_float64_cannot_hold_are_rejects(
     first: Any, second: Any, message: str, tmp_path: Path
 ) -> None:
     files = {"tables/0.npy": npy(first), "tables/1.npy": npy(second)}
@@ -241,7 +241,7 @@ def test_whole_numbers_that_float64_cannot_hold_are_rejects(
     assert "does not fit float64" in rejects.read_text()
 
 
-def test_an_array_that_is_nat_is_null(tmp_path: Path) -> None:
+def test_array_of_nat_is_null(tmp_path: Path) -> None:
     times = np.array(["2020-01-01", "NaT"], "M8[D]")
     files = {f"tables/{at}.npy": npy(times[at, ...]) for at in range(2)}
     tables = lay_out(tmp_path, files, [{"x": "0.npy"}, {"x": "1.npy"}])
@@ -253,7 +253,7 @@ def test_an_array_that_is_nat_is_null(tmp_path: Path) -> None:
     assert "is NaT" in rejects.read_text()
 
 
-def test_a_schema_and_options_hold_for_files(tmp_path: Path) -> None:
+def test_schema_and_options_apply_to_file_columns(tmp_path: Path) -> None:
     tables = write(tmp_path / "in", 3)
     schema = Schema(
         (Feature("photo/width", "int32"), Feature("photo", "bytes"), Feature("id", "int64"))

@@ -40,7 +40,7 @@ def plan(root: Path, labels: Path | str, text: str | None = None, **options: Any
     )
 
 
-def test_dates_are_times_but_in_paths_and_where_text_is_declared(tmp_path: Path) -> None:
+def test_dates_in_labels_are_times_except_in_paths_and_declared_text(tmp_path: Path) -> None:
     images(tmp_path, "2024-01-01.png", "2024-01-02.png")
     text = "id,day,seen\n2024-01-01,2023-05-06,2023-05-06T07:08:09Z\n2024-01-02,,2023-05-06T07:08:10.5Z\n"
     for name, body in (("labels.csv", text), ("labels.jsonl", None)):
@@ -87,7 +87,7 @@ def table(source: ImageSource) -> dict[str, dict[str, Any]]:
     return rows
 
 
-def test_one_row_per_file_gives_scalars_with_inferred_types(tmp_path: Path) -> None:
+def test_one_row_per_file_gives_scalars_with_inferred_dtypes(tmp_path: Path) -> None:
     images(tmp_path, "a.png", "b.png", "c.png")
     text = (
         "file_name,label,age,weight,adult,code,note\n"
@@ -138,7 +138,7 @@ def test_one_row_per_file_gives_scalars_with_inferred_types(tmp_path: Path) -> N
     assert source.schema["label"].classes == ("cat", "dog")
 
 
-def test_declared_dtypes_win(tmp_path: Path) -> None:
+def test_declared_dtypes_override_inferred_ones(tmp_path: Path) -> None:
     images(tmp_path, "a.png", "b.png")
     text = "file,weight,code\na.png,0.1,7\nb.png,0.2,8\n"
     source = plan(
@@ -152,7 +152,7 @@ def test_declared_dtypes_win(tmp_path: Path) -> None:
     ) == np.float32(0.1)
 
 
-def test_jsonl_with_nested_objects_and_lists(tmp_path: Path) -> None:
+def test_jsonl_labels_with_objects_and_lists_become_features(tmp_path: Path) -> None:
     images(tmp_path, "a.png", "b.png")
     rows = [
         {
@@ -176,7 +176,7 @@ def test_jsonl_with_nested_objects_and_lists(tmp_path: Path) -> None:
     assert source.schema["objects.bbox"].shape == (None, None)
 
 
-def test_where_paths_count_from(tmp_path: Path) -> None:
+def test_paths_of_labels_are_resolved_in_order_of_folders(tmp_path: Path) -> None:
     """The labels file's folder, then the INPUT, then the name alone, then the name without
     extension.
     """
@@ -199,7 +199,7 @@ def test_where_paths_count_from(tmp_path: Path) -> None:
     }
 
 
-def test_a_name_that_two_files_have_is_no_match(tmp_path: Path) -> None:
+def test_label_name_that_two_files_have_is_a_reject(tmp_path: Path) -> None:
     images(tmp_path, "x/1.png", "y/1.png", "y/2.png")
     source = plan(tmp_path, tmp_path / "labels.csv", "file,n\n1.png,1\n2.png,2\n")
     assert [(reject.source, reject.place, reject.reason) for reject in source.plan_rejects] == [
@@ -210,7 +210,9 @@ def test_a_name_that_two_files_have_is_no_match(tmp_path: Path) -> None:
     assert {name: row["n"] for name, row in table(source).items()} == {"y/2.png": 2}
 
 
-def test_rows_without_files_and_files_without_rows(tmp_path: Path) -> None:
+def test_label_rows_without_files_and_files_without_rows_are_rejects_or_ignored(
+    tmp_path: Path,
+) -> None:
     images(tmp_path, "a.png", "b.png", "c.png")
     text = 'file,n,t\na.png,1,"x\ny"\nzzz.png,2,z\n,3,q\nb.png,4,w\n'
     strict = plan(tmp_path, tmp_path / "labels.csv", text)
@@ -233,7 +235,7 @@ def test_rows_without_files_and_files_without_rows(tmp_path: Path) -> None:
     assert "labels.csv: 1 file(s) without a row have no labels" in lenient.notes
 
 
-def test_a_row_that_stands_twice_counts_once(tmp_path: Path) -> None:
+def test_repeated_label_row_counts_once(tmp_path: Path) -> None:
     images(tmp_path, "a.png", "b.png")
     source = plan(tmp_path, tmp_path / "labels.csv", "file,x\na.png,1\nb.png,2\na.png,1\n")
     assert table(source) == {"a.png": {"x": 1}, "b.png": {"x": 2}}
@@ -242,7 +244,7 @@ def test_a_row_that_stands_twice_counts_once(tmp_path: Path) -> None:
     assert table(boxes) == {"a.png": {"x": [1, 1]}, "b.png": {"x": [2, 3]}}
 
 
-def test_lists_missing_empty_and_full(tmp_path: Path) -> None:
+def test_label_lists_may_be_missing_empty_or_full(tmp_path: Path) -> None:
     images(tmp_path, "a.png", "b.png", "c.png", "d.png")
     text = "file,x,y\na.png,1,2\na.png,3,4\nb.png,,\nd.png,5,6\n"
     source = plan(tmp_path, tmp_path / "labels.csv", text, missing="ignore")
@@ -254,14 +256,14 @@ def test_lists_missing_empty_and_full(tmp_path: Path) -> None:
     }
 
 
-def test_a_hole_in_a_list_is_a_reject(tmp_path: Path) -> None:
+def test_null_in_a_list_of_labels_is_a_reject(tmp_path: Path) -> None:
     images(tmp_path, "a.png", "b.png")
     source = plan(tmp_path, tmp_path / "labels.csv", "file,x,y\na.png,1,2\na.png,3,\nb.png,5,6\n")
     assert [(reject.source, reject.reason) for reject in source.plan_rejects] == [("a.png", "null")]
     assert table(source) == {"b.png": {"x": [5], "y": [6]}}
 
 
-def test_the_rows_of_a_file_may_stand_anywhere(tmp_path: Path) -> None:
+def test_label_rows_of_a_file_may_be_anywhere(tmp_path: Path) -> None:
     images(tmp_path, "a.png", "b.png")
     source = plan(
         tmp_path, tmp_path / "labels.csv", "file,x\nb.png,1\na.png,2\nb.png,3\na.png,4\nb.png,5\n"
@@ -269,7 +271,7 @@ def test_the_rows_of_a_file_may_stand_anywhere(tmp_path: Path) -> None:
     assert table(source) == {"a.png": {"x": [2, 4]}, "b.png": {"x": [1, 3, 5]}}
 
 
-def test_names_of_the_images_own_features_are_set_apart(tmp_path: Path) -> None:
+def test_label_columns_named_like_image_features_are_renamed(tmp_path: Path) -> None:
     images(tmp_path, "a.png")
     source = plan(
         tmp_path,
@@ -283,7 +285,7 @@ def test_names_of_the_images_own_features_are_set_apart(tmp_path: Path) -> None:
     assert source.notes[-1] == f"labels.csv: {told}"
 
 
-def test_numbers_as_labels_stay_numbers(tmp_path: Path) -> None:
+def test_numeric_labels_stay_numbers(tmp_path: Path) -> None:
     images(tmp_path, "a.png", "b.png")
     source = plan(
         tmp_path, tmp_path / "labels.csv", "file,target\na.png,5\nb.png,7\n", label="target"
@@ -296,7 +298,7 @@ def test_numbers_as_labels_stay_numbers(tmp_path: Path) -> None:
     assert (score.schema["label"].dtype, table(score)["b.png"]) == ("float32", {"label": 7.5})
 
 
-def test_folders_give_the_label_if_the_file_does_not(tmp_path: Path) -> None:
+def test_folders_give_the_label_if_the_labels_file_does_not(tmp_path: Path) -> None:
     images(tmp_path, "cat/a.png", "dog/b.png")
     plain = plan(tmp_path, tmp_path / "labels.csv", "file,age\ncat/a.png,1\ndog/b.png,2\n")
     assert table(plain) == {
@@ -309,7 +311,7 @@ def test_folders_give_the_label_if_the_file_does_not(tmp_path: Path) -> None:
     assert [row["class_name"] for row in table(both).values()] == ["lion", "wolf"]
 
 
-def test_the_path_column_named_or_found(tmp_path: Path) -> None:
+def test_path_column_is_found_or_given(tmp_path: Path) -> None:
     images(tmp_path, "a.png")
     text = "name,Image,picture\nAnna,a.png,a.png\n"
     assert table(plan(tmp_path, tmp_path / "labels.csv", text))["a.png"] == {
@@ -416,7 +418,7 @@ def test_the_path_column_named_or_found(tmp_path: Path) -> None:
         ("l.xml", "<a/>", {}, UsageError, r"a \.csv, \.tsv or \.jsonl file is needed"),
     ],
 )
-def test_labels_files_that_can_not_serve(
+def test_unusable_labels_file_is_refused(
     tmp_path: Path,
     name: str,
     text: str,
@@ -429,7 +431,7 @@ def test_labels_files_that_can_not_serve(
         plan(tmp_path, tmp_path / name, text, **options)
 
 
-def test_no_labels_file(tmp_path: Path) -> None:
+def test_missing_or_undecodable_labels_file_is_refused(tmp_path: Path) -> None:
     images(tmp_path, "a.png")
     with pytest.raises(UsageError, match=r"nope\.csv: can't be read: No such file"):
         plan(tmp_path, tmp_path / "nope.csv")
@@ -438,7 +440,7 @@ def test_no_labels_file(tmp_path: Path) -> None:
         plan(tmp_path, tmp_path / "l.csv")
 
 
-def test_labels_are_read_as_the_kinds_read_their_inputs(tmp_path: Path) -> None:
+def test_labels_files_are_parsed_like_inputs_of_their_kind(tmp_path: Path) -> None:
     images(tmp_path, "a.png", "b.png")
     wanted = {
         "a.png": {"id": "73786976294838206464", "seen": datetime.datetime(2020, 1, 1), "w": 0.5},
@@ -452,7 +454,7 @@ def test_labels_are_read_as_the_kinds_read_their_inputs(tmp_path: Path) -> None:
     assert table(plan(tmp_path, tmp_path / "l.jsonl", text, labels_path_column="file")) == wanted
 
 
-def test_a_row_is_told_by_its_line_though_quotes_hold_lines(tmp_path: Path) -> None:
+def test_label_row_is_reported_with_its_line_despite_quoted_line_breaks(tmp_path: Path) -> None:
     images(tmp_path, "a.png")
     source = plan(tmp_path, tmp_path / "l.csv", 'file,n\na.png,"x\ny"\n\ngone.png,z\n')
     assert [(reject.place, reject.reason) for reject in source.plan_rejects] == [
@@ -460,7 +462,7 @@ def test_a_row_is_told_by_its_line_though_quotes_hold_lines(tmp_path: Path) -> N
     ]
 
 
-def test_columns_that_the_label_takes_the_name_of_are_told(tmp_path: Path) -> None:
+def test_columns_renamed_because_of_the_label_are_noted(tmp_path: Path) -> None:
     images(tmp_path, "a.png")
     source = plan(
         tmp_path, tmp_path / "l.csv", "file,kind,label,class_name\na.png,cat,7,x\n", label="kind"
@@ -508,19 +510,19 @@ def test_blanks_after_the_commas_of_a_labels_file_are_trimmed(tmp_path: Path) ->
         ),
     ],
 )
-def test_a_labels_file_without_a_header_is_read_by_the_options_of_csv(
+def test_labels_file_without_a_header_is_read_with_csv_options(
     tmp_path: Path, table: str, text: bytes, options: dict[str, Any]
 ) -> None:
     columns = _built(tmp_path, table, text, header=False, names="filename,label", **options)
     assert columns["class_name"] == ["a", "b", "a"]
 
 
-def test_encoding_reads_a_labels_file(tmp_path: Path) -> None:
+def test_encoding_applies_to_a_labels_file(tmp_path: Path) -> None:
     text = "filename,label\n0.png,é\n1.png,b\n2.png,é\n".encode("latin-1")
     assert _built(tmp_path, "labels.csv", text, encoding="latin-1")["class_name"] == ["é", "b", "é"]
 
 
-def test_the_options_of_csv_read_a_table_of_boxes(tmp_path: Path) -> None:
+def test_csv_options_apply_to_a_table_of_boxes(tmp_path: Path) -> None:
     text = b"".join(b"%d.png! 1! 1! 3! 3! a\n" % number for number in range(3))
     columns = _built(
         tmp_path,
@@ -533,7 +535,7 @@ def test_the_options_of_csv_read_a_table_of_boxes(tmp_path: Path) -> None:
     assert [len(values) for values in columns["image/object/bbox/xmin"]] == [1, 1, 1]
 
 
-def test_options_of_csv_are_refused_for_other_tables_and_without_one(tmp_path: Path) -> None:
+def test_csv_options_are_refused_for_other_labels_files(tmp_path: Path) -> None:
     for table in ("labels.jsonl", "boxes.json"):
         with pytest.raises(UsageError, match="is of a CSV file, and not of"):
             _built(tmp_path, table, b'{"filename": "0.png"}\n', delimiter=";")
@@ -541,18 +543,18 @@ def test_options_of_csv_are_refused_for_other_tables_and_without_one(tmp_path: P
         recordmill.build(tmp_path / "in", tmp_path / "out2", kind="images", delimiter=";")
 
 
-def test_a_first_row_that_names_an_image_is_said_to_be_no_header(tmp_path: Path) -> None:
+def test_first_row_that_names_an_image_suggests_no_header(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as refused:
         _built(tmp_path, "labels.csv", b"0.png,a\n1.png,b\n2.png,a\n")
     assert "say --no-header and give the columns with --names" in in_flags(refused.value)
 
 
-def test_the_only_column_whose_values_are_images_is_that_of_paths(tmp_path: Path) -> None:
+def test_only_column_of_image_names_is_the_path_column(tmp_path: Path) -> None:
     text = b",samples,y\n0,/far/0.png,7\n1,/far/1.png,8\n2,/far/2.png,9\n"
     assert _built(tmp_path, "labels.csv", text)["y"] == [7, 8, 9]
 
 
-def test_rows_of_an_image_that_differ_are_noted(tmp_path: Path) -> None:
+def test_different_rows_of_one_image_are_noted(tmp_path: Path) -> None:
     text = b"filename,label\n0.png,a\n0.png,b\n1.png,b\n2.png,a\n"
     notes = _built(tmp_path, "labels.csv", text)["notes"]
     assert any("1 file(s) have several rows that differ, such as 0.png" in note for note in notes)
@@ -575,7 +577,7 @@ def test_rows_of_an_image_that_differ_are_noted(tmp_path: Path) -> None:
         ("metadata.jsonl", '{"file_name":"0.png","annotations":"none"}\n', "labels"),
     ],
 )
-def test_the_note_on_a_table_beside_images_proposes_the_option_that_reads_it(
+def test_note_on_a_table_beside_images_proposes_a_working_option(
     tmp_path: Path, name: str, text: str, proposed: str
 ) -> None:
     _built(tmp_path, "labels.csv", b"filename,label\n0.png,a\n1.png,b\n2.png,a\n")

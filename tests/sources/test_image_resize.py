@@ -124,7 +124,7 @@ def test_masks_boxes_and_polygons_follow_the_pixels_at_every_orientation(
     assert "images turned upright, as their EXIF data says: 7" in " ".join(result.notes)
 
 
-def test_a_box_outside_of_what_is_cropped_is_left_out(tmp_path: Path) -> None:
+def test_box_outside_of_the_crop_is_left_out_and_noted(tmp_path: Path) -> None:
     folder = scene(tmp_path / "in", [1, 6])
     boxes = folder / "boxes.csv"
     boxes.write_text(
@@ -147,7 +147,7 @@ def test_a_box_outside_of_what_is_cropped_is_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("reencode", "kind"), [(None, ""), ("jpeg:90", "JPEG"), ("png", "PNG"), ("webp", "WebP")]
 )
-def test_every_format_becomes_what_is_asked_for(
+def test_every_format_is_resized_and_reencoded(
     reencode: str | None, kind: str, tmp_path: Path
 ) -> None:
     samples = image_samples.samples()
@@ -219,7 +219,7 @@ def test_colours_of_transparent_pixels_do_not_bleed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("orientation", [1, 2, 4, 6, 7])
 @pytest.mark.parametrize("mode", ["stretch", "crop"])
-def test_a_jpeg_that_is_decoded_smaller_stays_in_place(
+def test_jpeg_decoded_at_a_reduced_size_is_not_shifted(
     mode: str, orientation: int, tmp_path: Path
 ) -> None:
     """Sides of 8 n + 1 make a last pixel of which an eighth belongs to the image."""
@@ -292,7 +292,7 @@ def test_masks_keep_exact_values(kind: str, mode: str, tmp_path: Path) -> None:
     assert np.array_equal(found[top : top + high], batch["masks"][0, :, :, 0])
 
 
-def test_values_of_two_bits_stay_what_is_stored(tmp_path: Path) -> None:
+def test_palette_masks_of_two_bits_keep_their_values(tmp_path: Path) -> None:
     values = np.arange(16).reshape(4, 4) % 4
     image = Image.fromarray(values.astype(np.uint8)).convert("P")
     image.putpalette([0, 0, 0, 85, 85, 85, 170, 170, 170, 255, 255, 255])
@@ -309,7 +309,7 @@ def test_values_of_two_bits_stay_what_is_stored(tmp_path: Path) -> None:
     assert np.array_equal(pixels(row["masks"]), values.repeat(2, 0).repeat(2, 1))
 
 
-def test_all_ways_of_a_build_write_the_same_shards(tmp_path: Path) -> None:
+def test_resized_shards_do_not_depend_on_how_the_build_runs(tmp_path: Path) -> None:
     folder = scene(tmp_path / "in")
     for seed in range(70):
         name = folder / "images" / f"more{seed}.png"
@@ -349,14 +349,14 @@ def test_all_ways_of_a_build_write_the_same_shards(tmp_path: Path) -> None:
         ({"reencode": "png:9"}, "--reencode png:9: png"),
     ],
 )
-def test_what_can_not_be_written_is_refused(
+def test_impossible_resize_is_refused(
     options: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(UsageError, match=message):
         recordmill.build(scene(tmp_path / "in", [1]) / "images", tmp_path / "out", **options)
 
 
-def test_damage_and_bombs_are_rejects_by_name(tmp_path: Path) -> None:
+def test_damaged_and_huge_images_are_rejects(tmp_path: Path) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
     good = image_samples.encoded("PNG", image_samples.picture(size=(200, 200)))

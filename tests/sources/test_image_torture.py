@@ -61,7 +61,7 @@ def verdict(path: Path) -> str:
     return "ok"
 
 
-def test_the_check_agrees_with_pillow_but_for_named_files(
+def test_structure_check_agrees_with_pillow_except_for_listed_files(
     truth: list[dict[str, Any]], shared_data: Path
 ) -> None:
     forgiven: dict[str, str] = {}
@@ -88,7 +88,7 @@ def test_the_check_agrees_with_pillow_but_for_named_files(
     assert agreed[False] > 20
 
 
-def test_sizes_are_those_that_pillow_sees(truth: list[dict[str, Any]], shared_data: Path) -> None:
+def test_image_sizes_equal_those_of_pillow(truth: list[dict[str, Any]], shared_data: Path) -> None:
     """Pillow applies the orientation tag of TIFF files when it loads them; here, width and height
     are as stored.
     """

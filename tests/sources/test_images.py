@@ -61,7 +61,7 @@ def chunks(source: ImageSource) -> list[Chunk]:
     return [chunk for unit in source.units for chunk in source.read(unit)]
 
 
-def test_chunks_and_units_are_bounded_and_change_nothing(
+def test_sizes_of_chunks_and_units_do_not_change_the_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(
@@ -84,7 +84,7 @@ def test_chunks_and_units_are_bounded_and_change_nothing(
     assert drain(plan(tmp_path)) == whole
 
 
-def test_a_chunk_keeps_to_its_size(tmp_path: Path) -> None:
+def test_chunk_of_images_keeps_to_its_size(tmp_path: Path) -> None:
     """Files of 3 MiB: two make a chunk of 8 MiB at most; one of 9 MiB is a chunk of its own."""
     padded = {f"{at}.png": PNG + bytes((9 << 20) if at == 2 else 3 << 20) for at in range(5)}
     source = plan(write(tmp_path, padded))
@@ -93,7 +93,7 @@ def test_a_chunk_keeps_to_its_size(tmp_path: Path) -> None:
     assert all(len(size) == 1 or sum(size) <= BATCH_BYTES for size in sizes)
 
 
-def test_rejects_leave_no_gap(tmp_path: Path) -> None:
+def test_rejected_images_leave_no_gap_in_a_chunk(tmp_path: Path) -> None:
     bad = {
         "b.jpg": JPEG[:-2],
         "c.png": PNG[:50] + b"?" + PNG[51:],
@@ -116,12 +116,12 @@ def test_rejects_leave_no_gap(tmp_path: Path) -> None:
     assert [source.files[ordinal].name for ordinal in files] == sorted(good)
 
 
-def test_only_rejects_still_make_a_chunk(tmp_path: Path) -> None:
+def test_unit_of_only_bad_images_still_yields_a_chunk(tmp_path: Path) -> None:
     rows, rejects = drain(plan(write(tmp_path, {"a.png": b"x", "b.png": b"y"})))
     assert (rows, len(rejects)) == ([], 2)
 
 
-def test_content_decides_the_format(tmp_path: Path) -> None:
+def test_content_determines_the_image_format(tmp_path: Path) -> None:
     names = {
         "a.jpg": PNG,
         "b.jpg": JPEG,
@@ -145,13 +145,13 @@ def test_content_decides_the_format(tmp_path: Path) -> None:
     assert "ignored beside the images: 1 .dat" in source.notes
 
 
-def test_a_file_given_by_its_name_is_looked_into(tmp_path: Path) -> None:
+def test_image_given_by_name_may_have_any_extension(tmp_path: Path) -> None:
     write(tmp_path, {"picture.txt": PNG, "a.png": PNG})
     assert len(drain(plan(tmp_path / "picture.txt"))[0]) == 1
     assert len(drain(plan(tmp_path))[0]) == 1
 
 
-def test_a_schema_that_images_can_not_meet(tmp_path: Path) -> None:
+def test_schema_that_images_cannot_meet_is_refused(tmp_path: Path) -> None:
     write(tmp_path, {"a.png": PNG})
     with pytest.raises(UsageError, match="'image' is uint8"):
         plan(tmp_path, common=PlanOptions(schema=Schema((Feature("image", "uint8", (28, 28)),))))
@@ -172,7 +172,7 @@ def test_a_schema_that_images_can_not_meet(tmp_path: Path) -> None:
     ]
 
 
-def test_decode_is_stricter_than_structure(tmp_path: Path) -> None:
+def test_decode_check_is_stricter_than_structure_check(tmp_path: Path) -> None:
     at = GIF.rindex(b"\0;") - 40
     # inside the LZW data; the blocks stay whole
     damaged = GIF[:at] + bytes(byte ^ 0xFF for byte in GIF[at : at + 30]) + GIF[at + 30 :]
@@ -198,7 +198,7 @@ def test_too_many_pixels_are_rejected_before_decoding(tmp_path: Path, check: str
     assert [(reject.source, reject.reason) for reject in rejects] == [("b.png", "size")]
 
 
-def test_pillow_is_quiet(
+def test_pixel_limit_of_pillow_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
 ) -> None:
     """max_pixels is the one limit; the module-wide one of Pillow belongs to the user's own code."""
@@ -215,7 +215,7 @@ def test_pillow_is_quiet(
     ]
 
 
-def test_a_file_beyond_memory_is_a_reject(tmp_path: Path) -> None:
+def test_image_file_beyond_memory_is_a_reject(tmp_path: Path) -> None:
     write(tmp_path, {"a.png": PNG, "b.png": PNG + bytes(5000)})
     source = plan(tmp_path, common=PlanOptions(memory_bytes=4 * 4000))
     assert [(reject.source, reject.reason) for reject in source.plan_rejects] == [("b.png", "size")]
@@ -223,7 +223,7 @@ def test_a_file_beyond_memory_is_a_reject(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", ["grow", "shrink", "touch", "remove"])
-def test_a_file_that_changes_after_the_plan_is_an_error(tmp_path: Path, change: str) -> None:
+def test_image_that_changes_after_the_plan_is_an_error(tmp_path: Path, change: str) -> None:
     write(tmp_path, {"a.png": PNG, "b.png": PNG})
     source = plan(tmp_path)
     path = tmp_path / "b.png"
@@ -241,7 +241,7 @@ def test_a_file_that_changes_after_the_plan_is_an_error(tmp_path: Path, change: 
         chunks(source)
 
 
-def test_no_image(tmp_path: Path) -> None:
+def test_folder_without_images_is_refused(tmp_path: Path) -> None:
     write(tmp_path, {"a.csv": b"a,b\n", "b.xml": b"<x/>", "c": b"?"})
     with pytest.raises(
         UsageError, match=r"no image among 3 file\(s\): 1 without extension, 1 \.csv, 1 \.xml"
@@ -260,13 +260,15 @@ def test_no_image(tmp_path: Path) -> None:
         ({"labels_path_column": "file"}, "--labels-path-column needs --labels"),
     ],
 )
-def test_options_are_checked(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_invalid_image_option_is_refused(
+    options: dict[str, Any], message: str, tmp_path: Path
+) -> None:
     write(tmp_path / "in", {"a.png": b""})
     with pytest.raises(UsageError, match=message):
         recordmill.build(tmp_path / "in", tmp_path / "out", **options)
 
 
-def test_a_label_column_needs_a_labels_file(tmp_path: Path) -> None:
+def test_label_of_images_needs_a_labels_file(tmp_path: Path) -> None:
     with pytest.raises(
         UsageError,
         match="--label breed: images have a label by their folders, or by a column of --labels FILE",
@@ -294,7 +296,7 @@ def tiff(*sizes: tuple[int, int]) -> bytes:
     return into.getvalue()
 
 
-def test_every_page_has_a_size(tmp_path: Path) -> None:
+def test_every_page_of_a_tiff_is_within_max_pixels(tmp_path: Path) -> None:
     write(tmp_path, {"a.tif": tiff((8, 8), (4, 9)), "b.tif": tiff((8, 8), (9, 9))})
     rows, rejects = drain(plan(tmp_path, check="decode", max_pixels=64))
     assert [row["source"] for row in rows] == ["a.tif"]
@@ -304,7 +306,7 @@ def test_every_page_has_a_size(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("check", ["structure", "decode"])
-def test_a_frame_beyond_its_screen_has_a_size(tmp_path: Path, check: str) -> None:
+def test_gif_frame_beyond_its_screen_is_within_max_pixels(tmp_path: Path, check: str) -> None:
     """Pillow has the screen grow to it."""
     whole = bytearray(image_samples.encoded("GIF", PIL.Image.new("L", (9, 12))))
     whole[6:10] = bytes((8, 0, 8, 0))
@@ -319,7 +321,7 @@ def test_a_frame_beyond_its_screen_has_a_size(tmp_path: Path, check: str) -> Non
     ]
 
 
-def test_an_image_behind_a_jpeg_is_not_decoded(
+def test_image_appended_to_a_jpeg_is_not_decoded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A phone's MPO has some, whose sizes nothing has checked."""
@@ -335,7 +337,7 @@ def test_an_image_behind_a_jpeg_is_not_decoded(
     assert (len(rows), rejects, set(loaded)) == (1, [], {(8, 8)})
 
 
-def test_a_jpeg_of_very_many_scans_is_a_reject(tmp_path: Path) -> None:
+def test_jpeg_of_very_many_scans_is_a_reject(tmp_path: Path) -> None:
     """Each passes over all pixels: 20,000 of them in 513 kB took two minutes to decode."""
     whole = io.BytesIO()
     image_samples.picture().save(whole, "JPEG", progressive=True)
@@ -350,7 +352,7 @@ def test_a_jpeg_of_very_many_scans_is_a_reject(tmp_path: Path) -> None:
     assert "scans, of which more than 500" in rejects[0].message
 
 
-def test_pixels_beyond_memory_are_a_reject(tmp_path: Path) -> None:
+def test_image_whose_pixels_exceed_memory_is_a_reject(tmp_path: Path) -> None:
     plain = PIL.Image.new("RGB", (600, 600))
     write(tmp_path, {"a.png": PNG, "b.png": image_samples.encoded("PNG", plain)})
     for memory, there in ((1 << 20, ["a.png"]), (4 << 20, ["a.png", "b.png"])):
@@ -369,7 +371,9 @@ def test_pixels_beyond_memory_are_a_reject(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("one", "other"), [("images", "masks"), ("train/JPEGImages", "train/SegmentationClass")]
 )
-def test_images_and_their_masks_are_no_classes(tmp_path: Path, one: str, other: str) -> None:
+def test_folders_of_images_and_masks_are_not_taken_as_classes(
+    tmp_path: Path, one: str, other: str
+) -> None:
     root = write(
         tmp_path / "in", {f"{folder}/{n}.png": PNG for folder in (one, other) for n in range(3)}
     )
@@ -383,7 +387,7 @@ def test_images_and_their_masks_are_no_classes(tmp_path: Path, one: str, other: 
     assert pair.schema.label is None
 
 
-def test_a_table_that_is_not_needed_may_be_unreadable(
+def test_unneeded_table_beside_images_may_be_unreadable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = write(tmp_path / "in", {"0.png": PNG, "labels.csv": b"file,label\n0.png,x\n"})
@@ -398,13 +402,13 @@ def test_a_table_that_is_not_needed_may_be_unreadable(
     assert "ignored beside the images: 1 .csv" in plan(root, class_from="none").notes
 
 
-def test_folders_that_are_called_so_by_chance_stay_classes(tmp_path: Path) -> None:
+def test_class_folders_named_like_masks_stay_classes(tmp_path: Path) -> None:
     for names in (("images", "drawings"), ("mask", "no_mask")):
         root = write(tmp_path / names[0], {f"{name}/0.png": PNG for name in names})
         assert plan(root).schema["label"].classes == tuple(sorted(names))
 
 
-def test_a_table_beside_images_that_names_them_is_named_with_its_option(tmp_path: Path) -> None:
+def test_table_that_names_images_is_noted_with_its_option(tmp_path: Path) -> None:
     files = {
         "0.png": PNG,
         "1.png": PNG,
@@ -426,9 +430,7 @@ def test_a_table_beside_images_that_names_them_is_named_with_its_option(tmp_path
 
 
 @pytest.mark.parametrize("split", ["", "train/"])
-def test_folders_of_an_image_to_image_data_set_are_asked_about_and_pair_reads_them(
-    tmp_path: Path, split: str
-) -> None:
+def test_image_to_image_folders_are_refused_and_pair_reads_them(tmp_path: Path, split: str) -> None:
     names = ("0.png", "sub/1.png")
     source = write(
         tmp_path / "in", {f"{split}{side}/{n}": PNG for side in ("input", "target") for n in names}

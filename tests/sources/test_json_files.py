@@ -39,7 +39,7 @@ def plan(path: Path, **options: Any) -> JsonlSource:
 @pytest.mark.parametrize("indent", [None, 2])
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
-def test_the_elements_are_the_records(
+def test_elements_of_a_json_array_are_the_records(
     tmp_path: Path, indent: int | None, packed: bool, encoding: str
 ) -> None:
     content = ("\n " + json.dumps(ROWS, indent=indent, ensure_ascii=False) + "\n").encode(encoding)
@@ -70,7 +70,7 @@ json_values = st.recursive(
     st.sampled_from([None, 1]),
     st.data(),
 )
-def test_blocks_of_any_size_give_the_same_lines(
+def test_json_elements_are_the_same_for_blocks_of_any_size(
     rows: list[Any], indent: int | None, data: st.DataObject
 ) -> None:
     content = np.frombuffer(
@@ -90,20 +90,20 @@ def test_blocks_of_any_size_give_the_same_lines(
         ('[{"a": 1}]\n[{"a": 2}]', "something stands behind the JSON array's end"),
     ],
 )
-def test_a_broken_array_is_an_error(tmp_path: Path, text: str, message: str) -> None:
+def test_broken_json_array_is_an_error(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "in.json").write_text(text)
     with pytest.raises(DataError, match=message):
         plan(tmp_path / "in.json")
 
 
-def test_an_element_that_is_no_object_is_a_reject(tmp_path: Path) -> None:
+def test_json_element_that_is_not_an_object_is_a_reject(tmp_path: Path) -> None:
     (tmp_path / "in.json").write_text('[{"a": 1}, 7, {"a": oops}, "x\ny", {"a": 2}]')
     rows, rejects = read_all(plan(tmp_path / "in.json"))
     assert [row["a"] for row in values(rows)] == [1, 2]
     assert [reject.place for reject in rejects] == ["line 2", "line 3", "line 4"]
 
 
-def test_an_array_is_data_where_there_is_no_other(tmp_path: Path) -> None:
+def test_json_array_is_data_if_there_is_no_other_data(tmp_path: Path) -> None:
     (tmp_path / "in.json").write_text(json.dumps(ROWS))
     assert detect_kind(list_inputs([str(tmp_path)])) == (
         "jsonl",
@@ -160,12 +160,12 @@ def there_and_back(
     return recordmill.open(folder / "first"), recordmill.open(folder / "second")
 
 
-def test_every_dtype_comes_back_by_the_schema(tmp_path: Path) -> None:
+def test_every_dtype_survives_a_round_trip_through_jsonl_with_the_schema(tmp_path: Path) -> None:
     first, second = there_and_back(tmp_path, COLUMNS, schema=tmp_path / "first" / "schema.pbtxt")
     assert second.to_table().equals(first.to_table())
 
 
-def test_every_single_value_comes_back_from_csv_by_the_schema(tmp_path: Path) -> None:
+def test_every_scalar_survives_a_round_trip_through_csv_with_the_schema(tmp_path: Path) -> None:
     first, second = there_and_back(
         tmp_path, SINGLE, "csv", schema=tmp_path / "first" / "schema.pbtxt", header=True
     )
@@ -173,7 +173,7 @@ def test_every_single_value_comes_back_from_csv_by_the_schema(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("to", ["jsonl", "csv"])
-def test_times_keep_their_type_without_a_schema(tmp_path: Path, to: str) -> None:
+def test_times_survive_a_round_trip_without_a_schema(tmp_path: Path, to: str) -> None:
     lists = {} if to == "csv" else {name: COLUMNS[name] for name in ("moments", "pair", "deep")}
     first, second = there_and_back(
         tmp_path, TIMES | lists, to, **({"header": True} if to == "csv" else {})
@@ -184,7 +184,9 @@ def test_times_keep_their_type_without_a_schema(tmp_path: Path, to: str) -> None
     ]
 
 
-def test_what_no_value_tells_without_a_schema_is_exact_or_said(tmp_path: Path) -> None:
+def test_types_that_text_does_not_show_are_widened_or_rejected_without_a_schema(
+    tmp_path: Path,
+) -> None:
     """Half floats are wider, bytes are their base64, a number beyond float32 is a reject with its
     remedy.
     """
@@ -228,7 +230,7 @@ ISO = [
 
 
 @pytest.mark.parametrize(("texts", "dtype"), ISO)
-def test_times_are_told_as_in_csv_and_that_is_said(
+def test_iso_times_in_json_are_detected_and_noted(
     tmp_path: Path, texts: list[Any], dtype: str
 ) -> None:
     source = plan_of_trip(tmp_path / "a.jsonl", [{"t": text} for text in texts])
@@ -249,7 +251,7 @@ def test_times_are_told_as_in_csv_and_that_is_said(
 BYTES = Schema((Feature("x", "bytes"),))
 
 
-def test_bytes_of_a_schema_are_base64(tmp_path: Path) -> None:
+def test_bytes_of_a_schema_are_decoded_from_base64(tmp_path: Path) -> None:
     padded = plan_of_trip(
         tmp_path / "a.jsonl", [{"x": "YQ=="}, {"x": "YWJj"}, {"x": None}, {"x": ""}], schema=BYTES
     )
@@ -266,7 +268,7 @@ def test_bytes_of_a_schema_are_base64(tmp_path: Path) -> None:
     ]
 
 
-def test_bytes_as_they_are_declared(tmp_path: Path) -> None:
+def test_bytes_declared_by_dtype_keep_text_or_decode_base64(tmp_path: Path) -> None:
     rows = [{"x": "data"}, {"x": "no base64"}, {"x": 1234}, {"x": ["data"]}]
     as_text = plan_of_trip(tmp_path / "a.jsonl", rows[:2], schema=BYTES, dtypes={"x": "bytes"})
     assert [row["x"] for row in values(read_all(as_text)[0])] == [b"data", b"no base64"]
@@ -288,7 +290,7 @@ def test_bytes_as_they_are_declared(tmp_path: Path) -> None:
 @given(
     st.lists(st.one_of(st.none(), st.text("AB9+/=ag\u00e9 ", max_size=9), st.binary(max_size=9)))
 )
-def test_base64_is_what_python_takes_and_gives_back(texts: list[Any]) -> None:
+def test_base64_equals_that_of_python(texts: list[Any]) -> None:
     texts = [base64.b64encode(text).decode() if isinstance(text, bytes) else text for text in texts]
     found, wrong = decode_base64(pa.array(["x", *texts], pa.large_string()).slice(1))
     for text, value, bad in zip(texts, found.to_pylist(), wrong.tolist(), strict=True):
@@ -310,7 +312,7 @@ def put(path: Path, text: str) -> Path:
 
 
 @pytest.mark.parametrize("name", ["in.json", "in.json.gz"])
-def test_an_array_is_detected_compressed_or_not(tmp_path: Path, name: str) -> None:
+def test_json_array_is_detected_compressed_or_not(tmp_path: Path, name: str) -> None:
     path = put(tmp_path / name, json.dumps(ROWS))
     assert detect_kind(list_inputs([path]))[0] == "jsonl"
     recordmill.build(path, tmp_path / "out", shuffle=False)
@@ -328,7 +330,7 @@ DOCUMENTS: list[tuple[Any, str]] = [
 
 @pytest.mark.parametrize(("document", "keys"), DOCUMENTS)
 @pytest.mark.parametrize("indent", [None, 1])
-def test_records_of_a_member_of_a_document(
+def test_record_path_reads_a_member_of_a_document(
     tmp_path: Path, document: Any, keys: str, indent: int | None
 ) -> None:
     text = json.dumps(document, indent=indent)
@@ -361,7 +363,7 @@ def test_records_of_a_member_of_a_document(
         ("", "data", r"no member 'data'|holds no data|in\.json"),
     ],
 )
-def test_a_member_that_can_not_be_read_is_named(
+def test_record_path_that_cannot_be_read_is_refused(
     tmp_path: Path, text: str, keys: str, message: str
 ) -> None:
     path = put(tmp_path / "in.json", text)
@@ -372,7 +374,7 @@ def test_a_member_that_can_not_be_read_is_named(
 
 @pytest.mark.parametrize(("document", "keys"), DOCUMENTS[:3])
 @pytest.mark.parametrize("name", ["in.json", "in.json.gz"])
-def test_a_document_is_refused_with_the_option_for_its_member(
+def test_json_document_is_refused_with_the_record_path_of_its_array(
     tmp_path: Path, document: Any, keys: str, name: str
 ) -> None:
     path = put(tmp_path / name, json.dumps(document))
@@ -384,12 +386,12 @@ def test_a_document_is_refused_with_the_option_for_its_member(
     assert f"with --record-path {keys} reads it" in in_flags(found.value)
 
 
-def test_an_object_with_an_empty_object_is_a_record_without_features(tmp_path: Path) -> None:
+def test_object_with_an_empty_object_is_a_record_without_features(tmp_path: Path) -> None:
     path = put(tmp_path / "in.jsonl", '{"data": {}}\n{"data": {}}\n')
     assert recordmill.build(path, tmp_path / "out").records == {"train": 2}
 
 
-def test_a_document_whose_array_is_far_from_its_start_is_refused_with_the_option(
+def test_json_document_with_a_distant_array_is_refused_with_record_path(
     tmp_path: Path,
 ) -> None:
     path = put(tmp_path / "in.json", json.dumps({"about": "x" * 70_000, "data": ROWS}))

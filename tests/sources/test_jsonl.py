@@ -46,7 +46,7 @@ def plan(*paths: Path, options: JsonlOptions | None = None, **common: Any) -> Js
     return plan_jsonl(input_files(*paths), options or JsonlOptions(), PlanOptions(**common))
 
 
-def test_types(tmp_path: Path) -> None:
+def test_json_types_become_dtypes(tmp_path: Path) -> None:
     path = write(
         tmp_path / "a.jsonl",
         {
@@ -109,7 +109,7 @@ def test_types(tmp_path: Path) -> None:
     ]
 
 
-def test_position_is_the_line_and_blank_lines_are_none(tmp_path: Path) -> None:
+def test_position_of_a_record_is_its_line_and_blank_lines_are_skipped(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'\xef\xbb\xbf{"a": 1}\r\n\n  \t\r\n{"a": 2}\nx\n {"a":3} \n{"a": 4}')
     rows, rejects = read_all(plan(path))
@@ -150,7 +150,7 @@ BAD = [
 @pytest.mark.parametrize(
     ("line", "reason", "message"), BAD, ids=[case[0][:20].decode(errors="replace") for case in BAD]
 )
-def test_bad_lines_are_rejects(tmp_path: Path, line: bytes, reason: str, message: str) -> None:
+def test_bad_json_line_is_a_reject(tmp_path: Path, line: bytes, reason: str, message: str) -> None:
     good = {"a": 1, "s": "x"}
     rows, rejects = read_all(plan(write(tmp_path / "a.jsonl", good, line, good)))
     assert [row[1] for row in rows] == [0, 2]
@@ -160,7 +160,7 @@ def test_bad_lines_are_rejects(tmp_path: Path, line: bytes, reason: str, message
     assert in_flags(rejects[0].message).startswith(message)
 
 
-def test_values_that_do_not_fit_are_rejects(tmp_path: Path) -> None:
+def test_json_values_that_do_not_fit_are_rejects(tmp_path: Path) -> None:
     path = write(
         tmp_path / "a.jsonl",
         {"i": 1, "f": 0.5, "l": [1]},
@@ -192,7 +192,7 @@ def test_values_that_do_not_fit_are_rejects(tmp_path: Path) -> None:
     )
 
 
-def test_whole_numbers_beyond_int64_are_text(tmp_path: Path) -> None:
+def test_integers_beyond_int64_become_text(tmp_path: Path) -> None:
     path = write(
         tmp_path / "a.jsonl", {"i": 2**63}, {"i": -(2**63)}, '{"i": 1.50}', {"i": -(2**64)}
     )
@@ -214,7 +214,7 @@ def test_whole_numbers_beyond_int64_are_text(tmp_path: Path) -> None:
     )
 
 
-def test_values_of_two_forms_are_the_users_choice(tmp_path: Path) -> None:
+def test_values_of_two_forms_are_refused_until_declared(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", {"x": 1}, {"x": "b"}, {"x": True}, {"x": 2.50})
     with pytest.raises(DataError) as caught:
         plan(path)
@@ -237,7 +237,7 @@ def test_values_of_two_forms_are_the_users_choice(tmp_path: Path) -> None:
     ]
 
 
-def test_each_remedy_for_values_of_several_forms_takes_what_it_says(tmp_path: Path) -> None:
+def test_each_remedy_for_values_of_several_forms_works(tmp_path: Path) -> None:
     forms = write(tmp_path / "b.jsonl", {"x": 1}, {"x": [1]}, {"x": {"y": 1, "z": "a"}})
     with pytest.raises(DataError) as caught:
         plan(forms)
@@ -298,7 +298,7 @@ def test_each_remedy_for_values_of_several_forms_takes_what_it_says(tmp_path: Pa
     ],
 )
 @pytest.mark.parametrize("kept", [0, 1 << 20])
-def test_an_odd_record_is_a_reject(
+def test_record_of_an_unusual_form_is_a_reject(
     tmp_path: Path, good: object, odd: object, message: str, kept: int
 ) -> None:
     path = write(tmp_path / "a.jsonl", *[good] * 20, odd, *[good] * 20)
@@ -326,7 +326,7 @@ def test_numbers_among_booleans_are_values_if_bool_is_declared(
     assert [reject.place for reject in rejects] == ["line 5"]
 
 
-def test_text_among_numbers_is_a_value_if_it_is_a_number_and_the_note_says_so(
+def test_numeric_text_among_numbers_is_a_value_and_noted(
     tmp_path: Path,
 ) -> None:
     path = write(tmp_path / "a.jsonl", *({"x": value} for value in (5, "6", 7, "t", 8)))
@@ -340,7 +340,7 @@ def test_text_among_numbers_is_a_value_if_it_is_a_number_and_the_note_says_so(
     ]
 
 
-def test_declared_types(tmp_path: Path) -> None:
+def test_declared_dtypes_cast_json_values(tmp_path: Path) -> None:
     path = write(
         tmp_path / "a.jsonl",
         {"t": "2020-01-02T03:04:05", "n": 1.0, "v": [[1, 2], [3, 4]], "q": "12"},
@@ -369,7 +369,7 @@ def test_declared_types(tmp_path: Path) -> None:
         plan(path, dtypes={"v": "int64[]"})
 
 
-def test_a_given_schema(tmp_path: Path) -> None:
+def test_given_schema_selects_and_casts_json_values(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", {"a": 1, "b": "x", "c": 2}, {"a": 300, "b": 5, "c": 2})
     schema = Schema(
         (Feature("b", "string", required=True), Feature("a", "uint8"), Feature("d", "float32")),
@@ -390,7 +390,7 @@ def test_a_given_schema(tmp_path: Path) -> None:
         plan(path, schema=Schema((Feature("z", "string", required=True),)))
 
 
-def test_keys(tmp_path: Path) -> None:
+def test_unusual_json_keys_become_names(tmp_path: Path) -> None:
     rows = [{"a.b": 1, "": 2, "ключ\n": 3, "\U0001f600": 4}]
     path = write(tmp_path / "a.jsonl", *rows)
     assert values(read_all(plan(path))[0]) == rows
@@ -400,7 +400,7 @@ def test_keys(tmp_path: Path) -> None:
         plan(write(tmp_path / "b.jsonl", {"a.b": 1, "a": {"b": 2}}))
 
 
-def test_keys_that_are_data_are_refused(tmp_path: Path) -> None:
+def test_too_many_different_json_keys_are_refused(tmp_path: Path) -> None:
     path = write(
         tmp_path / "a.jsonl", *({f"user {i}": 1} for i in range(json_tape.MAX_JSON_PATHS + 5000))
     )
@@ -408,7 +408,7 @@ def test_keys_that_are_data_are_refused(tmp_path: Path) -> None:
         plan(path)
 
 
-def test_nothing_to_read(tmp_path: Path) -> None:
+def test_file_without_json_objects_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="there are no lines"):
         plan(write(tmp_path / "a.jsonl", "", ""))
     with pytest.raises(
@@ -418,7 +418,7 @@ def test_nothing_to_read(tmp_path: Path) -> None:
         plan(write(tmp_path / "a.jsonl", "[", '  "a"', "]"))
 
 
-def test_long_lines_are_rejects_wherever_blocks_end(
+def test_long_json_lines_are_rejects_wherever_blocks_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = [{"a": "x" * 10}, {"a": "x" * 300}, {"a": "y"}, {"a": "z" * 85}, {"a": "x" * 2000}]
@@ -433,7 +433,9 @@ def test_long_lines_are_rejects_wherever_blocks_end(
         )
 
 
-def test_units_and_blocks_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sizes_of_units_and_blocks_do_not_change_the_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rng = np.random.default_rng(3)
     rows = [
         {
@@ -462,7 +464,7 @@ def pick(value: Any, names: list[str]) -> Any:
     return pick(value.get(names[0]), names[1:])
 
 
-def test_a_key_is_what_it_stands_for_however_it_is_written(tmp_path: Path) -> None:
+def test_json_key_is_the_same_however_it_is_escaped(tmp_path: Path) -> None:
     """The key that followed last time is looked for by its bytes, but not where an escape gives
     them a meaning.
     """
@@ -514,7 +516,7 @@ lines_strategy = st.lists(
     max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(lines_strategy)
-def test_the_scanner_takes_what_python_takes(texts: list[bytes]) -> None:
+def test_scanner_accepts_the_lines_that_python_accepts(texts: list[bytes]) -> None:
     """A line is a record if and only if Python's json makes an object of it, but for the module's
     exceptions.
     """
@@ -591,7 +593,7 @@ columns_strategy = st.lists(
     max_examples=75, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(columns_strategy, st.booleans(), st.booleans())
-def test_values_are_those_of_json(
+def test_json_values_equal_those_of_python(
     tmp_path: Path, records: list[dict[str, Any]], ascii_only: bool, spaced: bool
 ) -> None:
     path = tmp_path / "a.jsonl"
@@ -624,7 +626,7 @@ def has_float(record: dict[str, Any], name: str) -> bool:
     )
 
 
-def test_long_keys_make_only_room_for_keys() -> None:
+def test_long_keys_enlarge_only_the_buffer_of_keys() -> None:
     scanner = json_tape.TapeScanner()
     for number in range(12):
         line = b'{"%d%s": 1}\n' % (number, b"k" * 700_000)
@@ -638,7 +640,7 @@ def test_long_keys_make_only_room_for_keys() -> None:
         [list(scanner.scan(np.frombuffer(line, np.uint8).copy())) for line in lines_left]
 
 
-def test_a_line_of_more_values_than_memory_is_a_reject(tmp_path: Path) -> None:
+def test_json_line_of_more_values_than_memory_is_a_reject(tmp_path: Path) -> None:
     most = 70_000
     rows = [
         {"a": [1] * 5},
@@ -661,7 +663,7 @@ def test_a_line_of_more_values_than_memory_is_a_reject(tmp_path: Path) -> None:
     assert len(read_all(plan(path, memory_bytes=18 << 20))[0]) == len(rows)
 
 
-def test_a_line_longer_than_memory_is_a_reject(tmp_path: Path) -> None:
+def test_json_line_longer_than_memory_is_a_reject(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", {"a": "x" * 100}, {"a": "y"})
     _, rejects = read_all(
         plan(path, options=JsonlOptions(max_line_bytes=1 << 20), memory_bytes=400)
@@ -670,9 +672,7 @@ def test_a_line_longer_than_memory_is_a_reject(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [None, "jsonl"])
-def test_a_line_that_is_nested_a_thousand_times_is_a_reject(
-    kind: str | None, tmp_path: Path
-) -> None:
+def test_deeply_nested_json_line_is_a_reject(kind: str | None, tmp_path: Path) -> None:
     (tmp_path / "deep.jsonl").write_text('{"a":' + "[" * 5000 + "]" * 5000 + '}\n{"a": 1}\n')
     built = recordmill.build(tmp_path / "deep.jsonl", tmp_path / "out", kind=kind, max_rejects=1)
     assert (built.kind, built.read, built.rejected) == ("jsonl", 2, 1)
@@ -689,7 +689,7 @@ def test_whole_number_beyond_int64_is_a_float_if_float64_holds_it(tmp_path: Path
     assert len(rejects) == 1
 
 
-def test_jsonl_with_blank_lines_and_without_a_shuffle_keeps_the_order_of_the_lines(
+def test_jsonl_with_blank_lines_keeps_its_order_without_shuffle(
     tmp_path: Path,
 ) -> None:
     """Blank lines have positions, at the ends of files and of ranges too."""
@@ -703,7 +703,7 @@ def test_jsonl_with_blank_lines_and_without_a_shuffle_keeps_the_order_of_the_lin
     assert recordmill.open(tmp_path / "out").to_numpy()["a"].tolist() == [0, 1, 2, 3, 4]
 
 
-def test_jsonl_units_of_one_file_count_the_blank_lines_between_them(tmp_path: Path) -> None:
+def test_units_of_a_jsonl_file_count_blank_lines(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", *[{"a": row} if row % 3 else "" for row in range(3000)])
     units = plan(path, unit_bytes=1024).units
     assert len(units) > 5

@@ -169,7 +169,7 @@ EXAMPLES = pytest.mark.parametrize("examples", [20, pytest.param(1000, marks=pyt
 
 
 @pytest.mark.usefixtures("small_pieces")
-def test_a_range_is_kept_in_memory_and_in_a_file_or_given_up(
+def test_range_is_kept_in_memory_or_a_file_or_dropped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, spool = tmp_path / "a.csv", tmp_path / "spool"
@@ -197,7 +197,7 @@ def test_a_range_is_kept_in_memory_and_in_a_file_or_given_up(
 
 
 @pytest.mark.parametrize("range_bytes", [8, 1 << 20])
-def test_rows_are_placed_as_rejects_are(tmp_path: Path, range_bytes: int) -> None:
+def test_rows_are_located_like_rejects(tmp_path: Path, range_bytes: int) -> None:
     path = tmp_path / "a.csv"
     path.write_bytes(b'a,b\n1,"x\ny"\n\n2,z\nbad\n3,w\n')
     source = csv_source._plan_with_ranges(
@@ -271,7 +271,7 @@ def json_text(rows: range, names: list[str], late: Any) -> bytes:
 @EXAMPLES
 @pytest.mark.usefixtures("small_pieces")
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])
-def test_records_that_change_their_mind_late(kind: str, examples: int) -> None:
+def test_late_values_change_kept_records_like_read_ones(kind: str, examples: int) -> None:
     made: dict[str, tuple[Any, Any, Any]] = {
         "csv": (COLUMNS, st.sampled_from(LATE), csv_text),
         "jsonl": (FIELDS, late_values, json_text),
@@ -328,7 +328,7 @@ def test_records_that_change_their_mind_late(kind: str, examples: int) -> None:
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])
 @pytest.mark.parametrize("late", [None, '"c7"', '"new"', "7", "null"])
 @pytest.mark.parametrize("declared", [{}, {"label": "string"}])
-def test_a_label_that_gets_beyond_its_classes_late(
+def test_label_with_too_many_classes_at_the_end_is_read_like_unkept(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     kind: str,
@@ -401,7 +401,7 @@ pieces = st.builds(a_piece, st.sampled_from([0, 1, SMALL, 200, 1000]), st.boolea
     st.sampled_from([1, 5000, 40_000, 1 << 20]),
     st.booleans(),
 )
-def test_all_of_a_range_or_nothing(
+def test_scan_cache_keeps_a_range_completely_or_not_at_all(
     ranges: list[list[CachedBatch]], most_bytes: int, in_files: bool
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -421,7 +421,7 @@ def test_all_of_a_range_or_nothing(
 
 
 @pytest.mark.parametrize("fails_at", [0, 1])
-def test_a_full_disk_gives_the_range_up(
+def test_full_disk_drops_a_kept_range(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails_at: int
 ) -> None:
     room: ScanCache = ScanCache(1 << 20, str(tmp_path))

@@ -156,7 +156,7 @@ def names_of(source: Any) -> tuple[list[str], int]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_values_of_all_parts_are_the_classes(tmp_path: Path, kind: str) -> None:
+def test_values_of_all_parts_are_the_classes(tmp_path: Path, kind: str) -> None:
     label = "label" if kind not in ("text", "images") else None
     source = KINDS[kind](tmp_path, PARTS, PlanOptions(label=label))
     assert source.schema.label == "label"
@@ -168,7 +168,7 @@ def test_the_values_of_all_parts_are_the_classes(tmp_path: Path, kind: str) -> N
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("classes", ORDERS)
-def test_a_given_schema_takes_classes_by_name(
+def test_given_schema_maps_classes_by_name(
     tmp_path: Path, kind: str, classes: tuple[str, ...]
 ) -> None:
     source = KINDS[kind](tmp_path, PARTS, PlanOptions(schema=schema_of(classes)))
@@ -177,7 +177,7 @@ def test_a_given_schema_takes_classes_by_name(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_class_that_the_given_schema_lacks_is_a_reject(tmp_path: Path, kind: str) -> None:
+def test_class_that_the_given_schema_lacks_is_a_reject(tmp_path: Path, kind: str) -> None:
     source = KINDS[kind](tmp_path, PARTS, PlanOptions(schema=schema_of(("dog", "cat"))))
     assert names_of(source) == (["cat", "cat", "cat", "dog"], 1)
     (reject,) = (*read_all(source)[1], *source.plan_rejects)
@@ -186,7 +186,7 @@ def test_a_class_that_the_given_schema_lacks_is_a_reject(tmp_path: Path, kind: s
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_string_label_of_a_given_schema_stays_text(tmp_path: Path, kind: str) -> None:
+def test_string_label_of_a_given_schema_stays_text(tmp_path: Path, kind: str) -> None:
     given = schema_of(None, "string")
     for label in (None, "label")[: 1 + (kind not in ("images", "text"))]:
         (tmp_path / str(label)).mkdir()
@@ -197,7 +197,7 @@ def test_a_string_label_of_a_given_schema_stays_text(tmp_path: Path, kind: str) 
 
 @pytest.mark.parametrize("kind", TABLES)
 @pytest.mark.parametrize("numbers", [(0, 1), (5, 0), (10, 2)])
-def test_numbers_and_names_by_the_remedy_that_is_offered(
+def test_label_of_numbers_and_names_is_refused_and_the_remedy_reads_it(
     tmp_path: Path, kind: str, numbers: tuple[int, ...]
 ) -> None:
     """They are texts of which each is a class of its own: 0 is none of the names."""
@@ -219,7 +219,7 @@ def test_numbers_and_names_by_the_remedy_that_is_offered(
 
 
 @pytest.mark.parametrize("kind", TABLES)
-def test_declared_text_of_whole_numbers_names_classes(tmp_path: Path, kind: str) -> None:
+def test_numbers_declared_as_text_are_class_names(tmp_path: Path, kind: str) -> None:
     common = PlanOptions(dtypes={"label": "string"}, label="label")
     source = TABLES[kind](tmp_path, ((7, 30), (7, 100)), common)
     assert source.schema["label"].classes == ("100", "30", "7")
@@ -227,7 +227,9 @@ def test_declared_text_of_whole_numbers_names_classes(tmp_path: Path, kind: str)
 
 
 @pytest.mark.parametrize("kind", TABLES)
-def test_a_label_may_be_missing_in_records_and_not_in_all(tmp_path: Path, kind: str) -> None:
+def test_label_may_be_missing_in_some_records_but_not_in_the_data(
+    tmp_path: Path, kind: str
+) -> None:
     source = TABLES[kind](tmp_path, (("dog", None), ("Äffchen", "cat")), PlanOptions(label="label"))
     assert source.schema["label"] == Feature("label", "int64", classes=("cat", "dog", "Äffchen"))
     assert [row["label"] for row in values(read_all(source)[0])] == [1, None, 2, 0]
@@ -237,21 +239,21 @@ def test_a_label_may_be_missing_in_records_and_not_in_all(tmp_path: Path, kind: 
 
 
 @pytest.mark.parametrize("kind", TABLES)
-def test_a_label_of_numbers_has_no_classes(tmp_path: Path, kind: str) -> None:
+def test_label_of_numbers_has_no_classes(tmp_path: Path, kind: str) -> None:
     source = TABLES[kind](tmp_path, ((7, 30), (7, 100)), PlanOptions(label="label"))
     assert (source.schema.label, source.schema["label"].classes) == ("label", None)
     assert [row["label"] for row in values(read_all(source)[0])] == [7, 30, 7, 100]
 
 
 @pytest.mark.parametrize("kind", TABLES)
-def test_a_label_of_floats_is_noted(tmp_path: Path, kind: str) -> None:
+def test_label_of_floats_is_noted(tmp_path: Path, kind: str) -> None:
     source = TABLES[kind](tmp_path, [[0.0, 1.0], [2.0]], PlanOptions(label="label"))
     (note,) = (note for note in source.notes if "without classes" in note)
     assert "makes its values classes" in note
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "kept jsonl", "parquet", "memory"])
-def test_lists_of_texts_are_lists_of_classes(tmp_path: Path, kind: str) -> None:
+def test_label_of_text_lists_becomes_lists_of_classes(tmp_path: Path, kind: str) -> None:
     parts: Parts = ([["b", "a"], []], [["c"], ["a"]])
     source = TABLES[kind](tmp_path, parts, PlanOptions(label="label"))
     assert (source.schema["label"].describe(), source.schema["label"].classes) == (
@@ -262,7 +264,7 @@ def test_lists_of_texts_are_lists_of_classes(tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", TABLES)
-def test_labels_of_no_or_too_many_values(
+def test_label_of_no_or_too_many_values_is_refused(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "empty").mkdir()
@@ -280,7 +282,7 @@ def test_labels_of_no_or_too_many_values(
 
 
 @pytest.mark.parametrize("kind", TABLES)
-def test_a_number_beyond_the_classes_is_a_reject(tmp_path: Path, kind: str) -> None:
+def test_number_beyond_the_classes_of_the_schema_is_a_reject(tmp_path: Path, kind: str) -> None:
     source = TABLES[kind](tmp_path, ([0, 1, 2, -1],), PlanOptions(schema=schema_of(("neg", "pos"))))
     rows, rejects = read_all(source)
     assert [row["label"] for row in values(rows)] == [0, 1]
@@ -288,7 +290,7 @@ def test_a_number_beyond_the_classes_is_a_reject(tmp_path: Path, kind: str) -> N
 
 
 @pytest.mark.parametrize("kind", TABLES)
-def test_names_and_numbers_as_text(tmp_path: Path, kind: str) -> None:
+def test_class_names_and_numbers_as_text_are_resolved(tmp_path: Path, kind: str) -> None:
     source = TABLES[kind](
         tmp_path, (["pos", "0", "1", "2", "neg"],), PlanOptions(schema=schema_of(("neg", "pos")))
     )
@@ -298,7 +300,7 @@ def test_names_and_numbers_as_text(tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", TABLES)
-def test_classes_that_are_called_by_numbers(tmp_path: Path, kind: str) -> None:
+def test_classes_with_numeric_names_are_resolved_and_noted(tmp_path: Path, kind: str) -> None:
     """Text is a name, a typed number the number of a class, and that is said; also where both stand
     together.
     """
@@ -325,7 +327,7 @@ def test_classes_that_are_called_by_numbers(tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", TABLES)
-def test_truth_values_are_the_names_true_and_false(tmp_path: Path, kind: str) -> None:
+def test_booleans_are_the_class_names_true_and_false(tmp_path: Path, kind: str) -> None:
     """And not the numbers 1 and 0, which may be other classes."""
     truth = (["true", "false"], ["true"]) if kind == "csv" else ([True, False], [True])
     for classes in (("false", "true"), ("true", "false"), ("yak", "true", "false")):
@@ -339,7 +341,7 @@ def test_truth_values_are_the_names_true_and_false(tmp_path: Path, kind: str) ->
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "kept jsonl"])
-def test_truth_values_among_names_and_numbers(tmp_path: Path, kind: str) -> None:
+def test_booleans_among_names_and_numbers_are_resolved(tmp_path: Path, kind: str) -> None:
     source = TABLES[kind](
         tmp_path, ([True, 0, "true", False, 2],), PlanOptions(schema=schema_of(("x", "true", "y")))
     )
@@ -349,9 +351,7 @@ def test_truth_values_among_names_and_numbers(tmp_path: Path, kind: str) -> None
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "kept jsonl", "parquet", "memory"])
-def test_classes_that_are_declared_to_be_text_have_no_note_on_numbers(
-    tmp_path: Path, kind: str
-) -> None:
+def test_classes_declared_as_text_have_no_note_on_numbers(tmp_path: Path, kind: str) -> None:
     given = PlanOptions(schema=schema_of(("1", "2", "3")), dtypes={"label": "string"})
     source = TABLES[kind](tmp_path, ([1, 2, 3],), given)
     assert [row["label"] for row in values(read_all(source)[0])] == ["1", "2", "3"]
@@ -359,7 +359,7 @@ def test_classes_that_are_declared_to_be_text_have_no_note_on_numbers(
 
 
 @pytest.mark.parametrize("kind", NUMBERED)
-def test_a_number_beyond_the_data_s_own_classes_is_a_reject(tmp_path: Path, kind: str) -> None:
+def test_number_beyond_the_classes_of_the_data_is_a_reject(tmp_path: Path, kind: str) -> None:
     parts = (("cat", "dog", 3, -1), ("bird",))
     for name, schema in (
         ("same", None),
@@ -372,7 +372,7 @@ def test_a_number_beyond_the_data_s_own_classes_is_a_reject(tmp_path: Path, kind
 
 
 @pytest.mark.parametrize("kind", ["parquet", "memory"])
-def test_numbers_of_classes_and_of_none_are_not_mixed(tmp_path: Path, kind: str) -> None:
+def test_class_numbers_and_plain_numbers_are_not_mixed(tmp_path: Path, kind: str) -> None:
     def make(name: str, tables: list[pa.Table], common: PlanOptions) -> Any:
         folder = tmp_path / name
         folder.mkdir()
@@ -422,7 +422,7 @@ def plan_records(*paths: Path, **common: Any) -> Any:
     return plan_tfrecord(input_files(*paths), TfrecordOptions(), PlanOptions(**common))
 
 
-def test_records_that_are_kept_as_they_are_keep_their_classes(tmp_path: Path) -> None:
+def test_tfrecords_keep_their_classes_or_are_refused(tmp_path: Path) -> None:
     one = write_records(tmp_path / "one", PARTS[0], ("cat", "dog"))
     two = write_records(tmp_path / "two", PARTS[1], ("bird", "cat"))
     other = (
@@ -455,7 +455,7 @@ def payloads_of(source: Any) -> tuple[list[bytes], list[Any]]:
     return texts, [reject for chunk in chunks for reject in chunk.rejects]
 
 
-def test_records_of_one_table_and_without_a_schema_beside_them(tmp_path: Path) -> None:
+def test_tfrecords_with_equal_classes_or_no_schema_are_built(tmp_path: Path) -> None:
     paths = [
         write_records(tmp_path / str(at), part, ("bird", "cat", "dog"))
         for at, part in enumerate(PARTS)
@@ -468,7 +468,7 @@ def test_records_of_one_table_and_without_a_schema_beside_them(tmp_path: Path) -
     assert len(payloads_of(given)[0]) == 3
 
 
-def test_an_own_column_of_images_may_be_another_name_s(tmp_path: Path) -> None:
+def test_label_column_is_refused_for_images_in_folders(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="images have a label by their folders"):
         as_images(tmp_path, PARTS, PlanOptions(label="kind"))
 
@@ -481,7 +481,7 @@ FOLDERS = {"text": as_text, "images": as_images}
 
 
 @pytest.mark.parametrize("kind", FOLDERS)
-def test_a_folder_is_never_another_class(tmp_path: Path, kind: str) -> None:
+def test_class_of_a_folder_is_mapped_by_name(tmp_path: Path, kind: str) -> None:
     schema = Schema(
         (*schema_of(("pos", "neg")), Feature("source", "string"), Feature("class_name", "string")),
         "label",
@@ -492,7 +492,7 @@ def test_a_folder_is_never_another_class(tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", FOLDERS)
-def test_a_folder_that_the_schema_lacks_is_a_reject(tmp_path: Path, kind: str) -> None:
+def test_class_folder_that_the_schema_lacks_is_a_reject(tmp_path: Path, kind: str) -> None:
     source = FOLDERS[kind](
         tmp_path, [*LABELS, ["odd"]], PlanOptions(schema=schema_of(("pos", "neg")))
     )
@@ -505,7 +505,7 @@ def test_a_folder_that_the_schema_lacks_is_a_reject(tmp_path: Path, kind: str) -
     assert len(read_all(source)[0]) == 5
 
 
-def test_a_label_of_text_may_be_a_name_and_no_number_of_its_own(tmp_path: Path) -> None:
+def test_label_of_documents_may_be_text_but_not_a_plain_number(tmp_path: Path) -> None:
     source = as_text(tmp_path, LABELS, PlanOptions(schema=schema_of(None, "string")))
     assert sorted(row["label"] for row in values(read_all(source)[0])) == sorted(*LABELS)
     with pytest.raises(UsageError, match="does not name the classes of 'label'"):
@@ -517,7 +517,7 @@ def test_a_label_of_text_may_be_a_name_and_no_number_of_its_own(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("kind", FOLDERS)
-def test_strays_beside_class_folders_are_left_out_and_counted(tmp_path: Path, kind: str) -> None:
+def test_files_outside_of_class_folders_are_left_out_and_noted(tmp_path: Path, kind: str) -> None:
     FOLDERS[kind](tmp_path, LABELS, PlanOptions())
     (stray,) = (tmp_path / "in").glob("pos/1.*")
     (tmp_path / "in" / f"stray{stray.suffix}").write_bytes(stray.read_bytes())
@@ -539,7 +539,7 @@ def test_strays_beside_class_folders_are_left_out_and_counted(tmp_path: Path, ki
     ]
 
 
-def test_strays_beside_split_folders_are_left_out(tmp_path: Path) -> None:
+def test_files_outside_of_split_folders_are_left_out_and_noted(tmp_path: Path) -> None:
     for name in ("train/neg/1", "train/pos/1", "test/neg/1", "words"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / f"{name}.txt").write_text("text")
@@ -551,7 +551,7 @@ def test_strays_beside_split_folders_are_left_out(tmp_path: Path) -> None:
     assert "classes that not every split has: 'pos' (in train only)" in source.notes
 
 
-def test_a_stray_that_is_kept_has_no_label_that_a_schema_requires(tmp_path: Path) -> None:
+def test_unlabelled_file_is_an_error_if_the_schema_requires_a_label(tmp_path: Path) -> None:
     as_text(tmp_path, LABELS, PlanOptions())
     (tmp_path / "in" / "stray.txt").write_text("a stray")
     required = Schema((Feature("label", "int64", (), True, ("neg", "pos")),), "label")
@@ -561,7 +561,7 @@ def test_a_stray_that_is_kept_has_no_label_that_a_schema_requires(tmp_path: Path
         as_text(tmp_path, LABELS, PlanOptions(schema=required), unlabelled="keep")
 
 
-def test_as_many_strays_as_files_of_classes_are_refused(tmp_path: Path) -> None:
+def test_too_many_files_outside_of_class_folders_are_refused(tmp_path: Path) -> None:
     as_text(tmp_path, LABELS, PlanOptions())
     for number in range(5):
         (tmp_path / "in" / f"{number}.txt").write_text("stray")

@@ -65,7 +65,7 @@ def lay(names: str | list[tuple[int, str]], *roots: str, **options: Any) -> Fold
         ),
     ],
 )
-def test_the_class_that_a_regular_expression_finds(
+def test_class_regex_finds_classes_in_names(
     regex: str, classes: tuple[str | None, ...], said: str
 ) -> None:
     names = "a/class_3_1.png a/none.png b/class_10_1.png"
@@ -79,7 +79,9 @@ def test_the_class_that_a_regular_expression_finds(
 
 
 @pytest.mark.parametrize("kind", ["images", "text"])
-def test_files_in_whose_names_no_class_is_found(kind: str, tmp_path: Path) -> None:
+def test_files_without_a_match_of_the_class_regex_are_handled_by_missing(
+    kind: str, tmp_path: Path
+) -> None:
     for name in ("cat_1", "cat_2", "dog_1", "other"):
         data = image_samples.encoded("PNG") if kind == "images" else b"text"
         (tmp_path / f"{name}.{'png' if kind == 'images' else 'txt'}").write_bytes(data)
@@ -123,12 +125,12 @@ def test_files_in_whose_names_no_class_is_found(kind: str, tmp_path: Path) -> No
         ],
     ],
 )
-def test_split_of(name: str, split: str | None) -> None:
+def test_split_word_of_a_name_is_detected(name: str, split: str | None) -> None:
     assert detect_split(name) == split
 
 
 @given(st.text(st.sampled_from("train val dev-._ 0xé"), max_size=12))
-def test_words_are_found_where_hugging_face_finds_them(name: str) -> None:
+def test_split_words_are_found_like_in_hugging_face_datasets(name: str) -> None:
     """Oracle: the glob patterns of datasets/data_files.py (KEYWORDS_IN_DIR_NAME_BASE_PATTERNS) for
     one folder.
     """
@@ -199,7 +201,7 @@ def test_words_are_found_where_hugging_face_finds_them(name: str) -> None:
         ("my_test_data/1.csv my_train_data/1.csv", "test train", "- -", {}),
     ],
 )
-def test_splits_and_classes_by_names(
+def test_splits_and_classes_follow_from_names(
     names: str, splits: str, classes: str, options: dict[str, Any]
 ) -> None:
     found = lay(names, **options)
@@ -226,11 +228,11 @@ def test_splits_and_classes_by_names(
         ),
     ],
 )
-def test_what_is_said_of_names(names: str, note: str) -> None:
+def test_layout_of_names_is_noted(names: str, note: str) -> None:
     assert lay(names).notes == (note,)
 
 
-def test_inputs_own_names_are_classes_or_splits() -> None:
+def test_names_of_several_inputs_are_classes_or_splits() -> None:
     pairs = [(0, "1.jpg"), (1, "1.jpg"), (1, "2.jpg")]
     assert lay(pairs, "cat", "dog").classes == ("cat", "dog", "dog")
     assert lay(pairs, "cat", "dog").splits == (None, None, None)
@@ -241,7 +243,7 @@ def test_inputs_own_names_are_classes_or_splits() -> None:
 
 
 @pytest.mark.parametrize("names", ["train/1.jpg test/2.jpg extra/3.jpg", "train/1.jpg 2.jpg"])
-def test_split_folders_beside_others_are_refused(names: str) -> None:
+def test_split_folders_beside_other_files_are_refused(names: str) -> None:
     """Either reading could mix test data into training, silently."""
     with pytest.raises(
         UsageError,
@@ -251,14 +253,14 @@ def test_split_folders_beside_others_are_refused(names: str) -> None:
     assert set(lay(names, split_from="none").splits) == {None}
 
 
-def test_demands_that_names_do_not_meet() -> None:
+def test_split_from_that_names_do_not_support_is_refused() -> None:
     with pytest.raises(UsageError, match="no folder names a split"):
         lay("a/1.jpg", split_from="folders")
     with pytest.raises(UsageError, match=r"b\.jpg: this file's name says no split"):
         lay("train.jpg b.jpg", split_from="names")
 
 
-def test_one_word_in_one_name_is_no_split() -> None:
+def test_single_split_word_in_all_names_is_not_a_split() -> None:
     alone = lay("x_test_100.csv")
     assert alone.splits == (None,)
     assert (
@@ -267,11 +269,11 @@ def test_one_word_in_one_name_is_no_split() -> None:
     assert "--split-from names" in in_flags(alone.notes[0])
 
 
-def test_no_files() -> None:
+def test_layout_of_no_files_is_empty() -> None:
     assert lay([]) == FolderLayout((), ())
 
 
-def test_what_folders_called_name_equals_value_say() -> None:
+def test_hive_partition_folders_are_parsed() -> None:
     names = (
         "dt=2024/country=JP/1.csv",
         "dt=2025/country=a%2Fb/1.csv",
@@ -332,7 +334,7 @@ def table(out: Path) -> dict[str, list[Any]]:
     return found
 
 
-def test_they_become_columns(folder: Path, tmp_path: Path) -> None:
+def test_partition_folders_become_columns(folder: Path, tmp_path: Path) -> None:
     built = recordmill.build(folder, tmp_path / "out", shuffle=False, label="country")
     assert not [note for note in built.notes if "=..." in note or "not in" in note]
     assert [(f.name, f.dtype, f.required) for f in built.schema] == [
@@ -352,7 +354,7 @@ def test_they_become_columns(folder: Path, tmp_path: Path) -> None:
     }
 
 
-def test_a_given_schema_and_dtypes_hold_for_them(folder: Path, tmp_path: Path) -> None:
+def test_schema_and_dtypes_apply_to_partition_columns(folder: Path, tmp_path: Path) -> None:
     features = (
         Feature("dt", "string"),
         Feature("x", "int64"),
@@ -373,7 +375,7 @@ def test_a_given_schema_and_dtypes_hold_for_them(folder: Path, tmp_path: Path) -
     assert {count for count in some.records.values() if count} <= {2, 4, 6}
 
 
-def test_a_value_that_does_not_fit_is_a_reject_of_each_of_its_records(
+def test_partition_value_that_does_not_fit_rejects_its_records(
     folder: Path, tmp_path: Path, kind: str
 ) -> None:
     write_rows(
@@ -398,7 +400,9 @@ def test_a_value_that_does_not_fit_is_a_reject_of_each_of_its_records(
     assert len({(one["source"], one["place"]) for one in places}) == 2
 
 
-def test_a_column_of_the_files_stands_before_what_folders_say(tmp_path: Path, kind: str) -> None:
+def test_column_of_a_file_takes_precedence_over_a_partition_column(
+    tmp_path: Path, kind: str
+) -> None:
     write_rows(
         tmp_path / "in" / "x=5" / "y=7" / f"part.{kind}", [{"x": 1, "z": 3}, {"x": 2, "z": 4}]
     )
@@ -408,7 +412,7 @@ def test_a_column_of_the_files_stands_before_what_folders_say(tmp_path: Path, ki
     assert table(tmp_path / "out") == {"x": [1.0, 2.0], "z": [3, 4], "y": [7.0, 7.0]}
 
 
-def test_what_hive_calls_null_is_missing(tmp_path: Path, kind: str) -> None:
+def test_hive_default_partition_is_null(tmp_path: Path, kind: str) -> None:
     for value, x in (("__HIVE_DEFAULT_PARTITION__", 1), ("a%20b", 2)):
         write_rows(tmp_path / "in" / f"v={value}" / f"part.{kind}", [{"x": x, "z": 0}])
     built = recordmill.build(tmp_path / "in", tmp_path / "out", shuffle=False)
@@ -419,7 +423,7 @@ def test_what_hive_calls_null_is_missing(tmp_path: Path, kind: str) -> None:
     }
 
 
-def test_a_folder_and_a_column_of_one_name_are_told_of(tmp_path: Path) -> None:
+def test_partition_folder_named_like_a_column_is_noted(tmp_path: Path) -> None:
     (tmp_path / "in" / "id=7").mkdir(parents=True)
     (tmp_path / "in" / "id=7" / "a.csv").write_text("id,x\n1,2\n3,4\n")
     built = recordmill.build(tmp_path / "in", tmp_path / "out")
@@ -449,7 +453,7 @@ def path(tmp_path: Path, kind: str) -> Path:
 
 
 @pytest.mark.parametrize("threads", [1, 4])
-def test_only_these_in_this_order(path: Path, tmp_path: Path, threads: int) -> None:
+def test_chosen_columns_are_built_in_order(path: Path, tmp_path: Path, threads: int) -> None:
     wanted = ["c", "b", "c", "a"] if path.suffix != ".parquet" else ["c", "b", "a"]
     result = recordmill.build(
         path, tmp_path / "out", columns=wanted, label="b", threads=threads, quiet=True
@@ -462,7 +466,7 @@ def test_only_these_in_this_order(path: Path, tmp_path: Path, threads: int) -> N
     assert found == [(row["a"], row["a"] % 3, row["c"]) for row in ROWS]
 
 
-def test_a_column_that_is_not_there_is_refused(path: Path, tmp_path: Path) -> None:
+def test_missing_column_is_refused(path: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"column .prise.*(are|is) a, b, odd, c"):
         recordmill.build(path, tmp_path / "out", columns=["a", "prise"], quiet=True)
     with pytest.raises(UsageError, match="label"):
@@ -470,7 +474,7 @@ def test_a_column_that_is_not_there_is_refused(path: Path, tmp_path: Path) -> No
     assert not (tmp_path / "out").exists()
 
 
-def test_members_of_an_object_come_with_it(tmp_path: Path) -> None:
+def test_column_of_an_object_includes_its_members(tmp_path: Path) -> None:
     path = tmp_path / "in.jsonl"
     path.write_text(
         '{"u": {"id": 1, "tags": ["x"]}, "t": [1]}\n{"u": {"id": 2, "tags": []}, "t": "odd"}\n'

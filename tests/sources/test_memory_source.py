@@ -27,7 +27,7 @@ def plan(data: Any, folder: Path, **common: Any) -> MemorySource:
     return plan_memory(data, folder / "spool", PlanOptions(**common))
 
 
-def test_a_dict_of_arrays(tmp_path: Path) -> None:
+def test_dict_of_arrays_is_built_with_its_dtypes(tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     columns = {
         "image": rng.integers(256, size=(7, 4, 3), dtype=np.uint8),
@@ -72,7 +72,7 @@ def test_a_dict_of_arrays(tmp_path: Path) -> None:
         ]
 
 
-def test_bfloat16_arrays(tmp_path: Path) -> None:
+def test_bfloat16_arrays_are_built(tmp_path: Path) -> None:
     ml_dtypes = pytest.importorskip("ml_dtypes")
     source = plan(
         {"x": np.arange(3).astype(ml_dtypes.bfloat16), "t": np.ones((3, 2), ml_dtypes.bfloat16)},
@@ -82,7 +82,7 @@ def test_bfloat16_arrays(tmp_path: Path) -> None:
     assert values(read_all(source)[0])[2] == {"x": 2.0, "t": [1.0, 1.0]}
 
 
-def test_arrow_objects(tmp_path: Path) -> None:
+def test_arrow_objects_of_every_form_are_built(tmp_path: Path) -> None:
     table = pa.table(
         {
             "a": [1, 2, None],
@@ -116,7 +116,7 @@ class OnlyStream:
         return self.table.__arrow_c_stream__(requested_schema)
 
 
-def test_pandas(tmp_path: Path) -> None:
+def test_pandas_data_frames_are_built(tmp_path: Path) -> None:
     pd = pytest.importorskip("pandas")
     frame = pd.DataFrame(
         {
@@ -142,7 +142,7 @@ def test_pandas(tmp_path: Path) -> None:
     assert values(read_all(plan({"f": frame["f"]}, tmp_path))[0]) == [{"f": 1.5}, {"f": None}]
 
 
-def test_duckdb(tmp_path: Path) -> None:
+def test_duckdb_relation_is_built(tmp_path: Path) -> None:
     duckdb = pytest.importorskip("duckdb")
     relation = duckdb.sql("select range as n, 'r' || range as s from range(5)")
     assert values(read_all(plan(relation, tmp_path))[0]) == [
@@ -150,7 +150,7 @@ def test_duckdb(tmp_path: Path) -> None:
     ]
 
 
-def test_dicts_are_widened_over_all_batches(
+def test_types_of_dicts_are_widened_over_all_batches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(python_rows, "_MAX_BATCH_ROWS", 2)
@@ -168,7 +168,7 @@ def test_dicts_are_widened_over_all_batches(
     assert values(read_all(source)[0]) == [{"a": None, "b": None, "c": None} | row for row in rows]
 
 
-def test_dicts_of_arrays_are_tensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dicts_of_arrays_become_tensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(python_rows, "_MAX_BATCH_ROWS", 3)
     rows = [
         {
@@ -196,7 +196,7 @@ def test_dicts_of_arrays_are_tensors(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert values(read_all(source)[0])[4] == {"t": None, "v": None, "m": None, "z": None}
 
 
-def test_dicts_of_other_things(tmp_path: Path) -> None:
+def test_dicts_of_bytes_times_and_objects_are_built(tmp_path: Path) -> None:
     moment = datetime.datetime(2020, 1, 2, 3, tzinfo=datetime.timezone.utc)
     source = plan(
         [
@@ -290,12 +290,14 @@ REFUSED: list[tuple[Any, type[Exception], str]] = [
 @pytest.mark.parametrize(
     ("data", "kind", "message"), REFUSED, ids=[case[2][:40] for case in REFUSED]
 )
-def test_what_is_refused(tmp_path: Path, data: Any, kind: type[Exception], message: str) -> None:
+def test_unsupported_data_in_memory_is_refused(
+    tmp_path: Path, data: Any, kind: type[Exception], message: str
+) -> None:
     with pytest.raises(kind, match=message):
         plan(data, tmp_path)
 
 
-def test_batches_of_other_types_are_refused_by_name(
+def test_batches_of_different_types_are_refused_until_declared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(python_rows, "_MAX_BATCH_ROWS", 1)
@@ -316,7 +318,7 @@ def test_batches_of_other_types_are_refused_by_name(
     ]
 
 
-def test_rows_of_nothing_are_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_empty_dicts_are_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(python_rows, "_MAX_BATCH_ROWS", 2)
     assert values(read_all(plan([{}, {}, {}, {"a": 1}], tmp_path))[0]) == [{"a": None}] * 3 + [
         {"a": 1}
@@ -324,7 +326,9 @@ def test_rows_of_nothing_are_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert len(read_all(plan([{}, {}, {}], tmp_path))[0]) == 3
 
 
-def test_memory_is_bounded_by_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_iterator_is_read_in_batches_of_bounded_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(memory, "UNIT_BYTES", 40_000)
     monkeypatch.setattr(python_rows, "BATCH_BYTES", 10_000)
     monkeypatch.setattr(in_memory, "BATCH_BYTES", 10_000)
@@ -344,7 +348,7 @@ def test_memory_is_bounded_by_batches(tmp_path: Path, monkeypatch: pytest.Monkey
     assert [unit.rows for unit in plan(table, tmp_path).units] == [5000] * 4
 
 
-def test_pandas_is_not_needed() -> None:
+def test_data_in_memory_does_not_need_pandas() -> None:
     code = """
 import sys
 class Without:
@@ -375,7 +379,7 @@ row_strategy = st.fixed_dictionaries(
     max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(st.lists(row_strategy, min_size=1, max_size=20), st.integers(1, 7))
-def test_what_goes_in_comes_out(
+def test_arbitrary_rows_are_built_with_their_values(
     tmp_path: Path, rows: list[dict[str, Any]], batch_rows: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -391,7 +395,7 @@ def test_what_goes_in_comes_out(
             assert row[feature.name] == value
 
 
-def test_masks_are_missing_values_and_no_values_of_their_own(tmp_path: Path) -> None:
+def test_masked_arrays_are_missing_values(tmp_path: Path) -> None:
     tensors = np.ma.masked_array(
         np.full((3, 2, 2), 999), mask=[[[0, 0], [0, 0]], [[1, 1], [1, 1]], [[0, 0], [0, 0]]]
     )
@@ -417,7 +421,7 @@ def test_masks_are_missing_values_and_no_values_of_their_own(tmp_path: Path) -> 
     assert values(read_all(plan({"t": tensors}, tmp_path))[0])[2] == {"t": None}
 
 
-def test_masks_within_lists_dicts_and_frames_are_missing_values(tmp_path: Path) -> None:
+def test_masked_values_in_lists_dicts_and_frames_are_missing_values(tmp_path: Path) -> None:
     pandas = pytest.importorskip("pandas")
     whole, gone = np.ma.masked_array([1, 2]), np.ma.masked_array([3, 999], mask=True)
     hole = np.ma.masked_array([3, 999], mask=[False, True])
@@ -441,7 +445,7 @@ def test_masks_within_lists_dicts_and_frames_are_missing_values(tmp_path: Path) 
     assert "a null inside a list" in reject.message
 
 
-def test_columns_of_a_frame_with_one_name_are_refused(tmp_path: Path) -> None:
+def test_data_frame_with_duplicate_column_names_is_refused(tmp_path: Path) -> None:
     pandas = pytest.importorskip("pandas")
     with pytest.raises(DataError, match="two columns are named 'a'"):
         plan(pandas.DataFrame([[1, "x"]], columns=["a", "a"]), tmp_path)
@@ -452,9 +456,7 @@ AWARE = NAIVE.replace(tzinfo=datetime.timezone.utc)
 
 
 @pytest.mark.parametrize("pair", [(NAIVE, AWARE), (AWARE, NAIVE)])
-def test_times_with_and_without_a_zone_are_not_exchanged(
-    tmp_path: Path, pair: tuple[Any, Any]
-) -> None:
+def test_times_with_and_without_a_zone_are_not_mixed(tmp_path: Path, pair: tuple[Any, Any]) -> None:
     pandas = pytest.importorskip("pandas")
     mixed = [
         iter([{"t": one} for one in pair]),
@@ -490,14 +492,14 @@ def test_times_with_and_without_a_zone_are_not_exchanged(
 
 
 @pytest.mark.parametrize("unit", ["Y", "M", "W", "D", "h", "m", "s", "ms"])
-def test_times_of_any_unit(tmp_path: Path, unit: str) -> None:
+def test_numpy_times_of_any_unit_are_built(tmp_path: Path, unit: str) -> None:
     times = np.array(["2021-03-04T05:06", "NaT"], f"datetime64[{unit}]")
     rows, rejects = read_all(plan({"a": times}, tmp_path))
     assert (values(rows)[0]["a"], rejects) == (times.astype("datetime64[ms]")[0].item(), [])
 
 
 @pytest.mark.parametrize("unit", ["D", "s", "ns"])
-def test_nat_among_times_of_rows_is_null(tmp_path: Path, unit: str) -> None:
+def test_nat_in_rows_is_null(tmp_path: Path, unit: str) -> None:
     times = list(np.array(["2021-03-04", "NaT"], f"datetime64[{unit}]"))
     for number, column in enumerate((times, [*times, None])):
         spool = tmp_path / str(number)

@@ -65,7 +65,7 @@ def arrays(draw: st.DrawFn) -> dict[str, np.ndarray[Any, Any]]:
 @given(
     arrays(), st.sampled_from([np.savez, np.savez_compressed]), st.sampled_from([1, 50, 1 << 20])
 )
-def test_rows_of_memory(
+def test_npz_file_gives_the_rows_of_the_arrays_in_memory(
     tmp_path_factory: pytest.TempPathFactory, found: dict[str, Any], how: Any, size: int
 ) -> None:
     folder = tmp_path_factory.mktemp("numpy")
@@ -89,7 +89,7 @@ def test_rows_of_memory(
 
 @pytest.mark.parametrize("unit", ["Y", "W", "D", "h", "s", "ms", "us", "ns"])
 @pytest.mark.parametrize("how", ["npy", "savez", "savez_compressed", "fields"])
-def test_nat_is_null_in_every_unit_and_times_without_it_are_required(
+def test_nat_is_null_in_every_unit_and_other_times_are_required(
     tmp_path: Path, unit: str, how: str
 ) -> None:
     times = np.array(["2020-01-01", "NaT", "1969-12-31"], f"datetime64[{unit}]")
@@ -110,7 +110,7 @@ def test_nat_is_null_in_every_unit_and_times_without_it_are_required(
         assert not rejects
 
 
-def test_one_array_is_called_as_its_file(tmp_path: Path) -> None:
+def test_single_array_is_named_like_its_file(tmp_path: Path) -> None:
     half = np.linspace(0, 1, 12, dtype=np.float16).reshape(4, 3)
     np.save(tmp_path / "half.npy", np.asfortranarray(half))
     source = plan(tmp_path / "half.npy")
@@ -120,7 +120,7 @@ def test_one_array_is_called_as_its_file(tmp_path: Path) -> None:
     ).tolist()
 
 
-def test_fields_are_features(tmp_path: Path) -> None:
+def test_fields_of_structured_arrays_are_features(tmp_path: Path) -> None:
     array = np.array(
         [(1, [0.5, 1], "ä"), (2, [2, 3], "")], [("i", ">i2"), ("v", "f4", 2), ("größe 東", "U2")]
     )
@@ -186,7 +186,7 @@ X, Y = np.arange(12, dtype=np.float32).reshape(6, 2), np.array(list("abcabc"))
         ({"y=3/a.npz": {"x": X}}, "x", "6", "y=..."),
     ],
 )
-def test_files_go_together(
+def test_arrays_of_several_files_form_records_and_splits(
     files: dict[str, Any], features_of: str, splits: str, note: str, tmp_path: Path
 ) -> None:
     for name, content in files.items():
@@ -213,7 +213,7 @@ def _under(path: Path) -> Path:
     return path
 
 
-def test_columns_of_several_files_stay_together(
+def test_numbered_parts_of_columns_stay_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(numpy_files, "UNIT_BYTES", 20)
@@ -227,7 +227,7 @@ def test_columns_of_several_files_stay_together(
     assert [row["y"] for row in rows] == [100 * part + n for part in range(3) for n in range(6)]
 
 
-def test_columns_and_splits_are_chosen(tmp_path: Path) -> None:
+def test_columns_and_splits_of_arrays_are_chosen(tmp_path: Path) -> None:
     path = save(
         tmp_path / "m.npz",
         x_train=X,
@@ -306,7 +306,7 @@ class Evil:
         ),
     ],
 )
-def test_damaged_and_hostile_arrays_are_refused(data: bytes, message: str, tmp_path: Path) -> None:
+def test_damaged_or_hostile_array_is_refused(data: bytes, message: str, tmp_path: Path) -> None:
     (tmp_path / "a.npy").write_bytes(data)
     with pytest.raises(DataError, match=message):
         read_all(plan(tmp_path / "a.npy", memory_bytes=100 << 20))
@@ -319,7 +319,9 @@ def test_damaged_and_hostile_arrays_are_refused(data: bytes, message: str, tmp_p
         read_all(plan(tmp_path / "b.npz", memory_bytes=100 << 20))
 
 
-def test_nothing_is_unpickled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pickled_arrays_are_never_unpickled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TMP_EVIL", str(tmp_path / "evil"))
     np.save(tmp_path / "a.npy", np.array([Evil()], object), allow_pickle=True)
     (tmp_path / "b.npy").write_bytes(pickle.dumps(Evil()))
@@ -355,7 +357,7 @@ def test_nothing_is_unpickled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         ({"a": {"n": 3}}, None, "a.npz: there are no rows"),
     ],
 )
-def test_arrays_that_do_not_go_together(
+def test_arrays_that_do_not_fit_together_are_refused(
     files: Any, columns: Any, message: str, tmp_path: Path
 ) -> None:
     for name, content in files.items():
@@ -364,7 +366,7 @@ def test_arrays_that_do_not_go_together(
         plan(tmp_path, options=NumpyOptions(columns))
 
 
-def test_files_whose_rows_have_one_form_are_refused(tmp_path: Path) -> None:
+def test_array_files_of_one_form_are_refused_as_ambiguous(tmp_path: Path) -> None:
     np.save(tmp_path / "cat.npy", X)
     np.save(tmp_path / "dog.npy", X)
     with pytest.raises(
@@ -377,7 +379,7 @@ def test_files_whose_rows_have_one_form_are_refused(tmp_path: Path) -> None:
         plan(tmp_path)
 
 
-def test_damaged_members(tmp_path: Path) -> None:
+def test_damaged_member_of_an_npz_is_refused(tmp_path: Path) -> None:
     noise = np.random.default_rng(1).integers(256, size=(4000, 9), dtype=np.uint8)
     whole = save(tmp_path / "a.npz", np.savez_compressed, x=noise).read_bytes()
     path = tmp_path / "b.npz"

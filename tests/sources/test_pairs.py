@@ -110,7 +110,7 @@ def test_images_and_masks_with_a_suffix_each_are_paired(tmp_path: Path) -> None:
     assert len(recordmill.open(tmp_path / "out")) == len(masks)
 
 
-def test_splits_and_classes_come_from_the_folders_around(tmp_path: Path) -> None:
+def test_splits_of_pairs_come_from_the_outer_folders(tmp_path: Path) -> None:
     for split in ("train", "val"):
         write(tmp_path / "in" / split, ("images", "masks"), 3)
     recordmill.build(tmp_path / "in", tmp_path / "out", pair="images,masks")
@@ -119,7 +119,7 @@ def test_splits_and_classes_come_from_the_folders_around(tmp_path: Path) -> None
     assert "label" not in made.schema
 
 
-def test_a_file_without_its_partner_or_that_does_not_fit_is_a_reject_by_name(
+def test_image_or_mask_without_a_fitting_partner_is_a_reject(
     tmp_path: Path,
 ) -> None:
     write(tmp_path / "in")
@@ -154,7 +154,7 @@ def test_a_file_without_its_partner_or_that_does_not_fit_is_a_reject_by_name(
         ("images,image", "records have a feature 'image' already"),
     ],
 )
-def test_what_is_no_pair_of_folders_is_refused(pair: str, says: str | None, tmp_path: Path) -> None:
+def test_invalid_pair_is_refused(pair: str, says: str | None, tmp_path: Path) -> None:
     write(tmp_path / "in")
     if says is None:  # the other way round is for the user to say
         recordmill.build(tmp_path / "in", tmp_path / "out", pair=pair)
@@ -176,7 +176,7 @@ def test_two_masks_of_one_name_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "wanted", [{"crop": "center"}, {"flip": True, "crop": recordmill.RandomCrop((0.3, 0.8))}]
 )
-def test_a_mask_moves_with_its_image(wanted: Any, tmp_path: Path) -> None:
+def test_mask_follows_crops_and_flips_of_its_image(wanted: Any, tmp_path: Path) -> None:
     write(tmp_path / "in")
     recordmill.build(tmp_path / "in", tmp_path / "out", pair="images,masks")
     images = {
@@ -192,7 +192,7 @@ def test_a_mask_moves_with_its_image(wanted: Any, tmp_path: Path) -> None:
     np.testing.assert_array_equal(mine["masks"], theirs["masks"].numpy())
 
 
-def test_values_of_a_mask_are_those_that_are_stored(tmp_path: Path) -> None:
+def test_mask_values_are_the_stored_ones(tmp_path: Path) -> None:
     values = np.arange(12 * 20).reshape(12, 20)
     stored = {
         "palette": (palette(values % 4), values % 4),
@@ -224,12 +224,12 @@ def test_values_of_a_mask_are_those_that_are_stored(tmp_path: Path) -> None:
     [{"antialias": True}, {"scale": 1 / 255}, {"dtype": "float32"}, {"shrink": True}],
     ids=str,
 )
-def test_a_mask_can_not_be_blended(wrong: Any) -> None:
+def test_options_that_blend_a_mask_are_refused(wrong: Any) -> None:
     with pytest.raises(UsageError, match="mask=True keeps values as they are"):
         recordmill.Images(8, 8, mask=True, **wrong)
 
 
-def test_an_image_of_colours_is_no_mask(tmp_path: Path) -> None:
+def test_colour_image_is_refused_as_a_mask(tmp_path: Path) -> None:
     write(tmp_path / "in")
     recordmill.build(tmp_path / "in", tmp_path / "out", pair="images,masks")
     with pytest.raises(DataError, match="pixels of RGB, and a mask has one number a pixel"):

@@ -37,7 +37,9 @@ def plan(*paths: Path, options: TableOptions | None = None, **common: Any) -> Pa
     return plan_parquet(input_files(*paths), options or TableOptions(), PlanOptions(**common))
 
 
-def test_plain_columns_and_row_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plain_columns_and_row_groups_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rng = np.random.default_rng(5)
     table = pa.table(
         {
@@ -69,7 +71,7 @@ def test_plain_columns_and_row_groups(tmp_path: Path, monkeypatch: pytest.Monkey
     assert read_all(source) == expected
 
 
-def test_nested_and_other_types(tmp_path: Path) -> None:
+def test_nested_and_other_types_are_read(tmp_path: Path) -> None:
     moment = datetime.datetime(2020, 1, 2, 3, 4, 5)
     table = pa.table(
         {
@@ -126,7 +128,7 @@ def test_nested_and_other_types(tmp_path: Path) -> None:
     )
 
 
-def test_types_without_a_feature_are_refused_until_declared(tmp_path: Path) -> None:
+def test_column_type_without_a_feature_is_refused_until_declared(tmp_path: Path) -> None:
     table = pa.table(
         {
             "price": [decimal.Decimal("1.50")],
@@ -172,7 +174,7 @@ def test_uuid_as_label_has_its_texts_as_classes(tmp_path: Path) -> None:
     assert classes == (str(uuid.UUID(int=0)), str(uuid.UUID(int=1)))
 
 
-def test_several_files(tmp_path: Path) -> None:
+def test_several_parquet_files_are_joined_by_name(tmp_path: Path) -> None:
     one = write(tmp_path / "1.parquet", {"a": pa.array([1, 2], pa.int8()), "b": ["x", "y"]})
     two = write(
         tmp_path / "2.parquet",
@@ -207,7 +209,7 @@ def test_several_files(tmp_path: Path) -> None:
     ]
 
 
-def test_whole_numbers_beyond_int64_in_lists_are_told_what_holds_them(tmp_path: Path) -> None:
+def test_integers_beyond_int64_in_lists_are_rejects_with_a_remedy(tmp_path: Path) -> None:
     lists = pa.array([[1, 2], [1, 2**63], [None, 2**64 - 1]], pa.list_(pa.uint64()))
     rows, rejects = read_all(plan(write(tmp_path / "a.parquet", {"u": lists})))
     assert values(rows) == [{"u": [1, 2]}]
@@ -218,7 +220,7 @@ def test_whole_numbers_beyond_int64_in_lists_are_told_what_holds_them(tmp_path: 
     assert in_flags(rejects[0].message).endswith("; --dtype u=string keeps it")
 
 
-def test_values_that_do_not_fit(tmp_path: Path) -> None:
+def test_parquet_values_that_do_not_fit_are_rejects(tmp_path: Path) -> None:
     path = write(
         tmp_path / "a.parquet", {"x": [1.5, 1e39, 2.5], "u": pa.array([1, 2, 2**63], pa.uint64())}
     )
@@ -231,7 +233,7 @@ def test_values_that_do_not_fit(tmp_path: Path) -> None:
     ]
 
 
-def test_text_that_is_not_utf8(tmp_path: Path) -> None:
+def test_parquet_text_that_is_not_utf8_is_a_reject(tmp_path: Path) -> None:
     bad = pa.Array.from_buffers(
         pa.string(), 2, [None, pa.py_buffer(np.array([0, 1, 2], np.int32)), pa.py_buffer(b"a\xff")]
     )
@@ -242,7 +244,7 @@ def test_text_that_is_not_utf8(tmp_path: Path) -> None:
     ]
 
 
-def test_damaged_files(tmp_path: Path) -> None:
+def test_damaged_or_empty_parquet_file_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "a.parquet", {"a": list(range(5000))}, compression="none")
     content = bytearray(path.read_bytes())
     path.write_bytes(content[:-1])
@@ -260,7 +262,7 @@ def test_damaged_files(tmp_path: Path) -> None:
         plan(write(tmp_path / "b.parquet", {"a": pa.array([], pa.int64())}))
 
 
-def test_more_files_than_may_be_open(tmp_path: Path) -> None:
+def test_more_parquet_files_than_may_be_open_are_read(tmp_path: Path) -> None:
     paths = [
         write(tmp_path / f"{number:03}.parquet", {"a": [number], "l": [str(number % 3)]})
         for number in range(200)
@@ -280,7 +282,7 @@ def test_more_files_than_may_be_open(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("have", "want"), [(None, "UTC"), ("UTC", None), ("Europe/Paris", None)])
-def test_times_with_and_without_a_zone_are_not_exchanged(
+def test_parquet_times_with_and_without_a_zone_are_not_exchanged(
     tmp_path: Path, have: str | None, want: str | None
 ) -> None:
     times = pa.array([0, 1_000_000, None], pa.timestamp("us", have))
@@ -293,7 +295,7 @@ def test_times_with_and_without_a_zone_are_not_exchanged(
     assert len(read_all(plan(tmp_path / "a.parquet", dtypes={"t": same}))[0]) == 3
 
 
-def test_columns_that_folders_make_can_be_chosen(tmp_path: Path) -> None:
+def test_partition_columns_can_be_chosen(tmp_path: Path) -> None:
     folder = tmp_path / "in" / "dt=2024-01-01" / "n=1"
     folder.mkdir(parents=True)
     pq.write_table(pa.table({"x": [10, 11]}), folder / "part.parquet")
@@ -304,7 +306,7 @@ def test_columns_that_folders_make_can_be_chosen(tmp_path: Path) -> None:
     assert "what folders called n=... say becomes no column" in some.notes
 
 
-def test_texts_that_are_stored_once_come_in_batches_of_bounded_size(tmp_path: Path) -> None:
+def test_texts_stored_once_are_read_in_chunks_of_bounded_size(tmp_path: Path) -> None:
     """50 MB, in a file of some kB."""
     long = "x" * 100_000
     path = write(tmp_path / "a.parquet", {"v": [long] * 500, "n": range(500)}, compression="zstd")
@@ -334,7 +336,9 @@ BROKEN = [
 
 @pytest.mark.parametrize("about", BROKEN, ids=[repr(about[:40]) for about in BROKEN])
 @pytest.mark.parametrize("where", ["field", "table"])
-def test_broken_metadata_is_named(tmp_path: Path, about: bytes, where: str) -> None:
+def test_broken_metadata_is_an_error_with_its_column(
+    tmp_path: Path, about: bytes, where: str
+) -> None:
     fields = pa.field("a", pa.int64(), metadata={METADATA_KEY: about} if where == "field" else None)
     schema = pa.schema([fields], metadata={METADATA_KEY: about} if where == "table" else None)
     path = write(tmp_path / "a.parquet", pa.table([pa.array([1])], schema=schema))
@@ -347,7 +351,7 @@ def test_broken_metadata_is_named(tmp_path: Path, about: bytes, where: str) -> N
         plan(path)
 
 
-def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
+def test_parquet_with_duplicate_column_names_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "a.parquet", pa.table([pa.array([1]), pa.array([2])], names=["a", "a"]))
     with pytest.raises(DataError, match=r"^a\.parquet: two columns are named 'a'"):
         plan(path)
@@ -360,14 +364,14 @@ CORPUS = Path(__file__).parents[1] / "faults" / "corpus" / "parquet"
 @pytest.mark.parametrize(
     "name", ["histogram_of_repetition_levels", "histogram_of_definition_levels"]
 )
-def test_sizes_that_contradict_the_schema_are_an_error(tmp_path: Path, name: str) -> None:
+def test_parquet_sizes_that_contradict_the_schema_are_an_error(tmp_path: Path, name: str) -> None:
     path = tmp_path / "a.parquet"
     path.write_bytes((CORPUS / name).read_bytes())
     with pytest.raises(DataError, match=r"a\.parquet.*histogram size mismatch"):
         plan(path)
 
 
-def test_statistics_of_another_type_say_nothing(tmp_path: Path) -> None:
+def test_parquet_statistics_of_another_type_are_ignored(tmp_path: Path) -> None:
     """INT64 with a least value of three bytes, of which pyarrow's accessor ends the process."""
     path = tmp_path / "a.parquet"
     pq.write_table(
@@ -382,7 +386,7 @@ def test_statistics_of_another_type_say_nothing(tmp_path: Path) -> None:
     assert plan(path).schema.names == ("a",)
 
 
-def test_encrypted_columns_are_an_error(tmp_path: Path) -> None:
+def test_encrypted_parquet_column_is_an_error(tmp_path: Path) -> None:
     encryption = pytest.importorskip(
         "pyarrow.parquet.encryption", reason="this pyarrow has no encryption"
     )
@@ -415,7 +419,7 @@ def test_encrypted_columns_are_an_error(tmp_path: Path) -> None:
         max_size=30,
     )
 )
-def test_null_counts_are_those_of_the_rows(rows: list[tuple[int | None, str | None]]) -> None:
+def test_null_counts_equal_those_of_the_rows(rows: list[tuple[int | None, str | None]]) -> None:
     table = pa.table(
         {
             "a": pa.array([a for a, _ in rows], pa.int64()),
@@ -473,7 +477,7 @@ def hugging_face(about: object) -> pa.Table:
     return table.replace_schema_metadata({"huggingface": json.dumps(about)})
 
 
-def test_images_and_class_labels_of_hugging_face(tmp_path: Path) -> None:
+def test_images_and_class_labels_of_hugging_face_are_read(tmp_path: Path) -> None:
     source = plan(write(tmp_path / "a.parquet", hugging_face({"info": {"features": HUGGING_FACE}})))
     rows = values(read_all(source)[0])
     assert {name: [row[name] for row in rows] for name in rows[0]} == {
@@ -498,7 +502,7 @@ def test_images_and_class_labels_of_hugging_face(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "about", [None, [], {"info": 3}, {"info": {"features": {"label": {"_type": "ClassLabel"}}}}]
 )
-def test_metadata_that_says_nothing_changes_nothing(about: object, tmp_path: Path) -> None:
+def test_empty_metadata_of_hugging_face_is_ignored(about: object, tmp_path: Path) -> None:
     source = plan(write(tmp_path / "a.parquet", hugging_face(about)))
     assert [row["label"] for row in values(read_all(source)[0])] == [1, -1, 0]
     assert not any(feature.classes for feature in source.schema)

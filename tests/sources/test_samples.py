@@ -90,7 +90,7 @@ def shards_of(out: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("image", ["jpg", ""])
-def test_a_sample_is_a_record_of_what_its_files_hold(image: str, tmp_path: Path) -> None:
+def test_sample_becomes_a_record_of_its_files(image: str, tmp_path: Path) -> None:
     for at, split in enumerate(("train-0", "train-1", "val-0")):
         (tmp_path / "in").mkdir(exist_ok=True)
         tar(tmp_path / "in" / f"{split}.tar", members(range(at * 20, at * 20 + 20), image))
@@ -146,7 +146,7 @@ HUGE = npy(np.zeros(3)).replace(b"(3,), }          ", b"(99999999999,), }")
         ("jpg", None, "the sample has no image"),
     ],
 )
-def test_a_sample_that_can_not_be_read_is_a_reject(
+def test_sample_that_cannot_be_read_is_a_reject(
     ending: str, data: bytes | None, said: str, tmp_path: Path
 ) -> None:
     files = dict(members(range(9)))
@@ -186,7 +186,7 @@ NO_FORM = r"'x' is .*keeps .json as text"
     ],
 )
 @pytest.mark.parametrize("at_once", [1, 100])
-def test_a_sample_whose_json_has_a_value_of_another_form_than_most_is_a_reject(
+def test_sample_whose_json_differs_in_form_is_a_reject(
     values: dict[int, str], said: str, at_once: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("recordmill.sources.images.samples.BATCH_FILES", at_once)
@@ -249,7 +249,7 @@ def test_a_sample_whose_json_has_a_value_of_another_form_than_most_is_a_reject(
         ),
     ],
 )
-def test_samples_are_told_from_the_names_in_tars(
+def test_samples_are_detected_from_the_names_in_tars(
     names: list[str], kind: str, tmp_path: Path
 ) -> None:
     data = {"jpg": image_samples.encoded("JPEG"), "cls": b"1", "txt": b"0 0.5 0.5 0.1 0.1\n"}
@@ -259,7 +259,7 @@ def test_samples_are_told_from_the_names_in_tars(
     assert detect_input_kind(listing)[0] == kind
 
 
-def test_images_of_samples_are_written_anew_as_loose_ones_are(tmp_path: Path) -> None:
+def test_images_of_samples_are_resized_like_loose_ones(tmp_path: Path) -> None:
     files = {
         f"{n}.jpg": image_samples.encoded("JPEG", image_samples.picture(seed=n)) for n in range(9)
     }
@@ -299,7 +299,7 @@ def test_samples_in_a_zip_are_detected_by_their_class_files(
         assert recordmill.build(tmp_path / "a.zip", tmp_path / "out").records == {"train": 4}
 
 
-def test_a_large_member_of_a_sample_that_is_read_as_a_stream_is_a_reject(
+def test_large_deflated_member_of_a_sample_is_a_reject(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(archives, "_MAX_INFLATED_BYTES", 100)

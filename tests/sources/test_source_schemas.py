@@ -49,19 +49,19 @@ from recordmill.sources.values.text_columns import find_inexact, narrow_floats
         ("timestamp[ms, UTC][?]", ("timestamp[ms, UTC]", (None,))),
     ],
 )
-def test_dtypes_as_users_type_them(text: str, expected: tuple[str, Any]) -> None:
+def test_dtypes_are_parsed_as_users_type_them(text: str, expected: tuple[str, Any]) -> None:
     assert parse_dtype(text) == expected
 
 
 @pytest.mark.parametrize(
     "text", ["float", "int63", "timestamp", "timestamp[m]", "uint8[28", "uint8[a]", ""]
 )
-def test_unknown_dtypes(text: str) -> None:
+def test_unknown_dtype_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="unknown dtype"):
         parse_dtype(text)
 
 
-def test_overrides() -> None:
+def test_declared_dtypes_override_a_schema() -> None:
     schema = Schema((Feature("a", "int64", (None,), classes=("x",)), Feature("b", "string")))
     assert apply_dtypes(schema, {"a": "int32"})["a"] == Feature("a", "int32", (None,))
     assert apply_dtypes(schema, {"a": "int64[3]"})["a"] == Feature(
@@ -73,7 +73,7 @@ def test_overrides() -> None:
         apply_dtypes(schema, {"a": "int64[3,?]"})
 
 
-def test_classes_are_sorted_by_their_bytes_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_classes_are_sorted_by_utf8_bytes_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     names = ClassNames("y")
     names.add(pa.array(["ä", "z", None, "Z"]))
     names += ClassNames("", ["\U00010000", "\uffff"])
@@ -104,7 +104,7 @@ OTHERS = ["bool", "string", "bytes", "timestamp[s]", "timestamp[ns]", "timestamp
 
 
 @given(st.sampled_from(NUMBERS + OTHERS), st.sampled_from(NUMBERS + OTHERS))
-def test_joining_dtypes_commutes_and_holds_both(one: str, other: str) -> None:
+def test_joined_dtype_is_commutative_and_holds_both(one: str, other: str) -> None:
     joined = join_dtypes(one, other)
     assert joined == join_dtypes(other, one)
     assert join_dtypes(one, one) == one
@@ -118,7 +118,7 @@ def test_joining_dtypes_commutes_and_holds_both(one: str, other: str) -> None:
         assert joined in ("float32", "float64")
 
 
-def test_joins() -> None:
+def test_joined_dtypes_and_shapes() -> None:
     assert join_dtypes("int8", "uint8") == "int16"
     assert join_dtypes("int64", "uint64") is None
     assert join_dtypes("int32", "float32") == "float64"
@@ -132,7 +132,7 @@ def test_joins() -> None:
     assert join_shapes((), (2,)) is None
 
 
-def test_required_is_what_every_part_has() -> None:
+def test_feature_is_required_if_every_part_has_it() -> None:
     unifier = SchemaUnifier()
     unifier.add(
         pa.schema({"a": pa.int8(), "b": pa.null(), "c": pa.string()}),
@@ -146,7 +146,7 @@ def test_required_is_what_every_part_has() -> None:
     assert unifier.empty_columns() == ()
 
 
-def test_empty_lists_go_with_lists() -> None:
+def test_empty_lists_join_with_lists() -> None:
     unifier = SchemaUnifier()
     for kind in (
         pa.list_(pa.null()),
@@ -167,7 +167,7 @@ def test_empty_lists_go_with_lists() -> None:
         other.add(pa.schema({"a": pa.int8()}), "there")
 
 
-def test_flattening() -> None:
+def test_structs_are_flattened() -> None:
     batch = pa.RecordBatch.from_pydict(
         {
             "a": [1, 2, 3, 4],
@@ -292,7 +292,7 @@ BENT = [
     BENT,
     ids=[f"{case[1]}-{case[0][1]}" for case in BENT],
 )
-def test_what_would_be_bent_is_a_bad_row(
+def test_value_that_would_be_changed_is_a_fault(
     values: list[Any], dtype: str, row: int, reason: str, message: str
 ) -> None:
     result = fit(values, Feature("x", dtype))
@@ -301,7 +301,7 @@ def test_what_would_be_bent_is_a_bad_row(
     assert result.good_rows.tolist() == [0]
 
 
-def test_uint64_scalars_stop_where_int64_does() -> None:
+def test_uint64_scalars_beyond_int64_are_faults() -> None:
     values = pa.array([2**63 - 1, 2**63], pa.uint64())
     assert [*fit(values, Feature("x", "uint64")).faults] == [1]
     assert [*fit(values, Feature("x", "int64")).faults] == [1]
@@ -310,19 +310,19 @@ def test_uint64_scalars_stop_where_int64_does() -> None:
     assert fit(tensors, Feature("x", "uint64", (2,))).batch.column(0).to_pylist() == [[2**63, 1]]
 
 
-def test_decimals_are_rounded_and_counted() -> None:
+def test_decimals_are_rounded_to_float32_and_counted() -> None:
     result = fit([0.1, 0.5, None, float("nan"), float("inf")], Feature("x", "float32"))
     assert result.rounded_counts == {"x": 1}
     assert result.batch.column(0).to_pylist()[:3] == [np.float32(0.1).item(), 0.5, None]
 
 
-def test_every_row_of_a_wrong_column_is_named() -> None:
+def test_every_wrong_value_of_a_column_is_a_fault() -> None:
     result = fit(["1", *["x"] * 5000], Feature("x", "int64"))
     assert len(result.faults) == 5000
     assert result.batch.column(0).to_pylist() == [1]
 
 
-def test_shapes() -> None:
+def test_tensors_of_wrong_shapes_are_faults() -> None:
     tensor = Feature("t", "uint8", (2, 2))
     result = fit([[[1, 2], [3, 4]], [[1, 2], [3]], None, [[1, 2]], [[5, 6], [7, 8]]], tensor)
     assert result.batch.column(0).to_pylist() == [[1, 2, 3, 4], None, [5, 6, 7, 8]]
@@ -342,7 +342,7 @@ def test_shapes() -> None:
     ]
 
 
-def test_ragged_lists() -> None:
+def test_ragged_lists_are_fitted() -> None:
     feature = Feature("a", "int32", (None, None))
     result = fit([[[1], [2, 3]], [], None, [[4, None]], [None], [[2**40]]], feature)
     assert result.batch.column(0).to_pylist() == [[[1], [2, 3]], [], None]
@@ -360,7 +360,7 @@ def test_ragged_lists() -> None:
     assert vectors.batch.column(0).to_pylist() == [[[1.0, 2.0]], []]
 
 
-def test_sliced_columns_and_dictionaries() -> None:
+def test_sliced_and_dictionary_columns_are_fitted() -> None:
     column = pa.array([[9], [1, 2], None, [3], [9]]).slice(1, 3)
     assert fit(column, Feature("a", "int64", (None,))).batch.column(0).to_pylist() == [
         [1, 2],
@@ -371,7 +371,7 @@ def test_sliced_columns_and_dictionaries() -> None:
     assert fit(words, Feature("a", "string")).batch.column(0).to_pylist() == ["u", "v", None, "u"]
 
 
-def test_required_and_absent() -> None:
+def test_missing_required_values_are_faults_and_absent_columns_are_null() -> None:
     result = fit([1, None], Feature("x", "int64", required=True))
     assert result.faults == {1: ("null", "x: missing, but the schema requires it")}
     schema = Schema((Feature("y", "string"), Feature("z", "float32", (None,))))
@@ -382,7 +382,7 @@ def test_required_and_absent() -> None:
     assert conform(pa.RecordBatch.from_pydict({"x": [1, 2]}), Schema(())).batch.num_columns == 0
 
 
-def test_classes() -> None:
+def test_class_names_are_mapped_to_numbers() -> None:
     result = fit(["cat", None, "dog", "cow"], Feature("x", "int64", classes=("cat", "dog")))
     assert result.batch.column(0).to_pylist() == [0, None, 1]
     assert result.faults == {
@@ -390,7 +390,7 @@ def test_classes() -> None:
     }
 
 
-def test_other_arrow_types() -> None:
+def test_dates_decimals_and_durations_are_fitted() -> None:
     day = datetime.date(2020, 1, 2)
     assert fit([day], Feature("x", "timestamp[s]")).batch.column(0).to_pylist() == [
         datetime.datetime(2020, 1, 2)
@@ -403,7 +403,7 @@ def test_other_arrow_types() -> None:
     assert fit([datetime.timedelta(seconds=1)], Feature("x", "float32")).good_rows.tolist() == []
 
 
-def test_a_column_of_another_form_is_an_error() -> None:
+def test_column_of_another_form_is_an_error() -> None:
     with pytest.raises(
         DataError, match="column 'x' is a list<item: int64>, but the schema has int64"
     ):
@@ -416,7 +416,7 @@ def test_a_column_of_another_form_is_an_error() -> None:
     st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=20),
     st.sampled_from(["float64", "float32", "float16", "bfloat16"]),
 )
-def test_integers_become_floats_only_if_equal(numbers: list[int], dtype: str) -> None:
+def test_integers_become_floats_only_if_exact(numbers: list[int], dtype: str) -> None:
     bits = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}[dtype]
 
     def holds(number: int) -> bool:
@@ -439,7 +439,7 @@ def test_integers_become_floats_only_if_equal(numbers: list[int], dtype: str) ->
 
 
 @given(st.lists(st.floats(width=64), max_size=20))
-def test_floats_narrow_as_numpy_rounds(numbers: list[float]) -> None:
+def test_float64_narrows_as_numpy_rounds(numbers: list[float]) -> None:
     array = np.array(numbers, np.float64)
     with np.errstate(over="ignore"):
         expected = array.astype(np.float32)
@@ -484,7 +484,7 @@ def write(path: Path, features: int) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet", "tfrecord"])
-def test_a_file_of_too_many_features_is_refused(tmp_path: Path, kind: str) -> None:
+def test_file_of_too_many_features_is_refused(tmp_path: Path, kind: str) -> None:
     path = write(tmp_path / f"wide.{kind}", MOST + 2000)
     said = rf"wide\.{kind}: it has [\d,]+ features or more, and the most is {MOST:,}: (--memory |memory=\")128MiB"
     with pytest.raises(DataError, match=said):

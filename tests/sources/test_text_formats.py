@@ -109,12 +109,12 @@ def parse_texts(declaration: str, texts: list[str], dtype: str = "") -> list[Any
         ),
     ],
 )
-def test_a_spelling_has_one_value(spelling: str, cases: dict[str, Any]) -> None:
+def test_text_in_a_declared_format_has_one_value(spelling: str, cases: dict[str, Any]) -> None:
     assert parse_texts(spelling, list(cases)) == list(cases.values())
 
 
 @given(st.floats(-1e12, 1e12), st.integers(0, 6))
-def test_numbers_are_those_of_python(number: float, digits: int) -> None:
+def test_parsed_numbers_equal_those_of_python(number: float, digits: int) -> None:
     text = f"{number:,.{digits}f}"
     german = text.translate(str.maketrans(",.", ".,"))
     expected = float(text.replace(",", ""))
@@ -142,7 +142,7 @@ def test_numbers_are_those_of_python(number: float, digits: int) -> None:
         "price=list('|', 'bytes')",
     ],
 )
-def test_what_is_no_spelling(item: str, tmp_path: Path) -> None:
+def test_invalid_parse_declaration_is_refused(item: str, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("price,b\n1,2\n")
     with pytest.raises(UsageError, match=r"--parse .*give COLUMN=decimal"):
         plan_files([tmp_path / "a.csv"], (item,))
@@ -156,7 +156,7 @@ def plan(folder: Path, *parse: str, **common: Any) -> Any:
     return plan_files([folder / "a.csv"], parse, **common)
 
 
-def test_columns_are_read_as_declared(tmp_path: Path) -> None:
+def test_columns_are_parsed_as_declared(tmp_path: Path) -> None:
     every = (
         'price=decimal(",")',
         "share=percent",
@@ -193,7 +193,7 @@ def test_columns_are_read_as_declared(tmp_path: Path) -> None:
         plan(tmp_path, "q=percent")
 
 
-def test_lists_are_features_of_any_length(tmp_path: Path) -> None:
+def test_parsed_lists_have_any_length(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("id,tags,n\n1,a|b,1 2\n2,,3\n3,c,x\n4,d,\n")
     every = ('tags=list("|")', 'n=list(" ", "int64")')
     for schema in (
@@ -217,7 +217,7 @@ def test_lists_are_features_of_any_length(tmp_path: Path) -> None:
         assert str(reject) == """a.csv: line 4, row 2: n: 'x' is no list(" ", "int64")"""
 
 
-def test_texts_of_all_tables_become_labels_of_lists(tmp_path: Path) -> None:
+def test_parsed_lists_become_labels_in_every_table(tmp_path: Path) -> None:
     lists = [["red", "blue"], None, ["blue", "green", "blue"]]
     table = pa.table(
         {
@@ -251,7 +251,7 @@ def test_texts_of_all_tables_become_labels_of_lists(tmp_path: Path) -> None:
             recordmill.build(tmp_path / "lists.parquet", tmp_path / "no", parse=f"{name}=percent")
 
 
-def test_other_values_are_rejects_with_line_and_column(tmp_path: Path) -> None:
+def test_values_that_cannot_be_parsed_are_rejects_with_line_and_column(tmp_path: Path) -> None:
     source = plan(
         tmp_path,
         'price=decimal(",")',
@@ -271,7 +271,7 @@ def test_other_values_are_rejects_with_line_and_column(tmp_path: Path) -> None:
     )
 
 
-def test_the_rejects_of_a_file_are_located_by_one_look_at_it(
+def test_rejects_of_a_file_are_located_in_one_pass(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls, locate = list[int](), CsvSource.locate
@@ -293,7 +293,7 @@ def test_the_rejects_of_a_file_are_located_by_one_look_at_it(
     assert calls == [0, 1]
 
 
-def test_notes_name_the_option(tmp_path: Path) -> None:
+def test_values_that_parse_would_read_are_noted_with_the_option(tmp_path: Path) -> None:
     notes = [in_flags(note) for note in plan(tmp_path).notes if "such as" in note]
     text = "column {!r}: the first {} values are text such as {!r}; {}"
     assert notes == [
@@ -322,7 +322,7 @@ def test_notes_name_the_option(tmp_path: Path) -> None:
     ]
 
 
-def test_a_build_has_the_same_bytes_however_it_runs(tmp_path: Path) -> None:
+def test_parsed_build_has_the_same_bytes_however_it_runs(tmp_path: Path) -> None:
     for part in range(3):
         folder = tmp_path / "in" / f"year={part}"
         folder.mkdir(parents=True)
@@ -366,13 +366,13 @@ def test_a_build_has_the_same_bytes_however_it_runs(tmp_path: Path) -> None:
         ('list("|", "float64")', "float64", {"1e999": None, "+.5": [0.5]}),
     ],
 )
-def test_numbers_in_a_format_are_exact_or_rejected(
+def test_parsed_integers_are_exact_or_rejected(
     declaration: str, dtype: str, cases: dict[str, Any]
 ) -> None:
     assert parse_texts(declaration, list(cases), dtype) == list(cases.values())
 
 
-def test_times_with_an_offset_become_utc() -> None:
+def test_parsed_times_with_an_offset_become_utc() -> None:
     texts = {
         "2024-01-02 03:04 +0000": datetime.datetime(2024, 1, 2, 3, 4, tzinfo=datetime.timezone.utc),
         "2024-01-02 03:04 +02:00": datetime.datetime(
@@ -392,6 +392,6 @@ def test_times_with_an_offset_become_utc() -> None:
 @pytest.mark.parametrize(
     "declaration", ['date("")', 'decimal(",", thousands=",")', 'datetime("%z %Y")']
 )
-def test_impossible_format_is_refused(declaration: str) -> None:
+def test_impossible_parse_format_is_refused(declaration: str) -> None:
     with pytest.raises(UsageError, match=r"parse.*give COLUMN=decimal"):
         TextFormat.from_text(declaration)

@@ -40,7 +40,7 @@ def plain_lines(content: bytes) -> list[str]:
     )
 
 
-def test_lines(tmp_path: Path) -> None:
+def test_lines_equal_those_of_plain_python(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes("\ufeffone\r\n\n two\u2028\x0b\x85\rthree \n\t\nlast".encode())
     source = plan(path)
@@ -62,7 +62,7 @@ def test_lines(tmp_path: Path) -> None:
     ]
 
 
-def test_what_is_not_utf8_is_a_reject(tmp_path: Path) -> None:
+def test_text_that_is_not_utf8_is_a_reject(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(b"good\nb\xe4d\nalso good\n\xed\xa0\x80\n\xc3")
     rows, rejects = read_all(plan(path))
@@ -82,7 +82,7 @@ def test_what_is_not_utf8_is_a_reject(tmp_path: Path) -> None:
     ][1] == "bäd"
 
 
-def test_documents_with_classes(tmp_path: Path) -> None:
+def test_documents_in_class_folders_have_labels(tmp_path: Path) -> None:
     for name, content in {
         "neg/1.txt": b"bad\n",
         "neg/2.txt": b"\xff",
@@ -116,7 +116,7 @@ def test_documents_with_classes(tmp_path: Path) -> None:
     assert values(read_all(labelled)[0])[0] == {"text": "bad", "label": 0, "class_name": "neg"}
 
 
-def test_the_mode_is_said(tmp_path: Path) -> None:
+def test_mode_of_text_is_chosen_and_noted(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("x\ny\n")
     assert plan(tmp_path).notes[0].startswith("read as lines: one file or few")
     for number in range(5):
@@ -128,7 +128,7 @@ def test_the_mode_is_said(tmp_path: Path) -> None:
         recordmill.build(tmp_path, tmp_path / "out", mode="words")  # type: ignore[arg-type]
 
 
-def test_long_records_are_rejects(tmp_path: Path) -> None:
+def test_long_lines_and_documents_are_rejects(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("short\n" + "x" * 50 + "\nshort\n")
     rows, rejects = read_all(plan(path, options=TextOptions(max_line_bytes=20)))
@@ -143,7 +143,7 @@ def test_long_records_are_rejects(tmp_path: Path) -> None:
     assert [(reject.place, reject.reason) for reject in rejects] == [("", "too_long")]
 
 
-def test_wrong_options(tmp_path: Path) -> None:
+def test_invalid_text_option_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("x\n")
     with pytest.raises(
@@ -159,7 +159,7 @@ def test_wrong_options(tmp_path: Path) -> None:
         ]
 
 
-def test_carriage_returns_alone_are_noted(tmp_path: Path) -> None:
+def test_lone_carriage_returns_are_noted(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(b"one\rtwo\rthree")
     source = plan(path)
@@ -174,7 +174,7 @@ def test_carriage_returns_alone_are_noted(tmp_path: Path) -> None:
     max_examples=75, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(st.text(alphabet="aé\r\n\u2028 \x0b😀", max_size=60), st.integers(1, 20), st.integers(1, 20))
-def test_any_cut_gives_the_same_lines(
+def test_lines_are_the_same_for_ranges_and_blocks_of_any_size(
     tmp_path: Path, content: str, region: int, block: int
 ) -> None:
     path = tmp_path / "a.txt"
@@ -220,7 +220,7 @@ def array(data: bytes) -> np.ndarray:  # type: ignore[type-arg]
 @example(b"\xc0\x80")  # overlong
 @example(b"\xf4\x90\x80\x80")  # beyond U+10FFFF
 @example(b"\xe2\x82")  # cut
-def test_utf8_is_what_python_decodes(data: bytes) -> None:
+def test_utf8_check_equals_that_of_python(data: bytes) -> None:
     try:
         data.decode()
         expected = -1
@@ -230,7 +230,7 @@ def test_utf8_is_what_python_decodes(data: bytes) -> None:
     assert is_utf8(array(data)) == (expected < 0)
 
 
-def test_bad_lines_are_found_however_many() -> None:
+def test_every_undecodable_line_is_found() -> None:
     lines = [b"x" * (number % 5) + (b"\xff" if number % 2 else b"") for number in range(300)]
     starts, places = find_invalid_lines(array(b"\n".join(lines)))
     expected = np.cumsum([0, *(len(line) + 1 for line in lines)])[1:300:2]
@@ -248,7 +248,9 @@ def test_bad_lines_are_found_however_many() -> None:
     st.integers(1, 40),
     st.integers(1, 35),
 )
-def test_blocks_of_whole_lines(lines: list[bytes], final: bool, block: int, most: int) -> None:
+def test_blocks_are_aligned_to_lines(
+    lines: list[bytes], final: bool, block: int, most: int
+) -> None:
     data = b"\n".join(lines) + (b"\n" if final else b"")
     pieces = [array(data[at : at + block]) for at in range(0, len(data), block)]
     found: list[bytes | int] = []
@@ -265,7 +267,7 @@ def test_blocks_of_whole_lines(lines: list[bytes], final: bool, block: int, most
     assert found == [len(line) if len(line) > most else line for line in expected]
 
 
-def test_a_file_without_line_feeds_is_read_once(
+def test_file_of_long_lines_is_read_once_by_the_plan(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "a"
@@ -283,7 +285,7 @@ def test_a_file_without_line_feeds_is_read_once(
     assert sum(reads) < 4_000_000
 
 
-def test_text_without_blank_lines_and_without_a_shuffle_keeps_the_order_of_the_lines(
+def test_text_without_blank_lines_keeps_its_order_without_shuffle(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "a.txt").write_text("\nx\n\n\ny\n\n")

@@ -138,7 +138,7 @@ def test_decimals_are_rounded_as_python_rounds(text: str) -> None:
     assert value is None or bits(value) == bits(float(text))
 
 
-def test_hardly_any_decimal_is_left_to_python() -> None:
+def test_common_decimals_are_parsed_without_python() -> None:
     random = np.random.default_rng(7)
     values = np.concatenate(
         [
@@ -149,7 +149,7 @@ def test_hardly_any_decimal_is_left_to_python() -> None:
     assert floats(*map(repr, values.tolist())) == values.tolist()
 
 
-def test_halves_go_to_even() -> None:
+def test_decimals_halfway_between_floats_round_to_even() -> None:
     random = np.random.default_rng(7)
     wholes = random.integers(2**52, 2**53, 2000).tolist()
     texts = [str(2 * whole + 1) for whole in wholes] + [f"{whole}.5" for whole in wholes]
@@ -171,7 +171,7 @@ FLOATS = {"float32": (24, -126), "float16": (11, -14), "bfloat16": (8, -126)}
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_numbers_near_the_middle_of_two_floats_are_rounded_once(dtype: str) -> None:
+def test_decimals_near_a_midpoint_are_rounded_once_for_narrow_floats(dtype: str) -> None:
     (digits, smallest), random, exact = FLOATS[dtype], np.random.default_rng(5), Context(prec=300)
     texts: list[str] = []
     for exponent in range(smallest - digits - 5, 30 if smallest < -99 else 5):
@@ -196,7 +196,7 @@ def test_numbers_near_the_middle_of_two_floats_are_rounded_once(dtype: str) -> N
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_float64_is_rounded_once(dtype: str) -> None:
+def test_float64_is_rounded_once_to_narrow_floats(dtype: str) -> None:
     (digits, smallest), random = FLOATS[dtype], np.random.default_rng(6)
     middles = (2 * random.integers(1 << (digits - 1), 1 << digits, 400) + 1) * 2.0 ** (
         random.integers(-12, 3, 400) - digits
@@ -210,7 +210,7 @@ def test_float64_is_rounded_once(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])
-def test_files_of_text_round_decimals_once(tmp_path: Path, kind: str) -> None:
+def test_decimals_in_text_files_are_rounded_once(tmp_path: Path, kind: str) -> None:
     # just above the middle of 1 and the next float32
     text = "1.00000005960464477539062500000000001"
     lines = f"x,y\n{text},1\n" if kind == "csv" else f'{{"x": {text}, "y": 1}}\n'
@@ -219,7 +219,7 @@ def test_files_of_text_round_decimals_once(tmp_path: Path, kind: str) -> None:
     assert recordmill.open(tmp_path / "out")[0]["x"] == np.nextafter(np.float32(1), np.float32(2))
 
 
-def test_every_power_of_ten_is_rounded_as_python_rounds() -> None:
+def test_decimals_of_every_power_of_ten_are_rounded_as_python_rounds() -> None:
     random = np.random.default_rng(7)
     texts = [
         f"{digits}e{power}"
@@ -234,7 +234,7 @@ def test_every_power_of_ten_is_rounded_as_python_rounds() -> None:
 @settings(max_examples=250, deadline=None)
 @given(texts)
 @examples(ODD)
-def test_classes_and_moments(text: str) -> None:
+def test_value_classes_and_times_equal_those_of_python(text: str) -> None:
     assert inferred(text)[0] == (expected_class(text) if text else TEXT_CLASS)
     classes, moment = expected_moment(text)
     if moment is not None and not classes & NANOS_CLASS:
@@ -265,7 +265,7 @@ def expected_loss(text: str) -> tuple[int, int, int]:
 @settings(max_examples=250, deadline=None)
 @given(numbers)
 @examples(LOSING)
-def test_digits_that_float32_loses(text: str) -> None:
+def test_digits_lost_as_float32_are_detected(text: str) -> None:
     if re.search("nan|inf", text):
         assert inferred(text) == (FLOAT32_CLASS, NO_LOSS)
         return
@@ -285,7 +285,7 @@ def timestamps(nanos_per_unit: int, is_aware: bool, *texts: str) -> list[int]:
     return out.tolist()
 
 
-def test_every_day_of_the_calendar() -> None:
+def test_dates_of_the_whole_calendar_are_parsed() -> None:
     days = range(1, datetime.max.toordinal(), 97)
     texts = [datetime.fromordinal(day).date().isoformat() for day in days]
     assert timestamps(10**9, False, *texts) == [(day - 719_163) * 86_400 for day in days]
@@ -401,7 +401,9 @@ TOKENIZER = Tokenizer(CsvOptions(header=False).with_dialect(","), 2, 64)
 @example(["1", "2", "x"], ["3"], "int64")
 @example(["1.5", "16777217"], ["nan", "1e39"], "float32")
 @example(["1e5"], ["123e-00005"], "float32")
-def test_telling_and_reading_at_once(first: list[str], second: list[str], dtype: str) -> None:
+def test_profiling_while_reading_equals_separate_passes(
+    first: list[str], second: list[str], dtype: str
+) -> None:
     feature = Feature("a", dtype)
     alone, at_once = (ColumnProfiler(TOKENS, [True, True], None) for _ in range(2))
     for texts in (first, second):

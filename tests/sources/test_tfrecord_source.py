@@ -74,7 +74,7 @@ PAYLOADS = [example([n % 128], "y" * (n % 50)) for n in range(500)]
 
 
 @pytest.mark.parametrize("compressed", [False, True])
-def test_payloads_are_untouched(
+def test_payloads_of_tfrecords_stay_untouched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compressed: bool
 ) -> None:
     path = write(tmp_path / "a.tfrecord", PAYLOADS, compressed)
@@ -90,14 +90,14 @@ def test_payloads_are_untouched(
     assert read(source) == (expected, [])
 
 
-def test_payloads_need_not_be_examples(tmp_path: Path) -> None:
+def test_tfrecords_need_not_hold_examples(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tfrecord", [b"", b"\xff\xff", b"text"])
     source = plan(path)
     assert source.schema.message == "bytes"
     assert [row[2] for row in read(source)[0]] == [b"", b"\xff\xff", b"text"]
 
 
-def test_damaged_records_are_rejects(tmp_path: Path) -> None:
+def test_damaged_tfrecords_are_rejects(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tfrecord", PAYLOADS[:20])
     starts = [int(start) for batch in read_frames(str(path)) for start in batch.starts]
     content = bytearray(path.read_bytes())
@@ -116,7 +116,7 @@ def test_damaged_records_are_rejects(tmp_path: Path) -> None:
     ]
 
 
-def test_a_damaged_stream_ends_with_a_reject(tmp_path: Path) -> None:
+def test_damaged_compressed_tfrecord_file_ends_with_a_reject(tmp_path: Path) -> None:
     whole = gzip.compress(write(tmp_path / "a.tfrecord", PAYLOADS).read_bytes())
     path = tmp_path / "b.tfrecord.gz"
     path.write_bytes(whole[:-9])
@@ -128,7 +128,7 @@ def test_a_damaged_stream_ends_with_a_reject(tmp_path: Path) -> None:
     assert "truncated" in rejects[0].message
 
 
-def test_schema_files(tmp_path: Path) -> None:
+def test_schema_files_beside_tfrecords_are_used(tmp_path: Path) -> None:
     one, two = (
         write(tmp_path / "a" / "x.tfrecord", PAYLOADS[:2]),
         write(tmp_path / "b" / "deep" / "x.tfrecord", PAYLOADS[:2]),
@@ -152,7 +152,7 @@ def test_schema_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip"])
-def test_a_data_set_of_ours(
+def test_data_set_of_ours_is_an_input(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compression: str
 ) -> None:
     out = write_data_set(
@@ -182,7 +182,7 @@ def test_a_data_set_of_ours(
     assert len(rows) == 340
 
 
-def test_splits_by_shard_names(tmp_path: Path) -> None:
+def test_shard_names_determine_splits(tmp_path: Path) -> None:
     names = (
         "unsup-00000-of-00001.tfrecord",
         "mnist-test.tfrecord-00000-of-00001",
@@ -194,12 +194,12 @@ def test_splits_by_shard_names(tmp_path: Path) -> None:
     assert [file.split for file in source.files] == ["unsup", "test", "validation"]
 
 
-def test_nothing_to_read(tmp_path: Path) -> None:
+def test_tfrecord_file_without_records_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="there are no records"):
         plan(write(tmp_path / "a.tfrecord", []), schema=SCHEMA)
 
 
-def test_what_is_no_record_of_the_schema_is_a_reject(tmp_path: Path) -> None:
+def test_record_that_does_not_fit_the_schema_is_a_reject(tmp_path: Path) -> None:
     named = PAYLOADS[1].replace(b"\x0a\x01x", b"\x0a\x01\0")
     path = write(tmp_path / "a.tfrecord", [PAYLOADS[0], named, PAYLOADS[2], b"no record"])
     for common in ({}, {"schema": SCHEMA}):
