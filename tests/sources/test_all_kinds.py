@@ -1,4 +1,4 @@
-"""What a file is encoded and compressed with is told in one way for all kinds that are text."""
+"""Encodings, compressions and declared values of text are treated alike for every kind of input."""
 
 import bz2
 import datetime

@@ -1,5 +1,5 @@
-"""Annotation files of several tools: equal records from each, and a reject, a result or one
-sentence for every damaged one.
+"""Annotations of every tool give equal records, and a damaged one is a reject, a result or one
+sentence.
 """
 
 import json

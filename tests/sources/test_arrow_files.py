@@ -1,5 +1,5 @@
-"""Arrow files, Feather files and Arrow streams give the records of a Parquet file with the same
-rows, and what is damaged is refused.
+"""Arrow files, Feather files and Arrow streams give the records of Parquet files, and damaged
+ones are refused.
 """
 
 import io

@@ -1,5 +1,5 @@
-"""The same boxes as COCO, Pascal VOC, YOLO and CSV give equal records, which are those of the
-Object Detection API.
+"""Boxes from COCO, Pascal VOC, YOLO and CSV give equal records in the layout of the Object
+Detection API.
 """
 
 import json

@@ -1,5 +1,5 @@
-"""A CSV's dialect and header against files of known truth: refused perhaps, but never wrong without
-a word.
+"""Delimiter, quote and header of a CSV file are detected or refused, never guessed wrong
+silently.
 """
 
 import csv

@@ -1,5 +1,5 @@
-"""What the beginning of a CSV file says: delimiter, encoding, names; and the word for what is no
-CSV.
+"""The beginning of a CSV file determines delimiter, encoding and names, and files that are not
+CSV are refused.
 """
 
 import gzip

@@ -1,5 +1,5 @@
-"""plan_csv and read against the slow oracle and plain Python conversions, on real files and made
-ones.
+"""CSV inputs give the rows of the slow oracle and Python's conversions, for real and generated
+files.
 """
 
 import re

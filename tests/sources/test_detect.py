@@ -1,5 +1,5 @@
-"""The kind of data told from content, with names as hints; on real folders and on made-up hard
-ones.
+"""The kind of an input is detected from its content, with names as hints; ties and unknown data
+are refused.
 """
 
 import gzip

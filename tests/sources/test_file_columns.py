@@ -1,4 +1,4 @@
-"""`--file-column`: columns of tables that name files, whose content records get."""
+"""With `--file-column`, records get the content of the files that a table names."""
 
 import io
 import json

@@ -1,5 +1,5 @@
-"""A labels file beside images: paths matched, columns as features, rows of a file as lists, what
-doesn't fit.
+"""A labels file beside images: its rows are matched to files, its columns become features,
+misfits are reported.
 """
 
 import csv

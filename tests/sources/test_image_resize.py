@@ -1,5 +1,5 @@
-"""`build --resize`, `--reencode`: pixels, masks and boxes that are written anew, against
-TensorFlow, Pillow and the reader.
+"""`build --resize` and `--reencode` write the right pixels, masks and boxes, as TensorFlow and
+Pillow confirm.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The structure check against Pillow: what it decodes is accepted, what is cut refused; exceptions
-have names.
+"""The structure check accepts images that Pillow decodes and refuses truncated ones; exceptions
+are listed.
 """
 
 import json

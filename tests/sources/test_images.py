@@ -1,5 +1,5 @@
-"""Images from folders to chunks: what is read equals what stands in the files; options, errors,
-order and accounts.
+"""Images of a folder become records in order, with their options applied; bad files are rejects
+or errors.
 """
 
 import io

@@ -1,5 +1,5 @@
-"""A file that is one JSON array of objects against Python's json module, however it is cut, packed
-or broken.
+"""A JSON array of objects is read like Python's json module reads it; broken documents are
+refused with a remedy.
 """
 
 import base64

@@ -1,4 +1,6 @@
-"""JSON Lines against Python's json module, value for value, and each bad line with its message."""
+"""JSON Lines are read value for value like Python's json module reads them, and each bad line is
+a reject.
+"""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""What a plan kept of scanned records is what reading them gives, also where the last record
+"""Records that a plan keeps are those that reading them again gives, also if the last record
 changes everything.
 """
 

@@ -1,4 +1,4 @@
-"""The label in every kind of input: values are classes, a given schema decides by name, and others
+"""Labels of every kind of input: values become classes, a given schema maps them by name, others
 are refused.
 """
 

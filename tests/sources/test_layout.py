@@ -1,4 +1,6 @@
-"""Splits and classes read out of folder and file names."""
+"""Folder and file names determine splits, classes and partition columns, or are refused if
+ambiguous.
+"""
 
 import fnmatch
 import functools

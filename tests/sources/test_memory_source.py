@@ -1,4 +1,4 @@
-"""Rows that live in Python against what went in: Arrow, pandas, arrays, and iterators of dicts."""
+"""Data in memory is built as given: Arrow, pandas, arrays, and iterators of dicts."""
 
 import datetime
 import decimal

@@ -1,5 +1,5 @@
-"""Files of NumPy against `numpy.load` of the same file, and against the same arrays given in
-memory.
+"""Files of NumPy give the records of `numpy.load` and of the same arrays in memory; hostile ones
+are refused.
 """
 
 import io

@@ -1,4 +1,4 @@
-"""Images and masks that make one record, from files to batches."""
+"""Images and their masks make one record each, from files to batches."""
 
 from pathlib import Path
 from typing import Any

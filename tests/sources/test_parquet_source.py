@@ -1,4 +1,6 @@
-"""Parquet against pyarrow's own reading of the same file."""
+"""Parquet files give the rows that pyarrow reads from them; damaged or unsupported ones are
+refused.
+"""
 
 import base64
 import datetime

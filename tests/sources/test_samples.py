@@ -1,4 +1,4 @@
-"""Samples as WebDataset writes them, from tars and folders to records."""
+"""Samples of WebDataset, in tars, zips and folders, become records; unreadable ones are rejects."""
 
 from __future__ import annotations
 

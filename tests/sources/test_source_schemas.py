@@ -1,5 +1,5 @@
-"""What users declare over inferred schemas, how types of several parts are joined, and structs
-taken apart.
+"""Declared dtypes and schemas apply to inferred ones, parts are joined to one type, and values
+that don't fit are faults.
 """
 
 import datetime

@@ -1,6 +1,4 @@
-"""`--parse`: numbers, times and lists that texts spell in other ways, against Python's own reading
-of them.
-"""
+"""`--parse` reads numbers, times and lists in other notations, as Python reads them."""
 
 import datetime
 import json

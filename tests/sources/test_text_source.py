@@ -1,4 +1,6 @@
-"""Text as lines and as documents against plain Python, and what is not UTF-8."""
+"""Text becomes lines or documents as plain Python splits it, and text that cannot be decoded is
+a reject.
+"""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Numbers, truth values and moments in text, against Python's own reading of them."""
+"""Numbers, booleans and times in text have the values that Python reads."""
 
 import functools
 import re

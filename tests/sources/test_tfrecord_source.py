@@ -1,4 +1,6 @@
-"""TFRecord files as an input: payloads move untouched, schemas are found, damage is told."""
+"""TFRecord files as an input: payloads stay untouched, schemas are found, and damaged records
+are rejects.
+"""
 
 import gzip
 import itertools
