@@ -644,6 +644,32 @@ struct ExponentSum {
 //   sums: receives an element for each exponent that occurs.
 int64_t rm_sum_floats(Span<const double> values, Span<ExponentSum> sums);
 
+// The numbers of rm_add_elements.
+enum class ElementKind : int64_t { UINT8, INT64, FLOAT32, FLOAT64 };
+
+// Numbers with 32 bits in each limb that are sums of values, and of their squares. An integer counts in units of 1, a float32
+// in units of 2^-149 and a float64 in units of 2^-1074; their squares in the squares of these units. Limbs are added without
+// carries, so that a limb overflows after 2^31 rows unless the caller carries before.
+constexpr int64_t INT_LIMBS = 5;
+constexpr int64_t INT_SQUARE_LIMBS = 7;
+constexpr int64_t FLOAT32_LIMBS = 12;
+constexpr int64_t FLOAT32_SQUARE_LIMBS = 21;
+constexpr int64_t FLOAT64_LIMBS = 69;
+constexpr int64_t FLOAT64_SQUARE_LIMBS = 135;
+
+// What is known about each element of equal arrays. A row of an array has a number per element.
+struct ElementSums {
+  Span<int64_t> limbs;         // [limbs of the kind, elements], the lowest limb first: the sum of the values
+  Span<int64_t> square_limbs;  // [square limbs of the kind, elements]: the sum of their squares
+  Span<int64_t> finite;        // [elements]: number of values that are neither infinite nor NaN
+  Span<double> minima;         // [elements]: the smallest finite value
+  Span<double> maxima;         // [elements]: the largest finite value
+};
+
+// Adds each column of an array to the sums of its element, without rounding. Returns the number of rows.
+//   values [rows, elements]: numbers of the kind. Infinite values and NaN are skipped.
+int64_t rm_add_elements(ByteSpan values, ElementKind kind, const ElementSums &sums);
+
 // Writes a 64-bit hash of each text data[starts[i] : ends[i]]. No hash is 0. Returns the number of texts.
 int64_t rm_hash_texts(ByteSpan data, IntSpan starts, IntSpan ends, Span<uint64_t> hashes);
 

@@ -36,6 +36,80 @@ uint64_t hash_text(const uint8_t *text, uint64_t size) {
   return max(hash, uint64_t{1});  // 0 marks an empty slot of the table
 }
 
+// Adds a number of at most 96 bits to three limbs of 32 bits, which are `stride` apart.
+//   limb: the one with the lowest bits of the number.
+RM_INLINE void add_to_limbs(int64_t *limb, int64_t stride, Wide number, int64_t sign) {
+  const uint64_t low = static_cast<uint64_t>(number);
+  limb[0] += sign * static_cast<int64_t>(low & UINT32_MAX);
+  limb[stride] += sign * static_cast<int64_t>(low >> 32);
+  limb[2 * stride] += sign * static_cast<int64_t>(number >> 64);
+}
+
+// A number as sign * mantissa * 2^exponent, in the units of its kind.
+struct Scaled {
+  uint64_t mantissa;
+  int64_t exponent, sign;
+  bool is_finite;
+};
+
+RM_INLINE Scaled scaled(int64_t value) {
+  const uint64_t bits = static_cast<uint64_t>(value);
+  return {value < 0 ? ~bits + 1 : bits, 0, value < 0 ? -1 : 1, true};
+}
+
+RM_INLINE Scaled scaled(float value) {
+  const uint32_t bits = load<uint32_t>(reinterpret_cast<const uint8_t *>(&value));
+  int64_t exponent = bits >> 23 & 0xFF;
+  uint64_t mantissa = bits & 0x7FFFFF;
+  const bool is_finite = exponent != 0xFF;
+  if (exponent) mantissa |= 0x800000, exponent--;  // subnormals have no leading 1, and scale as exponent 1
+  return {mantissa, exponent, bits >> 31 ? -1 : 1, is_finite};
+}
+
+RM_INLINE Scaled scaled(double value) {
+  const uint64_t bits = load<uint64_t>(reinterpret_cast<const uint8_t *>(&value));
+  int64_t exponent = bits >> 52 & 0x7FF;
+  uint64_t mantissa = bits & ((1ull << 52) - 1);
+  const bool is_finite = exponent != 0x7FF;
+  if (exponent) mantissa |= 1ull << 52, exponent--;
+  return {mantissa, exponent, bits >> 63 ? -1 : 1, is_finite};
+}
+
+template <typename T>
+void add_elements(const uint8_t *values, int64_t rows, int64_t elements, const ElementSums &sums) {
+  for (int64_t row = 0; row < rows; row++)
+    for (int64_t i = 0; i < elements; i++, values += sizeof(T)) {
+      const T value = load<T>(values);
+      const auto [mantissa, exponent, sign, is_finite] = scaled(value);
+      if (RM_UNLIKELY(!is_finite)) continue;
+      const double number = static_cast<double>(value);
+      sums.finite[i]++;
+      sums.minima[i] = min(sums.minima[i], number);
+      sums.maxima[i] = max(sums.maxima[i], number);
+      add_to_limbs(&sums.limbs[(exponent >> 5) * elements + i], elements, static_cast<Wide>(mantissa) << (exponent & 31),
+                   sign);
+      // The square has up to 128 bits and is shifted by up to 30, so its halves are added one by one.
+      const Wide square = static_cast<Wide>(mantissa) * mantissa;
+      const int64_t shift = 2 * exponent & 31;
+      int64_t *limb = &sums.square_limbs[(2 * exponent >> 5) * elements + i];
+      add_to_limbs(limb, elements, static_cast<Wide>(static_cast<uint64_t>(square)) << shift, 1);
+      if (sizeof(T) == 8) add_to_limbs(limb + 2 * elements, elements, (square >> 64) << shift, 1);
+    }
+}
+
+// Pixels are frequent, and their squares are small: a limb has room for all of them. The compiler uses vectors for this loop.
+void add_bytes(const uint8_t *values, int64_t rows, int64_t elements, const ElementSums &sums) {
+  int64_t *limb = sums.limbs.data, *square_limb = sums.square_limbs.data;
+  double *minima = sums.minima.data, *maxima = sums.maxima.data;
+  for (int64_t row = 0; row < rows; row++, values += elements)
+    for (int64_t i = 0; i < elements; i++) {
+      const int64_t value = values[i];
+      limb[i] += value, square_limb[i] += value * value;
+      minima[i] = min(minima[i], static_cast<double>(value)), maxima[i] = max(maxima[i], static_cast<double>(value));
+    }
+  for (int64_t i = 0; i < elements; i++) sums.finite[i] += rows;
+}
+
 }  // namespace
 
 int64_t rm_sum_floats(Span<const double> values, Span<ExponentSum> sums) {
@@ -58,6 +132,26 @@ int64_t rm_sum_floats(Span<const double> values, Span<ExponentSum> sums) {
       sums[count++] = {i, static_cast<int64_t>(sum >> 64), static_cast<uint64_t>(sum),
                        static_cast<uint64_t>(squares >> 64), static_cast<uint64_t>(squares)};
   return count;
+}
+
+int64_t rm_add_elements(ByteSpan values, ElementKind kind, const ElementSums &sums) {
+  const int64_t elements = sums.finite.size;
+  const bool is_float32 = kind == ElementKind::FLOAT32, is_float64 = kind == ElementKind::FLOAT64;
+  const int64_t limbs = is_float64 ? FLOAT64_LIMBS : is_float32 ? FLOAT32_LIMBS : INT_LIMBS;
+  const int64_t square_limbs = is_float64 ? FLOAT64_SQUARE_LIMBS : is_float32 ? FLOAT32_SQUARE_LIMBS : INT_SQUARE_LIMBS;
+  const int64_t item = kind == ElementKind::UINT8 ? 1 : is_float32 ? 4 : 8;
+  if (elements < 1 || elements > 1 << 20 || values.size % (elements * item)) return BOUNDS;
+  if (sums.minima.size != elements || sums.maxima.size != elements) return BOUNDS;
+  if (sums.limbs.size != limbs * elements || sums.square_limbs.size != square_limbs * elements) return BOUNDS;
+  const int64_t rows = values.size / (elements * item);
+  switch (kind) {
+    case ElementKind::UINT8: add_bytes(values.data, rows, elements, sums); break;
+    case ElementKind::INT64: add_elements<int64_t>(values.data, rows, elements, sums); break;
+    case ElementKind::FLOAT32: add_elements<float>(values.data, rows, elements, sums); break;
+    case ElementKind::FLOAT64: add_elements<double>(values.data, rows, elements, sums); break;
+    default: return BOUNDS;
+  }
+  return rows;
 }
 
 int64_t rm_hash_texts(ByteSpan data, IntSpan starts, IntSpan ends, Span<uint64_t> hashes) {

@@ -15,6 +15,12 @@ FIELD_LENGTH_MASK: int
 FIELD_QUOTED_BIT: int
 MAX_SUMMED_VALUES: int
 FLOAT64_EXPONENTS: int
+INT_LIMBS: int
+INT_SQUARE_LIMBS: int
+FLOAT32_LIMBS: int
+FLOAT32_SQUARE_LIMBS: int
+FLOAT64_LIMBS: int
+FLOAT64_SQUARE_LIMBS: int
 
 class CrcMethod(IntEnum):
     TABLE = 0
@@ -158,6 +164,12 @@ class JpegCode(IntEnum):
     NO_SCAN = 6
     BAD_FRAME = 7
     NOT_A_JPEG = 8
+
+class ElementKind(IntEnum):
+    UINT8 = 0
+    INT64 = 1
+    FLOAT32 = 2
+    FLOAT64 = 3
 
 class FrameScan:
     position: int
@@ -405,6 +417,17 @@ class ExponentSum:
     squares_low: int
     def __init__(self, *args: float, **fields: float) -> None: ...
 
+class ElementSums:
+    def __init__(
+        self,
+        *,
+        limbs: npt.NDArray[np.int64] | None = ...,
+        square_limbs: npt.NDArray[np.int64] | None = ...,
+        finite: npt.NDArray[np.int64] | None = ...,
+        minima: npt.NDArray[np.float64] | None = ...,
+        maxima: npt.NDArray[np.float64] | None = ...,
+    ) -> None: ...
+
 def machine_level() -> int: ...
 def crc32c(data: npt.NDArray[np.uint8 | np.bool_] | None, crc: int, method: int) -> int: ...
 def frame(
@@ -609,6 +632,9 @@ def resize(
     scratch: npt.NDArray[np.float32] | None,
 ) -> int: ...
 def sum_floats(values: npt.NDArray[np.float64] | None, sums: npt.NDArray[Any] | None) -> int: ...
+def add_elements(
+    values: npt.NDArray[np.uint8 | np.bool_] | None, kind: int, sums: ElementSums
+) -> int: ...
 def hash_texts(
     data: npt.NDArray[np.uint8 | np.bool_] | None,
     starts: npt.NDArray[np.int64] | None,

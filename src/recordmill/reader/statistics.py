@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -22,7 +22,11 @@ if TYPE_CHECKING:  # what most commands have no need of
     from recordmill.reader.scanner import Scanner
     from recordmill.statistics.dataset_sketch import DatasetSketch
     from recordmill.statistics.dataset_statistics import DatasetStatistics
-    from recordmill.statistics.feature_statistics import ColourStatistics, FeatureStatistics
+    from recordmill.statistics.feature_statistics import (
+        ColourStatistics,
+        ElementStatistics,
+        FeatureStatistics,
+    )
 
 
 def stored_statistics(dataset: Scanner) -> DatasetStatistics | None:
@@ -179,38 +183,54 @@ class StatisticsMixin:
         }
         return dict(sorted(weights.items()))
 
-    def normalization(self: Any, feature: str | None = None) -> dict[str, Any]:
+    def normalization(
+        self: Any, feature: str | None = None, *, by: Literal["moments", "quantiles"] = "moments"
+    ) -> dict[str, Any]:
         """Returns keywords for the Keras layer `Normalization`.
 
         `keras.layers.Normalization(**ds.normalization("fare"))` changes the mean of a feature to 0
         and its variance to 1. The values are the finite numbers of the split `train`, or of all
-        splits if there is no such split. The values of a feature with encoded images are the pixels
-        of each channel, as `decode_images` returns them. They come from the images that were
-        decoded for the statistics.
+        splits if there is no such split.
+
+        A feature with vectors of a fixed length, such as `float32 [14]` or lists of them, is
+        normalized element by element: `mean` and `variance` are arrays, and `axis` is -1. The
+        values of a feature with encoded images are the pixels of each channel, as `decode_images`
+        returns them. They come from the images that were decoded for the statistics.
 
         Args:
             feature: The feature. None returns the keywords of each numeric feature, by name, except
                 the label and classes.
+            by: "quantiles" changes the quantiles at 1 % and at 99 % of each element to -1 and 1,
+                which robot policies use because outliers have no influence. It is for vectors only.
 
         Raises:
-            UsageError: The feature is unknown, has no numbers, or its numbers are too large.
+            UsageError: The feature is unknown, has no numbers, or its numbers are too large. Or
+                quantiles of each element are not known.
 
         Examples:
             >>> recordmill.open("shards").normalization("size")["mean"]
             2.2222222222222223
         """
+        if by not in ("moments", "quantiles"):
+            raise UsageError(f"by={by!r}: one of moments, quantiles")
         if feature is None:
             kinds = ("int", "uint", "float", "bfloat")
             numbers = (f for f in self.schema if f.dtype.startswith(kinds) and f.classes is None)
             names = [f.name for f in numbers if f.name != self.schema.label]
             return {
-                name: self.normalization(name)
+                name: self.normalization(name, by=by)
                 for name in names
                 if any(figures.finite for figures in _training_statistics(self, name))
+                and (by == "moments" or _training_elements(self, name))
             }
         by_split = _training_statistics(self, feature)
         if colours := [figures.colours for figures in by_split if figures.colours is not None]:
             return _colour_normalization(colours)
+        elements = _training_elements(self, feature)
+        if by == "quantiles":
+            return _quantile_normalization(feature, elements)
+        if elements:
+            return _element_normalization(feature, elements)
         # sums of fractions are exact, so the order of the splits does not matter
         count, total, squares = 0, Fraction(0), Fraction(0)
         for figures in by_split:
@@ -229,6 +249,54 @@ class StatisticsMixin:
             "mean": float(total / count),
             "variance": float(squares / count - (total / count) ** 2),
         }
+
+
+def _element_normalization(name: str, elements: list[ElementStatistics]) -> dict[str, Any]:
+    """Returns the mean and the variance of each element over all splits."""
+    counts = np.stack([part.finite for part in elements]).astype(np.float64)
+    total = counts.sum(0)
+    if not total.all():
+        raise UsageError(
+            f"feature {name!r}: element {int(np.argmin(total))} holds no finite number"
+        )
+    # An element may have no finite number in one of the splits, which then does not count.
+    means = np.nan_to_num(np.stack([part.mean for part in elements]))
+    variances = np.nan_to_num(np.stack([part.variance for part in elements]))
+    mean = (counts * means).sum(0) / total
+    variance = (counts * (variances + (means - mean) ** 2)).sum(0) / total
+    if not (np.isfinite(mean).all() and np.isfinite(variance).all()):
+        raise UsageError(f"feature {name!r}: its values are too large to be normalized")
+    return {"axis": -1, "mean": mean, "variance": variance}
+
+
+def _quantile_normalization(name: str, elements: list[ElementStatistics]) -> dict[str, Any]:
+    """Returns keywords that change the quantiles at 1 % and 99 % of each element to -1 and 1."""
+    if not elements:
+        raise UsageError(
+            f"feature {name!r} has no quantiles of each element: it must hold vectors of one length, "
+            "of at most 4,096 numbers"
+        )
+    if len(elements) > 1:
+        raise UsageError(
+            f"feature {name!r}: quantiles of several splits can't be added, and there is no split "
+            f"{TRAIN_SPLIT!r}; open the one split to train on"
+        )
+    low, high = elements[0].q01, elements[0].q99
+    return {"axis": -1, "mean": (low + high) / 2, "variance": ((high - low) / 2) ** 2}
+
+
+def _training_elements(dataset: Any, name: str) -> list[ElementStatistics]:
+    """Returns the statistics of the elements of a feature with vectors, by split.
+
+    The result is empty for features without elements, and for arrays with several axes, such as
+    images, which are normalized as a whole.
+    """
+    elements = [
+        figures.elements for figures in _training_statistics(dataset, name) if figures.present
+    ]
+    vectors = [part for part in elements if part is not None and part.finite.ndim == 1]
+    sizes = {part.finite.size for part in vectors}
+    return vectors if len(vectors) == len(elements) and len(sizes) == 1 else []
 
 
 def _colour_normalization(statistics: list[ColourStatistics]) -> dict[str, Any]:

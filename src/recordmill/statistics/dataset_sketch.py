@@ -27,6 +27,7 @@ from recordmill.records.example.flat_arrays import FlatEntry, flatten_column
 from recordmill.records.images.pixels import PixelSums
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.statistics import value_sketch
+from recordmill.statistics.element_sketch import ElementSketch
 from recordmill.statistics.number_sketch import NumberSketch
 from recordmill.statistics.pixel_sketch import PixelSketch
 
@@ -59,7 +60,7 @@ _MAX_PENDING_TEXTS, _MAX_PENDING_NUMBERS = MAX_VALUES, 4 * MAX_VALUES
 _NO_PIXELS: Mapping[str, PixelSums] = {}
 
 # The attributes of a FeatureSketch that are sketches or None.
-_SKETCH_NAMES = ("lengths", "numbers", "sizes", "values", "sample", "pixels")
+_SKETCH_NAMES = ("lengths", "numbers", "sizes", "values", "sample", "pixels", "elements")
 
 
 def max_values_per_column(columns: int, are_texts: bool) -> int:
@@ -81,6 +82,18 @@ def max_values_per_column(columns: int, are_texts: bool) -> int:
     return max(min(MAX_VALUES, 1 << (room.bit_length() - 1)) if room else 0, MIN_VALUES)
 
 
+def has_elements(feature: Feature) -> bool:
+    """Returns whether a feature may have statistics of each element.
+
+    These are numbers of a fixed shape, lists of them, and lists of numbers. The latter have
+    elements only if all lists have the same length, which the sketch finds out.
+    """
+    are_amounts = (
+        feature.dtype not in ("string", "bytes") and not feature.timestamp and not feature.classes
+    )
+    return are_amounts and (feature.inner_size > 1 or feature.ragged_rank == 1)
+
+
 class FeatureSketch:
     """Sketch of one feature in one split.
 
@@ -92,6 +105,7 @@ class FeatureSketch:
         max_values: The number of different values to keep with their counts.
         is_label: True if the feature is the label. More of its values are kept.
         pixels: Sketch for the images in a bytes feature, or None.
+        elements: Sketch for the elements of a numeric feature, or None, see `has_elements`.
 
     Attributes:
         present: The number of records that have the feature.
@@ -103,10 +117,16 @@ class FeatureSketch:
             per item, such as images or vectors.
         sample: A sample of the occurrences of texts. None for other features.
         pixels: Sketch of the pixels of images, or None.
+        elements: Sketch of each element of the arrays in the feature, or None.
     """
 
     def __init__(
-        self, feature: Feature, max_values: int, is_label: bool, pixels: PixelSketch | None = None
+        self,
+        feature: Feature,
+        max_values: int,
+        is_label: bool,
+        pixels: PixelSketch | None = None,
+        elements: ElementSketch | None = None,
     ) -> None:
         is_float = feature.dtype.startswith(("float", "bfloat"))
         self.feature, self.is_bytes, self.is_float = (
@@ -128,7 +148,7 @@ class FeatureSketch:
         self.sample = (
             value_sketch.ValueSketch(min(max_values, MAX_VALUES) // 2) if self.is_text else None
         )
-        self.pixels = pixels
+        self.pixels, self.elements = pixels, elements
         if is_float:  # few floats occur often, so fewer counts are worth their memory
             max_values //= 4
         self.values = (
@@ -177,6 +197,8 @@ class FeatureSketch:
         if self.lengths is not None and splits is not None:
             lengths = np.diff(splits) if rows is None else splits[rows + 1] - splits[rows]
             self._pending_lengths.add(lengths)
+        if self.elements is not None:
+            self._add_elements(self.elements, flat, keys, rows)
         for indices, records, position in _value_blocks(
             splits, length, flat.rows, rows, with_records=self.is_text
         ):
@@ -185,6 +207,45 @@ class FeatureSketch:
                 self._add_texts(flat, indices, occurrence_keys, sums is None)
             else:
                 self._pending_numbers.add(_numbers(flat, self.feature)[indices])
+
+    def _add_elements(
+        self, elements: ElementSketch, flat: FlatEntry, keys: U64, rows: Int64s | None
+    ) -> None:
+        """Counts the arrays of a column element by element.
+
+        A list of numbers is one array, if all lists have the same length. Otherwise each item of a
+        record is an array.
+        """
+        if elements.dropped:
+            return
+        splits, length = _row_splits(flat, self.feature)
+        numbers, size = _numbers(flat, self.feature), self.feature.inner_size
+        if size == 1 and splits is not None:
+            row_numbers = np.arange(flat.rows) if rows is None else rows
+            starts = splits[row_numbers]
+            lengths = splits[row_numbers + 1] - starts
+            if not len(lengths):
+                return
+            size = int(lengths[0])
+            if (lengths != size).any() or size < 2:
+                elements.drop()
+                return
+            block_rows = max(_BLOCK_VALUES // size, 1)
+            for begin in range(0, len(starts), block_rows):
+                block = slice(begin, begin + block_rows)
+                indices = starts[block, None] + np.arange(size)
+                elements.add(numbers[indices], keys[row_numbers[block]])
+            return
+        arrays = numbers[: len(numbers) // size * size].reshape(-1, size)
+        for block, records, position in _value_blocks(
+            None if splits is None else splits // size,
+            length // size,
+            flat.rows,
+            rows,
+            with_records=True,
+            block_values=max(_BLOCK_VALUES // size, 1),
+        ):
+            elements.add(arrays[block], keys[records] + position * _KEY_STEP)
 
     def flush(self) -> None:
         """Counts the values that were collected from small batches."""
@@ -289,7 +350,8 @@ class DatasetSketch:
             text_columns + -(-(columns - text_columns) // _NUMBER_COLUMNS_PER_TEXT_COLUMN), True
         )
         max_numbers = max_values_per_column(columns, False)
-        binary_columns = sum(feature.dtype == "bytes" for feature in schema) * len(self.splits)
+        binary_columns = sum(feature.dtype == "bytes" for feature in schema) * split_count
+        element_columns = sum(has_elements(feature) for feature in schema) * split_count
 
         def make_sketch(feature: Feature) -> FeatureSketch:
             is_binary = feature.dtype == "bytes"
@@ -298,8 +360,11 @@ class DatasetSketch:
                 if is_binary
                 else None
             )
+            elements = ElementSketch(element_columns) if has_elements(feature) else None
             max_values = max_texts if feature.dtype == "string" else max_numbers
-            return FeatureSketch(feature, max_values, feature.name == schema.label, pixels)
+            return FeatureSketch(
+                feature, max_values, feature.name == schema.label, pixels, elements
+            )
 
         self._features = [[make_sketch(feature) for feature in schema] for _ in self.splits]
 
@@ -466,10 +531,9 @@ def _value_blocks(
     selected_rows: Int64s | None,
     *,
     with_records: bool,
+    block_values: int = _BLOCK_VALUES,
 ) -> Iterator[tuple[slice | Int64s, slice | Int64s | None, U64 | int]]:
     """Yields the positions of the values of some rows, block by block.
-
-    A block has at most _BLOCK_VALUES values.
 
     Args:
         splits: [rows + 1] The first value of each row. None if each row has `length` values.
@@ -477,6 +541,7 @@ def _value_blocks(
         rows: The number of rows.
         selected_rows: The rows to use, ascending. None uses all.
         with_records: True yields the row and the position of each value, too.
+        block_values: The largest number of values of a block.
 
     Yields:
         (index of each value in the array of all values, its row, its position in the row). Ignore
@@ -484,11 +549,11 @@ def _value_blocks(
     """
     # Scalars are the common case: the index of a value is the index of its row.
     if splits is None and length == 1:
-        for begin in range(0, rows if selected_rows is None else len(selected_rows), _BLOCK_VALUES):
+        for begin in range(0, rows if selected_rows is None else len(selected_rows), block_values):
             part = (
-                slice(begin, min(begin + _BLOCK_VALUES, rows))
+                slice(begin, min(begin + block_values, rows))
                 if selected_rows is None
-                else selected_rows[begin : begin + _BLOCK_VALUES]
+                else selected_rows[begin : begin + block_values]
             )
             yield part, part, 0
         return
@@ -499,8 +564,8 @@ def _value_blocks(
     )
     ends = np.cumsum(sizes)
     total = int(ends[-1]) if len(ends) else 0
-    for begin in range(0, total, _BLOCK_VALUES):
-        end = min(begin + _BLOCK_VALUES, total)
+    for begin in range(0, total, block_values):
+        end = min(begin + block_values, total)
         # The rows with values in this block. A long row may continue in the next blocks.
         row_range = slice(
             int(np.searchsorted(ends, begin, "right")), int(np.searchsorted(ends, end, "left")) + 1

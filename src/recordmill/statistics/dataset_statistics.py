@@ -17,6 +17,8 @@ from recordmill.schemas.feature import Schema
 from recordmill.statistics.dataset_sketch import DatasetSketch
 from recordmill.statistics.feature_statistics import (
     COLUMNS,
+    ELEMENT_COLUMNS,
+    MAX_SHOWN_ELEMENTS,
     UNBROKEN_COLUMNS,
     FeatureStatistics,
     feature_name,
@@ -75,9 +77,12 @@ class DatasetStatistics(Mapping[str, Mapping[str, FeatureStatistics]]):
 
     @cached_property
     def _splits(self) -> dict[str, dict[str, FeatureStatistics]]:
+        schema = self._schema
         return {
             dataset.name: {
-                feature_name(proto): FeatureStatistics.from_proto(proto)
+                (name := feature_name(proto)): FeatureStatistics.from_proto(
+                    proto, schema[name] if schema is not None and name in schema else None
+                )
                 for proto in dataset.features
             }
             for dataset in self._proto.datasets
@@ -161,10 +166,10 @@ class DatasetStatistics(Mapping[str, Mapping[str, FeatureStatistics]]):
         }
 
     def lines(self) -> Iterator[str]:
-        """Yields the lines of two tables for each split.
+        """Yields the lines of up to three tables for each split.
 
         The first table has the figures of each feature. The second one has the most frequent
-        values.
+        values. The third one has the figures of each element of small arrays.
         """
         for split_index, (split, features) in enumerate(self.items()):
             yield from [""] * (split_index > 0)
@@ -174,6 +179,7 @@ class DatasetStatistics(Mapping[str, Mapping[str, FeatureStatistics]]):
             if frequent := [(row[0], row[-1]) for row in rows if row[-1]]:
                 yield ""
                 yield from table_lines((COLUMNS[0], COLUMNS[-1]), frequent)
+            yield from _element_lines(features)
 
     def _rows(self, features: Mapping[str, FeatureStatistics]) -> list[tuple[str, ...]]:
         schema = self._schema
@@ -193,3 +199,16 @@ class DatasetStatistics(Mapping[str, Mapping[str, FeatureStatistics]]):
             of_split = [html.table(list(COLUMNS), self._rows(features))]
             parts.append(html.section(f"{split}: {self.records[split]:,} records", *of_split))
         return html.section("statistics", *parts)
+
+
+def _element_lines(features: Mapping[str, FeatureStatistics]) -> Iterator[str]:
+    """Yields the lines of the table of elements. There are none without small arrays."""
+    small = {
+        name: feature.elements
+        for name, feature in features.items()
+        if feature.elements is not None and feature.elements.finite.size <= MAX_SHOWN_ELEMENTS
+    }
+    if small:
+        yield ""
+        rows = [row for name, elements in small.items() for row in elements.rows(name)]
+        yield from table_lines(ELEMENT_COLUMNS, rows, ELEMENT_COLUMNS[1:])

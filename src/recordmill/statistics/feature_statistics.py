@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from tensorflow_metadata.proto.v0 import statistics_pb2
 
 from recordmill.base.sizes import format_percent, format_size_range
@@ -14,7 +17,7 @@ from recordmill.records.images.pixels import COLOUR_CHANNELS
 from recordmill.schemas.arrow import format_float, format_ticks
 from recordmill.schemas.feature import Feature
 from recordmill.statistics.dataset_sketch import MAX_VALUES
-from recordmill.statistics.protobuf import MIN_SAMPLED_OCCURRENCES
+from recordmill.statistics.protobuf import MIN_SAMPLED_OCCURRENCES, finite_or_none
 
 _MAX_SHOWN_VALUES, _MAX_SHOWN_CLASSES, _MAX_TEXT_WIDTH, _MAX_JSON_VALUES = 3, 10, 24, 20
 # The columns of a table that are never broken into several lines.
@@ -30,6 +33,10 @@ COLUMNS = (
     "SIZE",
     "MOST FREQUENT",
 )
+# Tables show the elements of arrays with at most this many. JSON has all of them.
+MAX_SHOWN_ELEMENTS = 32
+# The columns of `ElementStatistics.rows`.
+ELEMENT_COLUMNS = ("ELEMENT", "MEAN", "STD", "MIN", "1%", "50%", "99%", "MAX")
 
 
 @dataclass(frozen=True)
@@ -49,6 +56,97 @@ class ColourStatistics:
     pixels: int
     mean: tuple[float, ...]
     std_dev: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class ElementStatistics:
+    """Statistics of each element of a feature with arrays, such as each joint of a robot.
+
+    All arrays have the shape of the feature, for example [14]. If records have lists of arrays, all
+    arrays of all records count. A figure is NaN if an element has no finite number.
+
+    Attributes:
+        finite: Number of values that are neither NaN nor infinite.
+        mean: Mean of the finite numbers.
+        variance: Population variance of the finite numbers.
+        min: Smallest finite number.
+        max: Largest finite number.
+        q01: Quantile at 1 %. One percent of the numbers are at most this large.
+        q50: Quantile at 50 %, which is the median.
+        q99: Quantile at 99 %.
+        sampled: Number of arrays that determine the quantiles. If there are more arrays, they are a
+            random sample, and the share of numbers below a quantile at p has the standard error
+            sqrt(p * (1 - p) / sampled).
+    """
+
+    finite: npt.NDArray[np.int64]
+    mean: npt.NDArray[np.float64]
+    variance: npt.NDArray[np.float64]
+    min: npt.NDArray[np.float64]
+    max: npt.NDArray[np.float64]
+    q01: npt.NDArray[np.float64]
+    q50: npt.NDArray[np.float64]
+    q99: npt.NDArray[np.float64]
+    sampled: int
+
+    @property
+    def std_dev(self) -> npt.NDArray[np.float64]:
+        """Population standard deviation of the finite numbers."""
+        return np.sqrt(self.variance)
+
+    @classmethod
+    def from_json(cls, text: str, shape: Sequence[int] = ()) -> ElementStatistics | None:
+        """Parses the custom statistic `elements`.
+
+        Args:
+            text: The JSON object.
+            shape: Shape of the arrays. If they have another number of elements, the result has one
+                axis.
+
+        Returns:
+            None if the text has another form, because any program may have written it.
+        """
+        try:
+            figures = json.loads(text)
+            sampled, finite = int(figures.pop("sampled")), np.array(figures.pop("finite"), np.int64)
+            arrays = {name: np.array(values, np.float64) for name, values in figures.items()}
+            if any(values.shape != (len(finite),) for values in arrays.values()):
+                return None
+            if math.prod(shape) == len(finite):
+                finite = finite.reshape(shape)
+                arrays = {name: values.reshape(shape) for name, values in arrays.items()}
+            return cls(finite=finite, **arrays, sampled=sampled)
+        except (ValueError, TypeError, KeyError, OverflowError, AttributeError, RecursionError):
+            return None
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the figures as nested lists. None stands for NaN and infinite numbers."""
+        return {
+            "finite": self.finite.tolist(),
+            "mean": finite_or_none(self.mean),
+            "std_dev": finite_or_none(self.std_dev),
+            "min": finite_or_none(self.min),
+            "q01": finite_or_none(self.q01),
+            "q50": finite_or_none(self.q50),
+            "q99": finite_or_none(self.q99),
+            "max": finite_or_none(self.max),
+            "sampled": self.sampled,
+        }
+
+    def rows(self, name: str) -> list[tuple[str, ...]]:
+        """Returns the cells of each element in the table with the columns `ELEMENT_COLUMNS`.
+
+        Args:
+            name: Name of the feature. The row of an element begins with it, as in `action[3]`.
+        """
+        columns = (self.mean, self.std_dev, self.min, self.q01, self.q50, self.q99, self.max)
+        return [
+            (
+                f"{name}[{','.join(map(str, index))}]",
+                *(f"{column[index]:.5g}" for column in columns),
+            )
+            for index in np.ndindex(self.finite.shape)
+        ]
 
 
 @dataclass(frozen=True)
@@ -91,6 +189,8 @@ class FeatureStatistics:
             binary values.
         top_values_are_exact: False if the counts in `top_values` were estimated from a sample.
         colours: Colours of encoded images. None for other features.
+        elements: Statistics of each element of numeric arrays with at most 4,096 elements, and of
+            lists that always have the same length. None for other features.
     """
 
     name: str
@@ -121,10 +221,16 @@ class FeatureStatistics:
     quantile_error: float | None = None
     value_histogram: Any | None = None
     quantile_histogram: Any | None = None
+    elements: ElementStatistics | None = None
 
     @classmethod
-    def from_proto(cls, proto: Any) -> FeatureStatistics:
-        """Converts a `FeatureNameStatistics` message. Any program may have written it."""
+    def from_proto(cls, proto: Any, feature: Feature | None = None) -> FeatureStatistics:
+        """Converts a `FeatureNameStatistics` message. Any program may have written it.
+
+        Args:
+            proto: The message.
+            feature: The feature, which determines the shape of `elements`. None means one axis.
+        """
         kind = proto.WhichOneof("stats") or "num_stats"
         stats = getattr(proto, kind)
         common = stats.common_stats
@@ -169,6 +275,13 @@ class FeatureStatistics:
             ),
             top_values_are_exact="top_values_are_estimates" not in custom,
             colours=_read_colours(custom),
+            elements=(
+                ElementStatistics.from_json(
+                    custom["elements"], () if feature is None else feature.inner_shape
+                )
+                if "elements" in custom
+                else None
+            ),
             **(_read_numbers(proto, custom) if kind == "num_stats" else {}),
         )
 
@@ -214,7 +327,11 @@ class FeatureStatistics:
 
         Of `top_values`, it has the first 20.
         """
-        colours = {} if self.colours is None else {"colours": asdict(self.colours)}
+        optional: dict[str, Any] = {}
+        if self.colours is not None:
+            optional["colours"] = asdict(self.colours)
+        if self.elements is not None:
+            optional["elements"] = self.elements.to_json()
         return {
             "name": self.name,
             "type": self.type,
@@ -234,7 +351,7 @@ class FeatureStatistics:
             "distinct_error": self.distinct_error,
             "top_values": dict(list(self.top_values.items())[:_MAX_JSON_VALUES]),
             "top_values_are_exact": self.top_values_are_exact,
-            **colours,
+            **optional,
         }
 
     def summary(self) -> dict[str, Any]:

@@ -20,11 +20,15 @@ Some figures have no field in this message. They are in `custom_stats`, by these
   histogram of the sizes.
 * `decoded_images`, `decoded_pixels`: The number of decoded images, and of their pixels.
 * `mean_red`, `std_dev_red` and so on: The mean and the standard deviation of each colour.
+* `elements`: The figures of each element of arrays, as JSON. Each of `finite`, `mean`, `variance`,
+  `min`, `max`, `q01`, `q50` and `q99` is a list with one number per element, and `sampled` is the
+  number of arrays that determine the quantiles.
 """
 
 from __future__ import annotations
 
 import itertools
+import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -37,6 +41,7 @@ from tensorflow_metadata.proto.v0 import statistics_pb2
 
 from recordmill.records.images.pixels import COLOUR_CHANNELS
 from recordmill.statistics.dataset_sketch import DatasetSketch, FeatureSketch
+from recordmill.statistics.element_sketch import ElementSketch
 from recordmill.statistics.number_sketch import NumberSketch
 from recordmill.statistics.pixel_sketch import PixelTotal
 from recordmill.statistics.value_sketch import MAX_TEXT_BYTES, ValueSketch, unhash_numbers
@@ -93,6 +98,8 @@ def _put_feature(proto: Any, feature: FeatureSketch, is_label: bool) -> None:
     if feature.numbers is not None:
         proto.type = _INT if feature.numbers.is_int else _FLOAT
         _put_numbers(proto, feature, feature.numbers, is_label)
+        if feature.elements is not None and feature.elements.rows:
+            _put_elements(proto, feature.elements)
     elif feature.feature.dtype == "string":
         proto.type = _STRING
         _put_texts(proto, feature, is_label)
@@ -167,6 +174,35 @@ def _put_numbers(proto: Any, feature: FeatureSketch, numbers: NumberSketch, is_l
                 number_counts,
                 None if is_label else feature.values.max_values // _RANKED_DIVISOR,
             )
+
+
+def _put_elements(proto: Any, elements: ElementSketch) -> None:
+    mean, variance = elements.moments()
+    q01, q50, q99 = elements.quantiles()
+    figures = {
+        "mean": mean,
+        "variance": variance,
+        "min": elements.minima,
+        "max": elements.maxima,
+        "q01": q01,
+        "q50": q50,
+        "q99": q99,
+    }
+    document: dict[str, Any] = {
+        "finite": elements.finite.tolist(),
+        **{name: finite_or_none(values) for name, values in figures.items()},
+        "sampled": elements.sampled,
+    }
+    proto.custom_stats.add(name="elements", str=json.dumps(document))
+
+
+def finite_or_none(values: npt.NDArray[np.float64]) -> Any:
+    """Returns an array as nested lists for JSON, in which None replaces NaN and infinite numbers.
+
+    >>> finite_or_none(np.array([0.5, np.nan]))
+    [0.5, None]
+    """
+    return np.where(np.isfinite(values), values.astype(object), None).tolist()
 
 
 def _number_counts(values: ValueSketch, are_ints: bool) -> Iterator[tuple[str, int]]:
