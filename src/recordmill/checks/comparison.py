@@ -241,6 +241,22 @@ def grouped_divergence(
     return _divergence(first, second) or 0.0, len(np.unique(group))
 
 
+def normal_divergence(distance: float) -> float:
+    """Returns the Jensen-Shannon divergence of two normal distributions of one variance, in bits.
+
+    Args:
+        distance: Distance of their means in standard deviations.
+
+    >>> [round(normal_divergence(distance), 3) for distance in (0, 0.5, 1, 4)]
+    [0.0, 0.044, 0.161, 0.913]
+    """
+    # Both densities are integrated up to where they vanish. Farther apart, they do not overlap.
+    half = min(distance, 40.0) / 2
+    x = np.linspace(-half - 9, half + 9, 4001)
+    densities = [np.exp(-((x - mean) ** 2) / 2) for mean in (-half, half)]
+    return _divergence(*densities) or 0.0
+
+
 def _divergence(first: _Floats, second: _Floats) -> float | None:
     if not (first.sum() > 0 and second.sum() > 0):
         return None
@@ -309,7 +325,9 @@ def share_allowance(sample_sizes: tuple[float, float], num_figures: int = 1) -> 
     return math.sqrt(inverse * math.log(2 * max(num_figures, 1) / _FALSE_ALARM_PROBABILITY) / 2)
 
 
-def divergence_allowance(sample_sizes: tuple[float, float], num_buckets: int) -> float:
+def divergence_allowance(
+    sample_sizes: tuple[float, float], num_buckets: int, num_figures: int = 1
+) -> float:
     """Returns the largest Jensen-Shannon divergence in bits that chance explains.
 
     If both samples have the same distribution, their divergence exceeds the result once in a
@@ -321,8 +339,10 @@ def divergence_allowance(sample_sizes: tuple[float, float], num_buckets: int) ->
     Args:
         sample_sizes: Number of independent observations in each sample.
         num_buckets: Number of compared buckets.
+        num_figures: If the caller checks only the largest of several divergences, their number.
     """
-    freedom, chance = max(num_buckets - 1, 1), math.log(1 / _FALSE_ALARM_PROBABILITY)
+    freedom = max(num_buckets - 1, 1)
+    chance = math.log(max(num_figures, 1) / _FALSE_ALARM_PROBABILITY)
     quantile = freedom + 2 * math.sqrt(freedom * chance) + 2 * chance
     return quantile * _inverse_sum(sample_sizes) / (8 * math.log(2))
 
@@ -487,6 +507,7 @@ def _compare_features(
             yield from comparison.compare_sizes(distance or limits.jensen_shannon)
         else:
             yield from comparison.compare_numbers(distance or limits.jensen_shannon)
+            yield from comparison.compare_elements(distance or limits.jensen_shannon)
 
 
 class _FeatureComparison:
@@ -645,6 +666,36 @@ class _FeatureComparison:
                 base_histogram.with_bounded_edges(),
             )
         yield from self._compare_histograms(limit, "values", histogram, base_histogram, details)
+
+    def compare_elements(self, limit: Threshold | None) -> Iterator[Violation]:
+        """Yields a violation for the element whose means differ most.
+
+        Means are compared in standard deviations, as if both samples were normally distributed.
+        Yields nothing unless both samples have statistics of the same elements.
+        """
+        sample, base = self.sample.elements, self.base.elements
+        if limit is None or sample is None or base is None:
+            return
+        if sample.finite.shape != base.finite.shape:
+            return
+        deviation = np.sqrt((sample.variance + base.variance) / 2)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            distances = np.abs(sample.mean - base.mean) / deviation
+        # equal constants are 0 / 0, and so are elements without numbers
+        distances = np.nan_to_num(distances, nan=0.0, posinf=np.inf)
+        index = np.unravel_index(int(np.argmax(distances)), distances.shape)
+        divergence = normal_divergence(float(distances[index]))
+        max_divergence = _max_figure(
+            limit, divergence_allowance(self.sample_sizes, 2, distances.size)
+        )
+        if divergence > max_divergence:
+            element = ",".join(map(str, index))
+            message = (
+                f"the mean of element [{element}] is {sample.mean[index]:.5g}, and in {self.base_name} {base.mean[index]:.5g}, "
+                f"which is {distances[index]:.3g} standard deviations away: Jensen-Shannon divergence {divergence:.4g} above "
+                f"{max_divergence:.4g}"
+            )
+            yield self.make_violation(message, divergence, max_divergence)
 
     def compare_sizes(self, limit: Threshold | None) -> Iterator[Violation]:
         """Yields a violation if the sizes of texts or binary values are distributed differently.

@@ -232,9 +232,9 @@ class FeatureSketch:
                 return
             block_rows = max(_BLOCK_VALUES // size, 1)
             for begin in range(0, len(starts), block_rows):
-                block = slice(begin, begin + block_rows)
-                indices = starts[block, None] + np.arange(size)
-                elements.add(numbers[indices], keys[row_numbers[block]])
+                end = begin + block_rows
+                indices = starts[begin:end, None] + np.arange(size)
+                elements.add(numbers[indices], keys[row_numbers[begin:end]])
             return
         arrays = numbers[: len(numbers) // size * size].reshape(-1, size)
         for block, records, position in _value_blocks(

@@ -202,7 +202,9 @@ def finite_or_none(values: npt.NDArray[np.float64]) -> Any:
     >>> finite_or_none(np.array([0.5, np.nan]))
     [0.5, None]
     """
-    return np.where(np.isfinite(values), values.astype(object), None).tolist()
+    numbers = values.astype(object)
+    numbers[~np.isfinite(values)] = None
+    return numbers.tolist()
 
 
 def _number_counts(values: ValueSketch, are_ints: bool) -> Iterator[tuple[str, int]]:

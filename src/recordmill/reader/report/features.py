@@ -25,7 +25,11 @@ from recordmill.reader.report.markup import (
 from recordmill.schemas.arrow import format_ticks
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.statistics.dataset_statistics import DatasetStatistics
-from recordmill.statistics.feature_statistics import FeatureStatistics, format_value
+from recordmill.statistics.feature_statistics import (
+    MAX_SHOWN_ELEMENTS,
+    FeatureStatistics,
+    format_value,
+)
 
 MAX_REPORT_FEATURES = 2000  # rows of the table
 _MAX_FREQUENT = 3  # values that are listed per feature
@@ -70,7 +74,23 @@ def render_features(schema: Schema, statistics: DatasetStatistics) -> str:
             (2, 3, 4, 5, 6, 7),
         )
         + (f"<p>{num_omitted:,} more features</p>" if num_omitted else "")
+        + _render_elements(list(schema)[:MAX_REPORT_FEATURES], statistics)
     )
+
+
+def _render_elements(features: Sequence[Feature], statistics: DatasetStatistics) -> str:
+    """Returns a table with the elements of small arrays in the first split, or ""."""
+    first_split = next(iter(statistics.values()), {})
+    rows = [
+        tuple(map(render_text, row))
+        for feature in features
+        if feature.name in first_split
+        and (elements := first_split[feature.name].elements) is not None
+        and elements.finite.size <= MAX_SHOWN_ELEMENTS
+        for row in elements.rows(feature.name)
+    ]
+    header = ("element", "mean", "deviation", "least", "1 %", "50 %", "99 %", "greatest")
+    return render_table(header, rows, range(1, len(header))) if rows else ""
 
 
 def _feature_row(feature: Feature, figures: Sequence[FeatureStatistics]) -> tuple[str, ...]:
