@@ -467,3 +467,45 @@ def test_split_is_compared_with_its_namesake_or_with_the_training_split() -> Non
         ("skew", "test")
     ]
     assert list(find_drift(one, DatasetStatistics.from_bytes(b""), schema, Rules(), "o")) == []
+
+
+def element_statistics(vectors: npt.NDArray[np.float32]) -> tuple[DatasetStatistics, Schema]:
+    schema = Schema((Feature("action", "float32", (vectors.shape[1],), required=True),))
+    sketch = DatasetSketch(schema, ["train"])
+    column = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), vectors.shape[1])
+    keys = np.arange(len(vectors)).astype("u8")
+    sketch.add(pa.RecordBatch.from_arrays([column], ["action"]), keys)
+    return DatasetStatistics.from_sketch(sketch), schema
+
+
+def test_drift_of_one_element_is_found_by_its_number() -> None:
+    random = np.random.default_rng(1)
+    base, schema = element_statistics(random.normal(size=(3000, 14)).astype("f4"))
+    vectors = random.normal(size=(3000, 14)).astype("f4")
+    vectors[:, 5] += 1
+    vectors[:, 6] -= 1  # the distribution of all numbers together has the same mean
+    one, _ = element_statistics(vectors)
+    (violation,) = find_drift(one, base, schema, Rules(), "old")
+    assert "the mean of element [5]" in str(violation) or "the mean of element [6]" in str(
+        violation
+    )
+    assert "standard deviations away" in str(violation)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_elements_of_one_distribution_do_not_drift(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    for rows in (50, 2000):
+        samples = [
+            np.concatenate(
+                [
+                    random.standard_cauchy(size=(rows, 5)),
+                    random.random((rows, 5)) < 0.01,  # rare events
+                    np.zeros((rows, 4)),
+                ],
+                axis=1,
+            ).astype("f4")
+            for _ in range(2)
+        ]
+        (one, schema), (base, _) = map(element_statistics, samples)
+        assert list(find_drift(one, base, schema, Rules(), "old")) == []
