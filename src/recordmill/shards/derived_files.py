@@ -10,7 +10,7 @@ import json
 from typing import Any
 
 from recordmill.schemas.croissant import CROISSANT_NAME, Description, croissant_json
-from recordmill.schemas.label_map import LABEL_MAP_NAME, label_map_files
+from recordmill.schemas.feature import Schema
 from recordmill.schemas.tfds import (
     LABELS_SUFFIX,
     SplitSizes,
@@ -22,6 +22,9 @@ from recordmill.schemas.tfmd import from_pbtxt
 from recordmill.shards.manifest import STATISTICS_NAME, Manifest, read_statistics
 from recordmill.storage.codecs import SHARD_SUFFIXES
 
+LABEL_MAP_NAME = "label_map.pbtxt"
+_OBJECT_LABEL = "image/object/class/label"
+_BACKGROUND = "background"  # class 0 of the API, which a label map does not list
 # TensorFlow Datasets requires a version. Our generations are numbered by the manifests instead.
 _TFDS_VERSION = "1.0.0"
 _DERIVED_NAMES = (
@@ -111,3 +114,25 @@ def _description_files(manifest: Manifest, generation: int) -> dict[str, str]:
         for name, content in documents.items()
     }
     return texts | label_files(schema) | label_map_files(schema)
+
+
+def label_map_files(schema: Schema) -> dict[str, str]:
+    """Returns the label map of TensorFlow's Object Detection API, as {file name: content}.
+
+    A label map is a text file that assigns class names to class numbers. The ids in the map are the
+    class numbers of the records.
+
+    Returns:
+        An empty dict if the schema has no object classes.
+    """
+    classes = schema[_OBJECT_LABEL].classes if _OBJECT_LABEL in schema else None
+    if not classes:
+        return {}
+    from google.protobuf.text_encoding import CEscape
+
+    items = [
+        f'item {{\n  id: {number}\n  name: "{CEscape(name.encode("utf-8", "backslashreplace"), as_utf8=True)}"\n}}\n'
+        for number, name in enumerate(classes)
+        if (number, name) != (0, _BACKGROUND)
+    ]
+    return {LABEL_MAP_NAME: "".join(items)}

@@ -54,7 +54,6 @@ from recordmill.sources.images.annotation_rows import AUTO_UNIT
 from recordmill.sources.images.box_columns import OBJECT_LABEL, read_box_columns
 from recordmill.sources.images.box_table import is_box_table
 from recordmill.sources.images.boxes import object_features
-from recordmill.sources.images.image_sets import read_image_set_splits
 from recordmill.sources.images.labels_file import LabelRequest, read_label_columns
 from recordmill.sources.images.pairs import append_partners, pair_feature, pair_files, record_sizes
 from recordmill.sources.images.reading import (
@@ -67,6 +66,7 @@ from recordmill.sources.images.reading import (
     with_folder_labels,
     without_features,
 )
+from recordmill.sources.images.voc import read_image_set_splits
 from recordmill.sources.values.schema_unifier import apply_dtypes, check_declared_schema
 from recordmill.storage.file_table import FileTable, InputFile, null_mask
 from recordmill.storage.files import parse_input_path, read_range

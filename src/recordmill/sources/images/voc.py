@@ -1,4 +1,4 @@
-"""Parser of Pascal VOC's XML, and of CVAT's.
+"""Parser of Pascal VOC's XML and of CVAT's, and of VOC's lists of splits.
 
 VOC counts pixels from 1, and the box includes its last pixel. Sources: the development kit of
 VOC2012.
@@ -6,10 +6,14 @@ VOC2012.
 
 from __future__ import annotations
 
+import os.path
 from typing import Any, NoReturn
+
+import pyarrow as pa
 
 from recordmill.base.errors import DataError
 from recordmill.base.messages import as_message
+from recordmill.schemas.splits import SPLIT_WORDS
 from recordmill.sources.images.annotation_rows import (
     MAX_ANNOTATION_BYTES,
     PIXELS,
@@ -25,11 +29,15 @@ from recordmill.sources.images.annotation_rows import (
     to_whole,
 )
 from recordmill.sources.images.foreign_annotations import shape_edges
-from recordmill.storage.file_table import InputFile
+from recordmill.storage.file_table import FileTable, InputFile, encode_column
 from recordmill.storage.files import read_range
+from recordmill.storage.folders import is_file, join
 
 _EDGES = ("xmin", "ymin", "xmax", "ymax")
 _MAX_DEPTH = 64
+_SPLIT_LISTS = ("train", "val", "test")  # trainval.txt has the names of two of them again
+_SPLIT_FOLDER = ("ImageSets", "Main")
+_MAX_LIST_BYTES = 256 << 20  # 256 MiB: more than 10^7 names
 
 
 def parse_voc(rows: AnnotationRows, file: InputFile, settings: ParseSettings) -> None:
@@ -155,3 +163,46 @@ def _parse_xml(data: bytes, name: str) -> Any:
     except (expat.ExpatError, ValueError, LookupError) as error:  # also of unknown encodings
         raise DataError(f"is no XML: {str(error)[:100]}", source=name) from None
     return builder.close()
+
+
+def read_image_set_splits(
+    folder: str, files: FileTable
+) -> tuple[pa.DictionaryArray | None, list[str]]:
+    """Reads the split of each image from the lists of Pascal VOC.
+
+    Args:
+        folder: Folder of the annotations, which is next to `ImageSets`, or the folder above.
+        files: The images.
+
+    Returns:
+        (split of each image, notes). The splits are None if there are no lists, or if some image is
+        in none or in several of them.
+    """
+    above = folder.rstrip("/").rpartition("/")[0]
+    lists = {
+        name: path
+        for parent in (folder, above)
+        for name in _SPLIT_LISTS
+        if parent and is_file(path := join(parent, *_SPLIT_FOLDER, f"{name}.txt"))
+    }
+    if not lists:
+        return None, []
+    splits: dict[str, set[str]] = {}
+    for name, path in lists.items():
+        for line in (
+            read_range(path, max_bytes=_MAX_LIST_BYTES)
+            .tobytes()
+            .decode("utf-8", "replace")
+            .splitlines()
+        ):
+            if words := line.split():
+                splits.setdefault(words[0], set()).add(SPLIT_WORDS[name])
+    stems = [os.path.splitext(name.rpartition("/")[2])[0] for name in files.names()]
+    found = [splits.get(stem, set()) for stem in stems]
+    single = sum(len(names) == 1 for names in found)
+    if single < len(files):
+        return None, [
+            f"ImageSets/Main has {single:,} of {len(files):,} images in exactly one list, so it makes no splits"
+        ]
+    column = encode_column((min(names) for names in found), len(files))
+    return column, ["splits by ImageSets/Main"]

@@ -3,7 +3,7 @@
 import pytest
 
 from recordmill.schemas.feature import Feature, Schema
-from recordmill.schemas.label_map import LABEL_MAP_NAME, label_map_files
+from recordmill.shards.derived_files import LABEL_MAP_NAME, label_map_files
 
 
 def label_map(*classes: str) -> str:
