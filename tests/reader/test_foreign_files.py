@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from kit import run_python
 from made_data_set import MIXED, mixed_rows
 
 from recordmill.base.errors import DataError, UsageError
@@ -182,3 +183,28 @@ def test_file_truncated_during_the_read_is_an_error(
         match=r"a\.tfrecord: (ends at byte|became shorter|record \d+, byte \d+: truncated)",
     ):
         [call() for call in file.calls(0, file.records)]
+
+
+COUNT_OPENS = """
+import sys
+import recordmill
+from recordmill.schemas.feature import Feature, Schema
+
+path, max_rejects = sys.argv[1], int(sys.argv[2])
+opened = []
+sys.addaudithook(lambda event, args: event == "open" and args[0] == path and opened.append(path))
+schema = Schema((Feature("id", "int64"),))
+records = recordmill.inspect(path, schema=schema, max_rejects=max_rejects).records
+print(records, len(opened))
+"""
+
+
+def test_inspect_decompresses_a_file_with_a_known_schema_once(tmp_path: Path) -> None:
+    path = str(tmp_path / "a.tfrecord.gz")
+    Path(path).write_bytes(gzip.compress(plain_file(tmp_path / "a.tfrecord").read_bytes()))
+    # With `max_rejects`, records have always been counted while they were read.
+    strict, lenient = (
+        run_python("-c", COUNT_OPENS, path, limit).stdout.split() for limit in ("0", "1")
+    )
+    assert strict == lenient
+    assert strict[0] == "50"

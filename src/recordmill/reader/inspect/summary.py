@@ -438,9 +438,6 @@ def summarise(
             figures["shards"] + 1,
             figures["bytes"] + file.stat.size_bytes,
         )
-    if not lenient:  # records of damaged files are counted while they are read
-        for file, records in zip(catalog.files, dataset.file_records, strict=True):
-            splits[file.split]["records"] += records
     features = {feature.name: FeatureStats() for feature in schema}
     looked_at, rejected = 0, RejectSummary.empty()
 
@@ -452,15 +449,17 @@ def summarise(
 
     counts = [0] * len(catalog.files)
     for index, rows, new_stats, damaged in thread_map(
-        inspect_call, _calls(dataset, lenient), dataset.threads
+        inspect_call, _inspected_calls(dataset, lenient), dataset.threads
     ):
         looked_at, rejected = looked_at + rows, rejected + damaged
         features = {name: stats + new_stats[name] for name, stats in features.items()}
-        if lenient:
-            counts[index] += rows + damaged.total
-            splits[catalog.files[index].split]["records"] += rows + damaged.total
+        counts[index] += rows + damaged.total
         if counters is not None:
             counters.advance(records=rows)
+    if sample is not None:
+        counts = dataset.file_records
+    for file, count in zip(catalog.files, counts, strict=True):
+        splits[file.split]["records"] += count
     features = {feature.name: _show_times(features[feature.name], feature) for feature in schema}
     compression = tuple(dict.fromkeys(file.compression for file in catalog.files))
     refusals = (
@@ -479,11 +478,8 @@ def summarise(
         *_presence_findings(features),
     )
     build_notes = () if catalog.manifest is None else catalog.manifest.statistics.get("notes", ())
-    # without `lenient`, counting the records warns of wrong counts
-    wrong_counts = (
-        filter(None, (f.compare_length(n) for f, n in zip(catalog.files, counts, strict=True)))
-        if lenient
-        else ()
+    wrong_counts = filter(
+        None, (f.compare_length(n) for f, n in zip(catalog.files, counts, strict=True))
     )
     schema_notes = [] if conflicts else dataset.schema_notes
     notes = (*catalog.notes, *map(str, wrong_counts), *build_notes, *schema_notes)
@@ -525,13 +521,12 @@ def _presence_findings(features: Mapping[str, FeatureStats]) -> Iterator[Finding
             yield Finding(name, FINDING_PRESENCE, text, (stats.missing_at,))
 
 
-def _calls(dataset: Dataset, lenient: bool) -> Iterator[FrameCall]:
+def _inspected_calls(dataset: Dataset, lenient: bool) -> Iterator[FrameCall]:
+    """Yields the readings of all records, or of the sample. Each file is read once."""
     files = dataset.catalog.files
-    if lenient:
-        return calls_of(files, cut_files(enumerate(files), lenient=True))
-    if dataset.infer_from is None:
-        return dataset.calls()
-    return sample_calls(files, dataset.infer_from)
+    if dataset.infer_from is not None:
+        return sample_calls(files, dataset.infer_from)
+    return calls_of(files, cut_files(enumerate(files), lenient=lenient))
 
 
 def _frames_stats(
