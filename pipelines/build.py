@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recordmill.base import html
+from recordmill.base.arguments import suggest_keywords
 from recordmill.base.display import Display, completion_notice
 from recordmill.base.errors import DataError, RecordmillError, UsageError
 from recordmill.base.messages import Message
@@ -159,6 +160,7 @@ class Submitted:
         return {"out": self.out, "runs": [run.to_json() for run in self.runs]}
 
 
+@suggest_keywords
 @with_keywords("build")
 def build(
     source: Any,
@@ -216,6 +218,7 @@ def build(
         return _make_result(out, *built, seconds=time.monotonic() - started)
 
 
+@suggest_keywords
 @with_keywords("build")
 def submit(
     source: Any,

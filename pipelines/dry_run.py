@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from recordmill.base.arguments import suggest_keywords
 from recordmill.base.errors import UsageError
 from recordmill.base.progress import Progress
 from recordmill.base.threads import thread_map
@@ -97,6 +98,7 @@ class BuildPreview:
         }
 
 
+@suggest_keywords
 @with_keywords("build")
 def preview(inputs: Any, *, shown: int = 3, **options: Unpack[BuildKeywords]) -> BuildPreview:
     """Plans a build and reads its first records, without writing anything.

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recordmill.base import html
+from recordmill.base.arguments import suggest_keywords
 from recordmill.base.display import Display, completion_notice
 from recordmill.base.errors import DataError, RecordmillError, UsageError
 from recordmill.base.messages import Message, join_messages
@@ -161,6 +162,7 @@ class ReadResult:
         }
 
 
+@suggest_keywords
 @with_keywords("read")
 def read(
     inputs: Inputs,

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from recordmill.base.arguments import suggest_fields
 from recordmill.base.errors import DataError
 from recordmill.base.messages import Message
 from recordmill.base.option_names import option
@@ -113,6 +114,7 @@ class Storage:
     raw: bool = False
 
 
+@suggest_fields
 @dataclass(frozen=True)
 class Feature:
     """A named column of a data set.
@@ -301,6 +303,7 @@ def step_feature_name(entry: str, is_taken: bool) -> str:
     return f"{entry}{_STEPS_SUFFIX}" if is_taken or entry.endswith(_STEPS_SUFFIX) else entry
 
 
+@suggest_fields
 @dataclass(frozen=True)
 class Schema:
     """The features of the records of a data set, and the label.

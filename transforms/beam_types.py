@@ -75,25 +75,6 @@ def make_row(values: Mapping[str, Any]) -> Any:
     return Row(**values)
 
 
-def with_known_keywords(step: type[_Step]) -> type[_Step]:
-    """Makes the constructor of a PTransform suggest a name for an unknown keyword.
-
-    A class decorator. The constructor then raises TypeError with the suggestion.
-    """
-    create = step.__init__
-    names = [name for name in inspect.signature(create).parameters if name != "self"]
-
-    @functools.wraps(create)
-    def create_checked(self: Any, *args: Any, **options: Any) -> None:
-        for name in options:
-            if name not in names:
-                raise TypeError(f"{step.__name__} has no option {name}{did_you_mean(name, names)}")
-        create(self, *args, **options)
-
-    step.__init__ = create_checked  # type: ignore[method-assign]
-    return step
-
-
 def with_type_hints(
     *, input_type: object, output_type: object
 ) -> Callable[[type[_Step]], type[_Step]]:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from recordmill.base.arguments import suggest_fields
 from recordmill.base.errors import UsageError
 from recordmill.exporting.plan import ReadOptions, plan_read
 from recordmill.schemas.arrow import to_arrow
@@ -25,7 +26,6 @@ from recordmill.transforms.beam_types import (
     get_row_fields,
     make_row,
     make_row_type,
-    with_known_keywords,
 )
 from recordmill.transforms.read_shards import ReadShards
 from recordmill.transforms.write_shards import BatchDicts, WriteShards
@@ -36,7 +36,7 @@ _NUMPY = {f"{kind}{bits}" for kind in ("int", "uint", "float") for bits in (8, 1
 }
 
 
-@with_known_keywords
+@suggest_fields
 @dataclass
 class WriteToShards(PTransform):
     """Writes rows to a data set.
@@ -88,7 +88,7 @@ class WriteToShards(PTransform):
         return manifest | "Tell" >> Map(_make_summary_row, self.out).with_output_types(summary)
 
 
-@with_known_keywords
+@suggest_fields
 @dataclass
 class ReadFromShards(PTransform):
     """Reads the records of a data set as rows.

@@ -6,13 +6,13 @@ engine.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
+from recordmill.base.arguments import suggest_fields
 from recordmill.base.progress import Progress
 from recordmill.base.threads import thread_map
 from recordmill.exporting.plan import ReadOptions, ReadPlan, plan_read
@@ -24,7 +24,7 @@ from recordmill.exporting.worker_tasks import (
     write_finished_list,
 )
 from recordmill.schemas.feature import Schema
-from recordmill.storage.files import parse_input_path
+from recordmill.storage.files import parse_input_path, parse_input_paths
 from recordmill.storage.folders import absolute_path, exists
 from recordmill.transforms import beam_types
 from recordmill.transforms.beam_types import (
@@ -116,7 +116,7 @@ class ReadTasks(PTransform):
 TASK_BYTES = 64 << 20
 
 
-@beam_types.with_known_keywords
+@suggest_fields
 @beam_types.with_type_hints(input_type=None, output_type=pa.RecordBatch)
 @dataclass
 class ReadShards(PTransform):
@@ -140,8 +140,7 @@ class ReadShards(PTransform):
     schema: Schema | None = None
 
     def __post_init__(self) -> None:
-        inputs = [self.inputs] if isinstance(self.inputs, str | os.PathLike) else self.inputs
-        self.inputs = [_make_absolute(os.fspath(path)) for path in inputs]
+        self.inputs = [_make_absolute(path) for path in parse_input_paths(self.inputs)]
 
     def expand(self, pipeline: Any) -> PCollection:  # Pipeline -> RecordBatch
         plan: PCollection = (

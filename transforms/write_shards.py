@@ -17,6 +17,7 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
+from recordmill.base.arguments import suggest_fields
 from recordmill.base.errors import DataError, Fault, UsageError
 from recordmill.base.machine import DEFAULT_MEMORY_BYTES
 from recordmill.base.option_names import available_names, option
@@ -75,7 +76,7 @@ _LOCAL_RUNNERS = ("FnApiRunner", "DirectRunner", "BundleBasedDirectRunner", "Swi
 _REJECTS_COLUMN = "recordmill.rejects"
 
 
-@beam_types.with_known_keywords
+@suggest_fields
 @dataclass
 class BatchDicts(beam_types.PTransform):
     """Converts dicts of values by feature name to RecordBatches.
@@ -214,7 +215,7 @@ def _is_text(kind: pa.DataType) -> bool:
     return bool(text or data or pa.types.is_binary_view(kind) or pa.types.is_null(kind))
 
 
-@beam_types.with_known_keywords
+@suggest_fields
 @beam_types.with_type_hints(input_type=pa.RecordBatch, output_type=Manifest)
 class WriteShards(beam_types.PTransform):
     """Writes RecordBatches as a data set, and outputs its manifest.

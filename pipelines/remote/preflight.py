@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from recordmill.base.arguments import suggest_keywords
 from recordmill.base.errors import RecordmillError, UsageError
 from recordmill.base.messages import Message, as_message
 from recordmill.base.option_names import option
@@ -228,6 +229,7 @@ def remove_token(token: str) -> None:
         remove_file(token, missing_ok=True)
 
 
+@suggest_keywords
 def doctor(
     inputs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
     out: str | os.PathLike[str] | None = None,

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from recordmill.base.arguments import suggest_keywords
 from recordmill.base.errors import UsageError
 from recordmill.base.sizes import format_duration
 from recordmill.pipelines.remote.flink import EngineGone, Flink, JobNote, read_note
@@ -95,6 +96,7 @@ class Status:
         return asdict(self)
 
 
+@suggest_keywords
 def status(out: str | os.PathLike[str], *, storage_requests: int | None = None) -> Status:
     """Returns the state of an output folder and of its runs.
 

@@ -1,6 +1,7 @@
 """Wrong arguments of Python calls give one sentence: what is wrong, and a right value."""
 
 import errno
+import inspect
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -83,6 +84,12 @@ def test_rules_or_data_of_a_wrong_type_are_one_sentence(tmp_path: Path) -> None:
         (lambda out: recordmill.verify(out, mnd=True), "did you mean mend"),
         (lambda out: recordmill.Images(24, 24, orientaton=True), "did you mean orientation"),
         (lambda out: recordmill.Padded(8, vale=1), "did you mean value"),
+        (lambda out: recordmill.report(out, colums="n"), "did you mean columns"),
+        (lambda out: recordmill.zip([], dataset=1), "did you mean datasets"),
+        (lambda out: recordmill.Feature("a", dype="int8"), "did you mean dtype"),
+        (lambda out: recordmill.open(out).to_numpy(memmap=out), "did you mean memmap_dir"),
+        (lambda out: recordmill.open(out).to_parquet(out, compresion="gzip"), "mean compression"),
+        (lambda out: recordmill.open(out).statistics.select(split="a"), "did you mean splits"),
     ],
 )
 def test_unknown_keyword_names_the_closest_one(
@@ -90,6 +97,106 @@ def test_unknown_keyword_names_the_closest_one(
 ) -> None:
     with pytest.raises(TypeError, match=message):
         call(ds.catalog.root)
+
+
+PUBLIC_CALLS: dict[str, dict[str, Any]] = {
+    "open": {"inputs": "data"},
+    "build": {"source": {"a": [1]}, "out": "new"},
+    "read": {"inputs": "data", "out": "new"},
+    "inspect": {"inputs": "data"},
+    "stats": {"inputs": "data"},
+    "report": {"inputs": "data"},
+    "check": {"inputs": "data"},
+    "verify": {"inputs": "data"},
+    "status": {"out": "data"},
+    "clean": {"out": "data"},
+    "zip": {"datasets": []},
+    "mixture": {"datasets": []},
+    "hosts": {"of": 1},
+    "example": {"values": {}},
+    "parse_example": {"data": b""},
+    "serving_objects": {"path": "data"},
+    "Images": {"height": 4, "width": 4},
+    "RandomCrop": {},
+    "Padded": {},
+    "Packed": {"length": 4},
+    "Bucketed": {"boundaries": [2]},
+    "OneHot": {},
+    "Feature": {"name": "a", "dtype": "int8"},
+    "Schema": {"features": ()},
+    "Dataset.head": {},
+    "Dataset.take": {"records": [0]},
+    "Dataset.sample": {},
+    "Dataset.select": {"columns": ["n"]},
+    "Dataset.drop": {"columns": ["n"]},
+    "Dataset.rename": {"names": {}},
+    "Dataset.filter": {"what": "n > 1"},
+    "Dataset.map": {"function": len},
+    "Dataset.to_table": {},
+    "Dataset.to_batches": {},
+    "Dataset.to_numpy": {},
+    "Dataset.to_npy": {"folder": "new"},
+    "Dataset.to_parquet": {"path": "new"},
+    "Dataset.normalization": {},
+    "Dataset.class_weights": {},
+    "Dataset.batches": {"batch_size": 4},
+}
+# Beginnings of our sentences in a plain ValueError or TypeError.
+OWN_SENTENCES = (
+    "records are addressed by",
+    "feature 'a': ",
+    "label 'zzz' is no",
+    "message 'zzz' is",
+)
+
+
+@pytest.mark.parametrize("name", PUBLIC_CALLS)
+def test_an_argument_of_any_other_type_is_one_sentence(
+    ds: Dataset, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").symlink_to(ds.catalog.root)
+    path, _, attribute = name.rpartition(".")
+    function = getattr(ds if path else recordmill, attribute)
+    parameters = inspect.signature(function).parameters
+    raw_errors = []
+    for argument in parameters:
+        for value in (5, None, 1.5, "zzz", b"x", ["zzz", 5], {"zzz": 5}, object()):
+            try:
+                function(**{**PUBLIC_CALLS[name], argument: value})
+            except recordmill.RecordmillError:
+                pass
+            except Exception as error:
+                if not str(error).startswith(OWN_SENTENCES):
+                    raw_errors.append((argument, value, error))
+    assert not raw_errors
+
+
+def test_the_error_names_the_argument_its_type_and_its_value(ds: Dataset, tmp_path: Path) -> None:
+    for call, message in {
+        lambda: recordmill.build({"a": [1]}, 5): "build: out is a path, not 5",
+        lambda: recordmill.open(
+            ds.catalog.root, schema=5
+        ): "schema is a Schema or the path of a schema.pbtxt, not",
+        lambda: ds.filter(
+            5
+        ): "filter takes a condition (SQL text, or a pyarrow expression), a mask or",
+        lambda: ds.to_batches("4"): "batch_rows is a whole number, not '4'",
+        lambda: recordmill.RandomCrop(area=[1]): "RandomCrop: area is a list of 2 numbers, not [1]",
+        lambda: recordmill.open("a\0b"): "'a\\x00b' is not a path: no name of a file has a NUL",
+    }.items():
+        with pytest.raises(UsageError) as error:
+            call()
+        assert str(error.value).startswith(message)
+
+
+def test_a_file_in_place_of_the_folder_of_arrays_is_one_sentence(
+    ds: Dataset, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    for folder in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(UsageError, match="is a file, or below one: name a new or empty folder"):
+            ds.to_npy(folder)
 
 
 def test_repr_of_batches_points_keras_users_to_to_keras(ds: Dataset) -> None:

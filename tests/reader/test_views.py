@@ -213,7 +213,7 @@ def test_to_tf_of_a_view_equals_its_records(tmp_path: Path) -> None:
     [
         (lambda ds: ds.filter([1, 1]), "named twice; ds.take"),
         (lambda ds: ds.filter(np.ones(3, bool)), "a mask says of each of 900 records"),
-        (lambda ds: ds.filter(lambda row: True), "filter takes no function"),
+        (lambda ds: ds.filter(lambda row: True), "filter takes a condition"),
         (lambda ds: ds.filter("nope = 1"), "nope"),
         (lambda ds: ds.select([3, 1]), "3 is no feature's name: ds.filter"),
         (lambda ds: ds.select(["nam"]), "did you mean name"),

@@ -78,6 +78,10 @@ class UsageError(RecordmillError, ValueError):
     """
 
 
+class WrongTypeError(UsageError, TypeError):
+    """An argument of a Python call that has the wrong type."""
+
+
 class MissingExtraError(RecordmillError, ImportError):
     """A package of an optional extra is not installed.
 

@@ -6,16 +6,11 @@ flag instead, see `recordmill.base.messages`.
 
 from __future__ import annotations
 
-import functools
-import inspect
 import os
-from collections.abc import Callable, Iterable
-from typing import ParamSpec, TypeVar
+from collections.abc import Iterable
 
 from recordmill.base.messages import OptionMention
 
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
 # Smallest ratio of difflib: two swapped letters in a word of three, a missing or an extra ending.
 _MIN_SIMILARITY = 0.6
 # The same for words with different first letters, because the first letter is seldom mistyped.
@@ -80,48 +75,6 @@ def did_you_mean(word: object, known_names: Iterable[str]) -> str:
     """
     name = closest_name(word, known_names)
     return "" if name is None else f"; did you mean {name}?"
-
-
-def suggest_keywords(function: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Decorates a function to suggest a known keyword for an unknown one.
-
-    The suggestion is part of the error message.
-
-    >>> suggest_keywords(lambda *, threads=0: threads)(thread=2)
-    Traceback (most recent call last):
-      ...
-    TypeError: <lambda> has no option thread; did you mean threads?
-    """
-    known = inspect.signature(function).parameters
-
-    @functools.wraps(function)
-    def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
-        for name in kwargs:
-            if name not in known:
-                raise TypeError(
-                    f"{function.__name__} has no option {name}{did_you_mean(name, known)}"
-                )
-        return function(*args, **kwargs)
-
-    return call
-
-
-def suggest_fields(options: type[_T]) -> type[_T]:
-    """Decorates a dataclass like `suggest_keywords`, for the keywords of its constructor."""
-    known = inspect.signature(options).parameters
-    initialize: Callable[..., None] = options.__init__
-
-    @functools.wraps(initialize)
-    def check_and_initialize(self: _T, *args: object, **kwargs: object) -> None:
-        for name in kwargs:
-            if name not in known:
-                raise TypeError(
-                    f"{options.__name__} has no option {name}{did_you_mean(name, known)}"
-                )
-        initialize(self, *args, **kwargs)
-
-    options.__init__ = check_and_initialize  # type: ignore[method-assign, assignment]
-    return options
 
 
 def available_names(word: object, known_names: Iterable[str]) -> str:

@@ -341,7 +341,7 @@ def suggest_lazily(function: Callable[_P, _T]) -> Callable[_P, _T]:
 
     @functools.wraps(function)
     def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
-        from recordmill.base.option_names import suggest_keywords
+        from recordmill.base.arguments import suggest_keywords
 
         return suggest_keywords(function)(*args, **kwargs)
 

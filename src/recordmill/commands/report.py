@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from recordmill.commands.main import Command
+from recordmill.commands.main import Command, suggest_lazily
 
 if TYPE_CHECKING:
     from recordmill.base.progress import ProgressArgument
@@ -28,6 +28,7 @@ records, which the data set's fingerprint draws. Values of records stand in it: 
 """
 
 
+@suggest_lazily
 def report(
     inputs: Inputs,
     *,

@@ -18,6 +18,7 @@ from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Any
 
+from recordmill.base.arguments import suggest_keywords
 from recordmill.base.errors import MissingExtraError, UsageError
 from recordmill.preprocessing.graph import load_graph
 from recordmill.preprocessing.metadata import restore_transform
@@ -38,6 +39,7 @@ from recordmill.storage.folders import copy_tree, make_scratch_folder
 VALID_MASK = "/valid"
 
 
+@suggest_keywords
 def serving_layer(out: str | os.PathLike[str]) -> Any:
     """Returns the transform of a data set as a Keras layer.
 
@@ -66,6 +68,7 @@ def serving_layer(out: str | os.PathLike[str]) -> Any:
     return layer
 
 
+@suggest_keywords
 def serving_objects() -> dict[str, Any]:
     """Returns the `custom_objects` that `keras.models.load_model` needs for the layer."""
     return {"recordmill>TransformLayer": _layer_class()}

@@ -35,16 +35,11 @@ def rebatch(batches: Iterable[pa.RecordBatch], batch_rows: int) -> Iterator[pa.R
 
     The last batch may be shorter.
 
-    Raises:
-        UsageError: `batch_rows` is below 1.
-
     >>> column = pa.array([1, 2, 3, 4, 5])
     >>> batch = pa.RecordBatch.from_arrays([column], ["x"])
     >>> [part["x"].to_pylist() for part in rebatch([batch], 2)]
     [[1, 2], [3, 4], [5]]
     """
-    if batch_rows < 1:
-        raise UsageError(f"batch_rows must be at least 1, not {batch_rows}")
     pending: list[pa.RecordBatch] = []
     pending_rows = 0
     for batch in batches:
@@ -81,7 +76,10 @@ def write_memory_mapped(
             "recordmill.read(..., to='npy') writes them to a store"
         )
     path = Path(parse_local_path(folder))
-    make_folder(path, parents=True, exist_ok=True)
+    try:
+        make_folder(path, parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise UsageError(f"{path} is a file, or below one: name a new or empty folder") from None
     if exists(path / COLUMNS_NAME):
         raise UsageError(
             f"{path} holds columns already; open them with recordmill.reader.open_columns, or name another folder"

@@ -21,8 +21,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from recordmill.base.arguments import suggest_fields, suggest_keywords
 from recordmill.base.errors import DataError, DataWarning, UsageError
-from recordmill.base.option_names import option, suggest_keywords
+from recordmill.base.option_names import option
 from recordmill.base.sizes import parse_size, to_whole_number
 from recordmill.reader.display import display_html, display_text, make_headline
 from recordmill.reader.map_style import to_map_style
@@ -194,6 +195,7 @@ def parse_sample(infer_from: str | int | None, schema: Any) -> Sample | None:
     return None if infer_from is None else Sample.parse(infer_from)
 
 
+@suggest_fields
 class Dataset(Scanner, Trainable, StatisticsMixin):
     """Records in a fixed order, addressed by number.
 
@@ -399,7 +401,7 @@ class Dataset(Scanner, Trainable, StatisticsMixin):
             An iterator of `pyarrow.RecordBatch`.
 
         Raises:
-            UsageError: `batch_rows` is below 1. The iterator raises it.
+            UsageError: `batch_rows` is not a whole number, or below 1.
 
         Examples:
             >>> [batch.num_rows for batch in recordmill.open("shards").to_batches(4)]
@@ -408,7 +410,9 @@ class Dataset(Scanner, Trainable, StatisticsMixin):
         from recordmill.reader.arrays import rebatch
 
         batches = self.record_batches()
-        return batches if batch_rows is None else rebatch(batches, batch_rows)
+        if batch_rows is None:
+            return batches
+        return rebatch(batches, to_whole_number(batch_rows, "batch_rows", 1))
 
     def to_numpy(self, memmap_dir: str | os.PathLike[str] | None = None) -> Columns:
         """Reads all records into one array per feature.

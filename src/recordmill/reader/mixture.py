@@ -12,9 +12,9 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
+from recordmill.base.arguments import suggest_fields, suggest_keywords
 from recordmill.base.buffers import Int64s
 from recordmill.base.errors import DataError, UsageError
-from recordmill.base.option_names import suggest_keywords
 from recordmill.reader.prefetch.protocols import Fetchable, MixtureParts
 from recordmill.reader.sampling.sampler import Proportions, RecordSubset
 from recordmill.reader.training import Trainable
@@ -79,6 +79,7 @@ def mixture(
     return result
 
 
+@suggest_fields
 class Mixture(Trainable):
     """A mixture of data sets. Use `mixture` to create one.
 

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from recordmill.base.arguments import suggest_fields
 from recordmill.base.buffers import Int64s
 from recordmill.base.errors import DataWarning, UsageError
 from recordmill.base.machine import core_count
@@ -68,6 +69,7 @@ FULL_VIEW = View()  # all records, under their stored names
 _NOT_PICKLED = ("_parse_plan", "_selection", "_decoding", "encoded_view", "lenient_view")
 
 
+@suggest_fields
 class Scanner:
     """Records in a fixed order, with everything that reading batches needs.
 

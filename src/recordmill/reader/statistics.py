@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from recordmill.base.arguments import suggest_fields
 from recordmill.base.errors import UsageError
 from recordmill.base.option_names import available_names
 from recordmill.base.threads import thread_map
@@ -127,6 +128,7 @@ def count_statistics(
     return sketches.total()
 
 
+@suggest_fields
 class StatisticsMixin:
     """Mixin that adds statistics to a `Scanner`."""
 

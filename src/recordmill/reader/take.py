@@ -23,6 +23,7 @@ import pyarrow as pa
 from google.protobuf.message import DecodeError
 
 from recordmill.base.buffers import Int64s
+from recordmill.base.errors import WrongTypeError
 from recordmill.base.threads import thread_map
 from recordmill.reader.sampling.sampler import RecordSubset
 from recordmill.records.columns.conversions import Decoding
@@ -109,7 +110,7 @@ def resolve_record_numbers(records: Sequence[int] | npt.NDArray[Any], total: int
     """Returns record numbers in [0, total), with negative numbers counted from the end.
 
     Raises:
-        TypeError: `records` is not a list of integers.
+        WrongTypeError: `records` is not a list of integers.
         IndexError: A number is out of range.
 
     >>> resolve_record_numbers([0, -1], 10).tolist()
@@ -117,7 +118,7 @@ def resolve_record_numbers(records: Sequence[int] | npt.NDArray[Any], total: int
     """
     numbers = np.asarray(records)
     if numbers.dtype == np.bool_ and numbers.ndim == 1 and numbers.size:
-        raise TypeError(
+        raise WrongTypeError(
             f"a bool for each record is a condition: ds.filter(mask) gives its records, not {records!r}"
         )
     if (
@@ -125,8 +126,8 @@ def resolve_record_numbers(records: Sequence[int] | npt.NDArray[Any], total: int
         or (numbers.size and numbers.dtype.kind not in "iu")
         or numbers.ndim != 1
     ):
-        raise TypeError(
-            f"records are addressed by a number, a slice or a list of numbers, not by {records!r}"
+        raise WrongTypeError(
+            f"records are addressed by a number, a slice or a list of numbers, not by {records!r:.99}"
         )
     numbers = numbers.astype(np.int64)
     if len(outside := numbers[(numbers < -total) | (numbers >= total)]):

@@ -12,6 +12,7 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from recordmill.base.arguments import suggest_fields
 from recordmill.base.errors import MissingExtraError
 from recordmill.reader.options.training import (
     BATCH_SIZE,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from recordmill.reader.torch.datasets import TorchBatches
 
 
+@suggest_fields
 class Trainable:
     """Mixin that adds batches for training to a class that is `Fetchable`.
 
@@ -185,6 +187,7 @@ class Trainable:
         return MappedBatches(self, (function,))
 
 
+@suggest_fields
 @dataclass(frozen=True)
 class MappedBatches:
     """Batches of a data set after functions are applied to them.

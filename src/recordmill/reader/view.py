@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from recordmill.base.buffers import Int64s
-from recordmill.base.errors import DataError, UsageError
+from recordmill.base.errors import DataError, UsageError, WrongTypeError
 from recordmill.base.option_names import available_names
 from recordmill.base.threads import thread_map
 from recordmill.reader.options.images import Images, ImageTarget
@@ -213,26 +213,26 @@ def filter_numbers(records: Sequence[int] | npt.NDArray[Any], total: int) -> Int
         total: Number of records.
 
     Raises:
-        UsageError: The mask has another length, a record is named twice, or `records` is a
-            function.
-        TypeError: `records` is neither a mask nor a list of integers.
+        UsageError: The mask has another length, or a record is named twice.
+        WrongTypeError: `records` is neither a mask nor a list of integers.
         IndexError: A number is out of range.
 
     >>> filter_numbers([True, False, True], 3).tolist()
     [0, 2]
     """
     array = np.asarray(records)
+    if array.ndim == 0:  # a single object, such as a function
+        advice = "; np.array([f(row) for row in ds]) makes a mask" if callable(records) else ""
+        raise WrongTypeError(
+            "filter takes a condition (SQL text, or a pyarrow expression), a mask or record numbers, "
+            f"not {records!r:.99}{advice}"
+        )
     if array.dtype == np.bool_:
         if array.shape != (total,):
             raise UsageError(
                 f"filter: a mask says of each of {total:,} records whether it is kept, not {array.shape}"
             )
         return np.flatnonzero(array)
-    if callable(records):
-        raise UsageError(
-            "filter takes no function: give a condition (SQL text, or a pyarrow expression), a mask or record numbers; "
-            "np.array([f(row) for row in ds]) makes a mask"
-        )
     numbers = resolve_record_numbers(array, total)
     if len(np.unique(numbers)) < len(numbers):
         raise UsageError(

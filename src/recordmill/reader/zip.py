@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from recordmill.base.arguments import suggest_fields, suggest_keywords
 from recordmill.base.buffers import Int64s
 from recordmill.base.errors import UsageError
 from recordmill.base.option_names import available_names
@@ -31,6 +32,7 @@ from recordmill.shards.tfrecord_file import IndexedShard, group_by_file
 _KEY_BATCH = 1 << 20  # keys that are compared together: 8 MiB of each data set
 
 
+@suggest_keywords
 def zip(datasets: Sequence[Dataset]) -> Zip:
     """Combines the features of data sets that have the same records.
 
@@ -108,6 +110,7 @@ def _read_keys(dataset: Dataset, numbers: Int64s) -> npt.NDArray[np.uint64]:
     return np.concatenate(parts)
 
 
+@suggest_fields
 class Zip(Trainable):
     """Data sets side by side, with records, columns, tables and batches as a `Dataset`.
 

@@ -23,6 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, TypedDict
 
+from recordmill.base.arguments import suggest_keywords
 from recordmill.base.documents import matches
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.option_names import option
@@ -340,6 +341,7 @@ def list_data_objects(out: str, data: str) -> list[str]:
     ]
 
 
+@suggest_keywords
 def clean(
     out: str | os.PathLike[str], *, remove: bool = False, storage_requests: int | None = None
 ) -> Mapping[str, list[str]]:

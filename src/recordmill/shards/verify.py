@@ -16,11 +16,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from recordmill.base.arguments import suggest_keywords
 from recordmill.base.display import Display
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.machine import core_count
 from recordmill.base.messages import Message
-from recordmill.base.option_names import option, suggest_keywords
+from recordmill.base.option_names import option
 from recordmill.base.progress import ProgressArgument, to_progress
 from recordmill.base.threads import thread_map
 from recordmill.records.tfrecord.frames import FRAME_OVERHEAD_BYTES, Frames, checked

@@ -10,6 +10,7 @@ from google.protobuf.message import DecodeError
 from tensorflow_metadata.proto.v0 import statistics_pb2
 
 from recordmill.base import html
+from recordmill.base.arguments import suggest_fields
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.option_names import available_names, option
 from recordmill.base.tables import table_lines
@@ -26,6 +27,7 @@ from recordmill.statistics.feature_statistics import (
 from recordmill.statistics.protobuf import to_bytes, to_proto
 
 
+@suggest_fields
 class DatasetStatistics(Mapping[str, Mapping[str, FeatureStatistics]]):
     """Statistics by split and feature, as in `statistics["train"]["fare"].mean`.
 

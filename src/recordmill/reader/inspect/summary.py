@@ -16,10 +16,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from recordmill.base.arguments import suggest_keywords
 from recordmill.base.display import Display
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.messages import Message, join_messages
-from recordmill.base.option_names import option, suggest_keywords
+from recordmill.base.option_names import option
 from recordmill.base.progress import Progress, ProgressArgument, to_progress
 from recordmill.base.sizes import format_count
 from recordmill.base.threads import thread_map

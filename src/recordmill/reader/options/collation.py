@@ -23,8 +23,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from recordmill.base.arguments import suggest_fields
 from recordmill.base.errors import UsageError
-from recordmill.base.option_names import available_names, did_you_mean, suggest_fields
+from recordmill.base.option_names import available_names, did_you_mean
 from recordmill.records.columns.numpy_arrays import is_bytes, numpy_dtype
 from recordmill.schemas.feature import Feature, Schema
 

@@ -15,8 +15,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from recordmill.base.arguments import suggest_fields
 from recordmill.base.errors import MissingExtraError, UsageError
-from recordmill.base.option_names import suggest_fields
 
 Floats = npt.NDArray[np.float32]
 Dtype = Literal["uint8", "int32", "float16", "float32"]

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypedDict, TypeVar
 
+from recordmill.base.arguments import suggest_keywords
 from recordmill.base.errors import UsageError
 from recordmill.base.option_names import did_you_mean
 from recordmill.base.sizes import MAX_ROWS, size_in_bytes, to_whole_number
@@ -132,9 +133,9 @@ class Order:
         _set_frozen(
             self,
             "epochs",
-            None if self.epochs is None else to_whole_number(self.epochs, "epochs", 1),
+            None if self.epochs is None else to_whole_number(self.epochs, "epochs", 1, MAX_ROWS),
         )
-        _set_frozen(self, "start_step", to_whole_number(self.start_step, "start_step", 0))
+        _set_frozen(self, "start_step", to_whole_number(self.start_step, "start_step", 0, MAX_ROWS))
         _set_frozen(self, "window_bytes", size_in_bytes(self.window_bytes, "window_bytes"))
         for name, minimum in (("num_hosts", 1), ("host_index", 0)):
             if (value := getattr(self, name)) is not None:
@@ -496,6 +497,7 @@ def check_map(function: Any) -> None:
         ) from None
 
 
+@suggest_keywords
 def hosts(of: Any) -> dict[str, int]:
     """Returns the options `num_hosts` and `host_index` for a framework.
 

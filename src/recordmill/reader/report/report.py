@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from recordmill.base.arguments import suggest_fields
 from recordmill.base.buffers import Int64s
 from recordmill.base.sizes import format_percent, format_size
 from recordmill.reader.display import show_value
@@ -46,6 +47,7 @@ _MAX_DAMAGED = 20  # images that are listed with their reason
 _IFRAME = '<iframe sandbox title="recordmill report" style="width:100%;height:720px;border:0" srcdoc="{}"></iframe>'
 
 
+@suggest_fields
 @dataclass(frozen=True)
 class Report:
     """HTML page about a data set. Notebooks display it.

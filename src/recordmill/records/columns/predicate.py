@@ -191,9 +191,10 @@ class Predicate:
                     names=" from ".join(map(repr, repeated[:2])),
                 )
         # An evaluation without rows finds unknown names and wrong types.
+        errors: tuple[type[Exception], ...] = (TypeError, *_error_types())
         try:
             self._matching_rows(arrow.empty_table())
-        except _error_types() as error:
+        except errors as error:
             raise UsageError(
                 "{condition}: {error}", condition=self.text, error=_shorten_message(error)
             ) from None

@@ -28,6 +28,7 @@ from urllib.parse import quote
 import numpy as np
 import pyarrow as pa
 
+from recordmill.base.arguments import suggest_keywords
 from recordmill.base.documents import Count
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.option_names import option
@@ -243,6 +244,7 @@ def column_file_names(feature: Feature) -> dict[str, str]:
     return names
 
 
+@suggest_keywords
 def open_columns(folder: str | Path, mmap: bool = True) -> dict[str, Array | Ragged | Strings]:
     """Opens the columns of a folder that `NpyWriter` has written.
 

@@ -167,7 +167,14 @@ def load_schema(schema: Schema | str | os.PathLike[str] | None) -> Schema | None
     """Returns the schema that a user has passed.
 
     It is an object or the path of a file. None is returned unchanged.
+
+    Raises:
+        UsageError: It is something else, or `read_schema_file` refuses it.
     """
+    if not isinstance(schema, Schema | str | os.PathLike | None):
+        raise UsageError(
+            f"schema is a Schema or the path of a schema.pbtxt, not an object of type {type(schema).__name__}"
+        )
     return schema if schema is None or isinstance(schema, Schema) else read_schema_file(schema)
 
 

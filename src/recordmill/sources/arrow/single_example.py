@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recordmill.base import native
+from recordmill.base.arguments import suggest_keywords
 from recordmill.base.errors import DataError, UsageError
 from recordmill.records.columns.numpy_arrays import iter_rows
 from recordmill.records.example.decode import decode
@@ -33,6 +34,7 @@ from recordmill.sources.values.flatten import flatten, nest_tensors
 from recordmill.sources.values.schema_unifier import SchemaUnifier
 
 
+@suggest_keywords
 def example(values: Mapping[str, object], schema: Schema | None = None) -> bytes:
     """Returns the serialized Example of one record.
 
@@ -128,6 +130,7 @@ def _is_python_float(dtype: str, shape: tuple[int | None, ...]) -> bool:
     return dtype == "float64" and (not shape or shape[-1] is None)
 
 
+@suggest_keywords
 def parse_example(data: bytes, schema: Schema | None = None) -> dict[str, Any]:
     """Parses one serialized Example to a dict.
 

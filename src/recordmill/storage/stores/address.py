@@ -207,9 +207,11 @@ def _redact(text: str) -> str:
 
 
 def _path_text(path: str | os.PathLike[str]) -> str:
-    text = os.fspath(path)
+    text = os.fsdecode(path)
     if not text:
         raise UsageError(
             "a path is empty, as a variable that is not set gives it: name a file or a folder"
         )
-    return os.fsdecode(text) if isinstance(text, bytes) else text
+    if "\0" in text:
+        raise UsageError(f"{text!r} is not a path: no name of a file has a NUL character")
+    return text
