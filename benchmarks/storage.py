@@ -24,7 +24,7 @@ import harness
 from many_keys import many_keys
 
 if TYPE_CHECKING:
-    from store_server import Store
+    from kit.store_server import Store
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
@@ -119,7 +119,7 @@ def raw_reads(out: str) -> Callable[[], object]:
 
 
 def main() -> None:
-    from store_server import s3_server
+    from kit.store_server import s3_server
 
     rows, objects, keys = (
         *sys.argv[1:],
@@ -190,7 +190,7 @@ def small_objects(folder: Path, store: Store, count: int) -> None:
 
 def many(keys: int) -> None:
     """Measures the listing of very many keys."""
-    from store_server import of_s3, settings
+    from kit.store_server import of_s3, settings
 
     for count in (keys // 10, keys):
         with many_keys(count) as url, settings(**of_s3(url)):

@@ -36,7 +36,7 @@ def read_job(source: str, out: str, to: str, memory: str) -> Callable[[], object
 
 
 def main() -> None:
-    from store_server import s3_server
+    from kit.store_server import s3_server
 
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter

@@ -14,7 +14,7 @@ from hypothesis import settings
 from recordmill.base import messages
 
 if TYPE_CHECKING:
-    from store_server import Store
+    from kit.store_server import Store
 
 # The first call of a kernel compiles it, which takes seconds on a fresh machine: no example has a
 # deadline. Each run draws other examples, so that few of each keep the whole suite within ten
@@ -92,7 +92,7 @@ def store(
     """A server of S3, or what the module says in STORES, on loopback; skips where it is not
     installed.
     """
-    from store_server import s3_server
+    from kit.store_server import s3_server
 
     with getattr(request, "param", s3_server)(tmp_path_factory.mktemp("store")) as server:
         yield server

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from kit import at_once
+from kit.runs import at_once
 
 from recordmill.base import buffers as at
 from recordmill.base.buffers import allocate_reusable, drop_reusable

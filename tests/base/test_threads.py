@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from kit import run_python
+from kit.runs import run_python
 
 from recordmill.base.threads import delay_signals, prefetch_one, thread_map
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from kit import flip
-from spread_build import Steps
-from store_server import Store
+from kit.files import flip
+from kit.store_server import Store
+from kit.worker_steps import Steps
 
 import recordmill
 from recordmill.base.errors import DataError

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from kit import flip
-from made_runs import Record, payloads_of, write_runs, write_runs_with_histogram
+from kit.files import flip
+from kit.sorted_runs import Record, payloads_of, write_runs, write_runs_with_histogram
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.progress import Progress, RunCancelled

@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kit import in_flags, write_rows
+from kit.files import write_rows
+from kit.runs import in_flags
 
 import recordmill
 from recordmill.base.errors import RecordmillError, UsageError
@@ -96,7 +97,7 @@ def test_split_without_a_value_is_not_created(tmp_path: Path) -> None:
 
 
 def test_labels_file_of_images_may_hold_the_split_column(tmp_path: Path) -> None:
-    import image_samples
+    from kit import image_samples
 
     (tmp_path / "in").mkdir()
     for name in "abc":

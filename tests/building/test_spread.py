@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from image_samples import encoded
-from kit import files_in
+from kit.files import files_in
+from kit.image_samples import encoded
+from kit.store_server import Store
+from kit.worker_steps import Steps
 from PIL import Image
-from spread_build import Steps
-from store_server import Store
 
 import recordmill
 from recordmill.base.errors import DataError, RecordmillError, UsageError

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fault_proxy import DEAD, DROP, FAIL, Proxy, fault_proxy
-from store_server import Store, of_s3, settings
+from kit.fault_proxy import DEAD, DROP, FAIL, Proxy, fault_proxy
+from kit.store_server import Store, of_s3, settings
 
 from recordmill.base.errors import RecordmillError
 from recordmill.base.threads import run_both

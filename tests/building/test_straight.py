@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from image_samples import samples
-from kit import tree
+from kit.files import tree
+from kit.image_samples import samples
 
 import recordmill
 from recordmill.base.errors import RecordmillError

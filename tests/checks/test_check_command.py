@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from image_samples import encoded
+from kit.image_samples import encoded
 from PIL import Image
 
 import recordmill

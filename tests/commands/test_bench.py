@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from image_samples import encoded, picture
-from made_data_set import mixed_rows, write_data_set
+from kit.data_sets import mixed_rows, write_data_set
+from kit.image_samples import encoded, picture
 
 from recordmill.__main__ import main
 from recordmill.base.errors import MissingExtraError

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from image_samples import encoded, picture
-from kit import flip
-from made_data_set import FOLDER, mixed_rows, write_data_set
+from kit.data_sets import FOLDER, mixed_rows, write_data_set
+from kit.files import flip
+from kit.image_samples import encoded, picture
 
 import recordmill
 from recordmill.__main__ import main

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from kit import run_python
-from made_data_set import mixed_rows, write_data_set
+from kit.data_sets import mixed_rows, write_data_set
+from kit.runs import run_python
 
 import recordmill
 from recordmill.__main__ import main

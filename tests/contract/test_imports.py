@@ -8,7 +8,8 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
-from kit import framed, run_python
+from kit.files import framed
+from kit.runs import run_python
 from rooms import (
     FOLDERS,
     PACKAGE,

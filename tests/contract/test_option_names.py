@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from kit import in_flags
+from kit.runs import in_flags
 from rooms import all_modules, installed, parsed
 
 from recordmill.base.errors import DataError, Reject, UsageError

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from kit import damaged, tree
+from kit.files import damaged, tree
 
 import recordmill
 from recordmill.base.errors import RecordmillError

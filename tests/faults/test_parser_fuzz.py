@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from image_samples import samples
+from kit.image_samples import samples
 
 from recordmill.base.errors import RecordmillError, Reject
 from recordmill.exporting.task import OutputCounts

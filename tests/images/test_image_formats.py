@@ -6,9 +6,9 @@ import struct
 import zlib
 from contextlib import nullcontext
 
-import image_samples
 import numpy as np
 import pytest
+from kit import image_samples
 
 from recordmill.base.magic import sniff_image, sniff_unsupported_image
 from recordmill.records.images.check import (

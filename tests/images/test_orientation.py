@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from image_samples import encoded, picture
-from made_data_set import write_data_set
+from kit.data_sets import write_data_set
+from kit.image_samples import encoded, picture
 from PIL import Image
 
 import recordmill

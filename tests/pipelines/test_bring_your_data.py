@@ -7,12 +7,12 @@ import tarfile
 import zipfile
 from pathlib import Path
 
-import image_samples
 import numpy as np
 import pyarrow as pa
 import pyarrow.feather as feather
 import pyarrow.parquet as pq
 import pytest
+from kit import image_samples
 
 import recordmill
 from recordmill.commands.main import run

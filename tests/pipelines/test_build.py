@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from kit import at_once, build_in_each_way, run_python
+from kit.runs import at_once, build_in_each_way, run_python
 
 import recordmill
 from recordmill.base.errors import DataError, UsageError

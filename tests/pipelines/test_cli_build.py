@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from kit import run_python
+from kit.runs import run_python
 
 import recordmill
 from recordmill.__main__ import main

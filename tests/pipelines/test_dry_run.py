@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import image_samples
 import pytest
-from kit import write_rows
+from kit import image_samples
+from kit.files import write_rows
 
 import recordmill
 from recordmill.base.errors import RecordmillError

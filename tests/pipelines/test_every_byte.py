@@ -18,8 +18,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from kit import damaged, framed, rejects_of
-from records.wire_writer import INT64, entry, feature, feature_list, field
+from kit.files import damaged, framed
+from kit.runs import rejects_of
+from kit.wire_writer import INT64, entry, feature, feature_list, field
 
 import recordmill
 from recordmill.base.errors import DataError

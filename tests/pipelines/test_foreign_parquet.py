@@ -12,9 +12,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from kit import framed, plain
-from made_data_set import MIXED, mixed_rows
-from records import wire_writer as wire
+from kit import wire_writer as wire
+from kit.batches import plain
+from kit.data_sets import MIXED, mixed_rows
+from kit.files import framed
 
 import recordmill
 from recordmill.reader.dataset import Dataset

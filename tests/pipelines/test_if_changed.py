@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit import run_python, tree
+from kit.files import tree
+from kit.runs import run_python
 
 import recordmill
 from recordmill.base.errors import UsageError

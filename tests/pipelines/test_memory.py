@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from kit import framed
-from records.wire_writer import field
+from kit.files import framed
+from kit.wire_writer import field
 
 import recordmill
 

@@ -5,7 +5,7 @@ import runpy
 from pathlib import Path
 
 import pytest
-from pages import replay, reruns, write_rides
+from kit.pages import replay, reruns, write_rides
 
 import recordmill
 from recordmill.checks.rules import Rules, read_rules

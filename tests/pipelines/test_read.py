@@ -10,8 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from kit import WAYS_TO_READ, framed, read_in_each_way, rejects_of
-from made_data_set import FOLDER, MIXED, flip_record, mixed_rows, write_data_set
+from kit.data_sets import FOLDER, MIXED, flip_record, mixed_rows, write_data_set
+from kit.files import framed
+from kit.runs import WAYS_TO_READ, read_in_each_way, rejects_of
 
 import recordmill
 from recordmill.base.errors import DataError, UsageError

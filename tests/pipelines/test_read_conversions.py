@@ -9,8 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from kit import read_in_each_way, rejects_of, table_of
-from made_data_set import write_data_set
+from kit.batches import table_of
+from kit.data_sets import write_data_set
+from kit.runs import read_in_each_way, rejects_of
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.exporting import records as read_parts

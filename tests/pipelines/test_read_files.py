@@ -11,8 +11,10 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kit import WAYS_TO_READ, read_in_each_way, table_of, tree
-from made_data_set import write_data_set
+from kit.batches import table_of
+from kit.data_sets import write_data_set
+from kit.files import tree
+from kit.runs import WAYS_TO_READ, read_in_each_way
 from PIL import Image
 
 from recordmill.__main__ import main

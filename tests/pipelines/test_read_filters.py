@@ -11,8 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from kit import flip, framed, read_in_each_way, run_python
-from made_data_set import FOLDER, MIXED, mixed_rows, write_data_set
+from kit.data_sets import FOLDER, MIXED, mixed_rows, write_data_set
+from kit.files import flip, framed
+from kit.runs import read_in_each_way, run_python
 
 import recordmill
 from recordmill.__main__ import main

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kit import framed, tree
+from kit.files import framed, tree
 
 import recordmill
 from recordmill.base.errors import DataError, RecordmillError

@@ -6,13 +6,14 @@ import io
 from pathlib import Path
 from typing import Any
 
-import image_samples
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from kit import read_in_each_way, rejects_of, table_of
-from made_data_set import write_data_set
+from kit import image_samples
+from kit.batches import table_of
+from kit.data_sets import write_data_set
+from kit.runs import read_in_each_way, rejects_of
 from PIL import Image
 
 from recordmill.__main__ import main

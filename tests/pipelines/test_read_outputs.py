@@ -11,8 +11,8 @@ import pandas as pd
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
-from kit import tree
-from made_data_set import FOLDER, MIXED, mixed_rows, write_data_set
+from kit.data_sets import FOLDER, MIXED, mixed_rows, write_data_set
+from kit.files import tree
 
 from recordmill.__main__ import main
 from recordmill.base.errors import UsageError

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit import tree
-from made_data_set import mixed_rows, write_data_set
+from kit.data_sets import mixed_rows, write_data_set
+from kit.files import tree
 
 import recordmill
 from recordmill.base.errors import RecordmillError, UsageError

@@ -14,8 +14,8 @@ from typing import Any
 
 import pyarrow.compute as pc
 import pytest
-from kit import tree
-from made_data_set import FOLDER, mixed_rows, write_data_set
+from kit.data_sets import FOLDER, mixed_rows, write_data_set
+from kit.files import tree
 
 from recordmill.base.errors import RecordmillError
 from recordmill.base.progress import Progress

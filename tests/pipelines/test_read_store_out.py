@@ -15,10 +15,10 @@ import pyarrow.dataset
 import pyarrow.fs
 import pyarrow.parquet as pq
 import pytest
-from image_samples import encoded
-from kit import flip, tree
-from made_data_set import mixed_rows, write_data_set
-from store_server import BUCKET, KEY, SECRET, Store, azure_server, s3_server
+from kit.data_sets import mixed_rows, write_data_set
+from kit.files import flip, tree
+from kit.image_samples import encoded
+from kit.store_server import BUCKET, KEY, SECRET, Store, azure_server, s3_server
 
 import recordmill
 from recordmill.__main__ import main

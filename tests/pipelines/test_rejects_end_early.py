@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from kit import at_once
-from made_data_set import write_data_set
-from store_server import s3_server
+from kit.data_sets import write_data_set
+from kit.runs import at_once
+from kit.store_server import s3_server
 
 import recordmill
 from recordmill.base.errors import RecordmillError, Reject

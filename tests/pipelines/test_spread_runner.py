@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fault_proxy import fault_proxy
-from kit import files_in
-from store_server import Store, of_s3, settings
+from kit.fault_proxy import fault_proxy
+from kit.files import files_in
+from kit.store_server import Store, of_s3, settings
 
 beam = pytest.importorskip("apache_beam", reason="engines are reached through Apache Beam")
 

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import IO
 
 import pytest
-from fault_proxy import KILL, KILL_BEHIND, Proxy, fault_proxy
-from made_data_set import mixed_rows, write_data_set
-from store_server import Store, of_s3, settings
+from kit.data_sets import mixed_rows, write_data_set
+from kit.fault_proxy import KILL, KILL_BEHIND, Proxy, fault_proxy
+from kit.store_server import Store, of_s3, settings
 
 import recordmill
 from recordmill.shards import store_run

@@ -9,8 +9,9 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from kit import at_once, tree
-from store_server import BUCKET, SECRET, Store, azure_server, s3_server
+from kit.files import tree
+from kit.runs import at_once
+from kit.store_server import BUCKET, SECRET, Store, azure_server, s3_server
 
 import recordmill
 from recordmill.__main__ import main

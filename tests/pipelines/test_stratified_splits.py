@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from building.spread_build import Steps
-from image_samples import encoded
-from kit import build_in_each_way, framed, write_rows
-from records.wire_writer import BYTES, INT64, feature_list, field, written
+from kit.files import framed, write_rows
+from kit.image_samples import encoded
+from kit.runs import build_in_each_way
+from kit.wire_writer import BYTES, INT64, feature_list, field, written
+from kit.worker_steps import Steps
 
 import recordmill
 from recordmill.base.errors import UsageError

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from image_samples import encoded
-from kit import rejects_of
+from kit.image_samples import encoded
+from kit.runs import rejects_of
+from kit.transformed_set import DECLARED, ROWS, SPLITS, words, write_csv, zscore
 from PIL import Image
-from transformed_set import DECLARED, ROWS, SPLITS, words, write_csv, zscore
 
 pytest.importorskip("tensorflow_transform", reason="transforms need tensorflow-transform")
 

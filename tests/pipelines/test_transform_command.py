@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 import pytest
-from kit import run_python
-from transformed_set import DECLARED, write_csv
+from kit.runs import run_python
+from kit.transformed_set import DECLARED, write_csv
 
 import recordmill
 from recordmill.__main__ import main
@@ -154,7 +154,7 @@ def test_transform_without_a_data_set_is_refused(
 CHILD = """
 import sys
 from recordmill.pipelines.build import build
-from transformed_set import DECLARED
+from kit.transformed_set import DECLARED
 build(sys.argv[1], sys.argv[2], transform={"age": "log1p"})  # so that functions and tensors have other numbers
 build(sys.argv[1], sys.argv[2], transform=DECLARED, overwrite=True, name="rides")
 """

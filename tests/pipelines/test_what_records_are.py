@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from kit import framed
-from records.wire_writer import INT64, entry, feature, feature_list, field
+from kit.files import framed
+from kit.wire_writer import INT64, entry, feature, feature_list, field
 
 import recordmill
 from recordmill.__main__ import main

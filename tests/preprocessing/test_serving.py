@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kit import run_python
-from transformed_set import DECLARED, SPLITS, write_csv
+from kit.runs import run_python
+from kit.transformed_set import DECLARED, SPLITS, write_csv
 
 pytest.importorskip("tensorflow_transform", reason="transforms need tensorflow-transform")
 keras = pytest.importorskip("keras", reason="the layer needs Keras")

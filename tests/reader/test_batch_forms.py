@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from made_data_set import mixed_rows, write_data_set
+from kit.data_sets import mixed_rows, write_data_set
 
 import recordmill
 from recordmill.base.errors import DataError, RecordmillError, UsageError

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kit import check_goes_on, ids
-from made_data_set import windows, write_data_set
+from kit.batches import check_resumes, ids
+from kit.data_sets import windows, write_data_set
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.reader import Bucketed, OneHot, Packed, Padded
@@ -99,7 +99,7 @@ def test_bucketing_keeps_records_within_their_group_of_steps(ds: Dataset) -> Non
 @pytest.mark.parametrize("mode", MODES)
 def test_bucketed_batches_resume_at_every_step(ds: Dataset, mode: Any) -> None:
     options = {"shuffle": mode, "seed": 4, "epochs": 2, **windows(mode, 9000), **BUCKETED}
-    whole = check_goes_on(partial(ds.batches, 16), ids, options, every=3)
+    whole = check_resumes(partial(ds.batches, 16), ids, options, every=3)
     running = ds.batches(16, **options)
     assert len(running) == len(whole)
     next(running)
@@ -230,7 +230,7 @@ def test_packed_batches_resume_at_every_step(ds: Dataset, mode: Any) -> None:
         return [unpacked(batch) for batch in batches]
 
     options = {"shuffle": mode, "seed": 4, "epochs": 2, **windows(mode, 9000), **PACKED}
-    whole = check_goes_on(partial(ds.batches, 8), all_unpacked, options, every=5)
+    whole = check_resumes(partial(ds.batches, 8), all_unpacked, options, every=5)
     little = Dataset(ds.catalog, ds.full_schema, ["id", "tokens", "weight"], threads=1)
     assert all_unpacked(little.batches(8, **options, memory_bytes=1)) == whole
     with pytest.raises(TypeError, match="have no number"):

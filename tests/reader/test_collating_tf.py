@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from made_data_set import mixed_rows, write_data_set
+from kit.data_sets import mixed_rows, write_data_set
 
 from recordmill.base.errors import UsageError
 from recordmill.reader import Bucketed, OneHot, Packed, Padded, Ragged

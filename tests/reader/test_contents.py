@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from image_samples import encoded
-from kit import framed, table_of
-from made_data_set import MIXED, flip_record, mixed_rows, write_data_set
+from kit.batches import table_of
+from kit.data_sets import MIXED, flip_record, mixed_rows, write_data_set
+from kit.files import framed
+from kit.image_samples import encoded
 from PIL import Image
 
 from recordmill.__main__ import main

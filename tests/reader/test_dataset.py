@@ -15,8 +15,9 @@ import pyarrow.compute as pc
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from kit import plain, run_python
-from made_data_set import FOLDER, MIXED, flip_record, mixed_rows, plain_columns, write_data_set
+from kit.batches import plain
+from kit.data_sets import FOLDER, MIXED, flip_record, mixed_rows, plain_columns, write_data_set
+from kit.runs import run_python
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.reader import take

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from kit import run_python
-from made_data_set import MIXED, mixed_rows, write_data_set
+from kit.data_sets import MIXED, mixed_rows, write_data_set
+from kit.runs import run_python
 
 from recordmill.base.errors import UsageError
 from recordmill.reader.dataset import Dataset, open

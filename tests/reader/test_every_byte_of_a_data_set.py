@@ -6,8 +6,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from kit import damaged
-from made_data_set import FOLDER, write_data_set
+from kit.data_sets import FOLDER, write_data_set
+from kit.files import damaged
 
 import recordmill
 from recordmill.base.errors import RecordmillError

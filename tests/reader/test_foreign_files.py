@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kit import run_python
-from made_data_set import MIXED, mixed_rows
+from kit.data_sets import MIXED, mixed_rows
+from kit.runs import run_python
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.reader.dataset import Dataset, open

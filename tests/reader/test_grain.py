@@ -3,7 +3,7 @@ without Grain.
 """
 
 import pytest
-from made_data_set import mixed_rows, write_data_set
+from kit.data_sets import mixed_rows, write_data_set
 
 from recordmill.reader.dataset import Dataset, open
 

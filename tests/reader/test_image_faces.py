@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from image_samples import encoded, picture, samples
-from made_data_set import write_data_set
+from kit.data_sets import write_data_set
+from kit.image_samples import encoded, picture, samples
 from PIL import Image, ImageOps
 
 from recordmill.base.errors import DataError, MissingExtraError, UsageError

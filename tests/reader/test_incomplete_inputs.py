@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kit import framed
+from kit.files import framed
 
 import recordmill
 from recordmill.__main__ import main

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from kit import run_python
-from made_data_set import write_data_set
+from kit.data_sets import write_data_set
+from kit.runs import run_python
 
 from recordmill.reader.dataset import Dataset, open
 from recordmill.schemas.feature import Feature, Schema

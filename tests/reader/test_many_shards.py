@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from kit import run_python
-from made_data_set import FOLDER, MIXED, mixed_rows, write_data_set
-from records.example_oracle import schemas_and_rows
+from kit.data_sets import FOLDER, MIXED, mixed_rows, write_data_set
+from kit.example_oracle import schemas_and_rows
+from kit.runs import run_python
 
 from recordmill.base.errors import DataError
 from recordmill.base.lru import LruLimit, LruSlot

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from kit import check_goes_on, ids
-from made_data_set import MIXED, mixed_rows, write_data_set
+from kit.batches import check_resumes, ids
+from kit.data_sets import MIXED, mixed_rows, write_data_set
 
 import recordmill
 from recordmill.base.errors import UsageError
@@ -89,7 +89,7 @@ def test_mixture_with_stop_all_yields_every_record(sets: dict[str, Dataset]) -> 
 @pytest.mark.parametrize("shuffle", [False, "window", "global"])
 def test_mixture_resumes_at_every_step_with_one_state(mixed: Mixture, shuffle: Any) -> None:
     options: dict[str, Any] = {"shuffle": shuffle, "seed": 2, "epochs": 2}
-    whole = check_goes_on(partial(mixed.batches, 25), ids, options)
+    whole = check_resumes(partial(mixed.batches, 25), ids, options)
     assert len(mixed.batches(25, **options)) == len(whole)
 
 

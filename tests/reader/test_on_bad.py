@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from image_samples import encoded
-from kit import check_goes_on, ids
-from made_data_set import MIXED, flip_record, mixed_rows, windows, write_data_set
+from kit.batches import check_resumes, ids
+from kit.data_sets import MIXED, flip_record, mixed_rows, windows, write_data_set
+from kit.image_samples import encoded
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.reader.dataset import Dataset, open
@@ -91,7 +91,7 @@ def test_skipping_batches_resume_at_every_step(
         "drop_remainder": drop_remainder,
         **SKIP,
     }
-    check_goes_on(partial(ds.batches, 8), numbers, options)
+    check_resumes(partial(ds.batches, 8), numbers, options)
 
 
 def test_skipping_batches_are_the_same_with_little_memory_and_one_thread(ds: Dataset) -> None:

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from image_samples import encoded, picture
-from made_data_set import FOLDER, mixed_rows, write_data_set
+from kit.data_sets import FOLDER, mixed_rows, write_data_set
+from kit.image_samples import encoded, picture
 from PIL import Image
 
 import recordmill

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import PIL.Image
 import pytest
-from image_samples import encoded, picture
-from kit import table_of
-from made_data_set import write_data_set
+from kit.batches import table_of
+from kit.data_sets import write_data_set
+from kit.image_samples import encoded, picture
 
 import recordmill
 from recordmill.__main__ import main

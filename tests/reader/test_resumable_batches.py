@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kit import check_goes_on, ids, plain
-from made_data_set import FOLDER, mixed_rows, windows, write_data_set
+from kit.batches import check_resumes, ids, plain
+from kit.data_sets import FOLDER, mixed_rows, windows, write_data_set
 
 from recordmill.base.errors import UsageError
 from recordmill.reader.batches.plan import make_schedule
@@ -75,7 +75,7 @@ def test_order_does_not_depend_on_threads_memory_or_columns(ds: Dataset) -> None
 def test_batches_resume_at_every_step(ds: Dataset) -> None:
     for mode in modes(ds):
         options: dict[str, Any] = {"shuffle": mode, "seed": 4, "epochs": 2, **windows(mode, 15_000)}
-        whole = check_goes_on(partial(ds.batches, 100), ids, options, every=2)
+        whole = check_resumes(partial(ds.batches, 100), ids, options, every=2)
         assert len(ds.batches(100, **options)) == len(whole)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_data_set import FOLDER, mixed_rows, write_data_set
+from kit.data_sets import FOLDER, mixed_rows, write_data_set
 
 import recordmill
 from recordmill.base.errors import DataError

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fault_proxy import Proxy, fault_proxy
-from made_data_set import mixed_rows, write_data_set
-from store_server import Store, of_s3, settings
+from kit.data_sets import mixed_rows, write_data_set
+from kit.fault_proxy import Proxy, fault_proxy
+from kit.store_server import Store, of_s3, settings
 
 import recordmill
 from recordmill.__main__ import main

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from kit import run_python
-from made_data_set import FOLDER, MIXED, flip_record, mixed_rows, windows, write_data_set
+from kit.data_sets import FOLDER, MIXED, flip_record, mixed_rows, windows, write_data_set
+from kit.runs import run_python
 
 import recordmill
 from recordmill.base.errors import DataError, UsageError

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kit import ids
-from made_data_set import MIXED, flip_record, mixed_rows, write_data_set
+from kit.batches import ids
+from kit.data_sets import MIXED, flip_record, mixed_rows, write_data_set
 
 import recordmill
 from recordmill.base.errors import DataError, RecordmillError, UsageError

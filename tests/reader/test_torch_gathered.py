@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from image_samples import encoded
-from made_data_set import mixed_rows, windows, write_data_set
+from kit.data_sets import mixed_rows, windows, write_data_set
+from kit.image_samples import encoded
 
 import recordmill
 from recordmill.base.errors import UsageError

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from image_samples import encoded
+from kit.image_samples import encoded
 
 import recordmill
 from recordmill.base.errors import DataError, UsageError

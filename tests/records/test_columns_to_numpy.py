@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from example_oracle import parse
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kit import plain
-from made_data_set import MIXED, mixed_rows
+from kit.batches import plain
+from kit.data_sets import MIXED, mixed_rows
+from kit.example_oracle import parse
 
 from recordmill.records.columns.numpy_arrays import (
     concatenate_arrays,

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from wire_writer import BYTES, FLOAT, INT64, Scribe, field, written
+from kit.wire_writer import BYTES, FLOAT, INT64, Scribe, field, written
 
 from recordmill.base.errors import DataError
 from recordmill.records.example.decode import decode

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from example_oracle import arrow_value, schemas_and_rows
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from kit import run_python
-from made_data_set import MIXED, mixed_rows
-from wire_writer import BYTES, FLOAT, INT64, Scribe, example, feature, field, varint
+from kit.data_sets import MIXED, mixed_rows
+from kit.example_oracle import arrow_value, schemas_and_rows
+from kit.runs import run_python
+from kit.wire_writer import BYTES, FLOAT, INT64, Scribe, example, feature, field, varint
 
 from recordmill.base import native
 from recordmill.base.errors import DataError
@@ -259,11 +259,13 @@ def test_column_beyond_2_gib_is_decoded() -> None:
     assert batch["n"].to_pylist() == 34 * [list(range(10))]
 
 
+HERE = Path(__file__).parent
+
 _GUARDED = """
 import ctypes, mmap, sys
 import numpy as np
-sys.path[:0] = sys.argv[1:2]
-from wire_writer import Scribe
+sys.path[:0] = sys.argv[1:3]
+from kit.wire_writer import Scribe
 from test_decode_fuzz import FLAT, KINDS, STEPPED
 from recordmill.records.example.decode import decode_lenient
 from recordmill.records.inference.infer import infer
@@ -299,7 +301,7 @@ def test_decoder_reads_no_byte_outside_the_buffer() -> None:
     kills the process.
     """
     pytest.importorskip("tensorflow.core.example.example_pb2")
-    done = run_python("-c", _GUARDED, Path(__file__).parent, check=False, timeout=300)
+    done = run_python("-c", _GUARDED, HERE, HERE.parent, check=False, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
     assert int(done.stdout.split()[-1]) > 1000
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from protobuf_oracle import BAD, comparable, expected_row
-from wire_writer import BYTES, FLOAT, INT64, Scribe
+from kit.protobuf_oracle import BAD, comparable, expected_row
+from kit.wire_writer import BYTES, FLOAT, INT64, Scribe
 
 from recordmill.base.errors import DataError
 from recordmill.records.example.decode import decode, decode_lenient

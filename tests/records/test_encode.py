@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from example_oracle import PurePython, arrow_value, parse, row_entries, schemas_and_rows
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from kit.example_oracle import PurePython, arrow_value, parse, row_entries, schemas_and_rows
 
 from recordmill.base.errors import DataError
 from recordmill.records.example.encode import encode

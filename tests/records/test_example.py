@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from example_oracle import arrow_value, parse, row_entries, schemas_and_rows
 from hypothesis import HealthCheck, assume, given, settings
-from kit import plain
-from protobuf_oracle import messages
+from kit.batches import plain
+from kit.example_oracle import arrow_value, parse, row_entries, schemas_and_rows
+from kit.protobuf_oracle import messages
 
 from recordmill.base.errors import DataError
 from recordmill.records.example.encode import encode

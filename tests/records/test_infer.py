@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from protobuf_oracle import messages
-from wire_writer import (
+from kit.protobuf_oracle import messages
+from kit.wire_writer import (
     BYTES,
     FLOAT,
     INT64,

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from protobuf_oracle import comparable, expected_row, messages
-from wire_writer import FLOAT, INT64, entry, feature, field
+from kit.protobuf_oracle import comparable, expected_row, messages
+from kit.wire_writer import FLOAT, INT64, entry, feature, field
 
 from recordmill.base.errors import DataError
 from recordmill.records.example.decode import decode, decode_lenient

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from kit import zstd
+from kit.files import zstd
 
 from recordmill.base import native
 from recordmill.base.errors import DataError

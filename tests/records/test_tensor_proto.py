@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from wire_writer import varint
+from kit.wire_writer import varint
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.records.columns.convert import DecodeTensor

@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from kit import plain, table_of
-from made_data_set import MIXED, mixed_rows, plain_columns
+from kit.batches import plain, table_of
+from kit.data_sets import MIXED, mixed_rows, plain_columns
 
 from recordmill.base.errors import DataError
 from recordmill.records.columns.numpy_arrays import gather_columns

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from building.spread_build import Steps
-from image_samples import encoded
+from kit.image_samples import encoded
+from kit.worker_steps import Steps
 
 import recordmill
 from recordmill.base.errors import UsageError

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from example_values import every_feature, example, flat, numpy_dtype, value
+from kit.example_values import every_feature, example, flat, numpy_dtype, value
 
 from recordmill.schemas import tfds
 from recordmill.schemas.feature import Feature, Schema

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from example_values import every_feature, example, flat, schemas, value
 from google.protobuf import text_format
 from hypothesis import given
 from hypothesis import strategies as st
+from kit.example_values import every_feature, example, flat, schemas, value
 from tensorflow_metadata.proto.v0 import schema_pb2
 
 from recordmill.base.errors import DataError

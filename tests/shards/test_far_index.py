@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
-from store_server import Store
+from kit.store_server import Store
 
 from recordmill.base.errors import DataError
 from recordmill.records.writers.npy_file import make_npy_header

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kit import framed
-from made_data_set import FOLDER, MIXED, mixed_rows, write_data_set
+from kit.data_sets import FOLDER, MIXED, mixed_rows, write_data_set
+from kit.files import framed
 
 from recordmill.__main__ import main
 from recordmill.base.errors import DataError, UsageError

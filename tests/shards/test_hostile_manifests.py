@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from made_data_set import FOLDER, mixed_rows, write_data_set
+from kit.data_sets import FOLDER, mixed_rows, write_data_set
 
 import recordmill
 from recordmill.__main__ import main

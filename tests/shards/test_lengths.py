@@ -7,7 +7,7 @@ import warnings
 from pathlib import Path
 
 import pytest
-from kit import framed
+from kit.files import framed
 
 import recordmill
 from recordmill.base.errors import DataWarning

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_data_set import FOLDER, write_data_set
+from kit.data_sets import FOLDER, write_data_set
 
 import recordmill
 from recordmill.base.errors import DataError

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from store_server import Store
+from kit.store_server import Store
 
 import recordmill
 from recordmill.__main__ import main

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from kit import flip
-from made_data_set import FOLDER, MIXED, mixed_rows, write_data_set
+from kit.data_sets import FOLDER, MIXED, mixed_rows, write_data_set
+from kit.files import flip
 
 from recordmill.base.errors import RecordmillError, Reject, UsageError
 from recordmill.base.progress import ProgressUpdate

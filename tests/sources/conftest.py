@@ -3,7 +3,7 @@ flags.
 """
 
 import pytest
-from kit import in_flags
+from kit.runs import in_flags
 
 from recordmill.base.errors import RecordmillError, Reject
 

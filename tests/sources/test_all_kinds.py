@@ -14,13 +14,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import image_samples
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from image_samples import encoded
-from kit import in_flags
-from source_reading import input_files, read_all, values
+from kit import image_samples
+from kit.image_samples import encoded
+from kit.runs import in_flags
+from kit.source_reading import input_files, read_all, values
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.base.local_value import LocalValue

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from annotation_exports import EXPORTS, Box, Scenes
-from kit import in_flags
+from kit.annotation_exports import EXPORTS, Box, Scenes
+from kit.runs import in_flags
+from kit.source_reading import read_all
 from PIL import Image
-from source_reading import read_all
 
 import recordmill
 from recordmill.base.errors import RecordmillError, Reject

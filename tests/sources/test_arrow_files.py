@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.feather as feather
 import pyarrow.parquet as pq
 import pytest
-from source_reading import input_files
+from kit.source_reading import input_files
 
 import recordmill
 from recordmill.base.errors import DataError, RecordmillError, UsageError

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import image_samples
 import numpy as np
 import pyarrow as pa
 import pytest
-from kit import in_flags
+from kit import image_samples
+from kit.runs import in_flags
 from PIL import Image
 
 import recordmill

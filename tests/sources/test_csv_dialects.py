@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from csv_dialects import UCI, Made, made_files
-from kit import in_flags
-from source_reading import input_files
+from kit.csv_dialects import UCI, Made, made_files
+from kit.runs import in_flags
+from kit.source_reading import input_files
 
 from recordmill.base.errors import DataError
 from recordmill.sources.common.contract import PlanOptions

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit import in_flags
-from source_reading import input_files, read_all
+from kit.runs import in_flags
+from kit.source_reading import input_files, read_all
 
 from recordmill.base.errors import DataError, Reject, UsageError
 from recordmill.sources.common.contract import PlanOptions

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from csv_oracle import Row, oracle_rows, physical_lines
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from source_reading import input_files
+from kit.csv_oracle import Row, oracle_rows, physical_lines
+from kit.source_reading import input_files
 
 import recordmill
 from recordmill.base import native

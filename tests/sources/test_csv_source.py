@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from csv_oracle import EPOCH, expected_class, expected_moment, oracle_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kit import in_flags
-from source_reading import check_chunk, input_files, same
+from kit.csv_oracle import EPOCH, expected_class, expected_moment, oracle_rows
+from kit.runs import in_flags
+from kit.source_reading import check_chunk, input_files, same
 
 from recordmill.base.errors import DataError, Reject, UsageError
 from recordmill.schemas.arrow import to_arrow

@@ -10,12 +10,13 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-import image_samples
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from kit import framed, in_flags
-from source_reading import input_files, read_all, values
+from kit import image_samples
+from kit.files import framed
+from kit.runs import in_flags
+from kit.source_reading import input_files, read_all, values
 
 import recordmill
 from recordmill.base.errors import DataError, UsageError

@@ -8,13 +8,13 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-import image_samples
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
-from kit import npy
+from kit import image_samples
+from kit.files import npy
 
 import recordmill
 from recordmill.base.errors import RecordmillError, UsageError

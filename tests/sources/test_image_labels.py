@@ -9,10 +9,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-import image_samples
 import numpy as np
 import pytest
-from kit import in_flags
+from kit import image_samples
+from kit.runs import in_flags
 
 import recordmill
 from recordmill.base.errors import DataError, UsageError

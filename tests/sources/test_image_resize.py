@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import image_samples
 import numpy as np
 import pytest
-from kit import build_in_each_way, rejects_of
+from kit import image_samples
+from kit.runs import build_in_each_way, rejects_of
 from PIL import Image, ImageOps
 
 import recordmill

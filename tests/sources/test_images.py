@@ -8,13 +8,13 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import image_samples
 import PIL.Image
 import pyarrow as pa
 import pytest
-from kit import in_flags
+from kit import image_samples
+from kit.runs import in_flags
+from kit.source_reading import read_all, values
 from PIL.ImageFile import ImageFile
-from source_reading import read_all, values
 
 import recordmill
 from recordmill.base.errors import DataError, Reject, UsageError

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kit import in_flags
-from source_reading import input_files, read_all, values
+from kit.runs import in_flags
+from kit.source_reading import input_files, read_all, values
 
 import recordmill
 from recordmill.base.errors import DataError, RecordmillError, UsageError

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from kit import in_flags
-from source_reading import features, input_files, read_all, same, values
+from kit.runs import in_flags
+from kit.source_reading import features, input_files, read_all, same, values
 
 import recordmill
 from recordmill.base.errors import DataError, UsageError

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from source_reading import check_chunk, input_files
+from kit.source_reading import check_chunk, input_files
 
 from recordmill.base.errors import Fault, RecordmillError
 from recordmill.sources.common import lines, scan_cache

@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import image_samples
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from kit import framed
-from source_reading import input_files, read_all, values
+from kit import image_samples
+from kit.files import framed
+from kit.source_reading import input_files, read_all, values
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.schemas import tfmd

@@ -11,13 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import image_samples
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kit import in_flags, rejects_of
+from kit import image_samples
+from kit.runs import in_flags, rejects_of
 
 import recordmill
 from recordmill.base.errors import UsageError

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from kit import in_flags, run_python
-from source_reading import features, read_all, values
+from kit.runs import in_flags, run_python
+from kit.source_reading import features, read_all, values
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.schemas.feature import Feature, Schema

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from source_reading import features, read_all, values
+from kit.source_reading import features, read_all, values
 
 from recordmill.base.errors import DataError, RecordmillError
 from recordmill.sources.arrow import numpy_files

@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-import image_samples
 import numpy as np
 import pytest
 import tensorflow as tf
+from kit import image_samples
 from PIL import Image
 
 import recordmill

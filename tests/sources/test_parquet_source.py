@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
-from kit import in_flags
-from source_reading import features, input_files, read_all, values
+from kit.runs import in_flags
+from kit.source_reading import features, input_files, read_all, values
 
 import recordmill
 from recordmill.base.errors import DataError, UsageError

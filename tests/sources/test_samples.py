@@ -10,11 +10,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import image_samples
 import numpy as np
 import pytest
-from kit import WAYS_TO_BUILD, in_flags, npy, rejects_of
-from source_reading import read_all, values
+from kit import image_samples
+from kit.files import npy
+from kit.runs import WAYS_TO_BUILD, in_flags, rejects_of
+from kit.source_reading import read_all, values
 
 import recordmill
 from recordmill.base.errors import RecordmillError

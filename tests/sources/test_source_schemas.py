@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kit import in_flags
+from kit.runs import in_flags
 
 import recordmill
 from recordmill.base.errors import DataError, UsageError

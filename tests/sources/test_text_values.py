@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from csv_oracle import EPOCH, expected_class, expected_moment
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from kit.csv_oracle import EPOCH, expected_class, expected_moment
 
 import recordmill
 from recordmill.base import native

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit import framed
-from made_data_set import MIXED, mixed_rows, write_data_set
+from kit.data_sets import MIXED, mixed_rows, write_data_set
+from kit.files import framed
 
 from recordmill.base.errors import DataError, Reject, UsageError
 from recordmill.records.tfrecord.stream import read_frames

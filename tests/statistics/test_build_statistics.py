@@ -12,7 +12,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from kit import flip
+from kit.files import flip
 from tensorflow_metadata.proto.v0 import statistics_pb2
 
 import recordmill

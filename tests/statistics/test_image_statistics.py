@@ -10,12 +10,12 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import image_samples
 import numpy as np
 import PIL.Image
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kit import image_samples
 
 import recordmill
 from recordmill.commands.main import run

@@ -14,11 +14,11 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-import image_samples
 import numpy as np
 import pyarrow as pa
 import pytest
-from kit import zstd
+from kit import image_samples
+from kit.files import zstd
 
 import recordmill
 from recordmill.base.errors import RecordmillError, UsageError

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kit import zstd
+from kit.files import zstd
 
 from recordmill.base.errors import DataError
 from recordmill.storage import compression, deflate

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kit import tree
+from kit.files import tree
 
 from recordmill.base.errors import DataError
 from recordmill.sources.common.small_files import read_files

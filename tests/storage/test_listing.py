@@ -10,10 +10,10 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-import image_samples
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kit import image_samples
 
 from recordmill.__main__ import main
 from recordmill.base.errors import UsageError

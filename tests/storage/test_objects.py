@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from web_files import CUT, FAIL, SLOW, WebFiles, web_files
+from kit.web_files import CUT, FAIL, SLOW, WebFiles, web_files
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.sources.common.small_files import read_files

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kit import framed, run_python
+from kit.files import framed
+from kit.runs import run_python
 
 import recordmill
 from recordmill.base.errors import RecordmillError

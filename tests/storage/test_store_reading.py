@@ -16,12 +16,21 @@ import pyarrow as pa
 import pyarrow.feather as feather
 import pyarrow.parquet as pq
 import pytest
-from fault_proxy import CUT as CUT_ANSWER
-from fault_proxy import fault_proxy
-from image_samples import encoded
-from made_data_set import mixed_rows, write_data_set
-from store_server import BUCKET, SECRET, STRANGER, Store, azure_server, of_s3, s3_server, settings
-from web_files import web_files
+from kit.data_sets import mixed_rows, write_data_set
+from kit.fault_proxy import CUT as CUT_ANSWER
+from kit.fault_proxy import fault_proxy
+from kit.image_samples import encoded
+from kit.store_server import (
+    BUCKET,
+    SECRET,
+    STRANGER,
+    Store,
+    azure_server,
+    of_s3,
+    s3_server,
+    settings,
+)
+from kit.web_files import web_files
 
 import recordmill
 from recordmill.__main__ import main

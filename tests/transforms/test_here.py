@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from kit import at_once
+from kit.runs import at_once
 
 import recordmill
 from recordmill.base.progress import Progress, RunCancelled

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit import run_python
+from kit.runs import run_python
 
 pytest.importorskip("tensorflow_transform", reason="transforms need tensorflow-transform")
 

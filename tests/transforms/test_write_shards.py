@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from store_server import Store
+from kit.store_server import Store
 
 beam = pytest.importorskip("apache_beam", reason="these PTransforms need Apache Beam")
 

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from flink_server import FlinkServer, flink_server
+from kit.flink_server import FlinkServer, flink_server
 
 import recordmill
 from recordmill.__main__ import main

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flink_server import flink_server
-from kit import files_in, served
-from store_server import STRANGER, Store, of_s3, s3_server, settings
+from kit.files import files_in
+from kit.flink_server import flink_server
+from kit.store_server import STRANGER, Store, of_s3, s3_server, settings
+from kit.web_files import served
 
 import recordmill
 from recordmill.base.errors import UsageError

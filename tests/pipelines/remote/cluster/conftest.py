@@ -16,7 +16,7 @@ import flink_hosts
 import pytest
 import spark_hosts
 from flink_hosts import FlinkHosts
-from image_samples import encoded, picture
+from kit.image_samples import encoded, picture
 from spark_hosts import SparkHosts
 
 import recordmill

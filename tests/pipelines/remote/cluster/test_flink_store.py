@@ -9,7 +9,7 @@ from conftest import shards, tree
 from driver import run
 from flink_hosts import FlinkHosts
 from hosts import HERE
-from store_server import BUCKET, Store, s3_server
+from kit.store_server import BUCKET, Store, s3_server
 
 import recordmill
 

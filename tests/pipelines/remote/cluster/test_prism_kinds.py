@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 from conftest import shards, tree
 from driver import run
+from kit.store_server import Store
 from PIL import Image
-from store_server import Store
 
 import recordmill
 from recordmill.storage.files import read_range

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from blake3 import blake3
-from kit import flip, table_of
 
+from kit.batches import table_of
+from kit.files import flip
 from recordmill.records.example.encode import encode
 from recordmill.schemas import tfmd
 from recordmill.schemas.feature import Feature, Schema
@@ -70,8 +71,8 @@ def mixed_rows(count: int, first: int = 0) -> pa.Table:
 
 
 def plain_columns(table: pa.Table) -> dict[str, list[Any]]:
-    """The columns of such rows as `kit.plain` gives them: times as numbers, the matrix as deep as
-    its shape.
+    """The columns of such rows as `kit.batches.plain` returns them: times as numbers, the matrix as
+    deep as its shape.
     """
     found = {
         name: (

@@ -1,5 +1,6 @@
-"""A Markdown page with the outputs that its blocks give today; `python tests/pages.py PAGE.md` says
-where it lies.
+"""A Markdown page with the current output of its code blocks.
+
+`python tests/kit/pages.py PAGE.md` shows where the page differs from it.
 """
 
 import contextlib

@@ -8,11 +8,9 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import unquote
-
-from kit import served
 
 _RANGE = re.compile(r"bytes=(\d+)-(\d+)")
 FAIL, CUT, SLOW = "503", "cut", "slow"  # ways to fail: an error, half a body, an answer that waits
@@ -80,3 +78,19 @@ def web_files(folder: Path) -> Iterator[WebFiles]:
     with served(Handler) as port:
         files.url = f"http://127.0.0.1:{port}"
         yield files
+
+
+@contextmanager
+def served(handler: type[BaseHTTPRequestHandler]) -> Iterator[int]:
+    """Answers requests on loopback by the handler, which logs nothing, in threads; gives the
+    port.
+    """
+    handler.log_message = lambda *_: None  # type: ignore[assignment, method-assign]
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+        server.server_close()

@@ -1,0 +1,86 @@
+"""Contents of files and folders for tests: bytes by name, TFRecord files, damaged copies."""
+
+import io
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+
+from recordmill.records.tfrecord.frames import frame_payloads
+from recordmill.storage.files import read_range
+from recordmill.storage.folders import find_files, join
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    """All files below a folder, by their names."""
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def files_in(out: str | Path, folder: str) -> dict[str, bytes]:
+    """All files below a folder of OUT, on a disk or in a store, by their names."""
+    found = find_files(join(str(out), folder))
+    return {name: read_range(path).tobytes() for name, path in found.items()}
+
+
+def npy(array: Any, **options: Any) -> bytes:
+    """The content of a .npy file."""
+    np.save(into := io.BytesIO(), array, **options)
+    return into.getvalue()
+
+
+def zstd(data: bytes) -> bytes:
+    """One frame of Zstandard."""
+    return bytes(pa.compress(data, codec="zstd", asbytes=True))
+
+
+def flip(path: str | Path, at: int) -> None:
+    """Flips the lowest bit of one byte of a file."""
+    data = bytearray(Path(path).read_bytes())
+    data[at] ^= 1
+    Path(path).write_bytes(data)
+
+
+def damaged(data: bytes, step: int = 1, cut_step: int | None = None) -> Iterator[bytes]:
+    """Every so many bytes with one bit changed (another one each time), then with all of them; then
+    each cut.
+    """
+    for at in range(0, len(data), step):
+        for mask in (1 << at // step % 8, 0xFF):
+            yield data[:at] + bytes([data[at] ^ mask]) + data[at + 1 :]
+    yield from (data[:size] for size in range(0, len(data), cut_step or step))
+
+
+def framed(payloads: Iterable[bytes]) -> bytes:
+    """A TFRecord file of these payloads."""
+    payloads = list(payloads)
+    ends = np.cumsum([0, *map(len, payloads)], dtype=np.int64)
+    return frame_payloads(np.frombuffer(b"".join(payloads), np.uint8), ends).data.tobytes()
+
+
+def write_rows(path: Path, columns: Mapping[str, Any]) -> Path:
+    """Writes columns as CSV, JSON Lines or Parquet, as the name ends; what is missing is an empty
+    field, or no key.
+    """
+    table = pa.table({name: pa.array(column) for name, column in columns.items()})
+    if path.suffix == ".csv":
+        pyarrow.csv.write_csv(table, path, pyarrow.csv.WriteOptions(quoting_style="needed"))
+    elif path.suffix == ".jsonl":
+        rows = (
+            {name: value for name, value in row.items() if value is not None}
+            for row in table.to_pylist()
+        )
+        path.write_text(
+            "".join(json.dumps(row, default=str) + "\n" for row in rows), encoding="utf-8"
+        )
+    else:
+        pyarrow.parquet.write_table(table, path, row_group_size=70)
+    return path

@@ -1,0 +1,93 @@
+"""Builds, reads and programs as tests run them, in each way that must give the same bytes."""
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import recordmill
+from kit.files import tree
+from recordmill.base.messages import render
+from recordmill.options.flags import flag_spelling
+
+
+def in_flags(message: object, command: str = "build") -> str:
+    """A message, an error or a reject as the command line prints it."""
+    return render(message, flag_spelling(command))
+
+
+def run_python(
+    *words: object, check: bool = True, **options: Any
+) -> subprocess.CompletedProcess[str]:
+    """Runs this Python with these words, and holds what it prints."""
+    command = [sys.executable, *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, check=check, **options)
+
+
+def at_once(work: Callable[..., object], *given: object) -> None:
+    """Calls `work` with each of these in a thread of its own, and waits for all."""
+    threads = [threading.Thread(target=work, args=(each,)) for each in given]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+WAYS_TO_READ: tuple[dict[str, Any], ...] = (
+    {"threads": 1},
+    {"threads": 8, "memory": "256MiB"},
+    {"runner": "FnApiRunner", "threads": 2},
+)
+
+
+WAYS_TO_BUILD: tuple[dict[str, Any], ...] = (
+    {"threads": 1},
+    {"threads": 8},
+    {"memory": "128MiB"},
+    {"runner": "DirectRunner"},
+    {"beam_args": ("--direct_runner_bundle_repeat=2",)},
+)
+
+
+def rejects_of(result: Any) -> list[dict[str, Any]]:
+    """The lines of the files of rejects that a build or a read wrote."""
+    return [
+        json.loads(line)
+        for path in result.rejects
+        for line in Path(path).read_text("utf-8").splitlines()
+    ]
+
+
+def read_in_each_way(
+    source: Any, folder: Path, ways: Iterable[Mapping[str, Any]] = WAYS_TO_READ, **options: Any
+) -> list[recordmill.ReadResult]:
+    """Reads in each way, each into a folder of its own, and checks that all write the same
+    files.
+    """
+    results = [
+        recordmill.read(source, folder / f"{at}", **options, **way) for at, way in enumerate(ways)
+    ]
+    first, *others = (tree(folder / f"{at}") for at in range(len(results)))
+    assert len(first) > 2
+    for at, other in enumerate(others, 1):
+        assert other == first, results[at]
+    return results
+
+
+def build_in_each_way(
+    data: Any, folder: Path, ways: Iterable[Mapping[str, Any]] = WAYS_TO_BUILD, **options: Any
+) -> list[recordmill.BuildResult]:
+    """Builds as by default and in each way, and checks that all write the same shards."""
+    results = [
+        recordmill.build(data, folder / f"{at}", **options, **way)
+        for at, way in enumerate(({}, *ways))
+    ]
+    first, *others = (
+        {path.name: path.read_bytes() for path in map(Path, result.shards)} for result in results
+    )
+    for at, other in enumerate(others, 1):
+        assert other == first, results[at]
+    return results
