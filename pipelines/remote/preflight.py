@@ -314,19 +314,22 @@ def _check_out(out: str, overwrite: bool) -> tuple[RunFolder | None, str, Cluste
         else:
             folder = RunFolder.create(out)
             path = str(folder.path.absolute())
-    except (UsageError, OSError) as error:
-        text = (
-            f"{out}: {error.strerror}"
-            if isinstance(error, OSError)
-            else str(error).removeprefix(str(Message("{out}: ", out=option("out", out))))
-        )
-        detail, _, remedy = text.partition("; ")
-        return (
-            None,
-            "",
-            ClusterFinding(
-                "OUT", detail, remedy or "name another folder, or allow this one to be written to"
-            ),
-        )
+    except UsageError as error:
+        return None, "", _make_out_finding(as_message(error))
+    except OSError as error:
+        return None, "", _make_out_finding(f"{out}: {error.strerror}")
     content = "a data set, which would be replaced" if base else "no data set"
     return folder, path, ClusterFinding("OUT", f"{out}: can be written to, holds {content}")
+
+
+def _make_out_finding(problem: str) -> ClusterFinding:
+    """Returns the finding for a message with a problem of OUT and its remedy, after a semicolon."""
+    template = problem.template if isinstance(problem, Message) else problem
+    fields = problem.fields if isinstance(problem, Message) else {}
+    detail, _, remedy = (
+        Message(part, **fields) if fields else part
+        for part in template.removeprefix("{out}: ").partition("; ")
+    )
+    return ClusterFinding(
+        "OUT", detail, remedy or "name another folder, or allow this one to be written to"
+    )

@@ -16,6 +16,7 @@ from typing import Any
 
 from recordmill.base.arguments import suggest_keywords
 from recordmill.base.errors import UsageError
+from recordmill.base.messages import join_messages
 from recordmill.base.sizes import format_duration
 from recordmill.pipelines.remote.flink import EngineGone, Flink, JobNote, read_note
 from recordmill.pipelines.remote.job_error import summarize_error
@@ -55,20 +56,19 @@ class RunState:
     since: float = 0.0
     detail: str = ""
 
-    def __str__(self) -> str:
-        if not self.job:
-            return f"{self.run}: {self.state}"
+    @property
+    def text(self) -> str:
+        """The state as a message, for `render`."""
         since = (
-            f", since {time.strftime('%Y-%m-%d %H:%M', time.localtime(self.since))}"
+            f"since {time.strftime('%Y-%m-%d %H:%M', time.localtime(self.since))}"
             if self.since
             else ""
         )
-        return (
-            ", ".join(
-                part for part in (f"{self.job}: {self.state}", self.detail, self.page) if part
-            )
-            + since
-        )
+        state = f"{self.job or self.run}: {self.state}"
+        return join_messages(", ", filter(None, (state, self.detail, self.page, since)))
+
+    def __str__(self) -> str:
+        return str(self.text)
 
     def to_json(self) -> dict[str, Any]:
         """Returns the machine-readable form that `--json` prints."""
@@ -191,9 +191,8 @@ def _ask_engine(note: JobNote) -> tuple[str, str]:
             if job is not None and not job.has_ended:
                 return RUNNING, job.progress
             if job is not None:
-                return ENDED, job.state.lower() + (
-                    f": {_failure_summary(flink, job.id)}" if job.state == "FAILED" else ""
-                )
+                failure = [_failure_summary(flink, job.id)] if job.state == "FAILED" else []
+                return ENDED, join_messages(": ", (job.state.lower(), *failure))
             # The engine does not know the job. If it answers at all, the job has ended and was
             # forgotten, or has not arrived yet.
             flink.get_overview()

@@ -14,7 +14,7 @@ from kit.web_files import served
 @dataclass
 class FlinkServer:
     """url: where it is. jobs: id to (name, state). slots, free, managers: what it has. cancelled:
-    ids.
+    ids. failure: the error text of each failed job.
     """
 
     url: str = ""
@@ -23,6 +23,7 @@ class FlinkServer:
     free: int = 2
     managers: int = 2
     cancelled: list[str] = field(default_factory=list)
+    failure: str = "java.lang.X: Traceback\nrecordmill.base.errors.DataError: a.csv: torn\n at y"
 
     def answer(self, path: str) -> object:
         if path == "/overview":
@@ -41,9 +42,7 @@ class FlinkServer:
             }
         job = path.removeprefix("/jobs/")
         if job.endswith("/exceptions"):
-            return {
-                "root-exception": "java.lang.X: Traceback\nrecordmill.base.errors.DataError: a.csv: torn\n at y"
-            }
+            return {"root-exception": self.failure}
         if job not in self.jobs:
             return None
         name, state = self.jobs[job]

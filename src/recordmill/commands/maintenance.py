@@ -72,7 +72,7 @@ def run_doctor(args: argparse.Namespace) -> int:
         The exit code: 1 if something has to change before a job can run, else 0.
     """
     from recordmill.base.messages import render
-    from recordmill.options.flags import flag_spelling
+    from recordmill.options.flags import flag_spelling, render_entries
     from recordmill.options.parser import options_from_args
     from recordmill.pipelines.beam_run import check_runner
     from recordmill.pipelines.remote.preflight import doctor
@@ -80,10 +80,13 @@ def run_doctor(args: argparse.Namespace) -> int:
     keywords = options_from_args(args)
     check_runner(keywords.get("runner"), args.beam_args)
     findings = doctor(args.inputs, beam_args=tuple(args.beam_args), **keywords)
+    spelling = flag_spelling(args.command)
     if args.json:
-        print(json.dumps([finding.to_json() for finding in findings], indent=1))
+        entries = [
+            render_entries(finding.to_json(), spelling, "detail", "remedy") for finding in findings
+        ]
+        print(json.dumps(entries, indent=1))
     else:
-        spelling = flag_spelling(args.command)
         for finding in findings:
             print(f"{'ok  ' if finding.ok else 'NO  '}{render(finding, spelling)}")
     return 0 if all(finding.ok for finding in findings) else 1
@@ -100,12 +103,19 @@ A run whose engine is Flink is asked about by its REST interface; of other engin
 
 def run_status(args: argparse.Namespace) -> int:
     """Prints the state of output folders and of the runs that write to them. Returns 0."""
+    from recordmill.base.messages import render
+    from recordmill.options.flags import flag_spelling, render_entries
     from recordmill.options.parser import options_from_args
     from recordmill.pipelines.remote.status import status
 
+    # The options in the errors of jobs are those of builds and reads.
+    spelling = flag_spelling("build")
     statuses = [status(out, **options_from_args(args)) for out in args.inputs]
     if args.json:
-        print(json.dumps([out_status.to_json() for out_status in statuses], indent=1))
+        reports = [out_status.to_json() for out_status in statuses]
+        for report in reports:
+            report["runs"] = [render_entries(run, spelling, "detail") for run in report["runs"]]
+        print(json.dumps(reports, indent=1))
         return 0
     for out_status in statuses:
         records = ", ".join(f"{name} {count:,}" for name, count in out_status.records.items())
@@ -113,7 +123,7 @@ def run_status(args: argparse.Namespace) -> int:
             f"{out_status.out}: {f'{records} records' if out_status.generation else 'no data set'}"
         )
         for run in out_status.runs:
-            print(f"  {run}")
+            print(f"  {render(run, spelling)}")
     return 0
 
 

@@ -284,6 +284,20 @@ def test_status_reports_the_state_of_a_job(tmp_path: Path) -> None:
         assert (found.state, found.detail) == ("ended", "failed: a.csv: torn")
 
 
+def test_status_names_the_option_in_a_failure_as_a_flag(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with flink_server() as server:
+        server.failure = "java.lang.X: Traceback\nMemoryError: 8 GiB\n at y"
+        server.jobs[JOB] = ("recordmill-build-x-1", "FAILED")
+        orphan(tmp_path / "out", note_of(server))
+        (run,) = recordmill.status(tmp_path / "out").runs
+        assert "give less memory=, fewer workers" in str(run)
+        for flags in ([], ["--json"]):
+            assert main(["status", str(tmp_path / "out"), *flags]) == 0
+            assert "give less --memory, fewer workers" in capsys.readouterr().out
+
+
 def test_status_reports_the_data_set_and_the_runs_in_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

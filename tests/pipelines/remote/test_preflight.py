@@ -377,3 +377,16 @@ def test_beam_args_as_one_text_are_refused(tmp_path: Path) -> None:
     for call in (recordmill.build, recordmill.read):
         with pytest.raises(UsageError, match=r"give a list: beam_args=\['--a', '--b'\]"):
             call("in.csv", tmp_path / "out", runner="FlinkRunner", beam_args="--a --b")
+
+
+def test_doctor_names_the_option_in_a_finding_as_a_flag(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    build([{"x": 1}], tmp_path / "out")
+    words = ["doctor", "--runner=FlinkRunner", "--flink_master=127.0.0.1:9"]
+    assert run([*words, "--out", str(tmp_path / "out"), "--json"]) == 1
+    (finding,) = (one for one in json.loads(capsys.readouterr().out) if one["what"] == "OUT")
+    assert finding["detail"] == f"{tmp_path / 'out'} already holds a data set"
+    assert finding["remedy"].startswith("--overwrite replaces it")
+    assert run([*words, "--out", str(tmp_path / "out")]) == 1
+    assert "already holds a data set; --overwrite replaces it" in capsys.readouterr().out
