@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from typing import Any
@@ -12,7 +12,12 @@ from recordmill.base.errors import UsageError
 from recordmill.base.messages import Message, join_messages
 from recordmill.base.option_names import did_you_mean, option
 from recordmill.building.plan import parsed_cache_bytes
-from recordmill.options.calls import MEMORY_INPUTS, check_applicable, is_local
+from recordmill.options.calls import (
+    MEMORY_INPUTS,
+    applicable_kinds,
+    check_applicable,
+    is_local,
+)
 from recordmill.pipelines.build_options import BuildOptions
 from recordmill.schemas.feature import EXAMPLE, Schema
 from recordmill.shards.manifest import is_data_set
@@ -28,7 +33,7 @@ from recordmill.sources.common.layout import (
 )
 from recordmill.sources.images.file_columns import join_named_files
 from recordmill.sources.images.samples import detect_samples
-from recordmill.sources.registry import DATA_EXTENSIONS, Kind, find_kind
+from recordmill.sources.registry import DATA_EXTENSIONS, KIND_NAMES, Kind, find_kind
 from recordmill.sources.values.column_join import PlanFunction, PlanStep, join_folder_columns
 from recordmill.sources.values.text_formats import join_parsed_texts
 from recordmill.storage.file_table import FileTable
@@ -81,14 +86,22 @@ def plan_source(source: Any, folder: RunFolder, out: str, settings: BuildOptions
         inputs, follow_links=settings.follow_links, data_extensions=DATA_EXTENSIONS
     )
     _check_out_is_outside(listing, out)
-    name, reason = (settings.kind, "") if settings.kind is not None else detect_input_kind(listing)
+    if settings.kind is not None:
+        name, reason = settings.kind, ""
+    else:
+        kinds = applicable_kinds("build", settings.kind_options or ())
+        name, reason = detect_input_kind(listing, kinds)
     planned = _plan(find_kind(name), listing, settings.kind_options, common, settings.follow_links)
     note = (Message("read as {reason}", reason=reason),) if reason else ()
     return replace(planned, notes=(*note, *planned.notes))  # type: ignore[type-var]
 
 
-def detect_input_kind(listing: Listing) -> tuple[str, str]:
+def detect_input_kind(listing: Listing, kinds: Collection[str] = KIND_NAMES) -> tuple[str, str]:
     """Detects the kind of the inputs from their content.
+
+    Args:
+        listing: The files.
+        kinds: The kinds that the user's options apply to. They are preferred.
 
     Returns:
         (kind, reason), where the reason is a text for users, such as "csv: ...".
@@ -97,7 +110,7 @@ def detect_input_kind(listing: Listing) -> tuple[str, str]:
         UsageError: The kind can't be detected.
     """
     # Data sets come first, because their folders also contain JSON and NumPy files.
-    return _detect_data_sets(listing) or detect_samples(listing) or detect_kind(listing)
+    return _detect_data_sets(listing) or detect_samples(listing) or detect_kind(listing, kinds)
 
 
 def _to_paths(source: Any) -> list[str] | None:

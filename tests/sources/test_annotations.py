@@ -533,8 +533,29 @@ def test_xml_entities_are_refused_in_every_encoding(
     if encoding == "utf-16-be":
         text = "\ufeff" + text
     write(tmp_path / "boxes" / "a.xml", text.encode(encoding))
-    with pytest.raises(RecordmillError, match="declares entities"):
+    with pytest.raises(RecordmillError, match=r"^a\.xml: declares entities"):
         plan(images, tmp_path / "boxes")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "is no XML"),
+        ("<html><body>503</body></html>", "its root is <html>"),
+        ("<dataset><images/></dataset>", "its root is <dataset>"),
+        ('<annotations><track id="0" label="x"/></annotations>', "has tracks of a video"),
+    ],
+    ids=["empty", "page", "dlib", "video"],
+)
+def test_xml_without_annotations_of_images_is_a_reject(
+    text: str, says: str, images: Path, tmp_path: Path
+) -> None:
+    write(tmp_path / "boxes" / "a.xml", f"<annotation>{OBJECT.format('', 11)}</annotation>")
+    write(tmp_path / "boxes" / "b.xml", text)
+    records, rejects, _ = read(images, tmp_path / "boxes")
+    (reject,) = rejects
+    assert says in reject.message
+    assert "b.png" not in records
 
 
 def test_lists_of_voc_make_splits_if_each_image_is_in_one(images: Path, tmp_path: Path) -> None:
@@ -571,6 +592,47 @@ def test_labels_of_a_yolo_data_set_are_noted_with_their_option(count: int, tmp_p
     else:
         notes = [in_flags(note) for note in plan_images(listing).notes]
         assert any(f"--boxes {tmp_path}/set/labels takes boxes from it" in note for note in notes)
+
+
+@pytest.mark.parametrize("flat", [False, True], ids=["folders", "darknet"])
+def test_the_root_of_a_yolo_data_set_is_named_though_most_files_are_text(
+    flat: bool, tmp_path: Path
+) -> None:
+    root = tmp_path / "set"
+    for number in range(2):
+        save_image(root / ("data" if flat else "images") / f"{number}.jpg")
+        write(root / ("data" if flat else "labels") / f"{number}.txt", "0 0.5 0.5 0.2 0.4\n")
+    for name in ("train.txt", "classes.txt", "more.txt"):
+        write(root / name, "cat\ndog\n")
+    images, boxes = (root, root) if flat else (root / "images", root / "labels")
+    with pytest.raises(RecordmillError) as caught:
+        detect_kind(list_inputs([str(root)]))
+    assert f"build images {images}` with --boxes {boxes}" in str(caught.value)
+
+
+@pytest.mark.parametrize("option", ["boxes", "labels"])
+def test_options_of_images_choose_images_among_more_files_of_other_kinds(
+    option: str, tmp_path: Path
+) -> None:
+    root = tmp_path / "set"
+    save_image(root / "a.png")
+    table = write(root / "b.csv", HEADER + "a.png,10,5,40,25,x\n")
+    for number in range(2):
+        write(root / f"{number}.csv", "x,y\n1,2\n")
+    recordmill.build(root, tmp_path / "out", **{option: table})
+    assert len(recordmill.open(tmp_path / "out")) == 1
+    assert recordmill.open(tmp_path / "out").columns[0] in ("image", "image/encoded")
+
+
+def test_tables_beside_as_many_images_are_named_with_the_options_that_read_them(
+    tmp_path: Path,
+) -> None:
+    save_image(tmp_path / "set" / "a.png")
+    write(tmp_path / "set" / "b.csv", HEADER + "a.png,10,5,40,25,x\n")
+    with pytest.raises(
+        RecordmillError, match=r"which data .*--labels \S*set or --boxes \S*set reads"
+    ):
+        recordmill.build(tmp_path / "set", tmp_path / "out")
 
 
 def test_columns_of_the_box_size_are_not_the_image_size(images: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ refused by name.
 import bz2
 import gzip
 import io
+import json
 import lzma
 import os
 import subprocess
@@ -19,6 +20,7 @@ import pyarrow as pa
 import pytest
 from kit import image_samples
 from kit.files import zstd
+from kit.runs import in_flags
 
 import recordmill
 from recordmill.base.errors import RecordmillError, UsageError
@@ -544,3 +546,20 @@ def test_archives_beside_readme_and_checksums_are_read(tmp_path: Path) -> None:
     result = recordmill.build(tmp_path / "parts", tmp_path / "out")
     assert sum(result.records.values()) == 4
     assert recordmill.open(result.out).schema["label"].classes == ("cat", "dog")
+
+
+def test_a_zip_beside_its_metadata_is_read_with_it_as_labels(tmp_path: Path) -> None:
+    """As Hugging Face stores images: images.zip and metadata.jsonl in one folder."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    with zipfile.ZipFile(folder / "images.zip", "w") as archive:
+        for name in ("0.png", "1.png"):
+            archive.writestr(name, image_samples.encoded("png"))
+    metadata = folder / "metadata.jsonl"
+    lines = [json.dumps({"file_name": f"{number}.png", "text": f"t{number}"}) for number in (0, 1)]
+    metadata.write_text("\n".join(lines))
+    result = recordmill.build(folder, tmp_path / "unused")
+    assert any(f"Add --labels {metadata} (labels)" in in_flags(note) for note in result.notes)
+    recordmill.build(folder, tmp_path / "out", labels=metadata)
+    texts = {row["source"]: row["text"] for row in recordmill.open(tmp_path / "out")}
+    assert texts == {"images/0.png": "t0", "images/1.png": "t1"}

@@ -7,7 +7,7 @@ command imports no options but its own.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
@@ -18,6 +18,7 @@ from recordmill.base.messages import join_messages
 from recordmill.base.option_names import did_you_mean
 from recordmill.base.option_names import option as option_text
 from recordmill.options.declare import Option, Options
+from recordmill.sources.registry import KIND_NAMES
 
 # Values of --runner, in any case, that run Beam in this process. Any other runner is an engine.
 LOCAL_RUNNERS = ("directrunner", "direct", "fnapirunner", "fn_api")
@@ -170,6 +171,16 @@ class Values:
 
     def _create(self, group: type[Options]) -> Options:
         return group(**{name: self._parsed[name] for name in group.OPTIONS if name in self._parsed})
+
+
+def applicable_kinds(call: str, names: Iterable[str]) -> tuple[str, ...]:
+    """Returns the kinds of input that all options with these names apply to."""
+    options = [CALLS[call].options[name] for name in names]
+    return tuple(
+        kind
+        for kind in KIND_NAMES
+        if all(kind in option.kinds for option in options if option.kinds)
+    )
 
 
 def check_applicable(

@@ -35,10 +35,11 @@ _MAX_MESSAGE_NAMES = 3
 # Python decodes bytes of a file name that are not UTF-8 to surrogates.
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _BLOCK_BYTES = 1 << 20  # 1 MiB: the part of a list in memory
-# Names of files that describe the archives beside them, such as README.md and SHA256SUMS.
+# Names of files that describe the archives beside them, such as README.md and SHA256SUMS, and
+# metadata.jsonl of Hugging Face.
 _DESCRIPTION = re.compile(
     r"(?:readme|licen[cs]e|copying|notice|authors|changelog|citation|(?:md5|sha\d+)(?:sums?)?)(?:\.\w+)?"
-    r"|.*\.(?:md|rst|html?|pdf|md5|sha\d+)",
+    r"|.*\.(?:md|rst|html?|pdf|md5|sha\d+)|metadata\.(?:csv|jsonl)",
     re.IGNORECASE,
 )
 

@@ -12,11 +12,12 @@ decompressed.
 from __future__ import annotations
 
 import codecs
+import contextlib
 import csv
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -47,7 +48,7 @@ from recordmill.storage.file_table import FileTable, InputFile
 from recordmill.storage.files import read_range
 from recordmill.storage.listing import Listing
 
-CSV_CONTENT, JSONL_CONTENT, TEXT_CONTENT = "csv", "jsonl", "text"
+IMAGE_CONTENT, CSV_CONTENT, JSONL_CONTENT, TEXT_CONTENT = "images", "csv", "jsonl", "text"
 # Not data: documentation, code, markup and archives. Read as text only on the user's request.
 OTHER_CONTENT = "other"
 BINARY_CONTENT = "binary"  # not even text
@@ -55,6 +56,8 @@ UNKNOWN_FORMAT = "no text and no format known here"
 # Read as data only if a listing has no other data. Otherwise it most likely describes the data.
 JSON_ARRAY_FORMAT = "a JSON array of objects"
 JSON_DOCUMENT_FORMAT = "one JSON document, neither an object a line nor an array of objects"
+_YOLO_LINE = re.compile(rb"(?:\xef\xbb\xbf)?\d+(?:\.0)?(?:\s+-?\d*\.?\d+(?:e-?\d+)?){4}")
+_MAX_YOLO_FILES = 8  # text files that are searched for lines of YOLO
 _MAX_KEY_DEPTH = 8  # keys that lead to an array of objects in a JSON document
 # 64 KiB: some hundred rows of a table, and one readahead of the disk.
 HEAD_BYTES = 64 << 10
@@ -522,11 +525,16 @@ class _ExtensionGroup:
         return self.kind_counts.most_common(1)[0][0]
 
 
-def detect_kind(listing: Listing) -> tuple[str, str]:
+def detect_kind(listing: Listing, kinds: Collection[str] = KIND_NAMES) -> tuple[str, str]:
     """Detects the kind of the data in a listing.
 
     This is the kind of more than half of all files that contain data. The numbers are estimated
     from a few samples of each extension.
+
+    Args:
+        listing: The files.
+        kinds: The kinds that the user's options apply to. Files of other kinds only count if there
+            are no files of these kinds.
 
     Returns:
         (kind, a sentence with the reason).
@@ -569,20 +577,24 @@ def detect_kind(listing: Listing) -> tuple[str, str]:
             description=example_group.example.description,
             kinds=", ".join(KIND_NAMES),
         )
+    files_by_kind = {
+        kind: count for kind, count in files_by_kind.items() if kind in kinds
+    } or files_by_kind
     kind = max(files_by_kind, key=lambda candidate: files_by_kind[candidate])
-    # Without a clear majority the user must choose.
-    if 2 * files_by_kind[kind] <= sum(files_by_kind.values()):
+    # Without a clear majority the user must choose. The label files of YOLO are often most files.
+    yolo = find_yolo_folders(listing) if IMAGE_CONTENT in files_by_kind else None
+    is_labels = yolo is not None and find_kind(kind).is_textual
+    if is_labels or 2 * files_by_kind[kind] <= sum(files_by_kind.values()):
         candidates = "; ".join(
             f"{name} ({count:.0f} file(s), such as {_largest_group(groups, name).example_name})"
             for name, count in files_by_kind.items()
         )
         commands = " or ".join(f"`recordmill build {name} ...`" for name in files_by_kind)
         raise UsageError(
-            "which data is meant? There are {candidates}. Say {commands}, or name the "
-            "files{yolo_hint}",
+            "which data is meant? There are {candidates}. Say {commands}, or name the files{hint}",
             candidates=candidates,
             commands=commands,
-            yolo_hint=_yolo_hint(listing),
+            hint=_annotation_hint(listing, files_by_kind, yolo),
         )
     largest_group = _largest_group(groups, kind)
     reason = f"{kind}: {largest_group.example_name} is {largest_group.example.detail}"
@@ -644,23 +656,66 @@ def filter_kind(listing: Listing, kind: str) -> Listing:
     )
 
 
-def _yolo_hint(listing: Listing) -> str:
-    """Returns the end of a message about a YOLO data set.
+def find_yolo_folders(listing: Listing) -> tuple[str, str] | None:
+    """Returns the folders of the images and labels of a YOLO data set, as the user would type them.
 
-    It contains the command that builds the data set. The result is "" if the input does not have
-    the folders `images` and `labels`.
+    The result is None if the input is not one folder, or if no text file with the name of an image
+    has lines as YOLO writes them.
     """
-    names = list(listing.files.names())
-    folders = {part for name in names for part in name.split("/")[:-1]}
-    if len(listing.roots) != 1 or not {"images", "labels"} <= folders:
-        return ""
+    if len(listing.roots) != 1 or not listing.roots[0].is_folder:
+        return None
+    stems, texts = set[str](), list[tuple[int, str]]()
+    for index, name in enumerate(listing.files.names()):
+        stem, ending = _stem(name), full_extension(name)
+        if KIND_BY_EXTENSION.get(ending) == IMAGE_CONTENT:
+            stems.add(stem)
+        elif ending == "txt":
+            texts.append((index, stem))
+    named = [listing.files[index] for index, stem in texts if stem in stems]
+    heads = (read_head(file) for file in named[:_MAX_YOLO_FILES])
+    if not any(map(_YOLO_LINE.match, heads)):
+        return None
     root = listing.roots[0].argument.rstrip("/")
-    at_top = {"images", "labels"} <= {name.split("/")[0] for name in names}
-    images, labels = (f"{root}/images", f"{root}/labels") if at_top else (root, root)
+    at_top = {"images", "labels"} <= {name.split("/")[0] for name in listing.files.names()}
+    return (f"{root}/images", f"{root}/labels") if at_top else (root, root)
+
+
+def _stem(name: str) -> str:
+    return name.rpartition("/")[2].rpartition(".")[0]
+
+
+def read_head(file: InputFile) -> bytes:
+    """Returns the first bytes of a file that only a message depends on, or b"" after an error."""
+    with contextlib.suppress(OSError):
+        return read_range(file.path, 0, HEAD_BYTES).tobytes()
+    return b""
+
+
+def _annotation_hint(
+    listing: Listing, kinds: Collection[str], yolo: tuple[str, str] | None
+) -> Message | str:
+    """Returns the end of a message about images with files that may describe them.
+
+    Args:
+        listing: All files.
+        kinds: The kinds that have files.
+        yolo: The result of `find_yolo_folders`.
+    """
+    if yolo is not None:
+        return Message(
+            ". This is a data set of YOLO: `recordmill build images {images}` with {boxes}",
+            images=yolo[0],
+            boxes=option("boxes", yolo[1]),
+        )
+    if IMAGE_CONTENT not in kinds or not {CSV_CONTENT, JSONL_CONTENT}.intersection(kinds):
+        return ""
+    if len(listing.roots) != 1 or not listing.roots[0].is_folder:
+        return ""
+    root = listing.roots[0].argument
     return Message(
-        ". This is a data set of YOLO: `recordmill build images {images}` with {boxes}",
-        images=images,
-        boxes=option("boxes", labels),
+        ". If the tables describe the images, {labels} or {boxes} reads labels or boxes from them",
+        labels=option("labels", root),
+        boxes=option("boxes", root),
     )
 
 

@@ -134,8 +134,8 @@ def read_box_columns(
         UsageError: There are no annotations, none belongs to an image, or a table mixes units.
         DataError: A file with the annotations of many images can't be read, or no box can be used.
     """
-    # an empty YOLO file is an image without objects
-    listing = list_inputs([path], data_extensions=("txt",))
+    # An empty file of YOLO is an image without objects, and an empty XML or JSON file is damaged.
+    listing = list_inputs([path], data_extensions=("txt", "xml", "json"))
     names = [name for name in listing.files.names() if _may_have_boxes(name)]
     endings = Counter(name.rpartition(".")[2].lower() for name in names)
     ending = next((candidate for candidate in _FORMAT_NAMES if endings[candidate]), None)

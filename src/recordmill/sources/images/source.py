@@ -10,7 +10,6 @@ it has `label` and `class_name`. All other columns of a labels file are features
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,11 +30,12 @@ from recordmill.records.images.rewrite import STRETCH_MODE, RewriteRule
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.sources.common import layout
 from recordmill.sources.common.content import (
-    HEAD_BYTES,
     NO_DATA_EXTENSIONS,
+    find_yolo_folders,
     format_extension_counts,
     full_extension,
     note_extensions,
+    read_head,
 )
 from recordmill.sources.common.contract import (
     BATCH_BYTES,
@@ -148,7 +148,6 @@ _PAIRED_FOLDERS = (
     ("hazy", "gt"),
 )
 _MAX_INSPECTED_FILES = 8  # other files that are searched for names of images
-_YOLO_LINE = re.compile(rb"(?:\xef\xbb\xbf)?\d+(?:\.0)?(?:\s+-?\d*\.?\d+(?:e-?\d+)?){4}")
 _MAX_SEARCHED_NAMES = 100  # names of images to search for
 _TABLE_EXTENSIONS = ("csv", "tsv", "jsonl")  # formats of the option `labels`
 
@@ -448,10 +447,7 @@ def _select_images(listing: Listing, annotations_path: str | None) -> tuple[File
             )
             annotation_candidates += [file] * (
                 annotations_path is None
-                and (
-                    ending in (*_TABLE_EXTENSIONS, "json", "xml")
-                    or (ending == "txt" and "labels" in file.name.split("/")[:-1])
-                )
+                and ending in (*_TABLE_EXTENSIONS, "json", "xml")
                 and len(annotation_candidates) < _MAX_INSPECTED_FILES
             )
         else:
@@ -468,8 +464,16 @@ def _select_images(listing: Listing, annotations_path: str | None) -> tuple[File
             f"no image among {len(files)} file(s){f': {tally}' if tally else ''}{remedy}"
         )
     files = files.filter(keep)
+    yolo_notes = []
+    # A text file has no name of an image, so it is not among the candidates.
+    if skipped["txt"] and annotations_path is None and (yolo := find_yolo_folders(listing)):
+        message = (
+            "{labels} has boxes as YOLO writes them and is not read; {boxes} takes boxes from it"
+        )
+        yolo_notes.append(Message(message, labels=yolo[1], boxes=option("boxes", yolo[1])))
     return files, [
         *note_extensions("images", files, +skipped),
+        *yolo_notes,
         *dict.fromkeys(_unread_annotation_notes(listing, files, annotation_candidates)),
     ]
 
@@ -490,22 +494,7 @@ def _unread_annotation_notes(
         else []
     )
     for file in candidates:
-        head, ending, name = b"", full_extension(file.name), file.name
-        with contextlib.suppress(OSError):  # only a note depends on this file
-            head = read_range(file.path, 0, HEAD_BYTES).tobytes()
-        if ending == "txt":  # YOLO's labels name no images
-            if _YOLO_LINE.match(head):
-                root = listing.roots[file.root]
-                folder = f"{root.argument.rstrip('/')}/{file.name}".rpartition("/labels/")[0]
-                yield (
-                    Message(
-                        "{file} has boxes as YOLO writes them and is not read; {boxes} takes boxes "
-                        "from it",
-                        file=file.name,
-                        boxes=option("boxes", folder + "/labels"),
-                    )
-                )
-            continue
+        head, ending, name = read_head(file), full_extension(file.name), file.name
         is_table = ending in _TABLE_EXTENSIONS
         is_boxes = (
             is_box_table(head, ending)

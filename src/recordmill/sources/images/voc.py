@@ -51,8 +51,17 @@ def parse_voc(rows: AnnotationRows, file: InputFile, settings: ParseSettings) ->
     root = _parse_xml(read_range(file.path, max_bytes=MAX_ANNOTATION_BYTES).tobytes(), file.name)
     rows.unit = PIXELS
     if root.tag == "annotations":
+        if root.find("track") is not None:
+            raise DataError(
+                "has tracks of a video; export `CVAT for images` or COCO there", source=file.name
+            )
         _read_cvat(rows, root)
         return
+    if root.tag.lower() != "annotation":
+        raise DataError(
+            f"is no annotation of Pascal VOC or CVAT: its root is <{root.tag[:60]}>",
+            source=file.name,
+        )
     stem = file.name.rpartition("/")[2].rpartition(".")[0]
     stated_name = (root.findtext("filename") or "").strip()
     try:
@@ -160,6 +169,8 @@ def _parse_xml(data: bytes, name: str) -> Any:
     parser.CharacterDataHandler = builder.data
     try:
         parser.Parse(data, True)
+    except DataError:  # which is a ValueError
+        raise
     except (expat.ExpatError, ValueError, LookupError) as error:  # also of unknown encodings
         raise DataError(f"is no XML: {str(error)[:100]}", source=name) from None
     return builder.close()
