@@ -672,7 +672,7 @@ def find_yolo_folders(listing: Listing) -> tuple[str, str] | None:
         elif ending == "txt":
             texts.append((index, stem))
     named = [listing.files[index] for index, stem in texts if stem in stems]
-    heads = (read_head(file) for file in named[:_MAX_YOLO_FILES])
+    heads = (read_head_for_message(file) for file in named[:_MAX_YOLO_FILES])
     if not any(map(_YOLO_LINE.match, heads)):
         return None
     root = listing.roots[0].argument.rstrip("/")
@@ -684,7 +684,7 @@ def _stem(name: str) -> str:
     return name.rpartition("/")[2].rpartition(".")[0]
 
 
-def read_head(file: InputFile) -> bytes:
+def read_head_for_message(file: InputFile) -> bytes:
     """Returns the first bytes of a file that only a message depends on, or b"" after an error."""
     with contextlib.suppress(OSError):
         return read_range(file.path, 0, HEAD_BYTES).tobytes()

@@ -35,7 +35,7 @@ from recordmill.sources.common.content import (
     format_extension_counts,
     full_extension,
     note_extensions,
-    read_head,
+    read_head_for_message,
 )
 from recordmill.sources.common.contract import (
     BATCH_BYTES,
@@ -494,7 +494,7 @@ def _unread_annotation_notes(
         else []
     )
     for file in candidates:
-        head, ending, name = read_head(file), full_extension(file.name), file.name
+        head, ending, name = read_head_for_message(file), full_extension(file.name), file.name
         is_table = ending in _TABLE_EXTENSIONS
         is_boxes = (
             is_box_table(head, ending)
