@@ -69,7 +69,7 @@ def tuned(ds: recordmill.Dataset) -> Way:
     """
     program: dict[str, Any] = {"__name__": "emitted"}
     exec(emit("reader", ds), program)
-    paths, lists = [file.path for file in ds.catalog.files], padded(ds)
+    paths, lists = [file.path for file in ds.records.catalog.files], padded(ds)
 
     def parse(records: object) -> dict[str, Any]:
         tensors = program["parse_records"](records, program["FEATURES"], None, program["TENSORS"])

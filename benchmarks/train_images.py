@@ -73,7 +73,7 @@ def made(folder: str, count: int) -> str:
 
 def tuned(ds: recordmill.Dataset, scaled: bool, dct_method: str = "") -> Way:
     """Returns the pipeline of TensorFlow's guides on images and on performance."""
-    paths = [file.path for file in ds.catalog.files]
+    paths = [file.path for file in ds.records.catalog.files]
     spec = {
         "image": tf.io.FixedLenFeature([], tf.string),
         "label": tf.io.FixedLenFeature([], tf.int64),

@@ -112,7 +112,7 @@ def grained(
     import grain
 
     source = grain.MapDataset.source(ds)[:records].shuffle(seed=seed).map(change)
-    return source.to_iter_dataset(grain.ReadOptions(num_threads=ds.threads)).batch(
+    return source.to_iter_dataset(grain.ReadOptions(num_threads=ds.records.threads)).batch(
         BATCH, batch_fn=stacked
     )
 
@@ -131,10 +131,8 @@ class LitData:
         written: Callable[[Record], Record],
         change: Callable[[Record], Record] | None = None,
     ) -> None:
-        self._folder = (
-            f"{os.path.dirname(os.path.abspath(str(ds.catalog.files[0].path)))}-litdata-{records}"
-        )
-        self._workers, self._change = ds.threads, change
+        self._folder = f"{os.path.dirname(os.path.abspath(str(ds.records.catalog.files[0].path)))}-litdata-{records}"
+        self._workers, self._change = ds.records.threads, change
         self._loader: Any = None
         if not os.path.exists(self._folder):
             self._write(written(row) for row in ds.filter(np.arange(records)))
@@ -175,7 +173,7 @@ def jpegs(ds: recordmill.Dataset) -> list[str]:
     Returns:
         The paths. Existing files are kept.
     """
-    folder = f"{os.path.dirname(os.path.abspath(str(ds.catalog.files[0].path)))}-jpegs"
+    folder = f"{os.path.dirname(os.path.abspath(str(ds.records.catalog.files[0].path)))}-jpegs"
     paths = [os.path.join(folder, f"{number:06d}.jpg") for number in range(len(ds))]
     if not os.path.exists(paths[-1]):
         os.makedirs(folder, exist_ok=True)
@@ -208,9 +206,12 @@ def spdled(ds: recordmill.Dataset, wanted: Images) -> Way:
         order = np.random.default_rng(seed).permutation(len(paths))
         source = (paths[part].tolist() for part in np.split(order, range(BATCH, len(order), BATCH)))
         pipeline = (
-            PipelineBuilder().add_source(source).pipe(load, concurrency=ds.threads).add_sink(4)
+            PipelineBuilder()
+            .add_source(source)
+            .pipe(load, concurrency=ds.records.threads)
+            .add_sink(4)
         )
-        with (built := pipeline.build(num_threads=ds.threads)).auto_stop():
+        with (built := pipeline.build(num_threads=ds.records.threads)).auto_stop():
             yield from built
 
     return batches

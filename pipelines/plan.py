@@ -141,14 +141,15 @@ def _find_raw_record_files(source: Any) -> list[str] | None:
     Raises:
         UsageError: Only some of the records or features are selected, which requires a table.
     """
-    schema, catalog = getattr(source, "schema", None), getattr(source, "catalog", None)
-    if not isinstance(schema, Schema) or catalog is None or schema.message == EXAMPLE:
+    schema, records = getattr(source, "schema", None), getattr(source, "records", None)
+    if not isinstance(schema, Schema) or records is None or schema.message == EXAMPLE:
         return None
-    if source.view.is_filtered or source.infer_from is not None or schema != source.full_schema:
+    files = records.open_files
+    if records.filter.is_active or files.infer_from is not None or schema != files.schema:
         raise UsageError(
             f"a choice of records or features can't be built from records of type {schema.message}: open all of them"
         )
-    return [file.path for file in catalog.files]
+    return [file.path for file in files.catalog.files]
 
 
 def _detect_data_sets(listing: Listing) -> tuple[str, str] | None:

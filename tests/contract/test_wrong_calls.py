@@ -44,7 +44,10 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "mixture": (lambda ds: recordmill.mixture(5), "a mixture takes a list of pairs"),
     "example": (lambda ds: recordmill.example(5), "example takes a dict"),
     "parse_example": (lambda ds: recordmill.parse_example(5), "parse_example takes the bytes"),
-    "columns": (lambda ds: recordmill.open(ds.catalog.root, columns=5), "columns is a list"),
+    "columns": (
+        lambda ds: recordmill.open(ds.records.catalog.root, columns=5),
+        "columns is a list",
+    ),
     **{
         f"{function.__name__}({value})": (
             lambda ds, function=function, value=value: function(value),
@@ -96,7 +99,7 @@ def test_unknown_keyword_names_the_closest_one(
     ds: Dataset, call: Callable[[Any], Any], message: str
 ) -> None:
     with pytest.raises(TypeError, match=message):
-        call(ds.catalog.root)
+        call(ds.records.catalog.root)
 
 
 PUBLIC_CALLS: dict[str, dict[str, Any]] = {

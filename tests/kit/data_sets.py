@@ -3,6 +3,7 @@
 import gzip
 import itertools
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from blake3 import blake3
 
 from kit.batches import table_of
 from kit.files import flip
+from recordmill.reader.dataset import Dataset
+from recordmill.reader.records import Records
 from recordmill.records.example.encode import encode
 from recordmill.schemas import tfmd
 from recordmill.schemas.feature import Feature, Schema
@@ -120,6 +123,12 @@ def write_data_set(
     (out / "manifest.json").write_text(manifest.to_json())
     (out / "schema.pbtxt").write_text(manifest.schema)
     return out
+
+
+def on_one_thread(ds: Dataset) -> Dataset:
+    """The same records, read by one thread."""
+    records = ds.records
+    return Dataset(Records.from_files(replace(records.open_files, threads=1), records.columns))
 
 
 def flip_record(out: Path, record: int, shard: str = "train-00001") -> tuple[Path, int]:

@@ -241,7 +241,7 @@ def examples(dataset: Dataset) -> Counter[bytes]:
     """
     tf = pytest.importorskip("tensorflow", reason="what TensorFlow parses is compared")
     found: Counter[bytes] = Counter()
-    for file in dataset.catalog.files:
+    for file in dataset.records.catalog.files:
         for record in tf.data.TFRecordDataset(
             file.path, "" if file.compression == "none" else file.compression.upper()
         ).as_numpy_iterator():

@@ -130,7 +130,7 @@ def test_tensorflow_datasets_reads_the_context_of_sequence_examples(tmp_path: Pa
         (i, [b"a"] * i) for i in range(5)
     ]
     assert [len(one) for one in found] == [2] * 5
-    (refusal,) = summarise(recordmill.open(out)).refusals or ()
+    (refusal,) = summarise(recordmill.open(out).records.open_files).refusals or ()
     assert refusal.startswith("frames: it is a feature list")
 
 

@@ -14,7 +14,7 @@ import recordmill
 from recordmill.base.errors import DataError, RecordmillError
 from recordmill.base.progress import Progress
 from recordmill.exporting import plan as planning
-from recordmill.reader import dataset as reader
+from recordmill.reader import records as reader
 from recordmill.schemas import tfmd
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.shards import cutting
@@ -216,7 +216,9 @@ def test_guessed_arrays_in_memory_are_the_same(
     compress: bool,
 ) -> None:
     source = write(tmp_path / "in", example(LATE[what]), compress)
-    monkeypatch.setattr("recordmill.reader.scanner.infer_from_files", infer_schema.infer_from_files)
+    monkeypatch.setattr(
+        "recordmill.reader.open_files.infer_from_files", infer_schema.infer_from_files
+    )
     for options in ({}, {"columns": "n,raw", "decode_raw": "raw=uint8[8]"}):
         full_passes.clear()
         guessed = columns(source, **options)

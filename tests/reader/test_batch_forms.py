@@ -121,11 +121,7 @@ def test_labels_and_weights_are_separate_from_the_features(ds: Dataset) -> None:
     assert y.tolist() == [i % 3 for i in range(8)]
     assert weights.tolist() == [i + 1e-12 for i in range(8)]
     assert {"label", "exact"}.isdisjoint(x)
-    x, y = next(
-        Dataset(ds.catalog, ds.full_schema, ["matrix", "label"]).batches(
-            8, shuffle=False, label="label"
-        )
-    )
+    x, y = next(ds.select(["matrix", "label"]).batches(8, shuffle=False, label="label"))
     assert x.shape == (8, 2, 3)
     with pytest.raises(DataError, match="maybe"):
         list(ds.batches(8, label="maybe"))

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kit.batches import check_resumes, ids
-from kit.data_sets import windows, write_data_set
+from kit.data_sets import on_one_thread, windows, write_data_set
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.reader import Bucketed, OneHot, Packed, Padded
@@ -104,10 +104,7 @@ def test_bucketed_batches_resume_at_every_step(ds: Dataset, mode: Any) -> None:
     assert len(running) == len(whole)
     next(running)
     assert ds.batches(16, **options, state=running.state()).state() == running.state()
-    assert (
-        ids(Dataset(ds.catalog, ds.full_schema, ["id", "tokens"], threads=1).batches(16, **options))
-        == whole
-    )
+    assert ids(on_one_thread(ds.select(["id", "tokens"])).batches(16, **options)) == whole
 
 
 def test_hosts_share_bucketed_steps_of_similar_lengths(ds: Dataset) -> None:
@@ -161,9 +158,7 @@ def test_bucket_boundaries_follow_the_lengths(ds: Dataset) -> None:
     for batch in ds.batches(16, shuffle=True, collate={"tokens": Bucketed(buckets=4)}):
         assert batch["tokens"].shape[1] in boundaries
     assert compute_length_boundaries([], 4) == (1,)
-    (none,) = Dataset(ds.catalog, ds.full_schema, ["tags"]).batches(
-        ROWS, shuffle=False, collate={"tags": "bucketed"}
-    )
+    (none,) = ds.select(["tags"]).batches(ROWS, shuffle=False, collate={"tags": "bucketed"})
     assert none["tags"][1].tolist() == ["t", "", ""]
 
 
@@ -231,7 +226,7 @@ def test_packed_batches_resume_at_every_step(ds: Dataset, mode: Any) -> None:
 
     options = {"shuffle": mode, "seed": 4, "epochs": 2, **windows(mode, 9000), **PACKED}
     whole = check_resumes(partial(ds.batches, 8), all_unpacked, options, every=5)
-    little = Dataset(ds.catalog, ds.full_schema, ["id", "tokens", "weight"], threads=1)
+    little = on_one_thread(ds.select(["id", "tokens", "weight"]))
     assert all_unpacked(little.batches(8, **options, memory_bytes=1)) == whole
     with pytest.raises(TypeError, match="have no number"):
         len(ds.batches(8, **options))

@@ -86,7 +86,7 @@ def test_to_tf_collates_like_batches(ds: Dataset, how: str) -> None:
 
 
 def test_to_tf_makes_lists_of_one_length_dense(ds: Dataset) -> None:
-    few = Dataset(ds.catalog, ds.full_schema, ["id", "boxes", "words"])
+    few = ds.select(["id", "boxes", "words"])
     for batch in few.to_tf(1, shuffle=False, label=False, collate={"boxes": "dense"}):
         assert batch["boxes"].shape == (1, int(batch["id"][0]) % 3, 4)
     with pytest.raises(tf.errors.InvalidArgumentError, match="dense"):
@@ -114,7 +114,7 @@ def test_to_tf_knows_the_static_shapes(ds: Dataset) -> None:
 
 @pytest.mark.filterwarnings("ignore:feature")
 def test_to_tf_separates_labels_and_weights(ds: Dataset) -> None:
-    few = Dataset(ds.catalog, ds.full_schema, ["tokens", "exact", "label"])
+    few = ds.select(["tokens", "exact", "label"])
     collate: dict[str, Any] = {"tokens": Padded(3, lengths=True), "label": "one_hot"}
     x, y, weights = next(
         iter(few.to_tf(8, shuffle=False, weights="exact", collate=collate, label=True))

@@ -227,9 +227,9 @@ def folder(tmp_path: Path) -> Path:
 
 def test_conflicting_kinds_are_reported_with_their_places(folder: Path) -> None:
     ds = open(folder)
-    assert ds.inference is not None
-    assert conflicting_features(ds.inference) == {"x"}
-    kinds, lengths = find_differences(ds.inference)
+    assert ds.records.open_files.inference is not None
+    assert conflicting_features(ds.records.open_files.inference) == {"x"}
+    kinds, lengths = find_differences(ds.records.open_files.inference)
     assert (
         str(kinds)
         == "x: int64 in 4 records, first a.tfrecord record 0; bytes in 3 records, first b.tfrecord record 0"
@@ -285,13 +285,15 @@ def test_equal_records_have_no_differences_section(
 def test_infer_from_inspects_only_its_records(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert not find_differences(open(folder, infer_from="1file").inference)[0].conflict  # type: ignore[arg-type]
-    assert find_differences(open(folder, infer_from=2).inference)[0].conflict  # type: ignore[arg-type]
+    assert not find_differences(open(folder, infer_from="1file").records.open_files.inference)[
+        0
+    ].conflict  # type: ignore[arg-type]
+    assert find_differences(open(folder, infer_from=2).records.open_files.inference)[0].conflict  # type: ignore[arg-type]
     ds = open(folder / "a.tfrecord", infer_from=2)
     assert ds.schema["xs"].shape == (2,)
     with pytest.raises(DataError, match="record 2"):  # which the sample's schema does not fit
         ds.to_table()
-    summary = summarise(open(folder, infer_from=3))
+    summary = summarise(open(folder, infer_from=3).records.open_files)
     assert (summary.looked_at, summary.records, summary.sampled) == (
         3,
         7,

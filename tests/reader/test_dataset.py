@@ -266,7 +266,7 @@ def test_to_numpy_returns_arrays_in_memory_or_mapped(out: Path, tmp_path: Path) 
         lambda ds: ds[[3, -1]],
         lambda ds: ds.to_table(5, 9),
         lambda ds: next(iter(ds.batches(8, shuffle=True))),
-        lambda ds: (len(ds), ds.record_subset, repr(ds)),
+        lambda ds: (len(ds), ds.records.record_subset, repr(ds)),
     ],
     ids=["one", "several", "slice", "batches", "counted"],
 )

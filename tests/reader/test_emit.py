@@ -163,7 +163,7 @@ def test_emitted_specifications_parse_files_of_other_systems(foreign_sets: list[
         exec(emit("parse-spec", ds), made)
         records = [
             record
-            for file in ds.catalog.files
+            for file in ds.records.catalog.files
             for record in tf.data.TFRecordDataset(
                 file.path, "" if file.compression == "none" else file.compression.upper()
             ).as_numpy_iterator()
@@ -206,7 +206,7 @@ def test_emitted_specification_and_schema_describe_the_data_set(
     out = write_data_set(tmp_path / "out", {"train": mixed_rows(12)})
     made: dict[str, Any] = {}
     exec(emit("parse-spec", open(out)), made)
-    records = tf.data.TFRecordDataset([file.path for file in open(out).catalog.files])
+    records = tf.data.TFRecordDataset([file.path for file in open(out).records.catalog.files])
     parsed = tf.io.parse_example(list(records.as_numpy_iterator()), made["FEATURES"])
     assert parsed["id"].numpy().tolist() == list(range(12))
     assert parsed["boxes"].shape.as_list() == [12, None, 4]

@@ -21,7 +21,7 @@ from recordmill.records.example.encode import encode
 from recordmill.records.tfrecord import frames
 from recordmill.records.tfrecord.frames import Frames, frame_payloads
 from recordmill.shards import record_table, tfrecord_file
-from recordmill.shards.catalog import catalog_files
+from recordmill.shards.records.catalog import catalog_files
 from recordmill.shards.tfrecord_file import open_tfrecord
 
 
@@ -36,7 +36,7 @@ def test_several_foreign_files_open_with_an_inferred_schema(tmp_path: Path) -> N
         plain_file(tmp_path / f"p{i}.tfrecord", 10, 10 * i)
     (tmp_path / "LICENSE").write_text("no TFRecord")
     ds = open(tmp_path)
-    assert "LICENSE" in ds.catalog.notes[0]
+    assert "LICENSE" in ds.records.catalog.notes[0]
     assert ds.to_table()["id"].to_pylist() == list(range(30))
     assert ds.schema["id"].required
     assert not ds.schema["maybe"].required
@@ -55,7 +55,7 @@ def test_empty_files_are_noted(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     ds = open(tmp_path)
     assert len(ds) == 3
-    assert ds.catalog.notes == (
+    assert ds.records.catalog.notes == (
         "ignored 1 marker: _SUCCESS",
         "no byte, and so no record, is in b.tfrecord (1)",
     )
@@ -111,7 +111,7 @@ def test_fingerprint_depends_on_the_content_not_on_the_folder(
         return open(tmp_path / folder, schema=MIXED)
 
     one, moved, other = opened("one"), opened("moved"), opened("other", change=True)
-    assert other.catalog.size_bytes == one.catalog.size_bytes
+    assert other.records.catalog.size_bytes == one.records.catalog.size_bytes
     assert len(other) == len(one)
     assert one.fingerprint == moved.fingerprint != other.fingerprint
     state = one.batches(8).state()

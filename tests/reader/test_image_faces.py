@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kit.data_sets import write_data_set
+from kit.data_sets import on_one_thread, write_data_set
 from kit.image_samples import encoded, picture, samples
 from PIL import Image, ImageOps
 
@@ -330,7 +330,7 @@ def test_default_image_replaces_a_missing_one(tmp_path: Path) -> None:
 def test_pixels_are_the_same_with_little_memory_and_one_thread(tmp_path: Path) -> None:
     ds = image_set(tmp_path, photographs() * 4)
     (whole,) = ds.batches(100, shuffle=False, decode_images=(9, 9))
-    alone = Dataset(ds.catalog, ds.full_schema, threads=1)
+    alone = on_one_thread(ds)
     for some, options in ((ds, {"memory_bytes": 1}), (alone, {}), (alone, {"memory_bytes": 1})):
         parts = [
             batch["image"]

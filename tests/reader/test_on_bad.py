@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 from kit.batches import check_resumes, ids
-from kit.data_sets import MIXED, flip_record, mixed_rows, windows, write_data_set
+from kit.data_sets import MIXED, flip_record, mixed_rows, on_one_thread, windows, write_data_set
 from kit.image_samples import encoded
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.reader.dataset import Dataset, open
 from recordmill.reader.mixture import mixture
+from recordmill.reader.records import Records
 from recordmill.records.example.encode import encode
 from recordmill.schemas.feature import Feature, Schema
 
@@ -98,7 +99,7 @@ def test_skipping_batches_are_the_same_with_little_memory_and_one_thread(ds: Dat
     options: dict[str, Any] = {"shuffle": "global", "seed": 5, **SKIP}
     whole = numbers(ds.batches(8, **options))
     assert numbers(ds.batches(8, memory_bytes=1, **options)) == whole
-    assert numbers(Dataset(ds.catalog, ds.full_schema, threads=1).batches(8, **options)) == whole
+    assert numbers(on_one_thread(ds).batches(8, **options)) == whole
 
 
 def test_skipped_records_are_counted_and_reported_at_the_end(ds: Dataset) -> None:
@@ -166,7 +167,9 @@ def test_records_that_do_not_fit_the_schema_are_skipped(tmp_path: Path) -> None:
     strict = replace(
         ds.full_schema, features=tuple(replace(f, required=True) for f in ds.full_schema)
     )
-    there = Dataset(ds.catalog, strict, ["id", "maybe"])
+    there = Dataset(
+        Records.from_files(replace(ds.records.open_files, known_schema=strict), ["id", "maybe"])
+    )
     with pytest.raises(
         DataError, match=r"train-00000-of-00002\.tfrecord: record 0, byte 0: .*maybe"
     ):
@@ -251,7 +254,7 @@ def test_intact_data_is_the_same_with_and_without_skipping(tmp_path: Path) -> No
     ds = foreign(tmp_path, "gzip", "")
     assert ids(ds.batches(8, on_bad="skip")) == ids(ds.batches(8))
     assert ds.batches(8, on_bad="skip").state() == ds.batches(8).state()
-    assert ds.lenient_view.fingerprint == ds.fingerprint
+    assert ds.records.lenient_view.fingerprint == ds.fingerprint
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip"])

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from kit.batches import check_resumes, ids, plain
-from kit.data_sets import FOLDER, mixed_rows, windows, write_data_set
+from kit.data_sets import FOLDER, mixed_rows, on_one_thread, windows, write_data_set
 
 from recordmill.base.errors import UsageError
 from recordmill.reader.batches.plan import make_schedule
@@ -68,7 +68,7 @@ def test_every_mode_yields_each_row_once_unchanged(ds: Dataset) -> None:
 def test_order_does_not_depend_on_threads_memory_or_columns(ds: Dataset) -> None:
     for mode in modes(ds):
         options: dict[str, Any] = {"shuffle": mode, "seed": 4, "epochs": 2, **windows(mode, 15_000)}
-        one = Dataset(ds.catalog, ds.full_schema, ["id"], threads=1)
+        one = on_one_thread(ds.select(["id"]))
         assert ids(one.batches(7, **options, memory_bytes=1)) == ids(ds.batches(7, **options))
 
 
@@ -167,7 +167,9 @@ def test_state_of_another_data_set_is_refused(tmp_path: Path) -> None:
 def test_first_steps_are_read_in_small_ranges(ds: Dataset) -> None:
     def steps(mode: Any) -> list[int]:
         order = Order(mode, window_bytes=10_000)
-        fetcher = Fetcher(ds, replace(make_schedule(ds, 10, order), end_epoch=1), ds.schema)
+        fetcher = Fetcher(
+            ds.records, replace(make_schedule(ds.records, 10, order), end_epoch=1), ds.schema, 2
+        )
         return [stretch.num_steps for stretch in fetcher._step_ranges(fetcher._row_bytes())]
 
     assert steps(False) == [50]

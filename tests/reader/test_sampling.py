@@ -282,5 +282,7 @@ def test_pickling_batches_is_refused_with_a_remedy(ds: Dataset) -> None:
 
 
 def test_batches_of_one_record_are_fetched_together(ds: Dataset) -> None:
-    stretches = Fetcher(ds, ds.batches(1, shuffle=False).schedule, ds.schema)._step_ranges(1)
+    stretches = Fetcher(
+        ds.records, ds.batches(1, shuffle=False).schedule, ds.schema, 2
+    )._step_ranges(1)
     assert [stretch.num_steps for stretch in stretches] == [256] * (ROWS // 256) + [ROWS % 256]

@@ -16,6 +16,7 @@ from kit.data_sets import FOLDER, MIXED, mixed_rows, windows, write_data_set
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.reader.dataset import Dataset, open
+from recordmill.reader.records import Records
 from recordmill.reader.sampling.sampler import RecordSubset
 from recordmill.records.columns.predicate import Predicate
 from recordmill.records.example.encode import encode
@@ -79,7 +80,7 @@ def chosen(ds: Dataset) -> dict[str, tuple[Dataset, list[int]]]:
         "none": (ds.filter([]), []),
         "where": (
             Dataset(
-                ds.catalog, ds.full_schema, threads=1, where=Predicate("maybe > 220 OR id < 2")
+                Records.from_files(ds.records.open_files, where=Predicate("maybe > 220 OR id < 2"))
             ),
             [0, 1, *(i for i in range(881, ROWS) if i % 3)],
         ),
@@ -277,10 +278,11 @@ def test_failed_to_parquet_leaves_no_file(
     (tmp_path / "old.parquet").write_bytes(b"old")
 
     def two_then_none(*args: object) -> Any:
-        yield from list(Dataset.record_batches(ds))[:1]
+        yield from batches[:1]
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(ds, "record_batches", two_then_none)
+    batches = list(ds.record_batches())
+    monkeypatch.setattr(Records, "record_batches", two_then_none)
     with pytest.raises(OSError, match="No space"):
         ds.to_parquet(tmp_path / "old.parquet", overwrite=True)
     assert [(one.name, one.read_bytes()) for one in tmp_path.iterdir()] == [("old.parquet", b"old")]
@@ -295,7 +297,7 @@ def test_conditions_filter_foreign_and_streamed_files(tmp_path: Path) -> None:
     ds = open(tmp_path, columns=["name"], where="id % 3 = 0 AND id > 90", threads=2)
     ids = [i for i in range(91, 300) if i % 3 == 0]
     assert ds.head(5)["name"].to_pylist() == [f"row {i} ü" for i in ids[:5]]
-    assert "record_subset" not in ds.__dict__, "reading in order needs no pass before"
+    assert ds.records.filter.known_matching is None, "reading in order needs no pass before"
     assert ds.to_table()["name"].to_pylist() == [f"row {i} ü" for i in ids]
     assert [ds[i]["name"] for i in (0, 3, -1)] == [f"row {i} ü" for i in (93, 102, 297)]
     assert sorted(

@@ -60,7 +60,7 @@ def test_schema_beside_the_files_describes_the_features(tmp_path: Path, place: s
     assert ds.schema.label == "label"
     assert ds.to_table()["matrix"].equals(mixed_rows(40)["matrix"])
     assert ds.schema_notes[0].startswith(f"{len(MIXED)} features described by ")
-    assert infer_schema(ds.catalog.files) == (ds.schema, list(ds.schema_notes))
+    assert infer_schema(ds.records.catalog.files) == (ds.schema, list(ds.schema_notes))
 
 
 def test_features_json_of_ours_restores_the_schema(tmp_path: Path) -> None:

@@ -235,9 +235,10 @@ def test_unfinished_build_over_a_data_set_leaves_it_readable(
             assert len(new) == 3
             for given in (above, f"{above}/**", f"{above}/*/data-*/*.tfrecord"):
                 ds = recordmill.open(given)
-                assert [file.path for file in ds.catalog.files] == [*map(str, old.shards)]
+                assert [file.path for file in ds.records.catalog.files] == [*map(str, old.shards)]
                 assert any(
-                    "unfinished result of a build or a read" in note for note in ds.catalog.notes
+                    "unfinished result of a build or a read" in note
+                    for note in ds.records.catalog.notes
                 )
             assert recordmill.build(above, tmp_path / f"of-{ended}", kind="tfrecord").read == 300
             assert main(["head", new[0]]) == 2

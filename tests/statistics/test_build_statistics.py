@@ -142,7 +142,7 @@ def test_stats_counts_a_data_set_that_was_built_without_statistics(
     assert not (out / "statistics.pb").exists()  # that of the generation before is gone
     assert not list(out.glob("data-*/statistics.pb"))[1:]
     dataset = recordmill.open(out)
-    manifest = dataset.catalog.manifest
+    manifest = dataset.records.catalog.manifest
     assert manifest is not None
     assert manifest.fingerprint == built.manifest.fingerprint
     assert list(manifest.statistics) == ["notes"]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from recordmill.base.progress import Progress, ProgressArgument
     from recordmill.checks.rules import Rules
     from recordmill.checks.violations import Violation
-    from recordmill.reader.dataset import Dataset
+    from recordmill.reader.records import Records
     from recordmill.schemas.feature import Schema
     from recordmill.shards.catalog import Inputs
     from recordmill.statistics.dataset_statistics import DatasetStatistics
@@ -84,7 +84,7 @@ def check(
     from recordmill.reader.duplicates import repeat_violations
 
     memory_bytes = size_in_bytes(memory, "memory")
-    dataset = open(inputs, threads=threads, storage_requests=storage_requests)
+    dataset = open(inputs, threads=threads, storage_requests=storage_requests).records
     with Display(counters := to_progress(progress), quiet):
         counters.begin("convert")
         standards = _Standards(dataset, recount, counters)
@@ -111,7 +111,7 @@ class _Standards:
         others: (statistics, schema or None, name) of each other data set to compare with.
     """
 
-    def __init__(self, dataset: Dataset, recount: bool, progress: Progress) -> None:
+    def __init__(self, dataset: Records, recount: bool, progress: Progress) -> None:
         self.dataset, self.recount, self.progress = dataset, recount, progress
         self.schema = dataset.schema
         self.rules: Rules | None = None
@@ -154,13 +154,13 @@ class _Standards:
                     against=option("against", name or None),
                 )
             rules = read_rules(standard if isinstance(standard, Mapping) else name)
-            self.rules = rules.fit_to_schema(self.schema, self.dataset.splits)
+            self.rules = rules.fit_to_schema(self.schema, self.dataset.catalog.splits)
         elif name.endswith(".pbtxt"):
             self.schemas.append((*self._load_schema(name), name))
         elif name.endswith(".pb"):
             self.others.append((_read_statistics_file(name), None, name))
         else:
-            dataset = open(name, threads=self.dataset.threads)
+            dataset = open(name, threads=self.dataset.threads).records
             self.others.append(
                 (_load_statistics(dataset, name, self.recount, self.progress), dataset.schema, name)
             )
@@ -232,7 +232,7 @@ def _format_inputs(inputs: Any) -> str:
 
 
 def _load_statistics(
-    dataset: Dataset, dataset_name: str, recount: bool, progress: Progress
+    dataset: Records, dataset_name: str, recount: bool, progress: Progress
 ) -> DatasetStatistics:
     """Returns the statistics of a data set.
 

@@ -81,8 +81,8 @@ def report(
             threads=threads,
             storage_requests=storage_requests,
         )
-        counters.total = expected_records(dataset)
-        page = make_report(dataset, lambda records: counters.advance(records=records))
+        counters.total = expected_records(dataset.records.catalog)
+        page = make_report(dataset.records, lambda records: counters.advance(records=records))
     page.save(target, overwrite=overwrite)
     return page
 

@@ -103,8 +103,8 @@ def stats(
             )
             statistics = DatasetStatistics.from_sketch(sketch).select_checked(split, columns)
         else:
-            dataset = open(paths, split, columns, schema=schema, threads=threads)
-            counters.total = expected_records(dataset)
+            dataset = open(paths, split, columns, schema=schema, threads=threads).records
+            counters.total = expected_records(dataset.catalog)
             statistics = None if recount else stored_statistics(dataset)
             if statistics is None:
                 sketch = count_statistics(

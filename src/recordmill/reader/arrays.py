@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from recordmill.base.errors import UsageError
-from recordmill.reader.scanner import Scanner
+from recordmill.reader.records import Records
 from recordmill.records.columns.ragged import Array, Ragged, Strings
 from recordmill.records.writers.npy import COLUMNS_NAME, NpyWriter, open_columns
 from recordmill.records.writers.parquet import ParquetWriteOptions, ParquetWriter
@@ -56,12 +56,12 @@ def rebatch(batches: Iterable[pa.RecordBatch], batch_rows: int) -> Iterator[pa.R
 
 
 def write_memory_mapped(
-    dataset: Scanner, folder: str | os.PathLike[str]
+    records: Records, folder: str | os.PathLike[str]
 ) -> dict[str, Array | Ragged | Strings]:
     """Writes the columns as `.npy` files to a folder and memory-maps them.
 
     Args:
-        dataset: The records to write.
+        records: The records to write.
         folder: A local folder. It is created if needed.
 
     Returns:
@@ -84,9 +84,9 @@ def write_memory_mapped(
         raise UsageError(
             f"{path} holds columns already; open them with recordmill.reader.open_columns, or name another folder"
         )
-    writer = NpyWriter(path, dataset.schema)
+    writer = NpyWriter(path, records.schema)
     try:
-        for batch in dataset.record_batches():
+        for batch in records.record_batches():
             writer.write(batch)
     except BaseException:
         writer.abort()
@@ -96,7 +96,7 @@ def write_memory_mapped(
 
 
 def write_parquet(
-    dataset: Scanner,
+    records: Records,
     path: str | os.PathLike[str],
     compression: str = "zstd",
     overwrite: bool = False,
@@ -107,7 +107,7 @@ def write_parquet(
     folder.
 
     Args:
-        dataset: The records to write.
+        records: The records to write.
         path: The file, or an object in a store.
         compression: "zstd", "snappy", "gzip" or "none".
         overwrite: Replaces an existing file.
@@ -124,21 +124,21 @@ def write_parquet(
         target = Path(place)
         # hidden, and in the same folder, so that it can be renamed to the target
         temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
-        _write_parquet(dataset, temporary, options, target)
+        _write_parquet(records, temporary, options, target)
         sync_folder(target.parent)  # makes the rename durable
         return target
     with scratch_folder("recordmill-") as scratch:
-        _write_parquet(dataset, Path(scratch, "table.parquet"), options, place)
+        _write_parquet(records, Path(scratch, "table.parquet"), options, place)
     return place
 
 
 def _write_parquet(
-    dataset: Scanner, path: Path, options: ParquetWriteOptions, target: Path | str
+    records: Records, path: Path, options: ParquetWriteOptions, target: Path | str
 ) -> None:
     """Writes the records to `path` and moves the file to `target`. An error removes the file."""
-    writer = ParquetWriter(path, dataset.schema, options)
+    writer = ParquetWriter(path, records.schema, options)
     try:
-        for batch in dataset.record_batches():
+        for batch in records.record_batches():
             writer.write(batch)
         writer.close()
         move_to_shared(str(path), str(target))

@@ -208,9 +208,9 @@ def measure(
         if isinstance(batches, Batches):
             batches.close()
         elapsed = time.perf_counter() - start
-    row_bytes = framed_bytes / max(sum(dataset.file_records), 1)
-    has_foreign_compression = dataset.catalog.manifest is None and not all(
-        file.codec.is_plain for file in dataset.catalog.files
+    row_bytes = framed_bytes / max(sum(file.records for file in dataset.files), 1)
+    has_foreign_compression = dataset.records.catalog.manifest is None and not all(
+        file.codec.is_plain for file in dataset.records.catalog.files
     )
     return BenchResult(
         batches=num_batches,
@@ -219,7 +219,7 @@ def measure(
         seconds=elapsed,
         first_seconds=first_seconds,
         stages=dict(clock.seconds),
-        threads=dataset.threads,
+        threads=dataset.records.threads,
         waited_seconds=waited_seconds,
         consumer=consumer,
         shuffle=options.get("shuffle", False),

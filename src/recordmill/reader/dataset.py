@@ -8,58 +8,49 @@ This module imports neither apache_beam nor tensorflow.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from recordmill.base.arguments import suggest_fields, suggest_keywords
-from recordmill.base.errors import DataError, DataWarning, UsageError
+from recordmill.base.errors import DataWarning, UsageError
 from recordmill.base.option_names import option
 from recordmill.base.sizes import parse_size, to_whole_number
 from recordmill.reader.display import display_html, display_text, make_headline
 from recordmill.reader.map_style import to_map_style
-from recordmill.reader.options.images import ImageSpec, parse_image_targets
+from recordmill.reader.open_files import OpenFiles
+from recordmill.reader.options.images import Images, ImageSpec, parse_image_targets
+from recordmill.reader.records import Records
 from recordmill.reader.sampling.sampler import derive_random_key, permute_indices
-from recordmill.reader.scanner import Scanner
-from recordmill.reader.statistics import StatisticsMixin
-from recordmill.reader.take import (
-    ParsePlan,
-    make_parse_plan,
-    read_row,
-    resolve_record_numbers,
-    take_rows,
-)
+from recordmill.reader.selection import check_features
 from recordmill.reader.training import Trainable
-from recordmill.reader.view import View
 from recordmill.records.columns.conversions import parse_conversion_steps
 from recordmill.records.columns.numpy_arrays import gather_columns, iter_rows
 from recordmill.records.columns.predicate import Predicate
 from recordmill.records.columns.ragged import Array, Ragged, Strings
-from recordmill.records.inference.confirm import SchemaNotConfirmed
 from recordmill.schemas.arrow import to_arrow
-from recordmill.schemas.feature import Schema
+from recordmill.schemas.feature import Feature, Schema
 from recordmill.shards.catalog import Inputs, catalog_inputs, with_store_settings
 from recordmill.shards.file_names import missing_shards_note
-from recordmill.shards.loading.infer_schema import guess_schema
-from recordmill.shards.loading.sample import Sample
-from recordmill.shards.loading.schema_hints import load_schema
+from recordmill.shards.record_files import RecordFiles
 from recordmill.storage.files import limit_requests, parse_local_path
 
 if TYPE_CHECKING:
     import pyarrow.compute as pc
 
+    from recordmill.reader.statistics import NormalizedBy
+    from recordmill.statistics.dataset_statistics import DatasetStatistics
+
 _DEFAULT_CACHE_BYTES = "10GiB"
 Columns = dict[str, Array | Ragged | Strings]
-_Result = TypeVar("_Result")
 
 
 @suggest_keywords
@@ -161,42 +152,24 @@ def open(
             catalog, storage_requests, folder, parse_size(cache_bytes, "cache_bytes")
         )
         catalog.apply_store_settings()
-    sample = parse_sample(infer_from, schema)
-    explicit_schema = load_schema(schema)
-    return Dataset(
+    open_files = OpenFiles.from_catalog(
         catalog,
-        catalog.schema if explicit_schema is None else explicit_schema,
-        columns=[name.strip() for name in columns.split(",")]
-        if isinstance(columns, str)
-        else columns,
-        threads=threads or 0,
-        infer_from=sample,
-        where=None if where is None else Predicate(where),
-        view=View(
-            steps=parse_conversion_steps(decode_raw, reshape, pad, ragged=ragged),
-            images=parse_image_targets(decode_images),
-            class_names=class_names,
-        ),
+        schema,
+        threads=threads,
+        infer_from=infer_from,
+        steps=parse_conversion_steps(decode_raw, reshape, pad, ragged=ragged),
+        image_target=parse_image_targets(decode_images),
+        class_names=class_names,
+    )
+    if isinstance(columns, str):
+        columns = [name.strip() for name in columns.split(",")]
+    return Dataset(
+        Records.from_files(open_files, columns, None if where is None else Predicate(where))
     )
 
 
-def parse_sample(infer_from: str | int | None, schema: Any) -> Sample | None:
-    """Returns the records that the schema is inferred from. None means all.
-
-    Raises:
-        UsageError: The text is invalid, or a schema is given, too.
-    """
-    if infer_from is not None and schema is not None:
-        raise UsageError(
-            "{infer_from} and {schema} exclude each other: give one of them",
-            infer_from=option("infer_from"),
-            schema=option("schema"),
-        )
-    return None if infer_from is None else Sample.parse(infer_from)
-
-
 @suggest_fields
-class Dataset(Scanner, Trainable, StatisticsMixin):
+class Dataset(Trainable):
     """Records in a fixed order, addressed by number.
 
     A data set is a view: `select`, `rename` and `filter` return other views of the same files and
@@ -208,8 +181,7 @@ class Dataset(Scanner, Trainable, StatisticsMixin):
     condition and keeps them, with 4 bytes per matching record.
 
     Attributes:
-        schema: The features that are read, under the names of this view.
-        full_schema: All features of the records, under their stored names.
+        records: The records, for reading. Views derive other records from them.
 
     Examples:
         >>> ds = recordmill.open("shards")
@@ -221,9 +193,174 @@ class Dataset(Scanner, Trainable, StatisticsMixin):
           animal: int64 (label)>
     """
 
+    records: Records
+
+    def __init__(self, records: Records) -> None:
+        self.records = records
+
+    @property
+    def schema(self) -> Schema:
+        """The features that are read, under the names of this view."""
+        return self.records.schema
+
+    @property
+    def full_schema(self) -> Schema:
+        """All features of the records, under their stored names."""
+        return self.records.open_files.schema
+
+    @property
+    def schema_notes(self) -> tuple[str, ...]:
+        """Names of the files that described the features.
+
+        These are a `schema.pbtxt` or a `features.json` next to files without a manifest.
+        """
+        return self.records.open_files.notes
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the features that are read."""
+        return list(self.schema.names)
+
+    @property
+    def features(self) -> dict[str, Feature]:
+        """The features that are read, by name."""
+        return {feature.name: feature for feature in self.schema}
+
+    @property
+    def images(self) -> Mapping[str, Images]:
+        """Targets of the images that are decoded, by feature name.
+
+        Empty unless the data set was opened with `decode_images`.
+        """
+        return self.records.images
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """Names of the splits, in reading order."""
+        return self.records.catalog.splits
+
+    @property
+    def files(self) -> RecordFiles:
+        """The open files, for reading."""
+        return self.records.files
+
+    @property
+    def fingerprint(self) -> str:
+        """Identity of the records, independent of their location.
+
+        It covers the names, sizes and contents of the files, the selection of records, and the
+        conversions. The content of a shard is the digest in the manifest. The content of any other
+        file is a digest of the lengths and CRCs of its records, which are read for it.
+        """
+        return self.records.fingerprint
+
     @cached_property
-    def _parse_plan(self) -> ParsePlan | None:
-        return None if self._decoding.steps else make_parse_plan(self._stored_schema)
+    def statistics(self) -> DatasetStatistics:
+        """Statistics by split and feature, for example `ds.statistics["train"]["fare"].mean`.
+
+        They come from the build if possible. All records are read if the build has stored none, or
+        if this view selects records or changes names or values.
+        """
+        from recordmill.reader.statistics import load_statistics
+
+        return load_statistics(self.records)
+
+    def __contains__(self, name: object) -> bool:
+        """Returns whether a feature of this name is read.
+
+        Raises:
+            TypeError: `name` is not text.
+        """
+        if not isinstance(name, str):
+            raise TypeError(
+                "`in` looks for no record, since they have numbers; `name in ds` looks for a feature"
+            )
+        return name in self.schema
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def select(self, columns: Sequence[str]) -> Dataset:
+        """Returns a view with some features, in the given order.
+
+        Args:
+            columns: Names of features of this view.
+
+        Returns:
+            The new view. Nothing is copied.
+
+        Raises:
+            UsageError: A feature is unknown, or named twice.
+
+        Examples:
+            >>> recordmill.open("shards").select(["size", "id"]).columns
+            ['size', 'id']
+        """
+        return Dataset(self.records.select(columns))
+
+    def drop(self, columns: Sequence[str]) -> Dataset:
+        """Returns a view without some features.
+
+        Args:
+            columns: Names of features of this view.
+
+        Returns:
+            The new view. Nothing is copied.
+
+        Raises:
+            UsageError: A feature is unknown.
+
+        Examples:
+            >>> recordmill.open("shards").drop(["tokens"]).columns
+            ['id', 'size', 'animal']
+        """
+        check_features(columns, self.schema)
+        return self.select([name for name in self.schema.names if name not in columns])
+
+    def rename(self, names: Mapping[str, str]) -> Dataset:
+        """Returns a view with new names for some features.
+
+        Args:
+            names: Current name to new name, `{"old": "new"}`.
+
+        Returns:
+            The new view. Nothing is copied.
+
+        Raises:
+            UsageError: A feature is unknown, or two features would have the same name.
+
+        Examples:
+            >>> recordmill.open("shards").rename({"animal": "label"}).columns
+            ['id', 'size', 'tokens', 'label']
+        """
+        return Dataset(self.records.with_names(names))
+
+    def filter(self, what: str | pc.Expression | Sequence[int] | npt.NDArray[Any]) -> Dataset:
+        """Returns a view with some of the records, in the same order.
+
+        The records of the new view are numbered from 0.
+
+        Args:
+            what: A condition, a mask or record numbers. A condition is an SQL expression or a
+                `pyarrow.compute` expression, as in `where` of `open`. It uses the feature names of
+                this view and the stored values, and is evaluated on demand. A mask has one bool per
+                record. Record numbers may be in any order. A mask and numbers are kept in memory,
+                with 4 bytes per selected record.
+
+        Returns:
+            The new view. Nothing is copied.
+
+        Raises:
+            UsageError: The condition does not fit the features, the mask has another length, or a
+                record is named twice.
+            IndexError: There is no record of such a number.
+
+        Examples:
+            >>> ds = recordmill.open("shards")
+            >>> ds.filter([0, 2, 4])["id"].tolist(), len(ds.filter(ds["size"] > 3))
+            ([7, 3, 6], 3)
+        """
+        return Dataset(self.records.where(what))
 
     @overload
     def __getitem__(self, key: int) -> dict[str, Any]: ...
@@ -272,21 +409,24 @@ class Dataset(Scanner, Trainable, StatisticsMixin):
                 self.to_table(start, stop) if step == 1 else self.take(np.arange(start, stop, step))
             )
         if isinstance(key, int | np.integer) and not isinstance(key, bool):
-            return self._record(int(key))
+            return self.records.row(int(key))
         return self.take(key)
 
-    def _record(self, record: int) -> dict[str, Any]:
-        total = len(self)
-        if not -total <= record < total:
-            raise IndexError(f"record {record} of {total}")
-        record = int(self._to_stored_numbers(np.array([record % total]))[0])
-        row = read_row(
-            *self.files.find(record),
-            self._decoding,
-            self._parse_plan,
-            is_full_schema=self._columns is None,
-        )
-        return dict(zip(self.schema.names, row.values(), strict=True))
+    def head(self, records: int = 5) -> pa.Table:
+        """Returns the first records as a `pyarrow.Table`.
+
+        Args:
+            records: Number of records. If there are fewer, all are returned. Only as much is read
+                as they need.
+
+        Returns:
+            A `pyarrow.Table`.
+
+        Examples:
+            >>> recordmill.open("shards").head(3)["id"].to_pylist()
+            [7, 0, 3]
+        """
+        return self.records.head(records)
 
     def take(self, records: Sequence[int] | npt.NDArray[Any]) -> pa.Table:
         """Returns the records with some numbers, in the given order.
@@ -306,9 +446,7 @@ class Dataset(Scanner, Trainable, StatisticsMixin):
             >>> recordmill.open("shards").take([0, -1, 0])["id"].to_pylist()
             [7, 5, 7]
         """
-        numbers = self._to_stored_numbers(resolve_record_numbers(records, len(self)))
-        table = take_rows(self.files, numbers, self._decoding, self.threads)
-        return pa.Table.from_arrays(table.columns, schema=to_arrow(self.schema))
+        return self.records.take(records)
 
     def sample(self, records: int = 5, seed: int = 0) -> pa.Table:
         """Draws records at random, without repetition.
@@ -344,7 +482,7 @@ class Dataset(Scanner, Trainable, StatisticsMixin):
             A `reader.report.report.Report`. A notebook displays it, and `save(path)` writes it to a
             file.
         """
-        return import_module("recordmill.reader.report.report").make_report(self)
+        return import_module("recordmill.reader.report.report").make_report(self.records)
 
     def __arrow_c_schema__(self) -> object:
         return to_arrow(self.schema).__arrow_c_schema__()
@@ -387,8 +525,28 @@ class Dataset(Scanner, Trainable, StatisticsMixin):
         """
         # A guessed schema is confirmed only by reading all records.
         if (start, stop) != (0, None):
-            return self._make_table(self.record_batches(start, stop))
-        return self._run_in_one_pass(lambda ds: ds._make_table(ds.record_batches()))
+            return self.records.to_table(start, stop)
+        return self.records.in_one_pass(Records.to_table)
+
+    def record_batches(self, start: int = 0, stop: int | None = None) -> Iterator[pa.RecordBatch]:
+        """Yields records in order, decoded on threads.
+
+        A batch holds the records of about 8 MiB of a file, or the matching ones among them. If
+        images are decoded, a batch has at most 64 MiB of pixels, or one record. If records were
+        selected by number, parts of files without selected records are not read. Nothing is read
+        until the iterator is consumed.
+
+        Args:
+            start: Number of the first record. Negative numbers count from the end, as in a slice.
+            stop: Number after the last record. None means the end.
+
+        Yields:
+            Record batches with the columns of `schema`.
+
+        Raises:
+            DataError: A record is damaged or does not fit the schema.
+        """
+        return self.records.record_batches(start, stop)
 
     def to_batches(self, batch_rows: int | None = None) -> Iterator[pa.RecordBatch]:
         """Reads the records in order, as Arrow record batches.
@@ -438,12 +596,14 @@ class Dataset(Scanner, Trainable, StatisticsMixin):
             (dtype('float32'), Ragged(10 rows of 1 to 3 items, values int64 [19]))
         """
         if memmap_dir is None:
-            return self._run_in_one_pass(
-                lambda ds: gather_columns(ds.record_batches(), ds.schema, len(ds))
+            return self.records.in_one_pass(
+                lambda records: gather_columns(
+                    records.record_batches(), records.schema, len(records)
+                )
             )
         from recordmill.reader.arrays import write_memory_mapped
 
-        return write_memory_mapped(self, memmap_dir)
+        return write_memory_mapped(self.records, memmap_dir)
 
     def to_pandas(self) -> Any:
         """Reads all records into a `pandas.DataFrame`."""
@@ -492,40 +652,67 @@ class Dataset(Scanner, Trainable, StatisticsMixin):
         """
         from recordmill.reader.arrays import write_parquet
 
-        return self._run_in_one_pass(lambda ds: write_parquet(ds, path, compression, overwrite))
+        return self.records.in_one_pass(
+            lambda records: write_parquet(records, path, compression, overwrite)
+        )
 
-    def _run_in_one_pass(self, work: Callable[[Dataset], _Result]) -> _Result:
-        """Returns `work(self)`, inferring an unknown schema in the same pass.
+    def class_weights(self, label: str | None = None) -> dict[Any, float]:
+        """Returns weights that give all classes the same total weight.
 
-        If the schema is unknown, `work` runs with a schema guessed from the first records. Each
-        decoded record confirms the guess. If one does not, `work` runs again with the inferred
-        schema.
+        The weight of a class is records / (classes * records of the class), as "balanced" in
+        scikit-learn. Only the split `train` counts, or all splits if there is no such split.
 
         Args:
-            work: Reads all records of the data set that it receives. It may run twice.
+            label: The feature with the classes. None uses the label of the data set.
+
+        Returns:
+            The weight of each class. Keys are class numbers, as `class_weight` of Keras takes them,
+            or texts.
+
+        Raises:
+            UsageError: The feature is unknown, or its values are not classes.
+
+        Examples:
+            >>> recordmill.open("shards").class_weights()
+            {0: 0.9, 1: 1.125}
         """
-        unknown = self._explicit_schema is None and not self.__dict__.keys() & {
-            "_schema_and_notes",
-            "inference",
-        }
-        guess = None
-        # `decode` uses a guess only if no records are left out
-        if unknown and self.infer_from is None and not self.view.is_filtered:
-            self.apply_store_settings()
-            guess = guess_schema(self.catalog.files, threads=self.threads)
-        if guess is not None:
-            # A wrong guess can also cause errors that the inferred schema does not. Real errors
-            # are raised again by the second run of `work`.
-            with contextlib.suppress(SchemaNotConfirmed, DataError, UsageError):
-                guessing = Dataset(
-                    self.catalog, guess.schema, self._columns, self.threads, view=self.view
-                )
-                guessing.files, guessing._guess = self.files, guess
-                result = work(guessing)
-                # all records have confirmed the guess, so no further pass has to infer the schema
-                self.__dict__["_schema_and_notes"] = (guess.schema, list(guess.notes))
-                return result
-        return work(self)
+        from recordmill.reader.statistics import weigh_classes
+
+        return weigh_classes(self, label)
+
+    def normalization(
+        self, feature: str | None = None, *, by: NormalizedBy = "moments"
+    ) -> dict[str, Any]:
+        """Returns keywords for the Keras layer `Normalization`.
+
+        `keras.layers.Normalization(**ds.normalization("fare"))` changes the mean of a feature to 0
+        and its variance to 1. The values are the finite numbers of the split `train`, or of all
+        splits if there is no such split.
+
+        A feature with vectors of a fixed length, such as `float32 [14]` or lists of them, is
+        normalized element by element: `mean` and `variance` are arrays, and `axis` is -1. The
+        values of a feature with encoded images are the pixels of each channel, as `decode_images`
+        returns them. They come from the images that were decoded for the statistics.
+
+        Args:
+            feature: The feature. None returns the keywords of each numeric feature, by name, except
+                the label and classes.
+            by: "quantiles" changes the quantiles at 1 % and at 99 % of each element to -1 and 1,
+                which robot policies use because outliers have no influence. It is for vectors only.
+
+        Raises:
+            UsageError: The feature is unknown, has no numbers, or its numbers are too large. Or
+                quantiles of each element are not known.
+
+        Examples:
+            >>> recordmill.open("shards").normalization("size")["mean"]
+            2.2222222222222223
+        """
+        from recordmill.reader.statistics import normalize, normalize_all
+
+        if by not in ("moments", "quantiles"):
+            raise UsageError(f"by={by!r}: one of moments, quantiles")
+        return normalize_all(self, by) if feature is None else normalize(self, feature, by)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Yields each record as a dict, as `ds[number]` returns it.
@@ -547,16 +734,14 @@ class Dataset(Scanner, Trainable, StatisticsMixin):
 
     def _display_arguments(self) -> tuple[str, Schema | None]:
         # `repr` must not read files, so only values that are already known are shown.
-        is_counted = self.catalog.manifest is not None or self.files.is_counted
-        record_subset = self.__dict__.get(
-            "record_subset", self.view.subset if not self.view.conditions else None
-        )
-        conditions = [str(condition.where.condition) for condition in self.view.conditions]
+        files, record_filter = self.records.open_files, self.records.filter
+        is_counted = files.catalog.manifest is not None or files.record_files.is_counted
+        subset = record_filter.known_matching
+        conditions = [str(condition.where.condition) for condition in record_filter.conditions]
         headline = make_headline(
-            self.catalog,
-            self._num_stored if is_counted else None,
-            None if record_subset is None else len(record_subset),
-            conditions + ["they were chosen by number"] * (self.view.subset is not None),
+            files.catalog,
+            files.num_records if is_counted else None,
+            None if subset is None else len(subset),
+            conditions + ["they were chosen by number"] * (record_filter.subset is not None),
         )
-        has_schema = self._explicit_schema is not None or "_schema_and_notes" in self.__dict__
-        return headline, self.schema if has_schema else None
+        return headline, None if files.known_schema is None else self.schema

@@ -38,7 +38,7 @@ from recordmill.shards.pieces import FrameCall
 from recordmill.storage.files import create_unnamed_file, map_open_file, write_all
 
 if TYPE_CHECKING:
-    from recordmill.reader.scanner import Scanner
+    from recordmill.reader.records import Records
 
 
 _GREY_IMAGE = Images(similarity.GREY_SIDE, similarity.GREY_SIDE, orientation=True)
@@ -52,7 +52,7 @@ _ImageHashes = tuple[Int64s, int, U64, Bytes]
 
 
 def find_near_images(
-    dataset: Scanner, feature: str, progress: Callable[[int], None] | None = None
+    dataset: Records, feature: str, progress: Callable[[int], None] | None = None
 ) -> RepeatCounts:
     """Finds images that look like another image of the data set.
 
@@ -82,10 +82,10 @@ def find_near_images(
 
 
 def _hash_images(
-    dataset: Scanner, feature: str, progress: Callable[[int], None] | None
+    dataset: Records, feature: str, progress: Callable[[int], None] | None
 ) -> Iterator[_ImageHashes]:
-    schema = dataset.full_schema.select([feature])
-    split_ids = {split: number for number, split in enumerate(dataset.splits)}
+    schema = dataset.open_files.schema.select([feature])
+    split_ids = {split: number for number, split in enumerate(dataset.catalog.splits)}
 
     def hash_frames(call: FrameCall) -> tuple[int, _ImageHashes | None]:
         frames = call()
@@ -100,7 +100,7 @@ def _hash_images(
             return len(frames), None
         hashes = np.stack([image_hash for image_hash, _ in hashed])
         greys = np.stack([grey for _, grey in hashed])
-        numbers = dataset.number_records(frames)[rows[indices]]
+        numbers = dataset.open_files.number_records(frames)[rows[indices]]
         return len(frames), (numbers, split_id, hashes, greys)
 
     for count, image_hashes in thread_map(hash_frames, dataset.calls(), dataset.threads):
@@ -187,7 +187,7 @@ class _Comparison(NamedTuple):
         return share
 
 
-def check_image_rules(dataset: Scanner, rules: Rules) -> None:
+def check_image_rules(dataset: Records, rules: Rules) -> None:
     """Raises UsageError if a rule compares images and the data set has none."""
     for part in ("leakage", "duplicates"):
         for name in (_CHECK_IMAGES, _CHECK_NEAR_IMAGES):
@@ -200,7 +200,7 @@ def check_image_rules(dataset: Scanner, rules: Rules) -> None:
 
 
 def repeat_violations(
-    dataset: Scanner, rules: Rules, memory_bytes: int, progress: Callable[[int], None] | None = None
+    dataset: Records, rules: Rules, memory_bytes: int, progress: Callable[[int], None] | None = None
 ) -> Iterator[Violation]:
     """Yields the violations of the rules about leakage and duplicates.
 
@@ -229,14 +229,14 @@ def repeat_violations(
 
 
 def _equality_violations(
-    dataset: Scanner,
+    dataset: Records,
     comparisons: list[_Comparison],
     rules: Rules,
     memory_bytes: int,
     progress: Callable[[int], None] | None,
 ) -> Iterator[Violation]:
     tables = [
-        ContentDigests(len(dataset.splits), len(dataset), memory_bytes // len(comparisons))
+        ContentDigests(len(dataset.catalog.splits), len(dataset), memory_bytes // len(comparisons))
         for _ in comparisons
     ]
     try:
@@ -249,12 +249,12 @@ def _equality_violations(
             table.close()
 
 
-def _active_rules(dataset: Scanner, rules: Rules) -> list[RepeatLimits]:
+def _active_rules(dataset: Records, rules: Rules) -> list[RepeatLimits]:
     """Returns the rules for duplicates and, if there are several splits, for leakage."""
-    return [rules.duplicates, *([rules.leakage] if len(dataset.splits) > 1 else [])]
+    return [rules.duplicates, *([rules.leakage] if len(dataset.catalog.splits) > 1 else [])]
 
 
-def _comparisons(dataset: Scanner, rules: Rules) -> list[_Comparison]:
+def _comparisons(dataset: Records, rules: Rules) -> list[_Comparison]:
     repeats = _active_rules(dataset, rules)
     comparisons = (
         [_Comparison(_CHECK_RECORDS)] if any(rule.records is not None for rule in repeats) else []
@@ -270,14 +270,14 @@ def _comparisons(dataset: Scanner, rules: Rules) -> list[_Comparison]:
 
 
 def _fill_digests(
-    dataset: Scanner,
+    dataset: Records,
     tables: Mapping[_Comparison, ContentDigests],
     progress: Callable[[int], None] | None = None,
 ) -> None:
     """Reads all records and adds the digests of each comparison to its table."""
     names = [comparison.feature for comparison in tables if comparison.feature is not None]
-    schema = dataset.full_schema.select(dict.fromkeys(names))
-    split_ids = {split: number for number, split in enumerate(dataset.splits)}
+    schema = dataset.open_files.schema.select(dict.fromkeys(names))
+    split_ids = {split: number for number, split in enumerate(dataset.catalog.splits)}
 
     def digests(
         call: FrameCall,
@@ -285,7 +285,7 @@ def _fill_digests(
         frames = call()
         frames.raise_damage()
         split_id = split_ids[dataset.catalog.files[frames.file].split]
-        numbers, columns = dataset.number_records(frames), _column_spans(frames, schema)
+        numbers, columns = dataset.open_files.number_records(frames), _column_spans(frames, schema)
         results = []
         for comparison, table in tables.items():
             rows, data, starts, ends = (
@@ -338,11 +338,11 @@ def _value_spans(flat: FlatEntry) -> _ByteSpans:
 class _RecordLocator:
     """Finds the file of a record, and counts the records of each split."""
 
-    def __init__(self, dataset: Scanner) -> None:
-        self.dataset, self.splits = dataset, dataset.splits
-        self.records = dict.fromkeys(dataset.splits, 0)
-        for file, count in zip(dataset.files, dataset.file_records, strict=True):
-            self.records[file.file.split] += count
+    def __init__(self, dataset: Records) -> None:
+        self.dataset, self.splits = dataset, dataset.catalog.splits
+        self.records = dict.fromkeys(dataset.catalog.splits, 0)
+        for file in dataset.files:
+            self.records[file.file.split] += file.records
 
     def locate(self, record: int) -> tuple[str, int]:
         """Returns the file of a record, and the number of the record in it."""

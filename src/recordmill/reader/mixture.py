@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -15,8 +15,12 @@ import pyarrow as pa
 from recordmill.base.arguments import suggest_fields, suggest_keywords
 from recordmill.base.buffers import Int64s
 from recordmill.base.errors import DataError, UsageError
-from recordmill.reader.prefetch.protocols import Fetchable, MixtureParts
+from recordmill.reader.dataset import Dataset
+from recordmill.reader.prefetch.protocols import MixtureParts
+from recordmill.reader.records import Records
 from recordmill.reader.sampling.sampler import Proportions, RecordSubset
+from recordmill.reader.selection import missing_not_dropped
+from recordmill.reader.take import read_columns
 from recordmill.reader.training import Trainable
 from recordmill.records.columns.conversions import Decoding
 from recordmill.schemas.arrow import to_arrow
@@ -28,7 +32,7 @@ _MAX_FEATURE_CHARACTERS = 200  # of each of two features that differ, in an erro
 
 @suggest_keywords
 def mixture(
-    datasets: Sequence[tuple[Fetchable, float]], *, stop: Literal["first", "all"] = "first"
+    datasets: Sequence[tuple[Dataset, float]], *, stop: Literal["first", "all"] = "first"
 ) -> Mixture:
     """Mixes data sets in exact proportions.
 
@@ -63,141 +67,51 @@ def mixture(
             f"a mixture takes a list of pairs, as in [(data set, weight), ...], not {datasets!r:.99}"
         )
     for pair in datasets:
-        is_pair = (
-            isinstance(pair, Sequence) and len(pair) == 2 and hasattr(type(pair[0]), "file_records")
-        )
-        if not is_pair or pair[0].zip_parts:
+        is_pair = isinstance(pair, Sequence) and len(pair) == 2
+        if not is_pair or not isinstance(pair[0], Dataset):
             raise UsageError(
                 f"a mixture takes [(data set, weight), ...], each as open() gives it, and not {pair!r:.99}"
             )
     proportions = Proportions.from_weights([weight for _, weight in datasets])
-    result = Mixture([dataset for dataset, _ in datasets], proportions, stop)
+    records = MixedRecords(tuple(dataset.records for dataset, _ in datasets), proportions, stop)
     # Reports data sets that do not fit together here. Damage is reported by the code that reads
     # the records, or skipped by on_bad="skip".
     with contextlib.suppress(DataError):
-        _ = result.images, result.schema, result.mixture_parts
-    return result
+        _ = records.images, records.schema, records.mixture_parts
+    return Mixture(records)
 
 
 @suggest_fields
 class Mixture(Trainable):
     """A mixture of data sets. Use `mixture` to create one.
 
-    Args:
-        proportions: The weights, as whole numbers.
-        stop: Length of an epoch, as in `mixture`.
+    Attributes:
+        records: The records of the data sets.
     """
 
-    zip_parts = ()
+    records: MixedRecords
 
-    def __init__(self, datasets: Sequence[Fetchable], proportions: Proportions, stop: str) -> None:
-        self._datasets, self._proportions, self._stop = datasets, proportions, stop
-        self.threads = max(dataset.threads for dataset in datasets)
-        self._files = RecordFiles.join([dataset.files for dataset in datasets])
+    def __init__(self, records: MixedRecords) -> None:
+        self.records = records
+
+    @property
+    def schema(self) -> Schema:
+        """The features, which all data sets have."""
+        return self.records.schema
 
     @property
     def files(self) -> RecordFiles:
         """The open files of all data sets, in their order, for reading."""
-        self.apply_store_settings()
-        return self._files
-
-    def apply_store_settings(self) -> None:
-        """Applies the settings of each data set for reads from stores to this process."""
-        for dataset in self._datasets:
-            dataset.apply_store_settings()
-
-    @cached_property
-    def schema(self) -> Schema:
-        """The features, which all data sets have."""
-        schema = _common_schema([dataset.schema for dataset in self._datasets])
-        # the payloads of all data sets are decoded with the conversion of the first one
-        if len({dataset.make_decoding(schema) for dataset in self._datasets}) > 1:
-            raise UsageError(
-                "features of a mixture must have the same names in the records, before they are renamed, and be "
-                "decoded alike"
-            )
-        return schema
-
-    @cached_property
-    def images(self) -> Mapping[str, Any]:
-        """Targets of the images that are decoded, by feature name."""
-        images = self._datasets[0].images
-        if any(dataset.images != images for dataset in self._datasets):
-            raise UsageError("the data sets of a mixture are opened with different decode_images")
-        return images
-
-    @cached_property
-    def mixture_parts(self) -> MixtureParts:
-        """The data sets, their proportions and the number of records of an epoch.
-
-        The first access counts the records of each data set.
-        """
-        prints = [dataset.fingerprint for dataset in self._datasets]
-        if len(set(prints)) < len(prints):
-            raise UsageError(
-                "a data set is in the mixture twice: give it once, with the sum of its weights"
-            )
-        records = _epoch_records(self._datasets, self._proportions, self._stop)
-        return MixtureParts(tuple(self._datasets), self._proportions, records)
-
-    @cached_property
-    def encoded_view(self) -> Mixture:
-        """This mixture, with images as stored bytes."""
-        encoded = self._with_datasets([dataset.encoded_view for dataset in self._datasets])
-        # shuffled orders and saved states depend on the fingerprint, and must be the same for both
-        encoded.__dict__["fingerprint"] = self.fingerprint
-        return encoded
+        return self.records.files
 
     @property
-    def lenient_view(self) -> Mixture:
-        """This mixture, reading damaged files without an error.
-
-        This concerns only files without a manifest.
-        """
-        return self._with_datasets([dataset.lenient_view for dataset in self._datasets])
-
-    @cached_property
     def fingerprint(self) -> str:
         """Identity of the mixture: its data sets, proportions and length."""
-        words = [
-            *(dataset.fingerprint for dataset in self.mixture_parts.datasets),
-            self.mixture_parts.proportions.counts,
-            len(self),
-        ]
-        return hashlib.blake2b("\n".join(map(str, words)).encode(), digest_size=16).hexdigest()
-
-    @cached_property
-    def ends(self) -> Int64s:
-        """Number of stored records up to the end of each file, int64 [files]."""
-        return np.cumsum(self.file_records, dtype=np.int64)
-
-    @property
-    def file_records(self) -> list[int]:
-        """Number of stored records of each file."""
-        return [count for dataset in self.mixture_parts.datasets for count in dataset.file_records]
-
-    @cached_property
-    def record_subset(self) -> RecordSubset | None:
-        """Numbers of the matching records among the stored ones. None means all."""
-        if all(dataset.record_subset is None for dataset in self.mixture_parts.datasets):
-            return None
-        parts, first = [], 0
-        for dataset in self.mixture_parts.datasets:
-            records = np.arange(len(dataset))
-            parts.append(
-                first
-                + (
-                    records
-                    if dataset.record_subset is None
-                    else dataset.record_subset.record_numbers(records)
-                )
-            )
-            first += sum(dataset.file_records)
-        return RecordSubset.from_numbers(np.concatenate(parts), first)
+        return self.records.fingerprint
 
     def __len__(self) -> int:
         """Returns the number of records of an epoch."""
-        return self.mixture_parts.records
+        return len(self.records)
 
     def select(self, columns: Sequence[str]) -> Mixture:
         """Returns the mixture with some of the features.
@@ -208,17 +122,155 @@ class Mixture(Trainable):
         Raises:
             UsageError: A feature is unknown.
         """
-        return self._with_datasets([dataset.select(columns) for dataset in self._datasets])
+        return Mixture(self.records.select(columns))
 
-    def _with_datasets(self, datasets: Sequence[Fetchable]) -> Mixture:
-        return Mixture(datasets, self._proportions, self._stop)
+    def record_batches(self) -> Iterator[pa.RecordBatch]:
+        """Yields all records of one data set after another."""
+        return self.records.record_batches()
+
+    def head(self, records: int = 5) -> pa.Table:
+        """Returns the first records of each data set, as one table.
+
+        Args:
+            records: Number of records in total, rounded up to the same number for each data set.
+        """
+        return self.records.head(records)
+
+    def __repr__(self) -> str:
+        parts = self.records.mixture_parts
+        counts = " : ".join(map(str, parts.proportions.counts))
+        return f"<Mixture of {len(parts.datasets)} data sets, {counts}: {len(self):,} records per epoch>"
+
+
+@dataclass(frozen=True, eq=False)
+class MixedRecords:
+    """Records of a mixture: an immutable value. It implements `Fetchable`.
+
+    Attributes:
+        datasets: The records of each data set.
+        proportions: The weights, as whole numbers.
+        stop: Length of an epoch, as in `mixture`.
+    """
+
+    datasets: tuple[Records, ...]
+    proportions: Proportions
+    stop: str
+
+    @property
+    def threads(self) -> int:
+        """Number of threads that read and decode."""
+        return max(dataset.threads for dataset in self.datasets)
+
+    @cached_property
+    def _joined_files(self) -> RecordFiles:
+        return RecordFiles.join([dataset.files for dataset in self.datasets])
+
+    @property
+    def files(self) -> RecordFiles:
+        """The open files of all data sets, in their order, for reading."""
+        for dataset in self.datasets:
+            _ = dataset.files  # applies the settings of the data set for reads from stores
+        return self._joined_files
+
+    @property
+    def parts(self) -> tuple[MixedRecords]:
+        """This object alone, because it is not a zip."""
+        return (self,)
+
+    @cached_property
+    def mixture_parts(self) -> MixtureParts:
+        """The data sets, their proportions and the number of records of an epoch.
+
+        The first access counts the records of each data set.
+        """
+        prints = [dataset.fingerprint for dataset in self.datasets]
+        if len(set(prints)) < len(prints):
+            raise UsageError(
+                "a data set is in the mixture twice: give it once, with the sum of its weights"
+            )
+        records = _epoch_records(self.datasets, self.proportions, self.stop)
+        return MixtureParts(self.datasets, self.proportions, records)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Identity of the mixture: its data sets, proportions and length."""
+        prints = [dataset.fingerprint for dataset in self.datasets]
+        words = [*prints, self.proportions.counts, len(self)]
+        return hashlib.blake2b("\n".join(map(str, words)).encode(), digest_size=16).hexdigest()
+
+    @cached_property
+    def schema(self) -> Schema:
+        """The features, which all data sets have."""
+        schema = _common_schema([dataset.schema for dataset in self.datasets])
+        # the payloads of all data sets are decoded with the conversion of the first one
+        if len({dataset.make_decoding(schema) for dataset in self.datasets}) > 1:
+            raise UsageError(
+                "features of a mixture must have the same names in the records, before they are renamed, and be "
+                "decoded alike"
+            )
+        return schema
+
+    @cached_property
+    def images(self) -> Mapping[str, Any]:
+        """Targets of the images that are decoded, by feature name."""
+        images = self.datasets[0].images
+        if any(dataset.images != images for dataset in self.datasets):
+            raise UsageError("the data sets of a mixture are opened with different decode_images")
+        return images
+
+    @cached_property
+    def record_subset(self) -> RecordSubset | None:
+        """Numbers of the matching records among the stored ones. None means all."""
+        if all(dataset.record_subset is None for dataset in self.datasets):
+            return None
+        parts, first = [], 0
+        for dataset in self.datasets:
+            parts.append(first + dataset.to_stored_numbers(np.arange(len(dataset))))
+            first += dataset.open_files.num_records
+        return RecordSubset.from_numbers(np.concatenate(parts), first)
+
+    def __len__(self) -> int:
+        """Returns the number of records of an epoch."""
+        return self.mixture_parts.records
+
+    def may_lack(self, name: str) -> bool:
+        """Returns whether a record may lack a feature. Reads no records."""
+        return any(dataset.may_lack(name) for dataset in self.datasets)
+
+    def select(self, columns: Sequence[str]) -> MixedRecords:
+        """Returns the same records with some of the features."""
+        return self._map(lambda dataset: dataset.select(columns))
+
+    def drop_missing(self, names: Sequence[str]) -> MixedRecords:
+        """Raises UsageError, because a condition belongs to one data set."""
+        raise missing_not_dropped(names[0])
+
+    @cached_property
+    def encoded_view(self) -> MixedRecords:
+        """This mixture, with images as stored bytes. Its fingerprint is the same."""
+        return self._map(lambda dataset: dataset.encoded_view)
+
+    @cached_property
+    def lenient_view(self) -> MixedRecords:
+        """This mixture, reading damaged files without an error.
+
+        This concerns only files without a manifest.
+        """
+        return self._map(lambda dataset: dataset.lenient_view)
+
+    def _map(self, change: Callable[[Records], Records]) -> MixedRecords:
+        return replace(self, datasets=tuple(map(change, self.datasets)))
 
     def make_decoding(self, schema: Schema) -> Decoding:
         """Returns the conversion of payloads to these features.
 
         It is the same for all data sets.
         """
-        return self.mixture_parts.datasets[0].make_decoding(schema)
+        return self.datasets[0].make_decoding(schema)
+
+    def read(self, numbers: Int64s, schema: Schema) -> pa.RecordBatch:
+        """Reads some features of records by their numbers among the stored records of all files."""
+        return read_columns(self.files, numbers, self.make_decoding(schema))
 
     def record_batches(self, start: int = 0, stop: int | None = None) -> Iterator[pa.RecordBatch]:
         """Yields all records of one data set after another.
@@ -229,22 +281,14 @@ class Mixture(Trainable):
         if (start, stop) != (0, None):
             raise UsageError("a mixture has no records by number")
         arrow = to_arrow(self.schema)
-        for dataset in self.mixture_parts.datasets:
+        for dataset in self.datasets:
             yield from (batch.select(arrow.names).cast(arrow) for batch in dataset.record_batches())
 
     def head(self, records: int = 5) -> pa.Table:
-        """Returns the first records of each data set, as one table.
-
-        Args:
-            records: Number of records in total, rounded up to the same number for each data set.
-        """
-        share = -(-records // len(self.mixture_parts.datasets))
-        tables = [dataset.head(share) for dataset in self.mixture_parts.datasets]
+        """Returns the first records of each data set, as one table."""
+        share = -(-records // len(self.datasets))
+        tables = [dataset.head(share) for dataset in self.datasets]
         return pa.concat_tables([table.cast(tables[0].schema) for table in tables])
-
-    def __repr__(self) -> str:
-        counts = " : ".join(map(str, self.mixture_parts.proportions.counts))
-        return f"<Mixture of {len(self.mixture_parts.datasets)} data sets, {counts}: {len(self):,} records per epoch>"
 
 
 def _common_schema(schemas: Sequence[Schema]) -> Schema:
@@ -277,7 +321,7 @@ def _common_schema(schemas: Sequence[Schema]) -> Schema:
     return replace(first, features=tuple(features), label=label)
 
 
-def _epoch_records(datasets: Sequence[Fetchable], proportions: Proportions, stop: str) -> int:
+def _epoch_records(datasets: Sequence[Records], proportions: Proportions, stop: str) -> int:
     if stop not in ("first", "all"):
         raise UsageError(f'stop is "first" or "all", not {stop!r}')
     sizes = [len(dataset) for dataset in datasets]

@@ -12,7 +12,7 @@ which also reports errors.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from operator import attrgetter
 from typing import Any
@@ -24,11 +24,13 @@ from google.protobuf.message import DecodeError
 
 from recordmill.base.buffers import Int64s
 from recordmill.base.errors import WrongTypeError
+from recordmill.base.stages import time_stage
 from recordmill.base.threads import thread_map
 from recordmill.reader.sampling.sampler import RecordSubset
 from recordmill.records.columns.conversions import Decoding
 from recordmill.records.columns.numpy_arrays import iter_rows, scalar_converter
 from recordmill.records.protobuf.message import LIST_NAMES, example_class
+from recordmill.records.tfrecord.frames import HEADER_BYTES
 from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import BYTES_LIST, EXAMPLE, INT64_LIST, Feature, Schema
 from recordmill.shards.loading.decode import decode_frames
@@ -106,6 +108,15 @@ def head_calls(files: RecordFiles, records: int) -> Iterator[FrameCall]:
             return
 
 
+def first_rows(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
+    """Yields the first rows of batches. No further batch is requested when there are enough."""
+    for batch in batches:
+        yield batch.slice(0, rows)
+        rows -= batch.num_rows
+        if rows <= 0:
+            return
+
+
 def resolve_record_numbers(records: Sequence[int] | npt.NDArray[Any], total: int) -> Int64s:
     """Returns record numbers in [0, total), with negative numbers counted from the end.
 
@@ -153,6 +164,21 @@ def take_rows(files: RecordFiles, numbers: Int64s, decoding: Decoding, threads: 
     )
     table = pa.Table.from_batches(batches, to_arrow(decoding.schema))
     return table.take(pa.array(back.reshape(-1)))
+
+
+def read_columns(files: RecordFiles, numbers: Int64s, decoding: Decoding) -> pa.RecordBatch:
+    """Returns the columns of some records under their stored names, in the order of `numbers`.
+
+    Raises:
+        DataError: A record is damaged or does not fit the schema. The error names its file, record
+            and offset.
+    """
+    frames = files.frames(numbers)
+    frames.raise_damage()
+    with time_stage("decode"):
+        return decoding.decode(
+            frames.data, frames.starts + HEADER_BYTES, frames.lengths, location=frames.location
+        )
 
 
 def _calls(files: RecordFiles, numbers: Int64s) -> Iterator[FrameCall]:

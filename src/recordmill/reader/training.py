@@ -40,15 +40,18 @@ if TYPE_CHECKING:
 
 @suggest_fields
 class Trainable:
-    """Mixin that adds batches for training to a class that is `Fetchable`.
+    """Mixin that adds batches for training to a class that has records.
 
     The order of the batches is exact and the same for every output.
+
+    Attributes:
+        records: The records of the batches.
     """
 
+    records: Fetchable
+
     @with_options(*NUMPY_OPTIONS)
-    def batches(
-        self: Fetchable, batch_size: int = BATCH_SIZE, **options: Unpack[NumpyKeywords]
-    ) -> Batches:
+    def batches(self, batch_size: int = BATCH_SIZE, **options: Unpack[NumpyKeywords]) -> Batches:
         """Returns an iterator of batches as dicts of NumPy arrays.
 
         The arrays are under the feature names and have `batch_size` rows. No framework is needed.
@@ -71,11 +74,11 @@ class Trainable:
         """
         from recordmill.reader.batches.source import Batches
 
-        return Batches(self, Training.from_options(batch_size, options, NUMPY_OPTIONS))
+        return Batches(self.records, Training.from_options(batch_size, options, NUMPY_OPTIONS))
 
     @with_options(*TENSORFLOW_OPTIONS)
     def to_tf(
-        self: Fetchable, batch_size: int | None = BATCH_SIZE, **options: Unpack[TensorFlowKeywords]
+        self, batch_size: int | None = BATCH_SIZE, **options: Unpack[TensorFlowKeywords]
     ) -> tf.data.Dataset:
         """Returns a `tf.data.Dataset` of batches.
 
@@ -93,16 +96,15 @@ class Trainable:
             MissingExtraError: TensorFlow is not installed.
             UsageError: An option does not fit the data or the other options.
         """
-        from recordmill.reader.statistics import may_lack
-
-        dataset: tf.data.Dataset = _import_extra(
-            "to_tf", "tensorflow", "tensorflow.dataset"
-        ).tf_dataset(self, Training.from_options(batch_size, options, TENSORFLOW_OPTIONS), may_lack)
+        tensorflow = _import_extra("to_tf", "tensorflow", "tensorflow.dataset")
+        dataset: tf.data.Dataset = tensorflow.tf_dataset(
+            self.records, Training.from_options(batch_size, options, TENSORFLOW_OPTIONS)
+        )
         return dataset
 
     @with_options(*TENSORFLOW_OPTIONS)
     def to_keras(
-        self: Fetchable, batch_size: int = BATCH_SIZE, *, label: str | bool = True, **options: Any
+        self, batch_size: int = BATCH_SIZE, *, label: str | bool = True, **options: Any
     ) -> tf.data.Dataset:
         """Returns a `tf.data.Dataset` for `fit` of Keras 3, with any backend.
 
@@ -124,11 +126,11 @@ class Trainable:
         warnings.filterwarnings(
             "ignore", "`shuffle=True` was passed, but will be ignored since the data `x` was prov"
         )
-        return Trainable.to_tf(self, batch_size, label=label, **options)
+        return self.to_tf(batch_size, label=label, **options)
 
     @with_options(*TORCH_OPTIONS)
     def to_torch(
-        self: Fetchable, batch_size: int = BATCH_SIZE, **options: Unpack[TorchKeywords]
+        self, batch_size: int = BATCH_SIZE, **options: Unpack[TorchKeywords]
     ) -> TorchBatches:
         """Returns a PyTorch `IterableDataset` of batches of tensors.
 
@@ -163,7 +165,7 @@ class Trainable:
             training = replace(
                 training, order=replace(training.order, num_hosts=num_ranks, host_index=rank)
             )
-        source = BatchSource.from_options(self, training)
+        source = BatchSource.from_options(self.records, training)
         batches: TorchBatches = datasets.TorchBatches(
             source, source.plan(batch_size).skip_finished_epoch(), num_ranks
         )

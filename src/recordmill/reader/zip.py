@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import builtins
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -19,7 +20,9 @@ from recordmill.base.option_names import available_names
 from recordmill.base.threads import thread_map
 from recordmill.reader.dataset import Dataset
 from recordmill.reader.map_style import to_map_style
-from recordmill.reader.prefetch.prefetcher import PREFETCH_RANGE_BYTES, decode_records
+from recordmill.reader.prefetch.prefetcher import PREFETCH_RANGE_BYTES
+from recordmill.reader.records import Records
+from recordmill.reader.selection import missing_not_dropped
 from recordmill.reader.take import resolve_record_numbers
 from recordmill.reader.training import Trainable
 from recordmill.records.columns.conversions import Decoding
@@ -66,22 +69,23 @@ def zip(datasets: Sequence[Dataset]) -> Zip:
             f"zip takes a list of two or more data sets, each as open() gives it, not {datasets!r:.99}"
         )
     names: set[str] = set()
-    for index, dataset in enumerate(datasets):
-        if dataset.view.is_filtered:
+    parts = tuple(dataset.records for dataset in datasets)
+    for index, part in enumerate(parts):
+        if part.filter.is_active:
             raise UsageError(
                 f"zip: records of data set {index} were chosen by where or filter: zip whole data sets"
             )
-        if common := names.intersection(dataset.schema.names):
+        if common := names.intersection(part.schema.names):
             raise UsageError(
                 f"zip: {min(common)!r} is a feature of two data sets: drop or rename it in one of them"
             )
-        names.update(dataset.schema.names)
+        names.update(part.schema.names)
         if index:
-            _check_aligned(datasets[0], dataset, index)
-    return Zip(tuple(datasets))
+            _check_aligned(parts[0], part, index)
+    return Zip(ZippedRecords(parts))
 
 
-def _check_aligned(first: Dataset, other: Dataset, index: int) -> None:
+def _check_aligned(first: Records, other: Records, index: int) -> None:
     if len(first) != len(other):
         raise UsageError(
             f"zip: data set 0 has {len(first):,} records, and data set {index} has {len(other):,}"
@@ -99,10 +103,10 @@ def _check_aligned(first: Dataset, other: Dataset, index: int) -> None:
             )
 
 
-def _read_keys(dataset: Dataset, numbers: Int64s) -> npt.NDArray[np.uint64]:
+def _read_keys(dataset: Records, numbers: Int64s) -> npt.NDArray[np.uint64]:
     # the numbers are consecutive, so the keys in each file are one slice of its index
     parts = []
-    for file_index, first, rows in group_by_file(dataset.ends, numbers):
+    for file_index, first, rows in group_by_file(dataset.files.ends, numbers):
         file = dataset.files[file_index]
         assert isinstance(file, IndexedShard)
         begin, end = int(numbers[rows.start]) - first, int(numbers[rows.stop - 1]) - first + 1
@@ -116,80 +120,29 @@ class Zip(Trainable):
 
     Use `zip` to create one.
 
-    Args:
-        zip_parts: The data sets.
-        columns: Names of the features to read. None reads all.
+    Attributes:
+        records: The records of the data sets.
     """
 
-    mixture_parts = record_subset = None
+    records: ZippedRecords
 
-    def __init__(
-        self, zip_parts: tuple[Dataset, ...], columns: Sequence[str] | None = None
-    ) -> None:
-        self.zip_parts, self._columns = zip_parts, columns
-        self.threads = max(dataset.threads for dataset in zip_parts)
+    def __init__(self, records: ZippedRecords) -> None:
+        self.records = records
+
+    @property
+    def schema(self) -> Schema:
+        """The features of all data sets, or the selected ones."""
+        return self.records.schema
 
     @property
     def files(self) -> RecordFiles:
         """The open files of the first data set."""
-        return self.zip_parts[0].files
-
-    def apply_store_settings(self) -> None:
-        """Applies the settings of each data set for reads from stores to this process."""
-        for dataset in self.zip_parts:
-            dataset.apply_store_settings()
-
-    @cached_property
-    def schema(self) -> Schema:
-        """The features of all data sets, or the selected ones."""
-        schemas = [dataset.schema for dataset in self.zip_parts]
-        label = next((schema.label for schema in schemas if schema.label is not None), None)
-        features = tuple(feature for schema in schemas for feature in schema)
-        full_schema = replace(schemas[0], features=features, label=label)
-        return full_schema if self._columns is None else full_schema.select(self._columns)
+        return self.records.files
 
     @property
-    def ends(self) -> Int64s:
-        """Number of records up to the end of each file.
-
-        The files belong to the first data set. The array is int64 [files].
-        """
-        return self.zip_parts[0].ends
-
-    @property
-    def file_records(self) -> list[int]:
-        """Number of records of each file of the first data set."""
-        return self.zip_parts[0].file_records
-
-    @cached_property
     def fingerprint(self) -> str:
         """Identity of the data sets together."""
-        words = "\n".join(dataset.fingerprint for dataset in self.zip_parts)
-        return hashlib.blake2b(words.encode(), digest_size=16).hexdigest()
-
-    @property
-    def images(self) -> Mapping[str, Any]:
-        """Targets of the images that are decoded, by feature name."""
-        images = {
-            name: image for dataset in self.zip_parts for name, image in dataset.images.items()
-        }
-        return {name: image for name, image in images.items() if name in self.schema}
-
-    @cached_property
-    def encoded_view(self) -> Zip:
-        """These records, with images as stored bytes."""
-        encoded = Zip(tuple(dataset.encoded_view for dataset in self.zip_parts), self._columns)
-        encoded.__dict__["fingerprint"] = self.fingerprint
-        return encoded
-
-    @property
-    def lenient_view(self) -> Zip:
-        """Raises UsageError, because zipped data sets can't leave out records."""
-        raise UsageError('on_bad="skip" has no meaning for data sets that are zipped')
-
-    def make_decoding(self, schema: Schema) -> Decoding:
-        """Returns a conversion without steps, because each data set converts its own features."""
-        return Decoding(schema)
+        return self.records.fingerprint
 
     def select(self, columns: Sequence[str]) -> Zip:
         """Returns the same records with some of the features.
@@ -200,19 +153,16 @@ class Zip(Trainable):
         Raises:
             UsageError: A feature is unknown.
         """
-        if unknown := [name for name in columns if name not in self.schema]:
-            raise UsageError(
-                f"no feature {unknown[0]!r}; {available_names(unknown[0], self.schema.names)}"
-            )
-        return Zip(self.zip_parts, tuple(columns))
+        return Zip(self.records.select(columns))
 
     def __len__(self) -> int:
-        return len(self.zip_parts[0])
+        return len(self.records)
 
     def __getitem__(self, key: Any) -> Any:
         """Returns what `Dataset.__getitem__` returns for the same key."""
         if isinstance(key, str):
-            return next(part for part in self.select([key]).zip_parts if key in part)[key]
+            records = self.select([key]).records  # refuses an unknown name
+            return Dataset(next(part for part in records.parts if key in part.schema))[key]
         if isinstance(key, list) and key and all(isinstance(name, str) for name in key):
             return self.select(key)
         if isinstance(key, int | np.integer) and not isinstance(key, bool):
@@ -224,8 +174,8 @@ class Zip(Trainable):
         return to_map_style(self._rows(records))
 
     def _rows(self, records: Sequence[int]) -> Iterator[dict[str, Any]]:
-        batch = self._decode_numbers(resolve_record_numbers(records, len(self)))
-        return iter_rows(batch, self.schema)
+        numbers = resolve_record_numbers(records, len(self))
+        return iter_rows(self.records.read(numbers, self.schema), self.schema)
 
     def take(self, records: Sequence[int] | npt.NDArray[Any]) -> pa.Table:
         """Returns the records with these numbers as a `pyarrow.Table`, in this order.
@@ -237,35 +187,144 @@ class Zip(Trainable):
             IndexError: A number is out of range.
             TypeError: `records` is not a list of numbers.
         """
-        return self._make_table([self._decode_numbers(resolve_record_numbers(records, len(self)))])
+        return self.records.take(records)
 
     def head(self, records: int = 5) -> pa.Table:
         """Returns the first records as a `pyarrow.Table`."""
-        return self.take(np.arange(min(records, len(self))))
+        return self.records.head(records)
 
     def to_table(self) -> pa.Table:
         """Returns all records as a `pyarrow.Table`."""
-        return self._make_table(list(self.record_batches()))
+        return pa.Table.from_batches(self.records.record_batches(), to_arrow(self.schema))
+
+    def record_batches(self, start: int = 0, stop: int | None = None) -> Iterator[pa.RecordBatch]:
+        """Reads records [start, stop) in order, in batches of some MiB."""
+        return self.records.record_batches(start, stop)
+
+    def __repr__(self) -> str:
+        return f"<Zip of {len(self.records.parts)} data sets: {len(self):,} records of {', '.join(self.schema.names)}>"
+
+
+@dataclass(frozen=True, eq=False)
+class ZippedRecords:
+    """Records of data sets side by side: an immutable value. It implements `Fetchable`.
+
+    Attributes:
+        parts: The records of each data set.
+        columns: Names of the features to read. None reads all.
+    """
+
+    parts: tuple[Records, ...]
+    columns: tuple[str, ...] | None = None
+
+    @property
+    def threads(self) -> int:
+        """Number of threads that read and decode."""
+        return max(part.threads for part in self.parts)
+
+    @property
+    def files(self) -> RecordFiles:
+        """The open files of the first data set."""
+        return self.parts[0].files
+
+    @property
+    def mixture_parts(self) -> None:
+        """None, because it is not a mixture."""
+
+    @property
+    def record_subset(self) -> None:
+        """None, because all records of the data sets are read."""
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Identity of the data sets together."""
+        words = "\n".join(part.fingerprint for part in self.parts)
+        return hashlib.blake2b(words.encode(), digest_size=16).hexdigest()
+
+    @cached_property
+    def schema(self) -> Schema:
+        """The features of all data sets, or the selected ones.
+
+        The label is the first label among the data sets.
+        """
+        schemas = [part.schema for part in self.parts]
+        label = next((schema.label for schema in schemas if schema.label is not None), None)
+        features = tuple(feature for schema in schemas for feature in schema)
+        full_schema = replace(schemas[0], features=features, label=label)
+        return full_schema if self.columns is None else full_schema.select(self.columns)
+
+    @property
+    def images(self) -> Mapping[str, Any]:
+        """Targets of the images that are decoded, by feature name."""
+        images = {name: image for part in self.parts for name, image in part.images.items()}
+        return {name: image for name, image in images.items() if name in self.schema}
+
+    def __len__(self) -> int:
+        return len(self.parts[0])
+
+    def may_lack(self, name: str) -> bool:
+        """Returns whether a record may lack a feature. Reads no records."""
+        return any(name in part.schema and part.may_lack(name) for part in self.parts)
+
+    def select(self, columns: Sequence[str]) -> ZippedRecords:
+        """Returns the same records with some of the features.
+
+        Raises:
+            UsageError: A feature is unknown.
+        """
+        if unknown := [name for name in columns if name not in self.schema]:
+            raise UsageError(
+                f"no feature {unknown[0]!r}; {available_names(unknown[0], self.schema.names)}"
+            )
+        return replace(self, columns=tuple(columns))
+
+    def drop_missing(self, names: Sequence[str]) -> ZippedRecords:
+        """Raises UsageError, because a condition belongs to one data set."""
+        raise missing_not_dropped(names[0])
+
+    @cached_property
+    def encoded_view(self) -> ZippedRecords:
+        """These records, with images as stored bytes. Their fingerprint is the same."""
+        return replace(self, parts=tuple(part.encoded_view for part in self.parts))
+
+    @property
+    def lenient_view(self) -> ZippedRecords:
+        """Raises UsageError, because zipped data sets can't leave out records."""
+        raise UsageError('on_bad="skip" has no meaning for data sets that are zipped')
+
+    def make_decoding(self, schema: Schema) -> Decoding:
+        """Returns a conversion without steps, because each data set converts its own features."""
+        return Decoding(schema)
+
+    def read(self, numbers: Int64s, schema: Schema) -> pa.RecordBatch:
+        """Reads each feature of records from the data set that has it."""
+        columns: dict[str, pa.Array] = {}
+        for part in self.parts:
+            part_schema = schema.select([name for name in schema.names if name in part.schema])
+            if part_schema.names:
+                part_columns = part.read(numbers, part_schema).columns
+                columns |= builtins.zip(part_schema.names, part_columns, strict=True)
+        return pa.RecordBatch.from_arrays(
+            [columns[name] for name in schema.names], names=list(schema.names)
+        )
+
+    def take(self, records: Sequence[int] | npt.NDArray[Any]) -> pa.Table:
+        """Returns the records with these numbers, in this order."""
+        return pa.Table.from_batches([self._read_shown(resolve_record_numbers(records, len(self)))])
+
+    def head(self, records: int = 5) -> pa.Table:
+        """Returns the first records."""
+        return self.take(np.arange(min(records, len(self))))
 
     def record_batches(self, start: int = 0, stop: int | None = None) -> Iterator[pa.RecordBatch]:
         """Reads records [start, stop) in order, in batches of some MiB."""
         first, end, _ = slice(start, stop).indices(len(self))
         # blocks of about PREFETCH_RANGE_BYTES, by the average size of a record
-        framed_bytes = sum(
-            file.framed_bytes for dataset in self.zip_parts for file in dataset.files
-        )
+        framed_bytes = sum(file.framed_bytes for part in self.parts for file in part.files)
         rows = max(PREFETCH_RANGE_BYTES * len(self) // max(framed_bytes, 1), 1)
         blocks = (np.arange(row, min(row + rows, end)) for row in range(first, end, rows))
-        return thread_map(self._decode_numbers, blocks, self.threads)
+        return thread_map(self._read_shown, blocks, self.threads)
 
-    def _decode_numbers(self, numbers: Int64s) -> pa.RecordBatch:
-        return decode_records(self, numbers, self.make_decoding(self.schema))
-
-    def _make_table(self, batches: list[pa.RecordBatch]) -> pa.Table:
-        schema = to_arrow(self.schema)
-        return pa.Table.from_batches(
-            [pa.RecordBatch.from_arrays(batch.columns, schema=schema) for batch in batches], schema
-        )
-
-    def __repr__(self) -> str:
-        return f"<Zip of {len(self.zip_parts)} data sets: {len(self):,} records of {', '.join(self.schema.names)}>"
+    def _read_shown(self, numbers: Int64s) -> pa.RecordBatch:
+        batch = self.read(numbers, self.schema)
+        return pa.RecordBatch.from_arrays(batch.columns, schema=to_arrow(self.schema))

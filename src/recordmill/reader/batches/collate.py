@@ -588,7 +588,7 @@ class Collator:
         Returns:
             The columns in the types of `records.columns.numpy_arrays`.
         """
-        rows, images = self.extras.add_to_rows(block.rows, schema, dataset.ends), block.images
+        rows, images = self.extras.add_to_rows(block.rows, schema, dataset.files.ends), block.images
         return {
             feature.name: images[feature.name]
             if feature.name in images

@@ -226,7 +226,7 @@ class StepPlan:
         if self.packing is not None:
             # steps are packed in order in the thread of the consumer, and finished on threads
             return thread_map(
-                finish, self._pack_steps(fetcher, self.packing), min(fetcher.dataset.threads, 2)
+                finish, self._pack_steps(fetcher, self.packing), min(fetcher.threads, 2)
             )
         if self.buckets is not None:
             # a range of the fetcher is one group

@@ -6,13 +6,11 @@ batches of these blocks. `Batches` is the iterator of NumPy batches.
 
 from __future__ import annotations
 
-import functools
 import itertools
-import operator
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -70,14 +68,7 @@ def make_image_decoder(
         if on_bad == "error":
             first_bad = bad[0]
             # the place in the files of the zipped data set that has the image
-            owner = next(
-                (
-                    dataset_part
-                    for dataset_part in dataset.zip_parts
-                    if first_bad.feature in dataset_part.schema
-                ),
-                dataset,
-            )
+            owner = next(part for part in dataset.parts if first_bad.feature in part.schema)
             path, place = owner.files.location(int(block.rows.numbers[first_bad.row]))
             raise DataError(first_bad.describe(), source=path, place=place)
         return _drop_bad_rows(block, bad)
@@ -239,28 +230,6 @@ def _select_range(block: StepBlock, begin: int, end: int, size: int) -> StepBloc
     return block.select_rows(slice(begin, end), edges)
 
 
-def _drop_missing(dataset: Fetchable) -> Fetchable:
-    """Returns the records that have all features that are read.
-
-    Raises:
-        UsageError: Several data sets are mixed or zipped.
-    """
-    names = [feature.name for feature in dataset.schema if _may_be_missing(feature)]
-    if not names:
-        return dataset
-    if dataset.mixture_parts is not None or dataset.zip_parts:
-        raise UsageError(
-            'nulls="drop" has no meaning for data sets that are mixed or zipped: filter each of them, such as '
-            f"ds.filter('\"{names[0]}\" is not null')"
-        )
-    # not at the top: this import takes 60 ms
-    import pyarrow.compute as pc
-
-    has_all = functools.reduce(operator.and_, (pc.field(name).is_valid() for name in names))
-    complete: Fetchable = cast(Any, dataset).filter(has_all)
-    return complete
-
-
 def _require_all(schema: Schema) -> Schema:
     features = tuple(
         replace(feature, required=True) if _may_be_missing(feature) else feature
@@ -314,7 +283,8 @@ class BatchSource:
             other_features = (options.form.label_of(dataset.schema), options.form.weights)
             dataset = dataset.select([*options.form.matrix, *filter(None, other_features)])
         if options.drops_nulls:
-            dataset = _drop_missing(dataset)
+            names = [feature.name for feature in dataset.schema if _may_be_missing(feature)]
+            dataset = dataset.drop_missing(names) if names else dataset
         defaults = options.graph.defaults
         collator = Collator.from_form(
             options.form, dataset.schema, has_mask=options.order.pad_remainder, defaults=defaults
@@ -373,7 +343,7 @@ class BatchSource:
             # refiller drops the remainder instead.
             order = replace(order, drop_remainder=False)
         # Here, so that the workers of a loader share the files that this process has inflated.
-        for part in self.dataset.zip_parts or (self.dataset,):
+        for part in self.dataset.parts:
             part.files.spool_all(part.threads)
         return plan_steps(self.dataset, batch_size, order, self.collator.collations)
 
@@ -402,8 +372,8 @@ class BatchSource:
             finish: The conversion of a block.
             refiller: Fills batches if unusable records are left out. `finish` then runs in the
                 thread of the consumer.
-            num_workers: Number of processes that share the memory limit. If records are left out,
-                they also take the steps in turn.
+            num_workers: Number of processes that share the threads and the memory limit. If records
+                are left out, they also take the steps in turn.
             skip_below: If records are left out, positions of the first epoch below this one are
                 left out, too.
 
@@ -411,10 +381,11 @@ class BatchSource:
             DataError: A record is damaged or does not fit the schema, or an image can't be decoded.
         """
         dataset, order = self.dataset, self.options.order
+        threads = max(dataset.threads // num_workers, 1)
         memory_bytes = max(self.options.memory.limit_bytes // num_workers, 1)
         decoder = ImageDecoder(
             self.images,
-            threads=dataset.threads,
+            threads=threads,
             seed=order.seed,
             memory_bytes=memory_bytes,
             defaults=self.image_defaults,
@@ -429,6 +400,7 @@ class BatchSource:
             dataset,
             plan.schedule,
             self.schema,
+            threads=threads,
             memory_bytes=fetch_bytes,
             output_row_bytes=output_row_bytes,
             skip_bad=refiller is not None,

@@ -22,7 +22,7 @@ from recordmill.reader.images.decode import EncodedImage, choose_box, is_flipped
 from recordmill.reader.images.turned_objects import NOT_TURNED, turn_objects
 from recordmill.reader.options.images import Images, ImageTarget, RandomCrop
 from recordmill.reader.prefetch.prefetcher import StepRows
-from recordmill.reader.prefetch.protocols import Fetchable
+from recordmill.reader.prefetch.protocols import Sampled
 from recordmill.reader.sampling.sampler import derive_random_key
 from recordmill.records.columns.convert import BadValues, build_column
 from recordmill.records.columns.decode_images import iter_images, looks_like_image
@@ -43,7 +43,7 @@ _BOX_EDGES = tuple(f"{_OBJECT_PREFIX}bbox/{edge}" for edge in ("xmin", "xmax", "
 _SAMPLE_RECORDS = 16
 
 
-def resolve_image_targets(dataset: Fetchable, target: ImageTarget | None) -> dict[str, Images]:
+def resolve_image_targets(dataset: Sampled, target: ImageTarget | None) -> dict[str, Images]:
     """Returns the target of each image feature to decode.
 
     If `target` does not name features, it applies to the bytes features that contain images in the
@@ -100,9 +100,7 @@ def find_photo(images: Mapping[str, Images]) -> str | None:
     return names[0] if len(names) == 1 else None
 
 
-def _with_first_size(
-    dataset: Fetchable, name: str, target: Images, photo_name: str | None
-) -> Images:
+def _with_first_size(dataset: Sampled, name: str, target: Images, photo_name: str | None) -> Images:
     """Returns the target with the size of the first image."""
     records = dataset.head(_SAMPLE_RECORDS)
     photos = records[photo_name or name].to_pylist()
@@ -122,7 +120,7 @@ def _with_first_size(
     )
 
 
-def detect_image_features(dataset: Fetchable) -> list[str]:
+def detect_image_features(dataset: Sampled) -> list[str]:
     """Returns the bytes features that contain encoded images in the first records."""
     candidates = [
         feature.name for feature in dataset.schema if feature.dtype == "bytes" and not feature.shape

@@ -103,7 +103,7 @@ def emit(output: str, dataset: Dataset, inputs: Sequence[str] = ()) -> str:
 def _reader_lines(dataset: Dataset, inputs: Sequence[str]) -> Iterator[str]:
     """Yields the source of `reader.tensorflow.program` with the constants of this data set."""
     schema, program = dataset.schema, _split_program()
-    subject = f"{format_count(len(dataset), 'record')} of {format_count(len(dataset.catalog.files), 'TFRecord file')}"
+    subject = f"{format_count(len(dataset), 'record')} of {format_count(len(dataset.records.catalog.files), 'TFRecord file')}"
     yield f'"""Reads {subject} with tf.data; made by `recordmill inspect --emit reader`."""'
     yield ""
     yield program[0]
@@ -141,7 +141,7 @@ def _split_program() -> tuple[str, str]:
 
 def _files_lines(dataset: Dataset, inputs: Sequence[str]) -> Iterator[str]:
     yield "FILES = {  # split: [(path, compression, records), ...]"
-    files_with_counts = list(zip(dataset.catalog.files, dataset.file_records, strict=True))
+    files_with_counts = [(file.file, file.records) for file in dataset.files]
     for split in dataset.splits:
         yield f"    {quoted(split)}: ["
         for file, records in files_with_counts:

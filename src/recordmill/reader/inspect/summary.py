@@ -24,9 +24,10 @@ from recordmill.base.option_names import option
 from recordmill.base.progress import Progress, ProgressArgument, to_progress
 from recordmill.base.sizes import format_count
 from recordmill.base.threads import thread_map
-from recordmill.reader.dataset import Dataset, parse_sample
 from recordmill.reader.display import show_value
 from recordmill.reader.inspect.contents import Contents, suggest_arrays, union_range
+from recordmill.reader.open_files import OpenFiles
+from recordmill.reader.records import Records
 from recordmill.reader.statistics import stored_statistics
 from recordmill.records.columns.numpy_arrays import is_bytes
 from recordmill.records.inference.infer import (
@@ -42,9 +43,7 @@ from recordmill.schemas.tfds import tfds_limitations
 from recordmill.shards.catalog import Inputs, catalog_inputs
 from recordmill.shards.cutting import cut_files
 from recordmill.shards.loading.decode import decode_frames, salvage
-from recordmill.shards.loading.infer_schema import infer_from_files
 from recordmill.shards.loading.sample import sample_calls
-from recordmill.shards.loading.schema_hints import load_schema
 from recordmill.shards.pieces import FrameCall, calls_of
 from recordmill.shards.rejects import (
     RejectBudget,
@@ -410,26 +409,21 @@ class Summary:
         }
 
 
-def summarise(
-    dataset: Dataset, *, lenient: bool = False, counters: Progress | None = None
-) -> Summary:
-    """Inspects the records of a data set.
+def summarise(files: OpenFiles, counters: Progress | None = None) -> Summary:
+    """Inspects the records of some files.
 
-    If the data set was opened with `infer_from`, only this sample is read. Conflicting features are
-    left out of the schema and reported.
+    If the files were opened with `infer_from`, only this sample is read. Conflicting features are
+    left out of the schema and reported. If the files are lenient, damaged records are counted.
 
     Args:
-        lenient: Counts damaged records and continues. All records are read then.
         counters: Receives the number of records that were read.
 
     Raises:
-        DataError: A record is damaged and `lenient` is False.
+        DataError: A record is damaged and the files are not lenient.
     """
-    catalog, sample, schema, conflicts = (
-        dataset.catalog,
-        dataset.infer_from,
-        *_readable_schema(dataset),
-    )
+    catalog, sample = files.catalog, files.infer_from
+    schema, conflicts = _readable_schema(files)
+    lenient = files.is_lenient
     splits: dict[str, dict[str, int]] = {
         split: {"records": 0, "shards": 0, "bytes": 0} for split in catalog.splits
     }
@@ -450,7 +444,7 @@ def summarise(
 
     counts = [0] * len(catalog.files)
     for index, rows, new_stats, damaged in thread_map(
-        inspect_call, _inspected_calls(dataset, lenient), dataset.threads
+        inspect_call, _inspected_calls(files), files.threads
     ):
         looked_at, rejected = looked_at + rows, rejected + damaged
         features = {name: stats + new_stats[name] for name, stats in features.items()}
@@ -458,7 +452,7 @@ def summarise(
         if counters is not None:
             counters.advance(records=rows)
     if sample is not None:
-        counts = dataset.file_records
+        counts = [file.records for file in files.files]
     for file, count in zip(catalog.files, counts, strict=True):
         splits[file.split]["records"] += count
     features = {feature.name: _show_times(features[feature.name], feature) for feature in schema}
@@ -475,14 +469,14 @@ def summarise(
     )
     sampled = None if sample is None else sample.describe(len(catalog.files))
     differences = (
-        *(find_differences(dataset.inference) if dataset.inference is not None else ()),
+        *(find_differences(files.inference) if files.inference is not None else ()),
         *_presence_findings(features),
     )
     build_notes = () if catalog.manifest is None else catalog.manifest.statistics.get("notes", ())
     wrong_counts = filter(
         None, (f.compare_length(n) for f, n in zip(catalog.files, counts, strict=True))
     )
-    schema_notes = [] if conflicts else dataset.schema_notes
+    schema_notes = [] if conflicts else files.notes
     notes = (*catalog.notes, *map(str, wrong_counts), *build_notes, *schema_notes)
     return Summary(
         name=name,
@@ -497,16 +491,16 @@ def summarise(
         findings=differences,
         conflicts=conflicts,
         rejected=rejected,
-        statistics=stored_statistics(dataset),
+        statistics=stored_statistics(Records.from_files(files)),
     )
 
 
-def _readable_schema(dataset: Dataset) -> tuple[Schema, dict[str, Mapping[str, int]]]:
+def _readable_schema(files: OpenFiles) -> tuple[Schema, dict[str, Mapping[str, int]]]:
     """Returns the features that can be read, and the kinds of the conflicting ones."""
-    inference = dataset.inference
+    inference = files.inference
     bad = frozenset() if inference is None else conflicting_features(inference)
     if inference is None or not bad:
-        return dataset.schema, {}
+        return files.schema, {}
     counts_by_name = {
         inference.feature_name(*key): counts for key, counts in sorted(inference.features.items())
     }
@@ -522,12 +516,12 @@ def _presence_findings(features: Mapping[str, FeatureStats]) -> Iterator[Finding
             yield Finding(name, FINDING_PRESENCE, text, (stats.missing_at,))
 
 
-def _inspected_calls(dataset: Dataset, lenient: bool) -> Iterator[FrameCall]:
+def _inspected_calls(files: OpenFiles) -> Iterator[FrameCall]:
     """Yields the readings of all records, or of the sample. Each file is read once."""
-    files = dataset.catalog.files
-    if dataset.infer_from is not None:
-        return sample_calls(files, dataset.infer_from)
-    return calls_of(files, cut_files(enumerate(files), lenient=lenient))
+    shards = files.catalog.files
+    if files.infer_from is not None:
+        return sample_calls(shards, files.infer_from)
+    return calls_of(shards, cut_files(enumerate(shards), lenient=files.is_lenient))
 
 
 def _frames_stats(
@@ -610,22 +604,16 @@ def inspect(
     counters.begin("convert")
     with Display(counters, quiet):
         if budget != RejectBudget():
-            summary = summarise(
-                _open_damaged(inputs, split, load_schema(schema), threads),
-                lenient=True,
-                counters=counters,
-            )
+            catalog = catalog_inputs(inputs, split, lenient=True)
+            files = OpenFiles.from_catalog(catalog, schema, threads=threads, is_lenient=True)
+            summary = summarise(files, counters)
         else:
             try:
                 catalog = catalog_inputs(inputs, split, skips_headerless=True)
-                sample, explicit_schema = parse_sample(infer_from, schema), load_schema(schema)
-                dataset = Dataset(
-                    catalog,
-                    catalog.schema if explicit_schema is None else explicit_schema,
-                    threads=threads or 0,
-                    infer_from=sample,
+                files = OpenFiles.from_catalog(
+                    catalog, schema, threads=threads, infer_from=infer_from
                 )
-                return summarise(dataset, counters=counters)
+                return summarise(files, counters)
             except DataError as error:
                 # `max_rejects` helps only against errors of single records
                 if not error.source or not is_record_error(error):
@@ -650,15 +638,3 @@ def inspect(
             rejected.counts,
         )
     return summary
-
-
-def _open_damaged(
-    inputs: Inputs, split: str | None, schema: Schema | None, threads: int | None
-) -> Dataset:
-    """Opens files that may be damaged, with a schema of their readable records."""
-    catalog = catalog_inputs(inputs, split, lenient=True)
-    readable_schema = catalog.schema if schema is None else schema
-    dataset = Dataset(catalog, readable_schema, None, threads or 0)
-    if readable_schema is None:
-        dataset.inference = infer_from_files(catalog.files, threads=dataset.threads, lenient=True)
-    return dataset

@@ -9,7 +9,7 @@ ends the reading with an error that names its place. With `skip_bad` it is left 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -23,7 +23,6 @@ from recordmill.base.threads import thread_map
 from recordmill.reader.options.training import MEMORY_BYTES
 from recordmill.reader.prefetch.protocols import Fetchable
 from recordmill.reader.sampling.schedule import Schedule, StepRange
-from recordmill.records.columns.conversions import Decoding
 from recordmill.records.tfrecord.frames import HEADER_BYTES
 from recordmill.schemas.feature import Schema
 from recordmill.shards.index import INDEX_DTYPE
@@ -100,6 +99,7 @@ class Fetcher:
     dataset: Fetchable
     schedule: Schedule
     schema: Schema
+    threads: int
     memory_bytes: int = MEMORY_BYTES
     output_row_bytes: int = 0
     skip_bad: bool = False
@@ -128,17 +128,17 @@ class Fetcher:
         return thread_map(
             lambda step_range: finish(self._read_rows(step_range, is_large)),
             self._step_ranges(row_bytes),
-            self.dataset.threads,
+            self.threads,
             item_bytes=lambda step_range: weight * step_range.num_steps,
             max_bytes=self.memory_bytes,
         )
 
     def _row_bytes(self) -> int:
         """Returns the average memory of a record in progress."""
-        parts = self.dataset.zip_parts or (self.dataset,)
-        framed = sum(file.framed_bytes for part in parts for file in part.files)
+        framed = sum(file.framed_bytes for part in self.dataset.parts for file in part.files)
         return (
-            _MEMORY_COPIES * (framed // max(sum(self.dataset.file_records), 1) + 1)
+            _MEMORY_COPIES
+            * (framed // max(sum(file.records for file in self.dataset.files), 1) + 1)
             + self.output_row_bytes
         )
 
@@ -158,7 +158,7 @@ class Fetcher:
         )
         # The ranges of all threads together take half of the memory. A costly range takes the half
         # alone.
-        target_bytes = self.memory_bytes // (2 if is_costly else 2 * self.dataset.threads)
+        target_bytes = self.memory_bytes // (2 if is_costly else 2 * self.threads)
         target_bytes = (
             target_bytes if is_costly else min(target_bytes, PREFETCH_RANGE_BYTES * _MEMORY_COPIES)
         )
@@ -187,7 +187,7 @@ class Fetcher:
             numbers, steps = self._numbers(step_range), self.schedule.epoch_steps
             edges = np.minimum(np.arange(step_range.num_steps + 1) * steps.batch_size, len(numbers))
             mask = self.schedule.mask(step_range) if steps.remainder == "pad" else None
-            batch = decode_records(self.dataset, numbers, self.dataset.make_decoding(self.schema))
+            batch = self.dataset.read(numbers, self.schema)
             return StepRows(
                 step_range=step_range, batch=batch, edges=edges, numbers=numbers, mask=mask
             )
@@ -227,44 +227,3 @@ class Fetcher:
             positions=positions[good_rows],
             bad=tuple((int(numbers[row]), bad[row]) for row in sorted(bad)),
         )
-
-
-def decode_records(dataset: Fetchable, numbers: Int64s, decoding: Decoding) -> pa.RecordBatch:
-    """Returns the columns of the records under their stored names.
-
-    Args:
-        numbers: [rows] record numbers, in the order of the rows.
-
-    Raises:
-        DataError: A record is damaged or does not fit the schema. The error names its file, record
-            and offset.
-    """
-    if dataset.zip_parts:
-        return _decode_zipped(dataset.zip_parts, numbers, decoding.stored_schema)
-    frames = dataset.files.frames(numbers)
-    frames.raise_damage()
-    with time_stage("decode"):
-        return decoding.decode(
-            frames.data,
-            frames.starts + HEADER_BYTES,
-            frames.lengths,
-            location=frames.location,
-        )
-
-
-def _decode_zipped(
-    zip_parts: Sequence[Fetchable], numbers: Int64s, schema: Schema
-) -> pa.RecordBatch:
-    """Decodes each column from the part that has it."""
-    columns: dict[str, pa.Array] = {}
-    for part in zip_parts:
-        part_schema = schema.select([name for name in schema.names if name in part.schema])
-        if part_schema.names:
-            columns |= zip(
-                part_schema.names,
-                decode_records(part, numbers, part.make_decoding(part_schema)).columns,
-                strict=True,
-            )
-    return pa.RecordBatch.from_arrays(
-        [columns[name] for name in schema.names], names=list(schema.names)
-    )

@@ -1,6 +1,6 @@
 """Interface between data sets and the outputs of training.
 
-NumPy batches, tf.data and PyTorch use a data set or a mixture through `Fetchable`.
+NumPy batches, tf.data and PyTorch read a data set, a mixture or a zip through `Fetchable`.
 """
 
 from __future__ import annotations
@@ -18,79 +18,95 @@ from recordmill.schemas.feature import Schema
 from recordmill.shards.record_files import RecordFiles
 
 
-class Fetchable(Protocol):
-    """Records that threads can read by number: a data set or a mixture.
-
-    Attributes:
-        threads: The number of threads that read and decode.
-        files: [files] the open files. The first access in a process applies the settings for
-            stores, as `apply_store_settings` does.
-        mixture_parts: The parts of a mixture; None: this is one data set.
-        zip_parts: The data sets that contain the features if several are zipped; (): this is one
-            data set.
-        ends: int64 [files] the number of records up to and including each file.
-        fingerprint: Identity of the data set.
-        schema: The features to read.
-        file_records: The number of records of each file, including those outside the subset.
-        record_subset: The subset of records in use; None: all.
-    """
-
-    threads: int
+class Sampled(Protocol):
+    """Records of which the first ones can be inspected."""
 
     @property
-    def files(self) -> RecordFiles: ...
-
-    def apply_store_settings(self) -> None: ...
-
-    @property
-    def mixture_parts(self) -> MixtureParts | None: ...
-
-    @property
-    def zip_parts(self) -> Sequence[Fetchable]: ...
-
-    @property
-    def ends(self) -> Int64s: ...
-
-    @property
-    def fingerprint(self) -> str: ...
-
-    @property
-    def schema(self) -> Schema: ...
-
-    @property
-    def file_records(self) -> list[int]: ...
-
-    @property
-    def record_subset(self) -> RecordSubset | None: ...
-
-    def __len__(self) -> int: ...
-
-    def select(self, columns: Sequence[str]) -> Fetchable:
-        """Returns the same records with only these features."""
+    def schema(self) -> Schema:
+        """The features to read."""
 
     def make_decoding(self, schema: Schema) -> Decoding:
         """Returns the decoding of payloads into these features, under their stored names."""
 
+    def head(self, records: int) -> pa.Table:
+        """Returns the first records."""
+
+
+class Fetchable(Sampled, Protocol):
+    """Records that threads can read by number: those of a data set, a mixture or a zip."""
+
+    @property
+    def threads(self) -> int:
+        """Number of threads that read and decode."""
+
+    @property
+    def files(self) -> RecordFiles:
+        """The open files.
+
+        The first access in a process applies the settings for stores.
+        """
+
+    @property
+    def parts(self) -> Sequence[Fetchable]:
+        """The data sets of a zip, which are read side by side. Otherwise only this object."""
+
+    @property
+    def mixture_parts(self) -> MixtureParts | None:
+        """The parts of a mixture. Otherwise None."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Identity of the records."""
+
     @property
     def images(self) -> Mapping[str, Any]:
-        """Options of the encoded images that are decoded on reading, by feature.
+        """Targets of the encoded images that are decoded on reading, by feature.
 
         These features are tensors in `schema`.
         """
 
     @property
+    def record_subset(self) -> RecordSubset | None:
+        """The subset of the stored records in use. None means all."""
+
+    def __len__(self) -> int:
+        """Returns the number of records of an epoch."""
+
+    def may_lack(self, name: str) -> bool:
+        """Returns whether a record may lack a feature. Reads no records."""
+
+    def select(self, columns: Sequence[str]) -> Fetchable:
+        """Returns the same records with only these features."""
+
+    def drop_missing(self, names: Sequence[str]) -> Fetchable:
+        """Returns the records that have all of these features.
+
+        Raises:
+            UsageError: Several data sets are mixed or zipped.
+        """
+
+    @property
     def encoded_view(self) -> Fetchable:
-        """The data set with its images as they are stored."""
+        """The same records with images as stored bytes, and with the same fingerprint."""
 
     @property
     def lenient_view(self) -> Fetchable:
-        """View of the data set that does not stop at damaged records.
+        """The same records, where reading does not stop at damaged ones."""
 
-        They are reported as unreadable.
+    def read(self, numbers: Int64s, schema: Schema) -> pa.RecordBatch:
+        """Reads records by their numbers among all stored records, in this order.
+
+        Args:
+            numbers: int64 [rows], also repeated.
+            schema: The features to read.
+
+        Returns:
+            The columns of `schema`, under their stored names.
+
+        Raises:
+            DataError: A record is damaged or does not fit the schema. The error names its file,
+                record and offset.
         """
-
-    def head(self, records: int = 5) -> pa.Table:
-        """Returns the first records."""
 
     def record_batches(self, start: int = 0, stop: int | None = None) -> Iterator[pa.RecordBatch]:
         """Yields records [start, stop) in stored order."""
@@ -106,6 +122,6 @@ class MixtureParts:
         records: The number of records of an epoch of the mixture.
     """
 
-    datasets: tuple[Fetchable, ...]
+    datasets: Sequence[Fetchable]
     proportions: Proportions
     records: int

@@ -37,7 +37,7 @@ from recordmill.storage.files import put_bytes
 from recordmill.storage.folders import check_output_file
 
 if TYPE_CHECKING:
-    from recordmill.reader.dataset import Dataset
+    from recordmill.reader.records import Records
     from recordmill.shards.manifest import Manifest
 
 _MAX_CLASSES = 1000  # rows of the table of classes
@@ -74,7 +74,7 @@ class Report:
         return _IFRAME.format(escape(self.html))
 
 
-def make_report(dataset: Dataset, progress: Callable[[int], None] | None = None) -> Report:
+def make_report(dataset: Records, progress: Callable[[int], None] | None = None) -> Report:
     """Creates the report on a data set.
 
     If the build has stored no statistics, all records are read. Sample records and images come from
@@ -122,7 +122,7 @@ def make_report(dataset: Dataset, progress: Callable[[int], None] | None = None)
     return Report(render_page(name, sections))
 
 
-def _image_samples(dataset: Dataset, numbers: Int64s) -> list[samples.ImageSample]:
+def _image_samples(dataset: Records, numbers: Int64s) -> list[samples.ImageSample]:
     schema = dataset.encoded_view.schema
     labels = None if schema.label is None else schema[schema.label].classes
     return [
@@ -132,7 +132,7 @@ def _image_samples(dataset: Dataset, numbers: Int64s) -> list[samples.ImageSampl
 
 
 def _render_overview(
-    dataset: Dataset, statistics: DatasetStatistics, manifest: Manifest | None
+    dataset: Records, statistics: DatasetStatistics, manifest: Manifest | None
 ) -> str:
     records = sum(statistics.records.values())
     rows = [
@@ -168,7 +168,7 @@ def _render_splits(statistics: DatasetStatistics) -> str:
     return render_table(("split", "records", "share", ""), rows, (1, 2))
 
 
-def _render_classes(dataset: Dataset, statistics: DatasetStatistics) -> str:
+def _render_classes(dataset: Records, statistics: DatasetStatistics) -> str:
     label = dataset.schema.label
     if label is None:
         return '<p class="pale">No feature is the label.</p>'
@@ -236,7 +236,7 @@ def _render_classes(dataset: Dataset, statistics: DatasetStatistics) -> str:
     )
 
 
-def _render_records(dataset: Dataset, numbers: Int64s, images: Sequence[str]) -> str:
+def _render_records(dataset: Records, numbers: Int64s, images: Sequence[str]) -> str:
     if not len(numbers):
         return "<p>There are no records.</p>"
     records = numbers[

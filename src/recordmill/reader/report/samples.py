@@ -28,7 +28,7 @@ from recordmill.records.images.geometry import apply_orientation_to_edges
 from recordmill.records.images.header import BadImage
 
 if TYPE_CHECKING:
-    from recordmill.reader.dataset import Dataset
+    from recordmill.reader.records import Records
 
 
 _THUMBNAIL_SIDE = 96  # pixels
@@ -103,7 +103,7 @@ class ImageSample:
 
 
 def sample_images(
-    dataset: Dataset, feature: str, labels: Sequence[str] | None, numbers: Int64s
+    dataset: Records, feature: str, labels: Sequence[str] | None, numbers: Int64s
 ) -> ImageSample:
     """Returns the images of some records.
 
@@ -243,7 +243,7 @@ _BATCH_BYTES = 8 << 20  # 8 MiB of records are read together
 _MAX_SAMPLE_BYTES = 64 << 20  # 64 MiB
 
 
-def draw_sample_numbers(dataset: Dataset, records: int = SAMPLE_RECORDS) -> Int64s:
+def draw_sample_numbers(dataset: Records, records: int = SAMPLE_RECORDS) -> Int64s:
     """Returns the numbers of the sample records, ascending.
 
     Args:
@@ -255,7 +255,7 @@ def draw_sample_numbers(dataset: Dataset, records: int = SAMPLE_RECORDS) -> Int6
 
 
 def read_sample(
-    dataset: Dataset, numbers: Int64s, max_bytes: int = _MAX_SAMPLE_BYTES
+    dataset: Records, numbers: Int64s, max_bytes: int = _MAX_SAMPLE_BYTES
 ) -> Iterator[tuple[Int64s, pa.Table]]:
     """Yields some record numbers and their records, with images as stored bytes.
 
@@ -266,7 +266,7 @@ def read_sample(
     read_bytes = 0
     average_bytes = (
         sum(file.file.stat.size_bytes for file in dataset.files)
-        // max(sum(dataset.file_records), 1)
+        // max(dataset.open_files.num_records, 1)
         + 1
     )
     batch_records = min(max(_BATCH_BYTES // average_bytes, 1), _MAX_BATCH_RECORDS)

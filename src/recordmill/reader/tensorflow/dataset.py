@@ -6,7 +6,7 @@ becomes a tf.errors.InvalidArgumentError with the same text.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import chain, count
 from typing import Any
@@ -36,16 +36,11 @@ from recordmill.records.columns.numpy_arrays import is_bytes
 from recordmill.schemas.feature import Schema
 
 
-def tf_dataset(
-    dataset: Fetchable, options: Training, may_lack: Callable[[Fetchable, str], bool]
-) -> tf.data.Dataset:
+def tf_dataset(dataset: Fetchable, options: Training) -> tf.data.Dataset:
     """Returns the batches of a data set.
 
     A batch is `(x, y)`, or `x` without a label. `x` is a dict of tensors by feature name. If the
     label leaves only one other feature, it is that tensor itself.
-
-    Args:
-        may_lack: Returns whether a record of a data set may lack a feature.
 
     Raises:
         UsageError: An option does not fit the features.
@@ -55,7 +50,7 @@ def tf_dataset(
     source = BatchSource.from_options(dataset, options)
     if options.batch_size is None:
         _check_single_records(source.collator.collations)
-    _check_label(source, defaults, may_lack)
+    _check_label(source, defaults)
     image_defaults = {name: defaults[name] for name in source.images if name in defaults}
     return _feed_batches(
         replace(
@@ -154,7 +149,7 @@ def _iter_flat_blocks(
     def blocks(block: StepBlock) -> list[dict[str, Any]]:
         with time_stage("collate"):
             rows = source.collator.extras.add_to_rows(
-                block.rows, source.schema, source.dataset.ends
+                block.rows, source.schema, source.dataset.files.ends
             )
             return to_flat_blocks(replace(block, rows=rows), columns)
 
@@ -199,14 +194,12 @@ def _check_defaults(schema: Schema, defaults: Mapping[str, Any]) -> None:
             )
 
 
-def _check_label(
-    source: BatchSource, defaults: Mapping[str, Any], may_lack: Callable[[Fetchable, str], bool]
-) -> None:
+def _check_label(source: BatchSource, defaults: Mapping[str, Any]) -> None:
     """Raises UsageError if the label may be missing and has no default."""
     name = source.collator.label
     if name is None or name in defaults:
         return
-    if not source.options.drops_nulls and may_lack(source.dataset, name):
+    if not source.options.drops_nulls and source.dataset.may_lack(name):
         raise UsageError(
             f'some records may have no label {name!r}, and training can\'t use them. Leave them out (nulls="drop", or '
             f"ds.filter('\"{name}\" is not null')), give a replacement (defaults={{{name!r}: ...}}), or get it as a "

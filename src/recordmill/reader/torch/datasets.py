@@ -342,7 +342,7 @@ class TorchBatches(torch.utils.data.IterableDataset):  # type: ignore[misc]
         """
         self._source, self._first_plan, self._num_ranks = source, first_plan, num_ranks
         self._epochs = epochs = source.options.order.epochs  # epochs of an iteration
-        self._threads, self._skips_bad_records = source.dataset.threads, source.skips_bad_records
+        self._skips_bad_records = source.skips_bad_records
         self._iteration_counter = IterationCounter(
             0 if epochs is None else first_plan.schedule.epoch // epochs
         )
@@ -374,8 +374,6 @@ class TorchBatches(torch.utils.data.IterableDataset):  # type: ignore[misc]
         self, position: WorkerPosition
     ) -> Generator[tuple[Any, BatchPosition], None, None]:
         if not position.is_over:
-            # The workers share the threads. The data set is this worker's own copy.
-            self._source.dataset.threads = max(self._threads // position.num_workers, 1)
             yield from tensor_batches(
                 self._source,
                 position.plan,
