@@ -21,7 +21,7 @@ from recordmill.records.example.encode import encode
 from recordmill.records.tfrecord import frames
 from recordmill.records.tfrecord.frames import Frames, frame_payloads
 from recordmill.shards import record_table, tfrecord_file
-from recordmill.shards.records.catalog import catalog_files
+from recordmill.shards.catalog import catalog_files
 from recordmill.shards.tfrecord_file import open_tfrecord
 
 
