@@ -89,7 +89,7 @@ def sets_of(folder: Path) -> list[Set]:
             repository,
             "/".join(parents),
             opened.full_schema.message,
-            opened.catalog.files[0].compression,
+            opened.records.catalog.files[0].compression,
         )
         groups.setdefault(key, []).append(path)
     return [

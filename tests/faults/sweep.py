@@ -62,7 +62,7 @@ def content(out: Path) -> Tree | None:
     if not out.is_dir():
         return None
     if (out / "_manifests").is_dir() and list((out / "_manifests").glob("[0-9]*.json")):
-        files = recordmill.open(out).catalog.files
+        files = recordmill.open(out).records.catalog.files
         return {
             file.info.name: Path(file.path).read_bytes() for file in files if file.info is not None
         }

@@ -312,7 +312,7 @@ def test_sample_is_the_first_records_of_each_file(tmp_path: Path, compression: s
         write_data_set(
             tmp_path / "out", {"train": mixed_rows(40)}, shards=4, compression=compression
         )
-    ).catalog.files
+    ).records.catalog.files
 
     def seen(sample: Sample) -> list[tuple[str, int, int]]:
         all_frames = [call() for call in sample_calls(files, sample)]

@@ -229,7 +229,7 @@ def test_unusual_images_come_first(tmp_path: Path) -> None:
     values = [*plain, *odd, b"\xff\xd8\xff no image"]
     rows = {"image": values, "y": [0] * 23 + [1]}
     ds = recordmill.open(write_data_set(tmp_path / "set", {"train": rows}, schema))
-    sample = sample_images(ds, "image", ("cat", "dog"), np.arange(24))
+    sample = sample_images(ds.records, "image", ("cat", "dog"), np.arange(24))
     assert [record for record, _ in sample.damaged] == [23]
     ((label, shown),) = sample.by_class()
     assert label == "cat"
@@ -303,7 +303,7 @@ def test_histogram_of_one_value_or_none_is_empty() -> None:
 
 def test_large_records_are_sampled_few_at_a_time(tmp_path: Path) -> None:
     ds = one_column(tmp_path, "bytes", [b"a" * (3 << 20)] * 12)
-    taken = [table.num_rows for _, table in read_sample(ds, np.arange(12), 10 << 20)]
+    taken = [table.num_rows for _, table in read_sample(ds.records, np.arange(12), 10 << 20)]
     assert taken == [2, 2]
 
 

@@ -195,7 +195,7 @@ def test_boxes_across_the_border_are_clipped_and_noted(
     assert [*rows] == ["a.png", "b.png", "c.png"]
     assert (rows["a.png"], bottom[0]) == ([0], [1])
     assert len(rows["b.png"]) == len(right[1]) == 1
-    notes = recordmill.open(tmp_path / "out").catalog.manifest.statistics["notes"]
+    notes = recordmill.open(tmp_path / "out").records.catalog.manifest.statistics["notes"]
     assert any("boxes across the image's border, clipped: 1" in note for note in notes)
 
 

@@ -202,7 +202,7 @@ def test_types_that_text_does_not_show_are_widened_or_rejected_without_a_schema(
         rejected["message"]
         == 'f64: 1e+300 does not fit float32; dtypes={"f64": "float64"} keeps it'
     )
-    notes = recordmill.open(tmp_path / "second").catalog.manifest.statistics["notes"]
+    notes = recordmill.open(tmp_path / "second").records.catalog.manifest.statistics["notes"]
     assert any("1 of 2 values can't be held by float32 and are rejected" in note for note in notes)
     dtypes = {"f16": "float16", "bytes": "base64", "f64": "float64"}
     (lines,) = (tmp_path / "lines").rglob("*.jsonl")
