@@ -158,7 +158,7 @@ def test_an_argument_of_any_other_type_is_one_sentence(
     ds: Dataset, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "data").symlink_to(ds.catalog.root)
+    (tmp_path / "data").symlink_to(ds.records.catalog.root)
     path, _, attribute = name.rpartition(".")
     function = getattr(ds if path else recordmill, attribute)
     parameters = inspect.signature(function).parameters
@@ -179,7 +179,7 @@ def test_the_error_names_the_argument_its_type_and_its_value(ds: Dataset, tmp_pa
     for call, message in {
         lambda: recordmill.build({"a": [1]}, 5): "build: out is a path, not 5",
         lambda: recordmill.open(
-            ds.catalog.root, schema=5
+            ds.records.catalog.root, schema=5
         ): "schema is a Schema or the path of a schema.pbtxt, not",
         lambda: ds.filter(
             5
