@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_data_set import mixed_rows, write_data_set
+from kit.data_sets import mixed_rows, write_data_set
 from rooms import ROOT, parsed
 
 import recordmill
