@@ -174,7 +174,10 @@ def test_direct_build_ends_early_only_over_the_reject_limit(
 ) -> None:
     write_documents(tmp_path / "in", 1, 40, 30, 20)
     said = both(tmp_path / "in", tmp_path, kind="text", mode="documents", max_rejects=3, threads=1)
-    assert "30 of 40 records were rejected (reason: encoding); max_rejects=3 allows fewer" in said
+    assert (
+        "30 of 40 records were rejected (reason: wrong encoding); max_rejects=3 allows fewer"
+        in said
+    )
     monkeypatch.setattr(rejects, "REJECTS_BEYOND_BUDGET", 2)
     monkeypatch.setattr(file_records, "BATCH_FILES", 2)
     with pytest.raises(

@@ -148,7 +148,7 @@ def test_read_prints_its_summary_and_rejects(
     assert error.startswith(f"recordmill: error: {shard}: record 0, byte 0: CRC of the data")
     code, _, said = run(capsys, "read", out, "--out", tmp_path / "x", "--max-rejects", "5%")
     assert code == 0
-    assert "1 rejected (1 crc), listed in " in said
+    assert "1 rejected (reason: wrong checksum), listed in " in said
 
 
 @pytest.mark.parametrize("command", ["head", "inspect", "verify", "read"])

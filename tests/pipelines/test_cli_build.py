@@ -132,7 +132,10 @@ def test_too_many_rejects_show_the_first_ones(
     out = tmp_path / "out"
     assert main(["build", "csv", str(broken), "--out", str(out)]) == 1
     err = capsys.readouterr().err
-    assert "12 of 32 records were rejected (reason: columns); --max-rejects 0 allows fewer" in err
+    assert (
+        "12 of 32 records were rejected (reason: wrong number of columns); --max-rejects 0 allows fewer"
+        in err
+    )
     assert "broken.csv: line 22" in err
     assert "... and 2 more" in err
     assert "--max-rejects 12" in err
@@ -140,7 +143,7 @@ def test_too_many_rejects_show_the_first_ones(
     assert main(["build", "csv", str(broken), "--out", str(out), "--max-rejects", "30%"]) == 1
     assert main(["build", "csv", str(broken), "--out", str(out), "--max-rejects", "12"]) == 0
     err = capsys.readouterr().err
-    assert "32 records read, 20 written, 12 rejected" in err
+    assert "32 records read, 20 written, 12 rejected (reason: wrong number of columns), in" in err
     (listed,) = (
         line.removeprefix("  rejects: ")
         for line in err.splitlines()

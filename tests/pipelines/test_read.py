@@ -166,7 +166,9 @@ def test_damaged_record_ends_the_read_and_leaves_nothing(tmp_path: Path) -> None
         ):
             read(out, tmp_path / "to", runner=runner)
         assert not (tmp_path / "to").exists()
-    with pytest.raises(TooManyRejects, match=r"1 of 400 records was rejected \(reason: crc\)"):
+    with pytest.raises(
+        TooManyRejects, match=r"1 of 400 records was rejected \(reason: wrong checksum\)"
+    ):
         read(out, tmp_path / "to", max_rejects="0.1%")
     assert not (tmp_path / "to").exists()
     for number, options in enumerate(

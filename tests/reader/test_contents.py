@@ -381,7 +381,7 @@ def test_inspect_with_max_rejects_counts_good_and_damaged_records(damaged: Path)
 
 def test_inspect_over_max_rejects_is_an_error(damaged: Path) -> None:
     with pytest.raises(
-        TooManyRejects, match=r"2 records \(reason: crc\); max_rejects=1 allows fewer"
+        TooManyRejects, match=r"2 records \(reason: wrong checksum\); max_rejects=1 allows fewer"
     ):
         inspect(damaged, max_rejects=1)
     with pytest.raises(UsageError, match="infer_from"):
@@ -395,7 +395,7 @@ def test_inspect_command_prints_damaged_records(
     assert "--max-rejects" in capsys.readouterr().err
     assert main(["inspect", str(damaged), "--quiet", "--max-rejects", "10%"]) == 0
     said = capsys.readouterr().out
-    assert "damaged, and left out of all this: 2 records (reason: crc)" in said
+    assert "damaged, and left out of all this: 2 records (reason: wrong checksum)" in said
     assert "record 7, byte" in said
     assert main(["inspect", str(damaged), "--emit", "schema", "--max-rejects", "10%"]) == 2
 

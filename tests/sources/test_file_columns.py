@@ -192,7 +192,7 @@ def test_table_in_an_archive_names_members_of_the_archive(tmp_path: Path) -> Non
         ([np.float32(1), np.int8(2)], "float32"),
         (
             [np.array(["a", "\ud800"]), np.array(["d"])],
-            "1 of 2 records was rejected (reason: type)",
+            "1 of 2 records was rejected (reason: wrong type)",
         ),
         ([np.zeros(2, "datetime64[s]")] * 2, "timestamp[s] [2]"),
         (

@@ -7,6 +7,7 @@ ten seconds. Nothing is shown if the display is quiet.
 from __future__ import annotations
 
 import contextlib
+import shutil
 import sys
 import threading
 import time
@@ -147,6 +148,9 @@ class Display:
             progress.fail(error)
 
     def _show_line(self, text: str) -> None:
+        if _is_terminal(self._stream):
+            # A line that reaches the edge would wrap, and could not be rewritten.
+            text = _shorten_line(text, shutil.get_terminal_size().columns - 1)
         if self._rewrites_line and text == self._last_text:
             return  # a notebook stores every line that it receives
         self._write("\r" + text.ljust(self._width) if self._rewrites_line else text + "\n")
@@ -186,6 +190,17 @@ def describe_progress(progress: Progress) -> str:
             (f"{stage} ...", progress.activity, format_duration(elapsed) if elapsed >= 1 else ""),
         )
     )
+
+
+def _shorten_line(text: str, width: int) -> str:
+    """Returns a line without its last parts, so that it fits.
+
+    >>> _shorten_line("reading 120 of 1,000 (12 %), 41 records/s, 2 s left", 45)
+    'reading 120 of 1,000 (12 %), 41 records/s'
+    """
+    while len(text) > width and ", " in text:
+        text = text.rpartition(", ")[0]
+    return text[:width]
 
 
 def _is_terminal(stream: TextIO) -> bool:

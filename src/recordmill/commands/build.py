@@ -171,11 +171,14 @@ def build_summary(result: Any) -> list[str]:
     """
     from recordmill.base.messages import Message
     from recordmill.base.sizes import format_count, format_size
+    from recordmill.shards.rejects import describe_reasons
 
     size = result.manifest.size_bytes
     lines: list[str] = [Message("note: {note}", note=note) for note in result.notes]
     read, written = format_count(result.read, "record"), result.read - result.rejected
     counts_text = f"{read} read, {written:,} written, {result.rejected:,} rejected"
+    if result.rejected:
+        counts_text += f" ({describe_reasons(result.manifest.rejects['reasons'])})"
     if result.unchanged:
         return [
             f"{result.out}: already built from the same inputs and options: {result.kind}, {counts_text}"

@@ -24,6 +24,7 @@ def run_verify(args: argparse.Namespace) -> int:
         The exit code: 1 if there is a problem that was not repaired, else 0.
     """
     from recordmill.base.progress import Progress
+    from recordmill.base.sizes import format_count
     from recordmill.options.parser import options_from_args
     from recordmill.shards.verify import verify
 
@@ -44,12 +45,8 @@ def run_verify(args: argparse.Namespace) -> int:
         for finding in findings:
             print(finding)
         if not args.quiet:
-            verdict = (
-                f"{len(unmended)} problem{'s' if len(unmended) != 1 else ''}"
-                if unmended
-                else "nothing is wrong"
-            )
-            print(f"{progress.records:,} records checked: {verdict}", file=sys.stderr)
+            verdict = format_count(len(unmended), "problem") if unmended else "nothing is wrong"
+            print(f"{format_count(progress.records, 'record')} checked: {verdict}", file=sys.stderr)
     return 1 if unmended else 0
 
 

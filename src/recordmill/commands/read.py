@@ -149,6 +149,7 @@ def read_summary(result: Any) -> list[str]:
     """
     from recordmill.base.messages import Message
     from recordmill.base.sizes import format_count
+    from recordmill.shards.rejects import describe_reasons
 
     splits = (
         ", ".join(f"{name} {count:,}" for name, count in result.records.items()) or "no records"
@@ -164,9 +165,7 @@ def read_summary(result: Any) -> list[str]:
     if result.filtered:
         lines.append(f"{format_count(result.filtered, 'record')} filtered out")
     if result.rejected:
-        reasons = ", ".join(
-            f"{count} {reason}" for reason, count in sorted(result.reject_reasons.items())
-        )
+        reasons = describe_reasons(result.reject_reasons)
         lines.append(f"{result.rejected:,} rejected ({reasons}), listed in {result.out}/rejects")
     return lines
 

@@ -29,6 +29,36 @@ _MAX_SHOWN = 10
 # Number of rejects above the limit at which one process ends the run. The report of a small input
 # is complete, and a large input with nothing but rejects does not fill the disk.
 REJECTS_BEYOND_BUDGET = 1000
+# Words for the reasons of rejects. Other reasons are words already.
+_REASON_WORDS = {
+    "binary": "not text",
+    "box": "unusable box",
+    "class": "unknown class",
+    "columns": "wrong number of columns",
+    "compression": "damaged compressed data",
+    "convert": "not convertible",
+    "corrupt": "damaged image",
+    "crc": "wrong checksum",
+    "decode": "undecodable image",
+    "encoding": "wrong encoding",
+    "format": "unknown image format",
+    "frame": "damaged frame",
+    "json": "not a JSON object",
+    "memory": "too large for the memory",
+    "null": "missing value",
+    "parse": "not a valid record",
+    "quotes": "stray quote",
+    "range": "number out of range",
+    "record": "does not fit the schema",
+    "row-bytes": "too long row",
+    "shape": "wrong shape",
+    "size": "too large",
+    "split": "no split",
+    "too_long": "too long",
+    "transform": "refused by the transform",
+    "truncated": "cut off",
+    "type": "wrong type",
+}
 _BUDGET = re.compile(r"(\d+)|(\d+(?:\.\d+)?)%")
 
 
@@ -106,6 +136,27 @@ class RejectBudget:
         return self.count if self.percent is None else f"{self.percent:g}%"
 
 
+def describe_reason(reason: str) -> str:
+    """Returns a reason of rejects in words.
+
+    >>> describe_reason("columns"), describe_reason("no file")
+    ('wrong number of columns', 'no file')
+    """
+    return _REASON_WORDS.get(reason, reason)
+
+
+def describe_reasons(counts: Mapping[str, int]) -> str:
+    """Returns the reasons of rejects in words, each with its count if there are several.
+
+    >>> describe_reasons({"crc": 2})
+    'reason: wrong checksum'
+    """
+    if len(counts) == 1:
+        return f"reason: {describe_reason(*counts)}"
+    items = sorted(counts.items())
+    return f"reasons: {', '.join(f'{count} {describe_reason(name)}' for name, count in items)}"
+
+
 class TooManyRejects(RecordmillError):
     """More records were rejected than the limit allows, or all of them.
 
@@ -181,7 +232,7 @@ class RejectSummary:
             total=self.total,
             read=read,
             were="was" if self.total == 1 else "were",
-            reasons=self._show_reasons(),
+            reasons=describe_reasons(self.counts),
             max_rejects=option("max_rejects", budget.option_value),
         )
         raise TooManyRejects(
@@ -206,7 +257,7 @@ class RejectSummary:
                 "{max_rejects} allows {max_rejects2}, so the rest was not looked at and "
                 "nothing was written:",
                 total=self.total + other_rejects,
-                reasons=self._show_reasons(),
+                reasons=describe_reasons(self.counts),
                 other_files=other_files,
                 max_rejects=option("max_rejects"),
                 max_rejects2=max_rejects,
@@ -230,7 +281,7 @@ class RejectSummary:
             Message(
                 "no record to write: all {read} were rejected ({reasons}):{first}",
                 read=read,
-                reasons=self._show_reasons(),
+                reasons=describe_reasons(self.counts),
                 first=self._show_first(),
             ),
             self.first,
@@ -241,15 +292,9 @@ class RejectSummary:
         """Returns the number of rejects and their reasons.
 
         >>> RejectSummary(Counter(crc=2, frame=1)).describe()
-        '3 records (reasons: 2 crc, 1 frame)'
+        '3 records (reasons: 2 wrong checksum, 1 damaged frame)'
         """
-        return f"{format_count(self.total, 'record')} ({self._show_reasons()})"
-
-    def _show_reasons(self) -> str:
-        if len(self.counts) == 1:
-            return f"reason: {next(iter(self.counts))}"
-        counts = (f"{count} {reason}" for reason, count in sorted(self.counts.items()))
-        return f"reasons: {', '.join(counts)}"
+        return f"{format_count(self.total, 'record')} ({describe_reasons(self.counts)})"
 
     def _show_first(self) -> str:
         remainder = (

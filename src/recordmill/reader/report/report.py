@@ -13,10 +13,11 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from recordmill.base.arguments import suggest_fields
 from recordmill.base.buffers import Int64s
-from recordmill.base.sizes import format_percent, format_size
+from recordmill.base.sizes import format_count, format_percent, format_size
 from recordmill.reader.display import show_value
 from recordmill.reader.images.columns import detect_image_features
 from recordmill.reader.report import samples
@@ -31,6 +32,7 @@ from recordmill.reader.report.markup import (
 )
 from recordmill.reader.statistics import count_statistics, stored_statistics
 from recordmill.records.images.header import BadImage
+from recordmill.shards.rejects import describe_reason
 from recordmill.statistics.dataset_statistics import DatasetStatistics
 from recordmill.statistics.feature_statistics import format_value
 from recordmill.storage.files import put_bytes
@@ -254,9 +256,12 @@ def _render_records(dataset: Records, numbers: Int64s, images: Sequence[str]) ->
         ]
         cells = [render_text(show_value(value, feature)) for value in values]
         if feature.name in images:
+            edge_names = samples.box_columns(dataset, feature.name)
+            edges = dataset.encoded_view.select(edge_names).take(records) if edge_names else table
+            boxes = samples.read_boxes(edges, edge_names)
             cells = [
-                _render_thumbnail(value[0].as_py()) + cell
-                for value, cell in zip(values, cells, strict=True)
+                _render_thumbnail(value[0].as_py(), record_boxes) + cell
+                for value, record_boxes, cell in zip(values, boxes, cells, strict=True)
             ]
         rows.append((render_text(feature.name), *cells))
     num_omitted = len(dataset.schema) - len(rows)
@@ -265,15 +270,14 @@ def _render_records(dataset: Records, numbers: Int64s, images: Sequence[str]) ->
     ) + (f"<p>{num_omitted:,} more features</p>" if num_omitted else "")
 
 
-def _render_thumbnail(image: bytes | None) -> str:
+def _render_thumbnail(image: bytes | None, boxes: npt.NDArray[np.float64]) -> str:
+    if image is None:
+        return ""
     try:
-        return (
-            ""
-            if image is None
-            else f'<img alt="" src="{samples.make_thumbnail(image).source}"><br>'
-        )
+        thumbnail = samples.make_thumbnail(image, boxes=boxes)
     except BadImage:
         return ""  # the text next to it describes the damage
+    return f"<figure>{_render_pixels(thumbnail, '')}</figure><br>"
 
 
 def _render_images(sample: samples.ImageSample, max_images: int) -> str:
@@ -301,14 +305,20 @@ def _render_figure(thumbnail: samples.Thumbnail) -> str:
         f"{thumbnail.height:,} x {thumbnail.width:,} pixels",
         *map(escape, thumbnail.notes),
     ]
-    image = f'<img alt="record {thumbnail.record}" src="{thumbnail.source}">'
+    image = _render_pixels(thumbnail, f"record {thumbnail.record}")
+    return f"<figure>{image}<figcaption>{'<br>'.join(lines)}</figcaption></figure>"
+
+
+def _render_pixels(thumbnail: samples.Thumbnail, description: str) -> str:
+    """Returns the small image, with its boxes drawn on top."""
+    image = f'<img alt="{description}" src="{thumbnail.source}">'
     rectangles = "".join(
         f'<rect x="{left:.1f}" y="{top:.1f}" width="{right - left:.1f}" height="{bottom - top:.1f}"></rect>'
         for left, top, right, bottom in thumbnail.boxes
     )
-    if rectangles:
-        image += f'<svg width="96" height="96" role="img"><title>boxes</title>{rectangles}</svg>'
-    return f"<figure>{image}<figcaption>{'<br>'.join(lines)}</figcaption></figure>"
+    if not rectangles:
+        return image
+    return f'{image}<svg width="96" height="96" role="img"><title>boxes</title>{rectangles}</svg>'
 
 
 def _render_rejects(manifest: Manifest) -> str:
@@ -317,9 +327,13 @@ def _render_rejects(manifest: Manifest) -> str:
     if not count:
         return "<p>No record was rejected.</p>"
     files = ", ".join(render_text(name) for name in manifest.rejects.get("files", ())[:10])
-    return f"<p>{int(count):,} records were rejected; they are in {files}.</p>" + render_table(
+    rejected = f"{format_count(count, 'record')} {'was' if count == 1 else 'were'} rejected"
+    return f"<p>{rejected}; the list is in {files}.</p>" + render_table(
         ("reason", "records"),
-        [(render_text(reason), format_number(times)) for reason, times in reasons.items()],
+        [
+            (render_text(describe_reason(reason)), format_number(times))
+            for reason, times in reasons.items()
+        ],
         (1,),
     )
 

@@ -117,8 +117,7 @@ def sample_images(
     """
     label = dataset.schema.label
     columns = [feature] if label is None or label == feature else [feature, label]
-    has_boxes = feature == IMAGE_FEATURE and set(BOX_EDGES) <= set(dataset.schema.names)
-    edge_names = [*BOX_EDGES] if has_boxes else []
+    edge_names = box_columns(dataset, feature)
     view = dataset.select([*columns, *(name for name in edge_names if name not in columns)])
     images: list[Thumbnail] = []
     damaged: list[tuple[int, str]] = []
@@ -129,7 +128,7 @@ def sample_images(
             else [_class_label(value, labels) for value in table[label].to_pylist()]
         )
         values = table[feature].to_pylist()
-        edges = [table[name].to_pylist() for name in edge_names]
+        boxes = read_boxes(table, edge_names)
         rows = [row for row in range(len(batch_numbers)) if values[row] is not None]
 
         # default arguments bind the values of this iteration
@@ -138,11 +137,10 @@ def sample_images(
             numbers: Int64s = batch_numbers,
             names: Sequence[str] = names,
             values: Sequence[bytes] = values,
-            edges: Sequence[Sequence[object]] = edges,
+            boxes: Sequence[npt.NDArray[np.float64]] = boxes,
         ) -> Thumbnail | str:
-            boxes = _read_boxes([edge[row] for edge in edges])
             try:
-                return make_thumbnail(values[row], int(numbers[row]), names[row], boxes)
+                return make_thumbnail(values[row], int(numbers[row]), names[row], boxes[row])
             except BadImage as error:
                 return error.message
 
@@ -162,6 +160,23 @@ def _class_label(value: object, labels: Sequence[str] | None) -> str:
         if labels is not None and isinstance(value, int) and 0 <= value < len(labels)
         else str(value)
     )
+
+
+def box_columns(dataset: Dataset, feature: str) -> list[str]:
+    """Returns the features with the edges of the boxes in an image feature, or an empty list."""
+    has_boxes = feature == IMAGE_FEATURE and set(BOX_EDGES) <= set(dataset.schema.names)
+    return [*BOX_EDGES] if has_boxes else []
+
+
+def read_boxes(table: pa.Table, edge_names: Sequence[str]) -> list[npt.NDArray[np.float64]]:
+    """Returns the boxes of each record, [n, 4], as shares of the image.
+
+    Args:
+        table: The records.
+        edge_names: The result of `box_columns`.
+    """
+    edges = [table[name].to_pylist() for name in edge_names]
+    return [_read_boxes([edge[row] for edge in edges]) for row in range(table.num_rows)]
 
 
 def _read_boxes(edges: Sequence[object]) -> npt.NDArray[np.float64]:

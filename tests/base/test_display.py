@@ -1,0 +1,29 @@
+"""The line that shows progress on a terminal."""
+
+import os
+import pty
+import re
+import time
+
+import pytest
+
+from recordmill.base.display import Display
+from recordmill.base.progress import Progress
+
+
+@pytest.mark.parametrize("columns", [80, 60, 30])
+def test_progress_line_never_reaches_the_edge_of_the_terminal(
+    columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    parent, child = pty.openpty()
+    progress = Progress()
+    progress.begin("write", 1_234_567_890)
+    progress.advance(123_456_789, rejects=98_765)
+    with os.fdopen(child, "w") as terminal, Display(progress, stream=terminal):
+        time.sleep(0.5)  # the line appears after 0.2 s
+        shown = os.read(parent, 100_000).decode()
+    os.close(parent)
+    lines = [line for line in re.split(r"[\r\n]", shown) if line.strip()]
+    assert lines[0].startswith("writing shards 123,456,789 of")
+    assert max(map(len, lines)) < columns
