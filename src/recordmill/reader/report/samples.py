@@ -162,7 +162,7 @@ def _class_label(value: object, labels: Sequence[str] | None) -> str:
     )
 
 
-def box_columns(dataset: Dataset, feature: str) -> list[str]:
+def box_columns(dataset: Records, feature: str) -> list[str]:
     """Returns the features with the edges of the boxes in an image feature, or an empty list."""
     has_boxes = feature == IMAGE_FEATURE and set(BOX_EDGES) <= set(dataset.schema.names)
     return [*BOX_EDGES] if has_boxes else []
