@@ -11,7 +11,7 @@ from kit.web_files import CUT, FAIL, SLOW, WebFiles, web_files
 
 from recordmill.base.errors import DataError, UsageError
 from recordmill.sources.common.small_files import read_files
-from recordmill.storage import files
+from recordmill.storage import archives, files
 from recordmill.storage.compression import open_blocks
 from recordmill.storage.file_table import InputFile
 from recordmill.storage.files import (
@@ -40,7 +40,9 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(objects, "STORE_BLOCK_BYTES", 1000)
     monkeypatch.setattr(downloads, "DOWNLOAD_PART_BYTES", 3000)
     monkeypatch.setattr(objects, "_MAX_GAP_BYTES", 50)
-    monkeypatch.setattr(files, "_OBJECT_STORAGE", ObjectStorage())
+    storage = ObjectStorage()
+    monkeypatch.setattr(files, "_OBJECT_STORAGE", storage)
+    monkeypatch.setattr(archives, "OBJECT_STORAGE", storage)
 
 
 @pytest.fixture
