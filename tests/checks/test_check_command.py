@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from kit.image_samples import encoded
+from kit.runs import run_command
 from PIL import Image
 
 import recordmill
@@ -56,26 +57,24 @@ def sets(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run(capfd: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, str]:
-    code = main(["check", *map(str, words)])
-    said = capfd.readouterr()
-    return code, said.out, said.err
-
-
 def test_data_sets_of_one_distribution_pass(sets: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert run(capfd, sets / "one", "--against", sets / "two") == (0, "", "all checks passed\n")
-    assert run(capfd, sets / "one", "--quiet") == (0, "", "")
+    assert run_command(capfd, "check", sets / "one", "--against", sets / "two") == (
+        0,
+        "",
+        "all checks passed\n",
+    )
+    assert run_command(capfd, "check", sets / "one", "--quiet") == (0, "", "")
     against = [
         "--against",
         sets / "one" / "statistics.pb",
         "--against",
         sets / "one" / "schema.pbtxt",
     ]
-    assert run(capfd, sets / "two", *against, "--json") == (0, "[]\n", "")
+    assert run_command(capfd, "check", sets / "two", *against, "--json") == (0, "[]\n", "")
 
 
 def test_planted_drift_is_found(sets: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(capfd, sets / "far", "--against", sets / "one", "--json")
+    code, out, _ = run_command(capfd, "check", sets / "far", "--against", sets / "one", "--json")
     found = json.loads(out)
     assert code == 1
     assert {(one["check"], one["feature"], one["split"]) for one in found} == {
@@ -107,7 +106,7 @@ def test_leaks_and_duplicates_are_found_with_their_places(
         ("duplicates", "test"): int(test.duplicated().sum()),
     }
     assert sum(equal.values()) >= 20 > equal["leakage", "test"] > 0
-    code, out, err = run(capfd, sets / "far")
+    code, out, err = run_command(capfd, "check", sets / "far")
     assert code == 1
     lines = out.splitlines()
     assert err.endswith(f"{len(lines)} checks failed\n")
@@ -235,7 +234,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(
     Path("junk.pb").write_bytes(b"\xff\xfejunk")
     Path("empty.pb").write_bytes(b"")
     Path("junk.pbtxt").write_text("feature { name: ")
-    code, out, err = run(capfd, *words)
+    code, out, err = run_command(capfd, "check", *words)
     assert (code, out) == (2, "")
     assert said in err
     assert err.count("\n") == 1
@@ -245,15 +244,15 @@ def test_damaged_data_set_is_exit_code_2(
     sets: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "rows.csv").write_text("a,b\n1,2\n3,4\n")
-    code, out, err = run(capfd, tmp_path / "rows.csv")
+    code, out, err = run_command(capfd, "check", tmp_path / "rows.csv")
     assert (code, out) == (2, "")
     assert "this is no TFRecord file" in err
     shutil.copytree(sets / "one", tmp_path / "one")
     (statistics,) = tmp_path.glob("one/data-*/statistics.pb")
     statistics.write_bytes(b"")
-    assert run(capfd, tmp_path / "one")[:2] == (2, "")
+    assert run_command(capfd, "check", tmp_path / "one")[:2] == (2, "")
     statistics.unlink()
-    assert run(capfd, tmp_path / "one")[:2] == (2, "")
+    assert run_command(capfd, "check", tmp_path / "one")[:2] == (2, "")
 
 
 def test_statistics_without_a_feature_are_refused_as_another_version(

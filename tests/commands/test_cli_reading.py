@@ -14,6 +14,7 @@ import pytest
 from kit.data_sets import FOLDER, mixed_rows, write_data_set
 from kit.files import flip
 from kit.image_samples import encoded, picture
+from kit.runs import run_command
 
 import recordmill
 from recordmill.__main__ import main
@@ -26,14 +27,8 @@ def out(tmp_path: Path) -> Path:
     return write_data_set(tmp_path / "out", {"train": mixed_rows(40), "test": mixed_rows(3, 40)})
 
 
-def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    code = main([str(argument) for argument in arguments])
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
-
-
 def test_head_prints_records(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, text, _ = run(capsys, "head", out, "-n", 2, "--split", "train")
+    code, text, _ = run_command(capsys, "head", out, "-n", 2, "--split", "train")
     assert code == 0
     assert text.startswith(
         "record 0\n  id       0\n  matrix   float32 [2, 3] [0.0, 0.125, 0.25, 0.375, 0.5, 0.625]\n  name     "
@@ -41,18 +36,20 @@ def test_head_prints_records(out: Path, capsys: pytest.CaptureFixture[str]) -> N
     )
     assert "  label    1 ('dog')\n" in text
     assert text.count("record ") == 2
-    code, text, _ = run(capsys, "head", out, "--at", 17, "--split", "train", "--columns", "id,name")
+    code, text, _ = run_command(
+        capsys, "head", out, "--at", 17, "--split", "train", "--columns", "id,name"
+    )
     assert text == "record 17\n  id    17\n  name  'row 17 ü'\n"
     assert (
-        run(capsys, "head", out, "--at", -1, "--split", "test", "--columns", "id")[1]
+        run_command(capsys, "head", out, "--at", -1, "--split", "test", "--columns", "id")[1]
         == "record 2\n  id  42\n"
     )
-    assert run(capsys, "head", out, "--at", 43) == (
+    assert run_command(capsys, "head", out, "--at", 43) == (
         2,
         "",
         "recordmill: error: --at 43: there are 43 records, numbered from 0\n",
     )
-    assert run(capsys, "head", out / "nothing")[0] == 2
+    assert run_command(capsys, "head", out / "nothing")[0] == 2
 
 
 def test_head_shortens_images_and_long_values(
@@ -67,7 +64,7 @@ def test_head_shortens_images_and_long_values(
     )
     png = encoded("PNG", picture(size=(30, 20)))
     rows = {"image": [png], "text": ["a\n" * 500], "xs": [[0.1] * 100]}
-    _, text, _ = run(
+    _, text, _ = run_command(
         capsys, "head", write_data_set(tmp_path / "out", {"train": rows}, schema, shards=1)
     )
     assert f"  image  PNG 20 x 30 RGB ({len(png):,} bytes)\n" in text
@@ -79,7 +76,7 @@ def test_head_shortens_images_and_long_values(
 def test_inspect_prints_files_features_and_ranges(
     out: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, text, _ = run(capsys, "inspect", out, "--quiet")
+    code, text, _ = run_command(capsys, "inspect", out, "--quiet")
     assert code == 0
     assert "made: 43 records in 4 files" in text
     lines = {line.split()[0]: line for line in text.splitlines() if line}
@@ -90,7 +87,7 @@ def test_inspect_prints_files_features_and_ranges(
     assert "65.12 %" in lines["maybe"]
     assert "label: label, 3 classes: cat, dog, fish" in text
     assert "TensorFlow Datasets does not read:" in text
-    code, text, _ = run(capsys, "inspect", out, "--json", "--quiet", "--split", "train")
+    code, text, _ = run_command(capsys, "inspect", out, "--json", "--quiet", "--split", "train")
     about = json.loads(text)
     assert about["records"] == about["looked_at"] == 40
     features = {feature["name"]: feature for feature in about["features"]}
@@ -100,7 +97,7 @@ def test_inspect_prints_files_features_and_ranges(
     assert features["tokens"]["lengths"] == [0, 3]
     assert features["label"]["classes"] == ["cat", "dog", "fish"]
     # one shard has 1 record, fewer than its part of the sample
-    _, text, _ = run(capsys, "inspect", out, "--quiet", "--infer-from", 10)
+    _, text, _ = run_command(capsys, "inspect", out, "--quiet", "--infer-from", 10)
     assert (
         "all of this is of 9 records only (--infer-from): the first records of each of 4 files"
         in text
@@ -110,43 +107,45 @@ def test_inspect_prints_files_features_and_ranges(
 def test_verify_prints_problems_and_exits_with_1(
     out: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, text, error = run(capsys, "verify", out)
+    code, text, error = run_command(capsys, "verify", out)
     assert (code, text, error.splitlines()[-1]) == (0, "", "43 records checked: nothing is wrong")
     shard = out / FOLDER / "train-00000-of-00002.tfrecord"
     shard.write_bytes(shard.read_bytes()[:-1])
-    code, text, _ = run(capsys, "verify", out)
+    code, text, _ = run_command(capsys, "verify", out)
     assert code == 1
     assert f"{shard}: byte" in text
-    code, text, _ = run(capsys, "verify", out, "--json")
+    code, text, _ = run_command(capsys, "verify", out, "--json")
     assert code == 1
     assert {finding["file"] for finding in json.loads(text)["findings"]} == {str(shard)}
     (out / "manifest.json").unlink()
-    assert "(mended)" in run(capsys, "verify", out, "--mend")[1]
+    assert "(mended)" in run_command(capsys, "verify", out, "--mend")[1]
 
 
 def test_read_prints_its_summary_and_rejects(
     out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["read", out, "--out", tmp_path / "to", "--columns", "id,label", "--split", "train"]
-    code, text, said = run(capsys, *words)
+    code, text, said = run_command(capsys, *words)
     assert (code, text) == (0, "")
     assert said.startswith(f"40 records to parquet in {tmp_path / 'to'} (train 40) in ")
     assert pq.read_table(tmp_path / "to" / "train-00000-of-00001.parquet").column_names == [
         "id",
         "label",
     ]
-    code, text, _ = run(capsys, "read", out, "--out", tmp_path / "arrays", "--to", "npy", "--json")
+    code, text, _ = run_command(
+        capsys, "read", out, "--out", tmp_path / "arrays", "--to", "npy", "--json"
+    )
     assert json.loads(text)["records"] == {"train": 40, "test": 3}
-    code, text, error = run(capsys, "read", out, "--out", tmp_path / "to")
+    code, text, error = run_command(capsys, "read", out, "--out", tmp_path / "to")
     assert (code, text) == (2, "")
     assert "--overwrite replaces it" in error
-    assert run(capsys, "read", out, "--out", tmp_path / "x", "--frobnicate=1")[0] == 2
+    assert run_command(capsys, "read", out, "--out", tmp_path / "x", "--frobnicate=1")[0] == 2
     shard = out / FOLDER / "train-00000-of-00002.tfrecord"
     flip(shard, 40)
-    code, _, error = run(capsys, "read", out, "--out", tmp_path / "x")
+    code, _, error = run_command(capsys, "read", out, "--out", tmp_path / "x")
     assert code == 1
     assert error.startswith(f"recordmill: error: {shard}: record 0, byte 0: CRC of the data")
-    code, _, said = run(capsys, "read", out, "--out", tmp_path / "x", "--max-rejects", "5%")
+    code, _, said = run_command(capsys, "read", out, "--out", tmp_path / "x", "--max-rejects", "5%")
     assert code == 0
     assert "1 rejected (reason: wrong checksum), listed in " in said
 
@@ -175,7 +174,7 @@ def test_inspect_prints_the_range_of_times_of_all_shards(
     schema = Schema((Feature("when", "timestamp[s]", required=True),))
     ticks = [-(2**62), 0, 9 * 10**15, 10**16]
     out = write_data_set(tmp_path / "set", {"train": {"when": ticks}}, schema, shards=4)
-    code, printed, _ = run(capsys, "inspect", out, "--json")
+    code, printed, _ = run_command(capsys, "inspect", out, "--json")
     (feature,) = json.loads(printed)["features"]
     assert (code, feature["values"]) == (0, [f"{-(2**62)} s since 1970", f"{10**16} s since 1970"])
 
@@ -239,12 +238,12 @@ def test_error_with_json_is_printed_as_an_object(
 ) -> None:
     shard = next(out.rglob("train-*.tfrecord"))
     flip(shard, 40)
-    code, text, said = run(capsys, "stats", out, "--recount", "--json")
+    code, text, said = run_command(capsys, "stats", out, "--recount", "--json")
     error = json.loads(text)["error"]
     assert (code, error["code"]) == (1, 1)
     assert shard.name in error["file"]
     assert error["place"].startswith("record ")
     assert said.strip().endswith(f"recordmill: error: {error['message']}")
-    code, text, _ = run(capsys, "stats", out / "nowhere", "--json")
+    code, text, _ = run_command(capsys, "stats", out / "nowhere", "--json")
     assert (code, json.loads(text)["error"]["code"]) == (2, 2)
-    assert run(capsys, "stats", out / "nowhere")[1] == ""
+    assert run_command(capsys, "stats", out / "nowhere")[1] == ""

@@ -6,20 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
+from kit.runs import run_command
 
 import recordmill
-from recordmill.__main__ import main
 from recordmill.base.errors import DataError, UsageError
 from recordmill.shards.rejects import TooManyRejects
 
 NAMES = ["seed=3", "label=", "shuffle=False", 'key="a"', "{x}", "{label}", "--to npy"]
-
-
-def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
-    """(exit code, stdout, stderr) of a command."""
-    code = main([*argv])
-    printed = capsys.readouterr()
-    return code, printed.out, printed.err
 
 
 @pytest.fixture(params=NAMES)
@@ -41,7 +34,7 @@ def test_missing_file_that_looks_like_an_option_keeps_its_name(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    code, out, err = run(capsys, "build", f"./{name}", "--out", "o", "--json")
+    code, out, err = run_command(capsys, "build", f"./{name}", "--out", "o", "--json")
     assert code == 2
     assert f"{name}: no such file or folder" in err
     assert name in json.loads(out)["error"]["message"]
@@ -53,7 +46,7 @@ def test_missing_file_that_looks_like_an_option_keeps_its_name(
 def test_rejects_keep_file_names_and_values_that_look_like_options(
     name: str, file: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, out, err = run(capsys, "build", "csv", file, "--out", "o", "--header", "--json")
+    code, out, err = run_command(capsys, "build", "csv", file, "--out", "o", "--header", "--json")
     assert code == 1
     assert f"{name}.csv: line 32" in err
     assert "--max-rejects 1" in err
@@ -76,20 +69,22 @@ def test_columns_that_look_like_options_keep_their_names_in_every_command(
 ) -> None:
     result = recordmill.build(file, "o", kind="csv", header=True, max_rejects=1, label=name)
     assert result.schema.label == name
-    code, _, err = run(capsys, "build", "csv", file, "--out", "p", "--header", "--label", "no")
+    code, _, err = run_command(
+        capsys, "build", "csv", file, "--out", "p", "--header", "--label", "no"
+    )
     assert code == 2
     assert f"there are id, {name}" in err
     assert "--label no: " in err
-    code, _, err = run(capsys, "read", "o", "--out", "p", "--columns", f"{name}!")
+    code, _, err = run_command(capsys, "read", "o", "--out", "p", "--columns", f"{name}!")
     assert code == 2
     assert f"id, {name}" in err
-    code, out, _ = run(capsys, "inspect", "o", "--json")
+    code, out, _ = run_command(capsys, "inspect", "o", "--json")
     assert code == 0
     assert name in json.dumps(json.loads(out), ensure_ascii=False).replace("\\", "")
-    code, out, _ = run(capsys, "head", "o")
+    code, out, _ = run_command(capsys, "head", "o")
     assert code == 0
     assert name in out
-    assert run(capsys, "report", "o", "--out", "r.html", "--quiet")[0] == 0
+    assert run_command(capsys, "report", "o", "--out", "r.html", "--quiet")[0] == 0
 
 
 def test_damaged_file_that_looks_like_an_option_keeps_its_name(
@@ -97,7 +92,7 @@ def test_damaged_file_that_looks_like_an_option_keeps_its_name(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / f"{name}.tfrecord").write_bytes(b"no record at all, and no header")
-    code, _, err = run(capsys, "inspect", f"./{name}.tfrecord")
+    code, _, err = run_command(capsys, "inspect", f"./{name}.tfrecord")
     assert code == 1
     assert f"{name}.tfrecord" in err
     with pytest.raises(DataError) as found:
@@ -109,7 +104,7 @@ def test_advice_of_bench_names_only_flags_of_bench(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recordmill.build({"x": list(range(500))}, tmp_path / "o")
-    code, out, _ = run(
+    code, out, _ = run_command(
         capsys, "bench", str(tmp_path / "o"), "--seconds", "0.1", "--shuffle", "global", "--json"
     )
     assert code == 0
@@ -120,7 +115,7 @@ def test_errors_name_keywords_in_python_and_flags_on_the_command_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "a.csv").write_text("a,b\n1,2\n")
-    code, _, err = run(
+    code, _, err = run_command(
         capsys, "build", str(tmp_path / "a.csv"), "--out", str(tmp_path / "o"), "--delimiter", "ab"
     )
     assert code == 2

@@ -32,6 +32,11 @@ def plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic | np.ndarray) else value
 
 
+def tensor_to_list(value: Any) -> list[Any]:
+    """A tensor or ragged tensor of TensorFlow as nested lists."""
+    return value.to_list() if hasattr(value, "to_list") else value.numpy().tolist()
+
+
 def table_of(columns: Mapping[str, Any], schema: Schema) -> pa.Table:
     """The columns with the types and the metadata of a schema."""
     arrow = to_arrow(schema)

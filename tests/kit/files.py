@@ -1,5 +1,6 @@
 """Contents of files and folders for tests: bytes by name, TFRecord files, damaged copies."""
 
+import gzip
 import io
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,6 +13,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from recordmill.records.tfrecord.frames import frame_payloads
+from recordmill.shards.manifest import load_manifest
 from recordmill.storage.files import read_range
 from recordmill.storage.folders import find_files, join
 
@@ -29,6 +31,15 @@ def files_in(out: str | Path, folder: str) -> dict[str, bytes]:
     """All files below a folder of OUT, on a disk or in a store, by their names."""
     found = find_files(join(str(out), folder))
     return {name: read_range(path).tobytes() for name, path in found.items()}
+
+
+def shard_bytes(out: str | Path) -> dict[str, bytes]:
+    """The shards of a data set on a disk, by their names."""
+    manifest = load_manifest(out)
+    return {
+        shard.name: (Path(out) / manifest.parts[-1].folder / shard.name).read_bytes()
+        for _, _, shard in manifest.shards()
+    }
 
 
 def npy(array: Any, **options: Any) -> bytes:
@@ -64,6 +75,28 @@ def framed(payloads: Iterable[bytes]) -> bytes:
     payloads = list(payloads)
     ends = np.cumsum([0, *map(len, payloads)], dtype=np.int64)
     return frame_payloads(np.frombuffer(b"".join(payloads), np.uint8), ends).data.tobytes()
+
+
+def write_file(path: str | Path, content: str | bytes) -> Path:
+    """Writes a file below folders that are made as needed, compressed if its name ends with .gz."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    data = content.encode() if isinstance(content, str) else content
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return path
+
+
+def write_files(root: Path, files: Mapping[str, bytes]) -> Path:
+    """Writes files by their names below a folder. Returns the folder."""
+    for name, data in files.items():
+        write_file(root / name, data)
+    return root
+
+
+def write_tfrecord(path: Path, *records: bytes) -> Path:
+    """Writes a TFRecord file of these records. Returns its path."""
+    path.write_bytes(framed(records))
+    return path
 
 
 def write_rows(path: Path, columns: Mapping[str, Any]) -> Path:

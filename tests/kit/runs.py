@@ -1,6 +1,7 @@
 """Builds, reads and programs as tests run them, in each way that must give the same bytes."""
 
 import json
+import resource
 import subprocess
 import sys
 import threading
@@ -8,8 +9,11 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import recordmill
 from kit.files import tree
+from recordmill.__main__ import main
 from recordmill.base.messages import render
 from recordmill.options.flags import flag_spelling
 
@@ -25,6 +29,18 @@ def run_python(
     """Runs this Python with these words, and holds what it prints."""
     command = [sys.executable, *map(str, words)]
     return subprocess.run(command, capture_output=True, text=True, check=check, **options)
+
+
+def run_command(capture: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, str]:
+    """Runs a command in this process. Returns its (exit code, stdout, stderr)."""
+    code = main([str(word) for word in words])
+    printed = capture.readouterr()
+    return code, printed.out, printed.err
+
+
+def limit_descriptors() -> None:
+    """Limits the open files of this process to 256, as `preexec_fn` of a child."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
 
 
 def at_once(work: Callable[..., object], *given: object) -> None:

@@ -13,6 +13,7 @@ import pyarrow.feather as feather
 import pyarrow.parquet as pq
 import pytest
 from kit import image_samples
+from kit.files import write_file
 
 import recordmill
 from recordmill.commands.main import run
@@ -31,11 +32,6 @@ COCO = {
 }
 
 
-def put(name: str, data: str | bytes) -> None:
-    Path(name).parent.mkdir(parents=True, exist_ok=True)
-    Path(name).write_bytes(data.encode() if isinstance(data, str) else data)
-
-
 def lay_out(folder: Path) -> None:
     """All layouts of the page, in one folder of each row's own."""
     png = image_samples.encoded("PNG")
@@ -47,27 +43,27 @@ def lay_out(folder: Path) -> None:
         "scenes/images/a",
         "scenes/masks/a",
     ):
-        put(f"{name}.png", png)
-    put("labels.csv", "file,label\ncat/a.png,x\ndog/b.png,y\n")
-    put(
+        write_file(f"{name}.png", png)
+    write_file("labels.csv", "file,label\ncat/a.png,x\ndog/b.png,y\n")
+    write_file(
         "photos/metadata.jsonl",
         '{"file_name": "cat/a.png", "text": "x"}\n{"file_name": "dog/b.png", "text": "y"}\n',
     )
-    put("shop/table.csv", "photo,price\nimg/a.png,1\nimg/b.png,2\n")
+    write_file("shop/table.csv", "photo,price\nimg/a.png,1\nimg/b.png,2\n")
     for name in "ab":
-        put(f"shop/img/{name}.png", png)
-    put("instances.json", json.dumps(COCO))
-    put("boxes.csv", "file,class,xmin,ymin,xmax,ymax\ncat/a.png,cat,0,0,2,2\n")
-    put("list.csv", "cat/a.png;x\ndog/b.png;y\n")
-    put(
+        write_file(f"shop/img/{name}.png", png)
+    write_file("instances.json", json.dumps(COCO))
+    write_file("boxes.csv", "file,class,xmin,ymin,xmax,ymax\ncat/a.png,cat,0,0,2,2\n")
+    write_file("list.csv", "cat/a.png;x\ndog/b.png;y\n")
+    write_file(
         "objects.csv", "file;class;xmin;ymin;xmax;ymax\ncat/a.png;cat é;0;0;2;2\n".encode("latin-1")
     )
-    put("pets/a.png", png)
+    write_file("pets/a.png", png)
     objects = {"bbox": [[0, 0, 2, 2]], "categories": ["cat"]}
-    put("pets/metadata.jsonl", json.dumps({"file_name": "a.png", "objects": objects}) + "\n")
-    put("Annotations/a.xml", BOX)
-    put("labels/a.txt", "1 0.5 0.5 0.1 0.2\n")
-    put("data.yaml", "names: [dog, cat]\n")
+    write_file("pets/metadata.jsonl", json.dumps({"file_name": "a.png", "objects": objects}) + "\n")
+    write_file("Annotations/a.xml", BOX)
+    write_file("labels/a.txt", "1 0.5 0.5 0.1 0.2\n")
+    write_file("data.yaml", "names: [dog, cat]\n")
     with zipfile.ZipFile("photos.zip", "w") as archive:
         for path in Path("photos").rglob("*.png"):
             archive.write(path, path.relative_to("photos"))
@@ -77,13 +73,15 @@ def lay_out(folder: Path) -> None:
         with tarfile.open(f"train-{number}.tar", "w") as tar:
             for name in ("images/a.png", "labels/a.txt", "images/a.png", "labels/a.txt"):
                 tar.add(name, f"{len(tar.getnames()) // 2}.{name[-3:]}")
-    put("all.csv", "x,split,date\n1,train,2024-05-01\n2,test,2024-07-01\n3,train,2024-10-01\n")
-    put("tags.csv", "id,tags\n1,red;blue\n2,red\n")
-    put("germany.csv", "price;day\n0,5;31.12.2024\n1,25;1.1.2025\n")
-    put("table/year=2024/part.csv", "x,y\n1,2\n3,4\n")
+    write_file(
+        "all.csv", "x,split,date\n1,train,2024-05-01\n2,test,2024-07-01\n3,train,2024-10-01\n"
+    )
+    write_file("tags.csv", "id,tags\n1,red;blue\n2,red\n")
+    write_file("germany.csv", "price;day\n0,5;31.12.2024\n1,25;1.1.2025\n")
+    write_file("table/year=2024/part.csv", "x,y\n1,2\n3,4\n")
     feather.write_feather(pa.table({"x": [1, 2]}), "table.feather")
-    put("squad.json", '{"version": "1.1", "data": [{"id": 1}, {"id": 2}]}')
-    put("rows.jsonl", '{"a": {"b": [1, 2]}}\n{"a": {"b": []}}\n')
+    write_file("squad.json", '{"version": "1.1", "data": [{"id": 1}, {"id": 2}]}')
+    write_file("rows.jsonl", '{"a": {"b": [1, 2]}}\n{"a": {"b": []}}\n')
     about = {"label": {"names": ["cat", "dog"], "_type": "ClassLabel"}, "image": {"_type": "Image"}}
     table = pa.table({"label": [0, 1], "image": [{"bytes": png, "path": "a.png"}] * 2})
     Path("data").mkdir()
@@ -104,8 +102,8 @@ def test_command_of_a_row_builds_its_layout(
     lay_out(tmp_path)
     if "train,val" in what:
         for split in ("train", "val"):
-            put(f"photos/{split}/cat/{split}.png", image_samples.encoded("PNG"))
-            put(f"photos/{split}/dog/{split}.png", image_samples.encoded("PNG"))
+            write_file(f"photos/{split}/cat/{split}.png", image_samples.encoded("PNG"))
+            write_file(f"photos/{split}/dog/{split}.png", image_samples.encoded("PNG"))
         for name in ("photos/cat/a.png", "photos/dog/b.png"):
             Path(name).unlink()
     if "--label-regex" in ROWS[what]:

@@ -16,6 +16,7 @@ from kit import wire_writer as wire
 from kit.batches import plain
 from kit.data_sets import MIXED, mixed_rows
 from kit.files import framed
+from kit.source_reading import same
 
 import recordmill
 from recordmill.reader.dataset import Dataset
@@ -79,13 +80,6 @@ def as_protobuf(value: Any, feature: Feature) -> Any:
         return [as_protobuf(step, inner) for step in value]
     values = value if feature.shape else [value]
     return [item.encode() if isinstance(item, str) else item for item in values]
-
-
-def same(value: Any, wanted: Any) -> bool:
-    """Equal, with NaN equal to itself, and missing unequal to empty."""
-    if isinstance(value, list) and isinstance(wanted, list):
-        return len(value) == len(wanted) and all(map(same, value, wanted))
-    return value == wanted or (value != value and wanted != wanted)
 
 
 def check(

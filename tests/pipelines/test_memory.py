@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from kit.files import framed
+from kit.files import write_tfrecord
 from kit.wire_writer import field
 
 import recordmill
@@ -84,10 +84,6 @@ def example(numbers: int, texts: int) -> bytes:
     return field(
         1, b"".join(field(1, field(1, name) + field(2, values)) for name, values in lists.items())
     )
-
-
-def write_records(path: Path, *records: bytes) -> None:
-    path.write_bytes(framed(records))
 
 
 def build(tmp_path: Path, name: str, *options: object) -> tuple[int, int]:
@@ -165,8 +161,8 @@ def read(tmp_path: Path, name: str, small: str, *options: object) -> tuple[int, 
 @pytest.mark.parametrize("kind", ["numbers", "texts"])
 def test_memory_holds_for_records_that_expand_many_times(tmp_path: Path, kind: str) -> None:
     large = example(12_000_000, 1) if kind == "numbers" else example(1, 8_000_000)
-    write_records(tmp_path / "a.tfrecord", example(3, 2), large, example(2, 3))
-    write_records(tmp_path / "small.tfrecord", *[example(3, 2)] * 5)
+    write_tfrecord(tmp_path / "a.tfrecord", example(3, 2), large, example(2, 3))
+    write_tfrecord(tmp_path / "small.tfrecord", *[example(3, 2)] * 5)
     code, taken = read(tmp_path, "a.tfrecord", "small.tfrecord")
     assert (code, taken < SLACK * READ_MEMORY) == (1, True), taken
     code, taken = read(tmp_path, "a.tfrecord", "small.tfrecord", "--max-rejects", 1, "--overwrite")
@@ -177,16 +173,16 @@ def test_memory_holds_for_records_that_expand_many_times(tmp_path: Path, kind: s
 
 
 def test_read_refuses_a_huge_record_by_its_header(tmp_path: Path) -> None:
-    write_records(tmp_path / "large.tfrecord", example(400 << 20, 0))
-    write_records(tmp_path / "small.tfrecord", example(3, 2))
+    write_tfrecord(tmp_path / "large.tfrecord", example(400 << 20, 0))
+    write_tfrecord(tmp_path / "small.tfrecord", example(3, 2))
     code, takes = read(tmp_path, "large.tfrecord", "small.tfrecord")
     assert code == 1
     assert takes < MEMORY / 2
 
 
 def test_statistics_leave_out_a_record_beyond_the_memory(tmp_path: Path) -> None:
-    write_records(tmp_path / "a.tfrecord", example(3, 2), example(12_000_000, 1), example(2, 3))
-    write_records(tmp_path / "small.tfrecord", *[example(3, 2)] * 5)
+    write_tfrecord(tmp_path / "a.tfrecord", example(3, 2), example(12_000_000, 1), example(2, 3))
+    write_tfrecord(tmp_path / "small.tfrecord", *[example(3, 2)] * 5)
     code, taken = build(tmp_path, "a.tfrecord")
     assert (code, taken < SLACK * MEMORY) == (0, True), taken
     ds = recordmill.open(tmp_path / "out")
@@ -204,7 +200,7 @@ def test_statistics_leave_out_a_record_beyond_the_memory(tmp_path: Path) -> None
 
 def test_transform_rejects_a_record_beyond_the_memory(tmp_path: Path) -> None:
     pytest.importorskip("tensorflow_transform", reason="fits a transform")
-    write_records(tmp_path / "a.tfrecord", example(3, 2), example(12_000_000, 1), example(2, 3))
+    write_tfrecord(tmp_path / "a.tfrecord", example(3, 2), example(12_000_000, 1), example(2, 3))
     (tmp_path / "transform.yaml").write_text("numbers: {clip: [0, 5]}\n")
     options = {
         "memory": MEMORY,
@@ -222,19 +218,19 @@ def test_transform_rejects_a_record_beyond_the_memory(tmp_path: Path) -> None:
 def test_large_record_is_held_in_memory_once(
     tmp_path: Path, command: str, numbers: int, texts: int
 ) -> None:
-    write_records(tmp_path / "a.tfrecord", example(3, 2), example(numbers, texts), example(2, 3))
-    write_records(tmp_path / "small.tfrecord", *[example(3, 2)] * 5)
+    write_tfrecord(tmp_path / "a.tfrecord", example(3, 2), example(numbers, texts), example(2, 3))
+    write_tfrecord(tmp_path / "small.tfrecord", *[example(3, 2)] * 5)
     taken = peak_memory([command, tmp_path / "small.tfrecord"], [command, tmp_path / "a.tfrecord"])
     assert (taken.code, taken.bytes < READ_MEMORY) == (0, True), taken.bytes
 
 
 def test_memory_holds_for_a_record_that_repeats_one_name(tmp_path: Path) -> None:
     entry = field(1, field(1, b"a") + field(2, field(3, field(1, b"\1"))))
-    write_records(
+    write_tfrecord(
         tmp_path / "small.tfrecord", example(3, 2), field(1, entry * 300_000), example(3, 2)
     )
     for count in (2_500_000, 3_700_000):
-        write_records(
+        write_tfrecord(
             tmp_path / "a.tfrecord", example(3, 2), field(1, entry * count), example(2, 3)
         )
         code, taken = build(tmp_path, "a.tfrecord", "--overwrite")

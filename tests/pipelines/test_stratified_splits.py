@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from kit.files import framed, write_rows
+from kit.files import framed, shard_bytes, write_rows
 from kit.image_samples import encoded
 from kit.runs import build_in_each_way
 from kit.wire_writer import BYTES, INT64, feature_list, field, written
@@ -121,10 +121,6 @@ def test_each_class_of_every_kind_of_input_is_divided_to_one_record(
     assert recordmill.verify(result.out) == []
 
 
-def bytes_of(result: Any) -> list[bytes]:
-    return [path.read_bytes() for path in result.shards]
-
-
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return recordmill.build(rows(), tmp_path_factory.mktemp("memory") / "out", label="label", **WAY)
@@ -133,11 +129,11 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def test_stratified_splits_do_not_depend_on_how_the_build_runs(built: Any, tmp_path: Path) -> None:
     for result in build_in_each_way(rows(), tmp_path, label="label", **WAY):
         check_exact(result)
-        assert bytes_of(result) == bytes_of(built)
+        assert shard_bytes(result.out) == shard_bytes(built.out)
     other = recordmill.build(rows(), tmp_path / "other", label="label", split_seed=1, **WAY)
     check_exact(other)
     assert other.records == built.records
-    assert bytes_of(other) != bytes_of(built)
+    assert shard_bytes(other.out) != shard_bytes(built.out)
 
 
 def test_stratified_build_by_workers_gives_the_same_bytes(tmp_path: Path) -> None:
@@ -148,9 +144,7 @@ def test_stratified_build_by_workers_gives_the_same_bytes(tmp_path: Path) -> Non
     manifest = Steps.begin(
         tmp_path / "in", str(out), tmp_path / "private", label="label", **WAY
     ).all()
-    assert [
-        (out / part.folder / shard.name).read_bytes() for _, part, shard in manifest.shards()
-    ] == bytes_of(one)
+    assert shard_bytes(out) == shard_bytes(one.out)
     assert manifest.statistics["notes"] == one.manifest.statistics["notes"]
     assert manifest.fingerprint == one.manifest.fingerprint
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from kit.files import shard_bytes
 from kit.image_samples import encoded
 from kit.runs import rejects_of
 from kit.transformed_set import DECLARED, ROWS, SPLITS, words, write_csv, zscore
@@ -53,14 +54,6 @@ def out(inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def table(out: Path, split: str) -> Any:
     return recordmill.open(out, split=split).to_table().sort_by("id")
-
-
-def shards(out: Path) -> dict[str, bytes]:
-    part = load_manifest(out).parts[-1]
-    return {
-        info.name: (out / part.folder / info.name).read_bytes()
-        for _, _, info in load_manifest(out).shards()
-    }
 
 
 def folder_of(out: Path) -> Path:
@@ -259,7 +252,7 @@ def test_given_transform_gives_the_same_bytes_however_the_build_runs(
     out: Path, inputs: Path, tmp_path: Path, options: Any
 ) -> None:
     build(inputs, tmp_path / "again", splits=SPLITS, label="label", transform_from=out, **options)
-    assert shards(tmp_path / "again") == shards(out)
+    assert shard_bytes(tmp_path / "again") == shard_bytes(out)
     again, before = load_manifest(tmp_path / "again"), load_manifest(out)
     assert (again.transform, again.schema) == (before.transform, before.schema)
     assert recordmill.verify(tmp_path / "again") == []

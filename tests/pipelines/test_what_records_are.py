@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from kit.files import framed
+from kit.files import write_tfrecord
 from kit.wire_writer import INT64, entry, feature, feature_list, field
 
 import recordmill
@@ -30,17 +30,12 @@ def features(name: bytes, value: int) -> bytes:
     return entry(name, feature(INT64, [value]))
 
 
-def write(path: Path, *records: bytes) -> Path:
-    path.write_bytes(framed(records))
-    return path
-
-
 def test_build_of_opened_sequence_examples_keeps_their_type(tmp_path: Path) -> None:
     records = [
         field(1, features(b"id", at)) + field(2, feature_list(b"word", INT64, [[at], [at + 1]]))
         for at in range(9)
     ]
-    opened = recordmill.open(str(write(tmp_path / "se.tfrecord", *records)))
+    opened = recordmill.open(str(write_tfrecord(tmp_path / "se.tfrecord", *records)))
     assert opened.schema.message == "SequenceExample"
     built = recordmill.build(opened, str(tmp_path / "out"), quiet=True)
     again = recordmill.open(str(built.out))
@@ -62,7 +57,7 @@ def test_feature_and_feature_list_may_share_a_name(
         part + field(2, feature_list(b"x", INT64, [[at], [at + 1]]))
         for at, part in enumerate(context)
     ]
-    path = str(write(tmp_path / "se.tfrecord", *records))
+    path = str(write_tfrecord(tmp_path / "se.tfrecord", *records))
     wanted = [(at, [at, at + 1]) for at in range(9)]
     for command in ("inspect", "head", "verify"):
         assert main([command, path]) == 0, capsys.readouterr().err
@@ -94,7 +89,7 @@ def test_feature_and_feature_list_may_share_a_name(
 
 def test_build_of_opened_bytes_records_keeps_their_type(tmp_path: Path) -> None:
     opened = recordmill.open(
-        str(write(tmp_path / "raw.tfrecord", *[b"\xff raw %d" % at for at in range(9)]))
+        str(write_tfrecord(tmp_path / "raw.tfrecord", *[b"\xff raw %d" % at for at in range(9)]))
     )
     assert opened.schema.message == "bytes"
     again = recordmill.open(str(recordmill.build(opened, str(tmp_path / "out"), quiet=True).out))
@@ -104,7 +99,9 @@ def test_build_of_opened_bytes_records_keeps_their_type(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", [b"\0", b"a\0b", b"\xff\xfe"])
 def test_invalid_feature_name_in_a_record_is_an_error(tmp_path: Path, name: bytes) -> None:
-    path = write(tmp_path / "n.tfrecord", *[field(1, features(name, at)) for at in range(5)])
+    path = write_tfrecord(
+        tmp_path / "n.tfrecord", *[field(1, features(name, at)) for at in range(5)]
+    )
     message = r"n\.tfrecord record 0 holds a feature called b'.*', which is no name"
     with pytest.raises(DataError, match=message):
         _ = recordmill.open(str(path)).schema
@@ -116,14 +113,16 @@ def test_invalid_feature_name_in_a_record_is_an_error(tmp_path: Path, name: byte
 
 @pytest.mark.parametrize("to", ["parquet", "npy", "jsonl"])
 def test_read_that_rejects_every_record_is_an_error(tmp_path: Path, to: str) -> None:
-    path = write(tmp_path / "bad.tfrecord", *[field(1, features(b"id", at)) for at in range(3)])
+    path = write_tfrecord(
+        tmp_path / "bad.tfrecord", *[field(1, features(b"id", at)) for at in range(3)]
+    )
     data = bytearray(path.read_bytes())
     size = len(data) // 3
     for at in range(3):
         data[at * size + 13] ^= 1
     path.write_bytes(data)
     schema = recordmill.open(
-        str(write(tmp_path / "good.tfrecord", field(1, features(b"id", 1))))
+        str(write_tfrecord(tmp_path / "good.tfrecord", field(1, features(b"id", 1))))
     ).schema
     with pytest.raises(TooManyRejects, match="no record to write: all 3 were rejected"):
         recordmill.read(
@@ -160,7 +159,9 @@ def test_error_about_another_format_names_the_format(
 
 def test_damaged_tfrecord_file_is_opened(tmp_path: Path) -> None:
     """Nothing says that it is of another kind; what reads on leaves the damage out."""
-    path = write(tmp_path / "n.tfrecord", *[field(1, features(b"id", at)) for at in range(5)])
+    path = write_tfrecord(
+        tmp_path / "n.tfrecord", *[field(1, features(b"id", at)) for at in range(5)]
+    )
     for first in (b"\xff", b"a,b\n1,2\n", bytes(12)):
         path.write_bytes(first + path.read_bytes()[len(first) :])
         recordmill.open(str(path))

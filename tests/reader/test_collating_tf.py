@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from kit.batches import tensor_to_list
 from kit.data_sets import mixed_rows, write_data_set
 
 from recordmill.base.errors import UsageError
@@ -62,15 +63,11 @@ def _numbers(value: np.ndarray) -> Any:
     return (value.view(np.int64) if value.dtype.kind == "M" else value).tolist()
 
 
-def shown(value: Any) -> Any:
-    return value.to_list() if isinstance(value, tf.RaggedTensor) else value.numpy().tolist()
-
-
 def same(theirs: Any, ours: dict[str, Any]) -> None:
     assert set(ours) <= set(theirs)
     assert all(name.endswith("/valid") for name in set(theirs) - set(ours))
     for name, value in ours.items():
-        assert plain(value, b"" if name == "payload" else []) == shown(theirs[name]), name
+        assert plain(value, b"" if name == "payload" else []) == tensor_to_list(theirs[name]), name
 
 
 @pytest.mark.filterwarnings("ignore:feature")
@@ -159,7 +156,7 @@ def test_to_tf_continues_with_the_next_epoch_when_iterated_again(ds: Dataset) ->
         options: dict[str, Any] = {"shuffle": "window", "seed": 3, "collate": collate}
         both = [plain(batch["tokens"]) for batch in ds.batches(16, epochs=2, **options)]
         fed = ds.to_tf(16, label=False, **options)
-        assert [shown(batch["tokens"]) for _ in range(2) for batch in fed] == both
+        assert [tensor_to_list(batch["tokens"]) for _ in range(2) for batch in fed] == both
     assert int(ds.to_tf(16, collate=ONE_ORDER["bucketed"]).cardinality()) == 13
     assert int(fed.cardinality()) == tf.data.UNKNOWN_CARDINALITY
 

@@ -3,7 +3,6 @@ and correctly.
 """
 
 import gzip
-import resource
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from kit.data_sets import FOLDER, MIXED, mixed_rows, write_data_set
 from kit.example_oracle import schemas_and_rows
-from kit.runs import run_python
+from kit.runs import limit_descriptors, run_python
 
 from recordmill.base.errors import DataError
 from recordmill.base.lru import LruLimit, LruSlot
@@ -96,15 +95,11 @@ def make(folder: Path, shards: int) -> tuple[Path, list[Path]]:
     return out, [plain, packed]
 
 
-def limited() -> None:
-    resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
-
-
 @pytest.mark.sweep
 def test_every_consumer_reads_2_000_files_with_256_descriptors(tmp_path: Path) -> None:
     out, foreign = make(tmp_path, 2_000)
     given = [out, "|".join(map(str, foreign)), tmp_path / "read"]
-    done = run_python("-c", READ, *given, check=False, preexec_fn=limited)
+    done = run_python("-c", READ, *given, check=False, preexec_fn=limit_descriptors)
     assert done.returncode == 0, done.stderr[-3000:]
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from kit.batches import tensor_to_list
 from kit.data_sets import FOLDER, MIXED, flip_record, mixed_rows, windows, write_data_set
 from kit.runs import run_python
 
@@ -32,10 +33,6 @@ def out(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     return write_data_set(
         tmp_path_factory.mktemp("ds") / "out", {"train": TABLE}, shards=3, compression=request.param
     )
-
-
-def as_lists(value: Any) -> list[Any]:
-    return value.to_list() if isinstance(value, tf.RaggedTensor) else value.numpy().tolist()
 
 
 def expected(feature: Feature, table: pa.Table) -> list[Any]:
@@ -65,17 +62,17 @@ def test_to_tf_returns_every_feature_with_its_dtype_and_values(out: Path) -> Non
             else feature.dtype
         )
         assert isinstance(value, tf.RaggedTensor) == bool(feature.ragged_rank)
-        found = [row for x, _ in batches for row in as_lists(x[feature.name])]
+        found = [row for x, _ in batches for row in tensor_to_list(x[feature.name])]
         truth = expected(feature, TABLE)
         if feature.ragged_rank:
             truth = [row or [] for row in truth]
         elif not feature.required:
-            valid = [row for x, _ in batches for row in as_lists(x[f"{feature.name}/valid"])]
+            valid = [row for x, _ in batches for row in tensor_to_list(x[f"{feature.name}/valid"])]
             assert valid == [row is not None for row in truth]
             assert all(not row for row, there in zip(found, valid, strict=True) if not there)
             found = [row if there else None for row, there in zip(found, valid, strict=True)]
         assert found == truth, feature
-    assert [row for _, y in batches for row in as_lists(y)] == TABLE["label"].to_pylist()
+    assert [row for _, y in batches for row in tensor_to_list(y)] == TABLE["label"].to_pylist()
     assert batches[0][0]["boxes"].shape.as_list() == [64, None, 4]
     assert ds.element_spec[0]["matrix"].shape.as_list() == [None, 2, 3]
 
@@ -109,7 +106,7 @@ def test_to_tf_decodes_types_that_tensorflow_cannot(tmp_path: Path) -> None:
     found: dict[str, list[Any]] = {}
     for x in ds:
         for name, value in x.items():
-            found.setdefault(name, []).extend(as_lists(value))
+            found.setdefault(name, []).extend(tensor_to_list(value))
     assert found["d"] == [[1.5, 1e-300], [], []]
     assert found["dd"] == rows["dd"]
     assert found["u"] == rows["u"]

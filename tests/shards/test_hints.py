@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from kit.data_sets import FOLDER, MIXED, mixed_rows, write_data_set
-from kit.files import framed
+from kit.files import framed, write_file
 
 from recordmill.__main__ import main
 from recordmill.base.errors import DataError, UsageError
@@ -35,11 +35,6 @@ def foreign(tmp_path: Path, rows: int = 40) -> Path:
     return tmp_path / "in"
 
 
-def put(path: Path, text: str) -> None:
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(text, encoding="utf-8")
-
-
 @pytest.mark.parametrize(
     "place",
     [
@@ -52,7 +47,7 @@ def put(path: Path, text: str) -> None:
 def test_schema_beside_the_files_describes_the_features(tmp_path: Path, place: str) -> None:
     folder = foreign(tmp_path)
     assert open(folder).schema != MIXED
-    put(folder / place, tfmd.to_pbtxt(MIXED))
+    write_file(folder / place, tfmd.to_pbtxt(MIXED))
     ds = open(folder)
     assert {f.name: (f.dtype, f.shape, f.classes) for f in ds.schema} == {
         f.name: (f.dtype, f.shape, f.classes) for f in MIXED
@@ -65,11 +60,11 @@ def test_schema_beside_the_files_describes_the_features(tmp_path: Path, place: s
 
 def test_features_json_of_ours_restores_the_schema(tmp_path: Path) -> None:
     folder = foreign(tmp_path)
-    put(folder / "features.json", json.dumps(tfds.to_features_json(MIXED)))
+    write_file(folder / "features.json", json.dumps(tfds.to_features_json(MIXED)))
     for name, text in tfds.label_files(MIXED).items():
-        put(folder / name, text)
+        write_file(folder / name, text)
     split = {"train": tfds.SplitSizes([40], 1)}
-    put(
+    write_file(
         folder / "dataset_info.json",
         json.dumps(tfds.dataset_info_json("made", "1.0.0", split, schema=MIXED)),
     )
@@ -84,7 +79,7 @@ def write(path: Path, *records: dict[str, Any]) -> None:
 
 
 def hint(path: Path, *features: Feature) -> None:
-    put(path / "schema.pbtxt", tfmd.to_pbtxt(Schema(features)))
+    write_file(path / "schema.pbtxt", tfmd.to_pbtxt(Schema(features)))
 
 
 def test_hint_that_the_records_contradict_is_not_used(tmp_path: Path) -> None:
@@ -161,7 +156,7 @@ def test_read_and_build_note_the_used_hint(
     (tmp_path / "in").mkdir()
     write(tmp_path / "in" / "a.tfrecord", {"n": 1}, {"n": 2})
     assert read(tmp_path / "in", tmp_path / "plain").notes == ()
-    put(
+    write_file(
         tmp_path / "in" / "features.json",
         json.dumps(tfds.to_features_json(Schema((Feature("n", "int8", (), True),)))),
     )
@@ -206,7 +201,7 @@ def test_inspect_notes_the_used_hint(tmp_path: Path, capsys: pytest.CaptureFixtu
     text = capsys.readouterr().out
     assert f"note: 1 feature described by {tmp_path}/in/schema.pbtxt\n" in text
     assert "n        int8" in text
-    put(tmp_path / "other.pbtxt", tfmd.to_pbtxt(Schema((Feature("n", "int16", (), True),))))
+    write_file(tmp_path / "other.pbtxt", tfmd.to_pbtxt(Schema((Feature("n", "int16", (), True),))))
     assert (
         main(
             ["inspect", str(tmp_path / "in"), "--quiet", "--schema", str(tmp_path / "other.pbtxt")]

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from kit.annotation_exports import EXPORTS, Box, Scenes
+from kit.files import write_file
 from kit.runs import in_flags
 from kit.source_reading import read_all
 from PIL import Image
@@ -65,12 +66,6 @@ def edges_of(record: dict[str, Any]) -> list[tuple[float, ...]]:
     names = ("xmin", "ymin", "xmax", "ymax")
     columns = [record[f"image/object/bbox/{name}"] for name in names]
     return [tuple(round(edge, 6) for edge in box) for box in zip(*columns, strict=True)]
-
-
-def write(path: Path, text: str | bytes) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(text.encode() if isinstance(text, str) else text)
-    return path
 
 
 @pytest.mark.parametrize("export", EXPORTS, ids=lambda export: export.__name__)
@@ -154,7 +149,7 @@ def test_polygons_and_areas_turn_and_scale_with_boxes(tmp_path: Path) -> None:
             }
         ],
     }
-    boxes = write(tmp_path / "c.json", json.dumps(document))
+    boxes = write_file(tmp_path / "c.json", json.dumps(document))
     record = read(tmp_path / "images", boxes)[0]["a.jpg"]
     assert edges_of(record) == [pytest.approx((0.1, 0.6, 0.5, 0.9))]
     assert json.loads(record["image/object/segmentation"][0]) == [[5, 90, 5, 60, 25, 60]]
@@ -176,7 +171,7 @@ HEADER = "image,xmin,ymin,xmax,ymax,class\n"
 
 def test_shares_slightly_outside_stay_shares_in_a_table(images: Path, tmp_path: Path) -> None:
     text = HEADER + "a.png,0.1,0.1,1.001,0.4,x\nb.png,-0.0005,0.1,0.2,0.4,x\n"
-    records, rejects, notes = read(images, write(tmp_path / "b.csv", text))
+    records, rejects, notes = read(images, write_file(tmp_path / "b.csv", text))
     assert not rejects
     assert edges_of(records["a.png"]) == [(0.1, 0.1, 1, 0.4)]
     assert edges_of(records["b.png"]) == [(0, 0.1, 0.2, 0.4)]
@@ -185,7 +180,7 @@ def test_shares_slightly_outside_stay_shares_in_a_table(images: Path, tmp_path: 
 
 def test_a_table_that_mixes_units_is_refused_with_the_row(images: Path, tmp_path: Path) -> None:
     rows = "a.png,0.1,0.1,0.5,0.4,x\nb.png,10,5,30,20,x\nc.png,10,5,30,20,x\n"
-    boxes = write(tmp_path / "b.csv", HEADER + rows)
+    boxes = write_file(tmp_path / "b.csv", HEADER + rows)
     with pytest.raises(RecordmillError, match=r"b.csv: line 2: \[0.1, .* --box-unit pixels"):
         plan(images, boxes)
     records, _, _ = read(images, boxes, box_unit="pixels")
@@ -193,8 +188,8 @@ def test_a_table_that_mixes_units_is_refused_with_the_row(images: Path, tmp_path
 
 
 def test_tables_have_a_unit_each(images: Path, tmp_path: Path) -> None:
-    write(tmp_path / "boxes" / "1.csv", HEADER + "a.png,0.1,0.1,0.5,0.4,x\n")
-    write(tmp_path / "boxes" / "2.csv", HEADER + "b.png,10,5,50,20,x\n")
+    write_file(tmp_path / "boxes" / "1.csv", HEADER + "a.png,0.1,0.1,0.5,0.4,x\n")
+    write_file(tmp_path / "boxes" / "2.csv", HEADER + "b.png,10,5,50,20,x\n")
     records, _, _ = read(images, tmp_path / "boxes")
     assert edges_of(records["a.png"]) == edges_of(records["b.png"]) == [(0.1, 0.1, 0.5, 0.4)]
 
@@ -233,7 +228,7 @@ def coco_document(**changes: Any) -> dict[str, Any]:
 def test_one_bad_annotation_of_coco_is_one_reject(
     changes: Any, says: str | None, images: Path, tmp_path: Path
 ) -> None:
-    boxes = write(tmp_path / "c.json", json.dumps(coco_document(**changes)))
+    boxes = write_file(tmp_path / "c.json", json.dumps(coco_document(**changes)))
     records, rejects, _ = read(images, boxes)
     assert len(records) == 3
     if says is None:
@@ -248,7 +243,7 @@ def test_one_bad_annotation_of_coco_is_one_reject(
 def test_category_with_a_lone_surrogate_is_a_reject(images: Path, tmp_path: Path) -> None:
     document = coco_document()
     document["categories"] += [{"id": 2, "name": "\ud800"}]
-    _, rejects, _ = read(images, write(tmp_path / "c.json", json.dumps(document)))
+    _, rejects, _ = read(images, write_file(tmp_path / "c.json", json.dumps(document)))
     assert "c.json: category 2: the class is '\\ud800'" in str(rejects[0])
 
 
@@ -267,7 +262,7 @@ def test_one_bad_row_of_a_table_is_one_reject(
     row: str, says: str, images: Path, tmp_path: Path
 ) -> None:
     text = HEADER + f"b.png,10,5,40,25,x\n{row}\n"
-    records, (reject,), _ = read(images, write(tmp_path / "b.csv", text))
+    records, (reject,), _ = read(images, write_file(tmp_path / "b.csv", text))
     assert (reject.source, reject.place) == ("b.csv", "line 3")
     assert says in reject.message
     assert edges_of(records["b.png"]) == [(0.1, 0.1, 0.4, 0.5)]
@@ -293,7 +288,7 @@ def test_one_bad_object_of_voc_is_one_reject(
     bad: str, says: str, images: Path, tmp_path: Path
 ) -> None:
     good = OBJECT.format("<difficult>0</difficult>", 11)
-    write(tmp_path / "boxes" / "a.xml", f"<annotation>{good}{bad}</annotation>")
+    write_file(tmp_path / "boxes" / "a.xml", f"<annotation>{good}{bad}</annotation>")
     records, (reject,), _ = read(images, tmp_path / "boxes")
     assert (reject.source, reject.place) == ("a.xml", "object 2")
     assert says in reject.message
@@ -315,8 +310,8 @@ def test_one_bad_object_of_voc_is_one_reject(
 def test_one_bad_line_of_yolo_is_one_reject(
     line: str, says: str, images: Path, tmp_path: Path
 ) -> None:
-    write(tmp_path / "boxes" / "classes.txt", "x\n")
-    write(tmp_path / "boxes" / "a.txt", f"0 0.25 0.3 0.3 0.4\n{line}\n")
+    write_file(tmp_path / "boxes" / "classes.txt", "x\n")
+    write_file(tmp_path / "boxes" / "a.txt", f"0 0.25 0.3 0.3 0.4\n{line}\n")
     records, (reject,), _ = read(images, tmp_path / "boxes")
     assert (reject.source, reject.place) == ("a.txt", "line 2")
     assert says in str(reject)
@@ -324,15 +319,15 @@ def test_one_bad_line_of_yolo_is_one_reject(
 
 
 def test_image_with_an_unreadable_annotation_file_is_a_reject(images: Path, tmp_path: Path) -> None:
-    write(tmp_path / "boxes" / "a.xml", "<annotation><object>")
-    write(tmp_path / "boxes" / "b.xml", f"<annotation>{OBJECT.format('', 11)}</annotation>")
+    write_file(tmp_path / "boxes" / "a.xml", "<annotation><object>")
+    write_file(tmp_path / "boxes" / "b.xml", f"<annotation>{OBJECT.format('', 11)}</annotation>")
     records, (reject,), _ = read(images, tmp_path / "boxes")
     assert "a.xml: is no XML" in str(reject)
     assert [*records] == ["b.png", "c.png"]
 
 
 def test_yolo_numbers_without_names_stay_numbers(images: Path, tmp_path: Path) -> None:
-    write(tmp_path / "labels" / "a.txt", "79 0.5 0.5 0.2 0.4\n3 0.1 0.1 0.1 0.1\n")
+    write_file(tmp_path / "labels" / "a.txt", "79 0.5 0.5 0.2 0.4\n3 0.1 0.1 0.1 0.1\n")
     record = read(images, tmp_path / "labels")[0]["a.png"]
     assert record["image/object/class/label"] == [79, 3]
     assert record["image/object/class/text"] == ["79", "3"]
@@ -350,17 +345,17 @@ def test_yolo_numbers_without_names_stay_numbers(images: Path, tmp_path: Path) -
 def test_yolo_names_come_from_the_files_of_each_tool(
     name: str, text: str, images: Path, tmp_path: Path
 ) -> None:
-    write(tmp_path / "set" / name, text)
-    write(tmp_path / "set" / "labels" / "a.txt", "1 0.5 0.5 0.2 0.4\n")
-    write(tmp_path / "set" / "labels" / "README.roboflow.txt", "Made by Roboflow\n")
+    write_file(tmp_path / "set" / name, text)
+    write_file(tmp_path / "set" / "labels" / "a.txt", "1 0.5 0.5 0.2 0.4\n")
+    write_file(tmp_path / "set" / "labels" / "README.roboflow.txt", "Made by Roboflow\n")
     records, rejects, _ = read(images, tmp_path / "set" / "labels")
     assert not rejects
     assert records["a.png"]["image/object/class/text"] == ["y"]
 
 
 def test_a_yolo_file_with_a_huge_class_number_is_refused(images: Path, tmp_path: Path) -> None:
-    write(tmp_path / "boxes" / "data.yaml", "names: {0: a, 1000000000: b}\n")
-    write(tmp_path / "boxes" / "a.txt", "0 0.5 0.5 0.2 0.4\n")
+    write_file(tmp_path / "boxes" / "data.yaml", "names: {0: a, 1000000000: b}\n")
+    write_file(tmp_path / "boxes" / "a.txt", "0 0.5 0.5 0.2 0.4\n")
     with pytest.raises(RecordmillError, match="class numbers are less than 65,536"):
         plan(images, tmp_path / "boxes")
 
@@ -371,8 +366,8 @@ def test_a_yolo_file_with_a_huge_class_number_is_refused(images: Path, tmp_path:
 def test_key_points_of_yolo_are_not_a_polygon(
     shape: str, line: str, images: Path, tmp_path: Path
 ) -> None:
-    write(tmp_path / "boxes" / "data.yaml", f"names: [x]\nkpt_shape: {shape}\n")
-    write(tmp_path / "boxes" / "a.txt", f"0 0.5 0.5 0.6 0.4 {line}\n")
+    write_file(tmp_path / "boxes" / "data.yaml", f"names: [x]\nkpt_shape: {shape}\n")
+    write_file(tmp_path / "boxes" / "a.txt", f"0 0.5 0.5 0.6 0.4 {line}\n")
     record = read(images, tmp_path / "boxes")[0]["a.png"]
     assert edges_of(record) == [pytest.approx((0.2, 0.3, 0.8, 0.7))]
     assert record["image/object/keypoint/x"] == pytest.approx([0.3, 0.6])
@@ -382,10 +377,10 @@ def test_key_points_of_yolo_are_not_a_polygon(
 def test_root_of_a_yolo_data_set_with_splits_is_read(tmp_path: Path) -> None:
     for split in ("train", "val"):
         save_image(tmp_path / "images" / split / "0.jpg")
-        write(tmp_path / "labels" / split / "0.txt", f"{split == 'val':d} 0.5 0.5 0.2 0.4\n")
-    write(tmp_path / "labels" / "val" / "gone.txt", "0 0.5 0.5 0.2 0.4\n")
+        write_file(tmp_path / "labels" / split / "0.txt", f"{split == 'val':d} 0.5 0.5 0.2 0.4\n")
+    write_file(tmp_path / "labels" / "val" / "gone.txt", "0 0.5 0.5 0.2 0.4\n")
     save_image(tmp_path / "images" / "train" / "gone.jpg")
-    write(tmp_path / "train.txt", "./images/train/0.jpg\n")
+    write_file(tmp_path / "train.txt", "./images/train/0.jpg\n")
     source = plan(tmp_path / "images", tmp_path)
     (reject,) = source.plan_rejects
     assert "'gone' is no image of this input" in reject.message  # not that of the other split
@@ -403,7 +398,7 @@ def test_each_split_has_its_own_metadata(tmp_path: Path) -> None:
         save_image(tmp_path / split / "0.png")
         objects = {"bbox": [[10, 5, 30, 20]], "categories": [number]}
         line = json.dumps({"file_name": "0.png", "objects": objects})
-        write(tmp_path / split / "metadata.jsonl", line + "\n")
+        write_file(tmp_path / split / "metadata.jsonl", line + "\n")
     source = plan(tmp_path, tmp_path)
     assert not source.plan_rejects
     records = [
@@ -431,7 +426,7 @@ def test_each_split_has_its_own_metadata(tmp_path: Path) -> None:
     ],
 )
 def test_name_in_another_spelling_finds_its_image(name: str, images: Path, tmp_path: Path) -> None:
-    boxes = write(tmp_path / "b.csv", HEADER + f"{name},10,5,40,25,x\n")
+    boxes = write_file(tmp_path / "b.csv", HEADER + f"{name},10,5,40,25,x\n")
     records, rejects, _ = read(images, boxes)
     assert not rejects
     assert edges_of(records["a.png"]) == [(0.1, 0.1, 0.4, 0.5)]
@@ -439,7 +434,7 @@ def test_name_in_another_spelling_finds_its_image(name: str, images: Path, tmp_p
 
 def test_name_in_another_unicode_form_finds_its_image(tmp_path: Path) -> None:
     save_image(tmp_path / "images" / "caf\u00e9.png")
-    boxes = write(tmp_path / "b.csv", HEADER + "cafe\u0301.png,10,5,40,25,x\n")
+    boxes = write_file(tmp_path / "b.csv", HEADER + "cafe\u0301.png,10,5,40,25,x\n")
     records, rejects, _ = read(tmp_path / "images", boxes)
     assert not rejects
     assert len(edges_of(records["caf\u00e9.png"])) == 1
@@ -449,7 +444,7 @@ def test_folders_choose_among_images_of_one_name(tmp_path: Path) -> None:
     for kind in ("cats", "dogs"):
         save_image(tmp_path / "images" / kind / "0.png")
     text = HEADER + "old/dogs/0.png,10,5,40,25,x\n0.png,1,1,5,5,x\nbirds/0.png,1,1,5,5,x\n"
-    source = plan(tmp_path / "images", write(tmp_path / "b.csv", text))
+    source = plan(tmp_path / "images", write_file(tmp_path / "b.csv", text))
     assert [reject.place for reject in source.plan_rejects] == ["line 3", "line 4"]
     assert "'0.png' is the name of several images" in source.plan_rejects[0].message
 
@@ -462,7 +457,7 @@ def test_annotations_without_an_image_show_a_name_of_each_side(
         "b.csv": HEADER + "q.png,1,1,5,5,x\n",
     }.items():
         with pytest.raises(RecordmillError, match=r"q\.png.*, and an image is 'a\.png'"):
-            plan(images, write(tmp_path / name, text))
+            plan(images, write_file(tmp_path / name, text))
 
 
 @pytest.mark.parametrize(
@@ -483,7 +478,7 @@ def test_annotations_without_an_image_show_a_name_of_each_side(
 def test_table_of_another_tool_is_read_or_refused_with_a_remedy(
     text: str, says: str | None, images: Path, tmp_path: Path
 ) -> None:
-    boxes = write(tmp_path / "b.csv", text)
+    boxes = write_file(tmp_path / "b.csv", text)
     if says is not None:
         with pytest.raises(RecordmillError, match=says):
             plan(images, boxes)
@@ -497,8 +492,8 @@ def test_table_of_another_tool_is_read_or_refused_with_a_remedy(
 def test_label_me_and_cvat_are_read(images: Path, tmp_path: Path) -> None:
     shape = {"label": "x", "points": [[10, 5], [40, 25]], "shape_type": "rectangle"}
     document = {"imagePath": "..\\a.png", "imageWidth": 100, "imageHeight": 50, "shapes": [shape]}
-    write(tmp_path / "labelme" / "a.json", json.dumps(document))
-    write(
+    write_file(tmp_path / "labelme" / "a.json", json.dumps(document))
+    write_file(
         tmp_path / "cvat" / "annotations.xml",
         '<annotations><image id="0" name="a.png" width="100" height="50">'
         '<box label="x" xtl="10" ytl="5" xbr="40" ybr="25"/></image></annotations>',
@@ -522,7 +517,7 @@ def test_unsupported_annotation_format_is_refused_by_name(
     document: Any, says: str, images: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(RecordmillError, match=f"{says}.*export COCO or YOLO"):
-        plan(images, write(tmp_path / "c.json", json.dumps(document)))
+        plan(images, write_file(tmp_path / "c.json", json.dumps(document)))
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "utf-16-be"])
@@ -532,7 +527,7 @@ def test_xml_entities_are_refused_in_every_encoding(
     text = f'<?xml version="1.0" encoding="{encoding[:6]}"?><!DOCTYPE a [<!ENTITY b "c">]><annotation>&b;</annotation>'
     if encoding == "utf-16-be":
         text = "\ufeff" + text
-    write(tmp_path / "boxes" / "a.xml", text.encode(encoding))
+    write_file(tmp_path / "boxes" / "a.xml", text.encode(encoding))
     with pytest.raises(RecordmillError, match=r"^a\.xml: declares entities"):
         plan(images, tmp_path / "boxes")
 
@@ -550,8 +545,8 @@ def test_xml_entities_are_refused_in_every_encoding(
 def test_xml_without_annotations_of_images_is_a_reject(
     text: str, says: str, images: Path, tmp_path: Path
 ) -> None:
-    write(tmp_path / "boxes" / "a.xml", f"<annotation>{OBJECT.format('', 11)}</annotation>")
-    write(tmp_path / "boxes" / "b.xml", text)
+    write_file(tmp_path / "boxes" / "a.xml", f"<annotation>{OBJECT.format('', 11)}</annotation>")
+    write_file(tmp_path / "boxes" / "b.xml", text)
     records, rejects, _ = read(images, tmp_path / "boxes")
     (reject,) = rejects
     assert says in reject.message
@@ -560,17 +555,17 @@ def test_xml_without_annotations_of_images_is_a_reject(
 
 def test_lists_of_voc_make_splits_if_each_image_is_in_one(images: Path, tmp_path: Path) -> None:
     for stem in "abc":
-        write(
+        write_file(
             tmp_path / "Annotations" / f"{stem}.xml",
             f"<annotation>{OBJECT.format('', 11)}</annotation>",
         )
     lists = tmp_path / "ImageSets" / "Main"
-    write(lists / "train.txt", "a\nb  1\n")
-    write(lists / "trainval.txt", "a\nb\nc\n")
+    write_file(lists / "train.txt", "a\nb  1\n")
+    write_file(lists / "trainval.txt", "a\nb\nc\n")
     source = plan(images, tmp_path / "Annotations")
     assert source.files.splits.to_pylist() == [None] * 3
     assert "ImageSets/Main has 2 of 3 images in exactly one list" in "".join(source.notes)
-    write(lists / "val.txt", "c\n")
+    write_file(lists / "val.txt", "c\n")
     source = plan(images, tmp_path / "Annotations")
     assert source.files.splits.to_pylist() == ["train", "train", "validation"]
     source = plan(images, tmp_path / "Annotations", split_from="none")
@@ -582,7 +577,7 @@ def test_labels_of_a_yolo_data_set_are_noted_with_their_option(count: int, tmp_p
     for number in range(count):
         save_image(tmp_path / "set" / "images" / "train" / f"{number}.jpg")
     for number in range(2):
-        write(tmp_path / "set" / "labels" / "train" / f"{number}.txt", "0 0.5 0.5 0.2 0.4\n")
+        write_file(tmp_path / "set" / "labels" / "train" / f"{number}.txt", "0 0.5 0.5 0.2 0.4\n")
     listing = list_inputs([str(tmp_path / "set")])
     if count == 2:
         with pytest.raises(
@@ -601,9 +596,9 @@ def test_the_root_of_a_yolo_data_set_is_named_though_most_files_are_text(
     root = tmp_path / "set"
     for number in range(2):
         save_image(root / ("data" if flat else "images") / f"{number}.jpg")
-        write(root / ("data" if flat else "labels") / f"{number}.txt", "0 0.5 0.5 0.2 0.4\n")
+        write_file(root / ("data" if flat else "labels") / f"{number}.txt", "0 0.5 0.5 0.2 0.4\n")
     for name in ("train.txt", "classes.txt", "more.txt"):
-        write(root / name, "cat\ndog\n")
+        write_file(root / name, "cat\ndog\n")
     images, boxes = (root, root) if flat else (root / "images", root / "labels")
     with pytest.raises(RecordmillError) as caught:
         detect_kind(list_inputs([str(root)]))
@@ -616,9 +611,9 @@ def test_options_of_images_choose_images_among_more_files_of_other_kinds(
 ) -> None:
     root = tmp_path / "set"
     save_image(root / "a.png")
-    table = write(root / "b.csv", HEADER + "a.png,10,5,40,25,x\n")
+    table = write_file(root / "b.csv", HEADER + "a.png,10,5,40,25,x\n")
     for number in range(2):
-        write(root / f"{number}.csv", "x,y\n1,2\n")
+        write_file(root / f"{number}.csv", "x,y\n1,2\n")
     recordmill.build(root, tmp_path / "out", **{option: table})
     assert len(recordmill.open(tmp_path / "out")) == 1
     assert recordmill.open(tmp_path / "out").columns[0] in ("image", "image/encoded")
@@ -628,7 +623,7 @@ def test_tables_beside_as_many_images_are_named_with_the_options_that_read_them(
     tmp_path: Path,
 ) -> None:
     save_image(tmp_path / "set" / "a.png")
-    write(tmp_path / "set" / "b.csv", HEADER + "a.png,10,5,40,25,x\n")
+    write_file(tmp_path / "set" / "b.csv", HEADER + "a.png,10,5,40,25,x\n")
     with pytest.raises(
         RecordmillError, match=r"which data .*--labels \S*set or --boxes \S*set reads"
     ):
@@ -637,7 +632,7 @@ def test_tables_beside_as_many_images_are_named_with_the_options_that_read_them(
 
 def test_columns_of_the_box_size_are_not_the_image_size(images: Path, tmp_path: Path) -> None:
     text = "image,xmin,ymin,xmax,ymax,width,height,class\na.png,10,5,40,25,30,20,x\n"
-    records, rejects, _ = read(images, write(tmp_path / "b.csv", text))
+    records, rejects, _ = read(images, write_file(tmp_path / "b.csv", text))
     assert not rejects
     assert edges_of(records["a.png"]) == [(0.1, 0.1, 0.4, 0.5)]
 
@@ -646,7 +641,7 @@ def test_columns_of_the_box_size_are_not_the_image_size(images: Path, tmp_path: 
 def test_labels_find_images_by_the_rules_of_annotations(
     name: str, images: Path, tmp_path: Path
 ) -> None:
-    labels = write(tmp_path / "l.csv", f"file,label\n{name},x\nb.png,y\nc.png,y\n")
+    labels = write_file(tmp_path / "l.csv", f"file,label\n{name},x\nb.png,y\nc.png,y\n")
     source = plan_images(list_inputs([str(images)]), ImageOptions(labels=str(labels)))
     assert not source.plan_rejects
     assert len(source.files) == 3
@@ -654,20 +649,20 @@ def test_labels_find_images_by_the_rules_of_annotations(
 
 def test_jpg_and_jpeg_are_the_same_extension(tmp_path: Path) -> None:
     save_image(tmp_path / "images" / "a.jpg")
-    boxes = write(tmp_path / "b.csv", HEADER + "a.jpeg,10,5,40,25,x\n")
+    boxes = write_file(tmp_path / "b.csv", HEADER + "a.jpeg,10,5,40,25,x\n")
     assert edges_of(read(tmp_path / "images", boxes)[0]["a.jpg"]) == [(0.1, 0.1, 0.4, 0.5)]
     with pytest.raises(RecordmillError, match=r"'a.png', and an image is 'a.jpg'"):
-        plan(tmp_path / "images", write(tmp_path / "b.csv", HEADER + "a.png,10,5,40,25,x\n"))
+        plan(tmp_path / "images", write_file(tmp_path / "b.csv", HEADER + "a.png,10,5,40,25,x\n"))
 
 
 def test_labels_without_an_image_show_a_name_of_each_side(images: Path, tmp_path: Path) -> None:
-    labels = write(tmp_path / "l.csv", "file,label\nq.png,x\n")
+    labels = write_file(tmp_path / "l.csv", "file,label\nq.png,x\n")
     with pytest.raises(RecordmillError, match=r"file has 'q.png', and an image is 'a.png'"):
         plan_images(list_inputs([str(images)]), ImageOptions(labels=str(labels)))
 
 
 def test_a_pickled_source_reads_the_same_boxes(images: Path, tmp_path: Path) -> None:
-    boxes = write(tmp_path / "b.csv", HEADER + "a.png,10,5,40,25,x\nc.png,0.5,1,2,3,y\n")
+    boxes = write_file(tmp_path / "b.csv", HEADER + "a.png,10,5,40,25,x\nc.png,0.5,1,2,3,y\n")
     rows, rejects = read_all(plan(images, boxes))
     assert not rejects
     assert [len(row[2]["image/object/bbox/xmin"]) for row in rows] == [1, 0, 1]
@@ -755,7 +750,7 @@ def test_many_damaged_annotation_files_give_a_result_or_one_sentence(
 
 def test_crop_that_cannot_move_key_points_is_refused(images: Path, tmp_path: Path) -> None:
     document = coco_document(keypoints=[20, 10, 2])
-    boxes = write(tmp_path / "c.json", json.dumps(document))
+    boxes = write_file(tmp_path / "c.json", json.dumps(document))
     recordmill.build(images, tmp_path / "out", boxes=boxes)
     assert recordmill.verify(tmp_path / "out") == []
     label_map = tmp_path / "out" / "label_map.pbtxt"
@@ -809,7 +804,7 @@ def test_hostile_numbers_of_coco_give_finite_records(tmp_path: Path) -> None:
     ]
     for _ in range(300):
         document = hostile_coco(rng)
-        boxes = write(tmp_path / "c.json", json.dumps(document))
+        boxes = write_file(tmp_path / "c.json", json.dumps(document))
         try:
             records, _, _ = read(tmp_path / "images", boxes, **rng.choice(ways))
         except RecordmillError:

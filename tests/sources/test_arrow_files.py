@@ -13,12 +13,12 @@ import pyarrow as pa
 import pyarrow.feather as feather
 import pyarrow.parquet as pq
 import pytest
+from kit.files import shard_bytes
 from kit.source_reading import input_files
 
 import recordmill
 from recordmill.base.errors import DataError, RecordmillError, UsageError
 from recordmill.schemas.feature import Feature
-from recordmill.shards.manifest import load_manifest
 from recordmill.sources.arrow.ipc_files import plan_arrow
 from recordmill.sources.common.contract import PlanOptions, TableOptions
 
@@ -54,17 +54,12 @@ def write(how: str, folder: Path, table: pa.Table = TABLE) -> Path:
     return path
 
 
-def shards(out: Path) -> list[bytes]:
-    folder = out / load_manifest(out).parts[-1].folder
-    return [path.read_bytes() for path in sorted(folder.glob("*.tfrecord*"))]
-
-
 @pytest.mark.parametrize("how", ["uncompressed", "lz4", "zstd", "stream"])
 def test_arrow_files_give_the_shards_of_parquet(how: str, tmp_path: Path) -> None:
     told: dict[str, Any] = {"name": "x", "seed": 3, "num_shards": 2, "label": "class"}
     recordmill.build(write("parquet", tmp_path / "a"), tmp_path / "expected", **told)
     result = recordmill.build(write(how, tmp_path / "b"), tmp_path / "out", **told)
-    assert shards(tmp_path / "out") == shards(tmp_path / "expected")
+    assert shard_bytes(tmp_path / "out") == shard_bytes(tmp_path / "expected")
     schema = recordmill.open(result.out).schema
     assert schema["class"].classes == ("c0", "c1", "c2")
     assert schema["x"] == Feature("x", "int64", required=True)
@@ -119,7 +114,7 @@ def test_an_arrow_file_in_archives_is_read(how: str, tmp_path: Path) -> None:
         tar.add(path, path.name)
     for name in ("a.zip", "a.tar.gz"):
         recordmill.build(tmp_path / name, tmp_path / name[2:], name="x")
-        assert shards(tmp_path / name[2:]) == shards(tmp_path / "expected")
+        assert shard_bytes(tmp_path / name[2:]) == shard_bytes(tmp_path / "expected")
 
 
 def test_a_large_arrow_stream_deflated_in_a_zip_is_read(

@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kit.csv_oracle import EPOCH, expected_class, expected_moment, oracle_rows
+from kit.files import write_file
 from kit.runs import in_flags
 from kit.source_reading import check_chunk, input_files, same
 
@@ -31,12 +32,6 @@ from recordmill.sources.csv.dialect import CsvOptions
 from recordmill.sources.csv.source import CsvSource, plan_csv
 
 NULLS = ("", "NA")
-
-
-def write(folder: Path, content: bytes | str, name: str = "in.csv") -> Path:
-    path = folder / name
-    path.write_bytes(content.encode() if isinstance(content, str) else content)
-    return path
 
 
 def plan(
@@ -241,7 +236,7 @@ def test_ranges_of_any_size_give_the_same_records(
         CsvOptions(max_line_bytes=200, quote='"'),
         PlanOptions(threads=threads, label="label"),
     )
-    files = tuple(input_files(write(tmp_path, MIXED)))
+    files = tuple(input_files(write_file(tmp_path / "in.csv", MIXED)))
     whole = csv_source._plan_with_ranges(files, options, PlanOptions(label="label"), 1 << 20)
     parts = csv_source._plan_with_ranges(files, options, common, range_bytes)
     assert (len(whole.units), parts.schema, parts.notes) == (1, whole.schema, whole.notes)
@@ -260,8 +255,8 @@ def test_ranges_of_any_size_give_the_same_records(
 
 def test_files_with_different_columns_are_joined_by_name(tmp_path: Path) -> None:
     one, other = (
-        write(tmp_path, "a,b\n1,x\n2,y\n", "1.csv"),
-        write(tmp_path, "c,a\n0.5,3\n,4\n", "2.csv"),
+        write_file(tmp_path / "1.csv", "a,b\n1,x\n2,y\n"),
+        write_file(tmp_path / "2.csv", "c,a\n0.5,3\n,4\n"),
     )
     source = plan([one, other])
     table, places, _ = read(source)
@@ -277,11 +272,11 @@ def test_files_with_different_columns_are_joined_by_name(tmp_path: Path) -> None
         DataError,
         match=r"^4\.csv: its delimiter seems to be ';', but that of 1\.csv is ','; say which with --delimiter",
     ):
-        plan([one, write(tmp_path, "a;b\n1;2\n", "4.csv")])
+        plan([one, write_file(tmp_path / "4.csv", "a;b\n1;2\n")])
 
 
 def test_missing_and_empty_text_are_distinct(tmp_path: Path) -> None:
-    path = write(tmp_path, 's,t,n\n"",x,""\n,"NA",NA\nNA,"",1\n')
+    path = write_file(tmp_path / "in.csv", 's,t,n\n"",x,""\n,"NA",NA\nNA,"",1\n')
     source = plan(path)
     assert read(source)[0].to_pydict() == {
         "s": ["", None, None],
@@ -293,7 +288,7 @@ def test_missing_and_empty_text_are_distinct(tmp_path: Path) -> None:
         "column 's': nulls: 1 empty, 1 'NA'",
         "column 'n': nulls: 1 'NA', 1 quoted",
     )
-    only_quoted = plan(write(tmp_path, 'a,b\n"",1\n"",2\n', "quoted.csv"))
+    only_quoted = plan(write_file(tmp_path / "quoted.csv", 'a,b\n"",1\n"",2\n'))
     assert only_quoted.schema["a"] == Feature("a", "string", required=True)
     assert plan(path, CsvOptions(null_tokens=())).schema["n"].dtype == "string"
     assert read(plan(path, CsvOptions(null_tokens=("x",))))[0]["t"].to_pylist() == [None, "NA", ""]
@@ -304,7 +299,9 @@ def reasons(path: Path, **common: Any) -> list[tuple[str, str]]:
 
 
 def test_csv_values_that_do_not_fit_are_rejects(tmp_path: Path) -> None:
-    path = write(tmp_path, "a,b\n1,x\n1e39,x\n16777217,x\n0.1,x\n\n33554432,x\n-16777219,x\n")
+    path = write_file(
+        tmp_path / "in.csv", "a,b\n1,x\n1e39,x\n16777217,x\n0.1,x\n\n33554432,x\n-16777219,x\n"
+    )
     assert [reason for reason, _ in reasons(path)] == ["range", "inexact", "inexact"]
     assert reasons(path)[0][1] == (
         "in.csv: line 3, row 1: column 'a': '1e39' is out of range for float32; use --dtype a=float64"
@@ -321,7 +318,10 @@ def test_csv_values_that_do_not_fit_are_rejects(tmp_path: Path) -> None:
     assert read(source)[0]["a"].to_pylist() == [1.0, pytest.approx(0.1), 33554432.0]
     assert read(source)[1] == [(0, 0), (0, 3), (0, 4)]
     times = read(
-        plan(write(tmp_path, "a\n2020-01-02 03:04:05.1\n", "t.csv"), dtypes={"a": "timestamp[s]"})
+        plan(
+            write_file(tmp_path / "t.csv", "a\n2020-01-02 03:04:05.1\n"),
+            dtypes={"a": "timestamp[s]"},
+        )
     )[2]
     said = "column 'a': '2020-01-02 03:04:05.1' is finer than timestamp[s]; use --dtype 'a=timestamp[ns]'"
     assert [in_flags(reject.message) for reject in times] == [said]
@@ -365,7 +365,7 @@ def test_generated_table_equals_the_oracle(
         *map(",".join, zip(*columns, strict=True)),
     ]
     with tempfile.TemporaryDirectory() as folder:
-        path = write(Path(folder), newline.join(lines) + newline)
+        path = write_file(Path(folder) / "in.csv", newline.join(lines) + newline)
         source = check_file(path, CsvOptions(delimiter=",", header=True))
         parts = csv_source._plan_with_ranges(
             tuple(input_files(path)),
@@ -380,7 +380,7 @@ def test_generated_table_equals_the_oracle(
 
 
 def test_given_schema_selects_and_casts_csv_columns(tmp_path: Path) -> None:
-    path = write(tmp_path, "a,b,c\n1,2,3\n,5,6\n7,x,9\n")
+    path = write_file(tmp_path / "in.csv", "a,b,c\n1,2,3\n,5,6\n7,x,9\n")
     source = plan(
         path,
         schema=Schema(
@@ -401,7 +401,7 @@ def test_given_schema_selects_and_casts_csv_columns(tmp_path: Path) -> None:
 
 
 def test_row_of_another_length_is_a_reject_and_never_shifted(tmp_path: Path) -> None:
-    path = write(tmp_path, 'a,b\n1,2\n3,4,5\n6\n"7,8\n9,10\n', "in.csv")
+    path = write_file(tmp_path / "in.csv", 'a,b\n1,2\n3,4,5\n6\n"7,8\n9,10\n')
     table, places, rejects = read(plan(path))
     assert table.to_pydict() == {"a": [1, 9], "b": [2, 10]}
     assert places == [(0, 0), (0, 4)]
@@ -418,14 +418,14 @@ def test_row_of_another_length_is_a_reject_and_never_shifted(tmp_path: Path) -> 
 
 def test_long_values_are_shortened_in_rejects(tmp_path: Path) -> None:
     name = "n" * 100
-    path = write(tmp_path, f"{name},b\n{'é' * 200}\x07,1\n2,3\n".encode())
+    path = write_file(tmp_path / "in.csv", f"{name},b\n{'é' * 200}\x07,1\n2,3\n".encode())
     (reject,) = read(plan(path, dtypes={name: "int64"}))[2]
     assert "é" * 60 + "...'" in in_flags(reject.message)
     assert f"--dtype {name}=string" in in_flags(reject.message)  # which is to be copied
 
 
 def test_blank_before_a_quote_suggests_trim(tmp_path: Path) -> None:
-    path = write(tmp_path, 'n,t\n0, "a, b"\n1, "c"\n')
+    path = write_file(tmp_path / "in.csv", 'n,t\n0, "a, b"\n1, "c"\n')
     (reject,) = read(plan(path))[2]
     assert "use --trim, since a quote after a blank is text, or check" in in_flags(reject.message)
     assert read(plan(path, CsvOptions(trim=True)))[0].to_pydict() == {
@@ -435,8 +435,8 @@ def test_blank_before_a_quote_suggests_trim(tmp_path: Path) -> None:
 
 
 def test_values_that_lose_digits_are_counted_in_a_note(tmp_path: Path) -> None:
-    path = write(
-        tmp_path,
+    path = write_file(
+        tmp_path / "in.csv",
         "x\n0.1\n41.985015101\n16777217.0\n1e-400\n3.1415927\n3.14159274\nnan\n0.5000000000000\n",
     )
     assert "column 'x': 3 of 8 values lose digits as float32; --dtype x=float64 keeps them" in map(
@@ -445,23 +445,29 @@ def test_values_that_lose_digits_are_counted_in_a_note(tmp_path: Path) -> None:
 
 
 def test_dialect_options_apply_to_the_rows(tmp_path: Path) -> None:
-    path = write(tmp_path, "made by hand\n#comment\nx | y\n 'a|b' | 1 \n# no row\n'it\\'s'|2\n")
+    path = write_file(
+        tmp_path / "in.csv", "made by hand\n#comment\nx | y\n 'a|b' | 1 \n# no row\n'it\\'s'|2\n"
+    )
     source = plan(path, CsvOptions(quote="'", escape="\\", comment="#", skip_lines=1, trim=True))
     assert source.heads[0].delimiter == "|"
     assert read(source)[0].to_pydict() == {"x": ["a|b", "it's"], "y": [1, 2]}
-    headless = plan(write(tmp_path, "1,2\n3,4\n"), CsvOptions(header=False))
+    headless = plan(write_file(tmp_path / "in.csv", "1,2\n3,4\n"), CsvOptions(header=False))
     assert read(headless)[0].to_pydict() == {"column_1": [1, 3], "column_2": [2, 4]}
-    named = plan(write(tmp_path, "1,2\n3,4\n"), CsvOptions(header=False, names=("p", "q")))
+    named = plan(
+        write_file(tmp_path / "in.csv", "1,2\n3,4\n"), CsvOptions(header=False, names=("p", "q"))
+    )
     assert read(named)[0].to_pydict() == {"p": [1, 3], "q": [2, 4]}
-    renamed = plan(write(tmp_path, "a,a\n3,4\n"), CsvOptions(header=True, names=("p", "q")))
+    renamed = plan(
+        write_file(tmp_path / "in.csv", "a,a\n3,4\n"), CsvOptions(header=True, names=("p", "q"))
+    )
     assert read(renamed)[0].to_pydict() == {"p": [3], "q": [4]}
 
 
 def test_files_with_only_a_header_are_noted(tmp_path: Path) -> None:
     paths = [
-        write(tmp_path, "a,b\n", "0.csv"),
-        write(tmp_path, "a,b\n1,2\n", "1.csv"),
-        write(tmp_path, "a,b", "2.csv"),
+        write_file(tmp_path / "0.csv", "a,b\n"),
+        write_file(tmp_path / "1.csv", "a,b\n1,2\n"),
+        write_file(tmp_path / "2.csv", "a,b"),
     ]
     source = plan(paths)
     assert "2 files hold a header and no rows: 0.csv, 2.csv" in source.notes
@@ -488,8 +494,8 @@ def test_invalid_utf8_in_csv_is_a_reject(tmp_path: Path) -> None:
         b"\xf0\x80\x80\x80",
     ]
     good = ["é", "€", "𝄞", "\ud7ff", "\U0010ffff"]
-    path = write(
-        tmp_path,
+    path = write_file(
+        tmp_path / "in.csv",
         b"a,b\n" + b"".join(b"1,%s\n" % text for text in (*bad, *(text.encode() for text in good))),
     )
     table, _, rejects = read(plan(path))
@@ -531,7 +537,7 @@ def test_line_far_beyond_the_limit_is_never_held_in_memory(tmp_path: Path) -> No
 
 
 def test_number_beyond_float64_is_a_reject_that_proposes_text(tmp_path: Path) -> None:
-    path = write(tmp_path, "a,b\n1e400,x\n2,x\n")
+    path = write_file(tmp_path / "in.csv", "a,b\n1e400,x\n2,x\n")
     for common in ({}, {"dtypes": {"a": "float64"}}):
         ((_, message),) = reasons(path, **common)
         assert message.endswith("use --dtype a=string")
@@ -539,8 +545,9 @@ def test_number_beyond_float64_is_a_reject_that_proposes_text(tmp_path: Path) ->
 
 def test_whole_number_with_many_zero_decimals_is_an_integer(tmp_path: Path) -> None:
     texts = ["12." + "0" * 20, "-9223372036854775808." + "0" * 9, "1" + "0" * 18 + ".0e0"]
-    path = write(
-        tmp_path, "a,b\n" + "".join(f"{text},x\n" for text in [*texts, "1." + "0" * 30 + "1"])
+    path = write_file(
+        tmp_path / "in.csv",
+        "a,b\n" + "".join(f"{text},x\n" for text in [*texts, "1." + "0" * 30 + "1"]),
     )
     rows, _, rejects = read(plan(path, dtypes={"a": "int64"}))
     assert rows["a"].to_pylist() == [12, -(2**63), 10**18]

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from kit import image_samples
-from kit.files import framed
+from kit.files import framed, write_files
 from kit.runs import in_flags
 from kit.source_reading import input_files, read_all, values
 
@@ -181,14 +181,10 @@ def test_kinds_of_real_folders_are_detected(
     assert len(kept.files) + sum(left.values()) == len(listing.files)
 
 
-def write(root: Path, **files: bytes) -> Path:
-    for name, data in files.items():
-        (root / name.replace("__", ".")).write_bytes(data)
-    return root
-
-
 def test_tie_between_kinds_is_an_error_with_commands(tmp_path: Path) -> None:
-    write(tmp_path, a__png=image_samples.encoded("PNG"), b__csv=b"a,b\n1,2\n", c__txt=b"hello")
+    write_files(
+        tmp_path, {"a.png": image_samples.encoded("PNG"), "b.csv": b"a,b\n1,2\n", "c.txt": b"hello"}
+    )
     with pytest.raises(
         UsageError,
         match=r"images \(1 file\(s\), such as a.png\); csv .*`recordmill build images \.\.\.` or `recordmill build csv",
@@ -198,15 +194,17 @@ def test_tie_between_kinds_is_an_error_with_commands(tmp_path: Path) -> None:
 
 def test_majority_of_files_determines_the_kind_and_the_rest_is_noted(tmp_path: Path) -> None:
     picture = image_samples.encoded("PNG")
-    write(
+    write_files(
         tmp_path,
-        a__png=picture,
-        b__png=picture,
-        noextension=picture,
-        b__csv=b"a,b\n1,2\n",
-        d__xml=b"<x/>",
-        e__xml=b"<x/>",
-        README=b"hi",
+        {
+            "a.png": picture,
+            "b.png": picture,
+            "noextension": picture,
+            "b.csv": b"a,b\n1,2\n",
+            "d.xml": b"<x/>",
+            "e.xml": b"<x/>",
+            "README": b"hi",
+        },
     )
     listing = list_inputs([str(tmp_path)])
     kind, why = detect_kind(listing)
@@ -262,13 +260,13 @@ def test_logs_alone_or_given_by_name_are_read(tmp_path: Path) -> None:
 
 
 def test_file_given_by_name_is_kept(tmp_path: Path) -> None:
-    write(tmp_path, a__csv=b"a,b\n1,2\n", t__md=b"| a |")
+    write_files(tmp_path, {"a.csv": b"a,b\n1,2\n", "t.md": b"| a |"})
     listing = list_inputs([str(tmp_path / "a.csv"), str(tmp_path / "t.md")])
     assert [file.name for file in filter_kind(listing, "csv").files] == ["a.csv", "t.md"]
 
 
 def test_text_can_be_read_as_any_text_kind(tmp_path: Path) -> None:
-    write(tmp_path, a__log=b"one\ntwo\n", b__md=b"# x\n")
+    write_files(tmp_path, {"a.log": b"one\ntwo\n", "b.md": b"# x\n"})
     listing = list_inputs([str(tmp_path)])
     assert [file.name for file in filter_kind(listing, "csv").files] == ["a.log", "b.md"]
     with pytest.raises(UsageError, match=r"no parquet among 2 file\(s\): 1 \.log, 1 \.md"):
@@ -278,7 +276,7 @@ def test_text_can_be_read_as_any_text_kind(tmp_path: Path) -> None:
 
 
 def test_unknown_files_are_refused_with_the_supported_kinds(tmp_path: Path) -> None:
-    write(tmp_path, a__bin=bytes(100), b__json=b"[1]")
+    write_files(tmp_path, {"a.bin": bytes(100), "b.json": b"[1]"})
     with pytest.raises(
         UsageError,
         match=r"no supported data found \(2 files: 1 \.bin, 1 \.json; .*\)\. The kinds are",
@@ -287,7 +285,7 @@ def test_unknown_files_are_refused_with_the_supported_kinds(tmp_path: Path) -> N
 
 
 def test_papers_alone_are_text(tmp_path: Path) -> None:
-    write(tmp_path, a__md=b"# a\n", b__md=b"# b\n")
+    write_files(tmp_path, {"a.md": b"# a\n", "b.md": b"# b\n"})
     assert detect_kind(list_inputs([str(tmp_path)])) == ("text", "text: nothing but 2 .md")
 
 

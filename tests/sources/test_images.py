@@ -12,6 +12,7 @@ import PIL.Image
 import pyarrow as pa
 import pytest
 from kit import image_samples
+from kit.files import write_files
 from kit.runs import in_flags
 from kit.source_reading import read_all, values
 from PIL.ImageFile import ImageFile
@@ -30,14 +31,6 @@ PNG, JPEG, GIF = (
     image_samples.encoded(name, image_samples.picture().quantize(8) if name == "GIF" else None)
     for name in ("PNG", "JPEG", "GIF")
 )
-
-
-def write(root: Path, files: dict[str, bytes]) -> Path:
-    for name, data in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-    return root
 
 
 def plan(*inputs: Path, common: PlanOptions | None = None, **options: Any) -> ImageSource:
@@ -64,7 +57,7 @@ def chunks(source: ImageSource) -> list[Chunk]:
 def test_sizes_of_chunks_and_units_do_not_change_the_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write(
+    write_files(
         tmp_path,
         {
             f"{at:03}.png": image_samples.encoded("PNG", image_samples.picture(seed=at))
@@ -87,7 +80,7 @@ def test_sizes_of_chunks_and_units_do_not_change_the_records(
 def test_chunk_of_images_keeps_to_its_size(tmp_path: Path) -> None:
     """Files of 3 MiB: two make a chunk of 8 MiB at most; one of 9 MiB is a chunk of its own."""
     padded = {f"{at}.png": PNG + bytes((9 << 20) if at == 2 else 3 << 20) for at in range(5)}
-    source = plan(write(tmp_path, padded))
+    source = plan(write_files(tmp_path, padded))
     sizes = [[len(image.as_py()) for image in chunk.records["image"]] for chunk in chunks(source)]
     assert [len(size) for size in sizes] == [2, 1, 2]
     assert all(len(size) == 1 or sum(size) <= BATCH_BYTES for size in sizes)
@@ -102,7 +95,7 @@ def test_rejected_images_leave_no_gap_in_a_chunk(tmp_path: Path) -> None:
         "h.jpg": b"P6\n1 1\n255\n...",
     }
     good = {"a.png": PNG, "d.gif": GIF, "f.jpg": JPEG, "i.png": PNG}
-    source = plan(write(tmp_path, {**bad, **good}))
+    source = plan(write_files(tmp_path, {**bad, **good}))
     rows, rejects = drain(source)
     assert {row["source"]: row["image"] for row in rows} == good
     assert [(reject.source, reject.place, reject.reason) for reject in rejects] == [
@@ -117,7 +110,7 @@ def test_rejected_images_leave_no_gap_in_a_chunk(tmp_path: Path) -> None:
 
 
 def test_unit_of_only_bad_images_still_yields_a_chunk(tmp_path: Path) -> None:
-    rows, rejects = drain(plan(write(tmp_path, {"a.png": b"x", "b.png": b"y"})))
+    rows, rejects = drain(plan(write_files(tmp_path, {"a.png": b"x", "b.png": b"y"})))
     assert (rows, len(rejects)) == ([], 2)
 
 
@@ -130,7 +123,7 @@ def test_content_determines_the_image_format(tmp_path: Path) -> None:
         "d.dat": b"what else",
         "e.jpeg": PNG,
     }
-    source = plan(write(tmp_path, names))
+    source = plan(write_files(tmp_path, names))
     rows, rejects = drain(source)
     assert {row["source"]: row["format"] for row in rows} == {
         "a.jpg": "PNG",
@@ -146,13 +139,13 @@ def test_content_determines_the_image_format(tmp_path: Path) -> None:
 
 
 def test_image_given_by_name_may_have_any_extension(tmp_path: Path) -> None:
-    write(tmp_path, {"picture.txt": PNG, "a.png": PNG})
+    write_files(tmp_path, {"picture.txt": PNG, "a.png": PNG})
     assert len(drain(plan(tmp_path / "picture.txt"))[0]) == 1
     assert len(drain(plan(tmp_path))[0]) == 1
 
 
 def test_schema_that_images_cannot_meet_is_refused(tmp_path: Path) -> None:
-    write(tmp_path, {"a.png": PNG})
+    write_files(tmp_path, {"a.png": PNG})
     with pytest.raises(UsageError, match="'image' is uint8"):
         plan(tmp_path, common=PlanOptions(schema=Schema((Feature("image", "uint8", (28, 28)),))))
     with pytest.raises(DataError, match="requires 'weight'"):
@@ -176,7 +169,7 @@ def test_decode_check_is_stricter_than_structure_check(tmp_path: Path) -> None:
     at = GIF.rindex(b"\0;") - 40
     # inside the LZW data; the blocks stay whole
     damaged = GIF[:at] + bytes(byte ^ 0xFF for byte in GIF[at : at + 30]) + GIF[at + 30 :]
-    write(tmp_path, {"a.gif": damaged, "b.gif": GIF})
+    write_files(tmp_path, {"a.gif": damaged, "b.gif": GIF})
     assert len(drain(plan(tmp_path))[0]) == 2
     rows, rejects = drain(plan(tmp_path, check="decode"))
     assert [row["source"] for row in rows] == ["b.gif"]
@@ -186,7 +179,7 @@ def test_decode_check_is_stricter_than_structure_check(tmp_path: Path) -> None:
 @pytest.mark.parametrize("check", ["structure", "decode"])
 def test_too_many_pixels_are_rejected_before_decoding(tmp_path: Path, check: str) -> None:
     width, height = image_samples.SIZE
-    write(
+    write_files(
         tmp_path,
         {
             "a.png": PNG,
@@ -205,7 +198,7 @@ def test_pixel_limit_of_pillow_is_not_used(
     from PIL import Image
 
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10)
-    write(tmp_path, {"a.png": PNG, "b.gif": GIF, "c.jpg": JPEG})
+    write_files(tmp_path, {"a.png": PNG, "b.gif": GIF, "c.jpg": JPEG})
     rows, rejects = drain(plan(tmp_path, check="decode"))
     assert (len(rows), rejects) == (3, [])
     assert not [
@@ -216,7 +209,7 @@ def test_pixel_limit_of_pillow_is_not_used(
 
 
 def test_image_file_beyond_memory_is_a_reject(tmp_path: Path) -> None:
-    write(tmp_path, {"a.png": PNG, "b.png": PNG + bytes(5000)})
+    write_files(tmp_path, {"a.png": PNG, "b.png": PNG + bytes(5000)})
     source = plan(tmp_path, common=PlanOptions(memory_bytes=4 * 4000))
     assert [(reject.source, reject.reason) for reject in source.plan_rejects] == [("b.png", "size")]
     assert [row["source"] for row in drain(source)[0]] == ["a.png"]
@@ -224,7 +217,7 @@ def test_image_file_beyond_memory_is_a_reject(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("change", ["grow", "shrink", "touch", "remove"])
 def test_image_that_changes_after_the_plan_is_an_error(tmp_path: Path, change: str) -> None:
-    write(tmp_path, {"a.png": PNG, "b.png": PNG})
+    write_files(tmp_path, {"a.png": PNG, "b.png": PNG})
     source = plan(tmp_path)
     path = tmp_path / "b.png"
     if change == "grow":
@@ -242,7 +235,7 @@ def test_image_that_changes_after_the_plan_is_an_error(tmp_path: Path, change: s
 
 
 def test_folder_without_images_is_refused(tmp_path: Path) -> None:
-    write(tmp_path, {"a.csv": b"a,b\n", "b.xml": b"<x/>", "c": b"?"})
+    write_files(tmp_path, {"a.csv": b"a,b\n", "b.xml": b"<x/>", "c": b"?"})
     with pytest.raises(
         UsageError, match=r"no image among 3 file\(s\): 1 without extension, 1 \.csv, 1 \.xml"
     ):
@@ -263,7 +256,7 @@ def test_folder_without_images_is_refused(tmp_path: Path) -> None:
 def test_invalid_image_option_is_refused(
     options: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
-    write(tmp_path / "in", {"a.png": b""})
+    write_files(tmp_path / "in", {"a.png": b""})
     with pytest.raises(UsageError, match=message):
         recordmill.build(tmp_path / "in", tmp_path / "out", **options)
 
@@ -273,7 +266,7 @@ def test_label_of_images_needs_a_labels_file(tmp_path: Path) -> None:
         UsageError,
         match="--label breed: images have a label by their folders, or by a column of --labels FILE",
     ):
-        plan(write(tmp_path, {"a.png": PNG}), common=PlanOptions(label="breed"))
+        plan(write_files(tmp_path, {"a.png": PNG}), common=PlanOptions(label="breed"))
     with pytest.raises(UsageError, match="--label label: images have a label by their folders"):
         plan(tmp_path, common=PlanOptions(label="label"))
 
@@ -282,7 +275,7 @@ def test_images_are_read_without_a_copy(tmp_path: Path) -> None:
     """The Arrow column's one data buffer is as large as the files, and rejects cost nothing of it
     but its end.
     """
-    source = plan(write(tmp_path, {"a.png": PNG, "b.png": PNG[:-4], "c.png": PNG}))
+    source = plan(write_files(tmp_path, {"a.png": PNG, "b.png": PNG[:-4], "c.png": PNG}))
     (chunk,) = chunks(source)
     column = chunk.records["image"]
     assert column.buffers()[2].size == 3 * len(PNG) - 4
@@ -297,7 +290,7 @@ def tiff(*sizes: tuple[int, int]) -> bytes:
 
 
 def test_every_page_of_a_tiff_is_within_max_pixels(tmp_path: Path) -> None:
-    write(tmp_path, {"a.tif": tiff((8, 8), (4, 9)), "b.tif": tiff((8, 8), (9, 9))})
+    write_files(tmp_path, {"a.tif": tiff((8, 8), (4, 9)), "b.tif": tiff((8, 8), (9, 9))})
     rows, rejects = drain(plan(tmp_path, check="decode", max_pixels=64))
     assert [row["source"] for row in rows] == ["a.tif"]
     assert [(reject.source, in_flags(reject.message)) for reject in rejects] == [
@@ -310,7 +303,7 @@ def test_gif_frame_beyond_its_screen_is_within_max_pixels(tmp_path: Path, check:
     """Pillow has the screen grow to it."""
     whole = bytearray(image_samples.encoded("GIF", PIL.Image.new("L", (9, 12))))
     whole[6:10] = bytes((8, 0, 8, 0))
-    write(
+    write_files(
         tmp_path,
         {"a.gif": bytes(whole), "b.gif": image_samples.encoded("GIF", PIL.Image.new("L", (8, 8)))},
     )
@@ -332,7 +325,7 @@ def test_image_appended_to_a_jpeg_is_not_decoded(
     monkeypatch.setattr(
         ImageFile, "load", lambda image: (loaded.append(image.size), load(image))[1]
     )
-    write(tmp_path, {"a.jpg": whole.getvalue()})
+    write_files(tmp_path, {"a.jpg": whole.getvalue()})
     rows, rejects = drain(plan(tmp_path, check="decode", max_pixels=64))
     assert (len(rows), rejects, set(loaded)) == (1, [], {(8, 8)})
 
@@ -343,7 +336,7 @@ def test_jpeg_of_very_many_scans_is_a_reject(tmp_path: Path) -> None:
     image_samples.picture().save(whole, "JPEG", progressive=True)
     data = whole.getvalue()
     last = data.rindex(b"\xff\xda")
-    write(
+    write_files(
         tmp_path,
         {f"{count}.jpg": data[:-2] + data[last:-2] * count + data[-2:] for count in (9, 600)},
     )
@@ -354,7 +347,7 @@ def test_jpeg_of_very_many_scans_is_a_reject(tmp_path: Path) -> None:
 
 def test_image_whose_pixels_exceed_memory_is_a_reject(tmp_path: Path) -> None:
     plain = PIL.Image.new("RGB", (600, 600))
-    write(tmp_path, {"a.png": PNG, "b.png": image_samples.encoded("PNG", plain)})
+    write_files(tmp_path, {"a.png": PNG, "b.png": image_samples.encoded("PNG", plain)})
     for memory, there in ((1 << 20, ["a.png"]), (4 << 20, ["a.png", "b.png"])):
         rows, rejects = drain(
             plan(tmp_path, common=PlanOptions(memory_bytes=memory), check="decode")
@@ -374,7 +367,7 @@ def test_image_whose_pixels_exceed_memory_is_a_reject(tmp_path: Path) -> None:
 def test_folders_of_images_and_masks_are_not_taken_as_classes(
     tmp_path: Path, one: str, other: str
 ) -> None:
-    root = write(
+    root = write_files(
         tmp_path / "in", {f"{folder}/{n}.png": PNG for folder in (one, other) for n in range(3)}
     )
     with pytest.raises(UsageError, match="not like two classes") as refused:
@@ -390,7 +383,7 @@ def test_folders_of_images_and_masks_are_not_taken_as_classes(
 def test_unneeded_table_beside_images_may_be_unreadable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    root = write(tmp_path / "in", {"0.png": PNG, "labels.csv": b"file,label\n0.png,x\n"})
+    root = write_files(tmp_path / "in", {"0.png": PNG, "labels.csv": b"file,label\n0.png,x\n"})
     read = images.read_range
 
     def read_images(path: str, *where: int) -> Any:
@@ -404,7 +397,7 @@ def test_unneeded_table_beside_images_may_be_unreadable(
 
 def test_class_folders_named_like_masks_stay_classes(tmp_path: Path) -> None:
     for names in (("images", "drawings"), ("mask", "no_mask")):
-        root = write(tmp_path / names[0], {f"{name}/0.png": PNG for name in names})
+        root = write_files(tmp_path / names[0], {f"{name}/0.png": PNG for name in names})
         assert plan(root).schema["label"].classes == tuple(sorted(names))
 
 
@@ -416,7 +409,7 @@ def test_table_that_names_images_is_noted_with_its_option(tmp_path: Path) -> Non
         "labels.csv": b"file,label\n0.png,x\n1.png,y\n",
     }
     coco = b'{"images": [{"file_name": "0.png"}], "annotations": [], "categories": []}'
-    root = write(
+    root = write_files(
         tmp_path / "in", {**files, "coco.json": coco, "about.json": b'{"annotations": []}'}
     )
     notes = list(map(in_flags, plan(root).notes))
@@ -432,7 +425,7 @@ def test_table_that_names_images_is_noted_with_its_option(tmp_path: Path) -> Non
 @pytest.mark.parametrize("split", ["", "train/"])
 def test_image_to_image_folders_are_refused_and_pair_reads_them(tmp_path: Path, split: str) -> None:
     names = ("0.png", "sub/1.png")
-    source = write(
+    source = write_files(
         tmp_path / "in", {f"{split}{side}/{n}": PNG for side in ("input", "target") for n in names}
     )
     with pytest.raises(UsageError) as refused:
@@ -440,5 +433,5 @@ def test_image_to_image_folders_are_refused_and_pair_reads_them(tmp_path: Path, 
     assert "--pair input,target" in in_flags(refused.value)
     assert recordmill.build(source, tmp_path / "out", pair="input,target").read == 2
     # With other names in one folder these are two classes like any other.
-    write(source, {f"{split}target/2.png": PNG})
+    write_files(source, {f"{split}target/2.png": PNG})
     assert recordmill.build(source, tmp_path / "classes").read == 5

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kit.files import write_file
 from kit.runs import in_flags
 from kit.source_reading import input_files, read_all, values
 
@@ -306,14 +307,9 @@ def test_base64_equals_that_of_python(texts: list[Any]) -> None:
         assert bad or value == wanted
 
 
-def put(path: Path, text: str) -> Path:
-    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
-    return path
-
-
 @pytest.mark.parametrize("name", ["in.json", "in.json.gz"])
 def test_json_array_is_detected_compressed_or_not(tmp_path: Path, name: str) -> None:
-    path = put(tmp_path / name, json.dumps(ROWS))
+    path = write_file(tmp_path / name, json.dumps(ROWS))
     assert detect_kind(list_inputs([path]))[0] == "jsonl"
     recordmill.build(path, tmp_path / "out", shuffle=False)
     assert recordmill.open(tmp_path / "out").to_numpy()["a"].tolist() == list(range(50))
@@ -335,7 +331,7 @@ def test_record_path_reads_a_member_of_a_document(
 ) -> None:
     text = json.dumps(document, indent=indent)
     for name in ("in.json", "in.json.gz"):
-        path = put(tmp_path / name, text)
+        path = write_file(tmp_path / name, text)
         recordmill.build(
             path, tmp_path / "out", kind="jsonl", record_path=keys, shuffle=False, overwrite=True
         )
@@ -366,7 +362,7 @@ def test_record_path_reads_a_member_of_a_document(
 def test_record_path_that_cannot_be_read_is_refused(
     tmp_path: Path, text: str, keys: str, message: str
 ) -> None:
-    path = put(tmp_path / "in.json", text)
+    path = write_file(tmp_path / "in.json", text)
     with pytest.raises(RecordmillError) as found:
         recordmill.build(path, tmp_path / "out", kind="jsonl", record_path=keys)
     assert re.search(message, in_flags(found.value)), str(found.value)
@@ -377,7 +373,7 @@ def test_record_path_that_cannot_be_read_is_refused(
 def test_json_document_is_refused_with_the_record_path_of_its_array(
     tmp_path: Path, document: Any, keys: str, name: str
 ) -> None:
-    path = put(tmp_path / name, json.dumps(document))
+    path = write_file(tmp_path / name, json.dumps(document))
     with pytest.raises(UsageError) as found:
         recordmill.build(path, tmp_path / "out")
     assert f"its member '{keys}' is an array of objects: `recordmill build jsonl`" in str(
@@ -387,14 +383,14 @@ def test_json_document_is_refused_with_the_record_path_of_its_array(
 
 
 def test_object_with_an_empty_object_is_a_record_without_features(tmp_path: Path) -> None:
-    path = put(tmp_path / "in.jsonl", '{"data": {}}\n{"data": {}}\n')
+    path = write_file(tmp_path / "in.jsonl", '{"data": {}}\n{"data": {}}\n')
     assert recordmill.build(path, tmp_path / "out").records == {"train": 2}
 
 
 def test_json_document_with_a_distant_array_is_refused_with_record_path(
     tmp_path: Path,
 ) -> None:
-    path = put(tmp_path / "in.json", json.dumps({"about": "x" * 70_000, "data": ROWS}))
+    path = write_file(tmp_path / "in.json", json.dumps({"about": "x" * 70_000, "data": ROWS}))
     with pytest.raises(UsageError) as found:
         recordmill.build(path, tmp_path / "out")
     assert "with --record-path KEY reads the member KEY" in in_flags(found.value)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from kit import image_samples
-from kit.files import npy
+from kit.files import npy, shard_bytes
 from kit.runs import WAYS_TO_BUILD, in_flags, rejects_of
 from kit.source_reading import read_all, values
 
@@ -86,10 +86,6 @@ def rows(out: Path) -> dict[str, dict[str, Any]]:
     return {row["source"]: row for row in found}
 
 
-def shards_of(out: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in out.rglob("*.tfrecord")}
-
-
 @pytest.mark.parametrize("image", ["jpg", ""])
 def test_sample_becomes_a_record_of_its_files(image: str, tmp_path: Path) -> None:
     for at, split in enumerate(("train-0", "train-1", "val-0")):
@@ -112,7 +108,7 @@ def test_sample_becomes_a_record_of_its_files(image: str, tmp_path: Path) -> Non
         (2, 3),
         False,
     )
-    shards = [shards_of(out) for out in outs]
+    shards = [shard_bytes(out) for out in outs]
     assert all(one == shards[0] for one in shards)
     folder = tmp_path / "loose"
     for name in wanted:
@@ -121,7 +117,7 @@ def test_sample_becomes_a_record_of_its_files(image: str, tmp_path: Path) -> Non
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).with_name(f"{number:03}.{ending}").write_bytes(data)
     recordmill.build(folder, tmp_path / "of_folder", kind="webdataset", name="x", num_shards=2)
-    assert shards_of(tmp_path / "of_folder") == shards[0]
+    assert shard_bytes(tmp_path / "of_folder") == shards[0]
     each = [str(path) for path in sorted((tmp_path / "in").iterdir())]
     assert recordmill.build(each, tmp_path / "of_each").records == {"train": 40, "validation": 20}
 

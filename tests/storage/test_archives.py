@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from kit import image_samples
-from kit.files import zstd
+from kit.files import shard_bytes, zstd
 from kit.runs import in_flags
 
 import recordmill
@@ -88,11 +88,6 @@ def arrays(folder: Path) -> None:
     np.savez_compressed(folder / "b.npz", id=np.arange(50), x=np.ones((50, 3)))
 
 
-def shards(out: Path) -> dict[str, bytes]:
-    folder = out / load_manifest(out).parts[-1].folder
-    return {path.name: path.read_bytes() for path in folder.glob("*.tfrecord*")}
-
-
 @pytest.mark.parametrize("write", [images, csv, jsonl, records, parquet, arrays])
 @pytest.mark.parametrize(
     "how", ["tar", "tar.gz", "tar.bz2", "tar.xz", "tar.zst", "not deflated", "deflated", "large"]
@@ -108,7 +103,7 @@ def test_build_of_an_archive_equals_the_build_of_its_folder(
     method = zipfile.ZIP_STORED if how == "not deflated" else zipfile.ZIP_DEFLATED
     path = pack(tmp_path / "in", tmp_path / f"a.{how if 'tar' in how else 'zip'}", method)
     recordmill.build(path, tmp_path / "out", name="x", seed=3)
-    assert shards(tmp_path / "out") == shards(tmp_path / "expected")
+    assert shard_bytes(tmp_path / "out") == shard_bytes(tmp_path / "expected")
     assert recordmill.verify(tmp_path / "out") == []
 
 
@@ -119,7 +114,7 @@ def test_archive_is_read_by_a_beam_runner(tmp_path: Path) -> None:
         path = pack(tmp_path / "in", tmp_path / name)
         recordmill.build(path, tmp_path / f"{name} one", name="x")
         recordmill.build(path, tmp_path / f"{name} other", name="x", runner="DirectRunner")
-        assert shards(tmp_path / f"{name} one") == shards(tmp_path / f"{name} other")
+        assert shard_bytes(tmp_path / f"{name} one") == shard_bytes(tmp_path / f"{name} other")
 
 
 def test_data_set_in_an_archive_is_opened_read_and_verified(tmp_path: Path) -> None:
@@ -366,7 +361,7 @@ def test_compressed_tar_is_decompressed_once_per_build_into_a_temporary_file(
     )
     for _ in range(2):
         recordmill.build(str(tmp_path / "?.tar.gz"), tmp_path / "out", name="x", overwrite=True)
-        assert shards(tmp_path / "out") == shards(tmp_path / "expected")
+        assert shard_bytes(tmp_path / "out") == shard_bytes(tmp_path / "expected")
         assert not archives._decompressed_files
     assert sorted(calls) == sorted([str(path) for path in paths] * 2)
     monkeypatch.setattr(

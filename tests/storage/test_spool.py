@@ -6,7 +6,6 @@ import errno
 import gzip
 import multiprocessing
 import os
-import resource
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from kit.files import framed
-from kit.runs import run_python
+from kit.runs import limit_descriptors, run_python
 
 import recordmill
 from recordmill.base.errors import RecordmillError
@@ -199,10 +198,6 @@ for batch in ds.batches(64, shuffle="global", memory_bytes=16 << 20):
 assert sorted(ids) == list(range(6000)), len(ids)
 print(most)
 """
-
-
-def limit_descriptors() -> None:
-    resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
 
 
 def test_300_files_are_shuffled_globally_with_few_open_files(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ import pytest
 from kit.data_sets import mixed_rows, write_data_set
 from kit.fault_proxy import CUT as CUT_ANSWER
 from kit.fault_proxy import fault_proxy
+from kit.files import shard_bytes
 from kit.image_samples import encoded
 from kit.store_server import (
     BUCKET,
@@ -115,10 +116,6 @@ def remote(store: Store, disk: Path) -> str:
     return store.put_folder(disk, "in")
 
 
-def shards(out: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in out.rglob("*.tfrecord")}
-
-
 @pytest.mark.parametrize(
     "given",
     [
@@ -147,7 +144,7 @@ def test_build_from_a_store_equals_the_build_from_a_disk(
 ) -> None:
     local = recordmill.build(str(disk / given), tmp_path / "local", num_shards=2, name="same")
     other = recordmill.build(f"{remote}/{given}", tmp_path / "other", num_shards=2, name="same")
-    assert shards(tmp_path / "other") == shards(tmp_path / "local")
+    assert shard_bytes(tmp_path / "other") == shard_bytes(tmp_path / "local")
     assert sum(other.records.values()) > 5
     assert other.manifest.fingerprint == local.manifest.fingerprint
     assert [note.replace(remote, str(disk)) for note in other.notes] == list(local.notes)
@@ -160,7 +157,7 @@ def test_files_named_by_a_table_are_read_from_its_store(
     local = recordmill.build(str(disk / "shop.csv"), tmp_path / "local", **told)
     other = recordmill.build(f"{remote}/shop.csv", tmp_path / "other", **told)
     assert (local.read, local.rejected) == (other.read, other.rejected) == (8, 2)
-    assert shards(tmp_path / "other") == shards(tmp_path / "local")
+    assert shard_bytes(tmp_path / "other") == shard_bytes(tmp_path / "local")
 
 
 def test_labels_lists_and_schemas_may_be_in_a_store(
