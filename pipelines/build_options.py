@@ -101,7 +101,6 @@ def make_options(out: str | os.PathLike[str], **options: Any) -> BuildOptions:
             value.
         TypeError: There is no such option.
     """
-    key_bits = options.pop("key_bits", 64)  # tests use fewer, so that keys collide
     values = Values("build", options)
     records, order, shards = (
         values[groups.BuildRecords],
@@ -118,16 +117,15 @@ def make_options(out: str | os.PathLike[str], **options: Any) -> BuildOptions:
         dtypes=dict(dtypes) if isinstance(dtypes, Mapping) else parse_dtypes(dtypes),
         label=records.label,
         order=KeyOptions(
-            order.seed,
-            order.split_seed,
-            order.shuffle,
-            order.key,
-            order.split_by,
-            parse_splits(order.splits),
-            key_bits,
-            order.stratify,
-            order.split_column,
-            parse_split_at(order.split_at),
+            seed=order.seed,
+            split_seed=order.split_seed,
+            shuffle=order.shuffle,
+            key=order.key,
+            split_by=order.split_by,
+            splits=parse_splits(order.splits),
+            stratify=order.stratify,
+            split_column=order.split_column,
+            split_at=parse_split_at(order.split_at),
         ),
         shards=ShardOptions.from_options(shards.shard_size, shards.num_shards),
         compression=shards.compression,

@@ -16,11 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kit.files import tree
 from kit.image_samples import samples
+from kit.runs import use_key_bits
 
 import recordmill
 from recordmill.base.errors import RecordmillError
 from recordmill.building import file_records
-from recordmill.building.record_keys import KeyOptions
 from recordmill.pipelines.build import BuildResult
 from recordmill.shards import rejects
 
@@ -154,7 +154,7 @@ def test_direct_build_of_images_with_labels_and_rejects_equals_the_build_that_so
     bits = options.pop("key_bits", 64)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(file_records, "BATCH_BYTES", 5000)
-        patched.setattr(KeyOptions, "key_bits", bits)
+        use_key_bits(patched, bits)
         found = both(
             tmp_path / "in",
             tmp_path,

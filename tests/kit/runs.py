@@ -1,5 +1,6 @@
 """Builds, reads and programs as tests run them, in each way that must give the same bytes."""
 
+import functools
 import json
 import resource
 import subprocess
@@ -15,6 +16,7 @@ import recordmill
 from kit.files import tree
 from recordmill.__main__ import main
 from recordmill.base.messages import render
+from recordmill.building.record_keys import KeyOptions
 from recordmill.options.flags import flag_spelling
 
 
@@ -50,6 +52,12 @@ def at_once(work: Callable[..., object], *given: object) -> None:
         thread.start()
     for thread in threads:
         thread.join()
+
+
+def use_key_bits(patch: pytest.MonkeyPatch, bits: int) -> None:
+    """Lets builds use only the first bits of each key, so that many records have equal keys."""
+    with_bits = functools.partialmethod(KeyOptions.__init__, key_bits=bits)
+    patch.setattr(KeyOptions, "__init__", with_bits)
 
 
 WAYS_TO_READ: tuple[dict[str, Any], ...] = (

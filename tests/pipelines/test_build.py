@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from kit.files import shard_bytes
-from kit.runs import at_once, build_in_each_way, run_python
+from kit.runs import at_once, build_in_each_way, run_python, use_key_bits
 
 import recordmill
 from recordmill.base.errors import DataError, UsageError
@@ -120,8 +120,10 @@ def test_bytes_do_not_depend_on_the_number_of_sorted_runs(
     ids=str,
 )
 def test_bytes_do_not_depend_on_threads_memory_or_runner(
-    tmp_path: Path, options: dict[str, Any]
+    tmp_path: Path, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    use_key_bits(monkeypatch, options.get("key_bits", 64))
+    options = {name: value for name, value in options.items() if name != "key_bits"}
     results = build_in_each_way(table(5000), tmp_path, **options)
     assert len(results[0].shards) > 1 or "compression" in options
 
