@@ -26,7 +26,7 @@ def head(folder: Path, content: bytes, **options: Any) -> CsvHead:
 
 def test_head_of_a_csv_file_has_names_and_start(tmp_path: Path) -> None:
     assert head(tmp_path, b'\n\r\n"x ""1""",\r\n1,2\r\n') == CsvHead(
-        "none", "utf-8", ",", ('x "1"', "column_2"), 15, 4, ("column_2",)
+        "none", "utf-8", ",", ('x "1"', "column_2"), 15, 4, ("column_2",), "column_2"
     )
     assert head(tmp_path, b"\xef\xbb\xbfa,b\n1,2\n").start == 7
     assert head(tmp_path, b"\xef\xbb\xbfa,b\n1,2\n").names == ("a", "b")
@@ -328,15 +328,16 @@ def test_unquoted_comma_in_each_row_is_not_a_row_name(tmp_path: Path) -> None:
     assert len(rejects) == 9
 
 
+@pytest.mark.parametrize("header", [b"a,b\n", b"a,b,\n"], ids=["short", "trailing"])
 def test_trailing_delimiters_make_no_column_unless_a_row_has_a_value(
-    tmp_path: Path,
+    header: bytes, tmp_path: Path
 ) -> None:
     rows = b"".join(b"%d,t%d,\n" % (row, row) for row in range(300))
-    source, values = read_csv(tmp_path, b"a,b\n" + rows)
+    source, values = read_csv(tmp_path, header + rows)
     assert source.schema.names == ("a", "b")
     assert values == [(row, f"t{row}") for row in range(300)]
     assert any(note.startswith("column 'column_3' is left out") for note in source.notes)
-    source, values = read_csv(tmp_path, b"a,b\n" + rows + b"300,t,7\n")
+    source, values = read_csv(tmp_path, header + rows + b"300,t,7\n")
     assert values[-1] == (300, "t", 7)
 
 

@@ -278,3 +278,12 @@ def test_schema_and_options_apply_to_file_columns(tmp_path: Path) -> None:
     ):
         with pytest.raises(UsageError, match=message):
             build(tables / "t.csv", tmp_path / "no", given, **more)
+
+
+@pytest.mark.parametrize("option", ["file_columns", "parse", "columns"])
+def test_dict_instead_of_a_list_is_refused(option: str, tmp_path: Path) -> None:
+    """Its values would be lost, because a dict is also a collection of its keys."""
+    (tmp_path / "in.csv").write_text("a,b\n1,2\n")
+    values = {option: {"a": "npy"}}
+    with pytest.raises(TypeError, match=f"{option} is text or a list of texts, not {{'a': 'npy'}}"):
+        recordmill.build(tmp_path / "in.csv", tmp_path / "out", **values)  # type: ignore[arg-type]

@@ -396,3 +396,17 @@ def test_json_document_with_a_distant_array_is_refused_with_record_path(
     assert "with --record-path KEY reads the member KEY" in in_flags(found.value)
     recordmill.build(path, tmp_path / "out", kind="jsonl", record_path="data")
     assert len(recordmill.open(tmp_path / "out")) == 50
+
+
+def test_record_path_reads_a_document_without_the_kind(tmp_path: Path) -> None:
+    path = tmp_path / "in.json"
+    path.write_text('{"version": 1, "data": [{"a": 1}, {"a": 2}]}')
+    recordmill.build(path, tmp_path / "out", record_path="data", shuffle=False)
+    assert [row["a"] for row in recordmill.open(tmp_path / "out")] == [1, 2]
+
+
+def test_idx_files_in_gzip_are_named_before_their_remedy(tmp_path: Path) -> None:
+    content = bytes([0, 0, 8, 1, 0, 0, 0, 4]) + b"abcd"
+    (tmp_path / "labels-idx1-ubyte.gz").write_bytes(gzip.compress(content))
+    with pytest.raises(UsageError, match="an idx file, as those of MNIST in gzip; in Python give"):
+        detect_kind(list_inputs([str(tmp_path)]))

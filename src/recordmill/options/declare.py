@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, overload
 
-from recordmill.base.errors import UsageError
+from recordmill.base.errors import UsageError, WrongTypeError
 from recordmill.base.option_names import did_you_mean
 from recordmill.base.option_names import option as option_text
 from recordmill.sources.registry import KIND_NAMES
@@ -145,9 +145,13 @@ class Option:
 
         Raises:
             UsageError: The value is not one of the choices, or the parser refuses it.
+            WrongTypeError: The value is a dict instead of a list.
         """
         if value is None and self.default is None:
             return None
+        # The names of a dict would be taken as a list, and its values would be lost.
+        if isinstance(value, Mapping) and "Sequence" in self.keyword_type:
+            raise WrongTypeError(f"{self.name} is text or a list of texts, not {value!r:.99}")
         if self.choices and value is not None and value not in self.choices:
             raise UsageError(
                 "{option}: one of {choices}{hint}",

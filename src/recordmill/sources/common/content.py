@@ -241,10 +241,11 @@ def sniff_kind(head: bytes, name: str, size_bytes: int) -> Content:
 
 
 def _add_compression(content: Content, compression: str) -> Content:
-    """Adds the compression to the detail."""
+    """Adds the compression to the detail, before its remedy."""
     if compression == UNCOMPRESSED:
         return content
-    return content._replace(detail=f"{content.detail} in {compression}")
+    detail, separator, remedy = content.detail.partition(";")
+    return content._replace(detail=f"{detail} in {compression}{separator}{remedy}")
 
 
 def _match_kinds(sample: ContentSample, *, is_textual: bool) -> Content | None:
@@ -549,6 +550,9 @@ def detect_kind(listing: Listing, kinds: Collection[str] = KIND_NAMES) -> tuple[
         for kind, sampled in group.kind_counts.items():
             counts[kind] += group.num_files * sampled / group.kind_counts.total()
     files_by_kind = {kind: counts[kind] for kind in KIND_NAMES if counts[kind] > 0}
+    if not files_by_kind and len(kinds) == 1:
+        (kind,) = kinds
+        return kind, f"{kind}, because of the options"
     if not files_by_kind and (
         array_group := next(
             (group for group in groups if group.example.detail.startswith(JSON_ARRAY_FORMAT)), None

@@ -74,7 +74,7 @@ class CsvHead:
             content as uncompressed UTF-8. In a plain UTF-8 file the byte order mark counts, too.
         line: Line number at `start`, from 1.
         generated_names: The names in `names` that replace a missing name, such as column_3.
-        trailing_name: The generated name of the last column if the header has no field for it.
+        trailing_name: The generated name of the last column if the header has no name for it.
         quote: One character, or None for no quoting.
         blanks_note: A note on blanks around most fields of a column. "" if there are none.
         dialect_reason: How delimiter and quote were detected, for a note. "" if the user has
@@ -219,7 +219,7 @@ class _HeadReader:
             start=start,
             line=line,
             generated_names=generated_names,
-            trailing_name=names[-1] if unnamed == _LAST_COLUMN and generated_names else "",
+            trailing_name=names[-1] if names[-1] in generated_names else "",
             quote=trial.quote,
             blanks_note="" if self._options.trim else _note_blanks(trial),
             dialect_reason=dialect_reason,

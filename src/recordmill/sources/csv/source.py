@@ -542,7 +542,7 @@ def _find_trailing_column(
 ) -> str:
     """Returns the name of an empty last column, or "".
 
-    A delimiter at the end of each row makes this column. The header has no field for it, and no row
+    A delimiter at the end of each row makes this column. The header has no name for it, and no row
     has a value.
     """
     names = {head.trailing_name for head in heads}
