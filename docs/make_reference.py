@@ -17,6 +17,7 @@ from recordmill.sources.registry import KIND_NAMES
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "reference.md"
 KEYWORDS = ROOT / "src" / "recordmill" / "options" / "keywords.py"
+TRAINING_KEYWORDS = ROOT / "src" / "recordmill" / "reader" / "options" / "keywords.py"
 _CALLS = {
     "build": "recordmill.build(source, out, ...)",
     "transform": "recordmill.build(source, out, transform_from=...)",
@@ -128,6 +129,8 @@ docs/make_reference.py writes it from the declarations of the options.
 
 from __future__ import annotations
 
+'''
+_IMPORTS = """\
 import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
@@ -136,13 +139,31 @@ if TYPE_CHECKING:
     import pyarrow.compute as pc
 
     from recordmill.schemas.feature import Schema
-'''
+"""
+_TRAINING_IMPORTS = """\
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
+
+if TYPE_CHECKING:
+    from recordmill.reader.options.collation import Collate
+    from recordmill.reader.options.images import ImageSpec
+"""
 
 
 def keywords() -> str:
-    """Returns the text of `keywords.py`: a class for each function."""
-    functions = (call for call in CALLS.values() if call.is_function)
-    return _KEYWORDS_HEAD + "".join(map(_keyword_class, functions))
+    """Returns the text of `options/keywords.py`: a class for each function."""
+    functions = (call for call in CALLS.values() if call.is_function and not _is_training(call))
+    return _KEYWORDS_HEAD + _IMPORTS + "".join(map(_keyword_class, functions))
+
+
+def training_keywords() -> str:
+    """Returns the text of `reader/options/keywords.py`: a class for each output of training."""
+    outputs = filter(_is_training, CALLS.values())
+    return _KEYWORDS_HEAD + _TRAINING_IMPORTS + "".join(map(_keyword_class, outputs))
+
+
+def _is_training(call: Call) -> bool:
+    return call.groups[0].startswith("reader.")
 
 
 def _keyword_class(call: Call) -> str:
@@ -158,9 +179,10 @@ def _keyword_class(call: Call) -> str:
 def _describe(option: Option) -> str:
     # The help of `--no-shuffle` says what False does.
     value = "False: " if option.is_switch and option.default else ""
-    return value + option.help_with_default.replace("\\", r"\\")
+    return value + option.help_with_default.replace("\\", r"\\").rstrip(".")
 
 
 if __name__ == "__main__":
     PAGE.write_text(reference(), encoding="utf-8")
     KEYWORDS.write_text(keywords(), encoding="utf-8")
+    TRAINING_KEYWORDS.write_text(training_keywords(), encoding="utf-8")

@@ -50,7 +50,7 @@ ROOMS: dict[
     "records.tfrecord records.writers schemas shards shards.loading storage",
     "options": "base schemas sources",
     "reader.sampling": "base",
-    "reader.options": "base reader.sampling records.columns schemas",
+    "reader.options": "base options reader.sampling records.columns schemas",
     "reader.prefetch": "base reader.options reader.sampling records.columns records.tfrecord schemas shards storage",
     "reader.images": "base reader.options reader.prefetch reader.sampling records.columns records.example records.images "
     "schemas",
@@ -58,7 +58,7 @@ ROOMS: dict[
     "shards",
     "reader.tensorflow": "base reader.batches reader.options reader.prefetch records.columns schemas",
     "reader.torch": "base reader.batches reader.sampling records.columns storage",
-    "reader": "base checks reader.batches reader.images reader.options reader.prefetch reader.sampling "
+    "reader": "base checks options reader.batches reader.images reader.options reader.prefetch reader.sampling "
     "reader.torch records.columns records.example records.images records.inference records.protobuf records.tfrecord "
     "records.writers schemas shards shards.loading statistics storage",
     "reader.inspect": "base reader records.columns records.images records.inference records.protobuf "

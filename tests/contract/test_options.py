@@ -99,6 +99,8 @@ def test_reference_page_and_types_of_keywords_are_up_to_date() -> None:
     again = "python docs/make_reference.py writes it anew"
     assert MAKER["PAGE"].read_text(encoding="utf-8") == MAKER["reference"](), again
     assert MAKER["KEYWORDS"].read_text(encoding="utf-8") == MAKER["keywords"](), again
+    written = MAKER["TRAINING_KEYWORDS"].read_text(encoding="utf-8")
+    assert written == MAKER["training_keywords"](), again
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
 """Training options are declared once, and an option without effect is refused by name."""
 
-import dataclasses
 import inspect
 import itertools
+from collections import ChainMap
 from typing import Any
 
 import numpy as np
@@ -10,50 +10,37 @@ import pytest
 
 import recordmill
 from recordmill.base.errors import UsageError
+from recordmill.options.calls import CALLS
 from recordmill.reader.mixture import Mixture
-from recordmill.reader.options import training
-from recordmill.reader.options.training import (
-    NUMPY_OPTIONS,
-    TENSORFLOW_OPTIONS,
-    TORCH_OPTIONS,
-    Training,
-)
+from recordmill.reader.options.training import Training
 from recordmill.reader.sampling.schedule import EpochSteps, StepRange
+from recordmill.reader.training import MappedBatches
 
-METHODS: dict[str, tuple[Any, tuple[type, ...]]] = {
-    "batches": (training.NumpyKeywords, NUMPY_OPTIONS),
-    "to_torch": (training.TorchKeywords, TORCH_OPTIONS),
-    "to_tf": (training.TensorFlowKeywords, TENSORFLOW_OPTIONS),
-}
+PARTS = ("order", "form", "images", "memory", "graph")
+
+METHODS = ("batches", "to_torch", "to_tf", "to_keras")
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("owner", [recordmill.Dataset, Mixture])
-def test_signatures_keywords_and_option_groups_agree(owner: type, method: str) -> None:
-    keywords, groups = METHODS[method]
-    declared = {one.name: one for group in groups for one in dataclasses.fields(group)}
-    assert len(declared) == sum(len(dataclasses.fields(group)) for group in groups), (
-        "an option stands in two groups"
-    )
-    typed = {
-        name: note.__forward_arg__
-        for kind in keywords.__mro__
-        for name, note in getattr(kind, "__annotations__", {}).items()
-    }
-    assert typed == {name: one.type for name, one in declared.items()}
+@pytest.mark.parametrize("owner", [recordmill.Dataset, Mixture, MappedBatches])
+def test_method_shows_and_describes_each_declared_option(owner: type, method: str) -> None:
+    declared = CALLS[method].options
     shown = inspect.signature(getattr(owner, method)).parameters
-    assert set(shown) - set(declared) == {"self", "batch_size"}
-    for name, one in declared.items():
-        assert (shown[name].default, shown[name].annotation) == (one.default, one.type)
+    assert set(shown) - set(declared) - {"label"} == {"self", "batch_size"}
+    for name, option in declared.items():
+        assert (shown[name].default, shown[name].annotation) == (
+            option.default,
+            option.keyword_type,
+        )
         assert shown[name].kind == inspect.Parameter.KEYWORD_ONLY
-        assert f"{name}:" in (getattr(owner, method).__doc__ or ""), name
+        assert f"{name}: {option.help}" in (getattr(owner, method).__doc__ or "")
 
 
 def test_unknown_training_option_names_the_closest_one() -> None:
     with pytest.raises(TypeError, match="no option shufle; did you mean shuffle"):
-        Training.from_options(8, {"shufle": True})
+        Training.from_keywords("batches", 8, {"shufle": True})
     with pytest.raises(TypeError, match="no option defaults"):
-        Training.from_options(8, {"defaults": {}})
+        Training.from_keywords("batches", 8, {"defaults": {}})
 
 
 OTHER: dict[str, Any] = {  # a value of each option that isn't the one by default
@@ -96,15 +83,13 @@ REFUSED = [  # beside each other
 
 
 def test_every_training_option_has_a_test_value() -> None:
-    assert list(OTHER) == [
-        one.name for group in TENSORFLOW_OPTIONS for one in dataclasses.fields(group)
-    ]
+    assert list(OTHER) == [*CALLS["to_tf"].options]
 
 
 @pytest.mark.parametrize("name", NEEDS)
 def test_training_option_without_effect_is_refused_by_name(name: str) -> None:
     with pytest.raises(UsageError, match=name):
-        Training.from_options(8, {name: OTHER[name]}, TENSORFLOW_OPTIONS)
+        Training.from_keywords("to_tf", 8, {name: OTHER[name]})
 
 
 @pytest.mark.parametrize("pair", itertools.combinations(OTHER, 2), ids="-".join)
@@ -114,21 +99,27 @@ def test_every_pair_of_training_options_is_served_or_refused(pair: tuple[str, st
     options = {**NEEDS.get(one, {}), **NEEDS.get(two, {}), **options}
     if any(both <= set(options) for both in REFUSED):
         with pytest.raises(UsageError) as error:
-            Training.from_options(8, options, TENSORFLOW_OPTIONS)
+            Training.from_keywords("to_tf", 8, options)
         assert any(name in str(error.value) for name in options)
     else:
-        made = Training.from_options(8, options, TENSORFLOW_OPTIONS)
-        assert {name for name, _ in made._changed_options()} == set(options)
+        made = Training.from_keywords("to_tf", 8, options)
+        declared = CALLS["to_tf"].options
+        values = ChainMap(*(vars(getattr(made, part)) for part in PARTS))
+        for name, option in declared.items():
+            given = options.get(name, option.default)
+            assert values[name] == option.parse_value(given), name
 
 
 @pytest.mark.parametrize("name", ["drop_remainder", "pad_remainder", "start_step"])
 def test_options_of_batches_are_refused_for_single_records(name: str) -> None:
     with pytest.raises(UsageError, match=f"{name} has no meaning here: batch_size=None"):
-        Training.from_options(None, {name: OTHER[name]}, TENSORFLOW_OPTIONS)
+        Training.from_keywords("to_tf", None, {name: OTHER[name]})
 
 
 def test_numpy_values_are_accepted_as_training_options() -> None:
-    made = Training.from_options(np.int64(8), {"seed": np.int32(3), "epochs": np.int64(2)})
+    made = Training.from_keywords(
+        "batches", np.int64(8), {"seed": np.int32(3), "epochs": np.int64(2)}
+    )
     assert (made.batch_size, made.order.seed, made.order.epochs) == (8, 3, 2)
 
 
@@ -149,7 +140,7 @@ def test_training_option_out_of_range_is_refused_by_name(
     options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(UsageError, match=message):
-        Training.from_options(options.pop("batch_size", 8), options)
+        Training.from_keywords("batches", options.pop("batch_size", 8), options)
 
 
 def test_batch_larger_than_the_epoch_takes_memory_for_its_records_only() -> None:

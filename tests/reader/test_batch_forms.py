@@ -74,7 +74,7 @@ def test_nulls_are_masked_or_marked_in_a_valid_array(ds: Dataset) -> None:
             value for value in masked[name].tolist() if value is not None
         ]
         assert not isinstance(told[name], np.ma.MaskedArray)
-    with pytest.raises(UsageError, match="nulls is"):
+    with pytest.raises(UsageError, match="nulls="):
         ds.batches(8, nulls="NaN")
     jax = pytest.importorskip("jax", reason="needs jax, which is no dependency")
     assert jax.numpy.asarray(told["maybe"])[~told["maybe/valid"]].tolist() == [0.0] * 7
@@ -232,10 +232,10 @@ def test_mapped_data_set_only_yields_batches(ds: Dataset) -> None:
             "'tokens' is no feature that is read",
         ),
         ({"matrix": ["id"], "collate": "padded"}, "none of the selected features is a list"),
-        ({"on_bad": "ignore"}, 'on_bad is "error" or "skip"'),
+        ({"on_bad": "ignore"}, "on_bad=.ignore.: one of error, skip"),
         ({"map": "double"}, "map is a function of a batch"),
         ({"label": "nope"}, "label 'nope' is no feature that is read"),
-        ({"weights": "exact"}, "weights go with a label"),
+        ({"weights": "exact"}, "weights needs label"),
         (
             {"collate": {"id": "padded"}},
             "'id' is no list that is read; there are tokens, words, nested, boxes",

@@ -166,7 +166,7 @@ def test_state_of_another_data_set_is_refused(tmp_path: Path) -> None:
 
 def test_first_steps_are_read_in_small_ranges(ds: Dataset) -> None:
     def steps(mode: Any) -> list[int]:
-        order = Order(mode, window_bytes=10_000)
+        order = Order(shuffle=mode, window_bytes=10_000)
         fetcher = Fetcher(
             ds.records, replace(make_schedule(ds.records, 10, order), end_epoch=1), ds.schema, 2
         )

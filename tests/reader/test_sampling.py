@@ -49,7 +49,12 @@ def make_sampler(
 ) -> Sampler:
     layout = EpochLayout.from_files(files, piece)
     return Sampler(
-        parse_shuffle(mode), sum(file.records for file in files), layout, seed, "data", window
+        parse_shuffle(mode, "shuffle"),
+        sum(file.records for file in files),
+        layout,
+        seed,
+        "data",
+        window,
     )  # type: ignore[arg-type]
 
 
@@ -117,7 +122,12 @@ def test_order_depends_on_mode_seed_epoch_and_data() -> None:
         mode: object = "global", seed: int = 0, epoch: int = 0, data: str = "data"
     ) -> list[int]:
         sampler = Sampler(
-            parse_shuffle(mode), 2000, EpochLayout.from_files(files, 300), seed, data, 900
+            parse_shuffle(mode, "shuffle"),
+            2000,
+            EpochLayout.from_files(files, 300),
+            seed,
+            data,
+            900,
         )  # type: ignore[arg-type]
         return sampler.record_numbers(epoch, np.arange(2000)).tolist()
 

@@ -34,8 +34,8 @@ class Call:
 
     Attributes:
         name: Its name.
-        groups: Import paths of its classes of options, `module:name` below `recordmill.options`, in
-            the order of the help.
+        groups: Import paths of its classes of options, `module:name` below `recordmill`. They are
+            in the order of the help.
         left_out: Options of these classes that it lacks.
         is_command: Whether it is a command.
         is_function: Whether it is a function, whose keywords are these options.
@@ -75,28 +75,31 @@ class Call:
 
 def _load(path: str) -> Any:
     module, _, name = path.partition(":")
-    return getattr(import_module(f"recordmill.options.{module}"), name)
+    return getattr(import_module(f"recordmill.{module}"), name)
 
 
 _BUILD_GROUPS = (
-    "build:BuildRecords",
-    "build:BuildOrder",
-    "build:BuildShards",
-    "build:BuildDescription",
-    "build:BuildTransform",
-    "build:BuildImages",
-    "build:BuildClasses",
-    "build:BuildCsv",
-    "build:BuildTables",
-    "build:BuildText",
-    "build:BuildRunOptions",
+    "options.build:BuildRecords",
+    "options.build:BuildOrder",
+    "options.build:BuildShards",
+    "options.build:BuildDescription",
+    "options.build:BuildTransform",
+    "options.build:BuildImages",
+    "options.build:BuildClasses",
+    "options.build:BuildCsv",
+    "options.build:BuildTables",
+    "options.build:BuildText",
+    "options.build:BuildRunOptions",
 )
 _READ_GROUPS = (
-    "read:ReadOutput",
-    "read:ReadSelection",
-    "read:ReadConversions",
-    "read:ReadSchemas",
-    "read:ReadRunOptions",
+    "options.read:ReadOutput",
+    "options.read:ReadSelection",
+    "options.read:ReadConversions",
+    "options.read:ReadSchemas",
+    "options.read:ReadRunOptions",
+)
+_TRAINING_GROUPS = tuple(
+    f"reader.options.training:{name}" for name in ("Order", "Form", "TrainingImages", "Memory")
 )
 CALLS: Mapping[str, Call] = {
     call.name: call
@@ -104,22 +107,31 @@ CALLS: Mapping[str, Call] = {
         Call("build", _BUILD_GROUPS),
         Call(
             "transform",
-            ("build:ApplyOptions", *_BUILD_GROUPS),
+            ("options.build:ApplyOptions", *_BUILD_GROUPS),
             left_out=("transform", "fit_on", "keep_raw", "if_changed"),
             is_function=False,
         ),
         Call("read", _READ_GROUPS),
-        Call("head", ("read:HeadOptions",), is_function=False),
-        Call("inspect", ("read:InspectOptions",)),
-        Call("stats", ("read:StatsOptions",)),
-        Call("check", ("read:CheckOptions",)),
-        Call("report", ("read:ReportOptions",)),
-        Call("bench", ("read:BenchOptions",), is_function=False),
-        Call("verify", ("read:VerifyOptions",)),
-        Call("doctor", ("read:DoctorOptions",)),
-        Call("status", ("read:StatusOptions",)),
-        Call("clean", ("read:CleanOptions",)),
-        Call("open", ("read:OpenOptions",), is_command=False),
+        Call("head", ("options.read:HeadOptions",), is_function=False),
+        Call("inspect", ("options.read:InspectOptions",)),
+        Call("stats", ("options.read:StatsOptions",)),
+        Call("check", ("options.read:CheckOptions",)),
+        Call("report", ("options.read:ReportOptions",)),
+        Call("bench", ("options.read:BenchOptions",), is_function=False),
+        Call("verify", ("options.read:VerifyOptions",)),
+        Call("doctor", ("options.read:DoctorOptions",)),
+        Call("status", ("options.read:StatusOptions",)),
+        Call("clean", ("options.read:CleanOptions",)),
+        Call("open", ("options.read:OpenOptions",), is_command=False),
+        Call("batches", (*_TRAINING_GROUPS, "reader.options.training:Arrays"), is_command=False),
+        Call("to_tf", (*_TRAINING_GROUPS, "reader.options.training:Graph"), is_command=False),
+        Call(
+            "to_keras",
+            (*_TRAINING_GROUPS, "reader.options.training:Graph"),
+            left_out=("label",),
+            is_command=False,
+        ),
+        Call("to_torch", (*_TRAINING_GROUPS, "reader.options.training:Tensors"), is_command=False),
     )
 }
 COMMANDS = tuple(name for name, call in CALLS.items() if call.is_command)
@@ -253,7 +265,8 @@ def is_local(runner: str | None) -> bool:
 def with_keywords(call: str) -> Callable[[_F], _F]:
     """Decorates a function so that its `**options` appear as the keywords of a call.
 
-    Only the signature changes. It shows the name, the type and the default of each keyword.
+    Its signature shows the name, the type and the default of each keyword. The documentation of a
+    function that is not a command describes them, because no reference page does.
     """
 
     def decorate(function: _F) -> _F:
@@ -263,6 +276,9 @@ def with_keywords(call: str) -> Callable[[_F], _F]:
             for parameter in signature.parameters.values()
             if parameter.kind != inspect.Parameter.VAR_KEYWORD
         ]
+        keywords = [
+            option for option in CALLS[call].keywords if option.name not in signature.parameters
+        ]
         keyword_parameters = [
             inspect.Parameter(
                 option.name,
@@ -270,9 +286,13 @@ def with_keywords(call: str) -> Callable[[_F], _F]:
                 default=option.default,
                 annotation=option.keyword_type,
             )
-            for option in CALLS[call].keywords
-            if option.name not in signature.parameters
+            for option in keywords
         ]
+        if not CALLS[call].is_command:
+            lines = (f"    {option.name}: {option.help}" for option in keywords)
+            function.__doc__ = "\n".join(
+                [inspect.cleandoc(function.__doc__ or ""), "", "Keyword arguments:", *lines]
+            )
         function.__signature__ = signature.replace(parameters=[*parameters, *keyword_parameters])  # type: ignore[attr-defined]
         return function
 

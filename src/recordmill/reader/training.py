@@ -6,7 +6,7 @@ TensorFlow and PyTorch are imported by the methods that need them.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
@@ -14,25 +14,19 @@ from typing import TYPE_CHECKING, Any
 
 from recordmill.base.arguments import suggest_fields
 from recordmill.base.errors import MissingExtraError
-from recordmill.reader.options.training import (
-    BATCH_SIZE,
-    NUMPY_OPTIONS,
-    TENSORFLOW_OPTIONS,
-    TORCH_OPTIONS,
-    Training,
-    check_map,
-    with_options,
-)
+from recordmill.options.calls import with_keywords
+from recordmill.reader.options.training import BATCH_SIZE, Training, parse_map
 
 if TYPE_CHECKING:
     import tensorflow as tf
     from typing_extensions import Unpack
 
     from recordmill.reader.batches.source import Batches
-    from recordmill.reader.options.training import (
-        NumpyKeywords,
-        TensorFlowKeywords,
-        TorchKeywords,
+    from recordmill.reader.options.keywords import (
+        BatchesKeywords,
+        ToKerasKeywords,
+        ToTfKeywords,
+        ToTorchKeywords,
     )
     from recordmill.reader.prefetch.protocols import Fetchable
     from recordmill.reader.torch.datasets import TorchBatches
@@ -50,8 +44,8 @@ class Trainable:
 
     records: Fetchable
 
-    @with_options(*NUMPY_OPTIONS)
-    def batches(self, batch_size: int = BATCH_SIZE, **options: Unpack[NumpyKeywords]) -> Batches:
+    @with_keywords("batches")
+    def batches(self, batch_size: int = BATCH_SIZE, **options: Unpack[BatchesKeywords]) -> Batches:
         """Returns an iterator of batches as dicts of NumPy arrays.
 
         The arrays are under the feature names and have `batch_size` rows. No framework is needed.
@@ -74,11 +68,11 @@ class Trainable:
         """
         from recordmill.reader.batches.source import Batches
 
-        return Batches(self.records, Training.from_options(batch_size, options, NUMPY_OPTIONS))
+        return Batches(self.records, Training.from_keywords("batches", batch_size, options))
 
-    @with_options(*TENSORFLOW_OPTIONS)
+    @with_keywords("to_tf")
     def to_tf(
-        self, batch_size: int | None = BATCH_SIZE, **options: Unpack[TensorFlowKeywords]
+        self, batch_size: int | None = BATCH_SIZE, **options: Unpack[ToTfKeywords]
     ) -> tf.data.Dataset:
         """Returns a `tf.data.Dataset` of batches.
 
@@ -98,13 +92,17 @@ class Trainable:
         """
         tensorflow = _import_extra("to_tf", "tensorflow", "tensorflow.dataset")
         dataset: tf.data.Dataset = tensorflow.tf_dataset(
-            self.records, Training.from_options(batch_size, options, TENSORFLOW_OPTIONS)
+            self.records, Training.from_keywords("to_tf", batch_size, options)
         )
         return dataset
 
-    @with_options(*TENSORFLOW_OPTIONS)
+    @with_keywords("to_keras")
     def to_keras(
-        self, batch_size: int = BATCH_SIZE, *, label: str | bool = True, **options: Any
+        self,
+        batch_size: int = BATCH_SIZE,
+        *,
+        label: str | bool = True,
+        **options: Unpack[ToKerasKeywords],
     ) -> tf.data.Dataset:
         """Returns a `tf.data.Dataset` for `fit` of Keras 3, with any backend.
 
@@ -128,9 +126,9 @@ class Trainable:
         )
         return self.to_tf(batch_size, label=label, **options)
 
-    @with_options(*TORCH_OPTIONS)
+    @with_keywords("to_torch")
     def to_torch(
-        self, batch_size: int = BATCH_SIZE, **options: Unpack[TorchKeywords]
+        self, batch_size: int = BATCH_SIZE, **options: Unpack[ToTorchKeywords]
     ) -> TorchBatches:
         """Returns a PyTorch `IterableDataset` of batches of tensors.
 
@@ -157,7 +155,7 @@ class Trainable:
         from recordmill.reader.batches.source import BatchSource
 
         datasets = _import_extra("to_torch", "torch", "torch.datasets")
-        training = Training.from_options(batch_size, options, TORCH_OPTIONS)
+        training = Training.from_keywords("to_torch", batch_size, options)
         num_ranks = None
         # without `num_hosts`, the ranks of torch.distributed are the hosts if it is initialised
         if training.order.num_hosts is None:
@@ -210,37 +208,47 @@ class MappedBatches:
 
     def __post_init__(self) -> None:
         for function in self.functions:
-            check_map(function)
+            parse_map(function, "map")
 
     def map(self, function: Callable[[Any], Any]) -> MappedBatches:
         """Returns these batches, changed by another function."""
         return MappedBatches(self.dataset, (*self.functions, function))
 
-    @with_options(*NUMPY_OPTIONS)
-    def batches(self, batch_size: int = BATCH_SIZE, **options: Any) -> Batches:
+    @with_keywords("batches")
+    def batches(self, batch_size: int = BATCH_SIZE, **options: Unpack[BatchesKeywords]) -> Batches:
         """Returns `batches` of the data set, with the functions applied."""
         batches: Batches = self.dataset.batches(batch_size, **self._with_map(options))
         return batches
 
-    @with_options(*TENSORFLOW_OPTIONS)
-    def to_tf(self, batch_size: int | None = BATCH_SIZE, **options: Any) -> tf.data.Dataset:
+    @with_keywords("to_tf")
+    def to_tf(
+        self, batch_size: int | None = BATCH_SIZE, **options: Unpack[ToTfKeywords]
+    ) -> tf.data.Dataset:
         """Returns `to_tf` of the data set, with the functions applied as TensorFlow graphs."""
         return self.dataset.to_tf(batch_size, **self._with_map(options))
 
-    @with_options(*TENSORFLOW_OPTIONS)
-    def to_keras(self, batch_size: int = BATCH_SIZE, **options: Any) -> tf.data.Dataset:
+    @with_keywords("to_keras")
+    def to_keras(
+        self,
+        batch_size: int = BATCH_SIZE,
+        *,
+        label: str | bool = True,
+        **options: Unpack[ToKerasKeywords],
+    ) -> tf.data.Dataset:
         """Returns `to_keras` of the data set, with the functions applied as TensorFlow graphs."""
-        return self.dataset.to_keras(batch_size, **self._with_map(options))
+        return self.dataset.to_keras(batch_size, label=label, **self._with_map(options))
 
-    @with_options(*TORCH_OPTIONS)
-    def to_torch(self, batch_size: int = BATCH_SIZE, **options: Any) -> TorchBatches:
+    @with_keywords("to_torch")
+    def to_torch(
+        self, batch_size: int = BATCH_SIZE, **options: Unpack[ToTorchKeywords]
+    ) -> TorchBatches:
         """Returns `to_torch` of the data set, with the functions applied."""
         batches: TorchBatches = self.dataset.to_torch(batch_size, **self._with_map(options))
         return batches
 
-    def _with_map(self, options: dict[str, Any]) -> dict[str, Any]:
+    def _with_map(self, options: Mapping[str, Any]) -> dict[str, Any]:
         function = options.get("map")
-        return options | {
+        return dict(options) | {
             "map": partial(
                 _apply_in_order, (self if function is None else self.map(function)).functions
             )

@@ -517,16 +517,16 @@ def make_sampler(dataset: Fetchable, order: Order) -> Sampler | MixtureSampler:
 
 def _make_dataset_sampler(dataset: Fetchable, order: Order) -> Sampler:
     # a small window gets smaller pieces, so that it still mixes records from several parts
-    piece_bytes = max(min(order.window // _MIN_WINDOW_PIECES, PIECE_BYTES), 1)
+    piece_bytes = max(min(order.window_bytes // _MIN_WINDOW_PIECES, PIECE_BYTES), 1)
     files = (FileExtent(file.records, file.framed_bytes) for file in dataset.files)
     layout = EpochLayout.from_files(
-        files if order.mode == "window" else (), piece_bytes, dataset.record_subset
+        files if order.shuffle == "window" else (), piece_bytes, dataset.record_subset
     )
     return Sampler(
-        mode=order.mode,
+        mode=order.shuffle,
         records=len(dataset),
         layout=layout,
         seed=order.seed,
         fingerprint=dataset.fingerprint,
-        window_bytes=order.window,
+        window_bytes=order.window_bytes,
     )

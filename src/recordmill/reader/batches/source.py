@@ -382,7 +382,7 @@ class BatchSource:
         """
         dataset, order = self.dataset, self.options.order
         threads = max(dataset.threads // num_workers, 1)
-        memory_bytes = max(self.options.memory.limit_bytes // num_workers, 1)
+        memory_bytes = max(self.options.memory.memory_bytes // num_workers, 1)
         decoder = ImageDecoder(
             self.images,
             threads=threads,

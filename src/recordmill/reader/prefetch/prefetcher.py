@@ -20,7 +20,6 @@ import pyarrow as pa
 from recordmill.base.buffers import Int64s
 from recordmill.base.stages import time_stage
 from recordmill.base.threads import thread_map
-from recordmill.reader.options.training import MEMORY_BYTES
 from recordmill.reader.prefetch.protocols import Fetchable
 from recordmill.reader.sampling.schedule import Schedule, StepRange
 from recordmill.records.tfrecord.frames import HEADER_BYTES
@@ -100,7 +99,7 @@ class Fetcher:
     schedule: Schedule
     schema: Schema
     threads: int
-    memory_bytes: int = MEMORY_BYTES
+    memory_bytes: int = 512 << 20  # the default of the option
     output_row_bytes: int = 0
     skip_bad: bool = False
     steps_per_range: int = 0

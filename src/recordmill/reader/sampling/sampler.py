@@ -189,8 +189,8 @@ SHUFFLE_MODES: tuple[ShuffleMode, ...] = (False, "window", "global")
 _MAX_CACHED_EPOCHS = 2
 
 
-def parse_shuffle(shuffle: bool | str) -> ShuffleMode:
-    """Returns the mode that a `shuffle` argument specifies; True means "window".
+def parse_shuffle(shuffle: bool | Literal["window", "global"], name: str) -> ShuffleMode:
+    """Returns the mode that an option specifies; True means "window".
 
     Raises:
         UsageError: shuffle is not a mode.
@@ -198,8 +198,8 @@ def parse_shuffle(shuffle: bool | str) -> ShuffleMode:
     if shuffle is True:
         return "window"
     if shuffle is False or shuffle in ("window", "global"):
-        return shuffle  # type: ignore[return-value]
-    raise UsageError(f'shuffle is False, True, "window" or "global", not {shuffle!r}')
+        return shuffle
+    raise UsageError(f'{name} is False, True, "window" or "global", not {shuffle!r}')
 
 
 @dataclass(frozen=True)

@@ -114,10 +114,15 @@ class EpochSteps:
 State = dict[str, Any]
 
 
-def check_state(state: Any) -> None:
-    """Raises UsageError if `state` is not a mapping, as `state()` returns it."""
+def parse_state(state: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Returns a state.
+
+    Raises:
+        UsageError: It is not a mapping, as `state()` returns it.
+    """
     if not isinstance(state, Mapping):
-        raise UsageError(f"state is a mapping, as `state()` gives it, not {state!r:.99}")
+        raise UsageError(f"{name} is a mapping, as `state()` gives it, not {state!r:.99}")
+    return state
 
 
 # Format of a saved state. A change of the order, or of the meaning of a field, needs a new number.

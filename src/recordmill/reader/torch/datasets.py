@@ -37,7 +37,7 @@ import torch.utils.data
 from recordmill.base.errors import UsageError
 from recordmill.reader.batches.plan import StepPlan, count_iteration_steps
 from recordmill.reader.batches.source import BatchSource, unwrap_mapped
-from recordmill.reader.sampling.schedule import Schedule, State, check_state
+from recordmill.reader.sampling.schedule import Schedule, State, parse_state
 from recordmill.reader.torch.tensors import BatchPosition, tensor_batches
 from recordmill.storage.files import create_unnamed_file
 
@@ -214,7 +214,7 @@ class WorkerPosition:
         Raises:
             UsageError: The state belongs to other data or options, or to another worker.
         """
-        check_state(state)
+        parse_state(state, "state")
         worker_fields = {name: state.get(name) for name in ("worker", "workers")}
         if worker_fields != {"worker": worker, "workers": num_workers}:
             raise UsageError(
