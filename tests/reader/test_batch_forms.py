@@ -235,7 +235,7 @@ def test_mapped_data_set_only_yields_batches(ds: Dataset) -> None:
         ({"on_bad": "ignore"}, "on_bad=.ignore.: one of error, skip"),
         ({"map": "double"}, "map is a function of a batch"),
         ({"label": "nope"}, "label 'nope' is no feature that is read"),
-        ({"weights": "exact"}, "weights needs label"),
+        ({"weights": "exact"}, "weights= needs label="),
         (
             {"collate": {"id": "padded"}},
             "'id' is no list that is read; there are tokens, words, nested, boxes",

@@ -122,7 +122,7 @@ def test_to_tf_separates_labels_and_weights(ds: Dataset) -> None:
     same(x, mine)
     assert y.numpy().tolist() == labels.tolist()
     assert weights.numpy().tolist() == ours.tolist()
-    with pytest.raises(UsageError, match="weights needs label"):
+    with pytest.raises(UsageError, match="weights= needs label="):
         few.to_tf(8, label=False, weights="exact")
 
 
