@@ -373,9 +373,10 @@ class Training:
                         f"{name} has no meaning here: batch_size=None gives single records"
                     )
         names = {str(one.type): one.name for one in fields(cls)}
-        return cls(
-            batch_size, **{names[group.__name__]: values[group] for group in values.call.classes}
-        )
+        groups: dict[str, Any] = {
+            names[group.__name__]: values[group] for group in values.call.classes
+        }
+        return cls(batch_size, **groups)
 
 
 @suggest_keywords
