@@ -51,7 +51,7 @@ ROOMS: dict[
     "options": "base schemas sources",
     "reader.sampling": "base",
     "reader.options": "base options reader.sampling records.columns schemas",
-    "reader.prefetch": "base reader.options reader.sampling records.columns records.tfrecord schemas shards storage",
+    "reader.prefetch": "base reader.sampling records.columns records.tfrecord schemas shards storage",
     "reader.images": "base reader.options reader.prefetch reader.sampling records.columns records.example records.images "
     "schemas",
     "reader.batches": "base reader.images reader.options reader.prefetch reader.sampling records.columns records.example schemas "

@@ -363,5 +363,5 @@ def test_nulls_drop_leaves_out_records_that_lack_any_read_feature(
     mixed = recordmill.mixture([(train, 1), (train.filter("a > 5"), 1)])
     with pytest.raises(UsageError, match="mixed or zipped: filter each of them"):
         mixed.batches(4, nulls="drop")
-    with pytest.raises(UsageError, match="nulls='masked': one of valid, drop"):
+    with pytest.raises(UsageError, match='nulls="masked": one of valid, drop'):
         train.to_tf(4, nulls="masked")
