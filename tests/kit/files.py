@@ -12,8 +12,10 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from recordmill.records.tfrecord.frames import frame_payloads
+from recordmill.records.tfrecord.frames import Frames, frame_payloads
+from recordmill.records.tfrecord.members import MemberWriter
 from recordmill.shards.manifest import load_manifest
+from recordmill.storage.codecs import find_codec
 from recordmill.storage.files import read_range
 from recordmill.storage.folders import find_files, join
 
@@ -75,6 +77,18 @@ def framed(payloads: Iterable[bytes]) -> bytes:
     payloads = list(payloads)
     ends = np.cumsum([0, *map(len, payloads)], dtype=np.int64)
     return frame_payloads(np.frombuffer(b"".join(payloads), np.uint8), ends).data.tobytes()
+
+
+def pack_members(
+    pieces: Iterable[Frames], member_bytes: int = 1000, *, codec: str
+) -> tuple[bytes, list[int], list[int]]:
+    """Returns a compressed TFRecord file, and where each member begins, packed and unpacked."""
+    out: list[bytes] = []
+    writer = MemberWriter(out.append, find_codec(codec), member_bytes=member_bytes)
+    for piece in pieces:
+        writer.write(piece)
+    writer.close()
+    return b"".join(out), *(column.tolist() for column in writer.table)
 
 
 def write_file(path: str | Path, content: str | bytes) -> Path:
