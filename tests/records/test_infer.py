@@ -244,6 +244,14 @@ def test_bad_record_does_not_change_the_schema_of_the_others() -> None:
     assert found.to_schema() == SCHEMA
 
 
+@pytest.mark.parametrize("unknown", ["1801", "2a03616263", "0a001801"])
+def test_example_with_empty_features_and_unknown_fields_lacks_every_feature(unknown: str) -> None:
+    rows = [{"a": (INT64, [1])}] * 3
+    found = inferred([*of(rows), field(1, b"") + bytes.fromhex(unknown)])
+    assert (found.examples, found.other_records) == (4, 0)
+    assert found.to_schema() == Schema((Feature("a", "int64", (), False),))
+
+
 def test_inference_of_no_records_is_empty() -> None:
     assert infer(*buffer([])) == Inference()
     assert Inference().to_schema() == Schema(())

@@ -547,12 +547,10 @@ def _count_names(
             for row in unusual_rows
         ]
         # Unknown fields of the message itself may be feature lists, so only the second round
-        # accepts them. Nearly any message parses with unknown fields, so it must have features.
+        # accepts them. Nearly any message parses with unknown fields, so it must have a map.
         is_plain = [
             form is not None
-            and (
-                not form.has_unknown_fields or (map_count == SEQUENCE_MAPS and form.num_entries > 0)
-            )
+            and (not form.has_unknown_fields or (map_count == SEQUENCE_MAPS and form.has_map))
             for form in forms
         ]
         accepted = np.array(is_plain, np.bool_)

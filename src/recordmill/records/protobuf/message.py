@@ -170,14 +170,14 @@ class PlainForm:
 
     Attributes:
         data: The bytes of the message.
-        num_entries: The number of names in its maps.
         has_unknown_fields: Whether the original message had fields that its type does not define.
             Unknown fields of messages inside it count only if its maps have no entries.
+        has_map: Whether a map of the message has entries, or is present and has no content at all.
     """
 
     data: bytes
-    num_entries: int
     has_unknown_fields: bool
+    has_map: bool
 
 
 def to_plain_form(record: bytes, map_count: int) -> PlainForm | None:
@@ -214,9 +214,10 @@ def to_plain_form(record: bytes, map_count: int) -> PlainForm | None:
     # The size shows whether there were unknown fields. An UnknownFieldSet would take 25 times the
     # size of the record.
     original_bytes = message.ByteSize()
+    has_map = entries > 0 or any(not part.ByteSize() for _, part in message.ListFields())
     message.DiscardUnknownFields()
     data = message.SerializeToString(deterministic=True)
-    return PlainForm(data, entries, len(data) < original_bytes)
+    return PlainForm(data, len(data) < original_bytes, has_map)
 
 
 def _has_too_many_entries(record: bytes) -> bool:
