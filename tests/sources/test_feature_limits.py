@@ -1,0 +1,72 @@
+"""Inputs of more features than the memory allows are refused."""
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import recordmill
+from recordmill.base.errors import DataError
+from recordmill.records.example.encode import encode
+from recordmill.schemas.feature import MAX_FEATURES, Feature, Schema, max_feature_count
+
+# More features than the memory allows are refused in every kind of input, before they take it
+MEMORY = 128 << 20
+MOST = max_feature_count(MEMORY)
+
+
+def write(path: Path, features: int) -> Path:
+    """A file of one record of so many numbers, of the kind that its name says."""
+    names = [f"f{at}" for at in range(features)]
+    if path.suffix == ".csv":
+        path.write_text(",".join(names) + "\n" + ",".join("1" for _ in names) + "\n")
+    elif path.suffix == ".jsonl":
+        path.write_text(json.dumps(dict.fromkeys(names, 1)) + "\n")
+    elif path.suffix == ".parquet":
+        pq.write_table(pa.table({name: [1] for name in names}), path)
+    else:
+        batch = pa.record_batch({name: pa.array([1]) for name in names})
+        frames = encode(batch, Schema(tuple(Feature(name, "int64") for name in names)))
+        path.write_bytes(frames.data.tobytes())
+    return path
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet", "tfrecord"])
+def test_file_of_too_many_features_is_refused(tmp_path: Path, kind: str) -> None:
+    path = write(tmp_path / f"wide.{kind}", MOST + 2000)
+    said = rf"wide\.{kind}: it has [\d,]+ features or more, and the most is {MOST:,}: (--memory |memory=\")128MiB"
+    with pytest.raises(DataError, match=said):
+        recordmill.build(path, tmp_path / "out", memory=MEMORY, quiet=True)
+    assert not (tmp_path / "out").exists()
+
+
+def test_data_in_memory_of_too_many_features_is_refused(tmp_path: Path) -> None:
+    data = pa.table({f"f{at}": [1] for at in range(MOST + 1)})
+    with pytest.raises(
+        DataError, match=f"memory: it has {MOST + 1:,} features or more, and the most is {MOST:,}"
+    ):
+        recordmill.build(data, tmp_path / "out", memory=MEMORY, quiet=True)
+
+
+@pytest.mark.sweep
+def test_foreign_records_of_too_many_features_are_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "wide.tfrecord", MAX_FEATURES + 1)
+    with pytest.raises(
+        DataError, match=r"wide\.tfrecord: it has 65,537 features or more, and the most is 65,536"
+    ):
+        recordmill.read(path, tmp_path / "out", to="jsonl", quiet=True)
+    with pytest.raises(DataError, match="the most is 65,536"):
+        recordmill.open(path).schema  # noqa: B018 - it is inferred where it is asked for
+
+
+def test_as_many_features_as_the_memory_allows_are_built(tmp_path: Path) -> None:
+    recordmill.build(
+        write(tmp_path / "wide.tfrecord", MOST),
+        tmp_path / "out",
+        memory=MEMORY,
+        quiet=True,
+        stats=False,
+    )
+    assert len(recordmill.open(tmp_path / "out").schema) == MOST

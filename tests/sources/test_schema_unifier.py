@@ -1,0 +1,152 @@
+"""Declared dtypes override inferred ones, and the parts of an input are joined to one schema."""
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recordmill.base.errors import DataError, UsageError
+from recordmill.schemas.feature import Feature, Schema
+from recordmill.sources.values import labels
+from recordmill.sources.values.labels import ClassNames
+from recordmill.sources.values.schema_unifier import (
+    SchemaUnifier,
+    apply_dtypes,
+    join_dtypes,
+    join_shapes,
+    parse_dtype,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("float64", ("float64", None)),
+        ("uint8[28,28]", ("uint8", (28, 28))),
+        ("int64[?]", ("int64", (None,))),
+        ("string[]", ("string", ())),
+        (" float32[?, 4] ", ("float32", (None, 4))),
+        ("timestamp[us]", ("timestamp[us]", None)),
+        ("timestamp[us,UTC]", ("timestamp[us, UTC]", None)),
+        ("timestamp[ms, UTC][?]", ("timestamp[ms, UTC]", (None,))),
+    ],
+)
+def test_dtypes_are_parsed_as_users_type_them(text: str, expected: tuple[str, Any]) -> None:
+    assert parse_dtype(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text", ["float", "int63", "timestamp", "timestamp[m]", "uint8[28", "uint8[a]", ""]
+)
+def test_unknown_dtype_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="unknown dtype"):
+        parse_dtype(text)
+
+
+def test_declared_dtypes_override_a_schema() -> None:
+    schema = Schema((Feature("a", "int64", (None,), classes=("x",)), Feature("b", "string")))
+    assert apply_dtypes(schema, {"a": "int32"})["a"] == Feature("a", "int32", (None,))
+    assert apply_dtypes(schema, {"a": "int64[3]"})["a"] == Feature(
+        "a", "int64", (3,), classes=("x",)
+    )
+    with pytest.raises(
+        UsageError, match=r"--dtype 'a=int64\[3,\?\]': feature 'a': .*variable dimensions"
+    ):
+        apply_dtypes(schema, {"a": "int64[3,?]"})
+
+
+def test_classes_are_sorted_by_utf8_bytes_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ClassNames("y")
+    names.add(pa.array(["ä", "z", None, "Z"]))
+    names += ClassNames("", ["\U00010000", "\uffff"])
+    assert names.sorted_classes() == ("Z", "z", "ä", "\uffff", "\U00010000")
+    monkeypatch.setattr(labels, "MAX_CLASSES", 5)
+    for more in (["one more"], ["and more"]):
+        names.add(pa.array(more))
+        with pytest.raises(DataError, match="label 'y' has more than 5 different values"):
+            names.sorted_classes()
+    assert len(names.names) == 6
+
+
+NUMBERS = [
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "float16",
+    "bfloat16",
+    "float32",
+    "float64",
+]
+OTHERS = ["bool", "string", "bytes", "timestamp[s]", "timestamp[ns]", "timestamp[us, UTC]"]
+
+
+@given(st.sampled_from(NUMBERS + OTHERS), st.sampled_from(NUMBERS + OTHERS))
+def test_joined_dtype_is_commutative_and_holds_both(one: str, other: str) -> None:
+    joined = join_dtypes(one, other)
+    assert joined == join_dtypes(other, one)
+    assert join_dtypes(one, one) == one
+    if joined is None:
+        return
+    assert join_dtypes(joined, one) == joined
+    if one.startswith(("int", "uint")) and joined.startswith(("int", "uint")):
+        assert np.iinfo(joined).min <= np.iinfo(one).min
+        assert np.iinfo(joined).max >= np.iinfo(one).max
+    if one in NUMBERS[8:] and joined not in ("bfloat16", "float16"):
+        assert joined in ("float32", "float64")
+
+
+def test_joined_dtypes_and_shapes() -> None:
+    assert join_dtypes("int8", "uint8") == "int16"
+    assert join_dtypes("int64", "uint64") is None
+    assert join_dtypes("int32", "float32") == "float64"
+    assert join_dtypes("int16", "float32") == "float32"
+    assert join_dtypes("bool", "int8") is None
+    assert join_dtypes("float16", "bfloat16") == "float32"
+    assert join_dtypes("timestamp[s]", "timestamp[ms]") == "timestamp[ms]"
+    assert join_dtypes("timestamp[s]", "timestamp[s, UTC]") is None
+    assert join_shapes((2, 3), (4, 3)) == (None, 3)
+    assert join_shapes((2, 3), (2, 4)) == (None, None)
+    assert join_shapes((), (2,)) is None
+
+
+def test_feature_is_required_if_every_part_has_it() -> None:
+    unifier = SchemaUnifier()
+    unifier.add(
+        pa.schema({"a": pa.int8(), "b": pa.null(), "c": pa.string()}),
+        "one",
+        {"a": 0, "b": 2, "c": 0},
+    )
+    unifier.add(pa.schema({"a": pa.int16(), "b": pa.string()}), "two", {"a": 0, "b": 0})
+    assert unifier.schema() == Schema(
+        (Feature("a", "int16", required=True), Feature("b", "string"), Feature("c", "string"))
+    )
+    assert unifier.empty_columns() == ()
+
+
+def test_empty_lists_join_with_lists() -> None:
+    unifier = SchemaUnifier()
+    for kind in (
+        pa.list_(pa.null()),
+        pa.null(),
+        pa.list_(pa.list_(pa.int8())),
+        pa.list_(pa.null()),
+    ):
+        unifier.add(pa.schema({"a": kind}), "somewhere")
+    assert unifier.schema() == Schema((Feature("a", "int8", (None, None)),))
+    with pytest.raises(
+        DataError,
+        match=r"there: 'a' is string \[\?, \?, \?\] here, but int8 \[\?, \?\] in somewhere",
+    ):
+        unifier.add(pa.schema({"a": pa.list_(pa.list_(pa.list_(pa.null())))}), "there")
+    other = SchemaUnifier()
+    other.add(pa.schema({"a": pa.list_(pa.null())}), "here")
+    with pytest.raises(DataError, match=r"there: 'a' is int8 here, but string \[\?\] in here"):
+        other.add(pa.schema({"a": pa.int8()}), "there")
