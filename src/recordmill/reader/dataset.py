@@ -40,7 +40,6 @@ from recordmill.schemas.arrow import to_arrow
 from recordmill.schemas.feature import Feature, Schema
 from recordmill.shards.catalog import Inputs, catalog_inputs, with_store_settings
 from recordmill.shards.file_names import missing_shards_note
-from recordmill.shards.record_files import RecordFiles
 from recordmill.storage.files import limit_requests, parse_local_path
 
 if TYPE_CHECKING:
@@ -199,11 +198,6 @@ class Dataset(Trainable):
         self.records = records
 
     @property
-    def schema(self) -> Schema:
-        """The features that are read, under the names of this view."""
-        return self.records.schema
-
-    @property
     def full_schema(self) -> Schema:
         """All features of the records, under their stored names."""
         return self.records.open_files.schema
@@ -239,21 +233,6 @@ class Dataset(Trainable):
         """Names of the splits, in reading order."""
         return self.records.catalog.splits
 
-    @property
-    def files(self) -> RecordFiles:
-        """The open files, for reading."""
-        return self.records.files
-
-    @property
-    def fingerprint(self) -> str:
-        """Identity of the records, independent of their location.
-
-        It covers the names, sizes and contents of the files, the selection of records, and the
-        conversions. The content of a shard is the digest in the manifest. The content of any other
-        file is a digest of the lengths and CRCs of its records, which are read for it.
-        """
-        return self.records.fingerprint
-
     @cached_property
     def statistics(self) -> DatasetStatistics:
         """Statistics by split and feature, for example `ds.statistics["train"]["fare"].mean`.
@@ -276,9 +255,6 @@ class Dataset(Trainable):
                 "`in` looks for no record, since they have numbers; `name in ds` looks for a feature"
             )
         return name in self.schema
-
-    def __len__(self) -> int:
-        return len(self.records)
 
     def select(self, columns: Sequence[str]) -> Dataset:
         """Returns a view with some features, in the given order.
@@ -527,26 +503,6 @@ class Dataset(Trainable):
         if (start, stop) != (0, None):
             return self.records.to_table(start, stop)
         return self.records.in_one_pass(Records.to_table)
-
-    def record_batches(self, start: int = 0, stop: int | None = None) -> Iterator[pa.RecordBatch]:
-        """Yields records in order, decoded on threads.
-
-        A batch holds the records of about 8 MiB of a file, or the matching ones among them. If
-        images are decoded, a batch has at most 64 MiB of pixels, or one record. If records were
-        selected by number, parts of files without selected records are not read. Nothing is read
-        until the iterator is consumed.
-
-        Args:
-            start: Number of the first record. Negative numbers count from the end, as in a slice.
-            stop: Number after the last record. None means the end.
-
-        Yields:
-            Record batches with the columns of `schema`.
-
-        Raises:
-            DataError: A record is damaged or does not fit the schema.
-        """
-        return self.records.record_batches(start, stop)
 
     def to_batches(self, batch_rows: int | None = None) -> Iterator[pa.RecordBatch]:
         """Reads the records in order, as Arrow record batches.

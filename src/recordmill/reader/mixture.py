@@ -94,25 +94,6 @@ class Mixture(Trainable):
     def __init__(self, records: MixedRecords) -> None:
         self.records = records
 
-    @property
-    def schema(self) -> Schema:
-        """The features, which all data sets have."""
-        return self.records.schema
-
-    @property
-    def files(self) -> RecordFiles:
-        """The open files of all data sets, in their order, for reading."""
-        return self.records.files
-
-    @property
-    def fingerprint(self) -> str:
-        """Identity of the mixture: its data sets, proportions and length."""
-        return self.records.fingerprint
-
-    def __len__(self) -> int:
-        """Returns the number of records of an epoch."""
-        return len(self.records)
-
     def select(self, columns: Sequence[str]) -> Mixture:
         """Returns the mixture with some of the features.
 
@@ -123,10 +104,6 @@ class Mixture(Trainable):
             UsageError: A feature is unknown.
         """
         return Mixture(self.records.select(columns))
-
-    def record_batches(self) -> Iterator[pa.RecordBatch]:
-        """Yields all records of one data set after another."""
-        return self.records.record_batches()
 
     def head(self, records: int = 5) -> pa.Table:
         """Returns the first records of each data set, as one table.

@@ -178,6 +178,8 @@ class Records:
             The conversion, under the stored names.
         """
         stored = rename_features(schema, self.names)
+        if not self._decoding.steps:
+            return Decoding(stored)
         # The features of `schema` are already converted. The steps need the stored ones.
         decoded = {step.feature for step in self._decoding.steps}
         features = tuple(

@@ -6,7 +6,7 @@ TensorFlow and PyTorch are imported by the methods that need them.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
@@ -18,6 +18,7 @@ from recordmill.options.calls import with_keywords
 from recordmill.reader.options.training import BATCH_SIZE, Training, parse_map
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     import tensorflow as tf
     from typing_extensions import Unpack
 
@@ -30,19 +31,66 @@ if TYPE_CHECKING:
     )
     from recordmill.reader.prefetch.protocols import Fetchable
     from recordmill.reader.torch.datasets import TorchBatches
+    from recordmill.schemas.feature import Schema
+    from recordmill.shards.record_files import RecordFiles
 
 
 @suggest_fields
 class Trainable:
-    """Mixin that adds batches for training to a class that has records.
+    """Base of data sets, mixtures and zips: their records, and batches of them for training.
 
     The order of the batches is exact and the same for every output.
 
     Attributes:
-        records: The records of the batches.
+        records: The records.
     """
 
     records: Fetchable
+
+    @property
+    def schema(self) -> Schema:
+        """The features that are read."""
+        return self.records.schema
+
+    @property
+    def files(self) -> RecordFiles:
+        """The open files, for reading. A zip has those of its first data set."""
+        return self.records.files
+
+    @property
+    def fingerprint(self) -> str:
+        """Identity of the records, independent of their location.
+
+        It covers the names, sizes and contents of the files, the selection of records, and the
+        conversions. The content of a shard is the digest in the manifest. The content of any other
+        file is a digest of the lengths and CRCs of its records, which are read for it.
+        """
+        return self.records.fingerprint
+
+    def __len__(self) -> int:
+        """Returns the number of records of an epoch."""
+        return len(self.records)
+
+    def record_batches(self, start: int = 0, stop: int | None = None) -> Iterator[pa.RecordBatch]:
+        """Yields records in order, decoded on threads.
+
+        A batch holds the records of about 8 MiB of a file, or the matching ones among them. If
+        images are decoded, a batch has at most 64 MiB of pixels, or one record. If records were
+        selected by number, parts of files without selected records are not read. Nothing is read
+        until the iterator is consumed.
+
+        Args:
+            start: Number of the first record. Negative numbers count from the end, as in a slice.
+            stop: Number after the last record. None means the end.
+
+        Yields:
+            Record batches with the columns of `schema`.
+
+        Raises:
+            DataError: A record is damaged or does not fit the schema.
+            UsageError: A range of a mixture is requested. Its records have no numbers.
+        """
+        return self.records.record_batches(start, stop)
 
     @with_keywords("batches")
     def batches(self, batch_size: int = BATCH_SIZE, **options: Unpack[BatchesKeywords]) -> Batches:

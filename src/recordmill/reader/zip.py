@@ -129,21 +129,6 @@ class Zip(Trainable):
     def __init__(self, records: ZippedRecords) -> None:
         self.records = records
 
-    @property
-    def schema(self) -> Schema:
-        """The features of all data sets, or the selected ones."""
-        return self.records.schema
-
-    @property
-    def files(self) -> RecordFiles:
-        """The open files of the first data set."""
-        return self.records.files
-
-    @property
-    def fingerprint(self) -> str:
-        """Identity of the data sets together."""
-        return self.records.fingerprint
-
     def select(self, columns: Sequence[str]) -> Zip:
         """Returns the same records with some of the features.
 
@@ -154,9 +139,6 @@ class Zip(Trainable):
             UsageError: A feature is unknown.
         """
         return Zip(self.records.select(columns))
-
-    def __len__(self) -> int:
-        return len(self.records)
 
     def __getitem__(self, key: Any) -> Any:
         """Returns what `Dataset.__getitem__` returns for the same key."""
@@ -196,10 +178,6 @@ class Zip(Trainable):
     def to_table(self) -> pa.Table:
         """Returns all records as a `pyarrow.Table`."""
         return pa.Table.from_batches(self.records.record_batches(), to_arrow(self.schema))
-
-    def record_batches(self, start: int = 0, stop: int | None = None) -> Iterator[pa.RecordBatch]:
-        """Reads records [start, stop) in order, in batches of some MiB."""
-        return self.records.record_batches(start, stop)
 
     def __repr__(self) -> str:
         return f"<Zip of {len(self.records.parts)} data sets: {len(self):,} records of {', '.join(self.schema.names)}>"
