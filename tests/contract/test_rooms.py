@@ -415,6 +415,7 @@ OF_LIBRARIES = {
 # what is no storage: files of the installation, the machine and the process
 NO_STORAGE = {
     "__main__.py": "the end of the process",
+    "base/display.py": "the width of the terminal",
     "base/machine.py": "/sys/fs/cgroup, which says how many cores there are",
     "commands/main.py": "the standard streams of the process",
     "reader/torch/datasets.py": "a file without a name, which is memory that processes share",

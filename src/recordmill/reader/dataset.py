@@ -168,7 +168,7 @@ def open(
 
 
 @suggest_fields
-class Dataset(Trainable):
+class Dataset(Trainable[Records]):
     """Records in a fixed order, addressed by number.
 
     A data set is a view: `select`, `rename` and `filter` return other views of the same files and
@@ -191,11 +191,6 @@ class Dataset(Trainable):
           tokens: int64 [?]
           animal: int64 (label)>
     """
-
-    records: Records
-
-    def __init__(self, records: Records) -> None:
-        self.records = records
 
     @property
     def full_schema(self) -> Schema:

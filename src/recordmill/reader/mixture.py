@@ -16,7 +16,6 @@ from recordmill.base.arguments import suggest_fields, suggest_keywords
 from recordmill.base.buffers import Int64s
 from recordmill.base.errors import DataError, UsageError
 from recordmill.reader.dataset import Dataset
-from recordmill.reader.prefetch.protocols import MixtureParts
 from recordmill.reader.records import Records
 from recordmill.reader.sampling.sampler import Proportions, RecordSubset
 from recordmill.reader.selection import missing_not_dropped
@@ -77,22 +76,17 @@ def mixture(
     # Reports data sets that do not fit together here. Damage is reported by the code that reads
     # the records, or skipped by on_bad="skip".
     with contextlib.suppress(DataError):
-        _ = records.images, records.schema, records.mixture_parts
+        _ = records.images, records.schema, len(records)
     return Mixture(records)
 
 
 @suggest_fields
-class Mixture(Trainable):
+class Mixture(Trainable["MixedRecords"]):
     """A mixture of data sets. Use `mixture` to create one.
 
     Attributes:
         records: The records of the data sets.
     """
-
-    records: MixedRecords
-
-    def __init__(self, records: MixedRecords) -> None:
-        self.records = records
 
     def select(self, columns: Sequence[str]) -> Mixture:
         """Returns the mixture with some of the features.
@@ -114,9 +108,9 @@ class Mixture(Trainable):
         return self.records.head(records)
 
     def __repr__(self) -> str:
-        parts = self.records.mixture_parts
-        counts = " : ".join(map(str, parts.proportions.counts))
-        return f"<Mixture of {len(parts.datasets)} data sets, {counts}: {len(self):,} records per epoch>"
+        datasets, proportions = self.records.mixed
+        counts = " : ".join(map(str, proportions.counts))
+        return f"<Mixture of {len(datasets)} data sets, {counts}: {len(self):,} records per epoch>"
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,19 +148,26 @@ class MixedRecords:
         """This object alone, because it is not a zip."""
         return (self,)
 
+    @property
+    def mixed(self) -> tuple[Sequence[Records], Proportions]:
+        """The data sets and their proportions."""
+        return self.datasets, self.proportions
+
     @cached_property
-    def mixture_parts(self) -> MixtureParts:
-        """The data sets, their proportions and the number of records of an epoch.
+    def num_records(self) -> int:
+        """Number of records of an epoch.
 
         The first access counts the records of each data set.
+
+        Raises:
+            UsageError: A data set is in the mixture twice, or too small for its weight.
         """
         prints = [dataset.fingerprint for dataset in self.datasets]
         if len(set(prints)) < len(prints):
             raise UsageError(
                 "a data set is in the mixture twice: give it once, with the sum of its weights"
             )
-        records = _epoch_records(self.datasets, self.proportions, self.stop)
-        return MixtureParts(self.datasets, self.proportions, records)
+        return _epoch_records(self.datasets, self.proportions, self.stop)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -208,7 +209,7 @@ class MixedRecords:
 
     def __len__(self) -> int:
         """Returns the number of records of an epoch."""
-        return self.mixture_parts.records
+        return self.num_records
 
     def may_lack(self, name: str) -> bool:
         """Returns whether a record may lack a feature. Reads no records."""

@@ -218,7 +218,7 @@ class Records:
         return (self,)
 
     @property
-    def mixture_parts(self) -> None:
+    def mixed(self) -> None:
         """None, because it is not a mixture."""
 
     @property

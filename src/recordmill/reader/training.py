@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from recordmill.base.arguments import suggest_fields
 from recordmill.base.errors import MissingExtraError
@@ -34,9 +34,11 @@ if TYPE_CHECKING:
     from recordmill.schemas.feature import Schema
     from recordmill.shards.record_files import RecordFiles
 
+_Records = TypeVar("_Records", bound="Fetchable")
+
 
 @suggest_fields
-class Trainable:
+class Trainable(Generic[_Records]):
     """Base of data sets, mixtures and zips: their records, and batches of them for training.
 
     The order of the batches is exact and the same for every output.
@@ -45,7 +47,8 @@ class Trainable:
         records: The records.
     """
 
-    records: Fetchable
+    def __init__(self, records: _Records) -> None:
+        self.records = records
 
     @property
     def schema(self) -> Schema:

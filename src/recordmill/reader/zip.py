@@ -115,7 +115,7 @@ def _read_keys(dataset: Records, numbers: Int64s) -> npt.NDArray[np.uint64]:
 
 
 @suggest_fields
-class Zip(Trainable):
+class Zip(Trainable["ZippedRecords"]):
     """Data sets side by side, with records, columns, tables and batches as a `Dataset`.
 
     Use `zip` to create one.
@@ -123,11 +123,6 @@ class Zip(Trainable):
     Attributes:
         records: The records of the data sets.
     """
-
-    records: ZippedRecords
-
-    def __init__(self, records: ZippedRecords) -> None:
-        self.records = records
 
     def select(self, columns: Sequence[str]) -> Zip:
         """Returns the same records with some of the features.
@@ -206,7 +201,7 @@ class ZippedRecords:
         return self.parts[0].files
 
     @property
-    def mixture_parts(self) -> None:
+    def mixed(self) -> None:
         """None, because it is not a mixture."""
 
     @property

@@ -504,12 +504,12 @@ def make_schedule(
 
 def make_sampler(dataset: Fetchable, order: Order) -> Sampler | MixtureSampler:
     """Returns the order of the records of a data set or a mixture."""
-    if (parts := dataset.mixture_parts) is not None:
-        samplers = (_make_dataset_sampler(part, order) for part in parts.datasets)
+    if dataset.mixed is not None:
+        datasets, proportions = dataset.mixed
         return MixtureSampler(
-            tuple(samplers),
-            parts.proportions,
-            records=parts.records,
+            tuple(_make_dataset_sampler(part, order) for part in datasets),
+            proportions,
+            records=len(dataset),
             fingerprint=dataset.fingerprint,
         )
     return _make_dataset_sampler(dataset, order)

@@ -6,7 +6,6 @@ NumPy batches, tf.data and PyTorch read a data set, a mixture or a zip through `
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -51,8 +50,11 @@ class Fetchable(Sampled, Protocol):
         """The data sets of a zip, which are read side by side. Otherwise only this object."""
 
     @property
-    def mixture_parts(self) -> MixtureParts | None:
-        """The parts of a mixture. Otherwise None."""
+    def mixed(self) -> tuple[Sequence[Fetchable], Proportions] | None:
+        """The data sets of a mixture, and their records in a cycle. Otherwise None.
+
+        The files of the data sets are numbered consecutively.
+        """
 
     @property
     def fingerprint(self) -> str:
@@ -110,18 +112,3 @@ class Fetchable(Sampled, Protocol):
 
     def record_batches(self, start: int = 0, stop: int | None = None) -> Iterator[pa.RecordBatch]:
         """Yields records [start, stop) in stored order."""
-
-
-@dataclass(frozen=True)
-class MixtureParts:
-    """Parts of a mixture.
-
-    Attributes:
-        datasets: Data sets. Their files are numbered consecutively.
-        proportions: The records of each data set in a cycle.
-        records: The number of records of an epoch of the mixture.
-    """
-
-    datasets: Sequence[Fetchable]
-    proportions: Proportions
-    records: int
