@@ -8,18 +8,14 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from recordmill.base.errors import DataError, UsageError
-from recordmill.base.siphash import derive_key, hash_bytes, hash_positions
 from recordmill.building.record_keys import (
     KeyAssigner,
     KeyOptions,
     encode_key_values,
     find_split_names,
 )
-from recordmill.shards.index import add_checksums, record_checksum
 from recordmill.sources.common.contract import Unit
 from recordmill.storage.file_table import FileTable, InputFile
 from recordmill.storage.files import Stat
@@ -57,41 +53,6 @@ def place(
         batch, np.array(file, np.uint32), np.array(position, np.int64)
     )
     return keys.tolist(), splits.tolist()
-
-
-def test_siphash_returns_the_reference_vectors() -> None:
-    # Appendix A of the SipHash paper and the vectors of its reference code: key 00 01 .. 0f, inputs
-    # of 0, 8 and 15 bytes 00 01 02 ...
-    key = int.from_bytes(bytes(range(8)), "little"), int.from_bytes(bytes(range(8, 16)), "little")
-    data = np.array([*range(8), *range(15)], np.uint8)
-    out = hash_bytes(key, data, np.array([0, 0, 8]), np.array([0, 8, 15]))
-    assert [hex(value) for value in out.tolist()] == [
-        "0x726fdb47dd0e0e31",
-        "0x93f5f5799a932462",
-        "0xa129ca6149be45e5",
-    ]
-
-
-@given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=20))
-def test_position_hashes_as_its_eight_bytes(positions: list[int]) -> None:
-    key0, key1 = derive_key(7, b"test", b"a")
-    by_position = np.empty(len(positions), np.uint64)
-    array = np.array(positions, np.int64)
-    hash_positions(
-        np.array([key0], np.uint64),
-        np.array([key1], np.uint64),
-        np.full(len(positions), 5, np.uint32),
-        5,
-        array,
-        by_position,
-    )
-    by_bytes = hash_bytes(
-        (key0, key1),
-        array.view(np.uint8),
-        np.arange(len(positions)) * 8,
-        np.full(len(positions), 8),
-    )
-    assert by_position.tolist() == by_bytes.tolist()
 
 
 def test_keys_and_splits_of_version_1_are_pinned() -> None:
@@ -264,30 +225,3 @@ def test_fractions_are_refused_if_folders_determine_the_splits() -> None:
 def test_impossible_key_options_are_refused(options: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         KeyOptions(**options)  # type: ignore[arg-type]
-
-
-@given(
-    st.lists(st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2**32 - 1)), max_size=30),
-    st.randoms(),
-)
-def test_record_checksums_ignore_order_and_add_up(
-    records: list[tuple[int, int]], random: object
-) -> None:
-    def total(part: list[tuple[int, int]]) -> int:
-        return record_checksum(
-            np.array([k for k, _ in part], np.uint64), np.array([c for _, c in part], np.uint32)
-        )
-
-    shuffled = list(records)
-    random.shuffle(shuffled)  # type: ignore[attr-defined]
-    assert total(records) == total(shuffled)
-    assert add_checksums(total(records[:7]), total(records[7:])) == total(records)
-    if records:
-        assert total(records) != total(records[1:]) or total(records[:1]) == 0
-
-
-def test_record_checksum_of_version_1_is_pinned() -> None:
-    assert (
-        f"{record_checksum(np.array([1, 2], np.uint64), np.array([3, 0xFFFFFFFF], np.uint32)):016x}"
-        == "b46f961e847e3402"
-    )

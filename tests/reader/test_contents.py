@@ -13,27 +13,23 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from kit.batches import table_of
-from kit.data_sets import MIXED, flip_record, mixed_rows, write_data_set
+from kit.data_sets import MIXED, mixed_rows
 from kit.files import framed
 from kit.image_samples import encoded
 from PIL import Image
 
 from recordmill.__main__ import main
-from recordmill.base.errors import DataError, UsageError
+from recordmill.base.errors import DataError
 from recordmill.reader.dataset import open
 from recordmill.reader.inspect.contents import Contents, suggest_arrays
 from recordmill.reader.inspect.summary import (
     conflicting_features,
     find_differences,
-    inspect,
     summarise,
 )
 from recordmill.records.example.encode import encode
 from recordmill.schemas.feature import Feature, Schema
-from recordmill.shards.loading.sample import Sample, sample_calls
-from recordmill.shards.rejects import TooManyRejects
 from recordmill.sources.arrow.single_example import example
-from recordmill.storage.codecs import SHARD_SUFFIXES
 
 
 def of(*values: bytes) -> Contents:
@@ -304,105 +300,3 @@ def test_infer_from_inspects_only_its_records(
         "all of this is of 4 records only (--infer-from): 1 of 2 files, evenly spaced\n"
         in capsys.readouterr().out
     )
-
-
-@pytest.mark.parametrize("compression", SHARD_SUFFIXES)
-def test_sample_is_the_first_records_of_each_file(tmp_path: Path, compression: str) -> None:
-    files = open(
-        write_data_set(
-            tmp_path / "out", {"train": mixed_rows(40)}, shards=4, compression=compression
-        )
-    ).records.catalog.files
-
-    def seen(sample: Sample) -> list[tuple[str, int, int]]:
-        all_frames = [call() for call in sample_calls(files, sample)]
-        return [
-            (files[frames.file].name[-26:], int(frames.numbers[0]), len(frames))
-            for frames in all_frames
-        ]
-
-    assert [(first, records) for _, first, records in seen(Sample(6))] == [
-        (0, 2),
-        (0, 2),
-        (0, 1),
-        (0, 1),
-    ]
-    assert sum(records for _, _, records in seen(Sample(1000))) == 40
-    assert sum(records for _, _, records in seen(Sample(2, whole_files=True))) == 20
-
-
-@pytest.mark.parametrize("text", ["0", "-1", "a", "1.5", "3 folders", ""])
-def test_invalid_infer_from_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="infer_from="):
-        Sample.parse(text)
-
-
-ROWS = 50
-
-
-@pytest.fixture(params=["ours", "foreign"])
-def damaged(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """Fifty records, of which number 0 and number 7 of the one file are damaged; a is missing in
-    number 9.
-    """
-    schema = Schema((Feature("n", "int64", (), True), Feature("a", "float32")))
-    columns = {"n": range(ROWS), "a": [None if i == 9 else float(i) for i in range(ROWS)]}
-    out = write_data_set(tmp_path / "out", {"all": columns}, schema, shards=1)
-    for record in (0, 7):
-        shard, _ = flip_record(out, record, "all-00000")
-    if request.param == "ours":
-        return out
-    return shard.rename(tmp_path / "foreign.tfrecord")
-
-
-def test_inspect_error_names_record_byte_reason_and_option(damaged: Path) -> None:
-    with pytest.raises(DataError, match=r"record 0, byte 0: .*CRC of the data.*max_rejects=\"1%\""):
-        inspect(damaged)
-
-
-def test_inspect_with_max_rejects_counts_good_and_damaged_records(damaged: Path) -> None:
-    summary = inspect(damaged, max_rejects=2)
-    assert (summary.records, summary.looked_at, summary.rejected.total) == (ROWS, ROWS - 2, 2)
-    assert dict(summary.rejected.counts) == {"crc": 2}
-    assert [reject.place.split(",")[0] for reject in summary.rejected.first] == [
-        "record 0",
-        "record 7",
-    ]
-    assert summary.features["n"].values == (1, ROWS - 1)
-    missing = summary.features["a"].missing_at
-    assert missing is not None
-    assert missing[1] == 9
-    places = {
-        place[1] for found in summary.findings if found.feature == "a" for place in found.places
-    }
-    assert places <= {9}
-    assert summary.to_json()["rejects"]["count"] == 2
-
-
-def test_inspect_over_max_rejects_is_an_error(damaged: Path) -> None:
-    with pytest.raises(
-        TooManyRejects, match=r"2 records \(reason: wrong checksum\); max_rejects=1 allows fewer"
-    ):
-        inspect(damaged, max_rejects=1)
-    with pytest.raises(UsageError, match="infer_from"):
-        inspect(damaged, max_rejects=1, infer_from=3)
-
-
-def test_inspect_command_prints_damaged_records(
-    damaged: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["inspect", str(damaged), "--quiet"]) == 1
-    assert "--max-rejects" in capsys.readouterr().err
-    assert main(["inspect", str(damaged), "--quiet", "--max-rejects", "10%"]) == 0
-    said = capsys.readouterr().out
-    assert "damaged, and left out of all this: 2 records (reason: wrong checksum)" in said
-    assert "record 7, byte" in said
-    assert main(["inspect", str(damaged), "--emit", "schema", "--max-rejects", "10%"]) == 2
-
-
-def test_truncated_file_is_inspected_up_to_the_cut(damaged: Path) -> None:
-    (file,) = damaged.rglob("*.tfrecord") if damaged.is_dir() else [damaged]
-    file.write_bytes(file.read_bytes()[:-5])
-    summary = inspect(damaged, max_rejects="50%")
-    assert summary.rejected.total == 3
-    assert summary.looked_at == ROWS - 3

@@ -16,11 +16,17 @@ from kit.files import pack_members, zstd
 from recordmill.base import native
 from recordmill.base.errors import DataError
 from recordmill.records.tfrecord.frames import (
+    FRAME_DAMAGE,
+    PAYLOAD_DAMAGE,
     FileFrames,
     checked,
     frame_payloads,
 )
-from recordmill.records.tfrecord.stream import detect_tfrecord_compression, read_frames
+from recordmill.records.tfrecord.stream import (
+    detect_tfrecord_compression,
+    find_resume_offset,
+    read_frames,
+)
 
 SIZES = [5, 0, 100, 17, 1000, 1, 1, 1, 400, 64, 0, 0, 30]
 PAYLOADS = [bytes([i]) * size for i, size in enumerate(SIZES)]
@@ -163,3 +169,20 @@ def test_files_are_exchanged_with_tensorflow(tmp_path: Path, compression: str) -
     check(read_frames(path, batch_bytes=300))
     unpack = {"": bytes, "GZIP": gzip.decompress, "ZLIB": zlib.decompress}[compression]
     assert unpack(Path(path).read_bytes()) == SHARD
+
+
+def test_lenient_read_resumes_at_the_end_of_a_damaged_frame_or_at_the_next_frame() -> None:
+    framed = frame_payloads(
+        np.frombuffer(b"hello, world", np.uint8), np.array([0, 5, 7, 12])
+    ).data  # 21, 18 and 21 bytes
+    payload, header = framed.copy(), framed.copy()
+    payload[21 + 12] ^= 1
+    header[21] ^= 1
+    assert find_resume_offset(payload, 21) == (PAYLOAD_DAMAGE, 39)
+    assert find_resume_offset(header, 21) == (FRAME_DAMAGE, 39)
+    assert find_resume_offset(header[:50], 21) == (FRAME_DAMAGE, 50)
+    assert find_resume_offset(header[:55], 21, is_final=False) == (FRAME_DAMAGE, 39)
+    assert find_resume_offset(framed[:30], 21) == (FRAME_DAMAGE, 30)
+    assert find_resume_offset(framed, 21, max_record_bytes=1) == (FRAME_DAMAGE, 60)
+    assert find_resume_offset(header, 21, next_offset=45) == (FRAME_DAMAGE, 45)
+    assert find_resume_offset(payload, 21, next_offset=45) == (PAYLOAD_DAMAGE, 45)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
+from hypothesis import strategies as st
 from kit.store_server import Store
 
 from recordmill.base.errors import DataError
@@ -21,7 +22,9 @@ from recordmill.shards.index import (
     Index,
     MappedIndex,
     PartialIndex,
+    add_checksums,
     make_index,
+    record_checksum,
 )
 from recordmill.shards.pieces import Piece
 
@@ -152,3 +155,30 @@ def test_little_of_an_index_in_a_store_is_read(store: Store) -> None:
     for records in (9000, 5):
         with pytest.raises(DataError, match=f"another length than one of the {records} records"):
             PartialIndex(uri, records, end)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2**32 - 1)), max_size=30),
+    st.randoms(),
+)
+def test_record_checksums_ignore_order_and_add_up(
+    records: list[tuple[int, int]], random: object
+) -> None:
+    def total(part: list[tuple[int, int]]) -> int:
+        return record_checksum(
+            np.array([k for k, _ in part], np.uint64), np.array([c for _, c in part], np.uint32)
+        )
+
+    shuffled = list(records)
+    random.shuffle(shuffled)  # type: ignore[attr-defined]
+    assert total(records) == total(shuffled)
+    assert add_checksums(total(records[:7]), total(records[7:])) == total(records)
+    if records:
+        assert total(records) != total(records[1:]) or total(records[:1]) == 0
+
+
+def test_record_checksum_of_version_1_is_pinned() -> None:
+    assert (
+        f"{record_checksum(np.array([1, 2], np.uint64), np.array([3, 0xFFFFFFFF], np.uint32)):016x}"
+        == "b46f961e847e3402"
+    )

@@ -1,28 +1,18 @@
-"""Files are read in bulk, listed in tables, and created exactly once, never outside their
-folder.
-"""
+"""Files are read in bulk and created exactly once, and errors name their file."""
 
 import errno
 import os
-import pickle
 import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from kit.files import tree
 
 from recordmill.base.errors import DataError
 from recordmill.sources.common.small_files import read_files
-from recordmill.storage import disk_files
-from recordmill.storage.disk_files import FILE_CREATED, NAME_TAKEN, NAME_UNFIT, NewFiles
-from recordmill.storage.file_table import FileTable, InputFile, count_column_values, encode_column
+from recordmill.storage.file_table import InputFile
 from recordmill.storage.files import (
     Stat,
     atomic_write,
@@ -115,127 +105,6 @@ def test_missing_changed_or_unreadable_file_is_an_error_with_its_name(
     assert re.search(said, found)
     assert "name 1" in found
     assert not open_below(tmp_path)
-
-
-# Tables of input files against lists of them
-def listed_of_listed(count: int) -> list[InputFile]:
-    """Files of which one name is not UTF-8, and one path does not end with its name."""
-    found = [
-        InputFile(at // 20, f"{at:03d}\udcff", f"/in/{at:03d}\udcff", Stat(at, -at, f"{at}"))
-        for at in range(count)
-    ]
-    return [InputFile(0, "a/link", "/elsewhere/\udcfe", Stat(1, 1)), *found[1:]]
-
-
-def test_file_table_equals_the_list_of_files_also_when_pickled() -> None:
-    files = listed_of_listed(50)
-    held = FileTable.from_files(iter(files))
-    for one in (held, pickle.loads(pickle.dumps(held))):
-        assert (len(one), list(one)) == (50, files)
-        assert [one[at] for at in (49, 0, 17, 16, -2)] == [files[at] for at in (49, 0, 17, 16, 48)]
-        assert list(one.items_at([31, 2, 2, 48])) == [files[at] for at in (31, 2, 2, 48)]
-        assert one[3:40] == tuple(files[3:40])
-        assert (one.size_bytes, one.sizes.tolist()) == (sum(range(50)) + 1, [1, *range(1, 50)])
-        assert [(file.root, file.name) for file in files] == list(one.roots_and_names())
-    assert list(FileTable.from_files([])) == []
-
-
-@settings(deadline=None)
-@given(data=st.data(), words=st.lists(st.sampled_from(["a", "b", None, "c"]), max_size=30))
-def test_selected_rows_and_columns_of_a_file_table_equal_those_of_lists(
-    data: Any, words: list[str | None]
-) -> None:
-    files = [InputFile(0, f"{at}", f"/in/{at}", Stat(at, at)) for at in range(len(words))]
-    numbers = list(range(len(words)))
-    one = (
-        FileTable.from_files(files)
-        .with_column("number", pa.array(numbers))
-        .with_splits(encode_column(words, len(words)))
-    )
-    for _ in range(3):
-        keep = np.array(
-            data.draw(st.lists(st.booleans(), min_size=len(files), max_size=len(files))), np.bool_
-        )
-        one = one.filter(keep)
-        files, words, numbers = (
-            [v for v, kept in zip(some, keep, strict=True) if kept]
-            for some in (files, words, numbers)
-        )
-        split = [
-            InputFile(f.root, f.name, f.path, f.stat, word)
-            for f, word in zip(files, words, strict=True)
-        ]
-        assert list(one) == split == [one[at] for at in range(len(files))] == list(one[:])
-        assert one.splits.to_pylist() == words
-        assert one.dictionary_values("split").to_pylist() == [
-            w for w in one.dictionary_values("split").to_pylist() if w in words
-        ]
-        assert count_column_values(one.splits) == {
-            word: words.count(word) for word in dict.fromkeys(words)
-        }
-        asked = data.draw(st.lists(st.integers(0, len(files) - 1), max_size=9)) if files else []
-        taken = one.take_columns(asked, ("number", "split"))
-        assert taken["number"].to_pylist() == [numbers[at] for at in asked]
-        assert taken["split"].to_pylist() == [words[at] for at in asked]
-        if files:
-            assert one != one.with_column("number", pa.array([-1] * len(files)))
-
-
-# `NewFiles`
-@pytest.fixture
-def files(tmp_path: Path) -> NewFiles:
-    return NewFiles(tmp_path / "new")
-
-
-def test_new_files_are_created_below_their_folder(files: NewFiles, tmp_path: Path) -> None:
-    assert files.create("a.txt", b"one") == FILE_CREATED
-    assert files.create("b/c/d.txt", memoryview(b"two")) == FILE_CREATED
-    assert files.create("b/c/e.txt", b"") == FILE_CREATED
-    files.sync()
-    files.close()
-    files.close()
-    assert tree(tmp_path) == {"new/a.txt": b"one", "new/b/c/d.txt": b"two", "new/b/c/e.txt": b""}
-    mask = os.umask(0)
-    os.umask(mask)
-    assert (tmp_path / "new" / "a.txt").stat().st_mode & 0o777 == 0o666 & ~mask
-
-
-def test_new_files_never_replace_existing_files(files: NewFiles, tmp_path: Path) -> None:
-    assert files.create("a/b", b"first") == FILE_CREATED
-    assert files.create("a/b", b"second") == NAME_TAKEN
-    assert files.create("a", b"the folder's name") == NAME_TAKEN
-    assert files.create("a/b/c", b"below a file") == NAME_UNFIT
-    assert files.create("a/b/c/d", b"further below a file") == NAME_UNFIT
-    assert files.create("x" * 300, b"too long") == NAME_UNFIT
-    assert files.create("y/" + "x" * 300 + "/z", b"too long a folder") == NAME_UNFIT
-    assert (tmp_path / "new" / "a" / "b").read_bytes() == b"first"
-    with pytest.raises(FileExistsError):
-        NewFiles(tmp_path / "new")
-
-
-@pytest.mark.parametrize("name", ["", "/a", "../a", "a/../../b", "a//b", "a/", "a\0b", ".."])
-def test_new_files_refuse_names_outside_the_folder(
-    files: NewFiles, tmp_path: Path, name: str
-) -> None:
-    with pytest.raises(ValueError, match="no name of a file"):
-        files.create(name, b"x")
-    assert [path.name for path in tmp_path.rglob("*")] == ["new"]
-
-
-def test_new_files_raise_other_errors_of_the_system(files: NewFiles, tmp_path: Path) -> None:
-    files.close()
-    with pytest.raises(OSError, match="descriptor"):
-        files.create("a", b"x")
-
-
-def test_new_files_sync_everything_if_there_is_no_syncfs(
-    files: NewFiles, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    called = []
-    monkeypatch.setattr(disk_files.ctypes, "CDLL", lambda *args, **kwargs: object())
-    monkeypatch.setattr(disk_files.os, "sync", lambda: called.append(1))
-    files.sync()
-    assert called == [1]
 
 
 # Creating a file exactly once, on file systems with hard links and on those without

@@ -1,0 +1,42 @@
+"""A sample is the first records of each file, and an invalid one is refused."""
+
+from pathlib import Path
+
+import pytest
+from kit.data_sets import mixed_rows, write_data_set
+
+from recordmill.base.errors import UsageError
+from recordmill.reader.dataset import open
+from recordmill.shards.loading.sample import Sample, sample_calls
+from recordmill.storage.codecs import SHARD_SUFFIXES
+
+
+@pytest.mark.parametrize("compression", SHARD_SUFFIXES)
+def test_sample_is_the_first_records_of_each_file(tmp_path: Path, compression: str) -> None:
+    files = open(
+        write_data_set(
+            tmp_path / "out", {"train": mixed_rows(40)}, shards=4, compression=compression
+        )
+    ).records.catalog.files
+
+    def seen(sample: Sample) -> list[tuple[str, int, int]]:
+        all_frames = [call() for call in sample_calls(files, sample)]
+        return [
+            (files[frames.file].name[-26:], int(frames.numbers[0]), len(frames))
+            for frames in all_frames
+        ]
+
+    assert [(first, records) for _, first, records in seen(Sample(6))] == [
+        (0, 2),
+        (0, 2),
+        (0, 1),
+        (0, 1),
+    ]
+    assert sum(records for _, _, records in seen(Sample(1000))) == 40
+    assert sum(records for _, _, records in seen(Sample(2, whole_files=True))) == 20
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "a", "1.5", "3 folders", ""])
+def test_invalid_infer_from_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="infer_from="):
+        Sample.parse(text)
